@@ -1,18 +1,18 @@
 """Marginal log likelihoods of one perturbed category, the true one summed out (section 3.2.2 and eqs. 31 to 33).
 
-θ are the shares of k categories. A mechanism names the client's own category with probability p and each other one with
-q < p, where p and q are the exact ones of `privacy.local` (`mechanism.probabilities`); that ln((1-q)/q) is ε, as
-eq. (33) has it, is true only up to its rounding. (The paper's letters in eq. (9): its q is this p, its p is 1 - q.)
+θ are the shares of k categories. A mechanism reports the client's own category with probability p and each other one
+with q < p. p and q are the exact probabilities of `privacy.local` (`mechanism.probabilities`), so eq. (33),
+ln((1-q)/q) = ε, holds only up to their rounding. (In the paper's eq. (9), q is this p, and p is 1 - q.)
 
-**Unary encoding** sets bit j with that probability. The product over the bits is Π_j q^z_j (1-q)^(1-z_j) but for the
-client's own bit, so that with r_1 = p/q > 1 > r_0 = (1-p)/(1-q)
+**Unary encoding** sets bit j with that probability. The product over the bits is Π_j q^z_j (1-q)^(1-z_j), except for
+the client's own bit. So with r_1 = p/q > 1 > r_0 = (1-p)/(1-q)
     P(z | θ) = Π_j q^z_j (1-q)^(1-z_j) · [r_0 Σ_k θ_k + (r_1 - r_0) Σ_k θ_k z_k],
-a sum of positive terms, one matrix-vector product for all reports. θ enters by its logarithm, the largest of which is
-divided out, so that shares like e^-1000 neither vanish alone nor spoil gradients.
+a sum of positive terms, and one matrix-vector product for all reports. θ enters as a logarithm, and the largest share
+is divided out, so that shares like e^-1000 neither underflow nor spoil gradients.
 
-**Many reports.** `patterns` counts equal vectors of bits: where there are no more vectors of k bits than reports, all
-2^k of them (counts may be 0), so that the shapes depend on n and k alone and compiled code can be used again. With
-many categories hardly two reports are equal, and all are kept.
+**Many reports.** `patterns` counts equal vectors of bits. If there are at most as many vectors of k bits as reports, it
+lists all 2^k of them (counts may be 0). So the shapes depend on n and k alone, and compiled code can be reused. With
+more categories hardly two reports are equal, and all are kept.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from inference.models.column.log_space import Array
 
 
 def unary_encoding(bits: Array, log_theta: Array, p: float, q: float) -> Array:
-    """ln P(z | θ) of each report, shape ``(n,)``.
+    """Return ln P(z | θ) of each report, shape ``(n,)``.
 
     Args:
         bits: truth values or 0 and 1, shape ``(n, k)``. log_theta: ln of the shares, shape ``(k,)``.
-        p: of a 1 at the client's own category. q: of a 1 at each other one, 0 < q < p < 1.
+        p: probability of a 1 at the client's own category. q: at each other category, 0 < q < p < 1.
     """
     z = jnp.asarray(bits, dtype=float)
     ones = z.sum(axis=-1)
@@ -42,25 +42,25 @@ def unary_encoding(bits: Array, log_theta: Array, p: float, q: float) -> Array:
 
 
 def randomised_response(reports: Array, log_theta: Array, p: float, q: float) -> Array:
-    """ln P(z | θ) = ln (q Σ_k θ_k + (p - q) θ_z) of each report, shape ``(n,)``.
+    """Return ln P(z | θ) = ln (q Σ_k θ_k + (p - q) θ_z) of each report, shape ``(n,)``.
 
     Args:
         reports: categories 0 to k - 1, shape ``(n,)``. log_theta: ln of the shares, shape ``(k,)``.
-        p: of the client's own category. q: of each other one, 0 < q < p.
+        p: probability of reporting the client's own category. q: of each other category, 0 < q < p.
     """
     return _log_mixed(log_theta, lambda theta: theta[jnp.asarray(reports)], p, q)
 
 
 def randomised_response_sum(counts: Array, log_theta: Array, p: float, q: float) -> Array:
-    """Σ `randomised_response` over all reports, of which ``counts[k]`` report the category k; shape ``(k,)``."""
+    """Return Σ `randomised_response` over all reports; ``counts``, shape ``(k,)``: number of reports by category."""
     return jnp.sum(counts * _log_mixed(log_theta, lambda theta: theta, p, q))
 
 
 def _log_mixed(log_theta: Array, named: Callable[[Array], Array], if_named: float, if_not: float) -> Array:
-    """ln of the sum of θ's weights, times `if_named` for the categories that a report names, `if_not` for the others.
+    """Return ln Σ_k w_k θ_k, with w_k = `if_named` for the categories that a report names, else `if_not`.
 
     Args:
-        named: what the weights of those that a report names add up to, given all weights.
+        named: function that returns, given all shares, the sum over the categories that each report names.
     """
     logs = jnp.asarray(log_theta, dtype=float)
     largest = jax.lax.stop_gradient(logs.max())
@@ -69,13 +69,13 @@ def _log_mixed(log_theta: Array, named: Callable[[Array], Array], if_named: floa
 
 
 def patterns(bits: Array) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Vectors of k bits, shape ``(m, k)``, and how many reports are each, shape ``(m,)``; m is the lesser of 2^k and n.
+    """Return vectors of k bits, shape ``(m, k)``, and the number of reports equal to each; m is min(2^k, n).
 
     Args:
         bits: reports, truth values or 0 and 1, shape ``(n, k)``.
 
     Raises:
-        DataError: something else.
+        DataError: ``bits`` has another shape or other values.
     """
     reports = np.asarray(bits)
     if reports.ndim != 2 or not reports.size or not np.isin(reports, (0, 1)).all():

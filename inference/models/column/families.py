@@ -1,12 +1,12 @@
-"""Laws of one column that clients clip and report with additive noise; each is described here and nowhere else.
+"""Laws of one column that clients clip and report with additive noise.
 
-    family        value x                                         parameters            told beside mean and sd
+    family        value x                                         parameters            shown beside mean and sd
     gaussian      x ~ N(mean, sd²)                                mean, sd
     exponential   x >= 0 of density rate exp(-rate x)             rate                  rate
     poisson       x = 0, 1, 2, ... of mean rate                   rate
     geometric     x failures before the first success             probability           probability
 
-`rectified` has their likelihoods, by the family's name and the noise's.
+`rectified` has their likelihoods; a function's name is that of the family and of the noise.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from inference.models.priors import ColumnPrior, GaussianPrior, ProbabilityPrior
 
 Draws: TypeAlias = Mapping[str, Array]
 EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON = "exponential", "gaussian", "geometric", "poisson"
-COUNTS_MAX = 1000  # where counts may be clipped: each step of a chain takes its square, in time and memory
-NEAR = 1e-9  # relative, for bounds that went through centre and scale
+COUNTS_MAX = 1000  # largest upper bound of counts; time and memory of a chain's step grow with its square
+NEAR = 1e-9  # relative rounding error of bounds that were converted to centre and scale
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,11 @@ class Family:
     """A law of a column's values.
 
     Attributes:
-        prior: of the parameters, which are its sites; within: the default one, given the public bounds.
+        prior: the class of the parameters' prior; its sites are the parameters. within: the default prior, given the
+            public bounds.
         mean, sd: of the column, from draws of the parameters.
-        values: draws of values of that shape, with which parameters broadcast.
-        parameter: the one that is neither mean nor standard deviation, or "". of_mean: what it is at that mean.
+        values: draws values of a shape with which the parameters broadcast.
+        parameter: the one that is neither mean nor standard deviation, or "". of_mean: its value at a given mean.
         counts: whether values are 0, 1, 2, ...
     """
 
@@ -51,7 +52,7 @@ class Family:
     counts: bool = False
 
     def numbers(self, drawn: Draws) -> list[Array]:
-        """Draws of mean and standard deviation, and of the parameter where it is neither."""
+        """Return draws of mean and standard deviation, and of `parameter` if there is one."""
         return [self.mean(drawn), self.sd(drawn), *([drawn[self.parameter]] if self.parameter else [])]
 
 
@@ -94,10 +95,10 @@ FAMILIES = {
 
 
 def bounds_for(name: str, column: str, bounds: Interval) -> Interval:
-    """Bounds as the family's likelihood takes them: of all but `GAUSSIAN` from exactly 0, of counts whole numbers.
+    """Return the bounds as the likelihood needs them: from exactly 0 unless `GAUSSIAN`, whole numbers for counts.
 
     Raises:
-        DataError: they are none for the family, or counts are too many to add up over for each report.
+        DataError: the bounds do not fit the family, or there are too many counts to sum over for each report.
     """
     low, high = bounds.lower, bounds.upper
     if name == GAUSSIAN:

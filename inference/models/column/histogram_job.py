@@ -1,8 +1,7 @@
-"""Job `ldp-histogram`: which part of the people is in each category, from one report of each client.
+"""Job `ldp-histogram`: the share of each category, from one report of each client.
 
-A report names the client's own category at random (by unary encoding or randomised response), so that it is private by
-itself, for ε and without a δ. The posterior of the shares is on the simplex, where the unbiased estimate beside it may
-be below 0.
+A report randomises the client's category (by unary encoding or randomised response), so it is private by itself, for ε
+and without a δ. The posterior of the shares is on the simplex; the unbiased estimate shown beside it may be below 0.
 """
 
 from __future__ import annotations
@@ -29,30 +28,31 @@ from inference.problem import Problem, Schema
 from inference.releases.terms import RESPONSE, UNARY
 
 MECHANISMS = (UNARY, RESPONSE)
-BINS, WHOLE_MAX = 6, 16  # by default: so many bins, unless the bounds are whole numbers that are no farther apart
+BINS, WHOLE_MAX = 6, 16  # default number of bins; but one per whole number if the bounds are whole and at most 16 apart
 CATEGORIES_MAX = 2**16
-ZERO = 1e-9  # of the bounds' half-width; an end that is as near to 0 is 0, and said so
+ZERO = 1e-9  # of the bounds' half-width; an edge this close to 0 is set to 0
 
 
 @dataclass(frozen=True)
 class Settings(SamplerSettings):
-    """Of the job."""
+    """Settings of `ldp-histogram`."""
 
     column: str | None = setting(None, "Which column; by default the target.")
     categories: int | None = setting(
         None, "The column's values are 0, 1, ..., categories - 1.", within(2, CATEGORIES_MAX)
     )
     edges: tuple[float, ...] | None = setting(
-        None, "Ends of the bins, in the column's units; values outside count in the outer."
+        None, "Edges of the bins, in the column's units; values outside count in the outer bins."
     )
     bins: int | None = setting(
         None,
-        "Bins of equal width between the column's bounds; by default 6, or one for each whole number in 16 or less.",
+        "Number of bins of equal width between the column's bounds; by default 6, or one for each whole number if the "
+        "bounds are whole and at most 16 apart.",
         within(2, CATEGORIES_MAX),
     )
     mechanism: str = setting(UNARY, f"How clients report: {', '.join(MECHANISMS)}.", one_of(MECHANISMS))
     concentration: float = setting(
-        1.0, "Of the Dirichlet prior of the shares, the same for each; 1 is uniform.", require_positive
+        1.0, "Parameter of the Dirichlet prior of the shares, the same for each; 1 is uniform.", require_positive
     )
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class Settings(SamplerSettings):
 
 
 def edges_of(schema: Schema, settings: Settings) -> Numbers:
-    """Where the bins end; public, whatever the data are."""
+    """Return the edges of the bins; they are public and do not depend on the data."""
     if settings.edges is not None:
         return settings.edges
     if settings.categories is not None:
@@ -84,9 +84,9 @@ def edges_of(schema: Schema, settings: Settings) -> Numbers:
 
 
 def labels(column: str, edges: Sequence[float]) -> tuple[str, ...]:
-    """Of the bins, for people."""
+    """Return readable labels of the bins."""
     middles = [(left + right) / 2 for left, right in pairwise(edges)]
-    if all(right - left == 1 for left, right in pairwise(edges)) and all(one == round(one) for one in middles):
+    if all(right - left == 1 for left, right in pairwise(edges)) and all(middle == round(middle) for middle in middles):
         return tuple(f"{column} = {middle:g}" for middle in middles)
     between = [f"{column} {left:.4g} to {right:.4g}" for left, right in pairwise(edges[1:-1])]
     return f"{column} < {edges[1]:.4g}", *between, f"{column} ≥ {edges[-2]:.4g}"
@@ -99,13 +99,13 @@ class SharesFit(LocalPosterior):
     aggregate: NoisyAggregate
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Each share; the unbiased estimate is below 0 or above 1, where it so happens, and normal as sums are."""
+        """Return each share, beside its unbiased estimate, which is about normal and may be below 0 or above 1."""
         reports, axis = self.aggregate.reports, Standard(unit=SHARE, scale=1.0, centre=0.0)
-        assert reports is not None, "they were asked for"
-        assert reports.probabilities is not None, "they are of categories"
+        assert reports is not None, "the job asked for reports"
+        assert reports.probabilities is not None, "reports of categories have probabilities"
         (p, q), n = reports.probabilities, reports.contributors
-        told = q + (p - q) * self.aggregate.value / n
-        naive = [normal((r - q) / (p - q), sqrt(max(r * (1 - r), 0.0) / n) / (p - q)) for r in told]
+        reported_shares = q + (p - q) * self.aggregate.value / n
+        naive = [normal((r - q) / (p - q), sqrt(max(r * (1 - r), 0.0) / n) / (p - q)) for r in reported_shares]
         figures = zip(self.labels("shares"), self.figures("shares"), naive, strict=True)
         return [Estimate(name, "", figure, axis=axis, naive=other) for name, figure, other in figures]
 
@@ -150,7 +150,7 @@ class Histogram(ReportJob):
         return f"share of {column} in each of {count} categories, by {settings.mechanism}; {prior}; {settings.words}"
 
     def reference(self, train: Problem, settings: Settings) -> list[Figure]:
-        """The posterior of each category's share given the rows, with the same prior: a Beta distribution."""
+        """Return the posterior of each category's share given the raw rows, with the same prior: a Beta law."""
         inner = np.asarray(edges_of(train.schema, settings)[1:-1])
         values = train.values(train.schema.column(settings.column))
         counts = np.bincount(np.searchsorted(inner, values, side="right"), minlength=len(inner) + 1)

@@ -1,21 +1,21 @@
-"""Functions of the normal distribution that neither overflow nor cancel, and whose gradients do not either.
+"""Functions of the normal distribution that neither overflow nor cancel; nor do their gradients.
 
 With φ the standard normal density and Φ its distribution function, all follow from Mills' ratio R(u) = (1 - Φ(u))/φ(u):
-wherever a formula has a tiny Φ beside a huge exponential, their product is a moderate R. For u >= 0,
-R(u) = T((u - 3)/(u + 3))/(u + 3) with a smooth function T on [-1, 1] (Shepherd and Laframboise 1981, for erfc), here
-its Chebyshev interpolant of degree 24: the relative error is below 5e-15 for all u, and as there are neither branches
-nor exponentials, it nor exponentials, it is fast.
+wherever a formula multiplies a tiny Φ by a huge exponential, the product is a moderate R. For u >= 0,
+R(u) = T((u - 3)/(u + 3))/(u + 3) with a smooth function T on [-1, 1] (Shepherd and Laframboise 1981, for erfc). T is
+replaced by its Chebyshev interpolant of degree 24: the relative error is below 5e-15 for all u, and the function is
+fast, because it has neither branches nor exponentials.
 
-**Lemma 3.2** (`log_integral`, for a constant g): a polynomial times the exponential of a quadratic, seen through
+**Lemma 3.2** (`log_integral`, for a constant g): a polynomial times the exponential of a quadratic, observed with
 Gaussian noise, over a bounded interval.
 
     p(z) = ∫ g(x) exp(h(x)) N(z; x, s²) dx over [low, high],    h(x) = h₀ + h₁x + h₂x²                   eqs. (7), (8)
 
 The exponent q(x) = h(x) - (z - x)²/2s² has the curvature -κ, κ = 1/s² - 2h₂, and its vertex at m = (z/s² + h₁)/κ.
-(The paper's proof writes, from eq. (18) on, h for what is 2s² times the lemma's; here it is the lemma's throughout. In
-its letters 1 - h₂ = s²κ.) Where κ > 0 the integrand is g times a normal density, so that p(z) is made of moments of a
-truncated normal distribution, eq. (21): e^q at the point of the interval that is nearest to m, times `log_interval`.
-Nothing large cancels, however far z or m lie outside. (`scripts/papers/ldp2021` has the lemma for any g.)
+(From eq. (18) on, the paper's proof writes h for 2s² times the lemma's h; here h is the lemma's throughout. In its
+notation 1 - h₂ = s²κ.) If κ > 0, the integrand is g times a normal density, so p(z) consists of moments of a truncated
+normal distribution, eq. (21): e^q at the point of the interval nearest to m, times exp(`log_interval`). Nothing large
+cancels, however far z or m lie outside. (`scripts/papers/ldp2021` has the lemma for any g.)
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COEFFICIENTS: list[float] = chebyshev.cheb2poly(chebyshev.chebfit(_PLACES, _rat
 
 @jax.custom_jvp
 def mills(u: Array) -> Array:
-    """R(u) = (1 - Φ(u))/φ(u) for u >= 0: √(π/2) at 0, and about 1/u far out. Its derivative is uR(u) - 1."""
+    """Return R(u) = (1 - Φ(u))/φ(u) for u >= 0: √(π/2) at 0, and about 1/u far out. R'(u) = uR(u) - 1."""
     y = (u - _CENTRE) / (u + _CENTRE)
     value = jnp.full_like(y, _COEFFICIENTS[-1])
     for coefficient in _COEFFICIENTS[-2::-1]:
@@ -68,19 +68,19 @@ def _mills_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Ar
 
 
 def log_ndtr(u: Array) -> Array:
-    """ln Φ(u). (JAX's own is off by 1e-9 where its asymptotic series begins.)"""
+    """Return ln Φ(u). (JAX's own is off by 1e-9 where its asymptotic series begins.)"""
     u = jnp.asarray(u, dtype=float)
-    tail = mills(jnp.where(u < 0, -u, u))  # unlike |u| it has a slope at 0
+    tail = mills(jnp.where(u < 0, -u, u))  # unlike |u|, this has a slope at 0
     far = -(u**2) / 2 - LOG_ROOT_2PI + jnp.log(tail)
     near = jnp.log1p(-jnp.exp(-(u**2) / 2 - LOG_ROOT_2PI) * tail)
     return jnp.where(u < 0, far, near)
 
 
 def log_interval(lower: Array, upper: Array) -> Array:
-    """ln ∫ exp((x₀² - x²)/2) dx from `lower` to `upper`, where x₀ is the point between them that is nearest to 0.
+    """Return ln ∫ exp((x₀² - x²)/2) dx from `lower` to `upper`, where x₀ is the point between them nearest to 0.
 
     So the integrand's largest value is 1, and Φ(upper) - Φ(lower) is φ(x₀) times the integral, however far out it lies.
-    The relative error of the integral is some 1e-15, or 1e-16/(upper - lower) if that is more.
+    The relative error of the integral is about 1e-15, or 1e-16/(upper - lower) if that is larger.
     """
     lower, upper = jnp.asarray(lower, dtype=float), jnp.asarray(upper, dtype=float)
     near = jnp.minimum(jnp.abs(lower), jnp.abs(upper))
@@ -91,7 +91,7 @@ def log_interval(lower: Array, upper: Array) -> Array:
 
 
 def log_sinhc(y: Array) -> Array:
-    """ln (sinh(y)/y), 0 at 0."""
+    """Return ln (sinh(y)/y), 0 at 0."""
     y = jnp.asarray(y, dtype=float)
     small = jnp.abs(y) < _EVEN_SERIES_MAX
     square = jnp.where(small, y, 0) ** 2
@@ -112,12 +112,12 @@ class Quadratic(NamedTuple):
 
 
 def log_integral(z: Array, h: Quadratic, low: Array, high: Array, sd: Array) -> Array:
-    """ln ∫ exp(h(x)) N(z; x, sd²) dx over [low, high], in closed form; all arguments broadcast.
+    """Return ln ∫ exp(h(x)) N(z; x, sd²) dx over [low, high], in closed form; all arguments broadcast.
 
-    The error is that of rounding q at its largest, and of 1e-15, or 1e-16/((high - low)√κ) if that is more.
+    The error is the rounding of q at its maximum, plus 1e-15, or 1e-16/((high - low)√κ) if that is larger.
 
     Args:
-        z: what was reported. h: of the latent value, with 2 h₂ sd² < 1, or the result is nan. low < high, finite.
+        z: the report. h: of the latent value; if 2 h₂ sd² >= 1 the result is nan. low, high: finite, low < high.
         sd: standard deviation of the noise.
     """
     curvature = 1 / jnp.square(sd) - 2 * jnp.asarray(h.h2, dtype=float)

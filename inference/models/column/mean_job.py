@@ -1,8 +1,8 @@
 """Job `ldp-mean`: the mean and the spread of one column, from one report of each client.
 
-A client clips its value to public bounds and adds noise, so that the report is private by itself. The model has both,
-the clipping and the noise: narrower bounds mean less noise, and may cut off a part of the data. The mean and standard
-deviation of the reports as they came stand beside it: they take noise for spread, and what is clipped for the data.
+A client clips its value to public bounds and adds noise, so the report is private by itself. The model includes both
+the clipping and the noise. Narrower bounds mean less noise, but may cut off part of the data. The result also shows
+mean and standard deviation of the raw reports; these ignore clipping and take noise for spread.
 """
 
 from __future__ import annotations
@@ -35,36 +35,38 @@ PRIORS = ("prior_mean", "prior_mean_sd", "prior_shape", "prior_rate", "prior_suc
 
 @dataclass(frozen=True)
 class Settings(SamplerSettings):
-    """Of the job."""
+    """Settings of `ldp-mean`."""
 
     column: str | None = setting(None, "Which column; by default the target.")
     family: str = setting(GAUSSIAN, f"The law of its values: {', '.join(FAMILIES)}.", one_of(FAMILIES))
     mechanism: str = setting(LAPLACE, f"How clients report: {', '.join(MECHANISMS)}.", one_of(MECHANISMS))
-    lower: float | None = setting(None, "Where clients clip their value; by default at the column's public bounds.")
-    upper: float | None = setting(None, "The same above. Narrower bounds mean less noise.")
-    prior_mean: float | None = setting(None, "Of a normal mean's normal prior; by default the bounds' middle.")
-    prior_mean_sd: float | None = setting(None, "Its standard deviation; by default half of the half-width.")
-    prior_shape: float | None = setting(None, "Of the Gamma prior of a normal sd, or of a rate; by default 2.")
-    prior_rate: float | None = setting(None, "Its rate; by default so that bounds are 3 sds, or means, wide.")
-    prior_successes: float | None = setting(None, "Of the Beta prior of a geometric probability; by default 1.")
-    prior_failures: float | None = setting(None, "The same; by default 1.")
+    lower: float | None = setting(None, "Lower end at which clients clip; by default the column's public bound.")
+    upper: float | None = setting(None, "Upper end at which clients clip. Narrower bounds mean less noise.")
+    prior_mean: float | None = setting(None, "Mean of the prior of a normal mean; by default the bounds' middle.")
+    prior_mean_sd: float | None = setting(None, "Standard deviation of that prior; by default half of the half-width.")
+    prior_shape: float | None = setting(None, "Shape of the Gamma prior of a normal sd, or of a rate; by default 2.")
+    prior_rate: float | None = setting(
+        None, "Rate of that prior; by default such that the half-width is 3 sds, or the upper bound 3 means."
+    )
+    prior_successes: float | None = setting(None, "First parameter of a geometric probability's Beta prior; default 1.")
+    prior_failures: float | None = setting(None, "Second parameter of that prior; default 1.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = [f"prior_{one.name}" for one in fields(FAMILIES[self.family].prior)]
+        known = [f"prior_{field.name}" for field in fields(FAMILIES[self.family].prior)]
         for name in given(self, PRIORS):
             if name not in known:
-                said = f"setting {name!r} is not of the prior of family {self.family!r}"
-                raise DataError(f"{said}, which has {', '.join(known)}")
+                problem = f"setting {name!r} is not of the prior of family {self.family!r}"
+                raise DataError(f"{problem}, which has {', '.join(known)}")
 
     def prior(self, bounds: Interval) -> ColumnPrior:
-        """The family's, with what is set. Raises `DataError` for a number out of range."""
+        """Return the family's prior with these settings. Raises `DataError` for a number out of range."""
         numbers = {name.removeprefix("prior_"): value for name, value in given(self, PRIORS).items()}
         return replace(FAMILIES[self.family].within(bounds), **numbers)
 
 
 def bounds_of(schema: Schema, settings: Settings) -> Interval:
-    """To which clients clip their values. Raises `DataError` where they are none for the family."""
+    """Return the bounds that clients clip to. Raises `DataError` if they do not fit the family."""
     column = schema.column(settings.column)
     public = schema.bounds[column]
     low = public.lower if settings.lower is None else settings.lower
@@ -74,15 +76,15 @@ def bounds_of(schema: Schema, settings: Settings) -> Interval:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MeanFit(LocalPosterior):
-    """A posterior of a family's parameters, as mean and standard deviation of the column, beside the reports' own."""
+    """The posterior of the column's mean and standard deviation, shown beside those of the raw reports."""
 
     aggregate: NoisyAggregate
     family: str
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Mean, standard deviation and what else describes the column, beside those of the reports as they came."""
+        """Return mean, standard deviation and any further parameter, beside those of the raw reports."""
         family, parameters, reports = FAMILIES[self.family], self.aggregate.parameters, self.aggregate.reports
-        assert reports is not None, "they were asked for"
+        assert reports is not None, "the job asked for reports"
         column = parameters["columns"][0]
         unit = "" if schema is None else schema.units.get(column, "")
         names = [("mean", unit), ("sd", unit)]
@@ -91,8 +93,8 @@ class MeanFit(LocalPosterior):
         naive = _moments(family, parameters["centre"][0] + parameters["scale"][0] * reports.values[:, 0])
         drawn = zip(family.numbers(self.draws), family.numbers(self.prior), strict=True)
         return [
-            Estimate(f"{name} of {column}", one, of_draws(*pair), naive=plain)
-            for (name, one), pair, plain in zip(names, drawn, naive, strict=True)
+            Estimate(f"{name} of {column}", own_unit, of_draws(*pair), naive=raw)
+            for (name, own_unit), pair, raw in zip(names, drawn, naive, strict=True)
         ]
 
     def more(self) -> Summary:
@@ -100,21 +102,21 @@ class MeanFit(LocalPosterior):
 
 
 def _moments(family: Family, values: Array) -> list[Figure]:
-    """Mean, standard deviation and the parameter that follows from the mean, with their standard errors.
+    """Return mean, standard deviation and the parameter that follows from the mean, with their standard errors.
 
-    Intervals are those of large samples, whatever the law: normal of mean and standard deviation. The parameter's are
-    the values at the ends of the mean's.
+    Intervals are those of large samples, for any law: normal for mean and standard deviation. The parameter's interval
+    has its values at the ends of the mean's interval.
     """
     n, mean, sd = len(values), float(values.mean()), float(values.std(ddof=1 if len(values) > 1 else 0))
     error, fourth = sd / sqrt(n), float(np.mean((values - mean) ** 4))
     spread = sqrt(max(fourth - sd**4, 0.0) / n) / (2 * sd) if sd > 0 else 0.0  # of any law with fourth moments
-    found = [normal(mean, error), normal(sd, spread)]
+    figures = [normal(mean, error), normal(sd, spread)]
     if family.parameter:
-        near, interval = [family.of_mean(mean + error), family.of_mean(mean - error)], found[0].interval
-        assert interval is not None, "a normal law has one"
+        near, interval = [family.of_mean(mean + error), family.of_mean(mean - error)], figures[0].interval
+        assert interval is not None, "a normal figure has an interval"
         low, high = sorted(map(family.of_mean, interval))
-        found.append(Figure(family.of_mean(mean), abs(near[0] - near[1]) / 2, (low, high)))
-    return found
+        figures.append(Figure(family.of_mean(mean), abs(near[0] - near[1]) / 2, (low, high)))
+    return figures
 
 
 class Mean(ReportJob):
@@ -140,8 +142,8 @@ class Mean(ReportJob):
 
     def learned(self, gave: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> MeanFit:
         prior, family = settings.prior(bounds_of(schema, settings)), settings.family
-        found = fit.column(gave, family, prior, **settings.run(conditions))
-        return found.into(MeanFit, aggregate=gave, family=family)
+        posterior = fit.column(gave, family, prior, **settings.run(conditions))
+        return posterior.into(MeanFit, aggregate=gave, family=family)
 
     def model(self, schema: Schema, settings: Settings) -> str:
         bounds, column = bounds_of(schema, settings), schema.column(settings.column)
@@ -149,7 +151,7 @@ class Mean(ReportJob):
         return f"mean and spread of {column} ({settings.family}), {clipped}; {settings.words}"
 
     def reference(self, train: Problem, settings: Settings) -> list[Figure]:
-        """Of the rows themselves, unclipped."""
+        """Return the same figures of the raw rows, unclipped."""
         return _moments(FAMILIES[settings.family], train.values(train.schema.column(settings.column)))
 
 

@@ -1,56 +1,55 @@
-"""Marginal log likelihoods of one perturbed number, the clipped value of which is integrated (or summed) out.
+"""Marginal log likelihoods of one perturbed number; the clipped value is integrated (or summed) out.
 
-A client clips its value x to [low, high], adds noise and reports z (section 3.2.1). Clipping leaves a *rectified*
+A client clips its value x to [low, high], adds noise and reports z (section 3.2.1). Clipping gives a *rectified*
 distribution, eq. (6): the density f inside, and two atoms, of mass F(low) at low and 1 - F(high) at high. Hence
 
     p(z) = F(low) k(z - low) + ∫ f(x) k(z - x) dx over [low, high] + (1 - F(high)) k(z - high)        eqs. (24), (29)
 
-with the noise's density k (where eq. (24) prints Φ_θ(x) the density f is meant). Counts are 0, 1, ... high, all that
-are larger being reported as high; the integral is a sum.
+with the noise's density k (eq. (24) prints Φ_θ(x) for the density f). Counts are 0, 1, ... high; larger counts are
+reported as high, and the integral is a sum.
 
 **Laplace noise**, k(y) = exp(-|y|/b)/2b with b = scale. Two facts make it simple:
 
-- Outside [low, high] all |z - x| grow alike: p(z) = exp(-|z - l|/b) p(l), l the end that is nearer.
-- Inside, 1 >= 2b p(z) >= exp(-(high - low)/b). So what is below is calculated as it stands and only its logarithm is
-  taken, provided that each term is: none overflows, and what underflows is nothing beside the sum. That (high - low)/b
-  = ε is below 700 is asked.
+- Outside [low, high] all |z - x| grow alike: p(z) = exp(-|z - l|/b) p(l), where l is the nearer end.
+- Inside, 1 >= 2b p(z) >= exp(-(high - low)/b). So the sum below is computed directly, and the logarithm taken last: no
+  term overflows, and a term that underflows is negligible. This needs (high - low)/b = ε below 700.
 
-For a normal x, eq. (28) has exp(σ²/2b²) times a difference of error functions, which may be infinity times zero. Put
+For a normal x, eq. (28) has exp(σ²/2b²) times a difference of error functions, which may be infinity times zero. With
     H(t, k) = E[exp(-k(t - X)) 1(X < t)],  X ~ N(0, 1);  0 < H < 1;  H(t, 0) = Φ(t);
-with t(x) = (x - μ)/σ and k = σ/b, eq. (28) is, for z inside and with no large number in it,
+t(x) = (x - μ)/σ and k = σ/b, eq. (28) has no large number. For z inside it is
     2b p(z) = H(t(z), k) + H(-t(z), k)
               + exp(-(z - low)/b) [Φ(t(low)) - H(t(low), k)] + exp(-(high - z)/b) [Φ(-t(high)) - H(-t(high), k)].
-The first line is what it would be without clipping; each bracket is how much nearer clipping has brought those outside.
-(Where a bracket cancels, H(±t(z), k) of the first line is as large as what is subtracted.) For an exponential x,
-eq. (30) is 0/0 at bθ = ε (and prints y for z); sinh(v)/v takes the place of its first quotient.
+The first line is the value without clipping; each bracket is the contribution of clipping at one end.
+(Where a bracket cancels, H(±t(z), k) of the first line is as large as the subtracted term.) For an exponential x,
+eq. (30) is 0/0 at bθ = ε (and prints y for z); sinh(v)/v replaces its first quotient.
 
-**Gaussian noise**: the integral is that of Lemma 3.2 with a constant g; its p(z) falls like a square, so all terms are
+**Gaussian noise**: the integral is that of Lemma 3.2 with a constant g. p(z) falls like exp(-z²), so all terms are
 logarithms.
 
-**Many reports** (`summarise`, `gaussian_laplace_sum`). Inside [low, high], ln p is smooth on the scale of σ, since p is
-N(·; μ, σ²) convolved with the noise, but for what is smoother still. Its polynomial interpolant in N + 1 Chebyshev
-points, summed over all reports, is a sum over the points, with weights that depend on the reports alone; reports from
-outside weigh on the ends. So the likelihood of any number of reports costs N + 1 terms. Where σ >= 5 (high - low)/N and
-ε <= N/10, the error is below 1e-10 for each report, at all μ (measured for N from 16 to 512: 2e-11, from N = 32 on a
-few roundings). It falls like a Gaussian in σN, as the spectrum of ln p does, and like exp(-πN/ε): ln p has logarithmic
-singularities at a distance of πb/2 from the real line, where the noise about one end cancels that about the other.
-For smaller σ the sum is over all reports, and for larger ε the nodes are the reports.
+**Many reports** (`summarise`, `gaussian_laplace_sum`). Inside [low, high], ln p is smooth on the scale of σ, because p
+is N(·; μ, σ²) convolved with the noise, plus even smoother terms. Replace ln p by its polynomial interpolant in N + 1
+Chebyshev points. Its sum over all reports is a sum over the points, with weights that depend on the reports alone;
+reports from outside count at the ends. So the likelihood of any number of reports costs N + 1 terms. If
+σ >= 5 (high - low)/N and ε <= N/10, the error is below 1e-10 for each report, at all μ (measured for N from 16 to 512:
+2e-11, and from N = 32 on a few roundings). It falls like a Gaussian in σN, as the spectrum of ln p does, and like
+exp(-πN/ε): ln p has logarithmic singularities at a distance of πb/2 from the real line, where the noise about one end
+cancels that about the other. For smaller σ the sum is over all reports, and for larger ε the nodes are the reports.
 
-**Many reports with Gaussian noise** (`few_points`). What a client clips stays in [low, high], w apart, so that with
+**Many reports with Gaussian noise** (`few_points`). Clipped values lie in [low, high], an interval of width w. So with
 noise of standard deviation s
 
     p(z) = N(z; 0, s²) ∫ exp(xz/s² - x²/2s²) dF(x),   F on [low, high],
 
-whatever F is: the model's parameters matter to F alone. The integral is an entire function of z, whose zeros are off
-the real line by πs²/w where F is two atoms at the ends, which is the worst. So the points serve for all parameters and
-families at once. With `POINTS` points and w <= `WIDEST` s the mean error of a report's ln p is 1e-12 at most, the worst
-F included (measured with 5,000 reports; at w <= 2s it is that of rounding), unless a report is so far out as honest
-noise never is: with two of them at 9.8 s the sum is off by 2e-3. That is up to about ε = 20 at δ = 1e-5; with less
-noise than that, all reports are kept.
+for any F; the model's parameters affect only F. The integral is an entire function of z. In the worst case, F with two
+atoms at the ends, its zeros are πs²/w off the real line. So the points serve all parameters and families at once. With
+`POINTS` points and w <= `WIDEST` s the mean error of a report's ln p is at most 1e-12, even for the worst F (measured
+with 5,000 reports; at w <= 2s it is rounding). This excludes reports farther out than honest noise ever is: with two of
+them at 9.8 s the sum is off by 2e-3. w <= `WIDEST` s holds up to about ε = 20 at δ = 1e-5; with less noise, all reports
+are kept.
 
-The noise that devices draw is the discrete Laplace or Gaussian one of a grid, whose density is the continuous one's to
-within (grid step/scale)². All functions are to be called in float64. Parameters may have any shapes that broadcast with
-z; that of a count is one number.
+Devices draw discrete Laplace or Gaussian noise on a grid. Its density equals the continuous one within
+(grid step/scale)². Call all functions in float64. Parameters may have any shapes that broadcast with z; those of counts
+are single numbers.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ from inference.models.column.log_space import LOG_ROOT_2PI, Array, Quadratic, lo
 
 NODES = 256
 POINTS, WIDEST = 128, 4.0
-ROWS = 4096  # of a matrix at once
+ROWS = 4096  # of a matrix computed at once
 _NODES_PER_SIGMA, _NODES_PER_EPSILON = 5, 10
 
 
@@ -78,10 +77,10 @@ _NODES_PER_SIGMA, _NODES_PER_EPSILON = 5, 10
 
 
 def gaussian_laplace(z: Array, mu: Array, sigma: Array, low: Array, high: Array, scale: Array) -> Array:
-    """ln p(z) of a clipped x ~ N(mu, sigma²) with Laplace noise (section 10.1).
+    """Return ln p(z) for a clipped x ~ N(mu, sigma²) with Laplace noise (section 10.1).
 
     Args:
-        z: reports. mu, sigma > 0: of x before it is clipped. low < high: to where. scale: b = (high - low)/ε.
+        z: reports. mu, sigma > 0: of x before clipping. low < high: bounds. scale: b = (high - low)/ε.
     """
     inside = jnp.clip(z, low, high)
     k = sigma / jnp.asarray(scale, dtype=float)
@@ -92,7 +91,7 @@ def gaussian_laplace(z: Array, mu: Array, sigma: Array, low: Array, high: Array,
 
 
 def exponential_laplace(z: Array, rate: Array, high: Array, scale: Array) -> Array:
-    """ln p(z) of an exponential x of that rate, clipped to [0, high], with Laplace noise (section 10.2)."""
+    """Return ln p(z) for an exponential x of that rate, clipped to [0, high], with Laplace noise (section 10.2)."""
     inside = jnp.clip(z, 0, high)
     decay = 1 / jnp.asarray(scale, dtype=float)
     both = decay + rate
@@ -103,24 +102,31 @@ def exponential_laplace(z: Array, rate: Array, high: Array, scale: Array) -> Arr
 
 
 def poisson_laplace(z: Array, rate: Array, high: int, scale: Array) -> Array:
-    """ln p(z) of a Poisson x of that mean, clipped to 0, ... high, with Laplace noise. Raises `DataError`: high."""
+    """Return ln p(z) for a Poisson x of mean ``rate``, clipped to 0, ... high, with Laplace noise.
+
+    Raises:
+        DataError: ``high`` is not a whole number of at least 1.
+    """
     return _counts_laplace(z, _poisson(rate, high), scale)
 
 
 def geometric_laplace(z: Array, probability: Array, high: int, scale: Array) -> Array:
-    """ln p(z) of x failures before the first success, P(x) = probability (1 - probability)^x, clipped to 0, ... high,
-    with Laplace noise. Raises `DataError`: high."""
+    """Return ln p(z) for P(x) = probability (1 - probability)^x, clipped to 0, ... high, with Laplace noise.
+
+    Raises:
+        DataError: as for `poisson_laplace`.
+    """
     return _counts_laplace(z, _geometric(probability, high), scale)
 
 
 def _outside(z: Array, inside: Array, scale: Array) -> Array:
-    """From 2b p(inside) to p(z)."""
+    """Return ln p(z) - ln (2b p(inside))."""
     return -jnp.abs(z - inside) / scale - jnp.log(2 * jnp.asarray(scale, dtype=float))
 
 
 @jax.custom_jvp
 def _damped(t: Array, k: Array) -> Array:
-    """H(t, k) = exp(k²/2 - kt) Φ(t - k), k >= 0."""
+    """Return H(t, k) = exp(k²/2 - kt) Φ(t - k), k >= 0."""
     beside = _density(t) * mills(jnp.abs(t - k))
     over = t > k
     return jnp.where(over, jnp.exp(jnp.where(over, k * (k / 2 - t), 0)) - beside, beside)
@@ -128,7 +134,7 @@ def _damped(t: Array, k: Array) -> Array:
 
 @_damped.defjvp
 def _damped_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    """What JAX derives is the same to 3e-13, and makes the likelihood's gradient take 1.3 times as long."""
+    """Derive in closed form. JAX's own derivative agrees to 3e-13, but makes the gradient take 1.3 times as long."""
     (t, k), (dt, dk) = primals, tangents
     value, density = _damped(t, k), _density(t)
     return value, (density - k * value) * dt + ((k - t) * value - density) * dk
@@ -139,7 +145,7 @@ def _density(t: Array) -> Array:
 
 
 def _counts_laplace(z: Array, log_masses: Array, scale: Array) -> Array:
-    """Between the counts c and c + 1 the noise falls from those up to c in one way and from the others in the other."""
+    """Return ln p(z). Between c and c + 1, contributions of counts up to c fall with z, those of larger counts rise."""
     high = len(log_masses) - 1
     counts, masses = np.arange(high + 1), jnp.exp(log_masses)
     noise = jnp.exp(-counts / jnp.asarray(scale, dtype=float))[np.abs(counts[:, None] - counts)]
@@ -155,7 +161,7 @@ def _counts_laplace(z: Array, log_masses: Array, scale: Array) -> Array:
 
 
 def gaussian_gaussian(z: Array, mu: Array, sigma: Array, low: Array, high: Array, sd: Array) -> Array:
-    """ln p(z) of a clipped x ~ N(mu, sigma²) with noise N(0, sd²); arguments as in `gaussian_laplace`."""
+    """Return ln p(z) for a clipped x ~ N(mu, sigma²) with noise N(0, sd²); arguments as for `gaussian_laplace`."""
     density = Quadratic(-jnp.log(sigma) - LOG_ROOT_2PI, 0.0, -1 / (2 * jnp.square(sigma)))
     inside = log_integral(z - mu, density, low - mu, high - mu, sd)
     at_low = log_ndtr((low - mu) / sigma) + _log_normal(z - low, sd)
@@ -164,18 +170,18 @@ def gaussian_gaussian(z: Array, mu: Array, sigma: Array, low: Array, high: Array
 
 
 def exponential_gaussian(z: Array, rate: Array, high: Array, sd: Array) -> Array:
-    """ln p(z) of an exponential x of that rate, clipped to [0, high], with noise N(0, sd²)."""
+    """Return ln p(z) for an exponential x of that rate, clipped to [0, high], with noise N(0, sd²)."""
     inside = log_integral(z, Quadratic(jnp.log(rate), -rate, 0.0), 0.0, high, sd)
     return jnp.logaddexp(inside, _log_normal(z - high, sd) - rate * high)
 
 
 def poisson_gaussian(z: Array, rate: Array, high: int, sd: Array) -> Array:
-    """ln p(z) of a Poisson x of that mean, clipped to 0, ... high, with noise N(0, sd²). Raises `DataError`: high."""
+    """Return ln p(z) for a Poisson x as in `poisson_laplace`, with noise N(0, sd²)."""
     return _counts_gaussian(z, _poisson(rate, high), sd)
 
 
 def geometric_gaussian(z: Array, probability: Array, high: int, sd: Array) -> Array:
-    """ln p(z) of a geometric x (as in `geometric_laplace`) with noise N(0, sd²). Raises `DataError`: high."""
+    """Return ln p(z) for a geometric x as in `geometric_laplace`, with noise N(0, sd²)."""
     return _counts_gaussian(z, _geometric(probability, high), sd)
 
 
@@ -198,22 +204,24 @@ def _counts(high: int) -> NDArray[np.int64]:
 
 
 def _geometric(probability: Array, high: int) -> Array:
-    """ln P(0), ... ln P(high - 1), ln P(x >= high)."""
+    """Return ln P(0), ... ln P(high - 1), ln P(x >= high)."""
     counts = _counts(high)
     return counts * jnp.log1p(-probability) + jnp.log(jnp.where(counts < high, probability, 1.0))
 
 
 def _poisson(rate: Array, high: int) -> Array:
-    """ln P(0), ... ln P(high - 1), ln P(x >= high).
+    """Return ln P(0), ... ln P(high - 1), ln P(x >= high).
 
-    The last is from P(high) (1 + rate/(high + 1) + rate²/((high + 1)(high + 2)) + ...) where rate <= high, from the sum
-    of the others elsewhere, where that is at most about 1/2: exact to rounding, be it 1e-1000 or 1 - 1e-16.
+    If rate <= high, the last is from P(high) (1 + rate/(high + 1) + rate²/((high + 1)(high + 2)) + ...). Else it is
+    from the sum of the others, which is then at most about 1/2. So it is exact to rounding, be it 1e-1000 or 1 - 1e-16.
     """
     counts = _counts(high)
     inside, top = counts[:-1], counts[-1]
     rate = jnp.asarray(rate, dtype=float)
     low, large = jnp.where(rate <= top, rate, top), jnp.where(rate <= top, top, rate)
-    terms = np.arange(40 + 9 * int(np.sqrt(top)))  # they fall below 1e-17 of the sum, at the latest like exp(-i²/2 top)
+    terms = np.arange(
+        40 + 9 * int(np.sqrt(top))
+    )  # enough: terms fall at least like exp(-i²/2 top), to 1e-17 of the sum
     rising = np.cumsum(np.log(top + np.maximum(terms, 1))) - np.log(top + 1)
     series = jax.nn.logsumexp(_log_poisson(low, top) + terms * jnp.log(low) - rising)
     others = jnp.log1p(-jnp.sum(jnp.exp(_log_poisson(large, inside))))
@@ -228,13 +236,13 @@ def _log_poisson(rate: Array, counts: NDArray[np.int64]) -> Array:
 
 
 def few_points(z: NDArray[np.float64], width: float, sd: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Points and weights such that Σ weight · ln p(point) is the sum of ln p(z) over the reports.
+    """Return points and weights such that Σ weight · ln p(point) is the sum of ln p(z) over the reports.
 
     Args:
-        z: reports, shape ``(n,)``. width: of what clients clip to. sd: of the noise.
+        z: reports, shape ``(n,)``. width: of the interval that clients clip to. sd: of the noise.
 
     Returns:
-        Each of one shape for all reports of a number n; the reports themselves where they are few or hardly noisy.
+        The reports themselves, with weights 1, if there are few or the noise is small; else `POINTS` points.
     """
     if z.size <= POINTS or width > WIDEST * sd:
         return z, np.ones(z.size)
@@ -244,7 +252,7 @@ def few_points(z: NDArray[np.float64], width: float, sd: float) -> tuple[NDArray
 
 
 def lagrange_sums(x: NDArray[np.float64], degree: int) -> NDArray[np.float64]:
-    """Σ ℓ_j(x_i) over i for each Chebyshev point cos(πj/degree): through Σ T_k(x_i), and T_k's values in the points."""
+    """Return Σ_i ℓ_j(x_i) for each Chebyshev point cos(πj/degree), from Σ_i T_k(x_i) and T_k at the points."""
     parts = (x[start : start + ROWS] for start in range(0, x.size, ROWS))
     sums = np.sum([chebyshev.chebvander(part, degree).sum(axis=0) for part in parts], axis=0)
     halves = np.where(np.arange(degree + 1) % degree == 0, 0.5, 1.0)
@@ -253,13 +261,13 @@ def lagrange_sums(x: NDArray[np.float64], degree: int) -> NDArray[np.float64]:
 
 
 class LaplaceSummary(NamedTuple):
-    """Reports of one number with Laplace noise, as `gaussian_laplace_sum` takes them; NumPy arrays, float64.
+    """Reports of one number with Laplace noise, reduced for `gaussian_laplace_sum`; NumPy arrays, float64.
 
     Attributes:
-        nodes: where ln p is calculated, in [low, high]; shape ``(N + 1,)``. weights: of these values; same shape.
-        reports: clipped to [low, high], shape ``(n,)``. None where they are the nodes.
-        offset: what reports outside add to the sum, whatever the parameters.
-        low, high, scale: as in `gaussian_laplace`. narrowest: the least sigma for which the nodes suffice.
+        nodes: where ln p is evaluated, in [low, high]; shape ``(N + 1,)``. weights: of these values; same shape.
+        reports: clipped to [low, high], shape ``(n,)``; None if they are the nodes.
+        offset: contribution of reports outside to the sum; it does not depend on the parameters.
+        low, high, scale: as for `gaussian_laplace`. narrowest: smallest sigma for which the nodes suffice.
     """
 
     nodes: NDArray[np.float64]
@@ -273,14 +281,14 @@ class LaplaceSummary(NamedTuple):
 
 
 def summarise(z: Array, low: float, high: float, scale: float, nodes: int = NODES) -> LaplaceSummary:
-    """What is needed of reports, shape ``(n,)``, for the sum of their `gaussian_laplace`.
+    """Reduce reports, shape ``(n,)``, to a summary from which `gaussian_laplace_sum` adds up `gaussian_laplace`.
 
     Args:
-        nodes: N. The shapes of the summary depend on n, N and ε alone, so that compiled code can be used again for
-            other reports. With n <= N, or ε > N/10, the nodes are the reports, and nothing is approximated.
+        nodes: N. The shapes of the summary depend on n, N and ε alone, so compiled code can be reused for other
+            reports. If n <= N or ε > N/10, the nodes are the reports, and nothing is approximated.
 
     Raises:
-        DataError: reports that are not finite numbers, low >= high, or a scale that is not positive or too small.
+        DataError: reports are not finite numbers, low >= high, or the scale is not positive or too small.
     """
     reports = np.asarray(z, dtype=np.float64)
     if reports.ndim != 1 or not np.isfinite(reports).all():
@@ -303,7 +311,7 @@ def summarise(z: Array, low: float, high: float, scale: float, nodes: int = NODE
 
 @jax.custom_jvp
 def gaussian_laplace_sum(summary: LaplaceSummary, mu: Array, sigma: Array) -> Array:
-    """Σ `gaussian_laplace` over the reports of a summary, which is a constant: no derivatives for it.
+    """Return Σ `gaussian_laplace` over a summary's reports; it has no derivative with respect to the summary.
 
     Args:
         mu, sigma: one number each; for several, `jax.vmap`.
@@ -325,15 +333,15 @@ def _sum_and_slopes(summary: LaplaceSummary, mu: Array, sigma: Array) -> tuple[A
             bounds = summary.low, summary.high, summary.scale
             return jnp.sum(weights * gaussian_laplace(places, mu, sigma, *bounds)) + summary.offset
 
-        found: tuple[Array, tuple[Array, Array]] = jax.value_and_grad(function, (0, 1))(mu, sigma)
-        return found
+        result: tuple[Array, tuple[Array, Array]] = jax.value_and_grad(function, (0, 1))(mu, sigma)
+        return result
 
     few = total(summary.nodes, summary.weights, mu)
     reports = summary.reports
     if reports is None:
         return few
-    # A condition, as a loop of at most one turn: mapped over chains it turns only if one of them needs it, where
-    # `lax.cond` would always calculate both. (Its body depends on the state, lest the compiler moves it out.)
+    # A condition, written as a loop of at most one iteration. Mapped over chains, it runs only if a chain needs it;
+    # `lax.cond` would always compute both branches. (The body depends on the state, so the compiler cannot hoist it.)
     narrow = sigma < summary.narrowest
     return jax.lax.while_loop(
         lambda state: state[0],

@@ -7,28 +7,28 @@
     exponential   x >= 0 of density λ exp(-λ x)   λ ~ Gamma(a, rate b)       sum                      Σ x
     gaussian      x ~ N(μ, σ²)                    Normal-Inverse-Gamma       moments                  Σ x, Σ x²
 
-Each client gives one value, that of its first row: a mean of several would be no draw from the model. A value outside
-the bounds is clipped by its own client, so that wrong bounds cost accuracy and never privacy. One that is missing
-counts as the bounds' middle, and in no category. The models take the sums for those of unclipped data:
-`FamilyResult.outside` says how much of the data the fitted model itself expects outside the bounds, and
-`clipping_matters` whether that is too much for so many values.
+Each client contributes one value, that of its first row; a mean of several values would not be a draw from the model.
+Clients clip values outside the bounds, so wrong bounds cost accuracy but never privacy. A missing value counts as the
+bounds' middle, and in no category. The models treat the sums as those of unclipped data. `FamilyResult.outside` is the
+share of the data that the fitted model expects outside the bounds; `clipping_matters` is True if that share is too
+large for the number of values.
 
 There are two ways from a noisy sum s̃ = s + e to a posterior:
 
-    conjugate     s̃ is taken for s, the nearest possible sum where it is impossible (negative counts or variances). This
-                  is the estimate of Theorem 3: right in the limit, and overconfident wherever the noise is not small
-                  beside the sampling error.
+    conjugate     s̃ is taken for s; an impossible s̃ (negative counts or variances) is replaced by the nearest possible
+                  sum. This is the estimate of Theorem 3: right in the limit, but overconfident unless the noise is
+                  small compared with the sampling error.
     noise-aware   the default: p(θ | s̃) = ∫ p(θ | s) p(s | s̃) ds, in the spirit of Bernstein and Sheldon (2018). In
                   these models the marginal p(s) = ∫ p(s | θ) p(θ) dθ has a closed form, so that
 
                       p(s | s̃) ∝ p(s) N(s̃; s, noise variance)
 
-                  needs no central limit theorem and no alternation between s and θ: it is drawn from on a fine grid
-                  where s has one or two coordinates, and by an exact Gibbs sampler over pairs of counts where it has
-                  more. θ given s is conjugate. Without noise it is the conjugate posterior.
+                  needs no central limit theorem and no alternation between s and θ. Draws come from a fine grid if s
+                  has one or two coordinates, else from an exact Gibbs sampler over pairs of counts. θ given s is
+                  conjugate. Without noise the result is the conjugate posterior.
 
-`FAMILIES` names the models, `family_job` is the learning job of one round, and `posterior_of` what another prior makes
-of its sum.
+`FAMILIES` lists the models by name, `family_job` is the learning job of one round, and `posterior_of` computes the
+posterior from its sum, under any prior.
 """
 
 from inference.models.conjugate.categorical import Categorical

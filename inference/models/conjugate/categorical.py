@@ -8,10 +8,10 @@ sum m of two of them, one is drawn from its conditional over 0..m:
 
     ln p(s_j | m) = f_j(s_j) + f_k(m - s_j),   f_k(t) = lnΓ(α_k + t) - lnΓ(t + 1) - (t - s̃_k)²/(2 variance)
 
-Each sweep pairs the categories at random and updates all pairs at once: they are disjoint, so that they do not depend
-on one another given their sums. Where 0..m has too many numbers, only every h-th is a candidate, s_j among them. That
-leaves the conditional invariant. The stride h is one of two neighbours at random, so a chain does not keep its
-remainder for ever.
+Each sweep pairs the categories at random and updates all pairs at once. The pairs are disjoint, so they are independent
+given their sums. If 0..m has too many numbers, only every h-th is a candidate, s_j among them. That leaves the
+conditional invariant. The stride h is one of two neighbouring numbers at random, so a chain does not keep its remainder
+for ever.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ from inference.models.conjugate.family import Family, Latent, Release, positive,
 from inference.problem import Array
 from inference.simplex import nearest_on_simplex
 
-CATEGORIES_MAX = 2**16  # as many bins as a histogram can have
-WARMUP = 200  # sweeps; a random pairing forgets half of what is wrong with a start
-POINTS = 128  # of a conditional, at most
-MARGIN = 8.0  # standard deviations of the noise in a conditional
+CATEGORIES_MAX = 2**16  # the most bins of a histogram
+WARMUP = 200  # sweeps; each random pairing halves the deviation of the start
+POINTS = 128  # the most candidates of a conditional
+MARGIN = 8.0  # half-width of a conditional's range, in standard deviations of the noise
 
 
 @dataclass(frozen=True)
 class Categorical(Family):
-    """Values from the lower to the upper bound, whole numbers both; ``alpha``: of every category, above 0.
+    """Categories numbered from the lower to the upper bound, both whole numbers.
 
     A value outside counts in the first or the last category.
+
+    Attributes:
+        alpha: of the prior, the same for every category, above 0.
     """
 
     name: ClassVar[str] = "categorical"
@@ -75,7 +78,7 @@ class Categorical(Family):
         return Release(counts, np.zeros_like(counts), len(x))
 
     def possible(self, s: Array, n: int) -> Array:
-        """The nearest counts that are not negative and add up to n, not rounded."""
+        """Return the nearest non-negative counts that add up to n, not rounded."""
         return nearest_on_simplex(s, n)
 
     def update(self, s: Array, n: int) -> Array:
@@ -87,22 +90,22 @@ class Categorical(Family):
         return {"theta": (mean, mean * (1 - mean) / (total + 1))}
 
     def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
-        """Of each share's Beta distribution."""
+        """Return quantiles of each share's Beta distribution."""
         return {"theta": np.asarray(betaincinv(eta, eta.sum() - eta, q[..., None]))}
 
     def prior_quantiles(self, q: Array, n: int) -> dict[str, Array]:
-        """Exact: any counts are possible, so the bounds add nothing."""
+        """Return exact quantiles of the prior: all counts are possible, so the bounds add nothing."""
         return self.quantiles(np.full(self.categories, self.alpha), q)
 
     def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
-        gamma = rng.standard_gamma(np.maximum(eta, 1e-3))  # below, a share underflows anyway
+        gamma = rng.standard_gamma(np.maximum(eta, 1e-3))  # smaller η make a share underflow anyway
         return {"theta": gamma / gamma.sum(axis=-1, keepdims=True)}
 
     def latent(self, release: Release, chains: int, draws: int, rng: np.random.Generator) -> Latent:
-        """Half of the chains start at the nearest possible counts, the others at counts from the prior."""
+        """Run the Gibbs sampler; half of the chains start near the nearest possible counts, half at even shares."""
         nearest = self.possible(release.value, release.n)
         shares = nearest / nearest.sum()
-        shares /= max(shares.sum(), 1.0)  # `multinomial` minds a last digit
+        shares /= max(shares.sum(), 1.0)  # `multinomial` refuses sums above 1 by rounding
         near = rng.multinomial(release.n, shares, chains - chains // 2)
         far = rng.multinomial(release.n, np.full(self.categories, 1 / self.categories), chains // 2)
         start = np.concatenate([near, far])
@@ -113,10 +116,10 @@ class Categorical(Family):
 def gibbs(
     start: NDArray[np.int64], value: Array, variance: float, alpha: float, sweeps: int, rng: np.random.Generator
 ) -> Array:
-    """Draws of the counts after each sweep, shape ``(chains, sweeps, K)``.
+    """Return the counts after each sweep, shape ``(chains, sweeps, K)``.
 
     Args:
-        start: counts, shape ``(chains, K)``, which keep their sums. value: s̃, shape ``(K,)``, or one for each chain.
+        start: counts, shape ``(chains, K)``; their sums do not change. value: s̃, shape ``(K,)`` or ``(chains, K)``.
         variance: of the noise in each coordinate, above 0. alpha: of the prior.
     """
     state, chains = start.astype(np.float64), np.arange(len(start))[:, None]
@@ -136,7 +139,7 @@ def gibbs(
 def _pair(
     first: Array, second: Array, a: Array, b: Array, variance: float, alpha: float, rng: np.random.Generator
 ) -> Array:
-    """The first of each pair of counts anew, given their sum m, and s̃ of both (a and b); all of one shape."""
+    """Draw the first of each pair of counts anew, given their sum m and both s̃ (a and b); all of one shape."""
     m = first + second
     margin = MARGIN * np.sqrt(variance / 2)
     middle = np.clip((m + a - b) / 2, 0.0, m)

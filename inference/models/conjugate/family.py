@@ -4,7 +4,7 @@
     s̃    the same with privacy noise of a known variance in each coordinate
     η    hyperparameters of the conjugate posterior, shape (..., h)
 
-Functions of s and η broadcast over leading axes, so that chains and draws need no loops.
+Functions of s and η broadcast over leading axes, so chains and draws need no loops.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from inference.jobs.summary import Standard, Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.problem import Array, Schema
 
-BIAS = 1 / 3  # in sampling errors, from which on clipping is said to matter
+BIAS = 1 / 3  # bias by clipping, in sampling errors, above which the result warns
 PRIOR_DRAWS = 20_000
 NOISE_AWARE, CONJUGATE = METHODS = ("noise-aware", "conjugate")
 
 
 class Release(NamedTuple):
-    """s̃ of shape ``(k,)``, the variance of the noise in each coordinate, shape ``(k,)``, and n."""
+    """The noisy sum s̃, shape ``(k,)``, the noise variance of each coordinate, shape ``(k,)``, and n."""
 
     value: Array
     noise_variance: Array
@@ -40,7 +40,7 @@ class Release(NamedTuple):
 
 
 class Latent(NamedTuple):
-    """Draws of s given s̃, shape ``(chain, draw, k)``, and those of the warm-up where there was one."""
+    """Draws of s given s̃, shape ``(chain, draw, k)``, and those of the warm-up if there was one."""
 
     sums: Array
     warmup: Array | None = None
@@ -51,7 +51,7 @@ class Family(ABC):
     """A conjugate model of one column.
 
     Attributes:
-        name: of the model. learns: what of its column, as text before the column's name.
+        name: of the model. learns: the quantity it learns, as text before the column's name.
         column: the clients' column. interval: its public bounds, in its own units.
     """
 
@@ -62,44 +62,44 @@ class Family(ABC):
 
     @abstractmethod
     def request(self) -> SecureSumRequest:
-        """The round that releases s̃; of each client's rows the first, since a mean of several is no value of x."""
+        """Return the request of the round that releases s̃; only each client's first row counts."""
 
     @abstractmethod
     def release(self, aggregate: NoisyAggregate) -> Release:
-        """s̃ of that round's aggregate."""
+        """Return s̃ from that round's aggregate."""
 
     @abstractmethod
     def exact(self, x: Array) -> Release:
-        """s of these values, shape ``(n,)`` and within the bounds, without noise."""
+        """Return s without noise, of values of shape ``(n,)`` within the bounds."""
 
     @abstractmethod
     def possible(self, s: Array, n: int) -> Array:
-        """The nearest sum that n values within the bounds can have."""
+        """Return the nearest sum that n values within the bounds can have."""
 
     @abstractmethod
     def update(self, s: Array, n: int) -> Array:
-        """η of the conjugate posterior given s."""
+        """Return η of the conjugate posterior given s."""
 
     @abstractmethod
     def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
-        """Mean and variance of each parameter given η."""
+        """Return mean and variance of each parameter given η."""
 
     @abstractmethod
     def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
-        """Exact quantiles of each parameter given one η of shape ``(h,)``: the shape of q, then the parameter's own."""
+        """Return exact quantiles of each parameter given one η, ``(h,)``: shape of q, then the parameter's own."""
 
     @abstractmethod
     def draw(self, eta: Array, rng: np.random.Generator) -> dict[str, Array]:
-        """One draw of each parameter for each η."""
+        """Draw each parameter once for each η."""
 
     @abstractmethod
     def latent(self, release: Release, chains: int, draws: int, rng: np.random.Generator) -> Latent:
-        """Draws from p(s | s̃) ∝ p(s) N(s̃; s, noise variance)."""
+        """Draw from p(s | s̃) ∝ p(s) N(s̃; s, noise variance)."""
 
     def prior_quantiles(self, q: Array, n: int) -> dict[str, Array]:
-        """As `quantiles`, of what n clients leave of the prior if their sum is all noise.
+        """Return quantiles of the posterior if the sum of n clients is nothing but noise.
 
-        It is the prior, but for the public bounds of the values, which may say more than a vague prior.
+        This is the prior combined with the public bounds of the values, which may be narrower than a vague prior.
         """
         nothing = self.exact(np.zeros(0))
         rng, noise_alone = np.random.default_rng(0), Release(nothing.value, np.full(nothing.value.shape, np.inf), n)
@@ -107,11 +107,11 @@ class Family(ABC):
         return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in drawn.items()}
 
     def outside(self, parameters: Mapping[str, Array]) -> Array:
-        """Probability that a value lies outside the bounds, given the parameters."""
+        """Return the probability that a value lies outside the bounds, given the parameters."""
         return np.zeros(next(iter(parameters.values())).shape[:2])
 
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """Labels along the last axis of each parameter that has one."""
+        """Return the labels along the last axis of each parameter that has labels."""
         return {}
 
 
@@ -120,10 +120,10 @@ class FamilyResult(LocalPosterior):
     """The posterior of a conjugate model.
 
     Attributes:
-        family: the model. method: one of `METHODS`. release: what it was learnt from.
+        family: the model. method: one of `METHODS`. release: the noisy sum.
         eta: η of each draw, shape ``(chain, draw, h)``.
-        repaired: whether s̃ was no possible sum; the conjugate way then took the nearest that is.
-        private: False where no epsilon may be claimed.
+        repaired: whether s̃ was an impossible sum; method "conjugate" then took the nearest possible one.
+        private: False if no epsilon may be claimed.
     """
 
     family: Family
@@ -135,7 +135,7 @@ class FamilyResult(LocalPosterior):
 
     @property
     def mean(self) -> dict[str, Array]:
-        """Posterior mean of each parameter: E[E[θ | s]], exact for the conjugate way."""
+        """Posterior mean of each parameter: E[E[θ | s]], exact for method "conjugate"."""
         return {name: mean.mean(axis=(0, 1)) for name, (mean, _) in self.family.moments(self.eta).items()}
 
     @property
@@ -145,58 +145,58 @@ class FamilyResult(LocalPosterior):
         return {name: np.sqrt(v.mean(axis=(0, 1)) + mean.var(axis=(0, 1))) for name, (mean, v) in moments}
 
     def quantile(self, q: float | Sequence[float]) -> dict[str, Array]:
-        """Posterior quantiles of each parameter, shape of `q`, then the parameter's own axes.
+        """Return posterior quantiles of each parameter, shape of `q`, then the parameter's own axes.
 
-        They are exact where the posterior is the conjugate one of a single η, else those of the draws.
+        They are exact if all draws share one η, else those of the draws.
         """
         if not np.ptp(self.eta, axis=(0, 1)).any():
             return self.family.quantiles(self.eta[0, 0], np.asarray(q, float))
         return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in self.draws.items()}
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Each number in each parameter, with exact quantiles where there are some."""
+        """Return an estimate for each number in each parameter, with exact quantiles if there are any."""
         sd, ends, before = self.sd, self.quantile(TAILS), self.family.prior_quantiles(np.array(TAILS), self.release.n)
         column, labels = self.family.column, self.family.labels()
         unit = "" if schema is None else schema.units.get(column, "")
         units = {"mean": unit, "variance": f"({unit})²" if unit else "", "rate": f"1/{unit}" if unit else ""}
-        found = []
+        rows = []
         for name, mean in self.mean.items():
             named = [f"share of {column} = {label}" for label in labels.get(name, ())]
             named = named or [f"{'share of ones' if name == 'theta' else name} of {column}"]
             numbers = (np.ravel(one).tolist() for one in (mean, sd[name], *ends[name], *before[name]))
             axis: Standard | None = {"unit": SHARE, "scale": 1.0, "centre": 0.0} if name == "theta" else None
-            for said, m, s, low, high, *prior in zip(named, *numbers, strict=True):
+            for row, m, s, low, high, *prior in zip(named, *numbers, strict=True):
                 figure = Figure(m, s, (low, high), (prior[0], prior[1]))
-                found.append(Estimate(said, units.get(name, ""), figure, axis=axis))
-        return found
+                rows.append(Estimate(row, units.get(name, ""), figure, axis=axis))
+        return rows
 
     def more(self) -> Summary:
         return {"method": self.method, "outside_bounds": self.outside}
 
     @property
     def outside(self) -> float:
-        """How much of the data the fitted model expects outside the bounds, where clients clip it."""
+        """The share of the data that the fitted model expects outside the bounds, where clients clip it."""
         return float(self.family.outside(self.draws).mean())
 
     @property
     def clipping_matters(self) -> bool:
-        """Whether clipping may bias the posterior by some third of the sampling error; wider bounds would help then.
+        """True if clipping may bias the posterior by about a third of the sampling error; wider bounds then help.
 
-        The mean of the clipped data is off by at most `outside` times the mean excess, which is about a standard
-        deviation of the data, and the sampling error is that over √n.
+        The mean of the clipped data is off by at most `outside` times the mean excess. That excess is about a standard
+        deviation of the data, and the sampling error is a standard deviation over √n.
         """
         return bool(self.outside * np.sqrt(self.release.n) > BIAS)
 
     @property
     def warnings(self) -> list[str]:
-        column, found = self.family.column, []
+        column, warnings = self.family.column, []
         if self.clipping_matters:
             share = f"the fitted model expects {100 * self.outside:.2g} % of the values of {column} outside the bounds"
-            found.append(f"{share}, where they are clipped, which biases its estimates; give wider public bounds")
+            warnings.append(f"{share}, where they are clipped, which biases its estimates; give wider public bounds")
         if self.method == CONJUGATE and self.repaired:
-            what = f"no values of {column} can have the noisy sum, and the nearest possible one was taken for it"
-            found.append(f"{what}; method {NOISE_AWARE!r} weighs all that are possible")
-        return found + self.about_mixing
+            problem = f"no values of {column} can have the noisy sum, and the nearest possible one was taken for it"
+            warnings.append(f"{problem}; method {NOISE_AWARE!r} weighs all that are possible")
+        return warnings + self.about_mixing
 
 
 def posterior_of(
@@ -209,16 +209,17 @@ def posterior_of(
     draws: int = DRAWS,
     private: bool = True,
 ) -> FamilyResult:
-    """The posterior of what one round released: another prior costs nothing.
+    """Return the posterior given one round's release; trying another prior costs no budget.
 
     Args:
-        model: with the prior. given: the aggregate of `Family.request`, or a noisy sum of which nothing is claimed.
-        rng: for the draws; nothing private depends on it. method: one of `METHODS`.
-        chains, draws: how many of each; independent draws but for the categorical model's Gibbs sampler.
-        private: False where the bounds were read from the data, so that no epsilon may be claimed.
+        model: with the prior. given: the aggregate of `Family.request`, or a noisy sum without a privacy claim.
+        rng: for the draws; the privacy noise does not use it. method: one of `METHODS`.
+        chains, draws: number of chains, and of draws in each. Draws are independent, except those of the categorical
+            model's Gibbs sampler.
+        private: False if the bounds were read from the data, so that no epsilon may be claimed.
 
     Raises:
-        DataError: an unknown method, no chains or too few draws to judge them by, or the chains have not mixed.
+        DataError: the method is unknown, there is no chain or too few draws to diagnose, or the chains have not mixed.
     """
     if method not in METHODS:
         raise unknown("method", method, None, METHODS)
@@ -255,14 +256,14 @@ def posterior_of(
 
 
 def whole_bounds(model: str, column: str, interval: Interval, advice: str) -> None:
-    """Raise `DataError` where the bounds are not whole numbers."""
+    """Raise `DataError` if the bounds are not whole numbers."""
     if not (float(interval.lower).is_integer() and float(interval.upper).is_integer()):
         found = f"{interval.lower:g}:{interval.upper:g}"
         raise DataError(f"{model}: column {column!r} has bounds {found}, expected whole numbers; {advice}")
 
 
 def positive(model: str, **values: float) -> None:
-    """Raise `DataError` for a prior's parameter that is not finite and above 0."""
+    """Raise `DataError` if a prior's parameter is not finite and above 0."""
     for name, value in values.items():
         if not 0 < value < np.inf:
             raise DataError(f"{model}: prior parameter {name} is {value:g}; give a finite number above 0")

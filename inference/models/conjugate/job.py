@@ -26,18 +26,19 @@ FAMILIES: Mapping[str, type[Family]] = {
 
 
 def family(name: str, column: str, interval: Interval, **prior: Any) -> Family:
-    """The model of that name over a column with public bounds.
+    """Return the model of that name for a column with public bounds.
 
     Args:
-        name: one of `FAMILIES`. column, interval: what it is of. prior: the parameters of its conjugate prior; those
-            that are left out are weak, and follow from the bounds where they have a unit.
+        name: one of `FAMILIES`. column, interval: the column and its bounds. prior: parameters of the conjugate prior;
+            the defaults are weak, and follow from the bounds if the parameter has a unit.
 
     Raises:
-        DataError: an unknown name or prior parameter, or one out of range, or bounds that are none for the model.
+        DataError: the name or a prior parameter is unknown, a parameter is out of range, or the bounds do not fit the
+            model.
     """
     if name not in FAMILIES:
         raise unknown("model", name, "the conjugate models", FAMILIES)
-    known = [one.name for one in fields(FAMILIES[name])[2:]]
+    known = [field.name for field in fields(FAMILIES[name])[2:]]
     for parameter in prior:
         if parameter not in known:
             raise unknown("prior parameter", parameter, f"model {name!r}", known)
@@ -48,32 +49,32 @@ def family(name: str, column: str, interval: Interval, **prior: Any) -> Family:
 
 
 def family_job(model: Family, *, rng: np.random.Generator, **how: Any) -> Job[FamilyResult]:
-    """One round with the whole budget, then the posterior. Args: rng, how: as of `posterior_of`."""
+    """Run one round with the whole budget and return the posterior. Args: rng, how: as for `posterior_of`."""
     return posterior_of(model, (yield model.request()), rng=rng, **how)
 
 
 @dataclass(frozen=True)
 class Settings(JobSettings):
-    """Of these jobs; each has a ``prior_a`` beside for each parameter a of its conjugate prior."""
+    """Settings of these jobs; each job adds a ``prior_a`` for each parameter a of its conjugate prior."""
 
     column: str | None = setting(None, "Which column; by default the target.")
-    method: str = setting(METHODS[0], f"How the posterior is made: {', '.join(METHODS)}.", one_of(METHODS))
+    method: str = setting(METHODS[0], f"How to compute the posterior: {', '.join(METHODS)}.", one_of(METHODS))
 
 
 class FamilyJob(LearningJob):
-    """The parameters of one column's law."""
+    """The job of one model: the parameters of one column's law."""
 
     title, scored = "Parameters", False
 
     def __init__(self, name: str) -> None:
         own: list[Any] = [
-            (f"{PRIOR}{one.name}", float | None, setting(None, f"Parameter {one.name} of the conjugate prior; by "
-                                                         "default weak."))
-            for one in fields(FAMILIES[name])[2:]
+            (f"{PRIOR}{field.name}", float | None, setting(None, f"Parameter {field.name} of the conjugate prior; by "
+                                                           "default weak."))
+            for field in fields(FAMILIES[name])[2:]
         ]  # fmt: skip
         self.name = name
         self.settings = make_dataclass(f"{name.title()}Settings", own, bases=(Settings,), frozen=True)
-        self.changeable = ("method", *(one for one, _, _ in own))
+        self.changeable = ("method", *(setting_name for setting_name, _, _ in own))
 
     def _family(self, schema: Schema, settings: Settings) -> Family:
         column, numbers = schema.column(settings.column), given(settings, self.changeable[1:])
@@ -97,7 +98,7 @@ class FamilyJob(LearningJob):
         return f"{FAMILIES[self.name].learns} {schema.column(settings.column)} ({self.name})"
 
     def reference(self, train: Problem, settings: Settings) -> FamilyResult:
-        """The same model given the exact sums."""
+        """Fit the same model to the exact sums."""
         model = self._family(train.schema, settings)
         x = np.clip(train.values(model.column), model.interval.lower, model.interval.upper)
         return posterior_of(model, model.exact(x), rng=stream(0, "reference"))

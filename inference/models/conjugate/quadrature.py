@@ -1,11 +1,10 @@
-"""Independent draws from a density of one or two coordinates that is known up to a factor: on a grid that closes in.
+"""Independent draws from an unnormalised density of one or two coordinates, on a grid that closes in.
 
-The grid starts as the whole box, finds where the density is within e^-30 of its maximum, and is laid anew over that
-part. Draws are uniform within their cell. A cell is a thousandth of the range that matters (one coordinate) or a
-hundredth (two), and the only error is the density's change within it. Towards both ends of that range the last grid's
-cells get ever finer, because a vague prior can put much mass next to the least possible value and still have a long
-tail.
-Integers are drawn exactly where all of them fit on the grid.
+The first grid covers the whole box. Each further grid covers the part where the density is within e^-30 of its maximum.
+Draws are uniform within their cell. A cell is a thousandth of that part (one coordinate) or a hundredth (two); the only
+error is the density's change within a cell. Towards both ends the last grid's cells get ever finer, because a vague
+prior can put much mass next to the smallest possible value and still have a long tail. Integers are drawn exactly if
+all of them fit on the grid.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ LogDensity = Callable[..., Array]
 Box = list[tuple[float, float]]
 
 POINTS = (0, 1001, 121)  # cells along each axis, by the number of axes
-ENDS = (0, 200, 50)  # and so many more towards each end of an axis in the last grid
-FINEST = 1e-12  # of the range: the cell at the very end
-PASSES_MAX = 12  # each narrows the box; a density as narrow as 1e-12 of the box takes four
-NEGLIGIBLE = 30.0  # of log density below the maximum
+ENDS = (0, 200, 50)  # additional cells towards each end of an axis in the last grid, by the number of axes
+FINEST = 1e-12  # width of the outermost cell, as a share of the range
+PASSES_MAX = 12  # of narrowing the box; a density as narrow as 1e-12 of the box takes four
+NEGLIGIBLE = 30.0  # distance of a log density from the maximum beyond which it is ignored
 
 
 class Axis(NamedTuple):
-    """Cells' midpoints and widths; of integers, a width is how many of them are in the cell."""
+    """Cells' midpoints and widths; for integers, the width is the number of integers in the cell."""
 
     points: Array
     widths: Array
@@ -37,12 +36,12 @@ class Axis(NamedTuple):
 def draw_on_grid(
     log_density: LogDensity, box: Box, size: int, rng: np.random.Generator, *, integers: bool = False
 ) -> Array:
-    """Independent draws, shape ``(size, len(box))``.
+    """Return independent draws, shape ``(size, len(box))``.
 
     Args:
-        log_density: of arrays, one per coordinate, of the same shape; up to a constant; finite inside the box.
+        log_density: function of one array per coordinate, all of one shape; up to a constant; finite inside the box.
         box: lower and upper end of each coordinate; for integers, the first and the last.
-        size: how many. rng: for the draws. integers: whether the coordinates are whole numbers.
+        size: number of draws. rng: for the draws. integers: whether the coordinates are whole numbers.
     """
     axes, log_p = _grid(log_density, _closed_in(log_density, box, integers), integers, ENDS[len(box)])
     for widths in np.meshgrid(*(axis.widths for axis in axes), indexing="ij"):
@@ -50,7 +49,7 @@ def draw_on_grid(
     cumulative = np.cumsum(np.exp(log_p - log_p.max()).ravel())
     cells = np.unravel_index(np.searchsorted(cumulative, rng.random(size) * cumulative[-1], side="right"), log_p.shape)
     draws = []
-    for axis, i in zip(axes, cells, strict=True):  # all of a cell is equally likely
+    for axis, i in zip(axes, cells, strict=True):  # uniform within the cell
         points, widths = axis.points[i], axis.widths[i]
         place = widths * rng.random(size)
         draws.append(points + (np.floor(place) - (widths - 1) / 2 if integers else place - widths / 2))
@@ -58,12 +57,12 @@ def draw_on_grid(
 
 
 def _closed_in(log_density: LogDensity, box: Box, integers: bool) -> Box:
-    """The part of the box where the density is not negligible."""
+    """Return the part of the box where the density is not negligible."""
     for _ in range(PASSES_MAX):
         axes, log_p = _grid(log_density, box, integers)
         kept = log_p > log_p.max() - NEGLIGIBLE
         narrower = []
-        for k, axis in enumerate(axes):  # where anything was kept, and a cell on either side of it
+        for k, axis in enumerate(axes):  # the kept cells, and one more on either side
             where = np.flatnonzero(kept.any(axis=tuple(other for other in range(kept.ndim) if other != k)))
             first, last = max(where[0] - 1, 0), min(where[-1] + 1, len(axis.points) - 1)
             half = (axis.widths - integers) / 2

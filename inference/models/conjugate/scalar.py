@@ -1,4 +1,4 @@
-"""Models of a number: of Σ x, the sum of n values within public bounds, released by the statistic `sum`.
+"""Conjugate models of a number, from Σ x over n values within public bounds, released by the statistic `sum`.
 
     Bernoulli     x ~ Bernoulli(θ), θ ~ Beta(α, β)             θ | s ~ Beta(α + s, β + n - s)
                   p(s) ∝ C(n, s) B(α + s, β + n - s)                                        (Beta-binomial)
@@ -7,10 +7,10 @@
     Exponential   x ~ λ exp(-λ x), λ ~ Gamma(a, rate b)        λ | s ~ Gamma(a + n, rate b + s)
                   p(s) ∝ s^(n-1) / (b + s)^(a+n)                                   (a Gamma mixed over its rate)
 
-The column is centred at the middle of its bounds and measured in half-widths, so that any row is within [-1, 1] and a
+The column is centred at the middle of its bounds and measured in half-widths. So every row is within [-1, 1], and a
 missing value, which counts as the centre, changes the sum least.
 
-`Gaussian` has two sums, those of `moments`:
+`Gaussian` uses two sums, those of the statistic `moments`:
 
     x ~ N(μ, σ²),  μ | σ² ~ N(m, σ²/κ),  σ² ~ Inverse-Gamma(a, b)            s = (Σ x, Σ x²), x̄ = Σ x/n
 
@@ -19,8 +19,9 @@ missing value, which counts as the centre, changes the sum least.
                             b' = b + S/2 + κ n (x̄ - m)²/(2 κ')       S = Σ x² - n x̄²
     p(Σ x, S) ∝ S^((n-3)/2) b'^(-a')                                 the marginal of μ and σ² (S is σ² times a χ²_{n-1})
 
-Inside, x is z, measured as above. The grid is laid over (Σ z, S), whose area is that of (Σ z, Σ z²). The round's scale
-is the one that makes the squares' noise least without costing Σ z anything: see `dca_proto.statistics.moments`.
+The code works with z, which is x centred and scaled as above. The grid covers (Σ z, S); an area there equals the same
+area of (Σ z, Σ z²). The round's scale minimises the squares' noise without adding noise to Σ z
+(`dca_proto.statistics.moments`).
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from inference.models.conjugate.family import Family, Latent, Release, positive,
 from inference.models.conjugate.quadrature import draw_on_grid
 from inference.problem import Array
 
-SHORTEST = 0.01  # mean, in units of the bounds' middle, that the prior allows for by default
-NARROWEST = 0.01  # standard deviation, in half-widths, that the prior allows for by default
-VALUES_MIN = 4  # below, S has no density that falls to zero at zero
-MARGIN = 12.0  # standard deviations of the noise, around s̃, beyond which s is not looked for
+SHORTEST = 0.01  # smallest mean that the default prior allows for, in units of the bounds' middle
+NARROWEST = 0.01  # smallest standard deviation that the default prior allows for, in half-widths
+VALUES_MIN = 4  # below, the density of S does not fall to zero at zero
+MARGIN = 12.0  # half-width of the search for s around s̃, in standard deviations of the noise
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class ScalarFamily(Family):
 
     @abstractmethod
     def log_marginal(self, s: Array, n: int) -> Array:
-        """ln p(s) = ln ∫ p(s | θ) p(θ) dθ, up to a constant, for s inside its range."""
+        """Return ln p(s) = ln ∫ p(s | θ) p(θ) dθ, up to a constant, for s inside its range."""
 
     def request(self) -> SecureSumRequest:
         centre, scale = [self.interval.centre], [self.interval.half_width]
@@ -95,7 +96,7 @@ class ScalarFamily(Family):
 
 @dataclass(frozen=True)
 class Bernoulli(ScalarFamily):
-    """Attributes: alpha, beta: of the prior, above 0; 1 and 1 are uniform. The bounds must be 0 and 1."""
+    """Zeros and ones; the bounds must be 0:1. Attributes: alpha, beta: of the prior, above 0; 1 and 1 are uniform."""
 
     name: ClassVar[str] = "bernoulli"
     learns: ClassVar[str] = "share of ones in"
@@ -133,7 +134,7 @@ class RateFamily(ScalarFamily):
     """A rate λ ~ Gamma(a, rate b), whose posterior is Gamma(η₁, rate η₂).
 
     Attributes:
-        a, b: of the prior, above 0; without b, it follows from the middle of the bounds.
+        a, b: of the prior, above 0; if b is None, it follows from the middle of the bounds.
     """
 
     parameter: ClassVar[str] = "rate"
@@ -150,7 +151,7 @@ class RateFamily(ScalarFamily):
     @property
     @abstractmethod
     def prior_rate(self) -> float:
-        """b, or what takes its place."""
+        """b, or its default."""
 
     def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
         return {self.parameter: (eta[..., 0] / eta[..., 1], eta[..., 0] / eta[..., 1] ** 2)}
@@ -164,7 +165,7 @@ class RateFamily(ScalarFamily):
 
 @dataclass(frozen=True)
 class Poisson(RateFamily):
-    """Counts with public bounds, whole numbers both; ``rate`` is λ, their mean, by default of the bounds' middle."""
+    """Counts, with whole bounds. ``rate`` is λ, their mean; the default prior's mean is the bounds' middle."""
 
     name: ClassVar[str] = "poisson"
     learns: ClassVar[str] = "rate of counts in"
@@ -193,10 +194,10 @@ class Poisson(RateFamily):
 
 @dataclass(frozen=True)
 class Exponential(RateFamily):
-    """Times with public bounds; ``rate`` is λ, one over their mean, in the inverse of the column's unit.
+    """Times; ``rate`` is λ, one over their mean, in the inverse of the column's unit.
 
-    By default the prior leaves the scale open down to means of a hundredth of the bounds' middle: p(s) falls with
-    exp(-n b/s), so that a b of the middle's own size would overrule data that are much smaller than their bounds.
+    The default prior leaves the scale open down to means of a hundredth of the bounds' middle. p(s) falls with
+    exp(-n b/s), so a b as large as the middle would overrule data that are much smaller than their bounds.
     """
 
     name: ClassVar[str] = "exponential"
@@ -222,13 +223,14 @@ class Exponential(RateFamily):
 
 @dataclass(frozen=True)
 class Gaussian(Family):
-    """Attributes, of the prior, in the column's own units; what is left out follows from the bounds.
+    """Normal data, with a Normal-Inverse-Gamma prior in the column's own units.
 
-    m: prior mean; the centre. kappa: how many values it counts for. a: 2a values are known of σ²;
-    b: of σ², which is hardly below b/10; by default b is a hundredth of the half-width, squared.
+    Attributes:
+        m: prior mean; None: the bounds' centre. kappa: the number of values that m is worth.
+        a: the prior of σ² is worth 2a values. b: σ² is hardly below b/10; None: (a hundredth of the half-width)².
 
-    The defaults leave the scale open. An inverse gamma falls with exp(-(b + κ(x̄ - m)²/2)/σ²), so that b and κ of the
-    bounds' own size would overrule data that are much narrower than their bounds, wherever the noise lets them.
+    The defaults leave the scale open. An inverse gamma falls with exp(-(b + κ(x̄ - m)²/2)/σ²). So b and κ as large as
+    the bounds would overrule data that are much narrower than their bounds, if the noise is large.
     """
 
     name: ClassVar[str] = "gaussian"
@@ -245,7 +247,7 @@ class Gaussian(Family):
 
     @property
     def prior(self) -> tuple[float, float, float, float]:
-        """(m, κ, a, b) of z."""
+        """(m, κ, a, b) for z."""
         centre, scale = self.interval.centre, self.interval.half_width
         m = 0.0 if self.m is None else (self.m - centre) / scale
         b = NARROWEST**2 if self.b is None else self.b / scale**2
@@ -257,7 +259,7 @@ class Gaussian(Family):
         return SecureSumRequest("moments", parameters, rows_max=1)
 
     def release(self, aggregate: NoisyAggregate) -> Release:
-        """Σ z and Σ z²."""
+        """Return Σ z and Σ z²."""
         if aggregate.contributors < VALUES_MIN:
             raise DataError(f"gaussian: {aggregate.contributors} clients contributed; expected at least {VALUES_MIN}")
         power = np.array([FREE_BOUND, FREE_BOUND**2])
@@ -268,7 +270,7 @@ class Gaussian(Family):
         return Release(np.array([z.sum(), (z**2).sum()]), np.zeros(2), len(x))
 
     def possible(self, s: Array, n: int) -> Array:
-        """Σ z within the bounds; then Σ z² from (Σ z)²/n to n."""
+        """Bring Σ z within the bounds, then Σ z² between (Σ z)²/n and n."""
         first = np.clip(s[..., 0], -n, n)
         return np.stack([first, np.clip(s[..., 1], first**2 / n, n)], axis=-1)
 
@@ -281,7 +283,7 @@ class Gaussian(Family):
         return np.stack(eta, axis=-1)
 
     def _rate(self, first: Array, spread: Array, n: int) -> Array:
-        """b' of Σ z and S."""
+        """Return b' given Σ z and S."""
         m, kappa, _, b = self.prior
         return np.asarray(b + spread / 2 + kappa * n * (first / n - m) ** 2 / (2 * (kappa + n)))
 
@@ -295,7 +297,7 @@ class Gaussian(Family):
         }
 
     def quantiles(self, eta: Array, q: Array) -> dict[str, Array]:
-        """Of Student's t with 2a degrees of freedom, and of the Inverse-Gamma."""
+        """Return quantiles of Student's t with 2a degrees of freedom, and of the Inverse-Gamma."""
         m, kappa, a, b = eta
         centre, scale = self.interval.centre, self.interval.half_width
         return {
@@ -322,12 +324,11 @@ class Gaussian(Family):
             noise = (first - value[0]) ** 2 / variance[0] + (squares - value[1]) ** 2 / variance[1]
             return np.asarray(likely - noise / 2)
 
-        draws_of = draw_on_grid(log_density, self._box(release), chains * draws, rng)
-        first, spread = draws_of[:, 0], draws_of[:, 1]
+        first, spread = draw_on_grid(log_density, self._box(release), chains * draws, rng).T
         return Latent(np.stack([first, spread + first**2 / n], axis=-1).reshape(chains, draws, 2))
 
     def _box(self, release: Release) -> list[tuple[float, float]]:
-        """Where Σ z and S can be, given s̃ and that |z| <= 1."""
+        """Return the possible ranges of Σ z and S, given s̃ and |z| <= 1."""
         n, (first, squares) = release.n, self.possible(release.value, release.n)
         margin = MARGIN * np.sqrt(release.noise_variance)
         low, high = max(-float(n), float(first - margin[0])), min(float(n), float(first + margin[0]))

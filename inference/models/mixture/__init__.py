@@ -1,1 +1,1 @@
-"""A Gaussian mixture with conjugate priors, fitted by expected sufficient statistics."""
+"""A Gaussian mixture with conjugate priors, fitted by expected sufficient statistics: `model` and `job`."""

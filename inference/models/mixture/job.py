@@ -1,14 +1,18 @@
 """Job `mixture`: a Gaussian mixture of the features, a round for centres and scales, then one for each iteration.
 
-Iterations are planned as those of `mean_field_job` are (`schedule`), but at most 25: a step is only as good as the
-average of statistics that it rests on. Measured on three components in a plane and 5,000 clients: mean log density of
-new rows at ε = 10, 1, 0.3, 0.1 -3.43, -3.52, -3.75, -4.09 from rough guesses of the means, and -3.44, -3.64, -3.91,
--4.20 without any (medians of 5; the truth has -3.43, as has coordinate ascent without privacy; a single normal
-distribution -4.41).
+Iterations are planned like those of `mean_field_job` (`schedule`), but there are at most 25, because a step is only as
+good as the averaged statistics. Mean log density of new rows, for three components in a plane and 5,000 clients
+(medians of 5 runs):
 
-The bound has many maxima. Each start would cost a whole job, so there are no restarts. Without privacy, too, two of
-these five random starts end at another maximum (-3.86). If the columns' meaning suggests where components lie, give
-`start`. k-means++ picks seeds among rows, and each would reveal a row; a private choice costs rounds.
+    ε                                 10       1        0.3      0.1
+    with rough guesses of the means   -3.43    -3.52    -3.75    -4.09
+    without guesses                   -3.44    -3.64    -3.91    -4.20
+
+The true mixture has -3.43, and so has coordinate ascent without privacy; a single normal distribution has -4.41.
+
+The bound has many maxima. Each start would cost a whole job, so there are no restarts. Even without privacy, two of
+these five random starts end at another maximum (-3.86). If you can guess where components lie, give `start`. k-means++
+picks seeds among rows, and each would reveal a row; a private choice would cost rounds.
 """
 
 from __future__ import annotations
@@ -42,17 +46,17 @@ from inference.variational.schedule import BATCH, Schedule, schedule_after, stag
 
 ITERATIONS_MAX = 25
 PRIORS = ("prior_alpha", "prior_beta", "prior_shape", "prior_rate")
-_STARTS = 5  # without privacy
-INTERVAL_DRAWS = 10_000  # whose quantiles are the intervals: an end is then off by 0.03 posterior standard deviations
+_STARTS = 5  # of the reference without privacy
+INTERVAL_DRAWS = 10_000  # for the quantiles of intervals; an end is then off by 0.03 posterior standard deviations
 
 
 @dataclass(frozen=True)
 class Settings(JobSettings):
-    """Of the job; all public. Raises `DataError` where a number is out of range."""
+    """Settings of `mixture`; all public. Raises `DataError` if a number is out of range."""
 
-    components: int = setting(3, "How many components, 2 or more.", within(2))
+    components: int = setting(3, "Number of components, 2 or more.", within(2))
     epochs: int | None = setting(
-        None, "In how many iterations each client takes part; by default planned.", require_count
+        None, "Number of iterations in which each client takes part; by default planned.", require_count
     )
     batch: int = setting(0, BATCH, within(0))
     std_share: float = setting(0.1, "The first round's share of the budget, between 0 and 1.", require_share)
@@ -61,12 +65,14 @@ class Settings(JobSettings):
     )
 
     prior_alpha: float = setting(
-        PRIOR.alpha, "Of the Dirichlet prior of the weights, the same for each component.", require_positive
+        PRIOR.alpha, "Parameter of the Dirichlet prior of the weights, the same for each component.", require_positive
     )
-    prior_beta: float = setting(PRIOR.beta, "How many rows the prior of a component's mean is worth.", require_positive)
-    prior_shape: float = setting(PRIOR.shape, "Of the Gamma prior of a component's precision.", require_positive)
+    prior_beta: float = setting(
+        PRIOR.beta, "Number of rows that the prior of a component's mean is worth.", require_positive
+    )
+    prior_shape: float = setting(PRIOR.shape, "Shape of the Gamma prior of a component's precision.", require_positive)
     prior_rate: float = setting(
-        PRIOR.rate, f"The same; columns in units of {SPAN:g} standard deviations.", require_positive
+        PRIOR.rate, f"Rate of that prior, with columns in units of {SPAN:g} standard deviations.", require_positive
     )
 
     def __post_init__(self) -> None:
@@ -76,7 +82,7 @@ class Settings(JobSettings):
 
     @property
     def means(self) -> list[list[float]]:
-        """Of the components, in the columns' own units; none where none are guessed."""
+        """The guessed means of the components, in the columns' own units; empty without guesses."""
         try:
             return [[float(word) for word in mean.split(",")] for mean in self.start.split(";") if self.start]
         except ValueError:
@@ -90,16 +96,16 @@ class Settings(JobSettings):
 class MixtureFit(Posterior):
     """A fitted mixture of the schema's features, in the columns' own units.
 
-    The spread contains the privacy noise of the last statistics: a weight is a noisy count over n, a mean a noisy sum
-    over a count. **It does not contain the noise in the responsibilities**, nor correlations. Where components overlap,
-    that part is larger. Measured with three components in a plane and 5,000 clients, at ε = 10, 1 and 0.3: the distance
-    of means from those of coordinate ascent without privacy was 1.2, 3.7 and 3.0 times (root mean square) the reported
-    spread of the noise. Take spreads as lower bounds.
+    The spread includes the privacy noise of the averaged statistics: a weight is a noisy count over n, a mean a noisy
+    sum over a count. **It does not include the noise in the responsibilities**, nor correlations. That part is larger
+    if components overlap. Measured with three components in a plane and 5,000 clients, at ε = 10, 1 and 0.3: the
+    distance of means from those of coordinate ascent without privacy was 1.2, 3.7 and 3.0 times (root mean square) the
+    reported spread of the noise. So take spreads as lower bounds.
 
     Attributes:
-        schema, columns: what was learnt, and how columns were standardised. posterior: in units of `mixture.SPAN`.
-        noise: of the privacy in the averaged statistics.
-        schedule, iterations, stopped, contributors, private, warnings: as of `NormalPosterior`. prior: in those units.
+        schema, columns: the columns and their standardisation. posterior, prior: in units of `mixture.SPAN`.
+        noise: the privacy noise in the averaged statistics.
+        schedule: of the iterations. iterations, stopped, contributors, private, warnings: as for `NormalPosterior`.
     """
 
     schema: Schema
@@ -116,21 +122,21 @@ class MixtureFit(Posterior):
     again: Any = None
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Weight, means and standard deviations of each component, the heaviest first.
+        """Return weight, means and standard deviations of each component, the heaviest first.
 
-        Priors are the marginal ones: a component's weight is of a Beta law, and its mean of Student's t. Standard
-        deviations have no interval, for the noise in them is not known. Each of the three has an axis of its own.
+        Priors are marginal: a component's weight has a Beta law, and its mean Student's t. Standard deviations have no
+        interval, because the noise in them is unknown. Each of the three has its own axis.
         """
         drawn = self.draws(stream(0, "intervals"), 1, INTERVAL_DRAWS)
         prior, units = self.prior, (schema or self.schema).units
         ends = betaincinv(prior.alpha, (len(self.weights) - 1) * prior.alpha, TAILS)
         spread, by = sqrt(prior.rate / (prior.shape * prior.beta)), f"in {BY_SD}s of the column"
-        found = []
+        rows = []
         for place, k in enumerate(np.argsort(-self.weights), 1):
             weight, *moments = _points(self.weights, self.means, self.sds, k)
             own = of_draws(drawn["weights"][..., k]).interval
             weight = weight._replace(sd=float(self.weight_sd[k]), interval=own, prior=(float(ends[0]), float(ends[1])))
-            found.append(Estimate(f"{place}: weight", "", weight, axis=Standard(unit=SHARE, scale=1.0, centre=0.0)))
+            rows.append(Estimate(f"{place}: weight", "", weight, axis=Standard(unit=SHARE, scale=1.0, centre=0.0)))
             for j, name in enumerate(self.columns.columns):
                 centre, scale, unit = float(self.columns.centre[j]), float(self.columns.scale[j]), units.get(name, "")
                 own = of_draws(drawn["means"][..., k, j]).interval
@@ -138,13 +144,13 @@ class MixtureFit(Posterior):
                 mean = moments[2 * j]._replace(sd=float(self.mean_sd[k, j]), interval=own, prior=before)
                 size = 1 / (scale / mixture.SPAN)
                 axis = Standard(unit=f"mean, {by} from its centre", scale=size, centre=centre)
-                found.append(Estimate(f"{place}: mean of {name}", unit, mean, axis=axis))
+                rows.append(Estimate(f"{place}: mean of {name}", unit, mean, axis=axis))
                 axis = Standard(unit=f"sd, {by}", scale=size, centre=0.0)
-                found.append(Estimate(f"{place}: sd of {name}", unit, moments[2 * j + 1], axis=axis))
-        return found
+                rows.append(Estimate(f"{place}: sd of {name}", unit, moments[2 * j + 1], axis=axis))
+        return rows
 
     def beside(self, reference: Any, schema: Schema | None) -> list[Figure | None]:
-        """The component without privacy that each private one is nearest to, each once."""
+        """Match each component with the nearest one of the reference without privacy, one to one."""
         from scipy.optimize import linear_sum_assignment
 
         apart = (self.means[:, None] - reference.means_[None]) / self.columns.scale
@@ -153,19 +159,19 @@ class MixtureFit(Posterior):
         return [one for k in np.argsort(-self.weights) for one in _points(*others, partners[k])]
 
     def more(self) -> Summary:
-        """Why it ended early, and what intervals leave out."""
+        """Return why the job ended early, and a note on what the intervals leave out."""
         note = "private ones leave out what the noise did to which row counts for which component"
         return {INTERVAL_NOTE: note, "stopped": self.stopped or None}
 
     def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
-        """The mean log density of a row; a single Gaussian of each column is the constant."""
+        """Score the mean log density of a row; the constant is a single Gaussian for each column."""
         rows = (train or test).X
         mean, sd = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)
         single = (-0.5 * ((test.X - mean) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)).sum(axis=1).mean()
         other = None if reference is None else float(reference.score_samples(test.X).mean())
         private = float(self.log_density(test.X).mean())
-        found = score("log predictive density", private, other, float(single), higher_is_better=True)
-        return {"rows": len(test.y), "scores": [found]}
+        density = score("log predictive density", private, other, float(single), higher_is_better=True)
+        return {"rows": len(test.y), "scores": [density]}
 
     @property
     def weights(self) -> Array:
@@ -200,17 +206,17 @@ class MixtureFit(Posterior):
 
     @property
     def _mean_noise(self) -> Array:
-        """Of m, in units of `mixture.SPAN`, shape ``(K, 1)``: that of S over β, but no more than components differ."""
+        """Noise sd of m, in units of `mixture.SPAN`, shape ``(K, 1)``: that of S over β, but at most τ."""
         noise = np.sqrt(self.noise.sums) / self.posterior.beta
         return np.asarray(np.minimum(noise, mixture.MEAN_SD)[:, None])
 
     def log_density(self, X: Array) -> Array:
-        """Log density of rows in own units, at the posterior's mean: shape ``(k, d)`` to ``(k,)``; not projected."""
+        """Return the log density of rows ``(k, d)``, ``(k,)``, in own units, at the posterior mean; not projected."""
         density = mixture.log_density(self.posterior, self.columns.scaled(np.asarray(X, float)))
         return np.asarray(density - np.log(self.columns.scale).sum())
 
     def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
-        """Weights ``(chains, draws, K)``, means and standard deviations ``(chains, draws, K, d)``, in own units."""
+        """Draw weights ``(chains, draws, K)``, means and sds ``(chains, draws, K, d)``, in own units."""
         q, shape = self.posterior, (chains, draws)
         sd = float(np.sqrt(self.noise.counts) / q.alpha.sum())
         weights = np.maximum(rng.dirichlet(q.alpha, shape) + sd * rng.standard_normal((*shape, q.alpha.size)), 0.0)
@@ -224,7 +230,7 @@ class MixtureFit(Posterior):
         }
 
     def inference_data(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> InferenceData:
-        """The draws as ArviZ's common type. Raises `DataError` without ArviZ."""
+        """Return the draws as ArviZ's `InferenceData`. Raises `DataError` if ArviZ is missing."""
         attrs = {name: getattr(self, name) for name in ("contributors", "iterations", "private")}
         attrs |= {"method": "variational Bayes of a Gaussian mixture", "stopped": self.stopped or None}
         both = ["component", "column"]
@@ -237,9 +243,9 @@ class MixtureFit(Posterior):
 
 
 def _points(weights: Array, means: Array, sds: Array, k: int) -> list[Figure]:
-    """Of component k: weight; mean and standard deviation of each column; without intervals."""
+    """Return component k's weight, then mean and standard deviation of each column, without intervals."""
     pairs = zip(means[k], sds[k], strict=True)
-    return [Figure(float(weights[k])), *(Figure(float(one)) for pair in pairs for one in pair)]
+    return [Figure(float(weights[k])), *(Figure(float(number)) for pair in pairs for number in pair)]
 
 
 def gaussian_mixture(
@@ -250,17 +256,17 @@ def gaussian_mixture(
     held_out: Problem | None = None,
     on_progress: OnProgress | None = None,
 ) -> Job[MixtureFit]:
-    """The job of a mixture over the schema's features (its target is left out).
+    """Run the job of a mixture of the schema's features (without its target).
 
-    The rounds ask the same whatever the prior is: iterations are made with the default one.
+    The rounds do not depend on the prior, because iterations use the default one.
 
     Args:
-        rng: draws where the components start; a restarted job needs it in the same state again.
-        held_out: rows that the trainer holds, for the mean log predictive density that `on_progress` gets; without
-            them, what the bound has gained since the first iteration, an estimate that costs no budget.
+        rng: for the start of the components; a restarted job needs it in the same state.
+        held_out: the trainer's own rows, for the mean log predictive density that `on_progress` gets. None reports the
+            estimated gain of the bound since the first iteration, which costs no budget.
 
     Raises:
-        NoAggregate: of the first two rounds, without which there is no result.
+        NoAggregate: one of the first two rounds, without which there is no result, ended without a sum.
     """
     settings = settings or Settings()
     phases = yield located_by(schema, settings.std_share, schema.features)
@@ -275,20 +281,20 @@ def gaussian_mixture(
         iterations_max=ITERATIONS_MAX,
     )
     state, stopped, private = mixture.init(_start(settings, columns, rng), n, PRIOR), "", True
-    tell = _teller(columns, held_out, on_progress, schedule.iterations)
+    report = _reporter(columns, held_out, on_progress, schedule.iterations)
     for t in range(schedule.iterations):
-        at = state.posterior
+        current = state.posterior
         try:
-            sums = yield _request(at, columns, schedule)
+            sums = yield _request(current, columns, schedule)
         except NoAggregate as ended:
             if t == 0:
                 raise
             stopped = ended.reason
             break
-        found, noise = _unpacked(sums, n, settings.components)
-        state = mixture.step(state, found, noise, n, mixture.rate(state, noise, n), PRIOR)
+        statistics, noise = _unpacked(sums, n, settings.components)
+        state = mixture.step(state, statistics, noise, n, mixture.rate(state, noise, n), PRIOR)
         private &= sums.private
-        tell(at, found, state)
+        report(current, statistics, state)
     fit = MixtureFit(
         schema=schema,
         columns=columns,
@@ -301,34 +307,34 @@ def gaussian_mixture(
         private=schema.private and phases.private and private,
         warnings=located.warnings,
     )
-    return _under(fit, state.statistics, **given(settings, PRIORS))
+    return _with_prior(fit, state.statistics, **given(settings, PRIORS))
 
 
 def _dimension(schema: Schema, settings: Settings) -> int:
     return settings.components * (1 + 2 * len(schema.features))
 
 
-def _under(found: MixtureFit, statistics: Statistics, **prior: float) -> MixtureFit:
-    """The posterior of the averaged statistics under another prior.
+def _with_prior(fit: MixtureFit, statistics: Statistics, **prior: float) -> MixtureFit:
+    """Return the posterior of the averaged statistics under another prior.
 
     Args:
-        prior: numbers of `Prior`, as ``prior_alpha``; those that are left out stay.
+        prior: numbers of `Prior`, such as ``prior_alpha``; others stay.
 
     Raises:
-        DataError: a name is unknown, or a number out of range.
+        DataError: a name is unknown, or a number is out of range.
     """
     for name, number in prior.items():
-        if name not in (known := [f"prior_{one}" for one in Prior._fields]):
+        if name not in (known := [f"prior_{field}" for field in Prior._fields]):
             raise unknown("prior parameter", name, None, known)
         require_positive(name, number if name in PRIORS else None)
-    own = found.prior._replace(**{name.removeprefix("prior_"): number for name, number in prior.items()})
-    repaired = mixture.repair(statistics, found.noise, found.contributors, own)
-    again = partial(_under, found, statistics)
-    return replace(found, posterior=mixture.posterior(repaired, own), prior=own, again=again)
+    own = fit.prior._replace(**{name.removeprefix("prior_"): number for name, number in prior.items()})
+    repaired = mixture.repair(statistics, fit.noise, fit.contributors, own)
+    again = partial(_with_prior, fit, statistics)
+    return replace(fit, posterior=mixture.posterior(repaired, own), prior=own, again=again)
 
 
 def _start(settings: Settings, columns: Standardisation, rng: np.random.Generator) -> Array:
-    """The first means, in units of `mixture.SPAN`. Raises `DataError` where those given have others."""
+    """Return the first means, in units of `mixture.SPAN`. Raises `DataError` if given ones lack or exceed columns."""
     d, means = len(columns.columns), settings.means
     if not means:
         return mixture.scattered(settings.components, d, rng)
@@ -339,16 +345,16 @@ def _start(settings: Settings, columns: Standardisation, rng: np.random.Generato
     return columns.z(np.array(means))
 
 
-def _request(found: mixture.Posterior, columns: Standardisation, schedule: Schedule) -> SecureSumRequest:
-    """Of the expected sufficient statistics at a posterior."""
-    natural, d = mixture.natural(found), len(columns.columns)
+def _request(current: mixture.Posterior, columns: Standardisation, schedule: Schedule) -> SecureSumRequest:
+    """Ask for the expected sufficient statistics at a posterior."""
+    natural, d = mixture.natural(current), len(columns.columns)
     parameters = columns.parameters() | {"weights": list(mixture.weights(d)), "offsets": [mixture.OFFSET] * d}
     parameters |= {name: array.tolist() for name, array in natural._asdict().items()}
     return SecureSumRequest("mixture", parameters, budget_share=schedule.share, batch=schedule.batch)
 
 
 def _unpacked(sums: NoisyAggregate, n: int, components: int) -> tuple[Statistics, Noise]:
-    """The statistics over all n clients and their noise: the blocks of components are (w₁ N, w₂ S, w₃ (Q - h N))."""
+    """Return the statistics over all n clients and their noise, from blocks (w₁ N, w₂ S, w₃ (Q - h N))."""
     scale, blocks = n / sums.contributors, sums.value.reshape(components, -1)
     d = blocks.shape[1] // 2
     weights, blocks = mixture.weights(d), scale * blocks
@@ -357,25 +363,25 @@ def _unpacked(sums: NoisyAggregate, n: int, components: int) -> tuple[Statistics
     return Statistics(N, S, Q), Noise(*(scale**2 * sums.noise_variance / w**2 for w in weights))
 
 
-def _teller(
+def _reporter(
     columns: Standardisation, held_out: Problem | None, on_progress: OnProgress | None, iterations: int
 ) -> Callable[[mixture.Posterior, Statistics, State], None]:
-    """Tells of an iteration that found statistics at a posterior and made the next state of them, with its score."""
+    """Return a function that reports an iteration: its posterior, the statistics at it, and the next state."""
     rows = None if held_out is None else columns.scaled(held_out.X)
     per_row, before, gained = float(np.log(columns.scale).sum()), None, 0.0
 
-    def tell(at: mixture.Posterior, found: Statistics, state: State) -> None:
+    def report(current: mixture.Posterior, statistics: Statistics, state: State) -> None:
         nonlocal before, gained
         if on_progress is None:
             return
-        gained += 0.0 if before is None else mixture.gain(before, at, found, PRIOR)
-        before, score = at, (GAINED, gained)
+        gained += 0.0 if before is None else mixture.gain(before, current, statistics, PRIOR)
+        before, score = current, (GAINED, gained)
         if rows is not None:
             density = float(mixture.log_density(state.posterior, rows).mean()) - per_row
             score = ("held-out log predictive density", density)
         on_progress(Iteration(state.iteration, iterations, *score))
 
-    return tell
+    return report
 
 
 class Mixture(LearningJob):
@@ -400,8 +406,8 @@ class Mixture(LearningJob):
         return f"{settings.components} Gaussian components of {listed(schema.features)}"
 
     def reference(self, train: Problem, settings: Settings) -> Any:
-        """Maximum likelihood by scikit-learn, the best of some starts."""
-        from sklearn.mixture import GaussianMixture  # a large import that most users of this module do not need
+        """Fit by maximum likelihood with scikit-learn: the best of `_STARTS` starts."""
+        from sklearn.mixture import GaussianMixture  # slow to import
 
         if len(train.X) < settings.components:
             raise DataError(f"{len(train.X)} rows are fewer than {settings.components} components; take more rows")

@@ -1,20 +1,20 @@
 """Public codes for the statistic "survival" that lower the noise of survival curves.
 
-One round of counts has noise of variance σ² in each count, and a curve adds up many of them. A *strategy* B releases
-B·counts instead, from which the counts are recovered. The noise of what is learned depends on B (matrix mechanism, Li,
-Miklau, Hay, McGregor and Rastogi 2015). Let J be the Jacobian of the curve S(t_1), ..., S(t_K) by the counts, at a
-public guess, and M = BᵀB. The curve's noise variance is tr(J M⁻¹ Jᵀ)·σ², where σ² grows with the sensitivity: about the
-largest diagonal entry of M, for columns that lie about their centre. For weights u of the diagonal the best M is
+A round of plain counts has noise of variance σ² in each count, and a curve adds up many of them. A *strategy* B
+releases B·counts instead, from which the counts are recovered. The noise of the result depends on B (matrix mechanism,
+Li, Miklau, Hay, McGregor and Rastogi 2015). Let J be the Jacobian of the curve S(t_1), ..., S(t_K) by the counts, at a
+public guess, and M = BᵀB. The curve's noise variance is tr(J M⁻¹ Jᵀ)·σ². σ² grows with the sensitivity: about the
+largest diagonal entry of M, for centred columns. For weights u of the diagonal the best M is
 
     M = U⁻¹ᐟ² (U¹ᐟ² W U¹ᐟ²)¹ᐟ² U⁻¹ᐟ²,    W = JᵀJ,  U = diag(u),
 
-(set the gradient of tr(W M⁻¹) + tr(U M) to zero), and u that grows where M's diagonal is large makes the diagonal even.
-A tenth of the identity in W keeps the other directions from being lost: the guess is wrong, after all. Counts add up to
-the known number of rows, so that B's columns may be centred. Groups get blocks with one more coordinate, a constant,
-since how many rows each has is not known.
+(set the gradient of tr(W M⁻¹) + tr(U M) to zero). Increasing u where M's diagonal is large makes the diagonal even. A
+tenth of the identity in W preserves the other directions, because the guess is never exact. Counts add up to the known
+number of rows, so B's columns may be centred. Groups get blocks with one more coordinate, a constant, because the
+number of rows of each group is unknown.
 
-**What it is worth** (`tests/unit/test_survival_model.py` repeats the first column). Standard deviation of S(t_k)·n,
-averaged over k, for one unit of σ/Δ, as counts / with these codes, guessed S = ½ and 30 % censored:
+**The gain** (`tests/unit/test_survival_model.py` repeats the first column). Standard deviation of S(t_k)·n, averaged
+over k, for one unit of σ/Δ, with plain counts / with these codes, for the guess S = ½ and 30 % censored:
 
     K       as guessed    S(t_K) = 0.1    70 % censored    hazard ~ t^1.5
     8       2.5 / 2.1     2.7 / 2.3       3.5 / 3.1        2.4 / 2.1
@@ -37,17 +37,17 @@ from inference.problem import Array
 
 Codes = tuple[tuple[int, ...], ...]
 
-SURVIVORS, CENSORED = 0.5, 0.3  # the public guess: at the end of the grid
-OTHER_DIRECTIONS = 0.1
+SURVIVORS, CENSORED = 0.5, 0.3  # the public guess, at the end of the grid
+OTHER_DIRECTIONS = 0.1  # weight of the identity in W
 FLOOR = 1e-12  # of shares at risk
-SIZE = 64  # the longest code; its rounding costs less than a hundredth
-CONSTANT = 32  # half of it: measured best for 2 to 4 groups
+SIZE = 64  # length of the longest code; rounding to integers then costs less than a hundredth
+CONSTANT = 32  # half of SIZE: measured best for 2 to 4 groups
 ITERATIONS = 60
 
 
 @lru_cache(maxsize=32)
 def codes(intervals: int) -> Codes:
-    """The code of each of the 2K + 1 cells of a group, their last coordinate constant."""
+    """Return the code of each of a group's 2K + 1 cells; its last coordinate is a constant."""
     shares = guessed_shares(intervals)
     factor = strategy(curve_jacobian(shares))
     words = np.rint(factor * (SIZE / np.sqrt((factor**2).sum(axis=0).max()))).astype(int)
@@ -56,7 +56,7 @@ def codes(intervals: int) -> Codes:
 
 
 def guessed_shares(intervals: int) -> Array:
-    """The probability of each cell under constant hazards, shape ``(2K + 1,)``."""
+    """Return the probability of each cell under constant hazards, shape ``(2K + 1,)``."""
     event, censoring = -np.log(SURVIVORS) / intervals, -np.log(1 - CENSORED) / intervals
     leave = event + censoring
     left = np.exp(-leave * np.arange(intervals + 1))
@@ -65,14 +65,14 @@ def guessed_shares(intervals: int) -> Array:
 
 
 def curve_jacobian(shares: Array) -> Array:
-    """∂S(t_k)/∂(share of a cell), shape ``(K, 2K + 1)``, by central differences."""
+    """Return ∂S(t_k)/∂(share of a cell), shape ``(K, 2K + 1)``, by central differences."""
     step = 1e-6 * np.eye(len(shares))
     above, below = survival_curve(shares + step, floor=FLOOR), survival_curve(shares - step, floor=FLOOR)
     return np.asarray((above - below).T / 2e-6)
 
 
 def strategy(workload: Array) -> Array:
-    """B of about the least noise in a workload on counts of known sum, columns of even length, shape ``(m - 1, m)``."""
+    """Return B, shape ``(m - 1, m)``, with nearly least noise in a workload on m counts of known sum."""
     m = workload.shape[1]
     centring = np.eye(m) - 1 / m
     W = centring @ workload.T @ workload @ centring
@@ -86,4 +86,4 @@ def strategy(workload: Array) -> Array:
         u = u * np.diag(M)
         u /= u.sum()
     values, vectors = np.linalg.eigh(M)
-    return np.asarray((vectors * np.sqrt(np.maximum(values, 0))).T[1:])  # without the direction of the sum, whose is 0
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0))).T[1:])  # without the sum's direction, eigenvalue 0

@@ -1,41 +1,41 @@
-"""Survival curves and the log-rank test from counts of events and censored on a time grid.
+"""Survival curves and the log-rank test from counts of events and of censored rows on a time grid.
 
-**The curve.** In interval k, d_k have an event, c_k are censored, and Y_k are at risk at its beginning. Those who are
-censored within it are at risk for half of it (the actuarial estimate, Cutler and Ederer 1958):
+**The curve.** In interval k, d_k rows have an event, c_k are censored, and Y_k are at risk at its beginning. Rows that
+are censored within it are at risk for half of it (the actuarial estimate, Cutler and Ederer 1958):
 
     S(t_k) = Π_{j<=k} (1 - d_j/A_j),    A_k = Y_k - c_k/2,    Y_{k+1} = Y_k - d_k - c_k.
 
-Without censoring within intervals that is Kaplan and Meier's curve at t_k. For what follows H = -ln S is written as
+Without censoring within intervals this is the Kaplan-Meier curve at t_k. In the following H = -ln S is written as
 
     H(t_k) = Σ_{j<=k} d_j/E_j,    E_k = d_k / ln(A_k/(A_k - d_k)), the logarithmic mean of A_k and A_k - d_k,
 
-where E_k is how many are at risk on average: this is smooth in noisy counts of any sign.
+where E_k is the average number at risk. This is smooth in noisy counts of any sign.
 
 **Noise.** The round's sum is B·counts + noise (`codes`), and the counts add up to the known n. Under a flat prior the
-counts given the release are normal: their least-squares estimate and the noise's covariance. They may be negative: to
-force them above 0 would raise noisy counts, and bias cumulative sums. Given the counts, the shares of the cells are
-Dirichlet(counts + a/m), m cells in all: a prior worth a rows, by default one. A draw of the posterior is a draw of
-both: gamma variables with the counts' mean and variance, to which a negative count adds itself. Each drawn curve is
-replaced by the nearest one that falls: isotonic regression of H, weighted by the precision of each H(t_k), since H may
-be anything where few are left.
+counts given the release are normal: their least-squares estimate and the noise's covariance. They may be negative:
+forcing them above 0 would raise noisy counts, and bias cumulative sums. Given the counts, the shares of the cells are
+Dirichlet(counts + a/m), with m cells in all: a prior worth a rows, by default one. A draw of the posterior draws both:
+gamma variables with the counts' mean and variance; a negative count is added to its variable. Each drawn curve is
+replaced by the nearest falling one: isotonic regression of H, weighted by the precision of each H(t_k), because H is
+arbitrary where few rows are left.
 
 **The log-rank test.** Under the null hypothesis all groups have the hazards of all rows together. With d_gk, E_gk of
-group g, d_k, E_k added up over groups, and e_gk = E_gk/E_k
+group g, their sums d_k, E_k over groups, and e_gk = E_gk/E_k
 
     U_g = Σ_k d_gk - d_k e_gk,    Var U = Σ_k d_k (diag(e_k) - e_k e_kᵀ) + ∇U·Cov(noise of the counts)·∇Uᵀ,
 
 and UᵀVar⁻¹U is chi-squared with G - 1 degrees of freedom. (The first term is the classical variance without the
-correction for ties, of which a continuous time has none.)
+correction for ties; a continuous time has no ties.)
 
-Var U is not worked out at the noisy counts c + e, but at the nearest ones that are not negative and add up to n. At the
-noisy ones it is too large: to second order in the noise, of covariance Σ, with H the Hessian of a U_g,
+Var U is not computed at the noisy counts c + e, but at the nearest non-negative counts that add up to n. At the noisy
+ones it is too large: to second order in the noise, of covariance Σ, with H the Hessian of a U_g,
 
     E[∇U(c + e)·Σ·∇Uᵀ(c + e)] = ∇UΣ∇Uᵀ + tr(HΣHΣ),    while    Var U(c + e) = ∇UΣ∇Uᵀ + tr(HΣHΣ)/2,
 
-and where few are at risk no expansion holds. The nearest possible counts are no farther from the true ones, which are
-in the same convex set, and much of the noise is gone. With 500 rows at ε = 0.5, in the three designs of
-`scripts/check_survival.py`, a test at level 5 % rejected in 4.0, 4.9 and 3.1 % of 2,000 trials each at the noisy
-counts, in 4.6, 5.8 and 5.5 % at the nearest ones, in 5.0, 5.8 and 5.9 % at the exact ones.
+and no expansion holds where few rows are at risk. The nearest possible counts are no farther from the true ones, which
+are in the same convex set, and have much less noise. With 500 rows at ε = 0.5, in the three designs of
+`scripts/check_survival.py` with 2,000 trials each, a test at level 5 % rejected in 4.0, 4.9 and 3.1 % at the noisy
+counts, in 4.6, 5.8 and 5.5 % at the nearest possible ones, and in 5.0, 5.8 and 5.9 % at the exact ones.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from inference.simplex import nearest_on_simplex
 
 PRIOR_ROWS = 1.0
 CENTRAL = (0.025, 0.975)
-SPREAD_MIN = 1e-3  # of H(t_k) in its largest: beyond, weights would drown each other in rounding
-ROWS_FLOOR = 0.5  # of those at risk, where noise leaves fewer
+SPREAD_MIN = 1e-3  # smallest spread of H(t_k) relative to the largest, to limit rounding errors of the weights
+ROWS_FLOOR = 0.5  # smallest number at risk; noise may leave fewer
 GRADIENT_STEP = 1e-3  # rows; U is smooth on the scale of whole rows
-MISSING_SDS = 4.0  # by which the number of rows is below n for a warning: once in 31,000 releases without a reason
+MISSING_SDS = 4.0  # warn if the counted rows are this far below n, in noise sds: 1 false alarm in 31,000 releases
 
 
 class AtRisk(NamedTuple):
@@ -68,10 +68,10 @@ class AtRisk(NamedTuple):
 
 
 def at_risk(counts: Array, floor: float = ROWS_FLOOR) -> AtRisk:
-    """Events and those at risk, of counts of shape ``(..., 2K + 1)``: events, censored, and neither.
+    """Return events and numbers at risk from counts ``(..., 2K + 1)``: events, censored, and neither.
 
     Args:
-        floor: rows that are taken to be at risk at least.
+        floor: smallest number at risk.
     """
     intervals = counts.shape[-1] // 2
     events, censored = counts[..., :intervals], counts[..., intervals:-1]
@@ -84,25 +84,25 @@ def at_risk(counts: Array, floor: float = ROWS_FLOOR) -> AtRisk:
 
 
 def cumulative_hazard(counts: Array, floor: float = ROWS_FLOOR) -> Array:
-    """H(t_1), ..., H(t_K) of counts of shape ``(..., 2K + 1)``."""
-    found = at_risk(counts, floor)
-    return np.asarray(np.cumsum(found.events / found.exposed, axis=-1))
+    """Return H(t_1), ..., H(t_K) from counts ``(..., 2K + 1)``."""
+    events, exposed = at_risk(counts, floor)
+    return np.asarray(np.cumsum(events / exposed, axis=-1))
 
 
 def survival_curve(counts: Array, floor: float = ROWS_FLOOR) -> Array:
-    """S(t_1), ..., S(t_K)."""
+    """Return S(t_1), ..., S(t_K) from counts ``(..., 2K + 1)``."""
     return np.asarray(np.exp(-cumulative_hazard(counts, floor)))
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """The counts of the cells given a release: a normal law.
+    """The normal law of the cells' counts given a release.
 
     Attributes:
-        statistic: whose cells they are. mean: of each group's cells, shape ``(G, m)``.
-        root: of the noise's covariance, shape ``(G·m, k)``: covariance = root rootᵀ. n: how many rows they are of.
-        surplus: rows by the release beyond those that there are, in standard deviations of the noise; nan where it
-            does not contain their number. prior_rows: a, above 0, else `DataError`.
+        statistic: defines the cells. mean: of each group's cells, shape ``(G, m)``.
+        root: of the noise's covariance, shape ``(G·m, k)``: covariance = root rootᵀ. n: number of rows.
+        surplus: number of rows in the release minus n, in standard deviations of the noise; nan if the release does
+            not contain the number. prior_rows: a, above 0, else `DataError`.
     """
 
     statistic: Survival
@@ -118,11 +118,11 @@ class Counts:
 
     @property
     def rows_missing(self) -> bool:
-        """Whether far fewer rows were counted than contributed: rows with a missing value count as zero."""
+        """True if clearly fewer rows were counted than contributed: rows with a missing value count as zero."""
         return self.surplus < -MISSING_SDS
 
     def shares(self, draws: int, rng: np.random.Generator) -> Array:
-        """Draws of the cells' shares, times n, shape ``(draws, G, m)``; some may be a little below 0."""
+        """Draw the cells' shares, times n, shape ``(draws, G, m)``; some may be slightly below 0."""
         noise = rng.standard_normal((draws, self.root.shape[1])) @ self.root.T
         counts = self.mean + noise.reshape(draws, *self.mean.shape)
         gamma = rng.standard_gamma(np.maximum(counts, 0) + self.prior_rows / self.mean.size) + np.minimum(counts, 0)
@@ -130,21 +130,21 @@ class Counts:
 
 
 def counts_of(sums: NoisySums, statistic: Survival, prior_rows: float = PRIOR_ROWS) -> Counts:
-    """The counts that a round of the statistic "survival" has released.
+    """Return the counts given a release of the statistic "survival".
 
     Raises:
-        DataError: the sum does not fit the statistic, or ``prior_rows`` is not above 0.
+        DataError: the sum does not match the statistic, or ``prior_rows`` is not above 0.
     """
     words = statistic.words.T.astype(float)
     if sums.value.shape != (len(words),):
         raise DataError(f"the sum has {sums.value.size} coordinates; expected {len(words)} of these times and groups")
     cells, sd = words.shape[1], float(np.sqrt(sums.noise_variance.max()))
-    free = np.linalg.svd(np.ones((1, cells)))[2][1:].T  # directions in which the counts' sum does not change
+    free = np.linalg.svd(np.ones((1, cells)))[2][1:].T  # directions that do not change the counts' sum
     even = np.full(cells, sums.n / cells)
     inverse = np.linalg.pinv(words @ free)
     mean = even + free @ (inverse @ (sums.value - words @ even))
     of_all, _, rank, _ = np.linalg.lstsq(words, np.eye(len(words)), rcond=None)
-    total = of_all.sum(axis=0)  # what the number of rows is, by the release
+    total = of_all.sum(axis=0)  # coefficients that give the number of rows from the release
     surplus = float((total @ sums.value - sums.n) / (sd * np.linalg.norm(total))) if sd > 0 else 0.0
     return Counts(
         statistic,
@@ -157,7 +157,7 @@ def counts_of(sums: NoisySums, statistic: Survival, prior_rows: float = PRIOR_RO
 
 
 def exact_counts(statistic: Survival, rows: Array, prior_rows: float = PRIOR_ROWS) -> Counts:
-    """The counts of rows at hand, without noise, shape of the rows ``(n, columns)``."""
+    """Return the counts of raw rows, shape ``(n, columns)``, without noise; incomplete rows are left out."""
     rows = rows[np.isfinite(rows).all(axis=1)]
     mean = np.bincount(statistic.cells_of(rows), minlength=statistic.cells).astype(float)
     mean, root = mean.reshape(statistic.groups, -1), np.zeros((statistic.cells, 1))
@@ -165,18 +165,18 @@ def exact_counts(statistic: Survival, rows: Array, prior_rows: float = PRIOR_ROW
 
 
 def curves(counts: Counts, draws: int, rng: np.random.Generator) -> Array:
-    """Draws of each group's curve at the grid's times, shape ``(draws, G, K)``, each falling from 1 or less."""
+    """Draw each group's curve at the grid's times, shape ``(draws, G, K)``, each falling from 1 or less."""
     return _falling(counts.shares(draws, rng))
 
 
 def prior_curves(counts: Counts, draws: int, rng: np.random.Generator) -> Array:
-    """Draws of each group's curve from the prior, for as many rows."""
+    """Draw each group's curve from the prior, for the same number of rows."""
     shape, cells = counts.mean.shape, counts.mean.size
     return _falling(counts.n * rng.dirichlet(np.full(cells, counts.prior_rows / cells), draws).reshape(-1, *shape))
 
 
 def _falling(cells: Array) -> Array:
-    """Curves of draws of the cells, shape ``(draws, G, m)``, made to fall."""
+    """Return the nearest falling curves, from draws of the cells, shape ``(draws, G, m)``."""
     hazard = np.maximum(cumulative_hazard(cells), 0)
     spread = np.ptp(np.quantile(hazard, CENTRAL, axis=0), axis=0)
     least = np.maximum(SPREAD_MIN * spread.max(axis=-1, keepdims=True), np.finfo(float).tiny ** 0.25)
@@ -184,7 +184,7 @@ def _falling(cells: Array) -> Array:
 
 
 def isotonic(values: Array, weights: Array) -> Array:
-    """The nearest sequences that do not fall, by weighted least squares along the last axis.
+    """Return the nearest non-decreasing sequences, by weighted least squares along the last axis.
 
     Entry k is max over i <= k of min over j >= k of the mean from i to j (Barlow et al. 1972).
     """
@@ -192,16 +192,16 @@ def isotonic(values: Array, weights: Array) -> Array:
     zero = np.zeros((*values.shape[:-1], 1))
     sums = np.concatenate([zero, np.cumsum(weights * values, axis=-1)], axis=-1)
     total = np.concatenate([0 * weights[..., :1], np.cumsum(weights, axis=-1)], axis=-1)
-    found = np.full(values.shape, -np.inf)
+    fitted = np.full(values.shape, -np.inf)
     for i in range(size):
         means = (sums[..., i + 1 :] - sums[..., i : i + 1]) / (total[..., i + 1 :] - total[..., i : i + 1])
         least = np.minimum.accumulate(means[..., ::-1], axis=-1)[..., ::-1]
-        found[..., i:] = np.maximum(found[..., i:], least)
-    return found
+        fitted[..., i:] = np.maximum(fitted[..., i:], least)
+    return fitted
 
 
 class LogRank(NamedTuple):
-    """The test that all groups have one hazard: chi-squared with G - 1 degrees of freedom under that hypothesis."""
+    """The test that all groups have the same hazard; if so, chi-squared with G - 1 degrees of freedom."""
 
     statistic: float
     degrees: int
@@ -209,7 +209,7 @@ class LogRank(NamedTuple):
 
 
 def log_rank(counts: Counts) -> LogRank | None:
-    """The log-rank test, with the noise in its variance; None of a single group."""
+    """Return the log-rank test, with the noise in its variance; None for a single group."""
     groups, excess = counts.statistic.groups, _excess(counts.mean)[:-1]
     if groups == 1:
         return None
@@ -218,21 +218,21 @@ def log_rank(counts: Counts) -> LogRank | None:
 
 
 def excess_variance(counts: Counts) -> Array:
-    """Var U under one hazard, the noise included, at the nearest possible counts: shape ``(G, G)``."""
+    """Return Var U under one hazard, including the noise, at the nearest possible counts: shape ``(G, G)``."""
     groups, shape = counts.mean.shape[0], counts.mean.shape
     nearest = nearest_on_simplex(counts.mean.ravel(), counts.n).reshape(shape)
     step = GRADIENT_STEP * np.eye(nearest.size).reshape(-1, *shape)
     gradient = (_excess(nearest + step) - _excess(nearest - step)).T / (2 * GRADIENT_STEP)
-    found = at_risk(nearest)
-    parts, events = found.exposed / found.exposed.sum(axis=0), found.events.sum(axis=0)
+    risk = at_risk(nearest)
+    parts, events = risk.exposed / risk.exposed.sum(axis=0), risk.events.sum(axis=0)
     classical = np.einsum("k,gk,gh->gh", events, parts, np.eye(groups)) - np.einsum("k,gk,hk->gh", events, parts, parts)
     noise = gradient @ counts.root
     return np.asarray(classical + noise @ noise.T)
 
 
 def _excess(counts: Array) -> Array:
-    """U_g, events of each group beyond those expected under one hazard: ``(..., G)`` of counts ``(..., G, m)``."""
-    found = at_risk(counts)
-    parts = found.exposed / found.exposed.sum(axis=-2, keepdims=True)
-    expected = parts * found.events.sum(axis=-2, keepdims=True)
-    return np.asarray((found.events - expected).sum(axis=-1))
+    """Return U_g, ``(..., G)``: events of each group beyond those expected under one hazard."""
+    events, exposed = at_risk(counts)
+    parts = exposed / exposed.sum(axis=-2, keepdims=True)
+    expected = parts * events.sum(axis=-2, keepdims=True)
+    return np.asarray((events - expected).sum(axis=-1))

@@ -1,6 +1,6 @@
 """Survival analysis with an interface like that of scikit-learn and lifelines.
 
-    PrivateKaplanMeier(times=(6, 12, 24)).fit(X)                 rows of duration, event and perhaps group, no privacy
+    PrivateKaplanMeier(times=(6, 12, 24)).fit(X)                 rows of duration, event, optional group; no privacy
     PrivateKaplanMeier(times=(6, 12, 24), group="arm").fit(rounds)      over a running trainer or ideal rounds
     PrivateProportionalHazards(schema=schema, group="arm").fit(rounds)
 
@@ -34,13 +34,13 @@ class PrivateKaplanMeier(PrivateEstimator):
 
     Args:
         times: t_1 < ... < t_K, public, in units of the duration.
-        duration, event: names of the columns. group: of groups 0, 1, ..., G - 1, or None. groups: G.
-        prior_rows: how many rows the prior of the shares of events is worth, above 0.
-        random_state: seed of the posterior's draws, or a numpy `Generator`. No noise comes from it.
+        duration, event: column names. group: name of a column of 0, 1, ..., G - 1, or None. groups: G.
+        prior_rows: number of rows that the prior of the shares of events is worth, above 0.
+        random_state: seed of the posterior's draws, or a numpy `Generator`. The privacy noise does not use it.
 
     Attributes:
         survival_: the posterior mean of S(t_k), shape ``(G, K)``. band_: the ends of pointwise 95 % intervals, shape
-            ``(2, G, K)``. log_rank_: the test (statistic, degrees, p_value); None of one group.
+            ``(2, G, K)``. log_rank_: the test (statistic, degrees, p_value); None for one group.
         fit_: the whole posterior (`inference.models.survival.rounds.SurvivalFit`).
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
@@ -55,10 +55,10 @@ class PrivateKaplanMeier(PrivateEstimator):
     random_state: int | np.random.Generator | None = None
 
     def predict(self, times: Any) -> Array:
-        """The posterior mean of each group's S at these times, shape ``(G, k)``; between the grid's, on a line.
+        """Return the posterior mean of each group's S at these times, ``(G, k)``, interpolated linearly on the grid.
 
         Raises:
-            DataError: a time is below 0 or beyond the grid, of which nothing is known.
+            DataError: a time is below 0 or beyond the grid.
         """
         check_is_fitted(self, "fit_")
         asked, grid = np.asarray(times, dtype=np.float64), np.r_[0.0, self.fit_.columns.times]
@@ -102,13 +102,13 @@ class PrivateProportionalHazards(PrivateEstimator):
 
     Args:
         schema: names and public bounds of all columns; its target is the duration. Always needed.
-        event: the column of events. group: of groups 0, 1, ..., G - 1, or None.
-        intervals: of one length, up to the duration's upper bound. times: their ends instead.
+        event: the column of events. group: name of a column of 0, 1, ..., G - 1, or None.
+        intervals: number of intervals of equal length, up to the duration's upper bound. times: their ends instead.
         prior_sd: of the log hazard ratio of each standardised feature, and of each group.
 
     Attributes:
-        coef_, coef_sd_: posterior mean and standard deviation of the log hazard ratio of one more unit of each feature,
-            shape ``(d,)``. group_coef_, group_coef_sd_: of each further group to group 0, shape ``(G - 1,)``.
+        coef_, coef_sd_: posterior mean and standard deviation of the log hazard ratio per unit of each feature, shape
+            ``(d,)``. group_coef_, group_coef_sd_: of each further group to group 0, shape ``(G - 1,)``.
         fit_: the whole posterior (`inference.models.survival.rounds.HazardsFit`).
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
@@ -121,7 +121,7 @@ class PrivateProportionalHazards(PrivateEstimator):
     prior_sd: float = EFFECT_SD
 
     def predict(self, X: Any) -> Array:
-        """The log hazard ratio of rows of features to one at the centre, within a group, shape ``(k,)``."""
+        """Return the log hazard ratio of rows to a row at the centre of the same group, shape ``(k,)``."""
         check_is_fitted(self, "fit_")
         return self.fit_.log_hazard_ratio(self._checked(X))
 

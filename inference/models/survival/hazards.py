@@ -4,34 +4,34 @@
 
     λ_k·exp(α_g + xᵀβ)  and  γ_gk,    α_0 = 0,
 
-so the model is exact for the effects of groups, and assumes that features are normal within each group. The expected
-value of the statistic "survival-regression" then depends on the parameters only through the linear predictor η = α_g +
-xᵀβ ~ N(α_g + m_gᵀβ, s²), s² = βᵀΣβ: the probability P_c(η) of a cell c is in closed form, and
+so the model is exact for the effects of groups, and assumes that features are normal within each group. The linear
+predictor is then η = α_g + xᵀβ ~ N(α_g + m_gᵀβ, s²), s² = βᵀΣβ. The probability P_c(η) of a cell c has a closed form,
+and the expected value of the statistic "survival-regression" follows from
 
     E[1_c] = E[P_c(η)],    E[x 1_c] = m_g E[P_c(η)] + Σβ·E[z P_c(η)]/s,    z = (η - E η)/s,    E[xxᵀ] = Σ + m_g m_gᵀ,
 
-by Gauss and Hermite's quadrature. With C, the covariance of one row's statistic,
+by Gauss-Hermite quadrature. With C, the covariance of one row's statistic,
 
     value ~ N(n μ(θ), n C(θ) + diag(noise))                                            (central limit theorem)
 
-C needs fourth moments. It is worked out from rows that are drawn from the model at the current θ, by the same random
-numbers in each iteration, projected as clients project theirs.
+C needs fourth moments. It is computed from rows simulated at the current θ, with the same random numbers in each
+iteration, and projected as clients project theirs.
 
 **Posterior.** `inference.laplace` finds the mode with C held fixed in each pass (quasi-likelihood: without noise its
-score is that of the multinomial counts); the posterior is taken for normal there, with the information of the sums and
-the prior. Priors are weak: of log hazards per interval about those of half the rows having an event, with a standard
-deviation of 3; of β and α 2.5 by default; of m 1. Those of ln of the diagonal of Σ's Cholesky factor and of its other
-entries are ½, for standardised features. A test compares the posterior with that of NUTS.
+score is that of the multinomial counts). The posterior is approximated by a normal law there, with the information of
+the sums and the prior. Priors are weak and normal. Log hazards per interval are centred where half of the rows have an
+event, with a standard deviation of 3. β and α have 2.5 by default, and m has 1. The entries of Σ's Cholesky factor, its
+diagonal on a log scale, have ½, for standardised features. A test compares the posterior with that of NUTS.
 
 **Codes.** β is learned from Σ_i x_i v(c_i) with v(c) = (had an event) - (cumulative hazard when it left), the
-martingale residual at a public guess. That is the score of β at 0, so one number for each feature does nearly what
-those of all cells would. It is released beside Σ_i x_i, so that m is known. The sizes of the codes beside each other
-are the best of those measured at n = 2,000, |β| = 0.5 and σ/Δ = 4; for 1 to 3 groups, 1 to 12 intervals and 1 to 20
-features, the variance of β and α is within a tenth of the best of 100 choices.
+martingale residual at a public guess. That is the score of β at 0, so one number for each feature informs nearly as
+much as those of all cells. It is released beside Σ_i x_i, so that m is known. The relative sizes of the codes are the
+best of those measured at n = 2,000, |β| = 0.5 and σ/Δ = 4. For 1 to 3 groups, 1 to 12 intervals and 1 to 20 features,
+the variance of β and α is within a tenth of the best of 100 choices.
 
-**What it leaves out.** Features that are not normal within groups. At β = 0.5 a binary or log-normal one is
-off by up to 0.02 (`scripts/check_survival.py`). That is little beside the noise, but at N = 50,000 and ε = 4 the 95 %
-interval of a log-normal feature held in 45 %, of an even binary one in 88 %, of a rare one in 98 % (60 simulations).
+**Limits.** Features that are not normal within groups bias β. At β = 0.5 the bias of a binary or log-normal feature is
+up to 0.02 (`scripts/check_survival.py`). That is small compared with the noise, but at N = 50,000 and ε = 4 the 95 %
+interval covered a log-normal feature's β in 45 %, an even binary one's in 88 %, a rare one's in 98 % (60 simulations).
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from inference.models.survival import codes as guess
 Array = NDArray[Any]
 NODES = 20
 LOG_HAZARD_SD, EFFECT_SD, MEAN_SD, FACTOR_SD = 3.0, 2.5, 1.0, 0.5
-SIMULATED = 4096  # rows for C, whose entries are then within some 3 %
+SIMULATED = 4096  # rows for C; its entries are then accurate to about 3 %
 COMPLEX_STEP = 1e-20
-SPREAD_MIN = 1e-8  # added to s², so that s can be divided by
+SPREAD_MIN = 1e-8  # added to s², so that s is never 0
 
 
 class Parameters(NamedTuple):
-    """θ in parts; leading axes are free.
+    """The parts of θ; leading axes are free.
 
     Attributes:
         log_hazard: ln λ_k times the interval's length, ``(..., K)``. log_censoring: of each group, ``(..., G, K)``.
@@ -77,7 +77,7 @@ class Parameters(NamedTuple):
 
 
 def cell_probabilities(log_hazard: Array, log_censoring: Array) -> Array:
-    """Those of an event in each interval, of censoring, and of neither: ``(..., 2K + 1)`` of ``(..., K)`` each."""
+    """Return the probabilities of an event and of censoring in each interval, and of neither: ``(..., 2K + 1)``."""
     hazard, censoring = np.exp(log_hazard), np.exp(log_censoring)
     leave = hazard + censoring
     left = np.exp(-np.concatenate([np.zeros((*leave.shape[:-1], 1)), np.cumsum(leave, axis=-1)], axis=-1))
@@ -98,7 +98,7 @@ class Model:
 
     @cached_property
     def places(self) -> dict[str, slice]:
-        """Where each block of parameters stands in θ."""
+        """The slice of θ that each block of parameters occupies."""
         k, g, d = self.shape
         sizes = {"log_hazard": k, "log_censoring": g * k, "shares": g - 1, "group_effect": g - 1, "effect": d,
                  "mean": g * d, "diagonal": d, "below": d * (d - 1) // 2}  # fmt: skip
@@ -106,7 +106,7 @@ class Model:
         return {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(sizes)}
 
     def prior(self, effect_sd: float = EFFECT_SD) -> tuple[Array, Array]:
-        """Mean and precision of each number's normal prior, shapes ``(p,)``. Args: effect_sd: of β and α."""
+        """Return mean and precision of each parameter's normal prior, shapes ``(p,)``. Args: effect_sd: of β and α."""
         size = self.places["below"].stop
         mean, sd = np.zeros(size), np.full(size, effect_sd)
         for name, left in {"log_hazard": guess.SURVIVORS, "log_censoring": 1 - guess.CENSORED}.items():
@@ -117,7 +117,7 @@ class Model:
         return mean, 1 / sd**2
 
     def parts(self, theta: Array) -> Parameters:
-        """θ of shape ``(..., p)`` in its parts."""
+        """Split θ of shape ``(..., p)`` into its parts."""
         lead, (k, g, d), at = theta.shape[:-1], self.shape, self.places
         zero = np.zeros((*lead, 1))
         weights = np.exp(np.concatenate([zero, theta[..., at["shares"]]], axis=-1))
@@ -135,7 +135,7 @@ class Model:
         )
 
     def mean(self, theta: Array) -> Array:
-        """μ(θ), the mean of one row's statistic, shape ``(..., D)`` of θ ``(..., p)``, real or complex."""
+        """Return μ(θ), the mean of one row's statistic, shape ``(..., D)``, for real or complex θ ``(..., p)``."""
         known, statistic, lead, d = self.parts(theta), self.statistic, theta.shape[:-1], self.shape[2]
         slope = np.einsum("...ij,...kj,...k->...i", known.factor, known.factor, known.effect)  # Σβ
         spread = np.sqrt((slope * known.effect).sum(axis=-1) + SPREAD_MIN)[..., None, None]
@@ -146,22 +146,22 @@ class Model:
             known.log_hazard[..., None, None, :] + eta, known.log_censoring[..., None, :] + 0 * eta
         )
         weight = weight / weight.sum()
-        found = np.einsum("...gqc,q->...gc", cells, weight) * known.shares[..., None]
+        of_cells = np.einsum("...gqc,q->...gc", cells, weight) * known.shares[..., None]
         tilt = np.einsum("...gqc,q->...gc", cells, weight * z) * known.shares[..., None] / spread
-        first = found[..., None] * known.mean[..., None, :] + tilt[..., None] * slope[..., None, None, :]
+        first = of_cells[..., None] * known.mean[..., None, :] + tilt[..., None] * slope[..., None, None, :]
         sums = np.einsum("ca,...cd->...ad", statistic.factors, first.reshape(*lead, -1, d))
         square = known.factor @ np.swapaxes(known.factor, -1, -2)
         square = square + np.einsum("...g,...gi,...gj->...ij", known.shares, known.mean, known.mean)
-        of_cells, squares = found.reshape(*lead, -1) @ statistic.words, square[(..., *np.triu_indices(d))]
-        return np.concatenate([of_cells, sums.reshape(*lead, -1), statistic.square_weight * squares], axis=-1)
+        coded, squares = of_cells.reshape(*lead, -1) @ statistic.words, square[(..., *np.triu_indices(d))]
+        return np.concatenate([coded, sums.reshape(*lead, -1), statistic.square_weight * squares], axis=-1)
 
     def jacobian(self, theta: Array) -> Array:
-        """∂μ/∂θ, shape ``(D, p)``, exact to rounding."""
+        """Return ∂μ/∂θ, shape ``(D, p)``, exact to rounding (complex step)."""
         moved = theta + 1j * COMPLEX_STEP * np.eye(theta.size)
         return np.asarray(self.mean(moved).imag.T / COMPLEX_STEP)
 
     def covariance(self, theta: Array) -> Array:
-        """C(θ), of one row's statistic, from simulated rows, shape ``(D, D)``."""
+        """Return C(θ), the covariance of one row's statistic, from simulated rows, shape ``(D, D)``."""
         known, statistic, rng, (_, groups, d) = self.parts(theta), self.statistic, np.random.default_rng(0), self.shape
         group = np.minimum((rng.random(SIMULATED)[:, None] > np.cumsum(known.shares)).sum(axis=1), groups - 1)
         x = known.mean[group] + rng.standard_normal((SIMULATED, d)) @ known.factor.T
@@ -177,10 +177,10 @@ class Model:
         return np.asarray(np.cov(rows.T))
 
     def posterior(self, sums: NoisySums, effect_sd: float = EFFECT_SD) -> laplace.Mode:
-        """The posterior of θ given a noisy sum of the statistic.
+        """Return the posterior of θ given a noisy sum of the statistic.
 
         Raises:
-            DataError: the sum does not fit the statistic, or ``effect_sd`` is not above 0.
+            DataError: the sum does not match the statistic, or ``effect_sd`` is not above 0.
         """
         if not 0 < effect_sd < np.inf:
             raise DataError(f"prior_sd is {effect_sd:g}; expected a number above 0")
@@ -198,15 +198,15 @@ class Model:
 
 # --- codes ------------------------------------------------------------------------------------------------------------
 
-FACTOR, CONSTANT, SQUARE = 32, 16, 8  # the largest v, what Σx is multiplied by, and the weight of squares
+FACTOR, CONSTANT, SQUARE = 32, 16, 8  # the largest v, and the weights of Σx and of squares
 
 
 def statistic_of(
     columns: tuple[str, ...], times: tuple[float, ...], groups: int, centre: Array, scale: Array
 ) -> SurvivalRegression:
-    """The statistic of features with these centres and scales."""
+    """Return the statistic for features with these centres and scales."""
     features, intervals = len(centre), len(times)
-    radius = float(np.sqrt(features) + 2.3)  # 1 in 1,000 normal rows lie outside
+    radius = float(np.sqrt(features) + 2.3)  # 1 in 1,000 normal rows lies outside
     hazard = -np.log(guess.SURVIVORS) / intervals * (np.arange(intervals) + 0.5)
     residual = np.r_[1 - hazard, -hazard, np.log(guess.SURVIVORS)]
     residual = residual - guess.guessed_shares(intervals) @ residual

@@ -21,11 +21,13 @@ from inference.rounds import Job
 class GridSettings(JobSettings):
     """Settings of both jobs; the target is the duration."""
 
-    event: str = setting("event", "The column that is 1 where the duration ended in an event, and 0 if censored.")
-    group: str | None = setting(None, "A column of groups 0, 1, ..., to be compared; by default all rows are one.")
-    intervals: int = setting(12, "Intervals of one length, up to the duration's upper bound.", require_count)
+    event: str = setting("event", "The column that is 1 if the duration ended in an event, and 0 if censored.")
+    group: str | None = setting(None, "A column of groups 0, 1, ... to compare; by default all rows are one group.")
+    intervals: int = setting(
+        12, "Number of intervals of equal length, up to the duration's upper bound.", require_count
+    )
     times: tuple[float, ...] | None = setting(None, "Ends of the intervals instead, such as 3,6,12,24.")
-    rows_max: int = setting(rounds.ROWS_MAX, "Rows of a data node that count, those first.", require_count)
+    rows_max: int = setting(rounds.ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Settings(GridSettings):
     """Settings of `survival`."""
 
     prior_rows: float = setting(
-        PRIOR_ROWS, "How many rows the prior of the shares of events is worth.", require_positive
+        PRIOR_ROWS, "Number of rows that the prior of the shares of events is worth.", require_positive
     )
 
 
@@ -41,7 +43,9 @@ class Settings(GridSettings):
 class RegressionSettings(GridSettings):
     """Settings of `survival-regression`; columns that are neither event nor group are features."""
 
-    intervals: int = setting(4, "Intervals of constant hazard, up to the duration's upper bound.", require_count)
+    intervals: int = setting(
+        4, "Number of intervals of constant hazard, up to the duration's upper bound.", require_count
+    )
     prior_sd: float = setting(
         EFFECT_SD, "Standard deviation of each standardised log hazard ratio's prior.", require_positive
     )
@@ -51,7 +55,7 @@ class RegressionSettings(GridSettings):
 
 
 def read(schema: Schema, settings: GridSettings) -> Columns:
-    """The columns and the grid. Raises `DataError`."""
+    """Return the columns and the grid. Raises `DataError` as `Columns.of`."""
     return Columns.of(schema, settings.event, settings.group, settings.times, settings.intervals)
 
 
@@ -82,7 +86,7 @@ class SurvivalCurves(RefitJob):
         return f"survival over {columns.duration}{by}, in {len(columns.times)} intervals up to {columns.times[-1]:g}"
 
     def reference(self, train: Problem, settings: Settings) -> SurvivalFit:
-        """The same curves from the exact counts."""
+        """Return the same curves from the exact counts."""
         return rounds.exact_curves(train, read(train.schema, settings), stream(0, "reference"))
 
 
@@ -113,7 +117,7 @@ class SurvivalRegression(RefitJob):
         return f"hazards of {columns.duration} on {on}, constant in {len(columns.times)} intervals up to {end:g}"
 
     def reference(self, train: Problem, settings: RegressionSettings) -> HazardsFit:
-        """The same model from the exact sums."""
+        """Fit the same model to the exact sums."""
         return rounds.exact_hazards(train, read(train.schema, settings), settings.prior_sd)
 
 

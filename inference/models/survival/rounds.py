@@ -31,27 +31,27 @@ from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
-INTERVALS_MAX = 100  # whose codes take about a second; the time grows with their cube
-ROWS_MAX = 100_000  # of a data node, unless asked for more
+INTERVALS_MAX = 100  # their codes take about a second; the time grows with the cube
+ROWS_MAX = 100_000  # default for a data node
 STD_SHARE = 0.1
 ASSUMED = (
     "taken for normal within groups; intervals of binary, skewed or heavy-tailed ones hold less often, the more rows "
     "and budget there are"
 )
 LOG_HAZARD = "log hazard ratio"
-BITS = 24  # of the grid of exact sums, as of a round's
+BITS = 24  # fractional bits of exact sums, as in a round
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns a survival job reads, and its grid.
+    """The columns that a survival job reads, and its grid.
 
     Attributes:
-        duration, event: the columns. times: t_1 < ... < t_K, in units of the duration.
-        group: a column of 0, 1, ..., G - 1, or None. groups: G. features: in a regression.
+        duration, event: column names. times: t_1 < ... < t_K, in units of the duration.
+        group: name of a column of 0, 1, ..., G - 1, or None. groups: G. features: of a regression.
 
     Raises:
-        DataError: no times, or more than `INTERVALS_MAX`.
+        DataError: there are no times, or more than `INTERVALS_MAX`.
     """
 
     duration: str
@@ -79,13 +79,13 @@ class Columns:
     def of(
         cls, schema: Schema, event: str, group: str | None, times: tuple[float, ...] | None, intervals: int
     ) -> Columns:
-        """The columns that a schema has: its target is the duration.
+        """Return the columns of a schema; its target is the duration.
 
         Args:
-            times: the grid; by default as many intervals of one length, up to the duration's upper bound.
+            times: the grid. None: ``intervals`` intervals of equal length, up to the duration's upper bound.
 
         Raises:
-            DataError: a column is not there, groups are not numbered from 0, or there is no grid.
+            DataError: a column is missing or used twice, groups are not numbered from 0, or there is no grid.
         """
         for kind, name in (("event", event), ("group", group)):
             if name is not None and name not in schema.features:
@@ -110,7 +110,7 @@ class Columns:
 def _request(
     statistic: Survival | SurvivalRegression, share: float, kind: type[RoundRequest], rows_max: int
 ) -> RoundRequest:
-    """The round. A client's first row counts in a secure sum; of a data node all rows count, up to `rows_max`."""
+    """Return the request. In a secure sum each client's first row counts, at a data node up to `rows_max` rows."""
     given = {name: getattr(statistic, name) for name in statistic.__struct_fields__}
     rows = rows_max if issubclass(kind, NodeReleaseRequest) else 1
     return kind(statistic.name, json.loads(json.dumps(given)), budget_share=share, rows_max=rows)
@@ -123,12 +123,12 @@ def _request(
 class SurvivalFit(LocalPosterior):
     """Posterior survival curves of one or more groups.
 
-    Draws are independent: of ``survival``, S(t_k), shape ``(chain, draw, G, K)``, and of ``restricted_mean``, the mean
-    duration up to t_K, which is the area under each curve, shape ``(chain, draw, G)``.
+    Draws are independent: ``survival`` is S(t_k), shape ``(chain, draw, G, K)``; ``restricted_mean`` is the mean
+    duration up to t_K, the area under each curve, shape ``(chain, draw, G)``.
 
     Attributes:
-        columns: what was read. counts: of the cells, as released.
-        private: False where no epsilon may be claimed.
+        columns: that the job read. counts: of the cells, as released.
+        private: False if no epsilon may be claimed.
     """
 
     columns: Columns
@@ -142,31 +142,31 @@ class SurvivalFit(LocalPosterior):
         return self.mean["survival"]
 
     def band(self, level: float = 0.95) -> Array:
-        """Ends of central credible intervals, shape ``(2, G, K)``: pointwise, so that each holds by itself at `level`.
+        """Return the ends of pointwise central credible intervals, shape ``(2, G, K)``.
 
-        That all of a curve is within its band is less probable than `level`.
+        Each interval by itself has the probability `level`; a whole curve lies within its band less often.
         """
         return np.moveaxis(self.intervals(level)["survival"], -1, 0)
 
     @cached_property
     def log_rank(self) -> LogRank | None:
-        """The test that all groups have one hazard; None of one group."""
+        """The test that all groups have the same hazard; None for one group."""
         return curve.log_rank(self.counts)
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """S(t_k) of each group, and mean durations."""
+        """Return S(t_k) of each group, and mean durations."""
         columns, axis = self.columns, Standard(unit="probability", scale=1.0, centre=0.0)
         unit = "" if schema is None else schema.units.get(columns.duration, "")
         points = product(columns.group_labels, columns.times)
-        found = [
+        curves = [
             Estimate(f"S({time:g}), {label}", "", figure, axis=axis, place=Place(series=label, x=time))
             for (label, time), figure in zip(points, self.figures("survival"), strict=True)
         ]
         means = zip(columns.group_labels, self.figures("restricted_mean"), strict=True)
-        return found + [Estimate(f"mean to {columns.times[-1]:g}, {label}", unit, figure) for label, figure in means]
+        return curves + [Estimate(f"mean to {columns.times[-1]:g}, {label}", unit, figure) for label, figure in means]
 
     def more(self) -> Summary:
-        """The log-rank test."""
+        """Return the log-rank test and remarks."""
         remarks = {"bands": "each interval holds by itself (pointwise), not all of a curve at once"}
         if (test := self.log_rank) is None:
             return {"log_rank": None, "remarks": remarks}
@@ -181,22 +181,22 @@ class SurvivalFit(LocalPosterior):
 
     @property
     def warnings(self) -> list[str]:
-        found = []
+        warnings = []
         if self.counts.rows_missing:
-            found.append(
+            warnings.append(
                 f"fewer rows were counted than contributed, by {-self.counts.surplus:.1f} standard deviations of the "
                 "noise; rows with a missing value count as zero, and the curves take them for rows like all"
             )
-        weak = float(np.ptp(self.band(), axis=0).max())
-        if weak > 0.5:
-            found.append(
-                f"a band is {weak:.2f} wide: little was learned there; give fewer intervals or a larger epsilon"
+        widest = float(np.ptp(self.band(), axis=0).max())
+        if widest > 0.5:
+            warnings.append(
+                f"a band is {widest:.2f} wide: little was learned there; give fewer intervals or a larger epsilon"
             )
-        return found
+        return warnings
 
 
 def curves_statistic(columns: Columns) -> Survival:
-    """The statistic of the job `survival`."""
+    """Return the statistic of the job `survival`."""
     names, times = columns.names[: 2 + (columns.groups > 1)], columns.times
     return Survival(columns=names, times=times, groups=columns.groups, codes=codes(len(times)))
 
@@ -210,12 +210,12 @@ def curves_job(
     rows_max: int = ROWS_MAX,
     prior_rows: float = PRIOR_ROWS,
 ) -> Job[SurvivalFit]:
-    """The job: one round with the whole budget, then the posterior.
+    """Run one round with the whole budget and return the posterior.
 
     Args:
-        rng: for the posterior's draws; nothing private depends on it. private: False where bounds were read from the
-            data. kind: `SecureSumRequest`, or `NodeReleaseRequest` of data nodes with up to `rows_max` rows each.
-        prior_rows: as of `curves_from`.
+        rng: for the posterior's draws; the privacy noise does not use it. private: False if bounds were read from the
+            data. kind: `SecureSumRequest`, or `NodeReleaseRequest` for data nodes with up to `rows_max` rows each.
+        prior_rows: as for `curves_from`.
     """
     aggregate: NoisyAggregate = yield _request(curves_statistic(columns), 1.0, kind, rows_max)
     return curves_from(aggregate, columns, int(rng.integers(2**63)), private=private, prior_rows=prior_rows)
@@ -224,10 +224,10 @@ def curves_job(
 def curves_from(
     aggregate: NoisyAggregate, columns: Columns, seed: int, *, private: bool = True, prior_rows: float = PRIOR_ROWS
 ) -> SurvivalFit:
-    """The posterior of what a round released.
+    """Return the posterior given a round's release.
 
     Args:
-        seed: of the posterior's draws. prior_rows: how many rows the Dirichlet prior of the cells is worth.
+        seed: of the posterior's draws. prior_rows: number of rows that the Dirichlet prior of the cells is worth.
     """
     sums = NoisySums.of(aggregate)
     return _curves(
@@ -243,7 +243,7 @@ def curves_from(
 def exact_curves(
     rows: Problem, columns: Columns, rng: np.random.Generator, prior_rows: float = PRIOR_ROWS
 ) -> SurvivalFit:
-    """The posterior of rows at hand, without noise."""
+    """Return the posterior given raw rows, without noise."""
     statistic = curves_statistic(columns)
     counts = curve.exact_counts(statistic, rows.values(*statistic.columns), prior_rows)
     return _curves(columns, counts, int(rng.integers(2**63)), private=False)
@@ -255,10 +255,10 @@ def _curves(columns: Columns, counts: Counts, seed: int, **more: Any) -> Surviva
         before = np.concatenate([np.ones((*survival.shape[:-1], 1)), survival[..., :-1]], axis=-1)
         return {"survival": survival, "restricted_mean": np.asarray(((before + survival) / 2) @ lengths)}
 
-    every = curve.curves(counts, CHAINS * DRAWS, np.random.default_rng(seed))
+    curves = curve.curves(counts, CHAINS * DRAWS, np.random.default_rng(seed))
     return SurvivalFit(
         model="survival",
-        draws=drawn(every.reshape(CHAINS, DRAWS, *every.shape[1:])),
+        draws=drawn(curves.reshape(CHAINS, DRAWS, *curves.shape[1:])),
         prior=drawn(curve.prior_curves(counts, DRAWS, np.random.default_rng(0))),
         axes={"survival": ("group", "time"), "restricted_mean": ("group",)},
         coords={"group": columns.group_labels, "time": columns.times},
@@ -273,17 +273,17 @@ def _curves(columns: Columns, counts: Counts, seed: int, **more: Any) -> Surviva
 
 @dataclass(frozen=True, eq=False)
 class HazardsFit(Posterior):
-    """Posterior of proportional hazards, constant within intervals.
+    """The posterior of proportional hazards, constant within intervals.
 
     Attributes:
-        columns: what was read. centre, scale: of each feature, as the first round said, shape ``(d,)``.
-        model, fitted: the parameters and their posterior, in standardised units.
-        private: False where no epsilon may be claimed. prior_sd: of each standardised feature's log hazard ratio, and
-            of each group's.
-        about_columns: warnings of centres, scales and features.
-        attrs: what `InferenceData` carries of the rounds.
-        coefficients, coefficient_sd: posterior mean and standard deviation of the log hazard ratio of one more unit of
-            each feature, shape ``(d,)``. group_effects: both of each further group's to group 0.
+        columns: that the job read. centre, scale: of each feature, from the first round, shape ``(d,)``.
+        model, fitted: the model and the posterior of its parameters, in standardised units.
+        private: False if no epsilon may be claimed. prior_sd: of the log hazard ratio of each standardised feature and
+            of each group.
+        about_columns: warnings about centres, scales and features.
+        attrs: of the rounds, for `InferenceData`.
+        coefficients, coefficient_sd: posterior mean and standard deviation of the log hazard ratio per unit of each
+            feature, shape ``(d,)``. group_effects: mean and sd of each further group's ratio to group 0.
     """
 
     columns: Columns
@@ -308,19 +308,19 @@ class HazardsFit(Posterior):
         object.__setattr__(self, "group_effects", (mean[of_group], sd[of_group]))
 
     def log_hazard_ratio(self, features: Array, groups: Array | None = None) -> Array:
-        """Rows ``(k, d)`` compared with a row of group 0 whose features are at `centre`: shape ``(k,)``."""
+        """Return the ratio, ``(k,)``, of rows ``(k, d)`` to a row of group 0 with features at `centre`."""
         effect = np.r_[0.0, self.group_effects[0]]
         own = 0.0 if groups is None else effect[np.clip(np.rint(groups), 0, len(effect) - 1).astype(int)]
         return np.asarray((features - self.centre) @ self.coefficients + own)
 
     def survival(self, features: Array, groups: Array | None = None) -> Array:
-        """S(t_k) of rows, at the posterior mean, shape ``(k, K)``."""
+        """Return S(t_k) of rows, at the posterior mean, shape ``(k, K)``."""
         log_hazard = self.fitted.theta[self.model.places["log_hazard"]]
         hazard = np.exp(log_hazard + self.log_hazard_ratio(features, groups)[:, None])
         return np.asarray(np.exp(-np.cumsum(hazard, axis=1)))
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Log hazard ratios of groups, then features, in own units."""
+        """Return the log hazard ratios of groups, then of features, in own units."""
         names, units = [*self.columns.group_labels[1:], *self.columns.features], {} if schema is None else schema.units
         (of_groups, their_sd), scale = self.group_effects, np.r_[np.ones(self.columns.groups - 1), self.scale]
         mean, sd = np.r_[of_groups, self.coefficients], np.r_[their_sd, self.coefficient_sd]
@@ -339,7 +339,7 @@ class HazardsFit(Posterior):
         return {"remarks": {"features": ASSUMED}}
 
     def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
-        """Harrell's concordance."""
+        """Score by Harrell's concordance."""
         own, other = concordance(self, test), None if reference is None else concordance(reference, test)
         return {"rows": len(test.y), "scores": [score("concordance", own, other, 0.5, higher_is_better=True)]}
 
@@ -349,7 +349,7 @@ class HazardsFit(Posterior):
         return [*self.about_columns, *([] if self.fitted.reached else [far])]
 
     def inference_data(self, rng: np.random.Generator) -> InferenceData:
-        """Draws of the normal posterior as ArviZ's type. Raises `DataError` where ArviZ is missing."""
+        """Return draws of the posterior as ArviZ's `InferenceData`. Raises `DataError` if ArviZ is missing."""
         drawn, at = rng.multivariate_normal(self.fitted.theta, self.fitted.cov, (CHAINS, DRAWS)), self.model.places
         posterior = {"log_hazard_ratio": drawn[..., at["effect"]] / self.scale}
         dims, coords = {"log_hazard_ratio": ["feature"]}, {"feature": self.columns.features}
@@ -361,12 +361,12 @@ class HazardsFit(Posterior):
 
 
 def concordance(fit: HazardsFit, rows: Problem) -> float:
-    """The share of pairs of known order in which the row with the sooner event has the higher risk."""
+    """Return the share of pairs of known order in which the row with the earlier event has the higher risk."""
     columns, duration, had = fit.columns, rows.values(fit.columns.duration), rows.values(fit.columns.event) > 0.5
     groups = rows.values(columns.group) if columns.group else None
     risk = fit.log_hazard_ratio(np.column_stack([rows.values(name) for name in columns.features]), groups)
     pairs, higher = 0, 0.0
-    for i in np.flatnonzero(had):  # row by row: a table of all pairs would fill the memory
+    for i in np.flatnonzero(had):  # row by row: a table of all pairs would need too much memory
         later = risk[(duration > duration[i]) | ((duration == duration[i]) & ~had)]
         pairs += later.size
         higher += float(np.sum(later < risk[i]) + 0.5 * np.sum(later == risk[i]))
@@ -382,10 +382,10 @@ def hazards_job(
     std_share: float = STD_SHARE,
     prior_sd: float = EFFECT_SD,
 ) -> Job[HazardsFit]:
-    """The job: a round for centres and scales of the features, then one for the regression.
+    """Run a round for centres and scales of the features, then one for the regression.
 
     Args:
-        std_share: the first round's share of the budget. prior_sd: as of `HazardsFit`. The others as of
+        std_share: the first round's share of the budget. prior_sd: as for `HazardsFit`. kind, rows_max: as for
             `curves_job`.
     """
     phases: NoisyAggregate = yield located_by(schema, std_share, columns.features, kind, rows_max)
@@ -403,7 +403,7 @@ def hazards_from(
     private: bool = True,
     prior_sd: float = EFFECT_SD,
 ) -> HazardsFit:
-    """The posterior of what the two rounds released.
+    """Return the posterior given the releases of both rounds.
 
     Raises:
         DataError: the aggregate is of another statistic, or of other columns, groups or times.
@@ -437,7 +437,7 @@ def hazards_from(
 
 
 def exact_hazards(rows: Problem, columns: Columns, prior_sd: float = EFFECT_SD) -> HazardsFit:
-    """The posterior given the exact sums of rows at hand."""
+    """Return the posterior given the exact sums of raw rows."""
     table = rows.values(*columns.names)
     moments = standardisation(table[:, -len(columns.features) :])
     model = Model(statistic_of(columns.names, columns.times, columns.groups, *moments))
