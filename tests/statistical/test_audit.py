@@ -354,6 +354,7 @@ def test_the_command_lets_real_actors_hold_rounds_in_which_clients_drop(real_rou
     assert "real actors hold the rounds" in shown
 
 
+@pytest.mark.long
 def test_a_data_nodes_real_releases_have_the_law_that_is_audited(run: Run) -> None:
     """100 releases in each world; less than once in 10,000 times a right one is accused."""
     code, found, _ = run("--node-release", "--protocol", "--columns", "2", "--runs", "100", "--seed", "8")

@@ -160,7 +160,8 @@ def plant_in_fixed_s(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fixed_s, "_update_theta", update)
 
 
-@pytest.mark.parametrize("sampler", [pytest.param(one, marks=marks(one)) for one in ERRORS])
+@pytest.mark.long
+@pytest.mark.parametrize("sampler", ERRORS)
 def test_a_step_leaves_the_joint_distribution_as_it_is(judge: Judge, sampler: str) -> None:
     found = judge(sampler, 0)
     assert found.alarm > FALSE_ALARM, found.worst

@@ -180,6 +180,7 @@ def test_parameters_are_drawn_from_their_conditionals() -> None:
 PROBLEMS, N, SD = 20, 100_000, 30.0
 
 
+@pytest.mark.long
 def test_calibration_at_large_n() -> None:
     """At n = 1e5 its models agree: 20 data sets with their noise, whose standardised errors are those of a posterior.
     Each sum of 20 squares lies in a central interval of probability 0.99999, so with 6 the false alarm rate is 6e-5.

@@ -253,6 +253,7 @@ def test_local_rounds_of_centred_rows_are_seen_in_their_own_units() -> None:
     assert_allclose(found.variance_z / found.variance_S, 5**2 / 2**2)
 
 
+@pytest.mark.long
 def test_many_problems_in_parts_have_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last part is filled up, and what fills it is left out."""
     import jax

@@ -72,6 +72,7 @@ def test_with_hardly_any_noise_a_rates_posterior_is_the_conjugate_one() -> None:
     assert found.sampling.divergences.sum() == 0
 
 
+@pytest.mark.long
 def test_with_noise_a_posterior_is_wider_and_still_within_the_prior() -> None:
     """At epsilon 10 the noise has twice the data's variance, which for 150 values is no matter for the prior yet."""
     found = rate(10.0)
@@ -199,6 +200,7 @@ def test_without_noise_a_regression_is_least_squares() -> None:
     assert found.warnings[1:] == []  # but perhaps few effective draws
 
 
+@pytest.mark.long
 def test_noise_aware_intervals_cover_where_noise_naive_ones_are_far_too_narrow() -> None:
     """xy is 1.5 standard deviations of its noise off: a chance that a model of the noise reckons with."""
     aware, naive = line((0.0, 1.5, 0.0), 20.0), line((0.0, 1.5, 0.0), 20.0, noise_aware=False)

@@ -151,6 +151,7 @@ each = jax.jit(jax.vmap(jax.value_and_grad(_each, (0, 1)), (0, 0, None, None)))
 total = jax.jit(jax.vmap(jax.value_and_grad(rectified.gaussian_laplace_sum, (1, 2)), (None, 0, 0)))
 
 
+@pytest.mark.long
 def test_a_sum_is_that_of_all_reports() -> None:
     """For four chains in step, one of which is too narrow for the nodes."""
     z = reports()

@@ -196,8 +196,13 @@ def covariance(at: Point) -> np.ndarray:
 PARAMETERS = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
 
 
-@pytest.mark.parametrize("logistic", [False, True])
-@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(
+    ("logistic", "intercept"),
+    [
+        (False, True),
+        *(pytest.param(*one, marks=pytest.mark.long) for one in [(False, False), (True, False), (True, True)]),
+    ],
+)
 def test_a_model_of_sums_is_its_prior_and_their_law(
     logistic: bool, intercept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

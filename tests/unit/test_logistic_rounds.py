@@ -111,11 +111,11 @@ def features(law: str, rng: np.random.Generator, n: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("law", "low", "high", "n", "epsilon"),
     [
-        ("binary", 0, 1, 20_000, 4.0),
-        ("rare", 0, 1, 20_000, 4.0),
-        ("t4", -30, 30, 20_000, 1.0),
+        pytest.param("binary", 0, 1, 20_000, 4.0, marks=pytest.mark.long),
+        pytest.param("rare", 0, 1, 20_000, 4.0, marks=pytest.mark.long),
+        pytest.param("t4", -30, 30, 20_000, 1.0, marks=pytest.mark.long),
         ("exponential", 0, 20, 20_000, 1.0),
-        ("steep", 0, 200, 20_000, 4.0),
+        pytest.param("steep", 0, 200, 20_000, 4.0, marks=pytest.mark.long),
     ],
 )
 def test_intervals_cover_whatever_the_law_of_the_features_is(
@@ -133,7 +133,14 @@ def test_intervals_cover_whatever_the_law_of_the_features_is(
     assert covered.min() >= 7
 
 
-@pytest.mark.parametrize("truth", [[0.0, 2.4, -1.8, 0.0], [0.0, 4.0, -3.0, 0.0], [-4.1, 0.6, -0.4, 0.0]])
+@pytest.mark.parametrize(
+    "truth",
+    [
+        pytest.param([0.0, 2.4, -1.8, 0.0], marks=pytest.mark.long),
+        [0.0, 4.0, -3.0, 0.0],
+        pytest.param([-4.1, 0.6, -0.4, 0.0], marks=pytest.mark.long),
+    ],
+)
 def test_intervals_cover_strong_effects_and_a_rare_class(truth: list[float]) -> None:
     """8 fits, 4 intervals of 90 % each: fewer than 22 of 32 cover by chance with 2e-4, or 3 of 8 of one with 1e-4."""
     covered = np.zeros(4)
@@ -148,7 +155,9 @@ def test_intervals_cover_strong_effects_and_a_rare_class(truth: list[float]) -> 
     assert covered.min() >= 3
 
 
-@pytest.mark.parametrize("method", ["scores", "one-sum", "variational"])
+@pytest.mark.parametrize(
+    "method", ["scores", *(pytest.param(one, marks=pytest.mark.long) for one in ("one-sum", "variational"))]
+)
 def test_bounds_ten_times_too_wide_cost_nothing(method: str) -> None:
     """Root mean square errors of 4 fits; their ratio is above 2.7 by chance with 1e-3 (an F variable of 12 degrees)."""
     errors = [

@@ -51,7 +51,7 @@ JOBS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("logistic", "class", {"method": "one-sum"}, {"prior_sd": 0.1}),
     ("logistic", "class", {"method": "scores"}, {"prior_sd": 0.1}),
     ("logistic", "class", {"method": "variational", "epochs": 8}, {"prior_sd": 0.1}),
-    ("poisson-regression", "count", {}, {"prior_sd": 0.05}),
+    pytest.param("poisson-regression", "count", {}, {"prior_sd": 0.05}, marks=pytest.mark.long),
     ("robust-regression", "number", {}, {"prior_sd": 0.05}),
     ("mixture", "number", {"components": 2, "epochs": 4}, {"prior_beta": 200.0, "prior_alpha": 300.0}),
     ("gaussian", "number", {}, {"prior_kappa": 500.0}),
@@ -109,7 +109,7 @@ CURVE = {"times": (6, 12, 24), "duration": "months", "random_state": 1}
 ESTIMATORS: list[tuple[Any, str, dict[str, Any], dict[str, Any]]] = [
     (PrivateLinearRegression, "number", {"projection": False}, {"prior_precision": 50.0}),
     (PrivateLogisticRegression, "class", {"method": "one-sum"}, {"prior_sd": 0.1}),
-    (PrivatePoissonRegression, "count", {}, {"prior_sd": 0.05}),
+    pytest.param(PrivatePoissonRegression, "count", {}, {"prior_sd": 0.05}, marks=pytest.mark.long),
     (PrivateRobustRegression, "number", {}, {"prior_sd": 0.05}),
     (
         PrivateKaplanMeier,

@@ -195,6 +195,7 @@ def test_simulated_rows_of_the_statistic_have_these_moments(logistic: bool) -> N
         np.testing.assert_array_less(np.abs(sample.mean(axis=0) - expected), 5 * error + 1e-4)
 
 
+@pytest.mark.long
 def test_covariances_are_positive_definite_and_gradients_those_of_differences() -> None:
     """For Σ of any size, coefficients of 0 among them, along a direction each; errors relative to the gradient's."""
     rng = np.random.default_rng(2)

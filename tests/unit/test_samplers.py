@@ -100,6 +100,7 @@ def _compiled() -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 def test_the_ratio_of_a_wishart_proposal_is_that_of_the_joint_density() -> None:
     ratio = jax.jit(lambda state, B, observed: (p := normal_x.propose(state, B, observed)) and (
         p, normal_x.log_ratio(state, p, B, observed)))  # fmt: skip
@@ -119,6 +120,7 @@ def test_the_ratio_of_a_wishart_proposal_is_that_of_the_joint_density() -> None:
         np.testing.assert_allclose(proposed.L @ np.swapaxes(proposed.L, 1, 2), proposed.S, rtol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("published", [False, True])
 def test_the_walk_over_the_variance_accepts_by_the_joint_density(published: bool) -> None:
     step = jax.jit(lambda key, state, white, observed: normal_x.update_sigma_y2(
@@ -223,6 +225,7 @@ def watched() -> Watched:
     return Watched(kernel, observed, sample(kernel, observed, PRIOR, seed=4, **RUN))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", HARD)
 def test_a_hard_case_stays_finite_and_consistent(watched: Watched, case: str) -> None:
     r = list(HARD).index(case)

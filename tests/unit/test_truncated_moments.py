@@ -56,6 +56,7 @@ def _general(*at: Any) -> Any:
     return log_polynomial_gaussian(at[0], [1.0], at[1:4], *at[4:])[0]
 
 
+@pytest.mark.long
 def test_the_closed_form_is_that_of_a_constant() -> None:
     """Value and gradient, by quite different ways."""
     quadratics = [(0.3, 0.0, -0.5), (0.0, -40.0, 0.0), (-1.0, 2.0, -500.0), (0.0, 0.0, 0.2)]

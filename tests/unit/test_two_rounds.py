@@ -131,6 +131,7 @@ def test_a_spread_that_noise_hides_is_not_far_too_small_and_is_warned_of(
         assert bool(found.warnings) == hidden
 
 
+@pytest.mark.long
 def test_a_spread_that_noise_made_is_warned_of() -> None:
     """One value in ten, a fifth of the half-width away, φ's standard error 0.08: 300 releases.
 
