@@ -137,19 +137,21 @@ class _HostProxy:
     def __init__(self, call: Callable[..., Any], end: Callable[[], None]) -> None:
         self._ask, self._stop = call, end
         self._turn = threading.Lock()
+        self._has_ended = False
 
     async def call(self, method: str, *arguments: Any) -> Any:
         return await asyncio.to_thread(self._call, method, *arguments)
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        with self._turn:
-            return self._ask(method, *arguments)
+        with self._turn:  # a cancelled call may get its turn after the end
+            return None if self._has_ended else self._ask(method, *arguments)
 
     async def end(self) -> None:
         await asyncio.to_thread(self._end)
 
     def _end(self) -> None:
         is_free = self._turn.acquire(timeout=_SETTLING_S)
+        self._has_ended = True
         self._stop()
         if is_free:
             self._turn.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -31,7 +32,7 @@ from dca_proto.runtime.live import LiveTrainer
 from emulator.engine import WorkerDiedError
 from emulator.inexact import RoundedGaussian
 from emulator.swarm import usage
-from emulator.swarm.live import Watcher
+from emulator.swarm.live import Watcher, _HostProxy
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.summary import exact_counts
 from emulator.swarm.synthetic import run_rounds
@@ -188,6 +189,18 @@ def test_a_round_that_is_never_announced_is_told_in_one_line(
     monkeypatch.setattr(LiveTrainer, "hold", refuse)
     with pytest.raises(UsageError, match=r"^round 1 was never announced: no epoch key of Compute node compute-1$"):
         run_rounds(changed(broker=mosquitto_broker.url, processes=0))
+
+
+def test_a_call_that_starts_after_the_end_does_not_reach_the_host() -> None:
+    calls: list[str] = []
+
+    async def run() -> None:
+        host = _HostProxy(calls.append, lambda: calls.append("end"))
+        await host.end()
+        await host.call("state")
+
+    asyncio.run(run())
+    assert calls == ["end"]
 
 
 def test_a_killed_worker_is_named(mosquitto_broker: Broker) -> None:
