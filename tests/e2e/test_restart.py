@@ -77,6 +77,7 @@ ROWS = [np.array([[2.0 ** -(index + 1)]]) for index in range(CLIENTS)]
 HURRIED = Timing(resend_first_ms=200)  # the clock is real
 
 
+@pytest.mark.parametrize("any_broker", ["mosquitto", pytest.param("embedded", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize(("role", "point"), DEATHS)
 def test_a_killed_actor_goes_on_from_its_store(role: Channel, point: Point, any_broker: Broker, tmp_path: Path) -> None:
     name = re.sub("[^a-z0-9]+", "-", f"{any_broker.kind[0]} {role.value[:2]} {point}".lower())[:32]

@@ -108,6 +108,7 @@ def test_the_closed_form_refuses_what_is_no_normal_density() -> None:
         ("reach = _REACH + _REACH_OF_A_POWER * degree", "reach = 4"),
     ],
 )
+@pytest.mark.long
 def test_a_planted_error_is_seen(right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = planted(lemma, right, wrong)
     monkeypatch.setattr(lemma, "log_polynomial_gaussian", changed.log_polynomial_gaussian)

@@ -212,7 +212,7 @@ def test_weights_of_normal_features_are_found_from_their_moments(correlation: fl
     np.testing.assert_allclose(np.linalg.eigvalsh(found), np.linalg.eigvalsh(fourth), rtol=0.1)
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.2])
+@pytest.mark.parametrize("missing", [pytest.param(0.0, marks=pytest.mark.long), 0.2])
 def test_with_a_huge_budget_it_is_unbiased_and_its_spread_is_that_of_weighted_rows(missing: float) -> None:
     """Log-normal features, a fifth of the rows missing or none: 100 data sets of 400 rows. The spread of estimates is
     within 20 % (3.5 standard errors of 200) of what is claimed, and their mean 4 standard errors from the truth."""
