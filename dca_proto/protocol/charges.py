@@ -43,7 +43,7 @@ def check_reused(claim: ChargeReused, number: int, next_number: int) -> None:
         raise PeerError("ledger", found=f"charge {claim.charge}", expected=f"charge {number}, which was sent")
     if claim.highest < next_number and claim.highest - number >= WINDOW:
         late = f"a contribution {claim.highest - number} charges late"  # this ledger made all charges up to `highest`
-        raise PeerError("ledger", found=late, expected="a number that was used twice")
+        raise PeerError("ledger", found=late, expected="a number used twice")
 
 
 class SeenCharges:

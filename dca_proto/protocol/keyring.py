@@ -99,7 +99,7 @@ class SeenEpochs:
         self._noted_ms = self._noted_until_ms = 0
 
     def check(self, keys: tuple[EpochKey, ...], now_ms: int) -> None:
-        """Refuse keys of which `wrong` names one. Raises `PeerError("epoch")`."""
+        """Refuse keys if `wrong` returns one. Raises `PeerError("epoch")`."""
         wrong = self.wrong(keys, now_ms)
         if wrong is not None:
             raise PeerError("epoch", found=f"epoch {wrong[0].epoch}", expected=wrong[1])

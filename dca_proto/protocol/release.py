@@ -204,7 +204,7 @@ def combine(
     joined = b"".join([partial.clients for partial in ordered])
     ids = [joined[at : at + ID_BYTES] for at in range(0, len(joined), ID_BYTES)]
     if len(ids) != first.count or len(set(ids)) != first.count:
-        raise RoundAborted(f"the Compute nodes name {len(set(ids))} clients, and a set of {first.count}")
+        raise RoundAborted(f"the Compute nodes name {len(set(ids))} clients in sums over {first.count}")
     if not terms.fewest <= first.count <= terms.most:
         raise RoundAborted(
             f"the Compute nodes released sums over {first.count} clients, expected {terms.fewest} to {terms.most}",

@@ -238,9 +238,9 @@ class Sessions:
             < body.expires_ms + self._timing.epoch_grace_ms
             <= now_ms + 2 * self._timing.epoch_ms + self._timing.epoch_grace_ms
         ):
-            raise PeerError("hello", found=f"an epoch that ends at {body.expires_ms}", expected=f"the one of {now_ms}")
+            raise PeerError("hello", found=f"an epoch that ends at {body.expires_ms}", expected=f"the one at {now_ms}")
         if body.epoch > now_ms // self._timing.epoch_ms + 1:  # no later Hello could replace it
-            raise PeerError("hello", found=f"epoch {body.epoch}", expected=f"the one of {now_ms}, or the next")
+            raise PeerError("hello", found=f"epoch {body.epoch}", expected=f"the one at {now_ms}, or the next")
         self._federation.check_certificate(body.certificate, now_ms)
         verify_signed(frame, body.certificate.client_key, self._federation.id)
         check_public(body.public)

@@ -164,7 +164,7 @@ async def nodes_and_a_trainer_come(members: Members, *, number: int) -> None:
     members.make("compute-4")
     members.start("compute-4")
     await members.until(lambda: len(members.told(SessionKept, "compute-4")) >= expected)
-    with pytest.raises(RoundAborted, match="hold the round again"):  # the trainer has an older file, and learns of it
+    with pytest.raises(RoundAborted, match="request the round again"):  # the trainer's file is older
         await members.hold()
     assert members.number("trainer") == number + 1
     assert (await members.hold()).contributors == expected

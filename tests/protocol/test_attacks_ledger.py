@@ -94,7 +94,7 @@ def test_attack_17_a_client_that_heard_of_it_declines_until_it_starts_again() ->
     assert [sealed_kind(network, actors, answer) for answer in answers] == [Decline], "no contribution leaves"
     declined = network.reported(Declined, victim)
     assert [one.reason for one in declined] == ["ledger"]
-    assert declined[0].found.endswith("says that charge number 2 was used before")
+    assert declined[0].found.endswith("reports that charge number 2 was used before")
     assert declined[0].expected == "a number that no Compute node has seen; the highest is 2"
     noted = network.actors[victim].declines.rounds
     assert [(one.reason, one.found) for one in noted] == [("ledger", one.found) for one in declined]
@@ -243,7 +243,7 @@ def test_a_lying_node_costs_a_client_the_rounds_until_its_next_start_and_no_budg
     begin(actors, network)
     for told in (network.reported(Declined, victim)[0], network.actors[victim].declines.rounds[0]):
         assert told.reason == "ledger"
-        assert told.found == "Compute node compute-0 says that charge number 1 was used before", "whose word it is"
+        assert told.found == "Compute node compute-0 reports that charge number 1 was used before", "whose word it is"
         assert told.expected == "a number that no Compute node has seen; the highest is 7"
     assert network.actors[victim].ledger.charges == charges
     network.restart(victim)

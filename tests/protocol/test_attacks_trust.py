@@ -407,8 +407,8 @@ def test_attack_26_an_altered_sum_changes_the_value_and_nothing_else(altered: by
         ({"vector": bytes(7)}, "a sum of the wrong length"),
         ({"count": 3}, "different sets"),
         ({"answers": (bytes(32),) * 3}, "name different answers"),
-        ({"clients": b""}, "clients, and a set of 6"),
-        ({"clients": bytes(16 * 50)}, "clients, and a set of 6"),
+        ({"clients": b""}, "clients in sums over 6"),
+        ({"clients": bytes(16 * 50)}, "clients in sums over 6"),
     ],
 )
 def test_a_partial_sum_that_does_not_fit_ends_the_round_in_words(changes: dict[str, Any], says: str) -> None:

@@ -203,7 +203,7 @@ def test_a_request_that_waits_for_a_node_that_goes_fails_in_words() -> None:
     members_with(actors, network, NEW_NODE, replaced=1)
     (failed,) = failures(network)
     assert "federation file 2" in failed.reason
-    assert "hold the round again" in failed.reason
+    assert "request the round again" in failed.reason
     until_the_end(network, 0.1)
     assert failures(network) == [failed]
     assert network.actors[actors.trainer_identity.id].ledger.spent().mu == 0

@@ -271,7 +271,7 @@ def test_after_a_restart_no_sum_is_made_without_the_sessions_of_the_answer() -> 
     table = Table()
     del table.sessions.keys[CLIENTS[3]]
     agreement = table.agreement()
-    with pytest.raises(PeerError, match="session: found 1 sessions that are gone"):
+    with pytest.raises(PeerError, match="session: found 1 sessions missing"):
         agreement.partial_sum(agreement.agree([b"", b"", b""]))
 
 

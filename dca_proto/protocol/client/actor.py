@@ -280,7 +280,7 @@ class Client(Actor):
             raise PeerError("sender", found=sender.hex(), expected="the holder of the contribution")
         kept, late = (same(tag, receipt.tag) for tag in (waiting.receipt, waiting.late))
         if receipt.contribution != waiting.contribution or not (kept or late):
-            raise PeerError("receipt", found="a tag that does not match", expected="proof about the contribution")
+            raise PeerError("receipt", found="a tag that does not match", expected="the tag for this contribution")
         stored = current.advance("late" if late else "receipt", outbound=None)
         self._settle(current)
         return [
@@ -301,7 +301,8 @@ class Client(Actor):
         check_reused(body, number, self.ledger.next_number)
         if self._outdated is not None:
             return []
-        found = f"Compute node {self._federation.compute(sender).name} says that charge number {number} was used before"
+        name = self._federation.compute(sender).name
+        found = f"Compute node {name} reports that charge number {number} was used before"
         highest = max(body.highest, number)
         self._outdated = Refusal("ledger", found, f"a number that no Compute node has seen; the highest is {highest}")
         return [Report(facts.LedgerReused(current.id, sender, number, body.highest))]

@@ -131,7 +131,7 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
             validated = opened.validated(self.mechanism, self.limits)
             validated.statistic.require_libraries()  # without them, its contribution would be zero
         except UsageError as error:
-            return Refusal("announcement", str(error), "a round that can be held")
+            return Refusal("announcement", str(error), "a valid round")
         missing = [column for column in validated.statistic.columns if column not in self.columns]
         if missing:
             return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")

@@ -145,7 +145,7 @@ class Agreement:
         own = [self._union.client(at) for at in inside.tolist()]
         expired = np.intersect1d(chosen.places, self._failed)
         if expired.size:
-            raise PeerError("session", found=f"{expired.size} sessions that are gone", expected="those of the answer")
+            raise PeerError("session", found=f"{expired.size} sessions missing", expected="all that the answer used")
         removed = agreed(self._union.count, [self._failed])  # entries with a valid tag to which somebody objects
         removed[chosen.places] = False
         masks = self._masks - self._sum_at(np.flatnonzero(removed))[1]

@@ -91,7 +91,7 @@ class Committing(Actor):
                 return []
             return self._abort(current, "equivocation", self._signed_two(sender, "lists"), (known.header, body.header))
         if list_hash(current.hash, sender, body.entries) != header.list_hash:
-            raise PeerError("list", found="a list that is not the header's", expected="its hash")
+            raise PeerError("list", found="a list with another hash", expected="the hash in its header")
         frozen = self._freeze(current, now_ms) if current.takes(FREEZE) else []
         current.step("list")
         try:

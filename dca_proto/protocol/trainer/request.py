@@ -197,10 +197,10 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         """Check in advance what every participant will check. Raises `UsageError` if the round is invalid."""
         known = {member.id for member in federation.computes}
         unknown = [compute.hex() for compute in self.ask.computes if compute not in known]
-        if unknown or len(set(self.ask.computes)) < len(self.ask.computes):
-            raise UsageError(
-                f"Compute nodes {', '.join(unknown)} are not in the federation file (any more), or one is named twice"
-            )
+        if unknown:
+            raise UsageError(f"not in the federation file (any more): Compute node {', '.join(unknown)}")
+        if len(set(self.ask.computes)) < len(self.ask.computes):
+            raise UsageError("a Compute node is named twice; name each once")
         self._check_invited(limits)
         self._check_windows(timing)
         if isinstance(self.ask, AskSecureSum) and not self.answers_expected:
@@ -219,7 +219,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_windows(self, timing: Timing) -> None:
         if min(self.collect_window_ms, self.commit_window_ms) < 1:
-            raise UsageError("a phase of the round has no time; give every window at least 1 ms")
+            raise UsageError("a window of the round is shorter than 1 ms; give each at least 1 ms")
         longest_ms = timing.epoch_ms + timing.epoch_grace_ms - timing.abort_grace_ms
         if self.collect_window_ms + self.commit_window_ms >= longest_ms and self.ask.computes:
             raise UsageError(
@@ -285,7 +285,7 @@ class Waiting:
         failed = [request.round_id for request in self.requests.values() if request.ask.computes and is_changed]
         for round_id in failed:
             del self.requests[round_id]
-        reason = f"{federation.title} has come, which names other Compute nodes: hold the round again"
+        reason = f"{federation.title} names other Compute nodes; request the round again"
         return [RoundFailed(round_id, reason, None, None) for round_id in failed]
 
     def reserved(self, beside: Iterable[OpenRound]) -> list[Cost]:
