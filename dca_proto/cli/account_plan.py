@@ -62,10 +62,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         names: of the columns; None for x1, x2, ... or those of `bounds`.
         dimension: the number of columns, or of a histogram's bins. bound: of every column, in its own units.
-        bounds: public [LO, HI] by column.
-
-    Raises:
-        UsageError: options that exclude each other.
+        bounds: public [LO, HI] by column; it excludes `bound`.
     """
 
     names: list[str] | None = None
@@ -99,13 +96,9 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def questions(statistics: Sequence[str], columns: Columns, given: dict[str, Any]) -> tuple[Question, ...]:
-    """Return the question of each round.
+    """Return the question of each round, for statistics ``A`` or ``A,B`` with the `given` parameters.
 
-    Args:
-        statistics: names ``A`` or ``A,B``, in the order of the rounds. given: further parameters.
-
-    Raises:
-        UsageError: an unknown name (the message names the nearest), or options that contradict each other.
+    Raises `UsageError` for an unknown name (it names the nearest), or options that contradict each other.
     """
     names = [name.strip() for text in statistics for name in text.split(",")]
     if "" in names:
@@ -123,11 +116,7 @@ def questions(statistics: Sequence[str], columns: Columns, given: dict[str, Any]
 
 
 def question(name: str, columns: Columns, given: dict[str, Any]) -> Question:
-    """Return a statistic with all of its parameters, including the `given` ones that it has.
-
-    Raises:
-        UsageError: options that contradict each other.
-    """
+    """Return a statistic with all of its parameters, including the `given` ones that it has. Raises `UsageError`."""
     known = parameter_names(name)
     mine = {key: value for key, value in given.items() if key in known}
     if "edges" in known:
@@ -218,8 +207,7 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
     def divided(self) -> tuple[float, ...]:
         """Return each round's share: as given, or those that minimise the sum of all coordinates' noise variances.
 
-        Raises:
-            UsageError: the number of shares is not that of the rounds, or a statistic is invalid.
+        Raises `UsageError` if the number of shares is not that of the rounds, or a statistic is invalid.
         """
         if self.shares is None:
             statistics = (resolve(*question) for question in self.questions)

@@ -249,6 +249,6 @@ def result_lines(aggregate: NoisyAggregate) -> list[str]:
     if aggregate.nodes:
         rows = ", ".join(str(node.contributors) for node in aggregate.nodes)
         source = (
-            f"{aggregate.contributors} rows of {aggregate.clients} data nodes ({rows}); each node added the whole noise"
+            f"{aggregate.contributors} rows of {aggregate.clients} data nodes ({rows}); each node added all the noise"
         )
     return [f"from       {source}", f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]

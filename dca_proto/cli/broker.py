@@ -8,7 +8,6 @@ import secrets
 import socket
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from dca_proto.runtime.access import Access, Member
 from dca_proto.runtime.broker import LOG_NAME, BrokerOptions, Kind, TlsFiles, launch_broker
 from dca_proto.runtime.device import complete
 from dca_proto.runtime.keyfile import check_private, read_certificate, read_federation, read_password, write_private
+from dca_proto.runtime.runner import now_ms
 
 EXAMPLES = """Examples:
 
@@ -40,8 +40,6 @@ and its role's broadcasts. The clients are those with a valid certificate (*.cer
 A certificate for a trial: openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=localhost \\
     -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout broker.key -out broker.pem    (then --tls-ca broker.pem)
 """
-
-_PASSWORD_BYTES = 24
 
 
 def broker(
@@ -172,10 +170,10 @@ def _members(federation: Federation, certificates: Path) -> Iterator[tuple[Chann
     for role, named in ((Channel.COMPUTE, federation.computes), (Channel.TRAINER, federation.trainers)):
         for member in named:
             yield role, member.name, member.id
-    now_ms = time.time_ns() // 1_000_000
+    now = now_ms()
     for path in sorted(certificates.glob("*.cert")):
         try:
-            certificate = read_certificate(path, federation, now_ms)
+            certificate = read_certificate(path, federation, now)
         except UsageError as error:  # must not lock out the other clients
             print(f"left out  {error}", file=sys.stderr)
         else:
@@ -185,5 +183,5 @@ def _members(federation: Federation, certificates: Path) -> Iterator[tuple[Chann
 def _password(path: Path) -> str:
     """Read the password from a member's file; create the file if it is missing."""
     if not path.exists():
-        write_private(path, secrets.token_urlsafe(_PASSWORD_BYTES) + "\n")
+        write_private(path, secrets.token_urlsafe(24) + "\n")
     return read_password(path)

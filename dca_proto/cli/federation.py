@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from dca_proto.runtime.keyfile import (
     write_identity,
     write_private,
 )
+from dca_proto.runtime.runner import now_ms
 from dca_proto.runtime.settings import check_url
 
 _GROUP = """Examples:
@@ -52,7 +52,6 @@ app = typer.Typer(
 )
 
 _DAY_MS = 24 * 3600 * 1000
-
 _INIT = """Examples:
 
   dca federation init demo --computes 3 --clients 20 --broker mqtt://127.0.0.1
@@ -98,8 +97,8 @@ _ADD_TRAINER = """Example:
 """
 
 
-class _Made(msgspec.Struct, frozen=True):
-    """An identity that `init` created."""
+class _NewActor(msgspec.Struct, frozen=True):
+    """An actor for which `init` creates an identity."""
 
     role: str
     name: str
@@ -128,35 +127,35 @@ def init(
         check_url("--broker", broker)
     for option, count, most in (("computes", computes, 100), ("trainers", trainers, 100), ("clients", clients, 10_000)):
         if not 0 <= count <= most:
-            raise UsageError(f"--{option} {count}: expected 0 to {most}; a trial is made on one machine")
+            raise UsageError(f"--{option} {count}: expected 0 to {most}; a trial runs on one machine")
     if (computes or without_computes) and not trainer:
         trainers = trainers or 1
-    made = [*_make("compute", computes), *_make("trainer", trainers), *_make("client", clients)]
+    actors = [*_make("compute", computes), *_make("trainer", trainers), *_make("client", clients)]
     signer = new_identity() if authority is None else read_identity(authority, "authority")
     unsigned = Federation(
         name,
         signer.public_key,
-        (*_members("compute", compute or []), *_named(made, "compute")),
-        (*_members("trainer", trainer or []), *_named(made, "trainer")),
+        (*_members("compute", compute or []), *_named(actors, "compute")),
+        (*_members("trainer", trainer or []), *_named(actors, "trainer")),
     )
     _check_size(unsigned, without_computes)
     federation = sign_federation(signer, unsigned)
     if authority is None:
-        made.append(_Made("authority", "authority", signer))
+        actors.append(_NewActor("authority", "authority", signer))
     files = {"federation.toml": partial(replace_file, text=federation.to_toml())}
-    for one in made:
-        files[f"{one.name}.key"] = partial(write_identity, role=one.role, identity=one.identity)
-        if one.role == "client":
-            certificate = enrol(signer, federation, one.identity.public_key, until_ms)
-            files[f"{one.name}.cert"] = partial(write_certificate, federation=federation, certificate=certificate)
-        if broker is not None and one.role != "authority":
-            files[f"{one.name}.toml"] = partial(write_private, text=_actor_text(one, broker))
+    for actor in actors:
+        files[f"{actor.name}.key"] = partial(write_identity, role=actor.role, identity=actor.identity)
+        if actor.role == "client":
+            certificate = enrol(signer, federation, actor.identity.public_key, until_ms)
+            files[f"{actor.name}.cert"] = partial(write_certificate, federation=federation, certificate=certificate)
+        if broker is not None and actor.role != "authority":
+            files[f"{actor.name}.toml"] = partial(write_private, text=_actor_text(actor, broker))
     _write_all(directory, files)
-    _print_created(directory, federation, made)
+    _print_created(directory, federation, actors)
 
 
-def _print_created(directory: Path, federation: Federation, made: Iterable[_Made]) -> None:
-    roles = [one.role for one in made]
+def _print_created(directory: Path, federation: Federation, actors: Iterable[_NewActor]) -> None:
+    roles = [actor.role for actor in actors]
     print(f"federation  {federation.name}: {directory / 'federation.toml'}")
     none = "none: for node releases and LDP reports only"
     nodes = ", ".join(member.name for member in federation.computes) or none
@@ -168,9 +167,9 @@ def _print_created(directory: Path, federation: Federation, made: Iterable[_Made
         print(f"authority   {directory / 'authority.key'}: it can enrol clients; keep it secret and offline")
 
 
-def _make(role: str, count: int) -> list[_Made]:
+def _make(role: str, count: int) -> list[_NewActor]:
     names = [role] if role == "trainer" and count == 1 else [f"{role}-{i}" for i in range(1, count + 1)]
-    return [_Made(role, name, new_identity()) for name in names]
+    return [_NewActor(role, name, new_identity()) for name in names]
 
 
 def _members(role: str, given: Iterable[str]) -> Iterator[Member]:
@@ -191,8 +190,8 @@ def _public_key(text: str, role: str) -> bytes:
     return read_identity(Path(text), role).public_key
 
 
-def _named(made: Iterable[_Made], role: str) -> Iterator[Member]:
-    return (Member(one.name, one.identity.public_key) for one in made if one.role == role)
+def _named(actors: Iterable[_NewActor], role: str) -> Iterator[Member]:
+    return (Member(actor.name, actor.identity.public_key) for actor in actors if actor.role == role)
 
 
 def _check_size(federation: Federation, without_computes: bool) -> None:
@@ -227,7 +226,7 @@ def _write_all(directory: Path, files: Mapping[str, Callable[[Path], None]]) -> 
         undoing.pop_all()  # success: undo nothing
 
 
-def _actor_text(one: _Made, url: str) -> str:
+def _actor_text(actor: _NewActor, url: str) -> str:
     """Return the text of an actor's file, with a comment on its default limits."""
     policy, floors, account = Policy(), Floors(), BudgetLimit()
     section, limits = {
@@ -244,12 +243,13 @@ def _actor_text(one: _Made, url: str) -> str:
             f"all rounds together at most epsilon {at_least(account.epsilon)} in {account.period_days:g} days, "
             f"at delta {at_least(account.delta)}",
         ),
-    }[one.role]
-    data = f'data = "{one.name}.csv"\n' if one.role == "client" else ""
+    }[actor.role]
+    data = f'data = "{actor.name}.csv"\n' if actor.role == "client" else ""
     return (
-        f'[{one.role}]\nidentity = "{one.name}.key"\nfederation = "federation.toml"\n{data}store = "{one.name}.db"\n\n'
+        f'[{actor.role}]\nidentity = "{actor.name}.key"\n'
+        f'federation = "federation.toml"\n{data}store = "{actor.name}.db"\n\n'
         f"[broker]\nurl = {msgspec.json.encode(url).decode()}\n\n"
-        f"# without [{section}]: {limits}\n# to change that, see `dca {one.role} --help`\n"
+        f"# without [{section}]: {limits}\n# to change that, see `dca {actor.role} --help`\n"
     )
 
 
@@ -278,7 +278,7 @@ def enrol_clients(
 def _expiry_ms(days: float) -> int:
     if not 0 < days < 100 * 366:
         raise UsageError(f"--days {days:g}: expected a number above 0 and below {100 * 366}")
-    return time.time_ns() // 1_000_000 + int(days * _DAY_MS)
+    return now_ms() + int(days * _DAY_MS)
 
 
 @app.command(epilog=verbatim(_REVOKE))
@@ -389,10 +389,11 @@ def show(file: Annotated[Path, typer.Argument(help="The federation file.")] = Pa
     """List a federation's members."""
     federation = read_federation(file)
     title = f"federation {federation.name}, file number {federation.number}"
-    named = [("compute", one) for one in federation.computes] + [("trainer", one) for one in federation.trainers]
+    named = [("compute", node) for node in federation.computes] + [("trainer", each) for each in federation.trainers]
     enrolment = Member("enrolment key", federation.enrolment_key)
-    rows = [(role, one.name, one.id.hex(), one.key.hex()) for role, one in (*named, ("authority", enrolment))]
-    rows += [("revoked", "", one.hex(), "") for one in federation.revoked]
+    members = (*named, ("authority", enrolment))
+    rows = [(role, member.name, member.id.hex(), member.key.hex()) for role, member in members]
+    rows += [("revoked", "", member_id.hex(), "") for member_id in federation.revoked]
     console = Console()
     console.print(table(("role", "name", "id", "public key"), rows, title=title, align="<<<w"))
     console.print(f"hash {federation.hash.hex()}", highlight=False, soft_wrap=True)

@@ -158,11 +158,7 @@ def _flattened(prefix: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def describe_message(payload: bytes) -> Plain:
-    """Return the fields of a message as sent, or as a broker carries it (with the header of its only part).
-
-    Raises:
-        UsageError: the bytes are no message.
-    """
+    """Return the fields of a message, as sent or as a broker carries it in one part. Raises `UsageError`."""
     whole = Assembler().add("", payload)
     failures = []
     for candidate in (payload, whole):
@@ -236,22 +232,15 @@ def is_store(data: bytes) -> bool:
 def describe_store(path: Path) -> list[Plain]:
     """Return one object for each record of an actor's store: ``actor`` (in shared stores), ``kind`` and the contents.
 
-    The records are not authenticated, since a store does not contain its key.
-
-    Raises:
-        UsageError: the store is in use or damaged, or the file is not a store.
+    The records are not authenticated, since a store does not contain its key. Raises as `read_store`.
     """
     return [_record(*row) for row in read_store(path)]
 
 
 def read_store(path: Path, key: bytes | None = None) -> list[Row]:
-    """Read the records of an actor's store without changing it.
+    """Read the records of an actor's store without changing it, checked if `key` is its identity's `store_key`.
 
-    Args:
-        key: the `store_key` of the actor's identity; None leaves the records unchecked.
-
-    Raises:
-        UsageError: the store is in use or damaged, or the file is not a store.
+    Raises `UsageError` if the store is in use or damaged, or the file is not a store.
     """
     try:
         # Without a log beside it no process has the store open; "immutable" makes SQLite leave no files behind.

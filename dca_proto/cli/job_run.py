@@ -149,14 +149,7 @@ class JobRun:
     iterations: list[Iteration] = field(default_factory=list)
 
     def plan(self, said: str, mechanism: Mechanism = EXACT) -> tuple[list[Stage], list[Draft]]:
-        """Return the stages, and a round of each as its participants will compute it.
-
-        Args:
-            said: the terms in the caller's words, for errors. mechanism: every actor's.
-
-        Raises:
-            UsageError: such rounds are impossible.
-        """
+        """Return the stages, and a round of each as its participants will compute it. Arguments as for `check_plan`."""
         stages = list(self.job.plan(self.schema, self.settings, self._conditions()))
         return stages, check_plan(self.make(), stages, self.terms, said, mechanism)
 

@@ -130,9 +130,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
     """Check a table of settings and return its task.
 
-    Raises:
-        UsageError: an unknown key (the message names the nearest one), a missing key or an invalid value.
-        DataError: the same in the job's own settings, or in columns and bounds.
+    Raises `UsageError` for an unknown key (it names the nearest one), a missing key or an invalid value; `DataError`
+    for the same in the job's own settings, or in columns and bounds.
     """
     job = find(_name(table))
     own_keys = [name for name, _, _ in described(job.settings)]
@@ -247,13 +246,9 @@ def check_plan(
     """Plan the job's first round with each stage's share of the budget, as its participants will.
 
     Args:
-        job: not yet started. said: the budget in the caller's words. mechanism: of the noise.
+        job: not yet started. said: the budget in the caller's words, for errors. mechanism: every actor's.
 
-    Returns:
-        The draft of the round for each stage.
-
-    Raises:
-        UsageError: no round is possible with a share.
+    Returns the draft for each stage. Raises `UsageError` if no round is possible with a share.
     """
     first, drafts = next(job), []
     for stage in stages:

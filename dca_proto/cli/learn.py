@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -33,13 +32,13 @@ from dca_proto.jobs.runner import HeldRound
 from dca_proto.jobs.runner import learn as learn_over
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.policy import BudgetError
-from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.runtime.device import Device, complete, load
 from dca_proto.runtime.keyfile import certified_id, read_certificate
 from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.logs import configure_logs
 from dca_proto.runtime.outcome import abort_line
 from dca_proto.runtime.request import KINDS
+from dca_proto.runtime.runner import now_ms
 from dca_proto.statistics.categories import parse_categories
 from dca_proto.wording import counted, to_install
 from emulator.results import Round, Run
@@ -79,8 +78,8 @@ Example of a file: [trainer], [broker] and [account] as `dca trainer --help` sho
   tolerate = 50                      # T, how many may drop out of a round
   repair = "noise-aware"             # and other settings of the job
 
-For job regression-mcmc, clients may be data nodes, each with many people's rows, that release their own sums. They are
-if the federation file has no Compute nodes, or with kind = "node-release"; then leave out tolerate.
+For job regression-mcmc, clients may be data nodes: each has many people's rows and releases its own sums. That is the
+default if the federation file has no Compute nodes; otherwise give kind = "node-release". Leave out tolerate then.
 
 Jobs ldp-histogram, ldp-mean, ldp-regression and ldp-sgd ask each client for one report that is private by itself. They
 need neither Compute nodes nor tolerate. The first two need a delta only for mechanism = "analytic-gaussian". A file's
@@ -146,14 +145,10 @@ def learn(
 
 
 def _invited(actor: Device, folder: Path) -> tuple[bytes, ...]:
-    """Return the ids of the clients with a certificate in a folder, without revoked ones.
-
-    Raises:
-        UsageError: the folder has no certificate, or an invalid one.
-    """
-    federation, now_ms = actor.config.federation, _now_ms()
+    """Return the ids of the clients with an unrevoked certificate in a folder. Raises `UsageError` if none is valid."""
+    federation, now = actor.config.federation, now_ms()
     paths = [path for path in sorted(folder.glob("*.cert")) if not federation.is_revoked(certified_id(path))]
-    certificates = [read_certificate(path, federation, now_ms) for path in paths]
+    certificates = [read_certificate(path, federation, now) for path in paths]
     if not certificates:
         raise UsageError(f"job: invite = {folder}: found no client's certificate (*.cert) in this folder")
     return tuple(sorted({actor_id(certificate.client_key) for certificate in certificates}))
@@ -199,17 +194,13 @@ class _Run:
             kind=task.kind,
             seed=task.settings.seed,
             test=test,
-            on_iteration=lambda one: self._reporter.iterated(one),
+            on_iteration=lambda iteration: self._reporter.iterated(iteration),
         )
         self._held: list[HeldRound] = []
         self._drafts: list[Draft] = []
 
     def play(self) -> int:
-        """Learn, write and print the result; return the exit code.
-
-        Raises:
-            RoundAborted: a round ended without a result, and the job could not continue without it.
-        """
+        """Learn, write and print the result; return the exit code. Raises `RoundAborted`."""
         stages = self._stages()
         self._reporter = ProgressReporter(
             Console(stderr=True), self._actor.config.federation, self._task.settings.clients, stages
@@ -221,39 +212,35 @@ class _Run:
             try:
                 with self._reporter:
                     result = complete(self._learn(journal))
-                result = self._finished(result)
+                result = self._finish_job(result)
             except RoundAborted as error:
                 remedy = error.remedy or SAME_COMMAND
                 self._fail(abort_line(error), remedy, error.contributors, error.needed)
                 raise
             except KeyboardInterrupt:
-                self._say_held()
+                self._say_stopped()
                 raise
         if result is None:
-            self._say_held()
+            self._say_stopped()
             return TERMINATED
-        self._finish(result)
+        self._write_result(result)
         return 0
 
     async def _learn(self, journal: Journal) -> Any:
-        async with self._actor.open(self._reporter) as parts:
-            assert isinstance(parts.actor, Trainer), "the file is a trainer's"
-            name = self._actor.config.federation.name
+        async with self._actor.live(self._reporter) as trainer:
             if journal.is_new:
-                self._check_account(parts.actor)
-            live = LiveTrainer(parts.actor, parts.transport, parts.store, federation=name, on_report=self._reporter)
-            async with live as trainer:
-                return await learn_over(
-                    self._run.make(),
-                    trainer,
-                    self._task.terms,
-                    journal,
-                    clients=self._invite,
-                    retries=self._task.settings.retries,
-                    on_round=self._ended,
-                )
+                self._check_account(trainer)  # before the first await, so before it connects
+            return await learn_over(
+                self._run.make(),
+                trainer,
+                self._task.terms,
+                journal,
+                clients=self._invite,
+                retries=self._task.settings.retries,
+                on_round=self._on_round,
+            )
 
-    def _finished(self, learned: Any) -> Any:
+    def _finish_job(self, learned: Any) -> Any:
         """Compute the job's result after disconnecting, if work is left to do."""
         job = self._task.job
         if learned is None:
@@ -265,14 +252,10 @@ class _Run:
             self._fail(str(error) or type(error).__name__, f"{SAME_COMMAND}{other}")
             raise
 
-    def _check_account(self, trainer: Trainer) -> None:
-        """Check before the first round that the account has room for all rounds. If not, an iterative job only warns.
-
-        Raises:
-            BudgetError: the account has no room, and the job needs all of its rounds.
-        """
+    def _check_account(self, trainer: LiveTrainer) -> None:
+        """Raise `BudgetError` if the account lacks room for all rounds of the job; for an iterative job, only warn."""
         try:
-            trainer.check_job([self._task.price], _now_ms())
+            trainer.check_job(self._task.price)
         except BudgetError as refusal:
             if not self._task.job.iterative:
                 raise
@@ -289,7 +272,7 @@ class _Run:
             )
         return stages
 
-    def _ended(self, held: HeldRound) -> None:
+    def _on_round(self, held: HeldRound) -> None:
         self._held.append(held)
         self._reporter.ended(held)
 
@@ -302,32 +285,32 @@ class _Run:
         n = task.settings.clients
         who = f"N = {n}, T = {task.settings.tolerate}"
         if task.kind is NodeReleaseRequest:
-            who = f"J = {n} data nodes; each adds the whole noise for one row"
+            who = f"J = {n} data nodes; each adds all the noise for one row"
         elif task.reports:
             reports = "one report" if uses(stages) == 1 else f"{uses(stages)} reports"
             who = f"N = {n} clients, each with {reports} by {task.reports}, private by itself"
         say(self._console, "plan", f"{terms}; {who}")
 
-    def _say_held(self, remedy: str = SAME_COMMAND) -> None:
+    def _say_stopped(self, remedy: str = SAME_COMMAND) -> None:
         """Print how many rounds are done and how to continue."""
         done = sum(held.aggregate is not None for held in self._held)
         say(Console(stderr=True), "stopped", f"{counted(done, 'round')} done and recorded in {self._path}; {remedy}")
 
     def _fail(self, reason: str, remedy: str, contributors: int | None = None, needed: int | None = None) -> None:
-        run = self._ended_as(
+        run = self._run_record(
             ok=False, error=reason, remedy=remedy, contributors_found=contributors, contributors_needed=needed
         )
-        iterations = [iterated(one) for one in self._run.iterations]
+        iterations = [iterated(iteration) for iteration in self._run.iterations]
         write_json(written(run, {"test": None, "iterations": iterations}), self._outputs.json_to)
-        self._say_held(remedy)
+        self._say_stopped(remedy)
 
-    def _ended_as(self, **ending: Any) -> Run:
+    def _run_record(self, **ending: Any) -> Run:
         """Return the record of the run."""
-        task, terms, rounds = self._task, self._task.terms, [job_round(one) for one in self._held]
-        private = all(one.aggregate.private for one in self._held if one.aggregate is not None)
-        summed = [one for one in rounds if one.ok]
-        last = summed[-1] if summed else Round(name="", ok=False)
-        fewest = min((one.fewest or 0 for one in summed), default=0)
+        task, terms, rounds = self._task, self._task.terms, [job_round(held) for held in self._held]
+        private = all(held.aggregate.private for held in self._held if held.aggregate is not None)
+        completed = [round_ for round_ in rounds if round_.ok]
+        last = completed[-1] if completed else Round(name="", ok=False)
+        fewest = min((round_.fewest or 0 for round_ in completed), default=0)
         return Run(
             kind="learn",
             job=task.job.name,
@@ -338,7 +321,7 @@ class _Run:
             computes=len(terms.computes),
             tolerated=terms.tolerated,
             colluders=terms.colluders,
-            unknown_noises=fewest - 1 - terms.colluders if terms.computes and summed else None,
+            unknown_noises=fewest - 1 - terms.colluders if terms.computes and completed else None,
             round_kind=next(name for name, kind in KINDS.items() if kind is task.kind),
             reports=task.reports or None,
             mechanism=last.mechanism or "",
@@ -348,15 +331,15 @@ class _Run:
             delta=task.delta if private else None,
             contributors=last.contributors,
             nodes=last.nodes,
-            reported=sum(one.contributors or 0 for one in rounds) if task.reports else None,
+            reported=sum(round_.contributors or 0 for round_ in rounds) if task.reports else None,
             rounds=rounds,
             **ending,
         )
 
-    def _finish(self, result: Any) -> None:
+    def _write_result(self, result: Any) -> None:
         """Write the files first, since their privacy cost is already spent; then print tables."""
         task, outputs = self._task, self._outputs
-        run = self._ended_as(ok=True)
+        run = self._run_record(ok=True)
         summary = claimed_by(run, self._run.summarise(result))
         write_json(written(run, summary), outputs.json_to)
         if outputs.plot is not None:
@@ -369,7 +352,3 @@ class _Run:
         say(self._console, "account", account_line(self._actor.config))
         free = f"another {', '.join(task.job.changeable)} costs nothing; " if task.job.changeable else ""
         say(self._console, "journal", f"{self._path}; {free}to learn again, at a new cost, name another --journal")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

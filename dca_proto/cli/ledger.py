@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -35,6 +34,7 @@ from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.runtime.config import Config, read_config
 from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.logs import printable
+from dca_proto.runtime.runner import now_ms
 from dca_proto.statistics import REPLACE_ONE_ROW
 from dca_proto.wording import counted
 
@@ -168,7 +168,7 @@ def ledger(
         raise UsageError(f"--delta is for a store only; the limits in {file} are at delta {at_least(limit.delta)}")
     stated = delta if delta is not None else DELTA if limit is None else limit.delta
     accounting.epsilon_of(0.0, stated)  # raises for a delta out of range
-    result = spending(view, stated, time.time_ns() // 1_000_000)
+    result = spending(view, stated, now_ms())
     show(console, result)
     write_json(result, json_to)
 
@@ -176,7 +176,7 @@ def ledger(
 def account_line(config: Config) -> str:
     """Return a sentence on what is left in a trainer's account."""
     limit = config.account
-    left = spending(ledger_view_of(config), limit.delta, time.time_ns() // 1_000_000).epsilon_left
+    left = spending(ledger_view_of(config), limit.delta, now_ms()).epsilon_left
     one_more = f"epsilon {at_most(left or 0)} is left for one more round, of {at_least(limit.epsilon)} in total"
     return f"{one_more}, at delta {at_least(limit.delta)} in {limit.period_days:g} days"
 
@@ -187,8 +187,7 @@ def account_line(config: Config) -> str:
 def read_ledger_view(file: Path) -> LedgerView:
     """Read the ledger of the actor with this TOML file or store. A store that does not exist yet is empty.
 
-    Raises:
-        UsageError: the file is neither, is a Compute node's, is in use or is damaged.
+    Raises `UsageError` if the file is neither, is a Compute node's, is in use or is damaged.
     """
     try:
         with file.open("rb") as opened:
@@ -254,10 +253,10 @@ def _damaged(what: str) -> UsageError:
 # --- totals -----------------------------------------------------------------------------------------------------------
 
 
-def spending(view: LedgerView, delta: float, now_ms: int) -> Spending:
-    """Compute what was spent and what is left, with totals at δ = `delta`."""
+def spending(view: LedgerView, delta: float, at_ms: int) -> Spending:
+    """Compute what was spent and what is left at a time, with totals at δ = `delta`."""
     limit = view.budget_limit
-    since_ms = limit.since_ms(now_ms) if limit else 0
+    since_ms = limit.since_ms(at_ms) if limit else 0
     spent = view.ledger.spent(since_ms)
     kept = limit.epsilon_for_reports if limit else 0.0
     names = {trainer.id: trainer.name for trainer in view.federation.trainers} if view.federation else {}
@@ -272,8 +271,8 @@ def spending(view: LedgerView, delta: float, now_ms: int) -> Spending:
         epsilon_spent=spent.epsilon(delta, apart=bool(kept)),
         epsilon_allowed=limit.epsilon if limit else None,
         epsilon_for_reports=kept or None,
-        epsilon_left=limit.left(view.ledger, now_ms) if limit else None,
-        pure_left=limit.left(view.ledger, now_ms, pure=True) if limit else None,
+        epsilon_left=limit.left(view.ledger, at_ms) if limit else None,
+        pure_left=limit.left(view.ledger, at_ms, pure=True) if limit else None,
         epsilon_per_round_max=view.per_round,
         charges=[
             Charged(

@@ -58,14 +58,7 @@ def table(
 
 
 def require_writable(path: Path, *, make_folders: bool = False) -> None:
-    """Check that a file can be written to a path; writes nothing.
-
-    Args:
-        make_folders: whether the caller will create missing folders.
-
-    Raises:
-        UsageError: it cannot; the message gives the reason.
-    """
+    """Raise `UsageError` if no file can be written to a path; with `make_folders`, folders may be missing."""
     folder = path.parent
     while make_folders and not folder.exists():
         folder = folder.parent
@@ -117,10 +110,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     """Replace the file at `path` when the block ends; leave it unchanged if the block fails.
 
     Yields the path of a new file beside it, with the same suffix. Yields `path` itself if it must not be replaced: a
-    link (such as /dev/stdout), a device, a pipe, or a file in a folder that is not writable.
-
-    Raises:
-        UsageError: the file cannot be written, for example because the disk is full.
+    link (such as /dev/stdout), a device, a pipe, or a file in a folder that is not writable. Raises `UsageError` if the
+    file cannot be written, for example because the disk is full.
     """
     in_place = path.is_symlink() or (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK)
     place = path if in_place else path.with_name(f".dca-{secrets.token_hex(8)}{path.suffix}")
@@ -143,11 +134,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_json(value: object, target: str | None) -> None:
-    """Write a record or plain values as JSON to a file, or to stdout for ``-``; None writes nothing.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
+    """Write a record or plain values as JSON to a file, or to stdout for ``-``; None writes nothing."""
     if target is None:
         return
     text = json.dumps(msgspec.to_builtins(value), indent=2, allow_nan=False) + "\n"
@@ -159,11 +146,7 @@ def write_json(value: object, target: str | None) -> None:
 
 
 def schema_of(output: Any) -> dict[str, Any]:
-    """Return the JSON schema of a command's output.
-
-    Args:
-        output: its type, or a tuple of types whose fields share one object.
-    """
+    """Return the JSON schema of a command's output: of a type, or of a tuple of types whose fields share one object."""
     parts = output if isinstance(output, tuple) else (output,)
     schemas, definitions = msgspec.json.schema_components(parts, ref_template="#/$defs/{name}")
     draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}

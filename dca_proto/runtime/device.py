@@ -19,7 +19,6 @@ import random
 import secrets
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,7 +39,7 @@ from dca_proto.runtime.config import ROLES, ClientFiles, Config, check_known, re
 from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.mqtt import MqttTransport
-from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.runner import Runner, now_ms
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.runtime.table import Table, read_csv
 from dca_proto.runtime.transport import CLIENT_LIMITS, Transport
@@ -205,7 +204,7 @@ def _client(config: Config, identity: Identity, table: Table) -> Callable[[Recor
     files = config.files
     assert isinstance(files, ClientFiles), "the role's own section"
     path = files.certificate or certificate_path(files.identity)
-    certificate = read_certificate(path, config.federation, _now_ms())
+    certificate = read_certificate(path, config.federation, now_ms())
     if files.policy is None:  # devices with other columns may share a policy file
         check_known("bounds of the policy", config.policy.bounds, table.columns)
     if certificate.client_key != identity.public_key:
@@ -236,10 +235,6 @@ def _trainer(config: Config, identity: Identity) -> Callable[[Records], Actor]:
     return lambda records: Trainer(
         identity, config.federation, random=secrets.token_bytes, account=config.account, records=records
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 # --- running until the end --------------------------------------------------------------------------------------------

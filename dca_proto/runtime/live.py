@@ -18,6 +18,7 @@ from typing import Any
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.protocol.actor import NEW
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.protocol.policy import BudgetError
@@ -85,6 +86,10 @@ class LiveTrainer:
                     raise
             self._failed.clear()
             await self._wait_while_running(asyncio.ensure_future(self._failed.wait()))
+
+    def check_job(self, cost: PrivacyCost) -> None:
+        """Raise `BudgetError` if the account has no room now for a job with this total cost."""
+        self._actor.check_job([cost], self._clock.now_ms())
 
     async def hold(self, request: OpenRound) -> NoisyAggregate:
         """Run one round and return its result.

@@ -48,7 +48,7 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     Attributes:
         kind: ``secure-sum``; ``node-release``, in which each client is a data node with many people's rows, sums at
-            most `rows_max` >= 1 of them and adds the whole noise; or ``ldp-report``, in which each client sends a
+            most `rows_max` >= 1 of them and adds all the noise; or ``ldp-report``, in which each client sends a
             report that is private by itself.
         statistic, columns: the statistic, and the columns of the clients' data that it uses.
         bounds: public lower and upper bound of each column, in its own units.
@@ -144,7 +144,7 @@ def require_without_computes(kind: str, tolerate: int, colluders: int, computes:
     """Raise `UsageError` for terms of a secure sum in a round without Compute nodes."""
     if tolerate or colluders or computes:
         raise UsageError(
-            f"a round of kind {kind} has no Compute nodes, and each client adds the whole noise: leave out tolerate, "
+            f"a round of kind {kind} has no Compute nodes, and each client adds all the noise: leave out tolerate, "
             "colluders and computes"
         )
 

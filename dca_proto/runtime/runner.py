@@ -299,11 +299,16 @@ class Clock(Protocol):
         """Call back at `at_ms`, or earlier so that the clock is read again."""
 
 
+def now_ms() -> int:
+    """Return the machine's time in Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
 class SystemClock:
     """The machine's clock, on the running event loop."""
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return now_ms()
 
     def steady_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000

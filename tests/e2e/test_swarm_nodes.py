@@ -266,7 +266,7 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     with Actors(tmp_path):
         assert main(["learn", "trainer.toml", "--test", "own.csv", "--json", "l.json", "--plot", "l.png"]) == 0
     told = words(capsys.readouterr().out)
-    assert "J = 2 data nodes; each adds the whole noise for one row" in told
+    assert "J = 2 data nodes; each adds all the noise for one row" in told
     assert "epsilon 4 per row, delta 1e-05" in told
     assert "another method, coefficient_sd, intercept_sd, feature_sd, residual_sd, chains" in told
     assert "warmup, draws, require_mixed, seed costs nothing; to learn again" in told

@@ -215,7 +215,7 @@ def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
 
 
 def at(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
-    monkeypatch.setattr("dca_proto.cli.ledger.time.time_ns", lambda: now_ms * 1_000_000)
+    monkeypatch.setattr("time.time_ns", lambda: now_ms * 1_000_000)
 
 
 def test_a_trainers_account_counts_every_announced_round(

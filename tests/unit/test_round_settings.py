@@ -57,7 +57,7 @@ def test_a_secure_sum_is_what_is_asked_for_by_default() -> None:
     ("changes", "words"),
     [
         ({"rows_max": 0}, "a node release sums rows: give the most rows that count, at least 1"),
-        ({"tolerate": 1}, "each client adds the whole noise: leave out tolerate, colluders and computes"),
+        ({"tolerate": 1}, "each client adds all the noise: leave out tolerate, colluders and computes"),
         ({"computes": ["compute-0"]}, "leave out tolerate, colluders and computes"),
         ({"kind": "node-relase"}, "is unknown (did you mean 'node-release'?); use one of secure-sum, node-release"),
         ({"mechanism": "grid-laplace"}, "mechanism 'grid-laplace' needs kind = "),
@@ -89,7 +89,7 @@ def test_the_result_tells_rows_and_data_nodes() -> None:
     assert plain["relation"] == "replace-one-row"
     assert plain["reports"] is None
     first, second, _ = result_lines(found)
-    assert first == "from       2 rows of 2 data nodes (1, 1); each node added the whole noise"
+    assert first == "from       2 rows of 2 data nodes (1, 1); each node added all the noise"
     assert second == "spent      epsilon 1, delta 1e-06 of every row's budget"
 
 
@@ -117,7 +117,7 @@ def test_reports_are_asked_for_by_a_mechanisms_name(federation: Federation) -> N
         ({"mechanism": "grid-laplce"}, "(did you mean 'grid-laplace'?); use one of analytic-gaussian, grid-laplace,"),
         ({"mechanism": "distributed-discrete-gaussian"}, "makes no reports"),
         ({"kind": "node-release"}, "mechanism 'unary-encoding' needs kind = "),
-        ({"tolerate": 1}, "each client adds the whole noise: leave out tolerate, colluders and computes"),
+        ({"tolerate": 1}, "each client adds all the noise: leave out tolerate, colluders and computes"),
         ({"computes": ["compute-0"]}, "leave out tolerate, colluders and computes"),
         (
             {"delta": 1e-6},
