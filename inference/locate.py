@@ -219,11 +219,8 @@ def _warnings(
 
 def _sentence(words: str, names: list[str]) -> str:
     """Fill the sentence with one column, or with several of them."""
-    verbs = (
-        {"lie": "lies", "are": "is", "vary": "varies"}
-        if len(names) == 1
-        else {verb: verb for verb in ("lie", "are", "vary")}
-    )
+    singular = {"lie": "lies", "are": "is", "vary": "varies"}
+    verbs = singular if len(names) == 1 else {verb: verb for verb in singular}
     if 1 < len(names) <= NAMES_SHOWN_MAX:
         return words.format(f"{', '.join(names[:-1])} and {names[-1]}", **verbs)
     return words.format(listed(names, NAMES_SHOWN_MAX), **verbs)

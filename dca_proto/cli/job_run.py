@@ -175,7 +175,7 @@ class JobRun:
 
     def draw(self, summary: Summary, path: Path, run: Run) -> None:
         """Draw the result to a file."""
-        title = self.job.picture_title(self.schema)
+        title = self.job.title.format(target=self.schema.target)
         with whole_file(path) as place:
             plot_estimates(summary, place, title=title, private=run.private, caption=caption(run))
 

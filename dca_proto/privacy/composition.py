@@ -166,11 +166,12 @@ def _interval(mu: float, others: Mapping[_NotGaussian, int]) -> float:
     The step divides the smallest ε above it, so that the losses of many small releases, whose rounding would add up,
     lie on the grid.
     """
-    mean = math.fsum(count * one.epsilon * math.tanh(one.epsilon / 2) for one, count in others.items())
-    spread = _REACH * math.sqrt(math.fsum(count * one.epsilon**2 for one, count in others.items()))
-    most = math.fsum(count * one.epsilon for one, count in others.items())
+    epsilons = [(release.epsilon, count) for release, count in others.items()]
+    mean = math.fsum(count * epsilon * math.tanh(epsilon / 2) for epsilon, count in epsilons)
+    spread = _REACH * math.sqrt(math.fsum(count * epsilon**2 for epsilon, count in epsilons))
+    most = math.fsum(count * epsilon for epsilon, count in epsilons)
     interval = (mu * mu / 2 + _REACH * mu + min(most, mean + spread)) / _GRID
-    least = min((one.epsilon for one in others if one.epsilon > interval), default=interval)
+    least = min((epsilon for epsilon, _ in epsilons if epsilon > interval), default=interval)
     return least / math.ceil(least / interval)
 
 

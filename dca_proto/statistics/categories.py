@@ -30,7 +30,7 @@ def parse_categories(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
         column, sign, listed = text.partition("=")
         if not sign or not column.strip() or column.strip() in found:
             raise InputError(f"categories {text[:80]!r}: expected {_EXAMPLE}, each column once")
-        found[column.strip()] = tuple(one.strip() for one in listed.split(","))
+        found[column.strip()] = tuple(category.strip() for category in listed.split(","))
     return checked(found)
 
 
@@ -42,14 +42,14 @@ def checked(categories: Categories) -> dict[str, tuple[str, ...]]:
                 f"column {column[:80]!r} has {len(listed)} categories, {len(set(listed))} of them different; list from "
                 f"2 to {_MOST}, each once, as in {_EXAMPLE}"
             )
-        if odd := [one for one in listed if one != one.strip() or not one or not one.isprintable()]:
+        if odd := [text for text in listed if text != text.strip() or not text or not text.isprintable()]:
             raise InputError(f"column {column[:80]!r} has the category {odd[0][:80]!r}; expected a printable text")
     return {column: tuple(listed) for column, listed in categories.items()}
 
 
 def indicators(column: str, categories: Categories) -> tuple[str, ...]:
     """The names of a column's indicators, in the order of the list."""
-    return tuple(f"{column}={one}" for one in categories[column])
+    return tuple(f"{column}={category}" for category in categories[column])
 
 
 def numbered(columns: Iterable[str], categories: Categories) -> tuple[str, ...]:
@@ -65,4 +65,4 @@ def numbers(text: str, listed: Sequence[str]) -> list[float]:
     category = text.strip()
     if category not in listed:
         return [nan] * (1 + len(listed))
-    return [float(listed.index(category)), *(float(one == category) for one in listed)]
+    return [float(listed.index(category)), *(float(other == category) for other in listed)]

@@ -107,8 +107,8 @@ class Survival(Statistic, frozen=True, kw_only=True):
         if self.codes:
             return tuple(f"code {place + 1}" for place in range(self.dimension))
         ends = [f"{left:g} to {right:g}" for left, right in zip((0.0, *self.times), self.times, strict=False)]
-        own = [*(f"event {one}" for one in ends), *(f"censored {one}" for one in ends), f"beyond {self.times[-1]:g}"]
-        return tuple(f"group {g}: {one}" if self.groups > 1 else one for g in range(self.groups) for one in own)
+        own = [*(f"event {end}" for end in ends), *(f"censored {end}" for end in ends), f"beyond {self.times[-1]:g}"]
+        return tuple(f"group {g}: {cell}" if self.groups > 1 else cell for g in range(self.groups) for cell in own)
 
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Durations are clamped to the last time, events to 0 or 1, groups to 0 to G - 1."""

@@ -25,11 +25,6 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, Arith
 ARCHIVE = "https://archive.ics.uci.edu/static/public"
 
 
-def unchanged(content: bytes) -> bytes:
-    """Return the content as it is: the default `unpack`."""
-    return content
-
-
 @dataclass(frozen=True)
 class Source:
     """One file of a data set.
@@ -37,7 +32,7 @@ class Source:
     Attributes:
         dataset: its name here. file: the file's name in a folder and in the cache. sha256: of its content.
         url: the zip archive that contains it. member: its path in the archive.
-        unpack: converts the member's content to the file's, if UCI distributes it in another form.
+        unpack: converts the member's content to the file's; None if they are the same.
     """
 
     dataset: str
@@ -45,22 +40,22 @@ class Source:
     sha256: str
     url: str
     member: str
-    unpack: Callable[[bytes], bytes] = unchanged
+    unpack: Callable[[bytes], bytes] | None = None
 
     @property
     def origin(self) -> str:
         """The file's source, as text."""
-        made = "" if self.unpack is unchanged else f", of which a download makes {self.file}"
-        return f"{self.member} in {self.url}{made}"
+        converted = f", which a download converts to {self.file}" if self.unpack else ""
+        return f"{self.member} in {self.url}{converted}"
 
     @property
     def by_hand(self) -> str:
         """How the user provides the file, as text."""
         return f"put {self.file} into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
 
-    def refused(self, said: str) -> DataError:
+    def refused(self, reason: str) -> DataError:
         """Return an error that names the data set."""
-        return DataError(f"data set {self.dataset!r}: {said}")
+        return DataError(f"data set {self.dataset!r}: {reason}")
 
 
 def find(source: Source, folder: Path | None = None) -> Path:
@@ -104,7 +99,8 @@ def _cached(source: Source) -> Path:
     archive, wrong = _download(source, path.parent), ""
     try:
         with zipfile.ZipFile(archive) as opened:
-            content = source.unpack(opened.read(source.member))
+            content = opened.read(source.member)
+            content = source.unpack(content) if source.unpack else content
         if (digest := sha256(content).hexdigest()) != source.sha256:
             wrong = (
                 f"{source.member} of {source.url} has SHA-256 {digest}, expected {source.sha256}; UCI has changed it: "

@@ -182,10 +182,6 @@ class LearningJob(ABC):
             object.__setattr__(result, "again", again)
         return result
 
-    def picture_title(self, schema: Schema) -> str:
-        """Return the title above a picture of the estimates."""
-        return self.title.format(target=schema.target)
-
     def summarise(
         self, result: Any, reference: Any, train: Problem | None, test: Problem | None, schema: Schema
     ) -> Summary:

@@ -76,7 +76,7 @@ def kinds_of(summary: Summary, private: bool) -> list[Kind]:
         known.append(Kind("naive", naive, "#009E73", "D"))
     known.append(Kind("nonprivate", f"{WITHOUT_PRIVACY} ({UNCOVERED})", "#D55E00", "s"))
     rows = rows_of(summary)
-    return [one for one in known if any(estimate_of(row, one.key).mean is not None for row in rows)]
+    return [kind for kind in known if any(estimate_of(row, kind.key).mean is not None for row in rows)]
 
 
 def _groups(rows: list[Row]) -> list[list[Row]]:

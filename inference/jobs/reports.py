@@ -66,7 +66,7 @@ class RegressionSettings(SamplerSettings):
 
     def prior(self, bounds: Array, *, logistic: bool) -> RegressionPrior:
         """Return the prior for columns within these bounds, in units of the public ones, with the settings given."""
-        numbers = given(self, [one.name for one in fields(RegressionPrior) if hasattr(self, one.name)])
+        numbers = given(self, [entry.name for entry in fields(RegressionPrior) if hasattr(self, entry.name)])
         return replace(RegressionPrior.within(bounds, logistic=logistic), **numbers)
 
 

@@ -218,7 +218,7 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
     first, second = _pairs(reports.clients, len(reports.values), answers.clients, len(answers.values))
     d = reports.values.shape[1]
     _check_enough(len(first), d + d * (d + 1) // 2, "clients that reported both features and label")
-    attrs = _both(_attributes(reports, rounds), answers.attrs) | {"n": len(first)}
+    attrs = _joint_attributes(_attributes(reports, rounds), answers.attrs) | {"n": len(first)}
     with_label = Standardisation(
         (*columns.columns, answers.column or LABEL),
         np.r_[columns.centre, 0.0],
@@ -247,7 +247,7 @@ def _binned(aggregate: NoisyAggregate, categories: int) -> str:
     return str(parameters["columns"][0])
 
 
-def _both(features: Mapping[str, object], labels: Mapping[str, object]) -> dict[str, object]:
+def _joint_attributes(features: Mapping[str, object], labels: Mapping[str, object]) -> dict[str, object]:
     """Merge the provenance of two reports of each client. ε adds up, as both rounds were planned beforehand."""
     claims = features["epsilon"], labels["epsilon"]
     together = None if None in claims else PrivacyCost(pure=sum(map(float, claims))).pure_epsilon  # type: ignore[arg-type]

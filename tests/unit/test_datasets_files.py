@@ -126,7 +126,7 @@ def test_another_file_is_refused_wherever_it_is(tmp_path: Path, cache: Path) -> 
 
 
 def test_a_file_that_is_made_of_another_says_so(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(DataError, match=r"it is inner/small\.csv in .*, of which a download makes small\.csv"):
+    with pytest.raises(DataError, match=r"it is inner/small\.csv in .*, which a download converts to small\.csv"):
         find(source(unpack=bytes.upper), tmp_path)
 
 
