@@ -69,7 +69,7 @@ class Located(NamedTuple):
         return Standardisation(schema.columns, centre, scale, limit)
 
 
-def located_by(
+def phases_request(
     schema: Schema,
     share: float,
     columns: Sequence[str],
@@ -89,7 +89,7 @@ def located_by(
 
 
 def locate(phases: NoisyAggregate) -> Located:
-    """Return centres and scales of the columns with these phases, which `located_by` requested."""
+    """Return centres and scales of the columns with these phases (`phases_request`)."""
     columns = Standardisation.of(phases.parameters)
     low, high = columns.centre - columns.scale * columns.bound, columns.centre + columns.scale * columns.bound
     cosines, sines = phases.value.reshape(2, len(low), LEVELS) / phases.contributors
@@ -165,7 +165,7 @@ def _rare_sd(phi: Array, error: float) -> tuple[float, bool]:
     return float(np.sqrt(shown[lowest]) / FREQUENCIES[lowest]), bool(shown[lowest] < SIGNIFICANT * doubt)
 
 
-def repeated(columns: Sequence[str], squares: Array, noise: float) -> tuple[str, ...]:
+def about_collinearity(columns: Sequence[str], squares: Array, noise: float) -> tuple[str, ...]:
     """Return a warning for each pair of features that nearly repeat each other, as a later round shows.
 
     Args:

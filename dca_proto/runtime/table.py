@@ -20,7 +20,7 @@ import structlog
 from numpy.typing import NDArray
 
 from dca_proto.errors import InputError
-from dca_proto.statistics.categories import Categories, checked, numbered, numbers
+from dca_proto.statistics.categories import Categories, check_categories, encode_category, numeric_columns
 
 _UNDECODED = "\ufffd"  # where a byte is not UTF-8
 
@@ -63,7 +63,7 @@ def read_csv(path: Path, categories: Categories | None = None) -> Table:
     Raises `UsageError` if the file cannot be read, its first line does not name columns, or `categories` names a column
     that it lacks.
     """
-    listed = checked(categories or {})
+    listed = check_categories(categories or {})
     odd: Counter[str | None] = Counter()
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
@@ -77,7 +77,7 @@ def read_csv(path: Path, categories: Categories | None = None) -> Table:
     if odd := +odd:
         lines_odd = odd.pop(None, 0)
         log.warning("data not understood count as missing", data=str(path), fields=dict(odd), lines=lines_odd)
-    names = numbered(columns, listed)
+    names = numeric_columns(columns, listed)
     return Table(names, np.array(rows, dtype=np.float64).reshape(len(rows), len(names)))
 
 
@@ -103,7 +103,7 @@ def _rows(
     lines: Iterator[list[str]], columns: tuple[str, ...], listed: Categories, odd: Counter[str | None]
 ) -> Iterator[list[float]]:
     """Yield the numbers of each line. Counts odd fields by column, and odd lines under None."""
-    width = len(numbered(columns, listed))
+    width = len(numeric_columns(columns, listed))
     for fields in _readable(lines):
         if fields is None or len(fields) != len(columns):
             odd[None] += 1
@@ -111,7 +111,7 @@ def _rows(
             continue
         row: list[float] = []
         for column, field in zip(columns, fields, strict=True):
-            values = numbers(field, listed[column]) if column in listed else [_number(field)]
+            values = encode_category(field, listed[column]) if column in listed else [_number(field)]
             odd[column] += math.isnan(values[0]) and bool(field.strip())
             row += values
         yield row

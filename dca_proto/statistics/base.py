@@ -120,7 +120,7 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self._stated[of_row, fraction_bits]
 
     @cached_property
-    def fitting(self) -> dict[tuple[int, int], Sensitivity]:
+    def fitting_sensitivities(self) -> dict[tuple[int, int], Sensitivity]:
         """`contribution`'s cache, by `rows_max` and fraction bits: one value's sensitivity, if contributions fit."""
         return {}
 

@@ -31,10 +31,10 @@ def parse_categories(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
         if not sign or not column.strip() or column.strip() in found:
             raise InputError(f"categories {text[:80]!r}: expected {_EXAMPLE}, each column once")
         found[column.strip()] = tuple(category.strip() for category in listed.split(","))
-    return checked(found)
+    return check_categories(found)
 
 
-def checked(categories: Categories) -> dict[str, tuple[str, ...]]:
+def check_categories(categories: Categories) -> dict[str, tuple[str, ...]]:
     """Return the categories if each column has 2 to 1,000 distinct printable ones. Raises `UsageError` otherwise."""
     for column, listed in categories.items():
         if not 2 <= len(listed) <= _MOST or len(set(listed)) < len(listed):
@@ -52,7 +52,7 @@ def indicators(column: str, categories: Categories) -> tuple[str, ...]:
     return tuple(f"{column}={category}" for category in categories[column])
 
 
-def numbered(columns: Iterable[str], categories: Categories) -> tuple[str, ...]:
+def numeric_columns(columns: Iterable[str], categories: Categories) -> tuple[str, ...]:
     """The names of the numbers that these columns become."""
     found: list[str] = []
     for column in columns:
@@ -60,7 +60,7 @@ def numbered(columns: Iterable[str], categories: Categories) -> tuple[str, ...]:
     return tuple(found)
 
 
-def numbers(text: str, listed: Sequence[str]) -> list[float]:
+def encode_category(text: str, listed: Sequence[str]) -> list[float]:
     """Return a text's code and indicators; all NaN if it is none of the categories."""
     category = text.strip()
     if category not in listed:

@@ -221,7 +221,7 @@ def _rounded_mean(values: Iterable[NDArray[np.int64]], divisor: int, dimension: 
 
 def _value_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
     """One value's sensitivity. Raises `UsageError` unless a client's whole contribution stays below 2^53."""
-    if known := statistic.fitting.get((rows_max, fraction_bits)):
+    if known := statistic.fitting_sensitivities.get((rows_max, fraction_bits)):
         return known
     if not 0 <= fraction_bits <= FRACTION_BITS_MAX or fraction_bits % 2:
         raise UsageError(f"fraction_bits is {fraction_bits}; choose an even number from 0 to {FRACTION_BITS_MAX}")
@@ -242,7 +242,7 @@ def _value_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) 
             f"a contribution to {statistic.name!r} can reach {value.bound} times {count} grid units, expected "
             f"below 2^53; {remedy}the bounds or rows_max by a factor of 2^{excess}"
         )
-    statistic.fitting[rows_max, fraction_bits] = value
+    statistic.fitting_sensitivities[rows_max, fraction_bits] = value
     return value
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dca_proto.statistics.categories import Categories, checked, indicators, numbered, numbers
+from dca_proto.statistics.categories import Categories, check_categories, encode_category, indicators, numeric_columns
 from inference.bounds import Interval, bounds_from_data, require
 from inference.errors import DataError, unknown
 from inference.problem import Array, Problem, Schema
@@ -51,11 +51,11 @@ def from_csv(
         DataError: names the file, and the row and column or the columns at fault.
     """
     header, body = _read(path)
-    listed = checked(categories or {})
+    listed = check_categories(categories or {})
     for column in listed:
         if column not in header:
             raise unknown("column", column, path.name, header)
-    names, known = numbered(header, listed), _known(listed)
+    names, known = numeric_columns(header, listed), _known(listed)
     predicting = [name for name in header if name != target] if features is None else features
     chosen = [indicators(name, listed)[1:] if name in listed else (name,) for name in predicting]
     columns = (*chain.from_iterable(chosen), target)
@@ -110,7 +110,7 @@ def _numbers(
     missing: str,
 ) -> Array:
     """Return the numbers of these columns, shape ``(rows, len(columns))``; NaN for missing ones, if allowed."""
-    names = numbered(header, listed)
+    names = numeric_columns(header, listed)
     used = [name for name in header if {name, *(indicators(name, listed) if name in listed else ())} & set(columns)]
     rows = np.full((len(body), len(names)), nan)
     for index, (line, cells) in enumerate(body):
@@ -121,7 +121,7 @@ def _numbers(
             raise DataError(f"{where}: found {len(cells)} cells, expected {len(header)} as in the first line")
         for column in used:
             cell = cells[header.index(column)]
-            cell_numbers = numbers(cell, listed[column]) if column in listed else [_number(cell)]
+            cell_numbers = encode_category(cell, listed[column]) if column in listed else [_number(cell)]
             if missing == REFUSE and not isfinite(cell_numbers[0]):
                 raise _refused(cell, f"{where}, column {column!r}", listed.get(column))
             place = names.index(column)

@@ -34,7 +34,7 @@ import numpy as np
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
 from inference.columns import Standardisation
 from inference.jobs.settings import JobSettings, require_count, setting, within
-from inference.locate import locate, located_by
+from inference.locate import locate, phases_request
 from inference.models.coefficients import NormalPosterior
 from inference.problem import Array, Schema
 from inference.rounds import Job
@@ -124,7 +124,7 @@ def variational_inference(
         NoAggregate: one of the first two rounds failed; without them there is no result.
     """
     columns = schema.columns if model.target == STANDARDISED else schema.features
-    phases = yield located_by(schema, settings.std_share, columns)
+    phases = yield phases_request(schema, settings.std_share, columns)
     return (yield from variational_after(phases, schema, model, rng, settings, score=score, on_progress=on_progress))
 
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from dca_proto.errors import UsageError
 from dca_proto.runtime.table import read_csv
-from dca_proto.statistics.categories import checked, parse_categories
+from dca_proto.statistics.categories import check_categories, parse_categories
 from inference.bounds import Interval, MissingBoundsError
 from inference.datasets import from_csv
 from inference.errors import DataError
@@ -45,7 +45,7 @@ def test_words_are_lists_of_different_categories() -> None:
     ):
         with pytest.raises(UsageError, match=re.escape(said)):
             parse_categories(words)
-    assert checked({}) == {}
+    assert check_categories({}) == {}
 
 
 def test_a_device_gives_codes_and_indicators_and_counts_what_it_does_not_understand(path: Path) -> None:

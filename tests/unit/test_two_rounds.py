@@ -18,7 +18,7 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.locate import FREQUENCIES, HIDDEN, Located, locate, located_by
+from inference.locate import FREQUENCIES, HIDDEN, Located, locate, phases_request
 from inference.models.coefficients import Coefficients, rmse
 from inference.models.linear.aggregate_stats import statistics_of
 from inference.models.linear.baselines import nonprivate_regression
@@ -57,7 +57,7 @@ def located(rows: np.ndarray, half_width: float, epsilon: float = 1.0) -> Locate
     schema = Schema(columns[:-1], columns[-1], dict.fromkeys(columns, Interval(-half_width, half_width)))
     terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(rows), tolerated=0, computes=(bytes(16), b"\1" * 16))
     rounds = IdealSwarm(rows, columns, terms, random=seeded("located"))
-    return locate(rounds.hold(located_by(schema, 1.0, columns)))
+    return locate(rounds.hold(phases_request(schema, 1.0, columns)))
 
 
 # Centres and scales
@@ -139,7 +139,7 @@ def test_a_spread_that_noise_made_is_warned_of() -> None:
     Where three standard errors passed for sure, eight warnings lacked.
     """
     rng, n = np.random.default_rng(8), 2000
-    asked = located_by(OFF_CENTRE, 1.0, ("b",))
+    asked = phases_request(OFF_CENTRE, 1.0, ("b",))
     phi = 0.9 + 0.1 * np.exp(1j * FREQUENCIES / 5)
     small = silent = 0
     for _ in range(300):

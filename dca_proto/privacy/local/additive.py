@@ -39,7 +39,7 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.accounting import check_mu
 from dca_proto.privacy.local.chance import HEAD_BITS, Chance
 from dca_proto.privacy.local.stream import Stream
-from dca_proto.privacy.local.values import LocalEstimate, counted, integers, require_epsilon, within
+from dca_proto.privacy.local.values import LocalEstimate, check_range, integers, report_count, require_epsilon
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, GRID_LAPLACE
 from dca_proto.privacy.noise import discrete_gaussian
 from dca_proto.privacy.rounding import at_least
@@ -91,7 +91,7 @@ class Additive:
         alone. Raises `UsageError` for values of another type or outside the box (without the value), or a wrong key.
         """
         bound = self.sensitivity.bound
-        vectors = within("values", integers("values", values, self.dimension), -bound, bound, "clip them first")
+        vectors = check_range("values", integers("values", values, self.dimension), -bound, bound, "clip them first")
         return vectors + self.noise(vectors.size, key).reshape(vectors.shape)
 
     def encode(self, report: NDArray[Any]) -> bytes:
@@ -105,7 +105,7 @@ class Additive:
     def estimate(self, reports: ArrayLike) -> LocalEstimate:
         """Estimate the mean of the clients' vectors, in grid units. Raises `UsageError` for an impossible report."""
         table = integers("reports", reports, columns=self.dimension)
-        count = counted(table)
+        count = report_count(table)
         return LocalEstimate(table.mean(axis=0), np.full(self.dimension, self.noise_variance / count), count)
 
     def variance_in_sum(self, unit: float) -> float:

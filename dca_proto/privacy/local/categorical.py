@@ -33,7 +33,7 @@ from dca_proto.aggregate import LocalReports
 from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.local.chance import Chance
 from dca_proto.privacy.local.stream import Stream
-from dca_proto.privacy.local.values import LocalEstimate, counted, integers, require_epsilon, within
+from dca_proto.privacy.local.values import LocalEstimate, check_range, integers, report_count, require_epsilon
 from dca_proto.privacy.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.privacy.rounding import at_least, at_most
 
@@ -152,7 +152,7 @@ class Categorical:
     def _checked(self, values: ArrayLike) -> NDArray[np.int64]:
         """Return categories, or `MISSING`. Raises `UsageError`, which does not quote a value."""
         categories = integers("values", values)
-        within("values", categories[categories != MISSING], 0, self.categories - 1, "number the categories from 0")
+        check_range("values", categories[categories != MISSING], 0, self.categories - 1, "number the categories from 0")
         return categories
 
 
@@ -225,8 +225,10 @@ class RandomisedResponse(Categorical, msgspec.Struct, frozen=True, forbid_unknow
         return np.array(category, dtype=np.int64)
 
     def _counts(self, reports: ArrayLike) -> tuple[NDArray[np.int64], int]:
-        table = within("reports", integers("reports", reports), 0, self.categories - 1, "number the categories from 0")
-        return np.bincount(table, minlength=self.categories), counted(table)
+        table = check_range(
+            "reports", integers("reports", reports), 0, self.categories - 1, "number the categories from 0"
+        )
+        return np.bincount(table, minlength=self.categories), report_count(table)
 
 
 class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -286,8 +288,8 @@ class UnaryEncoding(Categorical, msgspec.Struct, frozen=True, forbid_unknown_fie
         given = np.asarray(reports)  # bits, or counts of 0 and 1
         bits = given.astype(np.int64) if given.dtype == np.bool_ else given
         table = integers("reports", bits, columns=self.categories)
-        within("reports", table, 0, 1, "give each category's bit")
-        return table.sum(axis=0), counted(table)
+        check_range("reports", table, 0, 1, "give each category's bit")
+        return table.sum(axis=0), report_count(table)
 
 
 @lru_cache(maxsize=64)

@@ -29,7 +29,7 @@ def integers(what: str, values: ArrayLike, columns: int | None = None) -> NDArra
     return table.astype(np.int64, copy=False)
 
 
-def within(what: str, table: NDArray[np.int64], low: int, high: int, advice: str) -> NDArray[np.int64]:
+def check_range(what: str, table: NDArray[np.int64], low: int, high: int, advice: str) -> NDArray[np.int64]:
     """Return the same table. Raises `UsageError` with `advice` if a value is outside low..high, without quoting it."""
     if table.size and (table.min() < low or table.max() > high):
         raise UsageError(f"{what} are outside {low} to {high}: {advice}")
@@ -42,7 +42,7 @@ def require_epsilon(epsilon: float) -> None:
         raise UsageError(f"epsilon is {epsilon}, expected a number above 0 and at most {at_most(EPSILON_MAX)}")
 
 
-def counted(reports: NDArray[np.generic]) -> int:
+def report_count(reports: NDArray[np.generic]) -> int:
     """Return the number of reports. Raises `UsageError` if there are none."""
     if not len(reports):
         raise UsageError("there are 0 reports, expected at least 1")

@@ -24,7 +24,7 @@ from inference.columns import Array, Standardisation
 from inference.errors import DataError
 from inference.jobs.base import EFFECT, Conditions, RefitJob, Stage
 from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
-from inference.locate import locate, located_by
+from inference.locate import locate, phases_request
 from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT, rate
 from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, Scores, exact_fit, fit_of, prior_of, rows_of
@@ -73,7 +73,7 @@ def scored_regression(
     check(schema, family)
     if rounds < 1:
         raise DataError(f"rounds is {rounds}; expected at least 1 round of scores")
-    phases = yield located_by(schema, std_share, schema.columns)
+    phases = yield phases_request(schema, std_share, schema.columns)
     aggregates = yield from scores(phases, schema, family, rounds, std_share)
     return fit_of(aggregates, prior_sd, schema=schema)
 

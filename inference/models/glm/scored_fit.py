@@ -20,7 +20,7 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.columns import Array, Standardisation, standardisation
 from inference.errors import DataError
 from inference.locate import STATISTIC as PHASES
-from inference.locate import locate, repeated
+from inference.locate import about_collinearity, locate
 from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT
 from inference.models.glm.scoring import Normal, Prior, Rows, Score, Terms, posterior, squares_of
@@ -102,7 +102,7 @@ def _warnings(released: Scores, phi: Normal) -> list[str]:
     """Return reasons to doubt the posterior, a sentence each."""
     first, logistic = released.scores[0], isinstance(released.family, Bernoulli)
     squares, noise = symmetric(first.curved)[1:, 1:], float(np.sqrt(first.noise_variance))
-    warnings = list(repeated(released.columns.columns, squares, noise))
+    warnings = list(about_collinearity(released.columns.columns, squares, noise))
     asked = np.array(released.rounds[-1].parameters["theta"])
     away = float(np.abs(phi.mean[: asked.size] - asked).max())
     if away > AWAY_MAX:

@@ -34,7 +34,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, RefitJob, Stage, one_round, two_rounds
 from inference.jobs.estimates import BY_BOUNDS
 from inference.jobs.settings import JobSettings, one_of, require_positive, require_share, setting
-from inference.locate import Located, locate, located_by
+from inference.locate import Located, locate, phases_request
 from inference.models.coefficients import Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, regression_of
 from inference.models.linear.baselines import nonprivate_regression
@@ -63,7 +63,7 @@ def regression_with_projection(
     check_repair(repair)
     if not 0 < std_share < 1:
         raise DataError(f"std_share is {std_share}; expected a number between 0 and 1")
-    phases: NoisyAggregate = yield located_by(schema, std_share, schema.columns)
+    phases: NoisyAggregate = yield phases_request(schema, std_share, schema.columns)
     located = locate(phases)
     per_sensitivity = sqrt(phases.noise_variance * std_share / (1 - std_share)) / phases.sensitivity
     bound = target_bound(phases.contributors, len(schema.features), lambda bound: per_sensitivity * sensitivity(bound))

@@ -54,7 +54,7 @@ from typing import Any
 import numpy as np
 
 from inference.columns import Array
-from inference.locate import repeated
+from inference.locate import about_collinearity
 from inference.models.linear.closed_form import NEAREST_PSD, SufficientStatistics, repaired, shrunk
 from inference.models.linear.prior import PRIOR_R2
 
@@ -146,7 +146,9 @@ def target_bound(n: int, features: int, noise_std: Callable[[float], float]) -> 
 def about_columns(statistics: SufficientStatistics, parameters: Mapping[str, Any]) -> tuple[str, ...]:
     """Warn of nearly collinear features and of a target that is mostly clipped."""
     *features, target = parameters["columns"]
-    notes = list(repeated(features, statistics.xx[1:, 1:], float(np.sqrt(np.asarray(statistics.noise.xx, float)))))
+    notes = list(
+        about_collinearity(features, statistics.xx[1:, 1:], float(np.sqrt(np.asarray(statistics.noise.xx, float))))
+    )
     most = (parameters["bound"][-1] / parameters["intercept_bound"]) ** 2 * np.trace(statistics.xx)
     doubtful = 2 * np.sqrt(np.asarray(statistics.noise.yy, float))
     if statistics.yy is not None and statistics.yy - doubtful > CLIPPED * most:

@@ -28,7 +28,7 @@ from inference.columns import Array, Standardisation
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions, RefitJob, Stage
 from inference.jobs.settings import one_of, require_positive, setting
-from inference.locate import locate, located_by
+from inference.locate import locate, phases_request
 from inference.models.coefficients import LOGIT, Coefficients, NormalPosterior, area_under_curve, is_positive
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.job import ROUNDS, scores, stages_of
@@ -72,7 +72,7 @@ def logistic_regression(
     method, share = method_of(method, settings), settings.std_share
     gaussian_prior(prior_sd)  # raises if it is not above 0
     score = None if held_out is None else score_on(held_out)
-    phases = yield located_by(schema, share, schema.features)
+    phases = yield phases_request(schema, share, schema.features)
     notes: tuple[str, ...] = ()
     if method == AUTO:
         per_sensitivity = sqrt(phases.noise_variance * share / (1 - share)) / phases.sensitivity

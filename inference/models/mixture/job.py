@@ -35,7 +35,7 @@ from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.estimates import BY_SD, SHARE, TAILS, Estimate, Figure, of_draws, score, student
 from inference.jobs.settings import JobSettings, given, require_count, require_positive, require_share, setting, within
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Standard, Summary
-from inference.locate import locate, located_by
+from inference.locate import locate, phases_request
 from inference.models.mixture import model as mixture
 from inference.models.mixture.model import PRIOR, SPAN, Noise, Prior, State, Statistics
 from inference.posterior import Posterior
@@ -269,7 +269,7 @@ def gaussian_mixture(
         NoAggregate: one of the first two rounds, without which there is no result, ended without a sum.
     """
     settings = settings or Settings()
-    phases = yield located_by(schema, settings.std_share, schema.features)
+    phases = yield phases_request(schema, settings.std_share, schema.features)
     located, n = locate(phases), phases.contributors
     columns = located.standardisation(schema, SPAN).without_target().in_bounds()
     schedule = schedule_after(

@@ -19,7 +19,7 @@ from inference.errors import DataError, unknown
 from inference.jobs.estimates import BY_SD, Estimate, score, standard_unit
 from inference.jobs.summary import HeldOut, Place, Standard, Summary
 from inference.laplace import Mode
-from inference.locate import locate, located_by, repeated
+from inference.locate import about_collinearity, locate, phases_request
 from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.sums import NoisySums
 from inference.models.coefficients import with_prior
@@ -388,7 +388,7 @@ def hazards_job(
         std_share: the first round's share of the budget. prior_sd: as for `HazardsFit`. kind, rows_max: as for
             `curves_job`.
     """
-    phases: NoisyAggregate = yield located_by(schema, std_share, columns.features, kind, rows_max)
+    phases: NoisyAggregate = yield phases_request(schema, std_share, columns.features, kind, rows_max)
     located = locate(phases)
     statistic = statistic_of(columns.names, columns.times, columns.groups, located.centre, located.scale)
     aggregate: NoisyAggregate = yield _request(statistic, 1 - std_share, kind, rows_max)
@@ -430,7 +430,7 @@ def hazards_from(
         fitted,
         private=(private := private and phases.private and aggregate.private),
         prior_sd=prior_sd,
-        about_columns=(*locate(phases).warnings, *repeated(columns.features, factor @ factor.T, noise)),
+        about_columns=(*locate(phases).warnings, *about_collinearity(columns.features, factor @ factor.T, noise)),
         attrs={**sums.attrs, **attributes(aggregate, private=private)},
         again=partial(hazards_from, phases, aggregate, columns, private=private),
     )
