@@ -142,8 +142,8 @@ def _about_missing(reports: Categories) -> tuple[str, ...]:
     if lacking < MISSING_SDS * sqrt(variance):
         return ()
     return (
-        f"some {100 * lacking / (n * (p - q)):.2g} % of the clients seem to have no category, which draws the shares "
-        "towards each other; ask for a round with a category for what they have",
+        f"about {100 * lacking / (n * (p - q)):.2g} % of the clients seem to have no category, which draws the shares "
+        "towards each other; ask for a round that has a category for them",
     )
 
 

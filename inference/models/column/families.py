@@ -116,7 +116,7 @@ def bounds_for(name: str, column: str, bounds: Interval) -> Interval:
             )
         if high > COUNTS_MAX:
             raise DataError(
-                f"counts clipped at {high:g} are too many to add up over for each report; clip them at {COUNTS_MAX} "
+                f"counts clipped at {high:g} are too many to sum over for each report; clip them at {COUNTS_MAX} "
                 f"or less, or take family {GAUSSIAN!r}"
             )
         high = float(round(high))

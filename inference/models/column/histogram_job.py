@@ -58,7 +58,7 @@ class Settings(SamplerSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(known := given(self, ("categories", "edges", "bins"))) > 1:
-            raise DataError(f"settings {' and '.join(map(repr, known))} say the same thing; give one of them")
+            raise DataError(f"settings {' and '.join(map(repr, known))} exclude each other; give one of them")
         if self.edges is None:
             return
         if not 3 <= len(self.edges) <= CATEGORIES_MAX + 1 or not all(map(isfinite, self.edges)):

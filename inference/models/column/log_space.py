@@ -25,9 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from numpy.polynomial import chebyshev
-from numpy.typing import NDArray
 from scipy.special import erfcx
 
 Array: TypeAlias = Any
@@ -38,14 +36,10 @@ _CENTRE, _DEGREE = 3.0, 24
 _EVEN_SERIES_MAX, _ASYMPTOTIC = 0.03, 100.0
 
 
-def _rational(y: NDArray[np.float64]) -> NDArray[np.float64]:
-    u = _CENTRE * (1 + y) / (1 - y)
-    value: NDArray[np.float64] = (u + _CENTRE) * sqrt(pi / 2) * erfcx(u / sqrt(2))
-    return value
-
-
 _PLACES = chebyshev.chebpts1(_DEGREE + 1)
-_COEFFICIENTS: list[float] = chebyshev.cheb2poly(chebyshev.chebfit(_PLACES, _rational(_PLACES), _DEGREE)).tolist()
+_U = _CENTRE * (1 + _PLACES) / (1 - _PLACES)
+_T = (_U + _CENTRE) * sqrt(pi / 2) * erfcx(_U / sqrt(2))
+_COEFFICIENTS: list[float] = chebyshev.cheb2poly(chebyshev.chebfit(_PLACES, _T, _DEGREE)).tolist()
 
 
 @jax.custom_jvp

@@ -56,7 +56,7 @@ class Settings(SamplerSettings):
         known = [f"prior_{field.name}" for field in fields(FAMILIES[self.family].prior)]
         for name in given(self, PRIORS):
             if name not in known:
-                problem = f"setting {name!r} is not of the prior of family {self.family!r}"
+                problem = f"setting {name!r} does not belong to the prior of family {self.family!r}"
                 raise DataError(f"{problem}, which has {', '.join(known)}")
 
     def prior(self, bounds: Interval) -> ColumnPrior:

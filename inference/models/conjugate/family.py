@@ -194,8 +194,8 @@ class FamilyResult(LocalPosterior):
             share = f"the fitted model expects {100 * self.outside:.2g} % of the values of {column} outside the bounds"
             warnings.append(f"{share}, where they are clipped, which biases its estimates; give wider public bounds")
         if self.method == CONJUGATE and self.repaired:
-            problem = f"no values of {column} can have the noisy sum, and the nearest possible one was taken for it"
-            warnings.append(f"{problem}; method {NOISE_AWARE!r} weighs all that are possible")
+            problem = f"no values of {column} can have the noisy sum, so the nearest possible sum was used"
+            warnings.append(f"{problem}; method {NOISE_AWARE!r} weighs all possible sums")
         return warnings + self.about_mixing
 
 

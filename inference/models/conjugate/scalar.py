@@ -109,7 +109,7 @@ class Bernoulli(ScalarFamily):
         positive(self.name, alpha=self.alpha, beta=self.beta)
         if (self.interval.lower, self.interval.upper) != (0, 1):
             found = f"{self.interval.lower:g}:{self.interval.upper:g}"
-            raise DataError(f"bernoulli: column {self.column!r} has bounds {found}; expected 0:1, of zeros and ones")
+            raise DataError(f"bernoulli: column {self.column!r} has bounds {found}; expected 0:1, for zeros and ones")
 
     def update(self, s: Array, n: int) -> Array:
         return np.concatenate([self.alpha + s, self.beta + n - s], axis=-1)

@@ -79,13 +79,13 @@ class Family(ABC):
         """The family's parameters of the statistic "gradient"."""
         return {"family": self.name, "intercept": True} | ({"by_features": True} if self.bounded else {})
 
-    @abstractmethod
     def score(self, phi: Array, x: Array, y: Array) -> Array:
         """Return s(φ_k) of each row, shape ``(m, p)``; 0 for κ, which has no score of mean zero.
 
         Args:
             x: shape ``(m, d + 1)``. y: ``(m,)``.
         """
+        return np.column_stack([self.likelihood_score(phi, x, y), np.zeros(len(x))])
 
     def sent(self, phi: Array, x: Array, y: Array, dispersion: float) -> Array:
         """Return the scores that clients send, with κ's term times the weight ``dispersion``: shape ``(m, p)``."""
@@ -124,9 +124,6 @@ class Poisson(Family):
     def bounded(self) -> bool:
         return False
 
-    def score(self, phi: Array, x: Array, y: Array) -> Array:
-        return np.column_stack([self.likelihood_score(phi, x, y), np.zeros(len(x))])
-
     def sent(self, phi: Array, x: Array, y: Array, dispersion: float) -> Array:
         terms, mean = self.score(phi, x, y), rate(phi, x)
         terms[:, -1] = dispersion * (y - mean) ** 2 / ((y - mean) ** 2 + mean)
@@ -154,9 +151,6 @@ class Bernoulli(Family):
     name: ClassVar[str] = BERNOULLI
     link: ClassVar[str] = LOGIT
     prior_sd: ClassVar[float] = 2.0
-
-    def score(self, phi: Array, x: Array, y: Array) -> Array:
-        return np.column_stack([self.likelihood_score(phi, x, y), np.zeros(len(x))])
 
     def score_bound(self, phi: Array, x: Array) -> Array:
         return np.asarray(expit(np.abs(x @ phi[:-1])) * np.linalg.norm(x, axis=1))

@@ -71,8 +71,8 @@ class Settings(RegressionSettings):
         super().__post_init__()
         if self.inputs and self.family == LINEAR and self.radius is not None:
             raise DataError(
-                "setting 'radius' is of the features, and a linear regression's rows would be brought into a ball with "
-                "their target; leave out inputs or radius"
+                "setting 'radius' applies to features alone, but the rows of a linear regression contain the target; "
+                "leave out inputs or radius"
             )
 
     @property
@@ -81,14 +81,7 @@ class Settings(RegressionSettings):
         return self.inputs and self.family == LOGISTIC
 
 
-def _of_features(schema: Schema, settings: Settings) -> LdpReportRequest:
-    """Ask for a report of a client's features, mapped from their bounds to ±1."""
-    parameters = _columns(schema, settings).without_target().parameters()
-    return LdpReportRequest("sum", parameters, 1 - settings.label_share, rows_max=1, mechanism=GAUSSIAN)
-
-
-def _of_labels(schema: Schema, settings: Settings, conditions: Conditions) -> LdpReportRequest:
-    """Ask for a report of a client's label: the class of its target."""
+def _request_labels(schema: Schema, settings: Settings, conditions: Conditions) -> LdpReportRequest:
     bounds = schema.bounds[schema.target]
     edges = [bounds.lower, float(schema.centres[-1]), bounds.upper]
     part = ROUNDING * epsilon_of(sqrt(settings.label_share) * conditions.mu) / conditions.epsilon
@@ -127,8 +120,10 @@ class LdpRegression(ReportJob):
         d = len(schema.features)
         if settings.labelled:
             check_clients(conditions.clients, d + d * (d + 1) // 2, f"a regression on {d} features")
-            features = yield _of_features(schema, settings)
-            return features, (yield _of_labels(schema, settings, conditions))
+            parameters = _columns(schema, settings).without_target().parameters()
+            share = 1 - settings.label_share
+            features = yield LdpReportRequest("sum", parameters, share, rows_max=1, mechanism=GAUSSIAN)
+            return features, (yield _request_labels(schema, settings, conditions))
         if settings.inputs:
             least, statistic, parameters = d + d * (d + 1) // 2 + 1, "sum", _columns(schema, settings).parameters()
         else:

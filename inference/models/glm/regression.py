@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import expit, ndtr
 
-from inference.columns import Array, Standardisation
+from inference.columns import Array
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, COEFFICIENTS, INTERCEPT, Estimate
 from inference.jobs.summary import HeldOut
@@ -184,7 +184,9 @@ def _regression(
     notes: Sequence[str],
     rows: Rows | None = None,
 ) -> LocalRegression:
-    *features, target = linear.columns.columns
+    columns = linear.columns
+    *features, target = columns.columns
+    bounded = features if logistic else columns.columns  # labels are not clipped
     drawn = prior.draws(options.rng, PRIOR_DRAWS, len(features))
     before = {name: array for name, array in drawn.items() if name in sampled.draws}
     return LocalRegression(
@@ -196,7 +198,11 @@ def _regression(
         axes=AXES,
         coords={"feature": tuple(features), "other_feature": tuple(features), "column": (*features, target)},
         warmup=_in_own_units(sampled.warmup, linear) if sampled.warmup else {},
-        notes=(*notes, *_clipping_warnings(sampled.draws, linear.columns, logistic)),
+        notes=(
+            *notes,
+            *_beyond_bounds(sampled.draws, columns.bound, bounded),
+            *_beyond_ball(sampled.draws, columns.radius),
+        ),
         attrs=attrs,
         linear=linear,
         logistic=logistic,
@@ -230,12 +236,6 @@ def moments_of(draws: Draws, constant: float | None) -> Posterior:
     )
 
 
-def _clipping_warnings(draws: Draws, columns: Standardisation, logistic: bool) -> tuple[str, ...]:
-    """Warn if the model clearly expects values or rows where clients clip them; labels are not clipped."""
-    clipped = columns.columns[:-1] if logistic else columns.columns
-    return _beyond_bounds(draws, columns.bound, clipped) + _beyond_ball(draws, columns.radius)
-
-
 def _beyond_ball(draws: Draws, radius: float) -> tuple[str, ...]:
     """Warn if the model clearly expects rows outside the ball into which clients bring them."""
     if not np.isfinite(radius):
@@ -251,8 +251,8 @@ def _beyond_ball(draws: Draws, radius: float) -> tuple[str, ...]:
     if share <= CLIPPED:
         return ()
     return (
-        f"the fitted model expects {100 * share:.2g} % of the rows or more outside the ball of radius {radius:g}, into "
-        "which clients bring them, and leaves that out; give a larger radius",
+        f"the fitted model expects {100 * share:.2g} % of the rows or more outside the ball of radius {radius:g}; "
+        "clients bring them into the ball, and the model ignores that; give a larger radius",
     )
 
 
@@ -270,8 +270,8 @@ def _beyond_bounds(draws: Draws, bounds: Array, columns: Sequence[str]) -> tuple
     outside = ndtr((mean - limits) / sd) + ndtr((-mean - limits) / sd)
     surely = np.quantile(outside, SURELY, axis=(0, 1))
     return tuple(
-        f"the fitted model expects {100 * share:.2g} % of the values of {column} or more outside its bounds, where "
-        "clients clip them, which it leaves out; give wider public bounds"
+        f"the fitted model expects {100 * share:.2g} % of the values of {column} or more outside its bounds; clients "
+        "clip them, and the model ignores that; give wider public bounds"
         for column, share in zip(columns, surely, strict=True)
         if share > CLIPPED
     )

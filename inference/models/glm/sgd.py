@@ -179,9 +179,9 @@ def about_weight(least: float, contributors: int) -> tuple[str, ...]:
     if least >= WEIGHT_LEAST:
         return ()
     return (
-        f"{contributors} reports are too few for their noise: by the plan it is {100 - 100 * least:.0f} % of "
-        "what a coefficient would rest on, so the result may be no better than a constant; take more clients or "
-        "a larger epsilon: the information in reports grows with clients times epsilon squared",
+        f"{contributors} reports are too few for their noise: by the plan the data determine only {100 * least:.0f} % "
+        "of a coefficient, so the result may be no better than a constant; take more clients or a larger epsilon: "
+        "the information in reports grows with clients times epsilon squared",
     )
 
 

@@ -77,7 +77,7 @@ def require_plain_rows(parameters: Mapping[str, Any], name: str) -> None:
     """Raise `DataError` for sums of whole rows, which a model of unweighted rows would misread."""
     if parameters["whole_rows"]:
         raise DataError(
-            f"the rows were scaled as a whole, their constant with them, which {name} does not describe; ask for a "
+            f"the rows were scaled as a whole, including their constant, and {name} does not model that; ask for a "
             "round without whole_rows"
         )
 
@@ -170,8 +170,8 @@ def sums_of(aggregates: Aggregates, *, labels: bool) -> NoisySums:
         raise DataError("a sum is not finite or a variance of noise is below 0; check how it was released")
     if n < len(value):
         raise DataError(
-            f"{n} rows are too few: this model needs at least {len(value)}, as many as there are sums, whose law is "
-            "taken to be normal"
+            f"{n} rows are too few: this model needs at least {len(value)}, as many as there are sums, because it "
+            "takes the sums to be normal"
         )
     return replace(sums, n=n, attrs={**sums.attrs, "n": n})
 

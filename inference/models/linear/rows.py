@@ -152,7 +152,7 @@ def about_columns(statistics: SufficientStatistics, parameters: Mapping[str, Any
     most = (parameters["bound"][-1] / parameters["intercept_bound"]) ** 2 * np.trace(statistics.xx)
     doubtful = 2 * np.sqrt(np.asarray(statistics.noise.yy, float))
     if statistics.yy is not None and statistics.yy - doubtful > CLIPPED * most:
-        notes.append(f"much of {target} is clipped, so that its coefficients come out too small; check its bounds")
+        notes.append(f"much of {target} is clipped, so its coefficients are too small; check its bounds")
     return tuple(notes)
 
 

@@ -57,8 +57,8 @@ from inference.models.linear.aggregate_stats import (
 
 METHOD = "one sum of normal features, Laplace's approximation"
 UNCHECKED = (
-    "the coefficients suppose normal features, and an aggregate alone does not show whether they are normal; fit over "
-    "rounds, whose first one shows it"
+    "the coefficients assume normal features, and an aggregate alone does not show whether they are normal; fit over "
+    "rounds: the first round shows it"
 )
 INSIDE = 0.95  # share of normal rows inside the ball
 WEIGHTS = (1, 2, 1)  # of xxᵀ, xy and y²: xy has few terms, is smaller, and matters most
@@ -218,7 +218,8 @@ class _Law:
         share, alpha, theta, mu, root = self.parts(phi)
         cov = root @ root.T
         a = cov @ theta
-        g0, g1 = sigmoid_means(float(alpha + mu @ theta), float(theta @ a))
+        g = np.tanh((float(alpha + mu @ theta) + sqrt(float(theta @ a)) * NODES) / 2)
+        g0, g1 = float(NODE_WEIGHTS @ g), float(NODE_WEIGHTS @ (1 - g**2)) / 2
         second = np.pad(cov, ((1, 0), (1, 0)))
         xx, xy = expected_products(np.r_[self._constant, mu], second, np.r_[0.0, a], g0, g1)
         return np.asarray(share * np.r_[xx[self._pairs], xy])
@@ -250,9 +251,3 @@ class _Law:
 def expected_products(mu: Any, V: Any, a: Any, g0: Any, g1: Any) -> tuple[Any, Any]:
     """Return E[xxᵀ] and E[xy] of equation (1); x ~ N(μ, V), the constant first, a = Vθ; NumPy or JAX arrays."""
     return V + mu[:, None] * mu, mu * g0 + a * g1
-
-
-def sigmoid_means(mean: float, variance: float) -> tuple[float, float]:
-    """Return γ0 and γ1: E[g] and E[g'] of g(u) = tanh(u/2) under u ~ N(mean, variance)."""
-    g = np.tanh((mean + sqrt(variance) * NODES) / 2)
-    return float(NODE_WEIGHTS @ g), float(NODE_WEIGHTS @ (1 - g**2)) / 2

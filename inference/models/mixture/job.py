@@ -160,7 +160,7 @@ class MixtureFit(Posterior):
 
     def more(self) -> Summary:
         """Return why the job ended early, and a note on what the intervals leave out."""
-        note = "private ones leave out what the noise did to which row counts for which component"
+        note = "private ones leave out the noise in the assignment of rows to components"
         return {INTERVAL_NOTE: note, "stopped": self.stopped or None}
 
     def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:

@@ -80,7 +80,7 @@ class PrivateKaplanMeier(PrivateEstimator):
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> SurvivalFit:
         if len(aggregates) > 1:
-            raise DataError(f"found {len(aggregates)} aggregates; a survival curve is of one round")
+            raise DataError(f"found {len(aggregates)} aggregates; expected that of one round")
         seed = int(self._rng.integers(2**63))
         return rounds.curves_from(aggregates[0], self._columns(), seed, prior_rows=self.prior_rows)
 

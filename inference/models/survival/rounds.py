@@ -167,7 +167,7 @@ class SurvivalFit(LocalPosterior):
 
     def more(self) -> Summary:
         """Return the log-rank test and remarks."""
-        remarks = {"bands": "each interval holds by itself (pointwise), not all of a curve at once"}
+        remarks = {"bands": "intervals are pointwise: each holds by itself, not the whole curve at once"}
         if (test := self.log_rank) is None:
             return {"log_rank": None, "remarks": remarks}
         remarks["log-rank"] = (
@@ -185,7 +185,7 @@ class SurvivalFit(LocalPosterior):
         if self.counts.rows_missing:
             warnings.append(
                 f"fewer rows were counted than contributed, by {-self.counts.surplus:.1f} standard deviations of the "
-                "noise; rows with a missing value count as zero, and the curves take them for rows like all"
+                "noise; rows with a missing value count as zero, but the curves treat them like all others"
             )
         widest = float(np.ptp(self.band(), axis=0).max())
         if widest > 0.5:

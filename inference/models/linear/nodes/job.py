@@ -43,10 +43,12 @@ Fit = LocalRegression | Coefficients
 class Settings(RegressionSettings):
     """The settings of `regression-mcmc`."""
 
-    method: str = setting(NORMAL, f"How the posterior is found: {', '.join(NAMES)}.", one_of(NAMES))
-    rows_max: int = setting(ROWS_MAX, "Rows of a data node that count, those first.", require_count)
+    method: str = setting(NORMAL, f"How to compute the posterior: {', '.join(NAMES)}.", one_of(NAMES))
+    rows_max: int = setting(ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
     group: int | None = setting(
-        None, "Rows that a data node averages before it adds up; by default none are.", require_count
+        None,
+        "Number of rows that a data node averages before adding up; by default it does not average.",
+        require_count,
     )
 
 

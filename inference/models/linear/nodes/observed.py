@@ -179,7 +179,7 @@ def nodes_of(aggregates: Aggregates) -> NodeStatistics:
         if node.relation != nodes[0].relation:
             raise DataError(
                 f"node {place} was released under the relation {node.relation!r}, the first under "
-                f"{nodes[0].relation!r}; learn from nodes that promise the same"
+                f"{nodes[0].relation!r}; learn from nodes with the same relation"
             )
     parts, parameters = [aggregate_stats.unpacked(node) for node in nodes], parameters_of(nodes[0])
     aggregate_stats.require_plain_rows(parameters, "regression from nodes")
