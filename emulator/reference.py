@@ -132,7 +132,7 @@ def contribution(
     for row in counted:
         if all(map(isfinite, row)):
             own = _of_row(statistic, parameters, row, fraction_bits)
-            totals = [total + one for total, one in zip(totals, own, strict=True)]
+            totals = [total + value for total, value in zip(totals, own, strict=True)]
     count = len(counted)
     return totals if rows_max or count <= 1 else [(2 * total + count) // (2 * count) for total in totals]
 
@@ -176,7 +176,7 @@ def report_variance(
     """
     if mechanism in ("randomised-response", "unary-encoding"):
         own, other, _ = chances = odds(mechanism, epsilon, categories)
-        return max(one * (1 - one) for one in chances) / (own - other) ** 2
+        return max(chance * (1 - chance) for chance in chances) / (own - other) ** 2
     if mechanism == "grid-laplace":
         return 1 / (2 * sinh(epsilon / scales[0] / 2) ** 2)
     return least_variance(scales[1], epsilon, delta)

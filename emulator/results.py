@@ -253,9 +253,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def aborts(self) -> dict[str, list[int]]:
         """The reasons of aborts, each with the numbers of its rounds, from 1."""
         reasons: dict[str, list[int]] = {}
-        for number, one in enumerate(self.rounds, 1):
-            if not one.ok:
-                reasons.setdefault(one.error or "the reason was not recorded", []).append(number)
+        for number, entry in enumerate(self.rounds, 1):
+            if not entry.ok:
+                reasons.setdefault(entry.error or "the reason was not recorded", []).append(number)
         return reasons
 
 
@@ -266,8 +266,8 @@ GROUPED_FROM = 5
 def grouped(rounds: Sequence[Round]) -> list[list[Round]]:
     """Return each round by itself; if there are many, those of the same name, size and outcome together."""
     if len(rounds) < GROUPED_FROM:
-        return [[one] for one in rounds]
+        return [[entry] for entry in rounds]
     groups: dict[tuple[str, int | None, bool], list[Round]] = {}
-    for one in rounds:
-        groups.setdefault((one.name, one.dimension, one.ok), []).append(one)
+    for entry in rounds:
+        groups.setdefault((entry.name, entry.dimension, entry.ok), []).append(entry)
     return list(groups.values())

@@ -75,8 +75,8 @@ class Forger:
     def __init__(self, rng: random.Random, known: Known) -> None:
         self.rng = rng
         self._known, self._made = known, 0
-        self._keys = {one.id: one for one in known.keys}
-        self._secrets = [one for one in known.secrets if one.sender in self._keys]
+        self._keys = {identity.id: identity for identity in known.keys}
+        self._secrets = [secret for secret in known.secrets if secret.sender in self._keys]
         ways: tuple[tuple[int, Callable[[bytes], bytes]], ...] = (
             (3, self._bytes),
             (3, self._tree),
@@ -98,7 +98,7 @@ class Forger:
         draw = self.rng.random()
         sent, payload = self.rng.choice(self._known.log)
         for _ in range(8):  # prefer messages meant for this actor
-            if any(_fits(one, sent) for one in topics):
+            if any(_fits(pattern, sent) for pattern in topics):
                 break
             sent, payload = self.rng.choice(self._known.log)
         topic = self._topic(self.rng.choice(topics), bytes.fromhex(sent.rpartition("/")[2]))
@@ -250,13 +250,13 @@ class Forger:
         """Change the body of a signed message and sign it anew, with its author's key if the attacker has it."""
         tree = msgspec.msgpack.decode(payload)
         rng = self.rng
-        inside = (one for one in (tree, *tree) if isinstance(one, list) and one and one[0] == 1)
+        inside = (part for part in (tree, *tree) if isinstance(part, list) and part and part[0] == 1)
         frame = next(inside, None)
         if frame is None:
             return self._tree(payload)
         frame[1] = self._tree(frame[1])
         identity = rng.choice(list(self._keys.values()))
-        named = [one for one in self._keys.values() if one.id in frame[1] or one.public_key in frame[1]]
+        named = [key for key in self._keys.values() if key.id in frame[1] or key.public_key in frame[1]]
         if named and rng.random() < 0.9:
             identity = named[0]
         frame[2] = sign(identity, self._known.federation_id, frame[1]).signature
@@ -266,25 +266,25 @@ class Forger:
         """Change the content of a sealed message, sign and seal it anew."""
         if not self._secrets:
             return self._tree(payload)
-        one = self.rng.choice(self._secrets)
-        frame = decode_frame(one.inner)
+        secret = self.rng.choice(self._secrets)
+        frame = decode_frame(secret.inner)
         assert isinstance(frame, Signed), "what is sealed is signed"
         body = self._tree(frame.body)
-        signed = encode(sign(self._keys[one.sender], self._known.federation_id, body))
-        inner = self.rng.choice((signed, signed, signed, self._bytes(one.inner), one.inner))
-        sealed = seal_to(one.public, inner, one.hash, self.rng.randbytes)
-        return encode(Sealed(one.round_id, *sealed))
+        signed = encode(sign(self._keys[secret.sender], self._known.federation_id, body))
+        inner = self.rng.choice((signed, signed, signed, self._bytes(secret.inner), secret.inner))
+        sealed = seal_to(secret.public, inner, secret.hash, self.rng.randbytes)
+        return encode(Sealed(secret.round_id, *sealed))
 
     def _contribution(self, payload: bytes) -> bytes:
         """Return a correctly sealed contribution with a random plaintext."""
         if not self._known.sealable:
             return self._tree(payload)
-        one, identity = self.rng.choice(self._known.sealable), self.rng.randbytes(16)
-        hidden = self.rng.randbytes(max(0, one.length + self.rng.choice((0, 0, 0, 1, -1, 8, -8, 1000))))
-        bound = b"".join((one.hash, one.client, one.holder, identity))
-        seal = contribution_keys(one.pair_key, one.hash, identity).seal
+        sealable, identity = self.rng.choice(self._known.sealable), self.rng.randbytes(16)
+        hidden = self.rng.randbytes(max(0, sealable.length + self.rng.choice((0, 0, 0, 1, -1, 8, -8, 1000))))
+        bound = b"".join((sealable.hash, sealable.client, sealable.holder, identity))
+        seal = contribution_keys(sealable.pair_key, sealable.hash, identity).seal
         ciphertext = encrypt(seal, SINGLE_USE_NONCE, hidden, bound)
-        return encode(Contribution(one.round_id, identity, ciphertext))
+        return encode(Contribution(sealable.round_id, identity, ciphertext))
 
 
 def packet(head: int, body: bytes) -> bytes:

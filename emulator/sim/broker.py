@@ -126,7 +126,8 @@ class Broker:
     @property
     def memory(self) -> Memory:
         """A snapshot of its memory."""
-        sessions = {one: one.unacknowledged for one in self._sessions.values() if one.is_open or one.is_kept}
+        kept = [session for session in self._sessions.values() if session.is_open or session.is_kept]
+        sessions = {session: session.unacknowledged for session in kept}
         return Memory(sessions, {channel: dict(held) for channel, held in self._retained.items()})
 
     def stop(self, left: Memory | None = None) -> None:

@@ -53,7 +53,7 @@ def show_sweep(console: Console, sweep: Sweep) -> None:
         show_failure(console, failure)
     rest = sweep.failed[_FAILURES_SHOWN:]
     if rest:
-        say(console, "and", f"{len(rest)} more: seeds {', '.join(str(one.seed) for one in rest[:20])}")
+        say(console, "and", f"{len(rest)} more: seeds {', '.join(str(failure.seed) for failure in rest[:20])}")
     rate = f"{sweep.run / sweep.wall_s:.1f} a second" if sweep.wall_s else "none done"
     say(console, "sweep", f"{sweep.run} scenarios in {sweep.wall_s:.0f} s, {rate}; {len(sweep.failed)} failures")
 

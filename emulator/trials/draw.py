@@ -172,7 +172,7 @@ def _faults(stream: random.Random, population: Population, rounds: Rounds, most:
     for _ in range(count):
         relays = rounds.batch and stream.random() < 0.1  # only batches send invitations to relay
         fault = _fault(stream, "relay" if relays else stream.choice(list(FAULTS)), population, rounds)
-        if not (FAULTS[fault.kind].once and any(one.kind == fault.kind for one in drawn)):
+        if not (FAULTS[fault.kind].once and any(earlier.kind == fault.kind for earlier in drawn)):
             drawn.append(fault)
     return tuple(drawn)
 
@@ -250,9 +250,9 @@ def _adversaries(stream: random.Random, population: Population, rounds: Rounds, 
     drawn: dict[str, Adversary] = {}
     for _ in range(min(most, stream.randint(1, 2))):
         role = "compute" if rounds.is_summed and stream.random() < 0.6 else "client"
-        kind = stream.choice([kind for kind, one in HOSTILE.items() if one.role == role])
+        kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == role])
         actor = f"stranger {len(drawn)}" if HOSTILE[kind].is_stranger else _actor(stream, role, population)
-        is_second_node = role == "compute" and any(one.startswith(role) for one in drawn)
+        is_second_node = role == "compute" and any(earlier.startswith(role) for earlier in drawn)
         if actor in drawn or is_second_node:
             continue
         dropped = max(1, rounds.tolerated - rounds.colluders) + stream.choice([0, 0, 1])
@@ -264,6 +264,6 @@ def _hostile_trainer(stream: random.Random, most: int) -> tuple[Adversary, ...]:
     """Draw a hostile trainer in one trial of eight."""
     if not most or stream.random() >= 0.125:
         return ()
-    kind = stream.choice([kind for kind, one in HOSTILE.items() if one.role == "trainer"])
+    kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == "trainer"])
     after_ms = stream.choice([50, 500, 3_000]) if HOSTILE[kind].amount_max else 0
     return (Adversary(kind=kind, actor="trainer", amount=after_ms),)

@@ -24,7 +24,7 @@ _CLIENT, _BROKER, _MEMBER = ("client",), ("broker",), ("client", "compute")
 _HOUR_MS = 3_600_000.0
 _MS, _SHARE, _COUNT = "milliseconds", "a probability", "how many messages"
 _AWAY_MS = 1_500
-_STORED: dict[str, Any] = {one.ROUNDS: one.StoredRound for one in (client_round, compute_round, trainer_round)}
+_STORED: dict[str, Any] = {module.ROUNDS: module.StoredRound for module in (client_round, compute_round, trainer_round)}
 _KINDS = Kinds()
 Strike = Callable[[Injection, Process], None]
 
@@ -67,9 +67,9 @@ def _vanishes_at(moment: str, phase: str, applies: Callable[[Any], bool]) -> Mak
 
 def _entered(effects: Sequence[Effect]) -> list[str]:
     """Return the phases that these effects store, in order; `COLLECTING` if they store only contributions."""
-    stored = [one for one in effects if isinstance(one, Persist) and one.table in _STORED]
+    stored = [effect for effect in effects if isinstance(effect, Persist) and effect.table in _STORED]
     if stored:
-        return [msgspec.msgpack.decode(one.value, type=_STORED[one.table]).phase for one in stored]
+        return [msgspec.msgpack.decode(write.value, type=_STORED[write.table]).phase for write in stored]
     keeping = (trainer_round.RELEASES, compute_round.CONTRIBUTIONS)
     keeps = any(isinstance(effect, Persist) and effect.table in keeping for effect in effects)
     return [compute_round.COLLECTING] if keeps else []

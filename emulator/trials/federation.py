@@ -50,9 +50,9 @@ class TrialFederation(TestFederation):
         self.failing: set[bytes] = set()
         self.refusing: set[bytes] = set()
         name, columns = f"trial-{scenario.seed}", self.statistic.columns
-        strangers = sum(HOSTILE[one.kind].is_stranger for one in scenario.adversaries)
+        strangers = sum(HOSTILE[adversary.kind].is_stranger for adversary in scenario.adversaries)
         self.strangers = [Identity(seeded(f"{name}/stranger{index}")(KEY_BYTES)) for index in range(strangers)]
-        self._adversaries = {one.actor: one for one in scenario.adversaries}
+        self._adversaries = {adversary.actor: adversary for adversary in scenario.adversaries}
         epsilon = limits.account_epsilon
         self.account = BudgetLimit(epsilon=epsilon, delta=rounds.delta) if epsilon else None
         super().__init__(

@@ -117,7 +117,8 @@ class _Sybil(HostileClient):
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         kept = (Channel.COMPUTE, Channel.TRAINER)
-        return [one for one in super().handle(event, now_ms) if not (isinstance(one, Send) and one.to.channel in kept)]
+        effects = super().handle(event, now_ms)
+        return [effect for effect in effects if not (isinstance(effect, Send) and effect.to.channel in kept)]
 
 
 @_OWN.kind("stranger", "joins without being enrolled", amount=_MESSAGES, is_stranger=True)
@@ -203,15 +204,15 @@ class _MakingUp(HostileCompute):
 
     def _invented_clients(self, current: NodeRound) -> list[bytes]:
         """Return clients that have not contributed, then random ids, all of which it would hold."""
-        silent = [one for one in sorted(self._sessions.slots) if one not in current.kept]
+        silent = [client for client in sorted(self._sessions.slots) if client not in current.kept]
         drawn = [self._random(ID_BYTES) for _ in range(16 * len(current.stored.computes))]
-        return [one for one in (*silent, *drawn) if current.opened.holder(one).id == self.id]
+        return [client for client in (*silent, *drawn) if current.opened.holder(client).id == self.id]
 
 
 @_OWN.kind("list-others", "lists clients of other holders", "round", _CLIENTS)
 class _ListingOthers(_MakingUp):
     def _invented_clients(self, current: NodeRound) -> list[bytes]:
-        return [one for one in sorted(self._sessions.slots) if current.opened.holder(one).id != self.id]
+        return [client for client in sorted(self._sessions.slots) if current.opened.holder(client).id != self.id]
 
 
 @_OWN.kind("list-twice", "lists a client twice", "round")
@@ -243,8 +244,8 @@ class _Objecting(HostileCompute):
 
     def _answer_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
         if current.phase == FROZEN and len(current.lists) == len(current.stored.computes):
-            for node, one in current.lists.items():
-                current.lists[node] = msgspec.structs.replace(one, tags=_alter_tags(one.tags, self.amount))
+            for node, received in current.lists.items():
+                current.lists[node] = msgspec.structs.replace(received, tags=_alter_tags(received.tags, self.amount))
         return super()._answer_when_complete(current, now_ms)
 
 
@@ -261,7 +262,7 @@ class _Withholding(HostileCompute):
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         effects = super().handle(event, now_ms)
-        return [one for one in effects if not (isinstance(one, Send) and type(self).keeps(one))]
+        return [effect for effect in effects if not (isinstance(effect, Send) and type(self).keeps(effect))]
 
 
 @_OWN.kind("withhold-answer", "does not send its answer", "round")
@@ -291,14 +292,14 @@ class _Silent(HostileCompute):
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         speaks = not self._rounds
         effects = super().handle(event, now_ms)
-        return effects if speaks else [one for one in effects if not isinstance(one, Send) or one.retain]
+        return effects if speaks else [effect for effect in effects if not isinstance(effect, Send) or effect.retain]
 
 
 @_OWN.kind("abort-late", "signs an abort after its release", "round")
 class _AbortingLate(HostileCompute):
     def _release_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
         effects = super()._release_when_complete(current, now_ms)
-        if not any(isinstance(one, Report) and isinstance(one.fact, Released) for one in effects):
+        if not any(isinstance(effect, Report) and isinstance(effect.fact, Released) for effect in effects):
             return effects
         about = (current.id, current.hash, self.id)
         lie = self._sign(m.Abort(*about, "too-few", "nothing was released", 0, 0, ()))

@@ -38,7 +38,8 @@ class HostileTrainer(Trainer):
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         effects = super().handle(event, now_ms)
-        return [sent for one in effects for sent in (self._instead(one) if isinstance(one, Send) else (one,))]
+        changed = (self._instead(effect) if isinstance(effect, Send) else (effect,) for effect in effects)
+        return [effect for replaced in changed for effect in replaced]
 
     def _instead(self, send: Send) -> Sequence[Effect]:
         """Return what it sends instead of a message."""
@@ -58,10 +59,11 @@ class Equivocating(HostileTrainer):
             each = [msgspec.structs.replace(send, to=Address(Channel.CLIENT, client)) for client in self.clients]
         else:
             each = [send]
-        return [sent for one in each for sent in self._chosen(one, self._other(current, one))]
+        return [sent for message in each for sent in self._chosen(message, self._other(current, message))]
 
     def _chosen(self, send: Send, other: Send) -> Sequence[Effect]:
-        known = self.clients if send.to.channel is Channel.CLIENT else tuple(one.id for one in self.federation.computes)
+        nodes = tuple(member.id for member in self.federation.computes)
+        known = self.clients if send.to.channel is Channel.CLIENT else nodes
         return (other if known.index(send.to.id) % 2 else send,)
 
     def _other(self, current: Round, send: Send) -> Send:
@@ -88,9 +90,9 @@ class CallingHalves(HostileTrainer):
         halves = (request.round_id, tuple(asked[::2])), (second, tuple(asked[1::2]))
         try:
             rounds = [self._of_half(request, *half) for half in halves]
-            for one in rounds:
-                one.check(self.federation, self._mechanism, self._limits, self._timing)
-            return [effect for one in rounds for effect in super(CallingHalves, self)._on_open(one, now_ms)]
+            for request in rounds:
+                request.check(self.federation, self._mechanism, self._limits, self._timing)
+            return [effect for request in rounds for effect in super(CallingHalves, self)._on_open(request, now_ms)]
         except UsageError:
             return super()._on_open(request, now_ms)
 
@@ -106,7 +108,7 @@ class CallingHalves(HostileTrainer):
         frame = decode_frame(send.payload)
         if not isinstance(frame, m.InvitedRound) or send.to.id != self.federation.computes[-1].id:
             return (send,)
-        others = b"".join(one for one in self.clients if one not in ids_in(frame.clients))
+        others = b"".join(client for client in self.clients if client not in ids_in(frame.clients))
         return msgspec.structs.replace(send, payload=encode(m.InvitedRound(frame.announcement, others))), send
 
 
@@ -178,8 +180,9 @@ def messages_of_nodes(
         abort = m.Abort(*about, node, "too-few", "nothing was released", 0, 0, ())
         peers = [Address(Channel.COMPUTE, other) for other in nodes if other != node]
         to_peers = (abort, m.Answer(*about, (nothing,) * len(nodes), b""), m.ListHeader(*about, nothing, 0))
-        messages += [(node, Address(Channel.ABORT), abort), *((node, peer, one) for peer in peers for one in to_peers)]
+        messages.append((node, Address(Channel.ABORT), abort))
+        messages += [(node, peer, body) for peer in peers for body in to_peers]
         for client in clients:
             to_client = (abort, m.ChargeReused(*about, client, 1, 99), m.HelloWanted(client))
-            messages += [(node, Address(Channel.CLIENT, client), one) for one in to_client]
+            messages += [(node, Address(Channel.CLIENT, client), body) for body in to_client]
     return messages

@@ -121,12 +121,12 @@ class Outcome(msgspec.Struct, kw_only=True):
     @property
     def broken(self) -> dict[int, str]:
         """The details of each failure by the number of its invariant; `LIVENESS` if the trial did not become live."""
-        failures = {one.number: one.detail or "" for one in self.invariants if not one.ok}
+        failures = {invariant.number: invariant.detail or "" for invariant in self.invariants if not invariant.ok}
         return failures if self.ended.live else {**failures, LIVENESS: "; ".join(self.ended.why)}
 
     def facts_before(self, number: int) -> tuple[str, ...]:
         """Return the facts before that invariant broke; for `LIVENESS`, the last facts of the trial."""
-        return next((one.facts for one in self.invariants if one.number == number), self.last_facts)
+        return next((invariant.facts for invariant in self.invariants if invariant.number == number), self.last_facts)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -141,16 +141,16 @@ def outcome_of(
     """Return the outcome of a finished trial. `why`, `further`: as in `Ended`."""
     invariants = tuple(
         InvariantOutcome(
-            number=one.number,
-            name=one.name,
-            checked=one.checked,
-            ok=not one.broken,
-            detail=one.broken[0] if one.broken else None,
-            facts=_evidence(world, one.before, one.broken[0]) if one.broken else (),
+            number=checker.number,
+            name=checker.name,
+            checked=checker.checked,
+            ok=not checker.broken,
+            detail=checker.broken[0] if checker.broken else None,
+            facts=_evidence(world, checker.before, checker.broken[0]) if checker.broken else (),
         )
-        for one in sorted(checkers, key=lambda one: one.number)
+        for checker in sorted(checkers, key=lambda checker: checker.number)
     )
-    ok, simulator = not why and all(one.ok for one in invariants), world.simulator
+    ok, simulator = not why and all(invariant.ok for invariant in invariants), world.simulator
     rounds = tuple(_round(world, log) for log in world.rounds)
     sent: dict[str, list[tuple[int, int]]] = {}  # by role: whole messages and payload bytes
     for process in simulator.processes.values():

@@ -85,8 +85,8 @@ def from_plain(plain: dict[str, Any], source: str = "scenario") -> Scenario:
 
 def to_toml(scenario: Scenario, *, short: bool = False) -> str:
     """Return the scenario as TOML. `short` omits default values, which reading restores."""
-    one = Scenario(faults=(Fault(kind="", actor=""),), adversaries=(Adversary(kind="", actor=""),))
-    plain, usual = to_plain(scenario), to_plain(one) if short else {}
+    defaults = Scenario(faults=(Fault(kind="", actor=""),), adversaries=(Adversary(kind="", actor=""),))
+    plain, usual = to_plain(scenario), to_plain(defaults) if short else {}
     tables: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("", plain, usual)]
     for key, value in plain.items():
         if isinstance(value, dict):
@@ -143,7 +143,7 @@ def check(scenario: Scenario, source: str = "scenario") -> None:
     for name, count in (("faults", len(scenario.faults)), ("adversaries", len(scenario.adversaries))):
         if count > LIST_MAX:
             _refuse(source, f"{count} {name}", f"at most {LIST_MAX}")
-    actors = [one.actor for one in scenario.adversaries]
+    actors = [adversary.actor for adversary in scenario.adversaries]
     twice = [actor for actor in actors if actors.count(actor) > 1]
     if twice:
         _refuse(source, f"{twice[0]!r} is an adversary twice", "each actor at most once")
@@ -158,11 +158,11 @@ def _out_of_range(scenario: Scenario) -> Iterator[tuple[str, str]]:
         f"{name}.": getattr(scenario, name) for name in ("population", "rounds", "limits")
     }
     ranges = {
-        prefix + name: (one.low, one.high)
+        prefix + name: (bounds.low, bounds.high)
         for prefix, part in parts.items()
         for name, hint in get_type_hints(type(part), include_extras=True).items()
-        for one in getattr(hint, "__metadata__", ())
-        if isinstance(one, Between)
+        for bounds in getattr(hint, "__metadata__", ())
+        if isinstance(bounds, Between)
     }
     for place, (low, high) in (ranges | _RANGES).items():
         part, _, name = place.rpartition(".")

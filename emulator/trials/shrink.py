@@ -124,7 +124,7 @@ def _simpler(best: Callable[[], Scenario]) -> Iterator[dict[str, Any]]:
 def _lower(value: int, least: int) -> list[int]:
     """Return smaller values to try: the least first, then larger fractions."""
     tried = [least, *(value * part // whole for part, whole in _SMALLER), value - 1]
-    return sorted({one for one in tried if least <= one < value})
+    return sorted({candidate for candidate in tried if least <= candidate < value})
 
 
 def _with_number(scenario: Scenario, part: str, name: str, value: float) -> dict[str, Any]:
@@ -133,13 +133,13 @@ def _with_number(scenario: Scenario, part: str, name: str, value: float) -> dict
     if part == "population":
         population = msgspec.structs.replace(scenario, **changed).population
         counts = {"client": population.clients, "compute": population.computes}
-        changed["faults"] = tuple(one for one in scenario.faults if _is_there(one, counts))
-        changed["adversaries"] = tuple(one for one in scenario.adversaries if _is_there(one, counts))
+        changed["faults"] = tuple(fault for fault in scenario.faults if _is_there(fault, counts))
+        changed["adversaries"] = tuple(adversary for adversary in scenario.adversaries if _is_there(adversary, counts))
     return changed
 
 
-def _is_there(one: Fault | Adversary, counts: dict[str, int]) -> bool:
-    role, _, number = one.actor.partition(" ")
+def _is_there(item: Fault | Adversary, counts: dict[str, int]) -> bool:
+    role, _, number = item.actor.partition(" ")
     return role not in counts or int(number) < counts[role]
 
 

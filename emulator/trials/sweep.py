@@ -97,24 +97,24 @@ class Sweep(msgspec.Struct, kw_only=True):
         if outcome is None:
             self.failed.append(Failure(seed=done.item, detail=done.trouble, replay=replay))
         else:
-            adversaries = {one["kind"] for one in outcome.options.get("adversaries", ())}
+            adversaries = {adversary["kind"] for adversary in outcome.options.get("adversaries", ())}
             reached = adversaries | {fault.kind for fault in outcome.faults if fault.reached}
-            results = (one.result for one in outcome.ended.rounds)
+            results = (entry.result for entry in outcome.ended.rounds)
             counted = ((self.coverage, reached), (self.transitions, outcome.transitions), (self.rounds, results))
             for counts, names in counted:
                 for name in names:
                     counts[name] = counts.get(name, 0) + 1
-            for one in outcome.invariants:
-                number = str(one.number)
-                self.checked[number] = self.checked.get(number, 0) + one.checked
-                self.invariants[number] = one.name
+            for invariant in outcome.invariants:
+                number = str(invariant.number)
+                self.checked[number] = self.checked.get(number, 0) + invariant.checked
+                self.invariants[number] = invariant.name
             self.failed += failures_of(outcome, replay)
         self.ok = not self.failed
 
 
 def failures_of(outcome: Outcome, replay: str) -> list[Failure]:
     """Return a failure for each invariant that a trial broke."""
-    names = {one.number: one.name for one in outcome.invariants}
+    names = {invariant.number: invariant.name for invariant in outcome.invariants}
     return [
         Failure(
             seed=outcome.seed if outcome.seed is not None else "",

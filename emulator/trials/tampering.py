@@ -71,7 +71,7 @@ def _relay(it: Injection, packet: Packet) -> Sequence[Packet]:
         return (packet,)
     it.reached(it.world.trainer)
     others = [client.id for client in it.world.clients if client.id != packet.to.id]
-    return packet, *(msgspec.structs.replace(packet, to=Address(Channel.CLIENT, one)) for one in others)
+    return packet, *(msgspec.structs.replace(packet, to=Address(Channel.CLIENT, client)) for client in others)
 
 
 TAMPERING.add("swallow", "its messages are acknowledged and lost", _ACTORS, _altering(lambda it, content: None),
@@ -116,13 +116,13 @@ def _injecting(it: Injection, draw: Draw, later_ms: Sequence[int] = ()) -> Steps
 
 def _draw_passed(it: Injection, change: Callable[[Packet], Packet | None] = lambda packet: packet) -> Draw:
     """Return a function that draws a passed message of the targets, each kind equally often, and changes it."""
-    senders = {one.id for one in it.targets}
+    senders = {process.id for process in it.targets}
 
     def draw() -> Packet | None:
         kinds: dict[type, list[Packet]] = {}
-        for one in it.world.router.passed:
-            if not senders or one.sender in senders:
-                kinds.setdefault(type(body_of(one.payload or b"")), []).append(one)
+        for packet in it.world.router.passed:
+            if not senders or packet.sender in senders:
+                kinds.setdefault(type(body_of(packet.payload or b"")), []).append(packet)
         return change(it.stream.choice(kinds[it.stream.choice(list(kinds))])) if kinds else None
 
     return draw
@@ -148,7 +148,7 @@ class _ForgedMessages:
 
     def draw(self) -> Packet | None:
         """Return a forgery; half of them answer an announcement that has passed."""
-        asked = [one for one in self._passed if isinstance(body_of(one.payload or b""), m.Announcement)]
+        asked = [packet for packet in self._passed if isinstance(body_of(packet.payload or b""), m.Announcement)]
         if not asked or self._stream.random() < 0.5:
             return self._draw()
         payload = self._stream.choice(asked).payload or b""
@@ -160,7 +160,7 @@ class _ForgedMessages:
         computes = self._actors.computes
         sent = messages_of_nodes(body.round_id, hashed, computes, self._actors.clients)
         close = m.Close(body.round_id, hashed)
-        sent += [(body.trainer, Address(Channel.COMPUTE, one), close) for one in computes]
+        sent += [(body.trainer, Address(Channel.COMPUTE, node), close) for node in computes]
         sender, to, message = self._stream.choice(sent)
         return Packet(sender, to, body.round_id, self._signed(message))
 
@@ -177,9 +177,8 @@ class _ForgedMessages:
 
     def _sealed(self, hashed: bytes, asked: m.Announcement) -> Packet | None:
         """Return a partial sum, release or decline sealed to the trainer, with a certificate that has passed."""
-        hellos = [
-            one for one in (body_of(packet.payload or b"") for packet in self._passed) if isinstance(one, m.Hello)
-        ]
+        bodies = (body_of(packet.payload or b"") for packet in self._passed)
+        hellos = [body for body in bodies if isinstance(body, m.Hello)]
         if not hellos:
             return None
         certificate = self._stream.choice(hellos).certificate
@@ -246,7 +245,8 @@ def _misdirect(it: Injection) -> Steps:
     def change(passed: Packet) -> Packet | None:
         if passed.to.channel.is_broadcast:
             return None
-        receiver = it.stream.choice([one for one in it.simulator.processes.values() if one.id != passed.to.id])
+        others = [process for process in it.simulator.processes.values() if process.id != passed.to.id]
+        receiver = it.stream.choice(others)
         return msgspec.structs.replace(passed, to=Address(Channel(receiver.role.value), receiver.id))
 
     return _injecting(it, _draw_passed(it, change))

@@ -118,8 +118,8 @@ def run_trial(
         if scenario.epoch_ms < Timing().epoch_ms:  # epochs turn, their keys are deleted, and rounds are forgotten
             latest_ms = max(log.request.collect_window_ms + 2 * log.request.commit_window_ms for log in world.rounds)
             world.simulator.run(world.simulator.now_ms + latest_ms + scenario.timing.retention_ms)
-        for one in checks:
-            one.finish()
+        for checker in checks:
+            checker.finish()
     return outcome_of(world, checks, why, further, taken, time.perf_counter() - began_s)
 
 

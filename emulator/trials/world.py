@@ -57,7 +57,7 @@ class Router(Broker):
             self.passed.append(packet)
         packets: Sequence[Packet] = (packet,)
         for tamper in self.tampers:
-            packets = [changed for one in packets for changed in tamper(one)]
+            packets = [changed for part in packets for changed in tamper(part)]
         for changed in packets:
             super().take(uplink, changed)
 
@@ -137,19 +137,19 @@ class TrialWorld(World, Observer):
         super().__init__(actors, simulator)
         self._numbers = {client: index for index, client in enumerate(actors.clients)}
         self.enrolled = frozenset(actors.clients)
-        known = [(one, HOSTILE[one.kind]) for one in scenario.adversaries if not HOSTILE[one.kind].is_stranger]
-        of_kind = [(process.id, kind) for one, kind in known for process in self.processes_of(one.actor)]
+        enrolled = [one for one in scenario.adversaries if not HOSTILE[one.kind].is_stranger]
+        of_kind = [(process.id, HOSTILE[one.kind]) for one in enrolled for process in self.processes_of(one.actor)]
         self.hostile = frozenset(actor for actor, _ in of_kind)
         altering = {actor for actor, kind in of_kind if "value" in kind.spoils}
         self.altering = frozenset(altering.intersection(actors.computes))
         simulator.observers.append(self)
         strangers: list[Process] = []
-        for one in scenario.adversaries:
-            if HOSTILE[one.kind].is_stranger:
-                build = functools.partial(actors.stranger, len(strangers), one.amount)
+        for adversary in scenario.adversaries:
+            if HOSTILE[adversary.kind].is_stranger:
+                build = functools.partial(actors.stranger, len(strangers), adversary.amount)
                 strangers.append(simulator.add(Channel.CLIENT, build))
-            elif one.kind == "copier":
-                self.router.tampers.append(functools.partial(self._copy, self.processes_of(one.actor)[0].id))
+            elif adversary.kind == "copier":
+                self.router.tampers.append(functools.partial(self._copy, self.processes_of(adversary.actor)[0].id))
         self.strangers = frozenset(process.id for process in strangers)
         self.injections = [
             Injection(self, FAULTS[fault.kind], fault, number) for number, fault in enumerate(scenario.faults)
@@ -166,7 +166,7 @@ class TrialWorld(World, Observer):
 
     def spoils(self) -> frozenset[str]:
         """Return what the scenario's adversaries may spoil: `value`, `round`, `consent` (see `adversary`)."""
-        return frozenset[str]().union(*(HOSTILE[one.kind].spoils for one in self.scenario.adversaries))
+        return frozenset[str]().union(*(HOSTILE[adversary.kind].spoils for adversary in self.scenario.adversaries))
 
     def _copy(self, copier: bytes, packet: Packet) -> Sequence[Packet]:
         """Add to every contribution, release or report of another client a copy in the copier's name."""
@@ -194,8 +194,8 @@ class TrialWorld(World, Observer):
 
     def tardiness_ms(self, process: Process) -> int:
         """Return by how much a process may be late if it is slow (ten batches and their writes) or its clock jumps."""
-        own = [one for one in self.injections if process in self.processes_of(one.fault.actor)]
-        return sum(int(one.kind.tardy * one.amount) for one in own)
+        own = [injection for injection in self.injections if process in self.processes_of(injection.fault.actor)]
+        return sum(int(injection.kind.tardy * injection.amount) for injection in own)
 
     def open_at(self, log: RoundLog) -> list[str]:
         """Return where a round is still open, with its phase: the trainer, and Compute nodes that are not hostile."""
@@ -306,7 +306,7 @@ def _forget_open_rounds(node: Process) -> None:
     """Delete the open rounds of a Compute node: after lying in a round it cannot continue it honestly."""
     records, table, kind = node.disk.records, node_round.ROUNDS, node_round.StoredRound
     stored = [decoded(table, value, kind) for (name, _), value in records.items() if name == table]
-    lost = {one.round_id for one in stored if one.phase in node_round.OPEN}
+    lost = {record.round_id for record in stored if record.phase in node_round.OPEN}
     of_rounds = (table, node_round.ANNOUNCEMENTS, node_round.CONTRIBUTIONS, node_round.LISTS)
     for name, key in list(records):
         if name in of_rounds and key[:ID_BYTES] in lost:

@@ -155,5 +155,5 @@ def test_node_releases_need_to_know_how_many_rows_count() -> None:
     plain = to_plain(releases())
     assert from_plain(plain) == releases()
     plain["rounds"]["rows_max"] = 0
-    with pytest.raises(UsageError, match=r"rounds\.rows_max is 0 of node releases; give how many rows of a client"):
+    with pytest.raises(UsageError, match=r"rounds\.rows_max is 0 for node releases; give the largest number of rows"):
         from_plain(plain)

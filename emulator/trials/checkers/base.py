@@ -130,18 +130,18 @@ class RunLog(Observer):
     def agreed(self, release: Release) -> list[Entry] | None:
         """Return S by the lists and objections that a partial sum names; None if they are unknown or inconsistent."""
         accepted, named = self.accepted.get((release.sender, release.round_id)), release.body.answers
-        answers = [self._answers[one] for one in named if one in self._answers]
+        answers = [self._answers[hashed] for hashed in named if hashed in self._answers]
         if accepted is None or not len(answers) == len(named) == len(accepted.computes):
             return None
         union = self._union(accepted, answers[0])
-        if union is None or any(one.lists != answers[0].lists for one in answers):
+        if union is None or any(answer.lists != answers[0].lists for answer in answers):
             return None
-        objected = {place for one in answers for place in _places_in(one.objections)}
+        objected = {place for answer in answers for place in _places_in(answer.objections)}
         return [entry for place, entry in enumerate(union) if place not in objected]
 
     def _union(self, accepted: Accepted, answer: Answer) -> list[Entry] | None:
         """Return U, the union of the lists that an answer names; None if nobody has stored one of them."""
-        lists = [self._entries[one] for one in answer.lists if one in self._entries]
+        lists = [self._entries[hashed] for hashed in answer.lists if hashed in self._entries]
         if not len(lists) == len(answer.lists) == len(accepted.computes):
             return None
         pairs = zip(accepted.computes, lists, strict=True)
@@ -180,7 +180,7 @@ class RunLog(Observer):
         self.pairs.on_commit(process, writes)
         events: list[tuple[Any, ...]] = []
         if process.role is Channel.CLIENT:
-            events += [("on_paid", process, *one) for one in contributions_in(writes)]
+            events += [("on_paid", process, *contribution) for contribution in contributions_in(writes)]
         for write in writes:
             if isinstance(write, Persist):
                 if process.role is Channel.TRAINER:
@@ -189,8 +189,8 @@ class RunLog(Observer):
                     events += self._read_node(process, write)
                 if write.table == LEDGER and process.id not in self.dishonest:
                     events.append(("on_charge", process, decoded(LEDGER, write.value, Charge)))
-        for one in events:
-            self._notify(*one)
+        for event in events:
+            self._notify(*event)
 
     def on_send(self, process: Process, send: Send) -> None:
         """Decode answers, and what honest senders seal to the trainer."""
@@ -383,8 +383,8 @@ def entries_in(data: bytes, holder: bytes) -> list[Entry]:
     """Decode the entries of a list, the length of which an honest actor has checked."""
     parts = (data[at : at + ENTRY_BYTES] for at in range(0, len(data), ENTRY_BYTES))
     return [
-        Entry(one[:ID_BYTES], one[ID_BYTES : 2 * ID_BYTES], int.from_bytes(one[2 * ID_BYTES :], "little"), holder)
-        for one in parts
+        Entry(part[:ID_BYTES], part[ID_BYTES : 2 * ID_BYTES], int.from_bytes(part[2 * ID_BYTES :], "little"), holder)
+        for part in parts
     ]
 
 

@@ -77,7 +77,7 @@ class Budget(Checker):
         """A charge is new and numbered in order, or is returned once."""
         charges, who = self._charges[process.id], about(process, charge.round_id)
         before = charges.get(charge.round_id)
-        highest = max((one.number for one in charges.values()), default=0)
+        highest = max((charge.number for charge in charges.values()), default=0)
         charges[charge.round_id] = charge
         self._paid[process.id, charge.round_id].add(charge.number)
         if before is None:
@@ -147,7 +147,8 @@ class Budget(Checker):
         if limit is None or (process.role is Channel.TRAINER and self.world.scenario.rounds.batch):
             return  # with batches, the trainer's account counts for each client by itself
         since_ms = process.now_ms - limit.period_days * _DAY_MS
-        charges = [one for one in self._charges[process.id].values() if not one.returned and one.at_ms >= since_ms]
+        own = self._charges[process.id].values()
+        charges = [charge for charge in own if not charge.returned and charge.at_ms >= since_ms]
         spent, epsilon_max = _spent_by(charges), limit.epsilon * (1 + _ROUNDING)
         within = reference.is_within(spent, epsilon_max, limit.delta, limit.epsilon_for_reports * (1 + _ROUNDING))
         epsilon = reference.epsilon_of(sqrt(spent[0] + spent[2]), limit.delta)
@@ -257,7 +258,8 @@ class Budget(Checker):
         records = process.disk.records.items()
         charges = [decoded(LEDGER, value, Charge) for (table, _), value in records if table == LEDGER]
         known = self._charges[process.id] = {charge.round_id: charge for charge in charges}
-        self._outbound = {key: one for key, one in self._outbound.items() if key[0] != process.id or key[1] in known}
+        for key in [key for key in self._outbound if key[0] == process.id and key[1] not in known]:
+            del self._outbound[key]
 
     def on_restart(self, process: Process) -> None:
         """A restarted process has every charge that was durable."""
@@ -272,19 +274,19 @@ class Budget(Checker):
         self.expect(not names, f"the owner of {names} was not warned that a charge number was used before")
         for process in self.honest():
             if isinstance(process.actor, Client | Trainer):
-                charges = [one for one in process.actor.ledger.charges if not one.clients]
+                charges = [charge for charge in process.actor.ledger.charges if not charge.clients]
                 spent = Ledger(charges).spent()
                 total = spent.gaussian, spent.pure, spent.converted
-                expected = _spent_by([one for one in charges if not one.returned])
+                expected = _spent_by([charge for charge in charges if not charge.returned])
                 self.expect(_are_close(total, expected), f"{process.name}: its ledger totals {total}, not {expected}")
 
 
 def _spent_by(charges: Iterable[Charge]) -> tuple[float, float, float]:
-    return reference.composed((one.mu, one.epsilon, one.delta) for one in charges)
+    return reference.composed((charge.mu, charge.epsilon, charge.delta) for charge in charges)
 
 
 def _are_close(found: tuple[float, ...], expected: tuple[float, ...]) -> bool:
-    return all(isclose(one, other, rel_tol=_ROUNDING) for one, other in zip(found, expected, strict=True))
+    return all(isclose(value, other, rel_tol=_ROUNDING) for value, other in zip(found, expected, strict=True))
 
 
 def _numbers_at(node: Process, client: bytes) -> set[int]:

@@ -170,9 +170,8 @@ class Endings(Checker):
                 self.expect(not (ended and work), f"{who}: it has ended, but keeps contributions or lists")
         late_ms = slack_ms + (timing.hello_spread_ms if process.role is Channel.CLIENT else 0)
         epochs = [int.from_bytes(key, "big") for table, key in records if table == EPOCHS]
-        over_epochs = [
-            one for one in epochs if (one + 1) * timing.epoch_ms + timing.epoch_grace_ms + late_ms < process.now_ms
-        ]
+        past_ms = process.now_ms - timing.epoch_grace_ms - late_ms
+        over_epochs = [epoch for epoch in epochs if (epoch + 1) * timing.epoch_ms < past_ms]
         self.expect(not over_epochs, f"{process.name} keeps the secrets of epochs {over_epochs}, which are over")
 
 
@@ -237,36 +236,36 @@ class Completion(Checker):
         if overflows or world.simulator.start_ms // epoch_ms != end_ms // epoch_ms:
             return False
         servers = [world.trainer, *(world.computes if log.request.ask.computes else ())]
-        if any(self._is_beyond(one, end_ms) for one in servers):
+        if any(self._is_beyond(server, end_ms) for server in servers):
             return False
         invited = log.request.invited or world.actors.clients
-        clients = [world.simulator.processes[one] for one in invited]
+        clients = [world.simulator.processes[client] for client in invited]
         policy, charge = world.actors.policy, (announced.mu, announced.epsilon, announced.delta)
         limits = policy.epsilon_per_period_max, policy.delta_max, policy.epsilon_for_reports
         fits = reference.is_within(reference.composed([charge] * count), *limits)
-        if not fits or any(self._is_beyond(one, end_ms) for one in clients):
+        if not fits or any(self._is_beyond(client, end_ms) for client in clients):
             return False
-        return self._has_time(announced, servers, [one for one in clients if one.id not in self.log.dishonest])
+        return self._has_time(announced, servers, [client for client in clients if client.id not in self.log.dishonest])
 
     def _has_time(self, announced: Announcement, servers: list[Process], clients: list[Process]) -> bool:
         """Return True if enough clients, the trainer and the round's nodes were up for long enough."""
         begin_ms, closing_ms = self._announced_ms[announced.round_id], self._closing_ms.get(announced.round_id, _NEVER)
         terms, limits, frozen_ms = announced.terms, self.world.scenario.limits, min(closing_ms, announced.close_by_ms)
-        served_ms = max(self._steady_ms(one, begin_ms, frozen_ms) for one in servers)
+        served_ms = max(self._steady_ms(server, begin_ms, frozen_ms) for server in servers)
         able = [
-            one
-            for one in clients
-            if one.id not in self.world.actors.failing
-            and self._due_ms(max(served_ms, self._steady_ms(one, begin_ms, announced.close_by_ms)), begin_ms, 2, 2)
+            client
+            for client in clients
+            if client.id not in self.world.actors.failing
+            and self._due_ms(max(served_ms, self._steady_ms(client, begin_ms, announced.close_by_ms)), begin_ms, 2, 2)
             <= announced.close_by_ms
         ]
         if not isinstance(terms, SecureSum):
             return bool(able) and not self.world.scenario.rounds.expected
-        greeted = all(self._greeted_ms.get(one.id, _NEVER) < begin_ms for one in clients)
+        greeted = all(self._greeted_ms.get(client.id, _NEVER) < begin_ms for client in clients)
         allowed = limits.allow(terms.fewest, terms.colluders)
         if not (greeted and allowed and len(able) >= terms.fewest):
             return False
-        agreed_ms = max(self._steady_ms(one, frozen_ms, announced.commit_by_ms) for one in servers)
+        agreed_ms = max(self._steady_ms(server, frozen_ms, announced.commit_by_ms) for server in servers)
         return self._due_ms(agreed_ms, frozen_ms, 3, 1) <= announced.commit_by_ms
 
     def _due_ms(self, steady_ms: int, since_ms: int, hops: int, chained: int) -> int:
@@ -291,19 +290,22 @@ class Completion(Checker):
         Trouble: the machine was down, or it, its link or the broker was worse than the scenario says.
         """
         trouble = list(self._down[process.id])
-        for one in self.world.injections:
-            concerns = process in one.targets or one.fault.actor == "broker" or one.fault.kind == "overflow"
-            if one.began_ms is not None and concerns and one.kind.promise not in ("seen", "harmless"):
-                times, more_ms = one.kind.outlasts
-                left_ms = times * int(one.fault.amount) + more_ms
-                trouble.append((one.began_ms, (_NEVER if one.ended_ms is None else one.ended_ms) + left_ms))
+        for injection in self.world.injections:
+            fault, kind = injection.fault, injection.kind
+            concerns = process in injection.targets or fault.actor == "broker" or fault.kind == "overflow"
+            if injection.began_ms is not None and concerns and kind.promise not in ("seen", "harmless"):
+                times, more_ms = kind.outlasts
+                ended_ms = _NEVER if injection.ended_ms is None else injection.ended_ms
+                trouble.append((injection.began_ms, ended_ms + times * int(fault.amount) + more_ms))
         ends = [end + _RECONNECT_MS for start, end in trouble if start < end_ms and end > begin_ms]
         return max(ends, default=begin_ms)
 
     def _is_beyond(self, process: Process, end_ms: int) -> bool:
         """Return True if a fault outside the promise struck the process before the round's end."""
         began = [
-            one.began_ms for one in self.world.injections if process in one.targets and one.kind.promise == "beyond"
+            injection.began_ms
+            for injection in self.world.injections
+            if process in injection.targets and injection.kind.promise == "beyond"
         ]
         return any(began_ms is not None and began_ms < end_ms for began_ms in began)
 

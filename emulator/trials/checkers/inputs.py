@@ -78,7 +78,8 @@ class Inputs(Checker):
         """An actor counts and reports the same number of drops, and acts only upon genuine messages."""
         if process.actor is None or not self.is_honest(process):
             return
-        drops = [one.fact for one in effects if isinstance(one, Report) and isinstance(one.fact, facts.Dropped)]
+        reports = [effect.fact for effect in effects if isinstance(effect, Report)]
+        drops = [fact for fact in reports if isinstance(fact, facts.Dropped)]
         for drop in drops:
             self.expect(drop.code in CODES, f"{process.name} drops under the unknown code {drop.code!r}")
             self.expect(bool(drop.detail), f"{process.name} drops a message without a reason")
@@ -86,8 +87,8 @@ class Inputs(Checker):
             self._reported[process.id, process.starts] += len(drops)
             counted, reported = sum(process.actor.dropped.values()), self._reported[process.id, process.starts]
             self.expect(counted == reported, f"{process.name} counts {counted} drops and reports {reported}")
-        writes = any(isinstance(one, Persist | Forget) for one in effects)
-        if isinstance(event, Received) and (writes or sum(isinstance(one, Report) for one in effects) > len(drops)):
+        writes = any(isinstance(effect, Persist | Forget) for effect in effects)
+        if isinstance(event, Received) and (writes or len(reports) > len(drops)):
             self._check_origin(process, event, writes=writes)
         self._handled[process.id] += 1
         if self._handled[process.id] % _LOOK_EVERY == 0:
@@ -121,13 +122,13 @@ class Inputs(Checker):
 
     def _was_announced(self, announcement: m.Signed) -> bool:
         """Return True if the trainer has sent this announcement, in any invitation: its encoding may differ."""
-        frames = (decode_frame(one) for one in self._sent if announcement.signature in one)
-        return any(getattr(one, "announcement", one) == announcement for one in frames)
+        frames = (decode_frame(payload) for payload in self._sent if announcement.signature in payload)
+        return any(getattr(frame, "announcement", frame) == announcement for frame in frames)
 
     @property
     def _rounds(self) -> int:
         """The number of rounds that were requested, or announced without a request."""
-        return len({*(one.round_id for one in self.world.requests), *self.log.announcements})
+        return len({*(request.round_id for request in self.world.requests), *self.log.announcements})
 
     def _records_max(self, role: Channel) -> dict[str, int]:
         """Return the largest number of records in each table, given the rounds and the enrolled clients."""

@@ -91,13 +91,13 @@ class EnoughContributors(Checker):
         self.expect(chosen == first, f"{who} over another set than its peers")
         records = self.world.simulator.processes[release.sender].disk.records
         wrong = {
-            "is not enrolled": [one for one in chosen if one.client not in self.world.enrolled],
-            "has no session here": [one for one in chosen if (SESSIONS, one.client) not in records],
-            "is not invited": [one for one in chosen if one.client not in (accepted.invited or {one.client})],
-            "another node holds": [one for one in chosen if accepted.holder(one.client) != one.holder],
+            "is not enrolled": [entry for entry in chosen if entry.client not in self.world.enrolled],
+            "has no session here": [entry for entry in chosen if (SESSIONS, entry.client) not in records],
+            "is not invited": [entry for entry in chosen if entry.client not in (accepted.invited or {entry.client})],
+            "another node holds": [entry for entry in chosen if accepted.holder(entry.client) != entry.holder],
         }
         for mistake, members in wrong.items():
-            names = ", ".join(one.client.hex()[:8] for one in members)
+            names = ", ".join(entry.client.hex()[:8] for entry in members)
             self.expect(not members, f"{who} over a client that {mistake}: {names}")
 
     def on_begun(self, node: Process, accepted: Accepted) -> None:
@@ -118,7 +118,7 @@ class EnoughContributors(Checker):
         It accepts all other entries of honest clients and holders with a tag that is right under its own session.
         """
         admitted = [entry for place, entry in enumerate(union or ()) if place not in objected]
-        ended = [one.client.hex()[:8] for one in admitted if self._has_ended(one.client, node)]
+        ended = [entry.client.hex()[:8] for entry in admitted if self._has_ended(entry.client, node)]
         self.expect(not ended, f"{node.name} accepts {', '.join(ended)}, whose certificate has ended")
         own, tags = accepted.epochs[accepted.computes.index(node.id)], self.log.tags[node.id, accepted.body.round_id]
         excused = self.log.dishonest | self.world.restored | self.world.duplicated  # may reuse a charge number
@@ -131,9 +131,9 @@ class EnoughContributors(Checker):
             )
             stored, grace_ms = decoded(SESSIONS, record, StoredSession), self.world.actors.timing.epoch_grace_ms
             alive = {
-                one.public
-                for one in (stored.current, stored.previous)
-                if one is not None and node.now_ms < min(one.expires_ms + grace_ms, one.certificate_ms)
+                session.public
+                for session in (stored.current, stored.previous)
+                if session is not None and node.now_ms < min(session.expires_ms + grace_ms, session.certificate_ms)
             }
             wrong = named is not None and named[1] in alive
             self.expect(not wrong, f"{node.name} objects to {entry.client.hex()[:8]} without a reason")
@@ -204,8 +204,8 @@ class Kills(Checker):
     def on_partial_sum(self, release: Release) -> None:
         """The contributions to S that a node holds were durable."""
         kept = self.log.kept[release.sender, release.round_id]
-        held = [one for one in self.log.agreed(release) or () if one.holder == release.sender]
-        lost = [one for one in held if (one.client, one.contribution) not in kept]
+        held = [entry for entry in self.log.agreed(release) or () if entry.holder == release.sender]
+        lost = [entry for entry in held if (entry.client, entry.contribution) not in kept]
         who = f"compute {about(release.sender, release.round_id)}"
         self.expect(not lost, f"{who}: {len(lost)} contributions in its sum were never durable")
 
@@ -253,7 +253,7 @@ class Kills(Checker):
         """A restarted client resends what it has paid for and has no receipt of."""
         if process.role is not Channel.CLIENT or not isinstance(event, Started) or not self.is_honest(process):
             return
-        sent = {one.payload for one in effects if isinstance(one, Send)}
+        sent = {effect.payload for effect in effects if isinstance(effect, Send)}
         for (table, round_id), value in process.disk.records.items():
             accepted = self.log.accepted.get((process.id, round_id))
             if table == client_round.ROUNDS and accepted is not None and process.now_ms < accepted.body.commit_by_ms:
@@ -319,7 +319,7 @@ class Kills(Checker):
 
     def _listed(self, key: Key) -> set[tuple[bytes, bytes]]:
         """Return the clients and contributions in a node's own list; none before it has one."""
-        return {(one.client, one.contribution) for one in entries_in(self.log.lists.get(key, b""), key[0])}
+        return {(entry.client, entry.contribution) for entry in entries_in(self.log.lists.get(key, b""), key[0])}
 
     def on_fact(self, process: Process, fact: object) -> None:
         """Note the clients with a receipt. Each result equals those that the trainer reported before."""
@@ -357,10 +357,9 @@ class Kills(Checker):
                 self.expect(not missing, f"round {short}: {len(missing)} clients with a receipt are in no result")
         for (node, round_id), entries in self.log.lists.items():
             if node not in self.log.dishonest:
-                accepted, listed = self.log.accepted[node, round_id], {one.client for one in entries_in(entries, node)}
-                own = {one for one in self._acknowledged[round_id] if accepted.holder(one) == node}
-                known = {one: self.log.accepted.get((one, round_id)) for one in own}
-                missing = {one for one, stored in known.items() if stored is not None and stored.hash == accepted.hash}
-                missing -= listed
-                who = f"compute {about(node, round_id)}"
-                self.expect(not missing, f"{who}: {len(missing)} clients with a receipt are not in its list")
+                accepted, who = self.log.accepted[node, round_id], f"compute {about(node, round_id)}"
+                own = {client for client in self._acknowledged[round_id] if accepted.holder(client) == node}
+                unlisted = own - {entry.client for entry in entries_in(entries, node)}
+                known = (self.log.accepted.get((client, round_id)) for client in unlisted)
+                forgotten = [stored for stored in known if stored is not None and stored.hash == accepted.hash]
+                self.expect(not forgotten, f"{who}: {len(forgotten)} clients with a receipt are not in its list")

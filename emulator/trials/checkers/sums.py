@@ -129,14 +129,15 @@ class ExactSum(Checker):
         named = release.body.clients == b"".join(entry.client for entry in own)
         self.expect(named, f"{who}: it names other clients than it holds")
         kept, place = self.log.kept[key], accepted.computes.index(release.sender)
-        held = [kept.get((one.client, one.contribution)) for one in own]
+        held = [kept.get((entry.client, entry.contribution)) for entry in own]
         if None in held:
             return  # invariant 8 reports contributions that were never durable
-        masks = [self._mask(accepted, place, one, self.log.tags[key].get(one.encoded, b"")) for one in chosen]
+        masks = [self._mask(accepted, place, entry, self.log.tags[key].get(entry.encoded, b"")) for entry in chosen]
         false = sum(mask is None for mask in masks)
         self.expect(not false, f"{who}: {false} entries in S have a tag that no key of their client gives")
         if not false:
-            parts = [*(_words(one.y) for one in held if one is not None), *(mask for mask in masks if mask is not None)]
+            vectors = [_words(contribution.y) for contribution in held if contribution is not None]
+            parts = [*vectors, *(mask for mask in masks if mask is not None)]
             same = np.array_equal(_words(release.body.vector), _total(parts))
             self.expect(same, f"{who}: its sum is not that of the contributions it kept and its masks")
 
@@ -151,17 +152,16 @@ class ExactSum(Checker):
         if not sets:
             return  # no honest node has summed, or invariant 2 has reported it
         chosen, accepted = sets[0][1], self.log.accepted[sets[0][0], fact.round_id]
-        self.expect(all(one == chosen for _, one in sets), f"round {name}: its sums are over different sets")
+        self.expect(all(entries == chosen for _, entries in sets), f"round {name}: its sums are over different sets")
         parts = {entry.client: self._encoded_by(accepted, entry) for entry in chosen}
         unknown = {client for client, part in parts.items() if part is None}
         secretive = set() if self.all_nodes_are_honest else self.log.dishonest
         self.expect(unknown <= secretive, f"round {name}: {len(unknown)} contributions in its sum cannot be decoded")
         hashes = accepted.hash, set_hash(accepted.hash, b"".join(entry.encoded for entry in chosen))
         clients = max(self.log.requests[fact.round_id].answers_expected, len(chosen))
+        known = [part for part in parts.values() if part is not None]
         spoiled = self.world.altering or unknown
-        total = (
-            None if spoiled else _value_of(accepted.body, _total([one for one in parts.values() if one is not None]))
-        )
+        total = None if spoiled else _value_of(accepted.body, _total(known))
         self._compare(fact.aggregate, accepted.body, hashes, total, len(chosen), clients)
         if isinstance(process.actor, Trainer):
             named = process.actor.contributors(fact.round_id)
@@ -177,17 +177,17 @@ class ExactSum(Checker):
         body, result = self.log.announcements[fact.round_id], fact.aggregate
         releases, count = [release_in(frame) for _, frame in members], len(members)
         if isinstance(body.terms, NodeRelease):
-            values = [_value_of(body, _words(one.vector)) for one in releases]
+            values = [_value_of(body, _words(release.vector)) for release in releases]
             for place, node in enumerate(result.nodes[:count]):
                 hashes = self._hashes(fact.round_id, [members[place]])
                 where = f" of node {place + 1}"
                 self._compare(node, body, hashes, values[place], releases[place].rows, 1, where=where)
             found = f"{len(result.nodes)} entries for {count} nodes"
             self.expect(len(result.nodes) == count, f"round {fact.round_id.hex()[:8]}: {found}")
-            contributors, value = sum(one.rows for one in releases), np.sum(values, axis=0)
+            contributors, value = sum(release.rows for release in releases), np.sum(values, axis=0)
         else:
             clients = tuple(client for client, _ in members)
-            contributors, value = count, self._reported(result, body, clients, [one.vector for one in releases])
+            contributors, value = count, self._reported(result, body, clients, [release.vector for release in releases])
         self._compare(result, body, self._hashes(fact.round_id, members), value, contributors, count)
 
     def _hashes(self, round_id: bytes, members: list[tuple[bytes, Signed]]) -> tuple[bytes, bytes]:
@@ -246,14 +246,15 @@ class ExactSum(Checker):
         k, count, reports = reference.dimension(body.statistic, body.parameters), len(vectors), found.reports
         chances: tuple[float, float] | None = None
         if body.mechanism == RANDOMISED_RESPONSE:
-            values = np.array([int.from_bytes(one, "little") for one in vectors])
+            values = np.array([int.from_bytes(vector, "little") for vector in vectors])
             counts = np.bincount(values, minlength=k).astype(float)
         elif body.mechanism == UNARY_ENCODING:
-            bits = np.unpackbits(np.array([list(one) for one in vectors], dtype=np.uint8), axis=1, bitorder="little")
+            octets = np.array([list(vector) for vector in vectors], dtype=np.uint8)
+            bits = np.unpackbits(octets, axis=1, bitorder="little")
             values = bits[:, :k].astype(bool)
             counts = values.sum(axis=0).astype(float)
         else:
-            values = np.array([_value_of(body, _words(one)) for one in vectors])
+            values = np.array([_value_of(body, _words(vector)) for vector in vectors])
         if body.mechanism in CATEGORICAL:
             chances = reference.odds(body.mechanism, body.epsilon, k)[:2]
             value = (counts - count * chances[1]) / (chances[0] - chances[1])

@@ -77,7 +77,7 @@ def neighbour(world: TrialWorld) -> bytes:
 
     Their number changes, too, except in node releases, where it is public.
     """
-    client = next(one.id for one in world.clients if one.id not in world.hostile)
+    client = next(client.id for client in world.clients if client.id not in world.hostile)
     index = world.client_number(client)
     rows = -world.actors.rows[index] + 0.25
     more = 0 if world.actors.policy.rows_of_many else 1
@@ -135,7 +135,7 @@ class View(Checker):
         if client not in self.log.dishonest:
             tags = [kept.tags[at : at + 8] for at in range(0, len(kept.tags), 8)]
             key = client, round_id
-            repeated = [one for one in (*tags, kept.y[:8]) if self._once.setdefault(one, key) != key]
+            repeated = [value for value in (*tags, kept.y[:8]) if self._once.setdefault(value, key) != key]
             self.expect(not repeated, f"{node.name} keeps a tag or a masked word of another contribution")
 
     def finish(self) -> None:
