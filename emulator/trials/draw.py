@@ -28,6 +28,7 @@ from emulator.trials.scenario import (
 )
 from emulator.trials.scenario_file import check
 
+_DIMENSION_MAX = 8
 _SIZES = {
     "milliseconds": [50.0, 500.0, 3_000.0, 20_000.0, 120_000.0],
     "a probability": [0.1, 0.3, 0.6],
@@ -37,30 +38,17 @@ _SIZES = {
 """Amounts to draw, by the unit of a fault's `amount`."""
 
 
-class DrawLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest values that a draw may give."""
-
-    clients_max: int = 60
-    computes_max: int = 6
-    rounds_max: int = 3
-    faults_max: int = 6
-    adversaries_max: int = 2
-    dimension_max: int = 8
-
-
-def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
+def draw_scenario(seed: int) -> Scenario:
     """Return the scenario of a seed. Each part has its own random stream: a new kind of fault changes only faults."""
-    limits, streams = limits or DrawLimits(), Streams(seed)
-    population = _population(streams("draw/population"), limits)
-    rounds = _rounds(streams("draw/rounds"), population, limits)
+    streams = Streams(seed)
+    population = _population(streams("draw/population"))
+    rounds = _rounds(streams("draw/rounds"), population)
     if population.rows > 1 and streams("draw/local").random() < 0.2:
         rounds = msgspec.structs.replace(rounds, kind=NODE_RELEASE, rows_max=max(1, rounds.rows_max))
     if rounds.is_summed and streams("draw/reports").random() < 0.2:
-        population, rounds = _reports(streams("draw/reports"), population, rounds, limits)
-    combined: tuple[Fault, ...] = ()
-    if limits == DrawLimits():
-        rounds, combined = _combination(streams("draw/together"), population, rounds)
-    faults = (*_faults(streams("draw/faults"), population, rounds, limits.faults_max), *combined)
+        population, rounds = _reports(streams("draw/reports"), population, rounds)
+    rounds, combined = _combination(streams("draw/together"), population, rounds)
+    faults = (*_faults(streams("draw/faults"), population, rounds), *combined)
     broker = _broker(streams("draw/broker"))
     if any(fault.kind == "mix-parts" for fault in faults):
         broker = msgspec.structs.replace(broker, part_bytes_max=300)  # most messages have parts
@@ -76,35 +64,32 @@ def draw_scenario(seed: int, limits: DrawLimits | None = None) -> Scenario:
         broker=broker,
         faults=faults,
         adversaries=(
-            *_adversaries(streams("draw/adversaries"), population, rounds, limits.adversaries_max),
-            *_hostile_trainer(streams("draw/trainer"), limits.adversaries_max),
+            *_adversaries(streams("draw/adversaries"), population, rounds),
+            *_hostile_trainer(streams("draw/trainer")),
         ),
     )
     check(scenario, f"the scenario of seed {seed}")
     return scenario
 
 
-def _population(stream: random.Random, limits: DrawLimits) -> Population:
-    low, high = stream.choices([(3, 8), (9, 20), (21, 60)], weights=[60, 30, 10])[0]
-    clients = stream.randint(min(low, limits.clients_max), min(high, limits.clients_max))
-    computes = min(stream.choices([2, 3, 4, 5, 6], weights=[30, 35, 15, 10, 10])[0], limits.computes_max)
+def _population(stream: random.Random) -> Population:
     return Population(
-        clients=clients,
-        computes=computes,
+        clients=stream.randint(*stream.choices([(3, 8), (9, 20), (21, 60)], weights=[60, 30, 10])[0]),
+        computes=stream.choices([2, 3, 4, 5, 6], weights=[30, 35, 15, 10, 10])[0],
         statistic=stream.choices(["sum", "mean", "second-moments", "histogram"], weights=[6, 2, 1, 1])[0],
-        dimension=stream.randint(1, limits.dimension_max),
+        dimension=stream.randint(1, _DIMENSION_MAX),
         rows=stream.randint(1, 3),
     )
 
 
-def _rounds(stream: random.Random, population: Population, limits: DrawLimits) -> Rounds:
+def _rounds(stream: random.Random, population: Population) -> Rounds:
     largest = population.clients - 2
     tolerated = min(largest, stream.choice([0, 1, 1, population.clients // 4, population.clients // 3, largest]))
     windows = [stream.randrange(8_000, 40_000, 500) for _ in range(2)]
     colluders = stream.choice([0, 0, 0, tolerated // 2, tolerated])
     batch = stream.randint(colluders + 3, population.clients - 1) if colluders + 3 < population.clients else 0
     return Rounds(
-        count=min(limits.rounds_max, stream.choices([1, 2, 3], weights=[5, 4, 2])[0]),
+        count=stream.choices([1, 2, 3], weights=[5, 4, 2])[0],
         first_ms=stream.choice([0, 1_000, 3_000]),
         every_ms=stream.choice([0, 2_000, 15_000, 40_000]),
         tolerated=tolerated,
@@ -120,11 +105,9 @@ def _rounds(stream: random.Random, population: Population, limits: DrawLimits) -
     )
 
 
-def _reports(
-    stream: random.Random, population: Population, rounds: Rounds, limits: DrawLimits
-) -> tuple[Population, Rounds]:
+def _reports(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Population, Rounds]:
     """Turn the rounds into LDP reports. A categorical mechanism gets a histogram and reports of one row."""
-    mechanism, bins = stream.choice(LOCAL_MECHANISMS), stream.randint(2, max(2, limits.dimension_max))
+    mechanism, bins = stream.choice(LOCAL_MECHANISMS), stream.randint(2, _DIMENSION_MAX)
     rounds = msgspec.structs.replace(rounds, kind=LDP_REPORT, mechanism=mechanism)
     if mechanism not in CATEGORICAL:
         return population, rounds
@@ -166,10 +149,9 @@ def _broker(stream: random.Random) -> BrokerOptions:
     )
 
 
-def _faults(stream: random.Random, population: Population, rounds: Rounds, most: int) -> tuple[Fault, ...]:
-    count = min(most, stream.choices(range(7), weights=[5, 10, 20, 25, 20, 12, 8])[0])
+def _faults(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Fault, ...]:
     drawn: list[Fault] = []
-    for _ in range(count):
+    for _ in range(stream.choices(range(7), weights=[5, 10, 20, 25, 20, 12, 8])[0]):
         relays = rounds.batch and stream.random() < 0.1  # only batches send invitations to relay
         fault = _fault(stream, "relay" if relays else stream.choice(list(FAULTS)), population, rounds)
         if not (FAULTS[fault.kind].once and any(earlier.kind == fault.kind for earlier in drawn)):
@@ -243,12 +225,12 @@ def _combination(stream: random.Random, population: Population, rounds: Rounds) 
     return msgspec.structs.replace(rounds, **changes), faults
 
 
-def _adversaries(stream: random.Random, population: Population, rounds: Rounds, most: int) -> tuple[Adversary, ...]:
+def _adversaries(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Adversary, ...]:
     """Draw one or two adversaries in half of the trials; at most one is a Compute node, and only in secure sums."""
     if stream.random() < 0.5:
         return ()
     drawn: dict[str, Adversary] = {}
-    for _ in range(min(most, stream.randint(1, 2))):
+    for _ in range(stream.randint(1, 2)):
         role = "compute" if rounds.is_summed and stream.random() < 0.6 else "client"
         kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == role])
         actor = f"stranger {len(drawn)}" if HOSTILE[kind].is_stranger else _actor(stream, role, population)
@@ -260,9 +242,9 @@ def _adversaries(stream: random.Random, population: Population, rounds: Rounds, 
     return tuple(drawn.values())
 
 
-def _hostile_trainer(stream: random.Random, most: int) -> tuple[Adversary, ...]:
+def _hostile_trainer(stream: random.Random) -> tuple[Adversary, ...]:
     """Draw a hostile trainer in one trial of eight."""
-    if not most or stream.random() >= 0.125:
+    if stream.random() >= 0.125:
         return ()
     kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == "trainer"])
     after_ms = stream.choice([50, 500, 3_000]) if HOSTILE[kind].amount_max else 0

@@ -13,7 +13,7 @@ from dca_proto.protocol.facts import DataFailed, RoundFailed
 from dca_proto.protocol.wire.messages import Abort, Hello
 from emulator.sim.events import Observer
 from emulator.sim.process import Process, usual_options
-from emulator.trials.draw import DrawLimits, draw_scenario
+from emulator.trials.draw import draw_scenario
 from emulator.trials.fault import PHASES
 from emulator.trials.faults import FAULTS
 from emulator.trials.scenario import Fault, Scenario
@@ -234,8 +234,8 @@ def declining(strikes: Fault, phase: str) -> Scenario:
 
 def test_coverage_over_seeds() -> None:
     """Drawn scenarios reach most kinds of faults: 30 seeds of small populations at least two kinds in three."""
-    limits = DrawLimits(clients_max=5, computes_max=2)
-    outcomes = [run_trial(draw_scenario(seed, limits)) for seed in range(30)]
+    scenarios = [drawn for drawn in map(draw_scenario, range(200)) if drawn.population.clients <= 8][:30]
+    outcomes = [run_trial(scenario) for scenario in scenarios]
     assert all(outcome.ok for outcome in outcomes), [one.seed for one in outcomes if not one.ok]
     reached = {one.kind for outcome in outcomes for one in outcome.faults if one.reached}
     assert len(reached) >= 2 * len(FAULTS) // 3, sorted(set(FAULTS) - reached)

@@ -12,12 +12,10 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Channel, Effect, Send
 from dca_proto.protocol.events import Event
 from emulator.sim.simulator import START_MS
-from emulator.trials.draw import DrawLimits, draw_scenario
+from emulator.trials.draw import draw_scenario
 from emulator.trials.scenario import Adversary, Fault
 from emulator.trials.trial import run_trial
 from emulator.trials.world import TrialWorld
-
-LIMITS = DrawLimits(clients_max=6, computes_max=3)
 
 
 def test_a_quiet_trial_completes_and_one_round_more() -> None:
@@ -31,7 +29,7 @@ def test_a_quiet_trial_completes_and_one_round_more() -> None:
 
 
 def test_another_seed_is_another_run() -> None:
-    assert len({run_trial(draw_scenario(seed, LIMITS)).digest for seed in range(4)}) == 4
+    assert len({run_trial(draw_scenario(seed)).digest for seed in range(4)}) == 4
 
 
 def test_one_more_fault_does_not_reshuffle_the_rest() -> None:
