@@ -29,7 +29,7 @@ Table = Mapping[tuple[str, str], str]
 
 
 def stays(phases: Iterable[str], *events: str) -> Table:
-    """Return the table entries for events that change none of the given phases."""
+    """Return table entries by which each of the events leaves each of the phases unchanged."""
     return {(phase, event): phase for phase in phases for event in events}
 
 
@@ -93,7 +93,7 @@ class ActorRound(Generic[S]):
         return SetTimer(Timer(RESEND, self.id), now_ms + wait_ms)
 
 
-class Pace:
+class RateLimit:
     """Limits repeated answers to one per peer in `every_ms`, however often that peer (or an impostor) asks."""
 
     def __init__(self, every_ms: int) -> None:
@@ -115,14 +115,7 @@ class Pace:
 
 
 class Actor(ABC):
-    """A sans-IO actor: events in, effects out.
-
-    Args:
-        identity: its Ed25519 identity.
-        federation: the federation file given out of band.
-        random: returns random bytes; in production the operating system's.
-        mechanism: its noise mechanism; by default the distributed discrete Gaussian.
-        records: the records of its store. A newer federation file among them replaces the given one.
+    """A sans-IO actor: events in, effects out. A newer federation file in its store replaces the given one.
 
     Attributes:
         id: 16 bytes, the hash of its identity's public key.
@@ -150,7 +143,7 @@ class Actor(ABC):
         self._mechanism = mechanism or DistributedDiscreteGaussian()
         self._limits = limits or Limits()
         self._timing = timing or Timing()
-        self._pace = Pace(self._timing.again_ms)
+        self._pace = RateLimit(self._timing.again_ms)
 
     messages: ClassVar[Mapping[Any, str]]
     timers: ClassVar[Mapping[str, str]]

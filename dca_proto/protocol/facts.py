@@ -118,8 +118,8 @@ class DataFailed(_Fact, frozen=True):
 class LedgerReused(_Fact, frozen=True):
     """At the client: a Compute node refused its contribution because its `charge` number was used before.
 
-    The ledger was restored from an old copy, or two copies are running. The node has seen charges up to `highest`. The
-    client declines every round until its process restarts.
+    The ledger seems to be restored from an old copy, or two copies are running. The node reports that it has seen
+    charges up to `highest`. The client declines every round until its process restarts.
     """
 
     round_id: bytes

@@ -53,7 +53,7 @@ class _Kind(Wire, frozen=True, array_like=True):
 
     @property
     def honest(self) -> int:
-        """The smallest number of clients' noises that must suffice."""
+        """The number of noises that a coalition does not know, at least; together they must suffice."""
         return 1
 
     def price(self, asked: Announcement) -> PrivacyCost:
@@ -102,7 +102,7 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag=1):
 
     @property
     def honest(self) -> int:
-        """n_min - 1 - c, the smallest number of noises that a coalition does not know."""
+        """n_min - 1 - c."""
         return self.fewest - 1 - self.colluders
 
     def contributions_max(self) -> int:
@@ -193,7 +193,7 @@ class ValidatedRound(msgspec.Struct, frozen=True):
 
     @property
     def honest(self) -> int:
-        """The smallest number of clients' noises that must suffice: n_min - 1 - c in a secure sum, otherwise 1."""
+        """The number of noises that a coalition does not know, at least: n_min - 1 - c in a secure sum, otherwise 1."""
         return self.terms.honest
 
     @property

@@ -27,7 +27,7 @@ TABLE = "ledger"
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """One round's entry.
+    """The charge of one round.
 
     Attributes:
         round_id: 16 bytes.
@@ -151,8 +151,9 @@ class Ledger:
         self._highest = charge.number
         cost = _cost(charge)
         self._counting[charge.round_id] = (charge.at_ms, cost)
-        simple = self._total is not None and len(self._counting) > 1 and not charge.clients
-        self._total = self._total + cost.price if simple and self._total is not None else None
+        if self._total is not None:
+            adds_up = len(self._counting) > 1 and not charge.clients
+            self._total = self._total + cost.price if adds_up else None
         self._oldest_ms = min(self._oldest_ms, charge.at_ms)
         return self._store(charge)
 

@@ -25,7 +25,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 CERTIFICATES_KNOWN_MAX = 1 << 20
 """Size of the cache of verified certificates: as many as clients that may have a session; 500 MB."""
 PACED_MAX = 1 << 16
-"""Number of peers whose repeated answers `actor.Pace` limits; beyond it, all are forgotten."""
+"""Number of peers whose repeated answers `actor.RateLimit` limits; beyond it, all are forgotten."""
 EPOCH_KEYS_KNOWN_MAX = 256
 """Size of the cache of verified lists of epoch keys (one list for each announcement that differs)."""
 

@@ -86,7 +86,7 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return accounting.mu_of(self.epsilon, self.delta)
 
     def since_ms(self, now_ms: int) -> int:
-        """Charges made at this time or later count."""
+        """Return the time from which charges count."""
         return now_ms - int(self.period_days * DAY_MS)
 
     def check(

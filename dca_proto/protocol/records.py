@@ -27,7 +27,7 @@ def decoded(table: str, value: bytes, kind: type[T]) -> T:
     """Decode a record of one table.
 
     Raises:
-        UsageError: it is damaged, or from another version of this program. To continue without it could spend twice.
+        UsageError: it is damaged, or from another version of this program. Continuing without it could spend twice.
     """
     try:
         return msgspec.msgpack.decode(value, type=kind)

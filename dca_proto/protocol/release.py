@@ -39,7 +39,7 @@ Members = Sequence[tuple[bytes, Signed]]
 """(client id, signed release) pairs, sorted by client id."""
 
 
-class WholeNoise(msgspec.Struct, frozen=True):
+class NodeRandomiser(msgspec.Struct, frozen=True):
     """The randomiser of a node release: a data node adds the whole noise to its sum, encoded as ring elements.
 
     Attributes:
@@ -62,7 +62,7 @@ class WholeNoise(msgspec.Struct, frozen=True):
         return rows, ring_to_bytes(to_ring(value + noise))
 
     def check(self, body: Release, asked: Announcement) -> None:
-        """Check, at the trainer, that a client of this round can have made this release. Raises `PeerError`."""
+        """Check, at the trainer, the number of rows and the length of a release. Raises `PeerError`."""
         if body.rows > asked.rows_max:
             raise PeerError("release", found=f"{body.rows} rows", expected=f"<= {asked.rows_max}")
         ring_from_bytes(body.vector, self.validated.dimension)
@@ -77,7 +77,7 @@ class WholeNoise(msgspec.Struct, frozen=True):
         return sum_releases(nodes, _hashes(opened, members))
 
 
-class Reporting(msgspec.Struct, frozen=True):
+class ReportRandomiser(msgspec.Struct, frozen=True):
     """The randomiser of an LDP report. `rows` is always 1, because the number of a client's rows is private."""
 
     validated: ValidatedRound
@@ -100,13 +100,13 @@ class Reporting(msgspec.Struct, frozen=True):
         return merge_reports(opened.body, self.validated, self.mechanism, reports, clients, _hashes(opened, members))
 
 
-Randomiser = WholeNoise | Reporting
+Randomiser = NodeRandomiser | ReportRandomiser
 
 
 def randomiser_of(validated: ValidatedRound, mechanism: Mechanism) -> Randomiser:
     """Return the randomiser of a round without Compute nodes; `mechanism` is the actor's, used by data nodes."""
     report = validated.report
-    return WholeNoise(validated, mechanism) if report is None else Reporting(validated, report)
+    return NodeRandomiser(validated, mechanism) if report is None else ReportRandomiser(validated, report)
 
 
 def make_release(

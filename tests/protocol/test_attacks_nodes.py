@@ -26,7 +26,7 @@ from dca_proto.crypto.fixedpoint import ring_from_bytes
 from dca_proto.protocol.announcement import open_epoch_key
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Declined, Dropped, LedgerReused, NodeAborted, Released
-from dca_proto.protocol.trainer.request import Waiting
+from dca_proto.protocol.trainer.request import WaitingRequests
 from dca_proto.protocol.wire.messages import Close, Contribution, PartialSum, Signed
 from dca_proto.testing import Network, Records, TestFederation
 
@@ -121,7 +121,7 @@ def test_a_node_that_starts_between_close_by_and_commit_by_takes_no_contribution
     assert (current.phase, current.kept, current.stored.entries) == ("frozen", {}, b"")
 
 
-def take_any_key(waiting: Waiting, sender: bytes, frame: Signed, now_ms: int) -> None:
+def take_any_key(waiting: WaitingRequests, sender: bytes, frame: Signed, now_ms: int) -> None:
     """As a hostile trainer does."""
     waiting._keys[sender] = (open_epoch_key(frame, waiting._federation), frame)
 
@@ -129,7 +129,7 @@ def take_any_key(waiting: Waiting, sender: bytes, frame: Signed, now_ms: int) ->
 def test_attack_39_clients_refuse_a_lower_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """An old copy, with the clocks of its time, offers its old key: whoever saw a newer one refuses the announcement
     that names it. So what an old copy could still open ends with its epoch."""
-    monkeypatch.setattr(Waiting, "note", take_any_key)
+    monkeypatch.setattr(WaitingRequests, "note", take_any_key)
     actors = TestFederation(6, 3)
     network = actors.network()
     network.deliver()

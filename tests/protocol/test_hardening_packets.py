@@ -8,8 +8,8 @@ from wiretap import keys_of
 
 from dca_proto.crypto import sealing
 from dca_proto.crypto.masks import ask_tag
-from dca_proto.protocol.actor import Pace
-from dca_proto.protocol.compute.round import Early
+from dca_proto.protocol.actor import RateLimit
+from dca_proto.protocol.compute.round import EarlyContributions
 from dca_proto.protocol.effects import Send
 from dca_proto.protocol.events import Received, TimerFired
 from dca_proto.protocol.events import Timer as TimerName
@@ -85,19 +85,19 @@ def test_hardening_7_a_repeated_announcement_is_answered_once_a_second() -> None
 
 
 def test_hardening_7_a_clock_that_is_set_back_holds_up_no_answer() -> None:
-    pace = Pace(1000)
+    pace = RateLimit(1000)
     assert [pace.is_due(b"x", now_ms) for now_ms in (5_000, 5_999, 6_000, 100, 200, 1_100)] == [1, 0, 1, 1, 0, 1]
 
 
 def test_hardening_7_who_is_answered_is_remembered_within_bounds() -> None:
-    pace = Pace(1000)
+    pace = RateLimit(1000)
     for number in range(PACED_MAX + 10):
         assert pace.is_due(number.to_bytes(16, "big"), 0)
     assert len(pace._last) == 10
 
 
 def test_hardening_7_contributions_before_their_announcement_take_little_memory() -> None:
-    early, made = Early(), Contribution(bytes(16), bytes(16), bytes(1 << 20))
+    early, made = EarlyContributions(), Contribution(bytes(16), bytes(16), bytes(1 << 20))
     kept = [early.keep(number.to_bytes(16, "big"), made, 0) for number in range(100)]
     assert sum(kept) <= 8
 

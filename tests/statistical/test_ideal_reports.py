@@ -30,7 +30,7 @@ from dca_proto.privacy.mechanism import (
     UNARY_ENCODING,
 )
 from dca_proto.protocol.play import play_releases
-from dca_proto.protocol.release import Reporting
+from dca_proto.protocol.release import ReportRandomiser
 from dca_proto.protocol.trainer.request import AskLdpReport, OpenRound
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
@@ -85,13 +85,13 @@ def report_round(actors: TestFederation, by: str) -> OpenRound:
 def test_the_keys_of_the_clients_give_the_protocols_reports(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit, with all that is known of them and of their sum, in the order of the clients' ids."""
     keys: list[bytes] = []
-    release = Reporting.release
+    release = ReportRandomiser.release
 
-    def recorded(self: Reporting, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
+    def recorded(self: ReportRandomiser, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
         keys.append(key)
         return release(self, value, rows, key)
 
-    monkeypatch.setattr(Reporting, "release", recorded)
+    monkeypatch.setattr(ReportRandomiser, "release", recorded)
     actors = TestFederation(len(ROWS), 0, rows=ROWS)
     asked = report_round(actors, by)
     clients = [actors.client(index) for index in range(len(ROWS))]

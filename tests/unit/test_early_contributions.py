@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dca_proto.protocol.compute.round import EARLY_BYTES_MAX, EARLY_KEPT_MS, EARLY_MESSAGES_MAX, Early
+from dca_proto.protocol.compute.round import EARLY_BYTES_MAX, EARLY_KEPT_MS, EARLY_MESSAGES_MAX, EarlyContributions
 from dca_proto.protocol.wire.messages import Contribution
 
 ROUND, OTHER, CLIENT = (bytes((number,)) * 16 for number in range(3))
@@ -13,7 +13,7 @@ def message(round_id: bytes = ROUND, size: int = 64) -> Contribution:
 
 
 def test_one_message_of_each_sender_is_kept_for_its_round_and_taken_once() -> None:
-    early = Early()
+    early = EarlyContributions()
     for round_id in (ROUND, OTHER):
         assert early.keep(CLIENT, message(round_id), 0)
     assert early.keep(CLIENT, message(size=65), 1)
@@ -23,7 +23,7 @@ def test_one_message_of_each_sender_is_kept_for_its_round_and_taken_once() -> No
 
 
 def test_they_are_kept_for_a_moment() -> None:
-    early = Early()
+    early = EarlyContributions()
     early.keep(CLIENT, message(), 0)
     early.keep(CLIENT, message(OTHER), EARLY_KEPT_MS)
     assert early.take(ROUND) != {}
@@ -34,10 +34,10 @@ def test_they_are_kept_for_a_moment() -> None:
 
 def test_their_number_and_their_bytes_are_bounded_whatever_is_named_in_them() -> None:
     """Nobody has signed them: senders and rounds may be made up."""
-    early = Early()
+    early = EarlyContributions()
     kept = [early.keep(number.to_bytes(16, "big"), message(number.to_bytes(16, "little")), 0) for number in range(5000)]
     assert (sum(kept), kept[EARLY_MESSAGES_MAX]) == (EARLY_MESSAGES_MAX, False)
-    early = Early()
+    early = EarlyContributions()
     large = EARLY_BYTES_MAX // 4
     assert [early.keep(bytes((number,)), message(size=large), 0) for number in range(5)] == [True] * 4 + [False]
     assert early.keep(CLIENT, message(), EARLY_KEPT_MS + 1), "there is room again"

@@ -27,7 +27,7 @@ from dca_proto.protocol.compute.round import (
     FREEZE,
     PROGRESS,
     ROUNDS,
-    Early,
+    EarlyContributions,
     Round,
     StoredRound,
     announced,
@@ -50,7 +50,7 @@ EPOCH = "epoch"
 
 
 class ComputeNode(Committing):
-    """A Compute node.
+    """A Compute node: holds clients' contributions, and releases a partial sum of each round.
 
     Args:
         identity: its Ed25519 identity, named in the federation file.
@@ -65,7 +65,7 @@ class ComputeNode(Committing):
         m.Hello: "_on_hello",
         m.SessionsWanted: "_on_sessions_wanted",
         m.Announcement: "_on_announcement",
-        m.InvitedRound: "_on_invited_round",
+        m.InvitedRound: "_take_part",
         m.Contribution: "_on_contribution",
         m.Close: "_on_close",
         m.Sealed: "_on_sealed",
@@ -98,7 +98,7 @@ class ComputeNode(Committing):
         records = tuple(records)
         super().__init__(identity, federation, random, mechanism, limits, timing, records)
         self._floors = floors or Floors()
-        self._early = Early()
+        self._early = EarlyContributions()
         self._restore(records)
 
     def _restore(self, records: Records) -> None:
@@ -163,15 +163,11 @@ class ComputeNode(Committing):
     # --- announcement (§4.1, §4.5) --------------------------------------------------------------------------------
 
     def _on_announcement(self, sender: bytes, frame: m.Signed, body: m.Announcement, now_ms: int) -> list[Effect]:
-        return self._take_part(sender, frame, frame, now_ms)
+        return self._take_part(sender, frame, now_ms)
 
-    def _on_invited_round(self, sender: bytes, frame: m.InvitedRound, now_ms: int) -> list[Effect]:
-        return self._take_part(sender, frame.announcement, frame, now_ms)
-
-    def _take_part(
-        self, sender: bytes, frame: m.Signed, message: m.Signed | m.InvitedRound, now_ms: int
-    ) -> list[Effect]:
+    def _take_part(self, sender: bytes, message: m.Signed | m.InvitedRound, now_ms: int) -> list[Effect]:
         """Begin the announced round; if it is known, repeat this node's message to the trainer."""
+        frame = message.announcement if isinstance(message, m.InvitedRound) else message
         opened = open_announcement(frame, self._federation, self._limits)
         body = opened.body
         if sender != body.trainer:

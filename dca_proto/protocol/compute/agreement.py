@@ -102,7 +102,7 @@ class Agreement:
         self._masks = total + rest
 
     def _sum_at(self, places: Places) -> tuple[Places, RingVector]:
-        """Return the places whose tag fails or that have no key, and the sum of the masks at the others."""
+        """Return those of `places` whose tag fails or that have no key, and the sum of the masks at the others."""
         keyed = places[self._valid[places]]
         part = self._union if keyed.size == self._union.count else self._union.at(keyed)
         keys = self._keys if keyed.size == self._union.count else self._keys[keyed]

@@ -104,8 +104,7 @@ class StoredList(msgspec.Struct, frozen=True):
 class Round(ActorRound[StoredRound]):
     """A Compute node's round in memory.
 
-    `opened` is None if the announcement can no longer be read, `validated` if it is invalid here. If there are
-    `invited` clients, only they may contribute.
+    `opened` and `validated` exist only while `is_loaded`. If there are `invited` clients, only they may contribute.
     """
 
     table, records = TABLE, ROUNDS
@@ -272,7 +271,7 @@ EARLY_BYTES_MAX = 8 << 20
 EARLY_KEPT_MS = 5_000
 
 
-class Early:
+class EarlyContributions:
     """Contributions that overtook their announcement: kept in memory for a short time, within limits (DESIGN §4.5).
 
     They get no receipt and no durable write. If they are lost, the clients resend them.

@@ -28,7 +28,7 @@ from dca_proto.protocol.policy import BudgetError, BudgetLimit
 from dca_proto.protocol.records import loaded
 from dca_proto.protocol.release import combine
 from dca_proto.protocol.trainer.answers import Answering, forgotten_releases
-from dca_proto.protocol.trainer.request import OpenRound, Waiting
+from dca_proto.protocol.trainer.request import OpenRound, WaitingRequests
 from dca_proto.protocol.trainer.round import (
     CLOSE_BY,
     DEADLINE,
@@ -49,7 +49,7 @@ KEYS = "keys"
 
 
 class Trainer(Answering):
-    """A trainer.
+    """A trainer: announces rounds, and computes their results.
 
     Args:
         identity: its Ed25519 identity, named in the federation file.
@@ -93,7 +93,7 @@ class Trainer(Answering):
     ) -> None:
         records = tuple(records)
         super().__init__(identity, federation, random, mechanism, limits, timing, records)
-        self._waiting = Waiting(self._federation, self._timing)
+        self._waiting = WaitingRequests(self._federation, self._timing)
         self._last_dropped: dict[bytes, str] = {}  # error of the last dropped message, by Compute node or trainer
         self._rounds: dict[bytes, Round]
         self._rounds, self._unreadable = restored_rounds(records, self._federation, self._mechanism, self._limits)
@@ -373,7 +373,8 @@ class Trainer(Answering):
         """At the deadline, a round without Compute nodes completes with the releases it has; a secure sum fails."""
         if not current.opened.computes:
             return self._complete(current, "last release", now_ms)
-        return self._fail(current, self._silence(current), now_ms)
+        silent = self._unheard_nodes(current, current.arrivals.counts if current.takes("close") else current.partials)
+        return self._fail(current, f"no answer from Compute node {silent} while {current.phase}", now_ms)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """Resend messages without an answer, and set the timer for the next resend."""

@@ -238,17 +238,10 @@ class Answering(Actor):
             return "; clients may have released without being heard, so the account keeps the charge"
         if current.stored.released:
             return "; a Compute node has released its part, so the account keeps the charge"
-        return (
-            f"; no confirmation yet from {self._others(current, current.stored.aborted_by)} that nothing was released, "
-            f"so the account keeps the charge{advice}"
-        )
+        silent = self._unheard_nodes(current, current.stored.aborted_by)
+        return f"; no confirmation yet from {silent} that nothing was released, so the account keeps the charge{advice}"
 
-    def _silence(self, current: Round) -> str:
-        """Return the reason for which a secure sum fails at its end."""
-        silent = self._others(current, current.arrivals.counts if current.takes("close") else current.partials)
-        return f"no answer from Compute node {silent} while {current.phase}"
-
-    def _others(self, current: Round, heard: Container[bytes]) -> str:
+    def _unheard_nodes(self, current: Round, heard: Container[bytes]) -> str:
         """Return the names of the Compute nodes that were not heard."""
         silent = [compute for compute in current.opened.computes if compute not in heard]
         return ", ".join(self._federation.name_of(compute) for compute in silent)

@@ -249,7 +249,7 @@ def tolerated_of(batch: int, clients: int, tolerated: int, colluders: int) -> in
     return colluders + math.ceil((tolerated - colluders) * batch / clients)
 
 
-class Waiting:
+class WaitingRequests:
     """Requests that a trainer cannot announce yet, because it needs every node's epoch key first (DESIGN §2.2).
 
     It also keeps the newest published key of each Compute node.

@@ -135,7 +135,7 @@ class Round(ActorRound[StoredRound]):
 
     @property
     def end_ms(self) -> int:
-        """When the round fails for want of messages: a commit window after `commit_by`, to ask for lost ones."""
+        """The end of the round: `commit_by`; in a secure sum a commit window later, to ask for lost messages."""
         window_ms = self.stored.request.commit_window_ms if self.opened.computes else 0
         return self.opened.body.commit_by_ms + window_ms
 
