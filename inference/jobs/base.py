@@ -129,9 +129,9 @@ class LearningJob(ABC):
     def reference(self, train: Problem, settings: Any) -> Any:
         """Fit the same model without privacy, on the caller's own rows. Raises `DataError` if there are too few."""
 
-    def learned(self, gave: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
-        """Make the result after the last round. Slow work that needs no client, such as sampling, belongs here."""
-        return gave
+    def learned(self, outcome: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
+        """Make the result from the outcome of `make`. Slow work without clients, such as sampling, belongs here."""
+        return outcome
 
     def check(self, schema: Schema, settings: Any) -> None:  # noqa: B027 - most jobs learn from any schema
         """Refuse a schema that the job cannot learn from. Raises `DataError`."""
@@ -160,10 +160,10 @@ class LearningJob(ABC):
         """Return draws from the posterior; `rng` is for draws made now. Raises `DataError` without ArviZ."""
         return result.inference_data(rng)
 
-    def finish(self, gave: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
+    def finish(self, outcome: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
         """Return the result of `learned`, with a ``refit`` by the changeable settings."""
         drawn = deepcopy(conditions.rng)
-        result = self.learned(gave, schema, settings, conditions)
+        result = self.learned(outcome, schema, settings, conditions)
 
         def again(**changed: Any) -> Any:
             names = [setting.name for setting in fields(settings)]
@@ -176,7 +176,7 @@ class LearningJob(ABC):
                         f"refit changes only: {', '.join(self.changeable)}"
                     )
             own = replace(settings, **changed)
-            return self.finish(gave, schema, own, replace(conditions, rng=deepcopy(drawn)))
+            return self.finish(outcome, schema, own, replace(conditions, rng=deepcopy(drawn)))
 
         if self.changeable and result.again is None:
             object.__setattr__(result, "again", again)
@@ -195,8 +195,8 @@ class LearningJob(ABC):
 class RefitJob(LearningJob):
     """A job whose changeable settings are those of the posterior's ``refit``."""
 
-    def learned(self, gave: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
-        return gave.refit(**{name: getattr(settings, name) for name in self.changeable})
+    def learned(self, outcome: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
+        return outcome.refit(**{name: getattr(settings, name) for name in self.changeable})
 
 
 def target_on_features(schema: Schema) -> str:

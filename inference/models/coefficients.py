@@ -193,14 +193,14 @@ class Coefficients(NormalPosterior):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, columns: Standardisation, found: closed_form.Posterior, constant: float, **more: Any) -> Coefficients:
+    def of(cls, columns: Standardisation, theta: closed_form.Posterior, constant: float, **more: Any) -> Coefficients:
         """Convert a posterior of standardised coefficients (the constant's first unless c is 0); more: attributes."""
-        mean, cov, prior = found.mean, found.cov, found.prior_variance
+        mean, cov, prior = theta.mean, theta.cov, theta.prior_variance
         if not constant:
             mean, cov = np.r_[0.0, mean], np.pad(cov, ((1, 0), (1, 0)))
             prior = None if prior is None else np.r_[0.0, prior]
         more |= {"mean": mean, "cov": cov, "prior_sd": None if prior is None else np.sqrt(prior)}
-        return cls(columns=columns, constant=constant, residual_variance=float(found.residual_variance), **more)
+        return cls(columns=columns, constant=constant, residual_variance=float(theta.residual_variance), **more)
 
     @property
     def centre(self) -> Array:
@@ -270,7 +270,7 @@ class Coefficients(NormalPosterior):
 
     @property
     def _log_most(self) -> float:
-        """ln u, where u is a count's public bound if the posterior is from rounds."""
+        """ln u; u is a count's public bound if the posterior is from rounds."""
         return log(float(self.columns.bound[-1])) if self.aggregates else LOG_MOST
 
     @property

@@ -126,13 +126,13 @@ def histogram(
             axes={"shares": ("category",)},
             coords={"category": names},
             warmup=sampled.warmup,
-            notes=_about_missing(reports),
+            notes=_missing_warning(reports),
             attrs=reports.attrs,
         )
     )
 
 
-def _about_missing(reports: Categories) -> tuple[str, ...]:
+def _missing_warning(reports: Categories) -> tuple[str, ...]:
     """Warn if clearly fewer bits are set than if every client had a category (false-alarm rate 3e-5)."""
     if not reports.unary:
         return ()

@@ -139,10 +139,13 @@ class Histogram(ReportJob):
         parameters = {"columns": [column], "edges": [float(end) for end in edges]}
         return (yield LdpReportRequest("histogram", parameters, rows_max=1, mechanism=settings.mechanism))
 
-    def learned(self, gave: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> SharesFit:
-        names = labels(gave.parameters["columns"][0], gave.parameters["edges"])
+    def learned(
+        self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
+    ) -> SharesFit:
+        names = labels(aggregate.parameters["columns"][0], aggregate.parameters["edges"])
         prior = DirichletPrior(settings.concentration)
-        return histogram(gave, prior, labels=names, **settings.run(conditions)).into(SharesFit, aggregate=gave)
+        shares = histogram(aggregate, prior, labels=names, **settings.run(conditions))
+        return shares.into(SharesFit, aggregate=aggregate)
 
     def model(self, schema: Schema, settings: Settings) -> str:
         column, count = schema.column(settings.column), len(edges_of(schema, settings)) - 1

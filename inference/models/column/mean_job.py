@@ -140,10 +140,10 @@ class Mean(ReportJob):
         parameters = {"columns": [column], "centre": [bounds.centre], "scale": [bounds.half_width], "bound": [1.0]}
         return (yield LdpReportRequest("mean", parameters, rows_max=1, mechanism=settings.mechanism))
 
-    def learned(self, gave: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> MeanFit:
+    def learned(self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> MeanFit:
         prior, family = settings.prior(bounds_of(schema, settings)), settings.family
-        posterior = fit.column(gave, family, prior, **settings.run(conditions))
-        return posterior.into(MeanFit, aggregate=gave, family=family)
+        posterior = fit.column(aggregate, family, prior, **settings.run(conditions))
+        return posterior.into(MeanFit, aggregate=aggregate, family=family)
 
     def model(self, schema: Schema, settings: Settings) -> str:
         bounds, column = bounds_of(schema, settings), schema.column(settings.column)

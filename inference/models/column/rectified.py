@@ -298,15 +298,15 @@ def summarise(z: Array, low: float, high: float, scale: float, nodes: int = NODE
     if not (low < high and (high - low) / 700 < scale < np.inf):
         raise DataError(f"noise of scale {scale:g} on [{low:g}, {high:g}], expected low < high and ε from 0 to 700")
     clipped = np.clip(reports, low, high)
-    made = partial(
+    summary = partial(
         LaplaceSummary, offset=-float(np.abs(reports - clipped).sum() / scale), low=low, high=high, scale=scale
     )
     if reports.size <= nodes or (high - low) / scale > nodes / _NODES_PER_EPSILON:
-        return made(clipped, np.ones(reports.size), None, narrowest=0.0)
+        return summary(clipped, np.ones(reports.size), None, narrowest=0.0)
     places = np.cos(np.pi * np.arange(nodes + 1) / nodes)
     weights = lagrange_sums((2 * clipped - low - high) / (high - low), nodes)
     narrowest = _NODES_PER_SIGMA * (high - low) / nodes
-    return made((low + high) / 2 + (high - low) / 2 * places, weights, clipped, narrowest=narrowest)
+    return summary((low + high) / 2 + (high - low) / 2 * places, weights, clipped, narrowest=narrowest)
 
 
 @jax.custom_jvp

@@ -90,9 +90,11 @@ class FamilyJob(LearningJob):
     def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
         return (yield self._family(schema, settings).request())
 
-    def learned(self, gave: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> FamilyResult:
+    def learned(
+        self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
+    ) -> FamilyResult:
         model = self._family(schema, settings)
-        return posterior_of(model, gave, rng=conditions.rng, method=settings.method, private=schema.private)
+        return posterior_of(model, aggregate, rng=conditions.rng, method=settings.method, private=schema.private)
 
     def model(self, schema: Schema, settings: Settings) -> str:
         return f"{FAMILIES[self.name].learns} {schema.column(settings.column)} ({self.name})"

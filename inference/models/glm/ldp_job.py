@@ -138,11 +138,13 @@ class LdpRegression(ReportJob):
         check_clients(conditions.clients, least, f"a regression on {d} features")
         return (yield LdpReportRequest(statistic, parameters, rows_max=1, mechanism=GAUSSIAN))
 
-    def learned(self, gave: Released, schema: Schema, settings: Settings, conditions: Conditions) -> LocalRegression:
+    def learned(
+        self, released: Released, schema: Schema, settings: Settings, conditions: Conditions
+    ) -> LocalRegression:
         logistic, bounds = settings.family == LOGISTIC, np.ones(len(schema.columns))
         bounds[:-1] = min(1.0, settings.radius or 1.0)
         prior, run = settings.prior(bounds, logistic=logistic), settings.run(conditions)
-        first, labels = gave if isinstance(gave, tuple) else (gave, None)
+        first, labels = released if isinstance(released, tuple) else (released, None)
         if settings.inputs:
             return fit.row_regression(first, prior, labels=labels, noise_aware=settings.noise_aware, **run)
         return fit.regression(first, prior, logistic=logistic, schema=schema, noise_aware=settings.noise_aware, **run)

@@ -95,14 +95,14 @@ class NodesRegression(LearningJob):
         parameters |= {**more, "target_square": True}
         return (yield SecureSumRequest(name, {**parameters, "weights": list(conditions.weights(parameters))}))
 
-    def learned(self, gave: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> Fit:
+    def learned(self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> Fit:
         if settings.method != FAST and not issubclass(conditions.kind, NodeReleaseRequest):
             prior = settings.prior(np.ones(len(schema.columns)), logistic=False)
-            return regression(gave, prior, schema=schema, **settings.run(conditions))
-        of_nodes = prior_of(gave).about(**given(settings, REGRESSION_PRIOR))
+            return regression(aggregate, prior, schema=schema, **settings.run(conditions))
+        of_nodes = prior_of(aggregate).about(**given(settings, REGRESSION_PRIOR))
         if settings.method == FAST:
-            return fit_fast(gave, schema, of_nodes)
-        return fit(gave, of_nodes, schema=schema, **settings.run(conditions))
+            return fit_fast(aggregate, schema, of_nodes)
+        return fit(aggregate, of_nodes, schema=schema, **settings.run(conditions))
 
     def model(self, schema: Schema, settings: Settings) -> str:
         how = "no chains" if settings.method == FAST else settings.words

@@ -120,12 +120,12 @@ def fit(
     sampled = sample(observed, prior, options)
     constant = float(observed.constant) or None
     warmup = _by_site(sampled.warmup, constant) if sampled.warmup else {}
-    found = Sampled(_by_site(sampled.draws, constant), warmup, sampled.sampling)
+    by_site = Sampled(_by_site(sampled.draws, constant), warmup, sampled.sampling)
     given = [aggregates] if isinstance(aggregates, NoisyAggregate) else aggregates
     attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*given)}
     before = Before(prior, constant)
     return options.checked(
-        regression_of_sums(found, regressions(nodes), before, options, attrs, schema=schema, notes=notes)
+        regression_of_sums(by_site, regressions(nodes), before, options, attrs, schema=schema, notes=notes)
     )
 
 
