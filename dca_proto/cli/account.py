@@ -16,20 +16,11 @@ import typer
 from rich.console import Console
 
 from dca_proto.cli import options
-from dca_proto.cli.account_plan import (
-    DATA,
-    Answer,
-    Columns,
-    Enquiry,
-    PlannedRound,
-    answer,
-    parse_also,
-    parse_shares,
-    questions,
-)
+from dca_proto.cli.account_options import Columns, parse_also, parse_shares, questions
 from dca_proto.cli.output import require_plot_target, result_console, say, table, whole_file, write_json
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import forecast
+from dca_proto.jobs.plan import DATA, Answer, Enquiry, PlannedRound, answer
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
@@ -114,9 +105,9 @@ def account(
         also=tuple(map(parse_also, also or [])),
     )
     with Console(stderr=True).status("computing"):  # up to three seconds
-        divided = enquiry.divided()
-        requests = enquiry.rounds(divided)
-        result = answer(enquiry, divided, requests)
+        round_shares = enquiry.round_shares()
+        requests = enquiry.rounds(round_shares)
+        result = answer(enquiry, round_shares, requests)
         if plot_to is not None:
             with whole_file(plot_to) as place:
                 plot(requests, place, claim_words(epsilon, delta))

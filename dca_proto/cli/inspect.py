@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +35,7 @@ from dca_proto.protocol.wire.fields import Signed
 from dca_proto.protocol.wire.messages import Certificate, InvitedRound
 from dca_proto.runtime.logs import printable
 from dca_proto.runtime.parts import Assembler
-from dca_proto.runtime.store_check import Row, Tags, check_log, damaged, read_rows
+from dca_proto.runtime.store_check import MAGIC, read_store
 
 EXAMPLES = """Examples:
 
@@ -47,7 +46,6 @@ EXAMPLES = """Examples:
 
 Keys, ciphertexts, shares and sums appear as their sizes; secrets are never shown.
 """
-HEAD_BYTES = 16
 YEAR_10000_MS = 253_402_300_800_000
 """The first time that `datetime` cannot represent, in Unix milliseconds."""
 _FILE_BYTES_MAX = 1 << 28
@@ -110,11 +108,11 @@ def inspect(
 def _describe_file(file: Path) -> Plain | list[Plain]:
     try:
         with file.open("rb") as opened:
-            head = opened.read(HEAD_BYTES)
-            data = b"" if is_store(head) else head + opened.read(_FILE_BYTES_MAX)
+            head = opened.read(len(MAGIC))
+            data = b"" if head == MAGIC else head + opened.read(_FILE_BYTES_MAX)
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
-    if is_store(head):
+    if head == MAGIC:
         return describe_store(file)
     if data.strip().startswith((b"role = ", b"# Identity")):
         raise UsageError(f"{file} is a key file, which is secret; `dca federation show` lists public keys")
@@ -224,39 +222,12 @@ def _time(at_ms: int) -> str:
 # --- stores -----------------------------------------------------------------------------------------------------------
 
 
-def is_store(data: bytes) -> bool:
-    """Return True if a file's first bytes are those of an SQLite database."""
-    return data.startswith(b"SQLite format 3\0")
-
-
 def describe_store(path: Path) -> list[Plain]:
     """Return one object for each record of an actor's store: ``actor`` (in shared stores), ``kind`` and the contents.
 
     The records are not authenticated, since a store does not contain its key. Raises as `read_store`.
     """
     return [_record(*row) for row in read_store(path)]
-
-
-def read_store(path: Path, key: bytes | None = None) -> list[Row]:
-    """Read the records of an actor's store without changing it, checked if `key` is its identity's `store_key`.
-
-    Raises `UsageError` if the store is in use or damaged, or the file is not a store.
-    """
-    try:
-        # Without a log beside it no process has the store open; "immutable" makes SQLite leave no files behind.
-        mode = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
-        uri = f"{path.absolute().as_uri()}?{mode}"
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
-            check_log(path)
-            return read_rows(connection, path, None if key is None else Tags(key))[0]
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error):
-            raise InputError(f"store {path} is in use: stop its actor first") from None
-        if "decode" in str(error):
-            raise damaged(path, "a record's kind is not text") from None
-        raise InputError(f"{path} is not an actor's store: {error}") from None
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's own message may quote a damaged page
-        raise damaged(path, " ".join(str(error).split())) from None
 
 
 def _record(namespace: bytes, kind: str, key: bytes, value: bytes) -> Plain:

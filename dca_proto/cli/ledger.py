@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dca_proto.cli.inspect import HEAD_BYTES, YEAR_10000_MS, is_store, read_store
+from dca_proto.cli.inspect import YEAR_10000_MS
 from dca_proto.cli.options import DELTA, Json
 from dca_proto.cli.output import result_console, table, write_json
 from dca_proto.errors import InputError, UsageError
@@ -35,6 +35,7 @@ from dca_proto.runtime.config import Config, read_config
 from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.logs import printable
 from dca_proto.runtime.runner import now_ms
+from dca_proto.runtime.store_check import MAGIC, read_store
 from dca_proto.statistics import REPLACE_ONE_ROW
 from dca_proto.wording import counted
 
@@ -191,10 +192,10 @@ def read_ledger_view(file: Path) -> LedgerView:
     """
     try:
         with file.open("rb") as opened:
-            head = opened.read(HEAD_BYTES)
+            is_store = opened.read(len(MAGIC)) == MAGIC
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
-    return _view(file, {}) if is_store(head) else ledger_view_of(read_config(file, SPENDERS))
+    return _view(file, {}) if is_store else ledger_view_of(read_config(file, SPENDERS))
 
 
 def ledger_view_of(config: Config) -> LedgerView:

@@ -1,8 +1,8 @@
 """The durable journal of a learning job: its requests, their round ids and their results.
 
 Each request is written before its round is announced, and each outcome as soon as it is known; every entry is flushed
-to disk. So a new process can continue after a crash at any point: it passes the recorded results to the job, and
-finishes the at most one open round with the trainer, whose store has it under the same id.
+to disk. So a new process can continue after a crash at any point: it passes the recorded results to the job. At most
+one round is open; the trainer's store has it under the same id, and the new process finishes it.
 
 Each entry is one line: a checksum, a space, and the entry (MessagePack in base64). The checksum also covers the line
 before, which detects missing and misplaced lines. An incomplete last line is dropped, since nothing relied on it; any

@@ -1,4 +1,4 @@
-"""Who may use a broker: passwords and access lists for mosquitto, derived from the actors' roles.
+"""Writes passwords and access lists for mosquitto, derived from the actors' roles.
 
 Every user's name and client id is the actor's id in hexadecimal. A user may write only to topics that end in that id,
 and only to the receivers that its role writes to. It may read only its own inbox and its role's broadcasts. So an

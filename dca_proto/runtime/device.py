@@ -123,7 +123,7 @@ class Device:
         name = self.config.federation.name
         async with self.open(on_report) as parts:
             if not isinstance(parts.actor, Trainer):
-                raise UsageError(f"only a trainer runs and resumes rounds, found a {self.role}: it resumes by itself")
+                raise UsageError(f"only a trainer runs and resumes rounds, found a {self.role}; use `run` instead")
             yield LiveTrainer(parts.actor, parts.transport, parts.store, federation=name, on_report=on_report)
 
     @contextlib.asynccontextmanager

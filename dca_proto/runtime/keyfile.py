@@ -87,7 +87,7 @@ def read_identity(path: Path, role: str) -> Identity:
     except UsageError:
         raise
     except ValueError:
-        raise InputError(f"{path} holds a secret that is not hexadecimal; {expected}") from None
+        raise InputError(f"the secret in {path} is not hexadecimal; {expected}") from None
     if (text.public_key, text.id) != (identity.public_key.hex(), identity.id.hex()):
         raise InputError(f"{path} is damaged: its public key or id does not match its secret; restore it from a backup")
     if text.role != role:

@@ -127,7 +127,7 @@ class MqttTransport:
 
     @property
     def dropped(self) -> Counter[str]:
-        """How many received payloads were dropped, by reason."""
+        """Counts of dropped received payloads, by reason."""
         return self.inbox.dropped
 
     def _send_waiting(self) -> None:

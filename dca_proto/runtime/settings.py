@@ -20,7 +20,7 @@ _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an actor reaches its broker.
+    """An actor's settings for its connection to the broker.
 
     Args:
         url: ``mqtt://host[:port]`` or, with TLS, ``mqtts://host[:port]``.

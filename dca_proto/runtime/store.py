@@ -33,10 +33,10 @@ import msgspec
 
 from dca_proto.errors import StorageError
 from dca_proto.protocol.effects import Persist, Write
-from dca_proto.runtime.store_check import ANEW, SCHEMA, Contents, Tags, check_log, damaged, read_rows
+from dca_proto.runtime.store_check import ANEW, MAGIC, SCHEMA, Contents, Tags, check_log, damaged, read_rows
 
 _APPLICATION_ID = 0x44434102  # "DCA", format 2
-_MAGIC, _ID_AT, _HEAD_BYTES = b"SQLite format 3\0", 68, 72  # of SQLite's file format, section 1.3
+_ID_AT, _HEAD_BYTES = 68, 72  # of SQLite's file format, section 1.3
 _PUT = "INSERT OR REPLACE INTO records VALUES {}"
 _OLD = """WITH place(owner, of, at) AS (VALUES {}) SELECT owner, of, at, tag, records.rowid
     FROM place CROSS JOIN records ON namespace = owner AND kind = of AND key = at"""
@@ -220,7 +220,7 @@ class MemoryStore:
 
 
 def _open(path: Path, tags: Tags) -> tuple[sqlite3.Connection, Contents]:
-    """The database, ready and locked, and what it holds."""
+    """Open, check and lock the database. Return the connection and the contents."""
     with _explained(path):
         _create_private(path)
         check_log(path)
@@ -240,7 +240,7 @@ def _create_private(path: Path) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         head = os.pread(descriptor, _HEAD_BYTES, 0)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or (head and not head.startswith(_MAGIC)):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode) or (head and not head.startswith(MAGIC)):
             raise StorageError(f"store {path} is damaged or something else: name another file, or {ANEW}")
         ours, found = _APPLICATION_ID.to_bytes(4, "big"), head[_ID_AT:]
         if head and found[:-1] == ours[:-1] and found[-1:] != ours[-1:]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from dca_proto.crypto.sealing import derive, same
-from dca_proto.errors import StorageError, UsageError
+from dca_proto.errors import InputError, StorageError, UsageError
 
 ANEW = "start with a fresh one (a client enrolled anew), not with an old copy, which forgets what was spent or sent"
 SCHEMA = (
@@ -29,6 +29,9 @@ SCHEMA = (
     PRIMARY KEY (namespace, kind, key))""",
     "CREATE TABLE IF NOT EXISTS seal (owner BLOB NOT NULL, records INTEGER NOT NULL, tag BLOB NOT NULL)",
 )
+MAGIC = b"SQLite format 3\0"
+"""The first bytes of every SQLite database (its file format, section 1.3)."""
+
 _TAG_BYTES = 16
 _LOG_HEAD_BYTES, _FRAME_HEAD_BYTES = 32, 24  # of SQLite's file format, section 4
 _LITTLE, _BIG = 0x377F0682, 0x377F0683  # the log's magic number, which gives the byte order of its checksums
@@ -107,6 +110,28 @@ def read_rows(connection: sqlite3.Connection, path: Path, tags: Tags | None) -> 
             found = f"{contents.records} records and a seal over {sealed}"
             raise damaged(path, f"{found}: a record is missing, duplicated or outdated")
     return rows, contents
+
+
+def read_store(path: Path, key: bytes | None = None) -> list[Row]:
+    """Read the records of an actor's store without changing it, checked if `key` is its identity's `store_key`.
+
+    Raises `UsageError` if the store is in use or damaged, or the file is not a store.
+    """
+    try:
+        # Without a log beside it no process has the store open; "immutable" makes SQLite leave no files behind.
+        mode = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
+        uri = f"{path.absolute().as_uri()}?{mode}"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
+            check_log(path)
+            return read_rows(connection, path, None if key is None else Tags(key))[0]
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise InputError(f"store {path} is in use: stop its actor first") from None
+        if "decode" in str(error):
+            raise damaged(path, "a record's kind is not text") from None
+        raise InputError(f"{path} is not an actor's store: {error}") from None
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's own message may quote a damaged page
+        raise damaged(path, " ".join(str(error).split())) from None
 
 
 def _matches(tag: bytes, found: object) -> bool:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from dca_proto.cli.inspect import read_store
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Forget, Persist
 from dca_proto.runtime.store import MemoryStore, Record, SqliteStore
+from dca_proto.runtime.store_check import read_store
 
 AnyStore = MemoryStore | SqliteStore
 KEY = bytes(32)

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dca_proto.cli.inspect import describe_store, read_store
+from dca_proto.cli.inspect import describe_store
 from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import UsageError
 from dca_proto.protocol.compute.round import CONTRIBUTIONS
@@ -27,6 +27,7 @@ from dca_proto.protocol.effects import Forget, Persist, Write
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
 from dca_proto.runtime.store import Record, SqliteStore
+from dca_proto.runtime.store_check import read_store
 
 KEY, OTHER = Identity(bytes(32)).store_key, Identity(b"\1" * 32).store_key
 ROUNDS = "client-round"

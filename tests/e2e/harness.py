@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from dca_proto.cli.inspect import read_store
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.wire.topics import subscriptions
@@ -25,6 +24,7 @@ from dca_proto.runtime.mqtt import Backoff, MqttTransport
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.store import SqliteStore
+from dca_proto.runtime.store_check import read_store
 from dca_proto.testing import Build, TestFederation
 
 QUICK = Backoff(first_s=0.02, most_s=0.2)

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from dca_proto.cli import main
-from dca_proto.cli.account_plan import Columns, parse_also, question
+from dca_proto.cli.account_options import Columns, parse_also, question
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT, forecast
 from dca_proto.privacy.accounting import compose, epsilon_of, mu_of, mu_of_pure

@@ -26,8 +26,9 @@ from pages import text_of as page_text
 from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.cli import account, account_plan, actors, job_run, ledger
-from dca_proto.cli.account_plan import Columns, Enquiry, question
+from dca_proto.cli import account, actors, job_run, ledger
+from dca_proto.cli.account_options import Columns, question
+from dca_proto.jobs.plan import Enquiry, answer
 from dca_proto.privacy import accounting
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
@@ -221,8 +222,8 @@ def test_the_account_before_anything_runs(epsilon: float, delta: float) -> None:
         budget=Budget(epsilon, delta), clients=100, tolerated=10, colluders=0, computes=3, questions=asked, shares=None,
         rows_max=1, fraction_bits=32, also=(),
     )  # fmt: skip
-    divided = enquiry.divided()
-    found, shown = account_plan.answer(enquiry, divided, enquiry.rounds(divided)), io.StringIO()
+    divided = enquiry.round_shares()
+    found, shown = answer(enquiry, divided, enquiry.rounds(divided)), io.StringIO()
     account.show(Console(file=shown, width=300), found)
     check(re.sub(r"at delta .*\n|epsilon  .*\n", "", shown.getvalue()), epsilon=(epsilon,), delta=delta)
     for point in found.curve:

@@ -1,0 +1,161 @@
+"""Converts the options of `dca account` to statistics with their parameters.
+
+Without public bounds, the columns are x1, x2, ... around 0, each within ± the bound in its own units. Their number, or
+that of a histogram's bins, is the smallest possible by default. The noise of a gradient depends only on its clip, so by
+default θ = 0 and the clip is 1. The noise of a mixture does not depend on its components; by default there are two,
+both at the centre.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dca_proto.cli.options import require_known
+from dca_proto.errors import UsageError
+from dca_proto.jobs.plan import Question
+from dca_proto.privacy import composition as privacy_loss
+from dca_proto.runtime.request import parameters_of
+from dca_proto.statistics import registered
+from dca_proto.statistics.base import COLUMNS_MAX, parameter_names
+from dca_proto.statistics.histogram import BINS_MAX
+from dca_proto.wording import nearest
+
+_FEWEST = {"regression": 2, "averaged-regression": 2, "gradient": 2, "histogram": 2}  # columns or bins; others: 1
+_ALSO: dict[str, tuple[type[privacy_loss.Release], str]] = {
+    "gaussian": (privacy_loss.Gaussian, "gaussian:MU"),
+    "laplace": (privacy_loss.Laplace, "laplace:EPSILON or, on a grid, laplace:EPSILON,STEPS"),
+    "randomised-response": (privacy_loss.RandomisedResponse, "randomised-response:EPSILON,CATEGORIES"),
+    "unary-encoding": (privacy_loss.UnaryEncoding, "unary-encoding:EPSILON"),
+    "pure": (privacy_loss.PureDP, "pure:EPSILON"),
+}
+
+
+class Columns(msgspec.Struct, frozen=True, kw_only=True):
+    """The options about columns.
+
+    Attributes:
+        names: of the columns; None for x1, x2, ... or those of `bounds`.
+        dimension: the number of columns, or of a histogram's bins. bound: of every column, in its own units.
+        bounds: public [LO, HI] by column; it excludes `bound`.
+    """
+
+    names: list[str] | None = None
+    dimension: int | None = None
+    bound: float | None = None
+    bounds: dict[str, list[float]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.bound is not None and self.bounds is not None:
+            raise UsageError("--bound and --bounds exclude each other; keep one")
+
+    def size(self, statistic: str, most: int = COLUMNS_MAX, what: str = "columns") -> int:
+        """Return the number of columns or bins. Raises `UsageError` for more than a round can have."""
+        size = _FEWEST.get(statistic, 1) if self.dimension is None else self.dimension
+        if not 1 <= size <= most:
+            raise UsageError(f"--dimension {size}: expected 1 to {most} {what}")
+        return size
+
+    def named(self, statistic: str) -> list[str]:
+        """Return the columns' names. Raises `UsageError` if two options give their number."""
+        given = self.names or list(self.bounds or ())
+        if given and self.dimension is not None:
+            option = "--columns" if self.names else "--bounds"
+            raise UsageError(f"{option} names the columns of a {statistic}, and so excludes --dimension; keep one")
+        return given or [f"x{j}" for j in range(1, self.size(statistic) + 1)]
+
+    def about_zero(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the parameters of unscaled columns, each within ± the bound."""
+        bound = 1.0 if self.bound is None else self.bound
+        return {"centre": [0.0] * len(names), "scale": [1.0] * len(names), "bound": [bound] * len(names)}
+
+
+def questions(statistics: Sequence[str], columns: Columns, given: dict[str, Any]) -> tuple[Question, ...]:
+    """Return the question of each round, for statistics ``A`` or ``A,B`` with the `given` parameters.
+
+    Raises `UsageError` for an unknown name (it names the nearest), or options that contradict each other.
+    """
+    names = [name.strip() for text in statistics for name in text.split(",")]
+    if "" in names:
+        raise UsageError(f"--statistic {','.join(statistics)!r}: a name is missing beside a comma; expected A or A,B")
+    for name in names:
+        require_known("--statistic", name, registered())
+    known = sorted({key for name in names for key in parameter_names(name)})
+    for key in given:
+        if key not in known:
+            raise UsageError(
+                f"--parameter {key}: no such parameter of {', '.join(names)}{nearest(key, known)}; "
+                f"known: {', '.join(known)}"
+            )
+    return tuple(question(name, columns, given) for name in names)
+
+
+def question(name: str, columns: Columns, given: dict[str, Any]) -> Question:
+    """Return a statistic with all of its parameters, including the `given` ones that it has. Raises `UsageError`."""
+    known = parameter_names(name)
+    mine = {key: value for key, value in given.items() if key in known}
+    if "edges" in known:
+        return name, {**_binned(name, columns), **mine}
+    if "times" in known:
+        return name, {**_survival(name, columns, "feature_codes" in known), **mine}
+    names = columns.named(name)
+    if "theta" in known:  # a gradient at θ = 0; the last column is the target
+        mine = {"theta": [0.0] * (len(names) - 1 + bool(mine.get("intercept"))), "clip": 1.0, **mine}
+    if "log_weights" in known:
+        lists = [mine[key] for key in ("log_weights", "means", "precisions") if isinstance(mine.get(key), list)]
+        count, d = len(lists[0]) if lists else 2, len(names)
+        equal = {"log_weights": [0.0] * count, "means": [[0.0] * d] * count, "precisions": [[1.0] * d] * count}
+        mine = {**equal, **mine}
+    if "bound" not in known:
+        return name, {"columns": names, **mine}
+    if columns.bounds is None:
+        return name, {"columns": names, **columns.about_zero(names), **mine}
+    return name, parameters_of(name, names, {key: (low, high) for key, (low, high) in columns.bounds.items()}, mine)
+
+
+def _binned(name: str, columns: Columns) -> dict[str, Any]:
+    """Return one column, and the edges of equal bins between its bounds, or of bins of width 1."""
+    bins = columns.size(name, BINS_MAX, "bins")
+    column = (columns.names or list(columns.bounds or ()) or ["x1"])[0]
+    low, high = (columns.bounds or {}).get(column, (0.0, float(bins)))
+    return {"columns": [column], "edges": [low + (high - low) * k / bins for k in range(bins + 1)]}
+
+
+def _survival(name: str, columns: Columns, has_features: bool) -> dict[str, Any]:
+    """Return a time grid with one group and one code per cell; `has_features` adds one feature."""
+    intervals = columns.size(name, what="intervals")
+    names = columns.names or ["duration", "event", *["x1"] * has_features]
+    grid = {"columns": names, "times": [float(k) for k in range(1, intervals + 1)]}
+    if not has_features:
+        return grid
+    codes = np.eye(2 * intervals + 1, dtype=int).tolist()
+    return {**grid, **columns.about_zero(names[2:]), "radius": 1.0, "codes": codes, "feature_codes": codes}
+
+
+def parse_also(text: str) -> privacy_loss.Release:
+    """Parse ``KIND:VALUE``. Raises `UsageError` that lists the kinds."""
+    kind, _, values = text.partition(":")
+    if kind not in _ALSO:
+        forms = ", ".join(form for _, form in _ALSO.values())
+        raise UsageError(f"--also {text!r}: {kind!r} is unknown{nearest(kind, _ALSO)}; expected one of {forms}")
+    release, form = _ALSO[kind]
+    try:
+        first, *rest = values.split(",")
+        return release(float(first), *map(int, rest))
+    except UsageError as error:
+        raise UsageError(f"--also {text!r}: {error}") from None
+    except (TypeError, ValueError):
+        raise UsageError(f"--also {text!r}: expected {form}") from None
+
+
+def parse_shares(text: str) -> tuple[float, ...] | None:
+    """Parse ``A,B,...``, or ``best`` as None. Raises `UsageError` for anything else."""
+    if text == "best":
+        return None
+    try:
+        return tuple(float(share) for share in text.split(","))
+    except ValueError:
+        raise UsageError(f"--shares {text!r}: expected one number for each round, as in 0.1,0.9, or best") from None
