@@ -198,7 +198,7 @@ def _distribution(library: Any, release: Release, interval: float) -> Any:
 
 
 def _coin(library: Any, epsilon: float, weight: float, interval: float) -> Any:
-    """With probability `weight` a coin that shows the truth with odds of e^ε; otherwise nothing."""
+    """Return the losses of a coin: with probability `weight` it shows the truth with odds of e^ε, otherwise nothing."""
     lie = math.log(weight) - math.log1p(math.exp(epsilon))
     truth = lie + epsilon
     first, second = {"one": truth, "other": lie}, {"one": lie, "other": truth}

@@ -1,4 +1,4 @@
-"""Privacy cost of releases of two kinds: Gaussian ones have a μ, ε-private ones an ε, and both add to one total.
+"""Privacy cost of releases: Gaussian releases have a μ, ε-private releases an ε, and both count towards one total.
 
 Gaussian releases compose exactly in Gaussian DP: μ² adds up (`accounting`). A report by Laplace noise, randomised
 response or unary encoding is ε-private, with δ = 0. A `PrivacyCost` keeps Σμ² of Gaussian releases, and Σε and Σμ(ε)²

@@ -12,7 +12,7 @@ costs noise as well as information.
 
 **How far one row, or a whole group, moves the products of a group's sums.** A group of k rows is released as the unique
 terms of uuᵀ and as u·t, where u = Σx and t = Σy over its rows: k times the S_av and z_av of Appendix B.1. In
-integers, |x_j| <= c_j, |x| <= R where there is a ball, and |y| <= s; a missing row is 0. The paper claims the
+integers, |x_j| <= c_j, |x| <= R if there is a ball, and |y| <= s; a missing row is 0. The paper claims the
 sensitivity of single rows, which is false: one row changes a squared average in proportion to the rest of its group. In
 units of the average, with X = Y = 1, adding or removing a row moves it by (2k - 1)/k·√2 (2.69 at k = 10, where 1.41 is
 claimed), and replacing one by 4(k - 1)/k·√2 (5.09).

@@ -93,7 +93,7 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return 0
 
     def value_sensitivity(self, fraction_bits: int) -> Sensitivity:
-        """As `row_sensitivity`, with all `rows_per_value` rows of one value replaced."""
+        """Return `row_sensitivity` for one value: all its `rows_per_value` rows are replaced."""
         row, k = self.row_sensitivity(fraction_bits), self.rows_per_value
         return row if k == 1 else msgspec.structs.replace(row, l1=k * row.l1, l2_squared=k**2 * row.l2_squared)
 

@@ -157,7 +157,7 @@ def _ball(limits: Limits, A: int, B: int, C: int) -> int:
 
 
 def _inflection(A: int, C: int, s: int, curvature: int) -> int:
-    """The largest integer i with i² <= s²/3 - g2/(12C), given A·g2; -1 where g is convex throughout."""
+    """The largest integer i with i² <= s²/3 - g2/(12C), given A·g2; -1 if g is convex throughout."""
     room = 4 * A * C * s**2 - curvature
     return math.isqrt(room // (12 * A * C)) if C and room >= 0 else -1
 

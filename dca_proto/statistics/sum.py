@@ -71,7 +71,7 @@ class Sum(_Linear, frozen=True, kw_only=True):
 
 @register
 class Mean(_Linear, frozen=True, kw_only=True):
-    """The same sum, read as a mean over the clients."""
+    """The sum of `Sum`, read as a mean over the clients."""
 
     name = "mean"
 

@@ -24,7 +24,7 @@ SAMPLED = ("chains", "warmup", "draws", "require_mixed", "seed")
 """Settings for drawing."""
 REGRESSION_PRIOR = ("coefficient_sd", "intercept_sd", "feature_sd", "residual_sd")
 """Settings for a regression's prior."""
-OF_BOUNDS = "bounds being ±1; by default of these"
+OF_BOUNDS = "on columns mapped from their bounds to ±1; by default from the bounds"
 _NEEDED = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}
 
 
@@ -32,9 +32,9 @@ _NEEDED = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}
 class SamplerSettings(JobSettings):
     """Settings for drawing from the posterior."""
 
-    chains: int = setting(CHAINS, "How many chains are drawn side by side.", require_count)
-    warmup: int = setting(WARMUP, "Iterations of each chain before its first draw.", require_count)
-    draws: int = setting(DRAWS, "Draws that are kept of each chain.", require_count)
+    chains: int = setting(CHAINS, "Number of chains, drawn side by side.", require_count)
+    warmup: int = setting(WARMUP, "Iterations per chain before its first draw.", require_count)
+    draws: int = setting(DRAWS, "Draws kept per chain.", require_count)
     require_mixed: bool = setting(True, "false accepts draws of chains that have not mixed (R-hat of 1.1 or more).")
 
     def run(self, conditions: Conditions) -> Run:
@@ -59,10 +59,16 @@ class SamplerSettings(JobSettings):
 class RegressionSettings(SamplerSettings):
     """Settings of a regression on columns that clients map from their bounds to ±1, with its prior."""
 
-    coefficient_sd: float | None = setting(None, f"Of each coefficient's normal prior, {OF_BOUNDS}.", require_positive)
-    intercept_sd: float | None = setting(None, "The same of the target at the middle of all bounds.", require_positive)
-    feature_sd: float | None = setting(None, f"What the features' sds are about, {OF_BOUNDS}.", require_positive)
-    residual_sd: float | None = setting(None, f"What the residuals' sd is about, {OF_BOUNDS}.", require_positive)
+    coefficient_sd: float | None = setting(
+        None, f"Standard deviation of each coefficient's normal prior, {OF_BOUNDS}.", require_positive
+    )
+    intercept_sd: float | None = setting(None, "The same for the target at the middle of all bounds.", require_positive)
+    feature_sd: float | None = setting(
+        None, f"Typical standard deviation of the features, {OF_BOUNDS}.", require_positive
+    )
+    residual_sd: float | None = setting(
+        None, f"Typical standard deviation of the residuals, {OF_BOUNDS}.", require_positive
+    )
 
     def prior(self, bounds: Array, *, logistic: bool) -> RegressionPrior:
         """Return the prior for columns within these bounds, in units of the public ones, with the settings given."""

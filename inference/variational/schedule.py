@@ -40,7 +40,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage
 
 ITERATIONS_MIN, ITERATIONS_MAX = 10, 60
-BATCH = "Clients of a mini-batch, those first that were asked least often; 0 asks all."
+BATCH = "Clients in a mini-batch, starting with those asked least often; 0 asks all."
 PILOTED_MAX = 20  # after a pilot round, which leads near the solution: 40 and 60 gave intervals of the same coverage
 
 
