@@ -226,8 +226,9 @@ def sweep(
             say(console, "shrinking", f"the first failures, for at most {shrink_seconds:g} s each")
         shrink_failures(result, shrink_seconds)
     show_sweep(console, result)
-    for failure in [failure for failure in result.failed if failure.shrunk]:
-        _save(console, failure, save)
+    for failure in result.failed:
+        if failure.shrunk:
+            _save(console, failure, save)
     write_json(msgspec.to_builtins(result), json_to)
     if result.run < requested:
         say(console, "interrupted" if result.interrupted else "ended", f"after {result.run} of {requested} scenarios")

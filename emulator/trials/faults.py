@@ -66,7 +66,7 @@ def _vanishes_at(moment: str, phase: str, applies: Callable[[Any], bool]) -> Mak
 
 
 def _entered(effects: Sequence[Effect]) -> list[str]:
-    """Return the phases that these effects store, in order; `COLLECTING` if they store only contributions."""
+    """Return the phases that these effects store, in order; `COLLECTING` for a contribution or release alone."""
     stored = [effect for effect in effects if isinstance(effect, Persist) and effect.table in _STORED]
     if stored:
         return [msgspec.msgpack.decode(write.value, type=_STORED[write.table]).phase for write in stored]
@@ -99,16 +99,16 @@ def _killed_at(where: Where, *, vanishes: bool = False) -> Make:
 
 
 _SEEN: dict[str, Any] = {"waits": True, "early": True, "promise": "seen"}
-_KINDS.add("vanish-before-sending", "is gone when the announcement comes", _CLIENT,
+_KINDS.add("vanish-before-sending", "vanishes when the announcement arrives", _CLIENT,
            _vanishes_at(DELIVERED, "new", lambda payload: isinstance(body_of(payload), Announcement | Invitation)),
            **_SEEN)  # fmt: skip
-_KINDS.add("vanish-sending", "is gone when it has paid, before or after sending", _CLIENT,
+_KINDS.add("vanish-sending", "vanishes after paying, before or after sending", _CLIENT,
            _killed_at("between", vanishes=True), **_SEEN)  # fmt: skip
-_KINDS.add("vanish-after-receipt", "is gone when it has its receipt", _CLIENT,
+_KINDS.add("vanish-after-receipt", "vanishes when it gets its receipt", _CLIENT,
            _vanishes_at(REPORTED, "kept", lambda fact: isinstance(fact, Acknowledged)), **_SEEN)  # fmt: skip
 
 
-@_KINDS.kind("crash", "is killed at a time", ACTORS, promise="seen")
+@_KINDS.kind("crash", "is killed at the given time", ACTORS, promise="seen")
 def _crash(it: Injection) -> Steps:
     for process in it.targets:
         if process.is_up:
@@ -123,7 +123,7 @@ def _crash(it: Injection) -> Steps:
 _TRANSITION: dict[str, Any] = {"heals": True, "phases": True, **_SEEN}
 _KINDS.add("kill-before", "is killed before a transition is stored", ACTORS, _killed_at("before"), **_TRANSITION)
 _KINDS.add("kill-torn", "is killed while a transition is stored", ACTORS, _killed_at("torn"), **_TRANSITION)
-_KINDS.add("kill-after", "is killed when a transition is stored", ACTORS, _killed_at("after"), **_TRANSITION)
+_KINDS.add("kill-after", "is killed after a transition is stored", ACTORS, _killed_at("after"), **_TRANSITION)
 _KINDS.add("kill-between", "is killed between a transition's messages", ACTORS, _killed_at("between"), **_TRANSITION)
 
 
@@ -205,7 +205,7 @@ _KINDS.add("partition-down", "nothing sent to it arrives", ACTORS, _partition(up
 _KINDS.add("congested", "each of its packets is delayed", ACTORS,
            _link(lambda it: {"delay_ms": it.world.scenario.network.delay_ms + it.amount}), amount=_MS,
            amounts=(0, 600_000), outlasts=(2, 0))  # fmt: skip
-_KINDS.add("lossy", "its link loses, repeats and reorders", ACTORS,
+_KINDS.add("lossy", "its link loses, repeats and reorders packets", ACTORS,
            _link(lambda it: {"loss": it.amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}),
            amount=_SHARE, amounts=(0, 0.95), outlasts=(0, 10_000))  # fmt: skip
 _KINDS.add("narrow", "its link has little bandwidth", ACTORS, _link(lambda it: {"bandwidth_bytes_s": it.amount}),

@@ -289,7 +289,7 @@ class RunLog(Observer):
 
 
 class Checker(Observer):
-    """Checks one invariant against the events of a trial.
+    """Checks one invariant against the events of a trial. Docstrings of its methods state what must hold.
 
     Besides the events of every observer, it gets these from the log, which has recorded them before:
 

@@ -77,7 +77,7 @@ class Budget(Checker):
         """A charge is new and numbered in order, or is returned once."""
         charges, who = self._charges[process.id], about(process, charge.round_id)
         before = charges.get(charge.round_id)
-        highest = max((charge.number for charge in charges.values()), default=0)
+        highest = max((earlier.number for earlier in charges.values()), default=0)
         charges[charge.round_id] = charge
         self._paid[process.id, charge.round_id].add(charge.number)
         if before is None:
@@ -85,7 +85,7 @@ class Budget(Checker):
             self.expect(charge.number == highest + 1, f"{who}: charge {charge.number} follows {highest}")
             warned = self._warned.get(process.id) == process.starts
             self.expect(not warned, f"{who}: it pays after a report that its ledger is an old copy")
-            self._check_price(process, who, charge)
+            self._check_cost(process, who, charge)
             self._check_total(process)
             if process.role is Channel.CLIENT:
                 self._check_consent(process.id, charge.round_id, who)
@@ -112,7 +112,7 @@ class Budget(Checker):
             within &= fewest - 1 - colluders >= max(1, policy.honest_min)
         self.expect(within, f"{who}: it pays for what its policy forbids")
 
-    def _check_price(self, process: Process, who: str, charge: Charge) -> None:
+    def _check_cost(self, process: Process, who: str, charge: Charge) -> None:
         """A charge has the announced cost and relation, and the announced μ is private at the announced (ε, δ)."""
         own = self.log.accepted.get((process.id, charge.round_id))
         body = own.body if own is not None else self.log.announcements[charge.round_id]

@@ -96,7 +96,7 @@ class ExactSum(Checker):
             self.fail(f"{who} releases a contribution that it never made")
             return
         rows, vector = expected
-        self.expect(body.vector == vector, f"{who}: it does not release what its rows and its key give")
+        self.expect(body.vector == vector, f"{who}: its release does not follow from its rows and its key")
         self.expect(body.rows == rows, f"{who}: it names {body.rows} rows, expected {rows}")
 
     def _encoded_by(self, accepted: Accepted, entry: Entry) -> RingVector | None:
@@ -127,7 +127,7 @@ class ExactSum(Checker):
         self._summed[release.round_id][release.sender] = chosen
         own = [entry for entry in chosen if entry.holder == release.sender]
         named = release.body.clients == b"".join(entry.client for entry in own)
-        self.expect(named, f"{who}: it names other clients than it holds")
+        self.expect(named, f"{who}: the clients that it names are not those that it holds")
         kept, place = self.log.kept[key], accepted.computes.index(release.sender)
         held = [kept.get((entry.client, entry.contribution)) for entry in own]
         if None in held:

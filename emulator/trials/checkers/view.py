@@ -77,7 +77,7 @@ def neighbour(world: TrialWorld) -> bytes:
 
     Their number changes, too, except in node releases, where it is public.
     """
-    client = next(client.id for client in world.clients if client.id not in world.hostile)
+    client = next(process.id for process in world.clients if process.id not in world.hostile)
     index = world.client_number(client)
     rows = -world.actors.rows[index] + 0.25
     more = 0 if world.actors.policy.rows_of_many else 1
