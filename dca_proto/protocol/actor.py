@@ -226,10 +226,10 @@ class Actor(ABC):
         if self._federation.number == 1:
             return []
         payload = encode(self._federation.frame)
-        kept = Persist(FILES, self._federation.id, payload)
+        stored = Persist(FILES, self._federation.id, payload)
         if not self._federation.is_server(self.id):
-            return [kept]
-        return [kept, Send(Address(Channel.FEDERATION), b"", payload, retain=True)]
+            return [stored]
+        return [stored, Send(Address(Channel.FEDERATION), b"", payload, retain=True)]
 
     @abstractmethod
     def _on_changed_file(self, now_ms: int) -> list[Effect]:

@@ -146,8 +146,10 @@ def check_time(opened: OpenedAnnouncement, timing: Timing, now_ms: int, *, until
         raise PeerError("late", found=f"now {now_ms}", expected=f"before {until_ms}")
     if not body.close_by_ms < body.commit_by_ms <= now_ms + timing.deadline_ahead_ms_max:
         raise PeerError("deadline", found=f"commit_by {body.commit_by_ms}", expected="after close_by, not far ahead")
-    if opened.first_expiry_ms is not None and body.commit_by_ms > last_commit_ms(opened.first_expiry_ms, timing):
-        latest_ms = last_commit_ms(opened.first_expiry_ms, timing)
+    if opened.first_expiry_ms is None:
+        return
+    latest_ms = last_commit_ms(opened.first_expiry_ms, timing)
+    if body.commit_by_ms > latest_ms:
         raise PeerError("epoch", found=f"commit_by {body.commit_by_ms}", expected=f"<= {latest_ms}, by the epoch keys")
 
 

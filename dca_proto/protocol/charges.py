@@ -92,11 +92,11 @@ class SeenCharges:
         if not slots.size:
             return []
         ahead = numbers - self._highest[slots].astype(np.int64)
-        seen, one = self._seen[slots], np.uint64(1)
+        seen, bit = self._seen[slots], np.uint64(1)
         back = np.clip(-ahead, 0, WINDOW - 1).astype(np.uint64)
         up = np.clip(ahead, 0, WINDOW - 1).astype(np.uint64)
-        shifted = np.where(ahead < WINDOW, seen << up, np.uint64(0)) | one
-        self._seen[slots] = np.where(ahead > 0, shifted, seen | one << back)
+        shifted = np.where(ahead < WINDOW, seen << up, np.uint64(0)) | bit
+        self._seen[slots] = np.where(ahead > 0, shifted, seen | bit << back)
         self._highest[slots] = np.where(ahead > 0, numbers, self._highest[slots]).astype("<u4")
         pages = ((page, slice(page * PAGE, (page + 1) * PAGE)) for page in np.unique(slots // PAGE).tolist())
         return [

@@ -94,7 +94,7 @@ def parse_places(data: bytes, count: int) -> Places:
 
 def agreed(count: int, objections: Sequence[Places]) -> NDArray[np.bool_]:
     """Return S as a mask of shape ``(count,)``: the entries of the union to which nobody objects."""
-    kept = np.ones(count, dtype=np.bool_)
+    in_set = np.ones(count, dtype=np.bool_)
     for places in objections:
-        kept[places] = False
-    return kept
+        in_set[places] = False
+    return in_set

@@ -45,12 +45,12 @@ class NodeRandomiser(msgspec.Struct, frozen=True):
     Attributes:
         validated: the round.
         mechanism: the noise mechanism.
-        who: the participants' name in messages.
+        participant: what messages call a client of this round.
     """
 
     validated: ValidatedRound
     mechanism: Mechanism
-    who: str = "data node"
+    participant: str = "data node"
 
     def release(self, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
         """Return, at the client, the `rows` and the `vector` of its `Release`.
@@ -82,7 +82,7 @@ class ReportRandomiser(msgspec.Struct, frozen=True):
 
     validated: ValidatedRound
     mechanism: LocalMechanism
-    who: str = "client"
+    participant: str = "client"
 
     def release(self, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
         (report,) = self.mechanism.randomise(self.mechanism.to_inputs(value[np.newaxis]), key)

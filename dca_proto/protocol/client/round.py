@@ -122,8 +122,8 @@ class Declines:
         round_ = (number, asked.round_id, asked.statistic, asked.trainer, asked.epsilon, asked.delta)
         declined = DeclinedRound(*round_, refusal.reason, refusal.found, refusal.expected, now_ms)
         self._rounds[asked.round_id] = declined
-        over = list(self._rounds)[:-DECLINES_MAX]
-        for round_id in over:
+        oldest = list(self._rounds)[:-DECLINES_MAX]
+        for round_id in oldest:
             del self._rounds[round_id]
-        kept = Persist(DECLINES, asked.round_id, msgspec.msgpack.encode(declined))
-        return [kept, *(Forget(DECLINES, round_id) for round_id in over)]
+        stored = Persist(DECLINES, asked.round_id, msgspec.msgpack.encode(declined))
+        return [stored, *(Forget(DECLINES, round_id) for round_id in oldest)]

@@ -149,8 +149,8 @@ class ComputeNode(Committing):
     # --- sessions (§2.3) ------------------------------------------------------------------------------------------
 
     def _on_hello(self, sender: bytes, frame: m.Signed, body: m.Hello, now_ms: int) -> list[Effect]:
-        kept = self._sessions.take(sender, frame, body, now_ms)
-        return [*kept, Report(facts.SessionKept(sender, len(self._sessions)))] if kept else []
+        writes = self._sessions.take(sender, frame, body, now_ms)
+        return [*writes, Report(facts.SessionKept(sender, len(self._sessions)))] if writes else []
 
     def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, body: m.SessionsWanted, now_ms: int) -> list[Effect]:
         trainer, to = self._federation.trainer(sender), Address(Channel.TRAINER, sender)
@@ -192,8 +192,8 @@ class ComputeNode(Committing):
         refusal = self._floors.check(body, terms)
         if refusal is not None:
             return [*seen, *self._abort(current, refusal.reason, f"{refusal.found}; needs {refusal.expected}")]
-        kept = current.advance("announcement")
-        begun = [*seen, stored, kept, *self._timers(current), *self._messages_for_trainer(current)]
+        stored_round = current.advance("announcement")
+        begun = [*seen, stored, stored_round, *self._timers(current), *self._messages_for_trainer(current)]
         if now_ms >= body.close_by_ms:
             return [*begun, *self._freeze(current, now_ms)]
         return [*begun, *self._open_early(current, now_ms)]

@@ -128,9 +128,9 @@ class Agreement:
     def agree(self, objections: Iterable[bytes]) -> AgreedSet:
         """Return S: the union without the entries to which any answer objects. Raises `PeerError("answer")`."""
         union = self._union
-        kept = agreed(union.count, [parse_places(data, union.count) for data in objections])
-        chosen = rows_of(union.entries)[kept].tobytes()
-        return AgreedSet(set_hash(self._round.hash, chosen), np.flatnonzero(kept))
+        in_set = agreed(union.count, [parse_places(data, union.count) for data in objections])
+        chosen = rows_of(union.entries)[in_set].tobytes()
+        return AgreedSet(set_hash(self._round.hash, chosen), np.flatnonzero(in_set))
 
     def partial_sum(self, chosen: AgreedSet) -> tuple[bytes, RingVector]:
         """Return the clients of S that this node holds, and their masked vectors plus its masks over all of S.

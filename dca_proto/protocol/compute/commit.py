@@ -253,12 +253,12 @@ class Committing(Actor):
         self._peer_round(body.compute, frame, body.round_id, body.announcement_hash)
         if body.compute in dict(current.stored.peer_aborts):
             return []
-        kept = current.store(peer_aborts=(*current.stored.peer_aborts, (body.compute, encode(frame))))
+        stored = current.store(peer_aborts=(*current.stored.peer_aborts, (body.compute, encode(frame))))
         if not current.is_open:
             current.step("late abort")
-            return [kept]
+            return [stored]
         name = self._federation.compute(body.compute).name
-        return [kept, *self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)]
+        return [stored, *self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)]
 
     def _give_up(self, current: Round, now_ms: int) -> list[Effect]:
         """At `commit_by`, abort a round that has not been released."""

@@ -218,9 +218,9 @@ class Trainer(Answering):
         if announced:
             return announced
         missing = self._waiting.missing(request, now_ms)
-        asked = self._ask(dict.fromkeys((*missing, *self._waiting.uncounted(request))), missing)
+        questions = self._ask(dict.fromkeys((*missing, *self._waiting.uncounted(request))), missing)
         timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.collect_window_ms)
-        return [*asked, timer, *([Report(facts.WaitingForKeys(request.round_id, missing))] if missing else [])]
+        return [*questions, timer, *([Report(facts.WaitingForKeys(request.round_id, missing))] if missing else [])]
 
     def _ask(self, computes: Iterable[bytes], keyless: Ids = ()) -> list[Effect]:
         """Ask Compute nodes how many clients have a session, and the `keyless` ones for their epoch key."""

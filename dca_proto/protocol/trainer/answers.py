@@ -37,7 +37,7 @@ from dca_proto.protocol.trainer.round import RELEASES, SETTLE, Round
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.messages import Abort, Decline, Release, Signed
 
-_WHY_MAX, _WHY_SHOWN = 16, 3  # number of different decline reasons that are kept, and that a failure's message shows
+_REASONS_MAX, _REASONS_SHOWN = 16, 3  # how many different reasons of declines are kept, and shown with a failure
 
 
 class Answering(Actor):
@@ -66,9 +66,9 @@ class Answering(Actor):
             return []
         current.declined.add(client)
         current.answered.add(client)
-        words = f"{body.reason}: found {body.found}; accepts {body.expected}"
-        if words in current.why or len(current.why) < _WHY_MAX:
-            current.why[words] += 1
+        reason = f"{body.reason}: found {body.found}; accepts {body.expected}"
+        if reason in current.decline_reasons or len(current.decline_reasons) < _REASONS_MAX:
+            current.decline_reasons[reason] += 1
         return [Report(facts.Declined(current.id, client, body.reason, body.found, body.expected))]
 
     def _take_release(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
@@ -106,7 +106,7 @@ class Answering(Actor):
         randomiser = self._randomiser(current)
         members = [item for item in sorted(current.releases.items()) if body_of(item[1], Release).rows]
         if not members:
-            raise RoundAborted(_nothing(current, randomiser.who))
+            raise RoundAborted(_no_release(current, randomiser.participant))
         current.contributors = tuple(client for client, _ in members)
         return facts.RoundCompleted(current.id, randomiser.result(current.opened, members))
 
@@ -162,11 +162,11 @@ class Answering(Actor):
         if current.stored.released:
             return []
         had_returned = self._is_returned(current)
-        kept = current.advance("late release", released=True)
+        stored = current.advance("late release", released=True)
         if not had_returned:
-            return [kept]
+            return [stored]
         current.reported = None
-        return [self.ledger.count_again(current.id), kept, *self._report_failure(current)]
+        return [self.ledger.count_again(current.id), stored, *self._report_failure(current)]
 
     def _settle(self, current: Round, now_ms: int) -> list[Effect]:
         """Report a failed round, after a wait for aborts if they can bring its charge back."""
@@ -205,9 +205,9 @@ class Answering(Actor):
 
     def _give_back(self, current: Round, event: str, **changes: object) -> list[Effect]:
         """Return the charge of a failed round from which nothing was or will be released, and report that."""
-        kept = current.advance(event, **changes)
+        stored = current.advance(event, **changes)
         returned = self.ledger.give_back(current.id)
-        return [returned, kept, Report(facts.ChargeReturned(current.id)), *self._report_failure(current)]
+        return [returned, stored, Report(facts.ChargeReturned(current.id)), *self._report_failure(current)]
 
     def _take_late_partial(self, current: Round) -> list[Effect]:
         """Handle a partial sum after the failure: the charge stays for good, because a node has released."""
@@ -258,8 +258,8 @@ def _check_invited(sender: bytes, current: Round) -> None:
         raise PeerError("invited", found=sender.hex(), expected="one of the clients that were invited")
 
 
-def _nothing(current: Round, who: str) -> str:
+def _no_release(current: Round, participant: str) -> str:
     if current.releases:
-        return f"none of the {len(current.releases)} {who}s that released has a row"
-    why = "; ".join(words for words, _ in current.why.most_common(_WHY_SHOWN))
-    return f"no {who} released anything; {len(current.declined)} declined{f' ({why})' * bool(why)}"
+        return f"none of the {len(current.releases)} {participant}s that released has a row"
+    reasons = "; ".join(reason for reason, _ in current.decline_reasons.most_common(_REASONS_SHOWN))
+    return f"no {participant} released anything; {len(current.declined)} declined{f' ({reasons})' * bool(reasons)}"

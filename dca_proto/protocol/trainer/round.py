@@ -97,7 +97,7 @@ class Round(ActorRound[StoredRound]):
         self.invited = frozenset(stored.request.invited)
         self.arrivals = Arrivals(stored.announced_ms)
         self.declined: set[bytes] = set()
-        self.why: Counter[str] = Counter()  # reasons of the declines
+        self.decline_reasons: Counter[str] = Counter()
         self.answered: set[bytes] = set()  # clients that declined or, without Compute nodes, released
         self.partials: dict[bytes, PartialSum] = {}
         self.releases: dict[bytes, Signed] = {}  # by client, in a round without Compute nodes
