@@ -35,6 +35,7 @@ from dca_proto.protocol.wire.fields import Signed
 from dca_proto.protocol.wire.messages import Certificate, InvitedRound
 from dca_proto.runtime.logs import printable
 from dca_proto.runtime.parts import Assembler
+from dca_proto.runtime.spending import YEAR_10000_MS
 from dca_proto.runtime.store_check import MAGIC, read_store
 
 EXAMPLES = """Examples:
@@ -46,8 +47,6 @@ EXAMPLES = """Examples:
 
 Keys, ciphertexts, shares and sums appear as their sizes; secrets are never shown.
 """
-YEAR_10000_MS = 253_402_300_800_000
-"""The first time that `datetime` cannot represent, in Unix milliseconds."""
 _FILE_BYTES_MAX = 1 << 28
 # fmt: off
 _PUBLIC = frozenset({

@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dca_proto.cli.inspect import YEAR_10000_MS
 from dca_proto.cli.options import DELTA, Json
 from dca_proto.cli.output import result_console, table, write_json
-from dca_proto.errors import InputError, UsageError
+from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.rounding import at_least, at_most
-from dca_proto.protocol import charges, sessions
-from dca_proto.protocol import ledger as records
-from dca_proto.protocol.client.round import DeclinedRound, Declines
-from dca_proto.protocol.compute import round as compute_round
-from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.ledger import Charge, Ledger
-from dca_proto.protocol.policy import BudgetLimit
-from dca_proto.protocol.records import decoded
-from dca_proto.protocol.trainer import round as trainer_round
-from dca_proto.runtime.config import Config, read_config
-from dca_proto.runtime.keyfile import read_identity
-from dca_proto.runtime.logs import printable
+from dca_proto.runtime.config import Config
 from dca_proto.runtime.runner import now_ms
-from dca_proto.runtime.store_check import MAGIC, read_store
+from dca_proto.runtime.spending import Asked, Spending, ledger_view_of, read_ledger_view, spending
 from dca_proto.statistics import REPLACE_ONE_ROW
 from dca_proto.wording import counted
 
-SPENDERS = ("client", "trainer")
-_LARGEST = {"mu": accounting.MU_MAX, "epsilon": 1e6, "delta": 1.0}
-_LARGEST_PURE = {"mu": accounting.mu_of_pure(accounting.PURE_MAX), "epsilon": accounting.PURE_MAX}  # for delta 0
-_COMPUTE_NODE_TABLES = {compute_round.ROUNDS, compute_round.CONTRIBUTIONS, sessions.SESSIONS, charges.TABLE}
 _DECLINED_SHOWN = 10
 _ROUND_COLUMNS = ("when (UTC)", "statistic", "trainer")
-Dated = TypeVar("Dated", Charge, DeclinedRound)
+OUTPUT = Spending
 EXAMPLES = """Examples:
 
   dca ledger client.toml                       rounds charged and declined, and what the policy leaves
@@ -55,96 +34,6 @@ EXAMPLES = """Examples:
 
 Stop the actor first: a running one locks its store. The command changes nothing.
 """
-
-
-class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
-    """One actor's ledger, with its limits.
-
-    Attributes:
-        store: the database. role: ``client`` or ``trainer``; empty if a store alone does not show it.
-        ledger: the charges. declined: a client's newest declines, in their order.
-        budget_limit: the limit on a period, per_round: the largest ε of a client's round; both from the actor's file.
-        federation: from the actor's file.
-    """
-
-    store: Path
-    role: str
-    ledger: Ledger
-    declined: tuple[DeclinedRound, ...]
-    budget_limit: BudgetLimit | None = None
-    per_round: float | None = None
-    federation: Federation | None = None
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A requested round: time, statistic, trainer and privacy cost."""
-
-    at: str
-    round_id: str
-    statistic: str
-    trainer: str
-    trainer_name: str | None
-    epsilon: float | None
-    delta: float | None
-
-
-class Charged(Asked, frozen=True, kw_only=True):
-    """A round that was charged.
-
-    Attributes:
-        invited: how many clients the trainer invited, if not all; only they are charged.
-        relation: ``replace-one-row`` for a node release, which protects a row; so does a total that includes it.
-        returned: whether the charge was given back. counts: whether it is in the totals.
-    """
-
-    number: int
-    mu: float
-    invited: int | None
-    relation: str
-    returned: bool
-    counts: bool
-
-
-class Declined(Asked, frozen=True, kw_only=True):
-    """A round that a client declined, with the reason."""
-
-    reason: str
-    found: str
-    expected: str
-
-
-class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of `dca ledger --json`. Unknown values are null.
-
-    Attributes:
-        role: client or trainer. delta: the δ of the totals. period_days: of the limit.
-        epsilon_spent: in the period, or ever if no file states a period. A trainer's totals are those of the client
-            with the highest total.
-        mu_spent: includes converted rounds of delta 0, unless a part is kept for them. pure_spent: Σε of these rounds.
-        epsilon_allowed: in the period. epsilon_for_reports: the part of it that is kept for rounds of delta 0.
-        epsilon_left: of the largest single Gaussian round that still fits. pure_left: of one of delta 0.
-        epsilon_per_round_max: from a client's policy.
-    """
-
-    role: str | None
-    store: str
-    federation: str | None
-    delta: float
-    period_days: float | None
-    mu_spent: float
-    pure_spent: float
-    epsilon_spent: float
-    epsilon_allowed: float | None
-    epsilon_for_reports: float | None
-    epsilon_left: float | None
-    pure_left: float | None
-    epsilon_per_round_max: float | None
-    charges: list[Charged]
-    declined: list[Declined]
-    warnings: list[str]
-
-
-OUTPUT = Spending
 
 
 def ledger(
@@ -180,166 +69,6 @@ def account_line(config: Config) -> str:
     left = spending(ledger_view_of(config), limit.delta, now_ms()).epsilon_left
     one_more = f"epsilon {at_most(left or 0)} is left for one more round, of {at_least(limit.epsilon)} in total"
     return f"{one_more}, at delta {at_least(limit.delta)} in {limit.period_days:g} days"
-
-
-# --- reading a store --------------------------------------------------------------------------------------------------
-
-
-def read_ledger_view(file: Path) -> LedgerView:
-    """Read the ledger of the actor with this TOML file or store. A store that does not exist yet is empty.
-
-    Raises `UsageError` if the file is neither, is a Compute node's, is in use or is damaged.
-    """
-    try:
-        with file.open("rb") as opened:
-            is_store = opened.read(len(MAGIC)) == MAGIC
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
-    return _view(file, {}) if is_store else ledger_view_of(read_config(file, SPENDERS))
-
-
-def ledger_view_of(config: Config) -> LedgerView:
-    """Read the ledger of a client or trainer with this configuration. Raises as `read_ledger_view`."""
-    is_client = config.role == "client"
-    known = {
-        "role": config.role,
-        "budget_limit": config.policy.budget_limit if is_client else config.account,
-        "per_round": config.policy.epsilon_per_round_max if is_client else None,
-        "federation": config.federation,
-    }
-    return _view(config.files.store, known, read_identity(config.files.identity, config.role).store_key)
-
-
-def _view(store: Path, known: Mapping[str, Any], key: bytes | None = None) -> LedgerView:
-    rows = read_store(store, key) if store.exists() else []
-    if len({owner for owner, *_ in rows}) > 1:
-        raise InputError(f"store {store} is shared by many actors; name the store of a single actor")
-    kinds = {kind for _, kind, _, _ in rows}
-    if kinds & _COMPUTE_NODE_TABLES:
-        raise InputError(f"store {store} is a Compute node's, which spends nothing; name a client's or a trainer's")
-    try:
-        spent = Ledger(_sound(decoded(kind, value, Charge)) for _, kind, _, value in rows if kind == records.TABLE)
-        declined = tuple(map(_dated, Declines([row[1:] for row in rows]).rounds))
-    except UsageError as error:
-        raise InputError(f"store {store}: {error}") from None
-    role = "trainer" if trainer_round.ROUNDS in kinds else "client" if kinds - {records.TABLE} else ""
-    return LedgerView(**{"store": store, "role": role, "ledger": spent, "declined": declined, **known})
-
-
-def _sound(charge: Charge) -> Charge:
-    """Return the charge if its figures are possible. Raises `UsageError` otherwise."""
-    for name, largest in (_LARGEST if charge.delta else _LARGEST_PURE).items():
-        value = getattr(charge, name)
-        if not 0 < value <= largest:
-            raise _damaged(f"charge {charge.number} has {name} = {value:g}, expected above 0 and at most {largest:g}")
-    if charge.number < 1:
-        raise _damaged(f"a charge has number {charge.number}, expected 1 or more")
-    return _dated(charge)
-
-
-def _dated(entry: Dated) -> Dated:
-    """Return the entry if its time is possible. Raises `UsageError` otherwise."""
-    if not 0 <= entry.at_ms < YEAR_10000_MS:
-        raise _damaged(f"an entry has time {entry.at_ms} ms, expected 0 to below {YEAR_10000_MS}, the year 10000")
-    return entry
-
-
-def _damaged(what: str) -> UsageError:
-    return InputError(
-        f"{what}: the store is damaged; start with a fresh one (a client enrolled anew), not with an old copy, which "
-        "would forget what was spent"
-    )
-
-
-# --- totals -----------------------------------------------------------------------------------------------------------
-
-
-def spending(view: LedgerView, delta: float, at_ms: int) -> Spending:
-    """Compute what was spent and what is left at a time, with totals at δ = `delta`."""
-    limit = view.budget_limit
-    since_ms = limit.since_ms(at_ms) if limit else 0
-    spent = view.ledger.spent(since_ms)
-    kept = limit.epsilon_for_reports if limit else 0.0
-    names = {trainer.id: trainer.name for trainer in view.federation.trainers} if view.federation else {}
-    return Spending(
-        role=view.role or None,
-        store=str(view.store),
-        federation=view.federation.name if view.federation else None,
-        delta=delta,
-        period_days=limit.period_days if limit else None,
-        mu_spent=math.sqrt(spent.gaussian) if kept else spent.mu,
-        pure_spent=spent.pure_epsilon,
-        epsilon_spent=spent.epsilon(delta, apart=bool(kept)),
-        epsilon_allowed=limit.epsilon if limit else None,
-        epsilon_for_reports=kept or None,
-        epsilon_left=limit.left(view.ledger, at_ms) if limit else None,
-        pure_left=limit.left(view.ledger, at_ms, pure=True) if limit else None,
-        epsilon_per_round_max=view.per_round,
-        charges=[
-            Charged(
-                **_asked(charge, names),
-                number=charge.number,
-                mu=charge.mu,
-                invited=len(charge.clients) or None,
-                relation=printable(charge.relation),
-                returned=charge.returned,
-                counts=not charge.returned and charge.at_ms >= since_ms,
-            )
-            for charge in view.ledger.charges
-        ],
-        declined=[
-            Declined(
-                **_asked(entry, names),
-                reason=printable(entry.reason),
-                found=printable(entry.found),
-                expected=printable(entry.expected),
-            )
-            for entry in view.declined
-        ],
-        warnings=list(_warnings(view)),
-    )
-
-
-def _asked(entry: Charge | DeclinedRound, names: Mapping[bytes, str]) -> dict[str, Any]:
-    return {
-        "at": _time(entry.at_ms),
-        "round_id": entry.round_id.hex(),
-        "statistic": printable(entry.statistic),
-        "trainer": entry.trainer.hex(),
-        "trainer_name": names.get(entry.trainer),
-        "epsilon": entry.epsilon if math.isfinite(entry.epsilon) else None,
-        "delta": entry.delta if math.isfinite(entry.delta) else None,
-    }
-
-
-def _time(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _warnings(view: LedgerView) -> Iterator[str]:
-    """Yield a warning if the records were not authenticated, and if the ledger looks like an old copy."""
-    if view.budget_limit is None and view.ledger.charges:
-        yield "the records were not authenticated, since the store lacks the key: name the actor's TOML file instead"
-    numbers = {charge.number for charge in view.ledger.charges}
-    missing = max(numbers, default=0) - len(numbers)
-    if missing:
-        first = next(number for number in itertools.count(1) if number not in numbers)
-        yield (
-            f"{missing} of the charges 1 to {max(numbers)} are missing, the first of them {first}: more was spent than "
-            "is shown"
-        )
-    reuses = [entry for entry in view.declined if entry.reason == "ledger"]
-    if reuses:
-        last = reuses[-1]
-        yield (
-            f"a round was declined on {_time(last.at_ms)} because a Compute node reported that this ledger is an old "
-            f"copy ({printable(last.found)}; expected {printable(last.expected)}). If the store was restored from a "
-            "copy, or runs twice, then more was spent than is shown, and what is left is unknown. Otherwise the node "
-            "lies or errs"
-        )
-
-
-# --- the tables -------------------------------------------------------------------------------------------------------
 
 
 def show(console: Console, spent: Spending) -> None:

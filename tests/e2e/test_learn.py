@@ -19,12 +19,12 @@ from schemas import parsed
 from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.cli.job_run import iterated, show_run
-from dca_proto.cli.ledger import read_ledger_view
 from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.jobs.runner import HeldRound
 from dca_proto.protocol import facts
 from dca_proto.runtime import device
 from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.spending import read_ledger_view
 from dca_proto.runtime.transport import Connected
 from dca_proto.testing import TestFederation
 from emulator.results import Run

@@ -17,7 +17,6 @@ from test_learn import LET_THROUGH, WIDE, Actors
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.cli import main
-from dca_proto.cli.ledger import read_ledger_view
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.journal import Journal, journal_path
@@ -25,6 +24,7 @@ from dca_proto.jobs.sync import TrainerRounds
 from dca_proto.privacy.budget import Budget
 from dca_proto.runtime import device
 from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.spending import read_ledger_view
 from inference.rounds import Job, run
 
 CLIENTS = 6

@@ -14,7 +14,6 @@ import pytest
 from schemas import parsed
 
 from dca_proto.cli import main
-from dca_proto.cli.ledger import read_ledger_view, spending
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.rounding import at_least, at_most
@@ -25,6 +24,7 @@ from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.policy import Policy
 from dca_proto.runtime.keyfile import read_identity, write_identity
+from dca_proto.runtime.spending import read_ledger_view, spending
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.testing import Network, TestFederation
 
@@ -354,7 +354,7 @@ def test_figures_that_cannot_be_are_damage_in_one_line(
     asyncio.run(save(folder / "odd.db", charge(**changes)))
     told = refused(run, "odd.db", code=5)
     assert f"store odd.db: {says}" in told
-    assert told.endswith("not with an old copy, which would forget what was spent")
+    assert told.endswith("not with an old copy, which forgets what was spent or sent")
 
 
 def test_a_damaged_time_of_a_decline_is_named(run: Run, folder: Path) -> None:

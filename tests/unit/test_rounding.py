@@ -36,6 +36,7 @@ from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.policy import BudgetLimit
 from dca_proto.runtime.outcome import outcome
+from dca_proto.runtime.spending import LedgerView, spending
 from dca_proto.testing import TestFederation, seeded
 from emulator.audit import finding as audit_finding
 from emulator.ideal import noisy_sum
@@ -243,10 +244,8 @@ def test_a_ledger_rounds_what_is_spent_up_and_what_is_left_down(
         for n, one in enumerate(epsilons, 1)
     ]
     budget_limit = BudgetLimit(epsilon=limit, delta=delta, period_days=36500)
-    kept = ledger.LedgerView(
-        store=Path("x"), role="client", ledger=Ledger(charges), declined=(), budget_limit=budget_limit
-    )
-    plain = ledger.spending(kept, delta, 1)
+    kept = LedgerView(store=Path("x"), role="client", ledger=Ledger(charges), declined=(), budget_limit=budget_limit)
+    plain = spending(kept, delta, 1)
     (_, spent), (_, left) = ledger.totals(plain)
     (spent_epsilon,) = printed(spent, "epsilon")
     assert plain.epsilon_spent <= spent_epsilon <= plain.epsilon_spent * (1 + CLOSE)
