@@ -31,10 +31,10 @@ class Posterior(ABC):
     """A posterior distribution.
 
     Attributes:
-        again: makes the posterior anew from the same aggregates, given another prior; None if no aggregates are kept.
+        refitter: makes the posterior from the same aggregates under another prior; None if no aggregates are kept.
     """
 
-    again: Callable[..., Any] | None = None
+    refitter: Callable[..., Any] | None = None
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -54,15 +54,15 @@ class Posterior(ABC):
         Raises:
             DataError: no aggregates are kept, as in a fit of raw rows; a name is unknown; a number is out of range.
         """
-        if self.again is None:
+        if self.refitter is None:
             raise DataError("this posterior keeps no aggregates to learn from; fit the rows again with the other prior")
-        takes = signature(self.again).parameters
+        takes = signature(self.refitter).parameters
         if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in takes.values()):  # else it checks the names
             known = [name for name in takes if name == REPAIR or name.startswith(PRIOR)]
             for name in prior:
                 if name not in known:
                     raise unknown("setting", name, "what a refit changes", known)
-        posterior: Self = self.again(**prior)
+        posterior: Self = self.refitter(**prior)
         return posterior
 
     def summary(
@@ -79,8 +79,8 @@ class Posterior(ABC):
                 is the constant prediction to compare with. test: rows to score on.
         """
         own = self.estimates(schema)
-        references = self.beside(reference, schema) if reference is not None else [None] * len(own)
-        summary: Summary = {"warnings": list(self.warnings), **self.more()}
+        references = self.reference_figures(reference, schema) if reference is not None else [None] * len(own)
+        summary: Summary = {"warnings": list(self.warnings), **self.summary_extras()}
         for estimate, other in zip(own, references, strict=True):
             if estimate.table == INTERCEPT:
                 summary["intercept"] = figures(estimate.figure, other)
@@ -88,10 +88,10 @@ class Posterior(ABC):
                 summary.setdefault("coefficients", []).append(estimate.row(other))
             else:
                 summary.setdefault("estimates", []).append(estimate.row(other))
-        summary["test"] = None if test is None else self.scored(reference, train, test)
+        summary["test"] = None if test is None else self.held_out_scores(reference, train, test)
         return summary
 
-    def beside(self, reference: Any, schema: Schema | None) -> Sequence[Figure | None]:
+    def reference_figures(self, reference: Any, schema: Schema | None) -> Sequence[Figure | None]:
         """Return the figures without privacy, in the order of the estimates."""
         is_posterior = isinstance(reference, Posterior)
         return [estimate.figure for estimate in reference.estimates(schema)] if is_posterior else reference
@@ -116,10 +116,10 @@ class Posterior(ABC):
         summary, private = self.summary(schema, reference), bool(getattr(self, "private", True))
         return plot_estimates(summary, path, title=title, private=private, caption=caption)
 
-    def more(self) -> Summary:
+    def summary_extras(self) -> Summary:
         """Return further entries of the summary."""
         return {}
 
-    def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut | None:
+    def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut | None:
         """Return scores on the test rows, if the model predicts them."""
         return None

@@ -107,7 +107,7 @@ def _cached(source: Source) -> Path:
                 f"put the original file into a folder and name it: {FOLDER_VARIABLE}=FOLDER"
             )
     except DAMAGED as error:
-        wrong = f"{source.url} holds no readable {source.member} ({error}); try again, or {source.by_hand}"
+        wrong = f"{source.url} has no readable {source.member} ({error}); try again, or {source.by_hand}"
     if wrong:
         archive.unlink(missing_ok=True)
         raise source.refused(wrong)

@@ -165,7 +165,7 @@ class LearningJob(ABC):
         drawn = deepcopy(conditions.rng)
         result = self.learned(outcome, schema, settings, conditions)
 
-        def again(**changed: Any) -> Any:
+        def refit_with(**changed: Any) -> Any:
             names = [setting.name for setting in fields(settings)]
             for name in changed:
                 if name not in names:
@@ -178,8 +178,8 @@ class LearningJob(ABC):
             own = replace(settings, **changed)
             return self.finish(outcome, schema, own, replace(conditions, rng=deepcopy(drawn)))
 
-        if self.changeable and result.again is None:
-            object.__setattr__(result, "again", again)
+        if self.changeable and result.refitter is None:
+            object.__setattr__(result, "refitter", refit_with)
         return result
 
     def summarise(

@@ -107,7 +107,7 @@ class LocalPosterior(Posterior):
             for label, figure in zip(self.labels(name) or ("",), self.figures(name), strict=True)
         ]
 
-    def more(self) -> Summary:
+    def summary_extras(self) -> Summary:
         """Return the diagnostics of the draws."""
         (chains, draws), sampling, mixing = next(iter(self.draws.values())).shape[:2], self.sampling, self.mixing
         if sampling is None:

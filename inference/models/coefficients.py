@@ -65,7 +65,7 @@ class NormalPosterior(Posterior):
         method: as text. contributors: number of clients, or of rows. private: False if no epsilon may be claimed.
         iterations: number of gradient rounds that ran. epochs: number of rounds that asked each client.
         stopped: why fewer rounds ran than planned, as a sentence. aggregates: the source, if they are kept.
-        warnings, again: as for `Posterior`.
+        warnings, refitter: as for `Posterior`.
     """
 
     names: tuple[str, ...]
@@ -82,7 +82,7 @@ class NormalPosterior(Posterior):
     stopped: str = ""
     aggregates: tuple[NoisyAggregate, ...] = ()
     warnings: tuple[str, ...] = ()
-    again: Any = None
+    refitter: Any = None
 
     @property
     def sd(self) -> Array:
@@ -134,7 +134,7 @@ class NormalPosterior(Posterior):
         names = ("method", "contributors", "iterations", "private")
         return {**{name: getattr(self, name) for name in names}, "stopped": self.stopped or None}
 
-    def more(self) -> Summary:
+    def summary_extras(self) -> Summary:
         remarks: Summary = {"remarks": {"method": self.method}} if self.method else {}
         return {**remarks, "stopped": self.stopped or None}
 
@@ -310,10 +310,10 @@ class Coefficients(NormalPosterior):
     def attrs(self) -> dict[str, object]:
         return {**super().attrs, "target": self.columns.columns[-1], "repair": self.repair}
 
-    def more(self) -> Summary:
-        return super().more() if self.repair is None else {**super().more(), "repair": self.repair}
+    def summary_extras(self) -> Summary:
+        return super().summary_extras() if self.repair is None else {**super().summary_extras(), "repair": self.repair}
 
-    def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut | None:
+    def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut | None:
         """Score by what suits the link: root mean square error, scores of probabilities, or mean absolute error."""
         other = None if reference is None else reference.predict(test.X)[0]
         return scored(self.link, self.predict(test.X)[0], other, train, test, absolute=self.spread is not None)

@@ -272,7 +272,7 @@ class _Ascent:
             contributors=self.clients,
             private=self.schema.private and self.phases.private and self.private,
             warnings=tuple(warnings),
-            again=None if self.model.prior_sd is None else self.posterior,
+            refitter=None if self.model.prior_sd is None else self.posterior,
         )
 
     def _last(self, part: float) -> list[_Step]:

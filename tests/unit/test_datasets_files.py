@@ -166,9 +166,9 @@ def test_offline_says_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("served", "words"),
     [
-        (b"<html>gone</html>", "holds no readable inner/small.csv"),
-        (zipped(CONTENT, "elsewhere.csv"), "holds no readable inner/small.csv"),
-        (corrupt(), "holds no readable inner/small.csv"),
+        (b"<html>gone</html>", "has no readable inner/small.csv"),
+        (zipped(CONTENT, "elsewhere.csv"), "has no readable inner/small.csv"),
+        (corrupt(), "has no readable inner/small.csv"),
         (zipped(b"changed"), "UCI has changed it"),
     ],
 )

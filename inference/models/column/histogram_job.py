@@ -109,8 +109,8 @@ class SharesFit(LocalPosterior):
         figures = zip(self.labels("shares"), self.figures("shares"), naive, strict=True)
         return [Estimate(name, "", figure, axis=axis, naive=other) for name, figure, other in figures]
 
-    def more(self) -> Summary:
-        return {**super().more(), NAIVE: "unbiased"}
+    def summary_extras(self) -> Summary:
+        return {**super().summary_extras(), NAIVE: "unbiased"}
 
 
 class Histogram(ReportJob):

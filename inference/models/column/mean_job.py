@@ -97,8 +97,8 @@ class MeanFit(LocalPosterior):
             for (name, own_unit), pair, raw in zip(names, drawn, naive, strict=True)
         ]
 
-    def more(self) -> Summary:
-        return {**super().more(), NAIVE: "as reported"}
+    def summary_extras(self) -> Summary:
+        return {**super().summary_extras(), NAIVE: "as reported"}
 
 
 def _moments(family: Family, values: Array) -> list[Figure]:

@@ -170,7 +170,7 @@ class FamilyResult(LocalPosterior):
                 rows.append(Estimate(row, units.get(name, ""), figure, axis=axis))
         return rows
 
-    def more(self) -> Summary:
+    def summary_extras(self) -> Summary:
         return {"method": self.method, "outside_bounds": self.outside}
 
     @property

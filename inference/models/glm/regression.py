@@ -74,7 +74,7 @@ class LocalRegression(LocalPosterior):
         link, known = LOGIT if self.logistic else IDENTITY, schema or self.linear.schema
         return rows_of_slopes(figures, self.linear.columns.columns, known, link, self.mean[FEATURE_SD], BY_SD)
 
-    def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
+    def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
         other = None if reference is None else reference.predict(test.X)[0]
         if not self.logistic:
             return scored(IDENTITY, self.linear.predict(test.X)[0], other, train, test)

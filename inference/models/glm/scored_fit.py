@@ -94,7 +94,7 @@ def fit_of(
         iterations=rounds,
         warnings=(*notes, *located, *_warnings(released, phi)),
         aggregates=tuple(aggregates),
-        again=partial(fit_of, tuple(aggregates), schema=schema, notes=notes),
+        refitter=partial(fit_of, tuple(aggregates), schema=schema, notes=notes),
     )
 
 

@@ -170,8 +170,8 @@ class SgdFit(Coefficients):
     def figures(self) -> list[Figure]:
         return [Figure(float(value)) for value in (self.intercept, *self.coefficients)]
 
-    def more(self) -> Summary:
-        return {**super().more(), "groups": {"number": self.groups.number, "size": self.groups.size}}
+    def summary_extras(self) -> Summary:
+        return {**super().summary_extras(), "groups": {"number": self.groups.number, "size": self.groups.size}}
 
 
 def about_weight(least: float, contributors: int) -> tuple[str, ...]:

@@ -257,5 +257,5 @@ def regression_of(
     fitted = fitted_to(statistics, d, prior_precision, residual_variance, repair=repair, base=base)
     doubts = about_columns(statistics, parameters) if schema and parameters["whole_rows"] else ()
     own: dict[str, Any] = {"residual_variance": residual_variance, "before": before, "notes": notes, "by": by}
-    again = partial(regression_of, listed, schema, repair=repair, **own)
-    return fit_of(listed, fitted, schema, repair, before=before, warnings=(*notes, *doubts), again=again, by=by)
+    refitter = partial(regression_of, listed, schema, repair=repair, **own)
+    return fit_of(listed, fitted, schema, repair, before=before, warnings=(*notes, *doubts), refitter=refitter, by=by)

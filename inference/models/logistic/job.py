@@ -134,7 +134,7 @@ def _of_one_sum(
         private=schema.private and phases.private and aggregate.private,
         aggregates=(phases, aggregate),
         warnings=(ASSUMED, *locate(phases).warnings),
-        again=partial(_of_one_sum, schema, columns, phases, aggregate),
+        refitter=partial(_of_one_sum, schema, columns, phases, aggregate),
     )
 
 
@@ -143,7 +143,7 @@ def _of_gradients(schema: Schema, notes: tuple[str, ...], fit: NormalPosterior, 
     refitted = fit.refit(prior_sd=prior_sd)
     own: dict[str, Any] = {
         "warnings": (*notes, *refitted.warnings),
-        "again": partial(_of_gradients, schema, notes, fit),
+        "refitter": partial(_of_gradients, schema, notes, fit),
     }
     return Coefficients(**{**vars(refitted), **own, "link": LOGIT, "schema": schema})
 

@@ -154,7 +154,7 @@ def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: floa
     columns = Standardisation.of(parameters_of(listed[0]))
     bound = np.r_[np.full(len(columns.bound) - 1, np.inf), columns.bound[-1]]
     regression = regression_of(listed, replace(columns, bound=bound, radius=np.inf), prior_sd)
-    return replace(regression, warnings=(UNCHECKED,), again=partial(fit_of, listed))
+    return replace(regression, warnings=(UNCHECKED,), refitter=partial(fit_of, listed))
 
 
 def regression_of(sums: Sequence[NoisyAggregate], columns: Standardisation, prior_sd: float) -> Coefficients:

@@ -119,7 +119,7 @@ class MixtureFit(Posterior):
     private: bool
     warnings: tuple[str, ...] = ()
     prior: mixture.Prior = mixture.PRIOR
-    again: Any = None
+    refitter: Any = None
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         """Return weight, means and standard deviations of each component, the heaviest first.
@@ -149,7 +149,7 @@ class MixtureFit(Posterior):
                 rows.append(Estimate(f"{place}: sd of {name}", unit, moments[2 * j + 1], axis=axis))
         return rows
 
-    def beside(self, reference: Any, schema: Schema | None) -> list[Figure | None]:
+    def reference_figures(self, reference: Any, schema: Schema | None) -> list[Figure | None]:
         """Match each component with the nearest one of the reference without privacy, one to one."""
         from scipy.optimize import linear_sum_assignment
 
@@ -158,12 +158,12 @@ class MixtureFit(Posterior):
         others = reference.weights_, reference.means_, np.sqrt(reference.covariances_)
         return [one for k in np.argsort(-self.weights) for one in _points(*others, partners[k])]
 
-    def more(self) -> Summary:
+    def summary_extras(self) -> Summary:
         """Return why the job ended early, and a note on what the intervals leave out."""
         note = "private ones leave out the noise in the assignment of rows to components"
         return {INTERVAL_NOTE: note, "stopped": self.stopped or None}
 
-    def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
+    def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
         """Score the mean log density of a row; the constant is a single Gaussian for each column."""
         rows = (train or test).X
         mean, sd = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)
@@ -329,8 +329,8 @@ def _with_prior(fit: MixtureFit, statistics: Statistics, **prior: float) -> Mixt
         require_positive(name, number if name in PRIORS else None)
     own = fit.prior._replace(**{name.removeprefix("prior_"): number for name, number in prior.items()})
     repaired = mixture.repair(statistics, fit.noise, fit.contributors, own)
-    again = partial(_with_prior, fit, statistics)
-    return replace(fit, posterior=mixture.posterior(repaired, own), prior=own, again=again)
+    refitter = partial(_with_prior, fit, statistics)
+    return replace(fit, posterior=mixture.posterior(repaired, own), prior=own, refitter=refitter)
 
 
 def _start(settings: Settings, columns: Standardisation, rng: np.random.Generator) -> Array:

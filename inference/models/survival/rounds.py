@@ -134,7 +134,7 @@ class SurvivalFit(LocalPosterior):
     columns: Columns
     counts: Counts
     private: bool
-    again: Any = None
+    refitter: Any = None
 
     @property
     def survival(self) -> Array:
@@ -165,7 +165,7 @@ class SurvivalFit(LocalPosterior):
         means = zip(columns.group_labels, self.figures("restricted_mean"), strict=True)
         return curves + [Estimate(f"mean to {columns.times[-1]:g}, {label}", unit, figure) for label, figure in means]
 
-    def more(self) -> Summary:
+    def summary_extras(self) -> Summary:
         """Return the log-rank test and remarks."""
         remarks = {"bands": "intervals are pointwise: each holds by itself, not the whole curve at once"}
         if (test := self.log_rank) is None:
@@ -236,7 +236,7 @@ def curves_from(
         seed,
         private=private and aggregate.private,
         attrs={**sums.attrs, **attributes(aggregate, private=private)},
-        again=partial(curves_from, aggregate, columns, seed, private=private),
+        refitter=partial(curves_from, aggregate, columns, seed, private=private),
     )
 
 
@@ -295,7 +295,7 @@ class HazardsFit(Posterior):
     prior_sd: float = EFFECT_SD
     about_columns: tuple[str, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=dict)
-    again: Any = None
+    refitter: Any = None
     coefficients: Array = field(init=False)
     coefficient_sd: Array = field(init=False)
     group_effects: tuple[Array, Array] = field(init=False)
@@ -335,10 +335,10 @@ class HazardsFit(Posterior):
             for name, figure, size in zip(names, figures, scale, strict=True)
         ]
 
-    def more(self) -> Summary:
+    def summary_extras(self) -> Summary:
         return {"remarks": {"features": ASSUMED}}
 
-    def scored(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
+    def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
         """Score by Harrell's concordance."""
         own, other = concordance(self, test), None if reference is None else concordance(reference, test)
         return {"rows": len(test.y), "scores": [score("concordance", own, other, 0.5, higher_is_better=True)]}
@@ -432,7 +432,7 @@ def hazards_from(
         prior_sd=prior_sd,
         about_columns=(*locate(phases).warnings, *about_collinearity(columns.features, factor @ factor.T, noise)),
         attrs={**sums.attrs, **attributes(aggregate, private=private)},
-        again=partial(hazards_from, phases, aggregate, columns, private=private),
+        refitter=partial(hazards_from, phases, aggregate, columns, private=private),
     )
 
 
