@@ -1,23 +1,23 @@
-"""The ideal functionality: the exact noisy sum of a round, drawn directly.
+"""The ideal functionality: draws the exact noisy sum of a round directly.
 
-The same encoding, the same exact noise and the same thresholds as the protocol, without messages: what a trusted party
-would hand out that adds up the clients' noisy contributions. Its result has the protocol's distribution, so it stands
-in for it where an experiment needs many repeats. With another mechanism than the exact one it is only an emulation,
-whose result says that it is not private.
+It uses the same encoding, exact noise and thresholds as the protocol, without messages: what a trusted party would
+release that adds up the clients' noisy contributions. Its result has the protocol's distribution, so it replaces the
+protocol in experiments with many repeats. With another mechanism than the exact one it is only an emulation, and its
+result is marked as not private.
 
-**One draw for all shares.** The n clients' shares N_Z(0, S) come into the sum only as their sum, and that is drawn at
-once, as N_Z(0, nS). The two laws are not the same on a grid, but no experiment can tell them apart: the sum of k shares
-and one more has at each point the probability of N_Z(0, (k + 1)S) up to a factor within (1 ± η)/(1 ∓ η), with
-η = 2 Σ_j exp(-2π²s²j²) and s² = S k/(k + 1) >= 32 (the τ' of `privacy.accounting`). Each η is below 1e-273, so
-no probability in d coordinates of n shares differs by more than a factor of 1 ± dn·1e-272, whatever is done with them.
-Where the keys of the shares are given, they are drawn one by one, and the result is the protocol's in every bit.
+**One draw for all shares.** The result depends on the n clients' shares N_Z(0, S) only through their sum, which is
+drawn at once, as N_Z(0, nS). On a grid the two laws differ, but no experiment can tell them apart: at each point, the
+sum of k + 1 shares has the probability of N_Z(0, (k + 1)S) up to a factor within (1 ± η)/(1 ∓ η), with η = 2 Σ_j
+exp(-2π²s²j²) and s² = S k/(k + 1) >= 32 (the τ' of `privacy.accounting`). Each η is below 1e-273, so no probability in
+d coordinates of n shares differs by more than a factor of 1 ± dn·1e-272, whatever is done with them. If the keys of the
+shares are given, the shares are drawn one by one, and the result equals the protocol's bit for bit.
 
-**Node releases**: each data node releases the sum of its rows and the whole noise N_Z(0, S), drawn for each.
+**Node releases**: each data node releases the sum of its rows plus its own draw of the whole noise N_Z(0, S).
 
-**LDP reports**: each client reports by the round's own local mechanism, whichever draws the noise of sums.
-All are drawn in one call of it, from one key: it gives each value a report of the same law, independent of the others.
+**LDP reports**: each client reports by the round's local mechanism, whatever mechanism draws the noise of sums. One
+call draws all reports from one key: they are independent, and each has the mechanism's law.
 
-**A trusted aggregator** (``trusted``) sees all data and adds the noise of variance σ_std² once: Theorem 1 without its
+**A trusted aggregator** (``trusted``) sees all data and adds noise of variance σ_std² once: Theorem 1 without its
 factor N/(N - T - 1). Rounds without Compute nodes have none.
 """
 
@@ -50,32 +50,33 @@ from dca_proto.statistics import Statistic
 from dca_proto.statistics.contribution import contributions, counted_rows, joint_contribution
 
 Rows = NDArray[np.float64] | Sequence[NDArray[np.float64]] | Any
-"""An array (N, columns) of one row per client, (N, m, columns) of m each, or each client's own (m_i, columns). A data
-frame is N rows of one client each, of which the columns are taken by their names."""
+"""An array (N, columns) with one row per client, (N, m, columns) with m rows each, or a sequence of arrays
+(m_i, columns). A data frame has one row per client; its columns are selected by name."""
 TRUSTED = "trusted-aggregator:"
-"""What a result's mechanism begins with where a trusted aggregator added the noise."""
+"""Prefix of a result's mechanism if a trusted aggregator added the noise."""
 
 
 class IdealSwarm:
-    """All clients of a job, without messages: `inference.rounds.Rounds` for experiments.
+    """All clients of a job, without messages: an `inference.rounds.Rounds` for experiments.
 
-    A round costs what its statistic costs over all rows at once: some 30 ms for a gradient of 100 columns at 30,000
-    clients; reports of 10 columns or categories by 48,000 clients take 0.04 to 0.3 s. No account is kept of what a job
-    has spent in all: a job asks for the shares that it may.
+    A round costs as much as its statistic over all rows at once: some 30 ms for a gradient of 100 columns with 30,000
+    clients; LDP reports of 10 columns or categories by 48,000 clients take 0.04 to 0.3 s. The budget is not tracked
+    over rounds; the job must respect it.
 
     Args:
-        rows: each client's rows: an array of shape (N, number of columns) where each has one, of (N, m, number of
-            columns) where each has m, or else a sequence of N arrays (m_i, number of columns).
+        rows: each client's rows: an array of shape (N, number of columns) with one row each, or (N, m, number of
+            columns) with m rows each, or a sequence of N arrays (m_i, number of columns).
         columns: their names.
         terms: of the job; ``terms.clients`` is N.
-        absent: for each round in turn, the indices of the clients that drop out; nobody in those after the last.
+        absent: for each round in turn, the indices of the clients that drop out; none in later rounds.
         random: for round ids, mini-batches and noise keys.
-        mechanism: of the noise of sums and of data nodes; only with the exact one is that private. Reports always are.
-        trusted: a trusted aggregator's noise, added once, in place of the clients' shares.
+        mechanism: of the noise of sums and of data nodes; these are private only with the exact one. LDP reports
+            always are.
+        trusted: a trusted aggregator adds noise once, in place of the clients' shares.
 
     Raises:
-        UsageError: N is not that of the terms, or rows and columns do not fit, here; an absent client is none of the N,
-            when the round comes.
+        UsageError: N differs from that of the terms, or rows and columns do not fit. `hold` raises it for an absent
+            client that is none of the N.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class IdealSwarm:
         if terms.clients != len(self._clients):
             found = len(self._clients)
             raise UsageError(
-                f"there are rows of {found} clients, and the terms say N = {terms.clients}; let them agree"
+                f"there are rows of {found} clients, but terms.clients is {terms.clients}; make them equal"
             )
         self._terms = terms
         self._absent = iter(absent)
@@ -104,15 +105,15 @@ class IdealSwarm:
         self._batches = Batches()
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """One round.
+        """Run one round.
 
-        Node releases give the sum of what the data nodes that are not absent release, and in ``nodes`` each of them.
-        LDP reports give what the clients that are not absent report, in their order, in ``reports``, and its sum.
+        For node releases, the result is the sum of the releases of the present data nodes, with each release in
+        ``nodes``. For LDP reports, it is the sum of the present clients' reports, with each, in order, in ``reports``.
 
         Raises:
-            RoundAborted: fewer than N - T + c clients are left (of a mini-batch, N is its size); without Compute nodes,
-                none.
-            UsageError: the round cannot be held.
+            RoundAborted: fewer than N - T + c clients remain (in a mini-batch, N is its size); without Compute nodes:
+                none remain.
+            UsageError: no round can have this request.
         """
         round_id, absent = self._random(ID_BYTES), next(self._absent, frozenset())
         _check_absent(absent, len(self._clients))
@@ -121,7 +122,7 @@ class IdealSwarm:
             return _release(self._terms.open(request, round_id), self._clients, absent, noise)
         invited = self._batches.pick(self._ids, request.batch, self._random)
         self._batches.note(invited)
-        chosen = np.array([int.from_bytes(one, "big") for one in invited], dtype=np.intp)
+        chosen = np.array([int.from_bytes(client, "big") for client in invited], dtype=np.intp)
         missing = frozenset(place for place, index in enumerate(chosen.tolist()) if index in absent)
         try:
             return _release(self._terms.open(request, round_id, invited), self._clients.some(chosen), missing, noise)
@@ -141,41 +142,41 @@ def noisy_sum(
     keys: Sequence[bytes] | None = None,
     trusted: bool = False,
 ) -> NoisyAggregate:
-    """One round, of the arguments of `IdealSwarm`.
+    """Run one round. For the other arguments see `IdealSwarm`.
 
     Args:
         absent: the indices of the clients that drop out.
-        keys: of the noise shares of the clients that are present, in their order: the sum is then that of a protocol
-            whose clients drew their shares from these keys, bit for bit. None draws the sum of the shares at once.
-            Without Compute nodes, the keys of the nodes' whole noises, or of the clients' reports.
+        keys: noise keys of the present clients, in order. The sum then equals, bit for bit, that of a protocol whose
+            clients drew their shares from these keys. None draws the sum of the shares at once. Without Compute nodes,
+            the keys are for the data nodes' noise, or for the clients' reports.
 
     Raises:
-        RoundAborted: fewer than N - T + c clients are left; without Compute nodes, none.
-        UsageError: the round cannot be held.
+        RoundAborted: fewer than N - T + c clients remain; without Compute nodes: none remain.
+        UsageError: no round can have this request.
     """
     if trusted and keys is not None:
-        raise UsageError("keys are given for clients' shares, and a trusted aggregator needs none; leave them out")
+        raise UsageError("keys are for clients' shares, and a trusted aggregator uses none; leave them out")
     clients = Clients.of(rows, columns)
     _check_absent(absent, len(clients))
     return _release(request, clients, absent, _Noise(random, mechanism, keys=keys, trusted=trusted))
 
 
 def _id_of(index: int) -> bytes:
-    """Of a client."""
     return index.to_bytes(ID_BYTES, "big")
 
 
 def _check_absent(absent: frozenset[int], clients: int) -> None:
     if unknown := sorted(index for index in absent if not 0 <= index < clients):
-        raise UsageError(f"client {unknown[0]} is said to be absent; the clients are 0 to {clients - 1}")
+        raise UsageError(f"absent client {unknown[0]} is unknown; the clients are 0 to {clients - 1}")
 
 
 class Clients(msgspec.Struct, frozen=True):
-    """All clients' tables, those of as many rows stacked, so that they are evaluated at once.
+    """All clients' tables. Tables with the same number of rows are stacked and evaluated at once.
 
     Attributes:
         columns: their names.
-        groups: of the clients of m rows each, their sorted indices and tables, shapes (n,) and (n, m, columns).
+        groups: for each number of rows m, the sorted indices of the n clients with m rows, and their tables, of shape
+            (n, m, columns).
     """
 
     columns: tuple[str, ...]
@@ -183,7 +184,7 @@ class Clients(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, rows: Rows, columns: Sequence[str]) -> Clients:
-        """As in `IdealSwarm`. Raises `UsageError` where rows and columns do not fit."""
+        """Stack the rows, given as in `IdealSwarm`. Raises `UsageError` if rows and columns do not fit."""
         names = tuple(columns)
         if len(set(names)) < len(names):
             raise UsageError(f"a column is named twice in {', '.join(names)[:200]}; name each once")
@@ -200,24 +201,24 @@ class Clients(msgspec.Struct, frozen=True):
                 f"rows are not arrays of numbers: {str(error)[:100]}; give one array of all clients"
             ) from None
         sizes = np.array([len(np.atleast_1d(table)) for table in tables], dtype=np.intp)
-        alike = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
-        return cls(names, tuple((one, _stacked([tables[index] for index in one.tolist()], names)) for one in alike))
+        groups = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
+        return cls(names, tuple((same, _stack([tables[index] for index in same.tolist()], names)) for same in groups))
 
     def __len__(self) -> int:
         return sum(len(indices) for indices, _ in self.groups)
 
     def some(self, chosen: NDArray[np.intp]) -> Clients:
-        """Those of the sorted indices, counted anew from 0."""
+        """Return the clients with these sorted indices, renumbered from 0."""
         kept = [(np.isin(indices, chosen, assume_unique=True), indices, tables) for indices, tables in self.groups]
-        groups = tuple((np.searchsorted(chosen, indices[here]), tables[here]) for here, indices, tables in kept)
+        groups = tuple((np.searchsorted(chosen, indices[mask]), tables[mask]) for mask, indices, tables in kept)
         return Clients(self.columns, groups)
 
     def without(self, absent: frozenset[int]) -> Clients:
-        """All but those of these indices, counted anew from 0."""
+        """Return the clients that are not absent, renumbered from 0."""
         return self.some(np.setdiff1d(np.arange(len(self)), list(absent))) if absent else self
 
     def contribution(self, statistic: Statistic, rows_max: int, fraction_bits: int) -> NDArray[np.int64]:
-        """The sum of what they contribute, in grid units, shape ``(dimension,)``."""
+        """Return the sum of all contributions, without noise, in grid units, shape ``(dimension,)``."""
         total = np.zeros(statistic.dimension, dtype=np.int64)
         for _, tables in self.groups:
             total += joint_contribution(statistic, self._read(tables, statistic), rows_max, fraction_bits)
@@ -226,7 +227,7 @@ class Clients(msgspec.Struct, frozen=True):
     def contributions(
         self, statistic: Statistic, rows_max: int, fraction_bits: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What each contributes, in grid units, shape ``(N, dimension)``, and how many rows of it count, shape (N,)."""
+        """Return each contribution, in grid units, shape ``(N, dimension)``, and its number of rows, shape (N,)."""
         values = np.empty((len(self), statistic.dimension), dtype=np.int64)
         counts = np.empty(len(self), dtype=np.int64)
         for indices, tables in self.groups:
@@ -235,24 +236,24 @@ class Clients(msgspec.Struct, frozen=True):
         return values, counts
 
     def _read(self, tables: NDArray[np.float64], statistic: Statistic) -> NDArray[np.float64]:
-        """The columns that a statistic reads, in its order."""
+        """Select the columns that a statistic reads, in its order."""
         for column in statistic.columns:
             if column not in self.columns:
                 known = ", ".join(self.columns)[:200]
-                raise UsageError(f"column {column[:64]!r} is not in the rows; ask for some of {known}")
+                raise UsageError(f"column {column[:64]!r} is not in the rows; expected some of {known}")
         places = [self.columns.index(column) for column in statistic.columns]
         return tables if places == list(range(len(self.columns))) else tables[:, :, places]
 
 
-def _stacked(tables: Sequence[NDArray[np.float64]], columns: tuple[str, ...]) -> NDArray[np.float64]:
-    """Tables of as many rows each, on top of each other."""
+def _stack(tables: Sequence[NDArray[np.float64]], columns: tuple[str, ...]) -> NDArray[np.float64]:
+    """Stack tables with the same number of rows."""
     if not len(tables[0]):
         return np.empty((len(tables), 0, len(columns)))
     return np.stack([_checked(np.asarray(table, dtype=np.float64)[None], columns)[0] for table in tables])
 
 
 def _of_frame(frame: Any, columns: tuple[str, ...]) -> NDArray[np.float64]:
-    """The columns of a data frame, shape (N, number of columns); a missing value is NaN."""
+    """Return the columns of a data frame, shape (N, number of columns); a missing value is NaN."""
     lacking = [name for name in columns if name not in frame]
     if lacking:
         known = ", ".join(map(str, frame.columns))[:200]
@@ -261,7 +262,7 @@ def _of_frame(frame: Any, columns: tuple[str, ...]) -> NDArray[np.float64]:
         return np.asarray(frame[list(columns)].to_numpy(dtype=np.float64))
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"the data frame has values that are not numbers: {str(error)[:100]}; code texts as numbers first"
+            f"the data frame has values that are not numbers: {str(error)[:100]}; encode texts as numbers first"
         ) from None
 
 
@@ -274,7 +275,7 @@ def _checked(tables: NDArray[np.float64], columns: tuple[str, ...]) -> NDArray[n
 
 
 class _Noise(msgspec.Struct, frozen=True):
-    """How a round's noise is drawn: see `noisy_sum`."""
+    """The source of a round's noise; see `noisy_sum`."""
 
     random: Random
     mechanism: Mechanism
@@ -282,14 +283,14 @@ class _Noise(msgspec.Struct, frozen=True):
     trusted: bool = False
 
     def of_shares(self, validated: ValidatedRound, present: int) -> NDArray[np.int64]:
-        """The sum of the noise of all that are present, shape ``(dimension,)``."""
+        """Return the sum of the noise of all present clients, shape ``(dimension,)``."""
         variance, dimension = validated.noise_variance, validated.dimension
         if self.keys is None:
             return self._drawn(variance, present, dimension)
         return np.asarray(self._by_keys(variance, dimension, present).sum(axis=0))
 
     def of_nodes(self, validated: ValidatedRound, present: int) -> NDArray[np.int64]:
-        """The whole noise of each data node that is present, shape ``(present, dimension)``."""
+        """Return the noise of each present data node, shape ``(present, dimension)``."""
         variance, dimension = validated.noise_variance, validated.dimension
         if self.keys is None:
             drawn = self.mechanism.sample(variance, present * dimension, self.random(KEY_BYTES))
@@ -297,7 +298,7 @@ class _Noise(msgspec.Struct, frozen=True):
         return self._by_keys(variance, dimension, present)
 
     def of_reports(self, mechanism: LocalMechanism, contributions: NDArray[np.int64]) -> NDArray[Any]:
-        """The report of each client that is present, one for each row."""
+        """Return the report of each present client, one for each row of `contributions`."""
         values = mechanism.to_inputs(contributions)
         if self.keys is None:
             return mechanism.randomise(values, self.random(KEY_BYTES))
@@ -305,7 +306,7 @@ class _Noise(msgspec.Struct, frozen=True):
         return np.concatenate([mechanism.randomise(value[np.newaxis], key) for value, key in pairs])
 
     def of_trusted(self, validated: ValidatedRound) -> tuple[NDArray[np.int64], int]:
-        """What a trusted aggregator adds, and its variance in squared grid units."""
+        """Return the noise of a trusted aggregator, and its variance in squared grid units."""
         dimension = validated.dimension
         variance = self.mechanism.share_variance(validated.sensitivity.l2, validated.mu, 1, dimension)
         return self._drawn(variance, 1, dimension), variance
@@ -313,14 +314,14 @@ class _Noise(msgspec.Struct, frozen=True):
     def _given(self, present: int) -> Sequence[bytes]:
         keys = self.keys or ()
         if len(keys) != present:
-            raise UsageError(f"{len(keys)} noise keys for {present} clients that are present; give one for each")
+            raise UsageError(f"{len(keys)} noise keys for {present} present clients; give one for each")
         return keys
 
     def _by_keys(self, variance: int, dimension: int, present: int) -> NDArray[np.int64]:
         return np.stack([self.mechanism.sample(variance, dimension, key) for key in self._given(present)])
 
     def _drawn(self, variance: int, shares: int, dimension: int) -> NDArray[np.int64]:
-        """The sum of so many shares at once; in several draws where it is wider than the sampler's widest."""
+        """Return the sum of `shares` shares: one draw, or several if the variance exceeds the sampler's limit."""
         at_once = max(1, MAX_VARIANCE // max(variance, 1))
         parts = [min(at_once, shares - first) for first in range(0, shares, at_once)]
         draws = [self.mechanism.sample(part * variance, dimension, self.random(KEY_BYTES)) for part in parts]
@@ -328,34 +329,34 @@ class _Noise(msgspec.Struct, frozen=True):
 
 
 def _release(request: OpenRound, clients: Clients, absent: frozenset[int], noise: _Noise) -> NoisyAggregate:
-    held = msgspec.structs.replace(request, clients_expected=len(clients))
-    announcement, validated = held.draft(noise.mechanism, Limits())
-    there = clients.without(absent)
+    request = msgspec.structs.replace(request, clients_expected=len(clients))
+    announcement, validated = request.draft(noise.mechanism, Limits())
+    present = clients.without(absent)
     match announcement.terms:
         case SecureSum():
-            return _sum(announcement, validated, there, len(clients), noise)
+            return _secure_sum(announcement, validated, present, len(clients), noise)
         case _ if noise.trusted:
             raise UsageError(
                 "a trusted aggregator has no part in a round whose data nodes or clients add their own noise; leave "
                 "trusted out"
             )
         case NodeRelease():
-            return _releases(announcement, validated, there, noise)
+            return _node_releases(announcement, validated, present, noise)
         case LdpReport():
             expected = request.invited or tuple(map(_id_of, range(len(clients))))
-            ids = tuple(one for place, one in enumerate(expected) if place not in absent)
-            return _reports(announcement, validated, there, ids, noise)
+            ids = tuple(client for place, client in enumerate(expected) if place not in absent)
+            return _reports(announcement, validated, present, ids, noise)
 
 
-def _sum(
-    announcement: Announcement, validated: ValidatedRound, there: Clients, expected: int, noise: _Noise
+def _secure_sum(
+    announcement: Announcement, validated: ValidatedRound, present: Clients, expected: int, noise: _Noise
 ) -> NoisyAggregate:
-    """A secure sum over the clients that are present, if they are as many as it takes."""
-    assert isinstance(validated.terms, SecureSum), "it is one"
+    """Return a secure sum over the present clients. Raises `RoundAborted` if they are too few."""
+    assert isinstance(validated.terms, SecureSum), "the caller checked"
     fewest = validated.terms.fewest
-    if len(there) < fewest:
-        raise RoundAborted("too few contributions", contributors=len(there), needed=fewest)
-    total = there.contribution(validated.statistic, announcement.rows_max, announcement.fraction_bits)
+    if len(present) < fewest:
+        raise RoundAborted("too few contributions", contributors=len(present), needed=fewest)
+    total = present.contribution(validated.statistic, announcement.rows_max, announcement.fraction_bits)
     if noise.trusted:
         drawn, variance = noise.of_trusted(validated)
         known: dict[str, Any] = {
@@ -364,37 +365,39 @@ def _sum(
             "sigma_local": 0.0,
         }
     else:
-        drawn, known = noise.of_shares(validated, len(there)), {}
+        drawn, known = noise.of_shares(validated, len(present)), {}
     total += drawn
     private = noise.mechanism.private
-    made = aggregate_of(
-        announcement, validated, to_ring(total), len(there), Hashes(), clients=expected, private=private
+    aggregate = aggregate_of(
+        announcement, validated, to_ring(total), len(present), Hashes(), clients=expected, private=private
     )
-    return replace(made, **known)
+    return replace(aggregate, **known)
 
 
-def _releases(announcement: Announcement, validated: ValidatedRound, there: Clients, noise: _Noise) -> NoisyAggregate:
-    """What each data node that is present releases, and the sum of it."""
-    values, counts = there.contributions(validated.statistic, announcement.rows_max, announcement.fraction_bits)
+def _node_releases(
+    announcement: Announcement, validated: ValidatedRound, present: Clients, noise: _Noise
+) -> NoisyAggregate:
+    """Return the sum of the releases of the present data nodes."""
+    values, counts = present.contributions(validated.statistic, announcement.rows_max, announcement.fraction_bits)
     if not counts.any():
         raise RoundAborted("no data node has released any row", contributors=0, needed=1)
-    values += noise.of_nodes(validated, len(there))
+    values += noise.of_nodes(validated, len(present))
     private = noise.mechanism.private
     nodes = [
         release_of(announcement, validated, to_ring(value), rows, Hashes(), private=private)
         for value, rows in zip(values, counts.tolist(), strict=True)
-        if rows  # a node without any has said nothing
+        if rows  # a node without rows releases nothing
     ]
     return sum_releases(nodes, Hashes())
 
 
 def _reports(
-    announcement: Announcement, validated: ValidatedRound, there: Clients, ids: tuple[bytes, ...], noise: _Noise
+    announcement: Announcement, validated: ValidatedRound, present: Clients, ids: tuple[bytes, ...], noise: _Noise
 ) -> NoisyAggregate:
-    """What each client that is present reports, whatever it holds, and the sum of it."""
+    """Return the merged reports of the present clients; a client without rows reports too."""
     mechanism = validated.report
-    assert mechanism is not None, "it is a round of reports"
-    if not len(there):
+    assert mechanism is not None, "the caller checked"
+    if not len(present):
         raise RoundAborted("no client has reported anything", contributors=0, needed=1)
-    values, _ = there.contributions(validated.statistic, announcement.rows_max, announcement.fraction_bits)
+    values, _ = present.contributions(validated.statistic, announcement.rows_max, announcement.fraction_bits)
     return merge_reports(announcement, validated, mechanism, noise.of_reports(mechanism, values), ids, Hashes())

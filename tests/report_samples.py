@@ -365,7 +365,7 @@ def audit() -> dict[str, Any]:
         "uniformity_p": 0.96,
         "same_law_p": None,
         "verdict": "stands",
-        "sentence": "Nothing speaks against the claim. The coalition can prove mu 0.211 of the 0.237 that is claimed.",
+        "sentence": "There is no evidence against the claim. The coalition proves mu 0.211 of the 0.237 claimed.",
         "audited": "ideal functionality",
         "fault": None,
         "fault_meaning": None,

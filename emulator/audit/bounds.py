@@ -1,21 +1,21 @@
-"""What guesses prove: lower bounds on a mechanism's ε, with confidence.
+"""Lower confidence bounds on a mechanism's ε, from an adversary's guesses; and bounds on the noise's variance.
 
-An adversary guesses world 0 above a threshold. Its two error rates, FPR (world 1 taken for 0) and FNR (0 for 1), are
-bounded from above by Clopper and Pearson (1934), each at half of the allowed error, so that both hold together.
+An adversary guesses world 0 above a threshold. Clopper and Pearson (1934) give upper bounds on its two error rates, FPR
+(world 1 taken for 0) and FNR (0 for 1), each at half of the allowed error, so that both hold together.
 
-- A μ-private (Gaussian DP) mechanism lets no test have Φ⁻¹(1 - FPR) - Φ⁻¹(FNR) > μ (Dong, Roth and Su 2022). So that
-  expression at the two bounds is a lower bound on μ, shown as the ε that it means at the claim's δ (Nasr and others
-  2023). It speaks of programmes that claim Gaussian DP, as this one does, and is nearly tight.
+- For a μ-private (Gaussian DP) mechanism, no test has Φ⁻¹(1 - FPR) - Φ⁻¹(FNR) > μ (Dong, Roth and Su 2022). So this
+  expression at the two bounds is a lower bound on μ, shown as the ε that it implies at the claim's δ (Nasr and others
+  2023). It applies to programs that claim Gaussian DP, as this one does, and is nearly tight.
 - An (ε, δ)-private mechanism has FNR >= 1 - δ - e^ε FPR, and the same with the two swapped (Kairouz, Oh and Viswanath
-  2015). That assumes nothing about the mechanism, and is far from tight for Gaussian noise.
+  2015). This assumes nothing about the mechanism, and is far from tight for Gaussian noise.
 
-A threshold must not be chosen on the runs that it is judged by: `best_thresholds` takes pilot runs of their own.
-What the adversary saw is kept in few numbers: a histogram of each world, and the error rates of many thresholds.
+A threshold must not be chosen on the runs that count its errors: `best_thresholds` uses separate pilot runs. The record
+keeps a histogram of each world and the error rates of many thresholds.
 
-The noise's variance is bounded, too. Nothing says that a program's noise is independent or equal from coordinate to
-coordinate: it may be strong along one line and absent along another. So second moments are kept of all coordinates
-together, added up block by block, and the variance along a line u is u'Σu. It is bounded by the χ² distribution of the
-sample variance of Gaussian noise, for a line that was not chosen on the same runs.
+The noise of a faulty program may differ between coordinates or depend on each other: strong along one line, absent
+along another. So `Scatter` adds up the second moments of all coordinates. The variance along a line u is u'Σu. Its
+bounds come from the χ² distribution of the sample variance of Gaussian noise; the line must not be chosen on the same
+runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 class Errors(NamedTuple):
-    """How often an adversary erred, in `runs` runs of each world: numbers, or arrays for many thresholds."""
+    """An adversary's errors in `runs` runs of each world: numbers, or arrays for many thresholds."""
 
     false_positives: Rates
     false_negatives: Rates
@@ -48,10 +48,10 @@ class Errors(NamedTuple):
 
 
 def upper_rate(errors: Rates, runs: int, risk: float) -> Rates:
-    """Clopper and Pearson's upper bound on a rate; below the truth with probability `risk` at most.
+    """Return Clopper and Pearson's upper bound on a rate; it is below the truth with probability `risk` at most.
 
     Args:
-        errors: k, from 0 to `runs`, any shape. (Estimates of k that are no integers serve for choosing thresholds.)
+        errors: k, from 0 to `runs`, any shape; not integers when thresholds are chosen.
     """
     k = np.asarray(errors, dtype=np.float64)
     bound = beta.ppf(1 - risk, k + 1, np.maximum(runs - k, 0.5))
@@ -59,17 +59,17 @@ def upper_rate(errors: Rates, runs: int, risk: float) -> Rates:
 
 
 def mu_lower(errors: Errors, confidence: float) -> Rates:
-    """A lower bound on μ, at least 0."""
+    """Return a lower bound on μ, at least 0."""
     return np.maximum(_gap(errors, confidence), 0.0)
 
 
 def epsilon_lower_gdp(errors: Errors, delta: float, confidence: float) -> float:
-    """A lower bound on the ε at `delta` of a mechanism that claims Gaussian DP."""
+    """Return a lower bound on the ε at `delta` of a mechanism that claims Gaussian DP."""
     return accounting.epsilon_of(float(mu_lower(errors, confidence)), delta)
 
 
 def epsilon_lower_cp(errors: Errors, delta: float, confidence: float) -> Rates:
-    """A lower bound on the ε at `delta` of any mechanism, at least 0."""
+    """Return a lower bound on the ε at `delta` of any mechanism, at least 0."""
     positive, negative = _upper_rates(errors, confidence)
     ratio = np.maximum((1 - delta - negative) / positive, (1 - delta - positive) / negative)
     return np.log(np.maximum(ratio, 1.0))
@@ -88,7 +88,7 @@ def _upper_rates(errors: Errors, confidence: float) -> tuple[Rates, Rates]:
 
 
 def count_errors(samples: Samples, threshold: float | NDArray[np.float64]) -> Errors:
-    """The errors of guessing world 0 above a threshold, or above each of many."""
+    """Return the errors of guessing world 0 above a threshold, or above each of many."""
     zero, one = np.sort(samples[0]), np.sort(samples[1])
     false_negatives = np.searchsorted(zero, threshold, side="right").astype(np.float64)
     false_positives = (len(one) - np.searchsorted(one, threshold, side="right")).astype(np.float64)
@@ -96,17 +96,17 @@ def count_errors(samples: Samples, threshold: float | NDArray[np.float64]) -> Er
 
 
 class Thresholds(NamedTuple):
-    """Where to cut, for the two bounds."""
+    """The adversary's threshold for each of the two bounds."""
 
     gdp: float
     cp: float
 
 
 def best_thresholds(pilot: Samples, runs: int, delta: float, confidence: float) -> Thresholds:
-    """Where the pilot runs promise most.
+    """Choose thresholds on pilot runs.
 
-    For the bound on ε, the cut whose bound would be largest if `runs` runs erred at the pilot's rates. For the one on
-    μ, whose optimum is flat, the cut that is best with near certainty: elsewhere the pilot's own noise would choose.
+    For the bound on ε, choose the threshold with the largest bound if `runs` runs had the pilot's error rates. The
+    bound on μ is flat near its optimum, so the pilot's noise would decide; choose the best at near certainty instead.
     """
     merged = np.concatenate(pilot)
     cuts = np.unique(np.quantile(merged, np.linspace(0, 1, _CANDIDATES + 1)[:-1]))
@@ -118,7 +118,7 @@ def best_thresholds(pilot: Samples, runs: int, delta: float, confidence: float) 
 
 
 class Distributions(msgspec.Struct, frozen=True):
-    """How many runs lie in each bin: `edges` ascend, and `counts` has a number for each two of them, of each world."""
+    """Histograms of the two worlds: ascending bin edges, and the number of runs in each bin."""
 
     edges: list[float]
     counts: tuple[list[int], list[int]]
@@ -131,7 +131,7 @@ class Distributions(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, samples: Samples) -> Distributions:
-        """`BINS` bins over the range of both worlds, with a little margin."""
+        """Return histograms with `BINS` bins over the range of both worlds, with a margin."""
         low, high = (float(extreme(np.concatenate(samples))) for extreme in (np.min, np.max))
         margin = 0.05 * (high - low) or 1.0
         edges = np.linspace(low - margin, high + margin, BINS + 1)
@@ -140,14 +140,14 @@ class Distributions(msgspec.Struct, frozen=True):
 
 
 class TradeOff(msgspec.Struct, frozen=True):
-    """Error rates of guessing world 0 above a threshold, for thresholds from below all runs upwards."""
+    """Error rates of guessing world 0 above a threshold, for ascending thresholds."""
 
     false_positives: list[float]
     false_negatives: list[float]
 
     @classmethod
     def of(cls, samples: Samples, cuts: int = _CUTS) -> TradeOff:
-        """One threshold lies below all runs, and `cuts` at their quantiles."""
+        """Return the rates for a threshold below all runs, and for `cuts` thresholds at their quantiles."""
         quantiles = np.quantile(np.concatenate(samples), np.linspace(0, 1, cuts))
         counted = count_errors(samples, np.concatenate([[-np.inf], quantiles]))
         positives, negatives = counted.false_positives / counted.runs, counted.false_negatives / counted.runs
@@ -155,13 +155,13 @@ class TradeOff(msgspec.Struct, frozen=True):
 
 
 def gaussian_trade_off(positives: Rates, mu: float) -> Rates:
-    """The least FNR that μ leaves at each FPR: Φ(Φ⁻¹(1 - FPR) - μ)."""
+    """Return the least FNR at each FPR under μ: Φ(Φ⁻¹(1 - FPR) - μ)."""
     curve: Rates = norm.cdf(norm.isf(positives) - mu)
     return curve
 
 
 def approximate_trade_off(positives: Rates, epsilon: float, delta: float) -> Rates:
-    """The least FNR that (ε, δ) leaves: max(0, 1 - δ - e^ε FPR, e^-ε (1 - δ - FPR))."""
+    """Return the least FNR at each FPR under (ε, δ): max(0, 1 - δ - e^ε FPR, e^-ε (1 - δ - FPR))."""
     steep, flat = 1 - delta - np.exp(epsilon) * positives, np.exp(-epsilon) * (1 - delta - positives)
     least: Rates = np.maximum(0.0, np.maximum(steep, flat))
     return least
@@ -171,18 +171,18 @@ _ROUNDING = 1e-12
 
 
 class Spread(NamedTuple):
-    """The variance of the noise along a line, within the worlds, pooled over both. `degrees` of freedom."""
+    """The variance of the noise along a line, pooled over both worlds, and its degrees of freedom."""
 
     variance: float
     degrees: int
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Two-sided, for Gaussian noise."""
+        """Return a two-sided confidence interval, for Gaussian noise."""
         half = (1 - confidence) / 2
         return self._at(chi2.isf(half, self.degrees)), self._at(chi2.ppf(half, self.degrees))
 
     def upper(self, risk: float) -> float:
-        """One-sided: the true variance is above it with probability `risk` at most."""
+        """Return an upper bound; the true variance exceeds it with probability `risk` at most."""
         return self._at(chi2.ppf(risk, self.degrees))
 
     def _at(self, quantile: float) -> float:
@@ -190,10 +190,10 @@ class Spread(NamedTuple):
 
 
 class Scatter:
-    """Second moments of the noise within the worlds.
+    """The second moments of the noise, added up over runs.
 
     Args:
-        size: d, how many coordinates.
+        size: d, the number of coordinates.
     """
 
     def __init__(self, size: int) -> None:
@@ -202,14 +202,14 @@ class Scatter:
         self._squares = np.zeros((size, size))
 
     def add(self, side: int, noise: Rates) -> None:
-        """Count in the noise of some runs in world `side`, shape ``(runs, d)``."""
+        """Add the noise of some runs in world `side`, shape ``(runs, d)``."""
         self._counts[side] += len(noise)
         self._sums[side] += noise.sum(axis=0)
         self._squares += noise.T @ noise
 
     @property
     def degrees(self) -> int:
-        """Of freedom: the runs of each world but one."""
+        """Degrees of freedom: the runs of each world, minus one."""
         return int(np.maximum(self._counts - 1, 0).sum())
 
     @property
@@ -220,12 +220,12 @@ class Scatter:
         return pooled
 
     def along(self, line: Rates) -> Spread:
-        """The noise along a line, a vector of length 1; zero where there is no more than a projection's rounding."""
+        """Return the variance along a line, a unit vector; 0 if it is no more than the rounding of a projection."""
         covariance = self.covariance
         variance = float(line @ covariance @ line)
         return Spread(variance if variance > _ROUNDING * np.trace(covariance) else 0.0, self.degrees)
 
 
 def noticeable(degrees: int, risk: float) -> float:
-    """The part by which a variance must be short for `Spread.upper` to miss that with probability `risk` at most."""
+    """Return the relative shortfall of a variance that `Spread.upper` misses with probability `risk` at most."""
     return float(1 - chi2.ppf(risk, degrees) / chi2.isf(risk, degrees))

@@ -1,4 +1,4 @@
-"""`dca audit`: attack the privacy claim of a round with all that a coalition may hold, and give a verdict."""
+"""`dca audit`: attacks the privacy claim of a round with all the knowledge of a coalition, and gives a verdict."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from emulator.audit.adversary import (
     Adversary,
     Experiment,
     experiment,
+    observe,
     pilot_runs,
     require_runs,
     require_time,
     survey_runs,
-    watch,
 )
 from emulator.audit.faults import FAULTS, RUNS_MIN, programme
 from emulator.audit.finding import REFUTED, STANDS, Audit, Finding, Result, find, plan_lines, result, same_law
@@ -47,13 +47,13 @@ EXAMPLES = """Examples:
 
   dca audit --clients 100 --tolerate 10 --epsilon 2 --plot audit.png
 
-  dca audit --plant noise-scaled-by-n                     a fault that the audit must see (exit code 4)
+  dca audit --plant noise-scaled-by-n                     a fault that the audit must detect (exit code 4)
 
   dca audit --coalition clients=7,computes=2,broker       more colluders than the claim covers
 
-  dca audit --node-release --statistic regression         what one data node releases by itself
+  dca audit --node-release --statistic regression         the release of one data node
 
-  dca audit --protocol --runs 500                         rounds held by the real actors, on all cores
+  dca audit --protocol --runs 500                         rounds of the real actors, on all cores
 """
 
 
@@ -61,9 +61,11 @@ def audit(
     clients: Annotated[int, options.CLIENTS] = 10,
     tolerate: Annotated[int, options.TOLERATE] = 3,
     colluders: Annotated[int, options.COLLUDERS] = 0,
-    epsilon: Annotated[float, typer.Option(help="epsilon of the claim that is tested.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="delta of that claim.")] = options.DELTA,
-    runs: Annotated[int | None, typer.Option(help="Rounds in each of the two worlds; by default 400000.")] = None,
+    epsilon: Annotated[float, typer.Option(help="epsilon of the claim to test.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="delta of the claim.")] = options.DELTA,
+    runs: Annotated[
+        int | None, typer.Option(help="Rounds in each of the two worlds; by default 400000, or 400 with --protocol.")
+    ] = None,
     computes: Annotated[int, options.COMPUTES] = 3,
     coalition: Annotated[
         str | None,
@@ -72,19 +74,19 @@ def audit(
     drop: Annotated[int, typer.Option(help="K honest clients drop out of each round.")] = 0,
     plant: Annotated[str | None, typer.Option(help=f"Plant a fault: {', '.join(FAULTS)}.")] = None,
     statistic: Annotated[str, typer.Option(help=f"What is summed: {', '.join(STATISTICS)}.")] = "sum",
-    columns: Annotated[int | None, typer.Option(help="Of the statistic; by default 1 (regression: 2).")] = None,
-    bound: Annotated[float, typer.Option(help="Of each column, to which values are clamped.")] = 1.0,
+    columns: Annotated[int | None, typer.Option(help="Columns of the statistic; by default 1 (regression: 2).")] = None,
+    bound: Annotated[float, typer.Option(help="Values of each column are clamped to ±bound.")] = 1.0,
     confidence: Annotated[float, typer.Option(help="Of the reported bounds; the verdict's is higher.")] = 0.95,
     seed: Annotated[int | None, typer.Option(help="Derive all keys from it, to repeat an audit.")] = None,
     node_release: Annotated[bool, typer.Option("--node-release", help="Audit one data node's release.")] = False,
-    protocol: Annotated[bool, typer.Option("--protocol", help="Let the real actors hold every round.")] = False,
+    protocol: Annotated[bool, typer.Option("--protocol", help="Run every round with the real actors.")] = False,
     engine: Annotated[str, typer.Option(help=f"With --protocol. {engines.HELP}")] = engines.LOCAL,
     plot: options.Plot = None,
     json_to: options.Json = None,
 ) -> int:
-    """Attack the privacy claim with all that a coalition may hold; exit code 4 where it is refuted.
+    """Attack the privacy claim with all the knowledge of a coalition; exit code 4 if the claim is refuted.
 
-    `dca schema audit` says what the fields of the JSON object are. What does not apply is null.
+    `dca schema audit` describes the fields of the JSON object. Fields that do not apply are null.
     """
     began_s = time.monotonic()
     require_json_target(json_to)
@@ -112,7 +114,7 @@ def audit(
         named = ("epsilon", "delta", "statistic", "columns", "bound")
         if asked != Setting(**{name: getattr(asked, name) for name in named}):
             raise UsageError(
-                "--node-release is of one data node, which relies on nobody: leave out --clients, --tolerate, "
+                "--node-release audits one data node, which relies on no one else: leave out --clients, --tolerate, "
                 "--colluders, --computes, --coalition and --drop"
             )
         asked = of_release(asked)
@@ -126,18 +128,18 @@ def audit(
     with engines.open_engine(engine) as chosen:
         seen, same_law_p = _attack(plan, world, random, chosen, console)
     finding = find(world, seen, views(world, plan.programme, random), confidence, same_law_p)
-    shown = result(plan, finding, seen.main, time.monotonic() - began_s)
-    show(console, figures(shown), [(shown.verdict, shown.sentence)])
-    write_json(shown, json_to)
+    record = result(plan, finding, seen.main, time.monotonic() - began_s)
+    show(console, figures(record), [(record.verdict, record.sentence)])
+    write_json(record, json_to)
     if plot is not None:
         with whole_file(plot) as place:
-            picture(page(shown).charts, place, _title(plan, finding))
+            picture(page(record).charts, place, _title(plan, finding))
         say(console, "picture", str(plot))
     return EXIT_REFUTED if finding.verdict == REFUTED else 0
 
 
 def _plan(asked: Setting, plant: str | None, protocol: bool, engine: str, runs: int | None, seed: int | None) -> Audit:
-    """The operating point and the number of runs. Raises `UsageError` for what does not go together."""
+    """Return the operating point and the number of runs. Raises `UsageError` if options exclude each other."""
     if engine != engines.LOCAL and not protocol:
         raise UsageError("--engine goes with --protocol; the ideal functionality draws in this process")
     if plant is not None and protocol:
@@ -161,16 +163,16 @@ def _plan(asked: Setting, plant: str | None, protocol: bool, engine: str, runs: 
 def _attack(
     plan: Audit, world: World, random: Random, engine: engines.Engine, console: Console
 ) -> tuple[Experiment, float | None]:
-    """What the adversary saw; and, of the protocol, how well that agrees with the ideal functionality."""
+    """Run the attack; with real actors, also return the p-value that they agree with the ideal functionality."""
     adversary = Adversary(world, plan.programme)
     ideal = IdealRounds(world, plan.programme, random)
     rounds: Rounds = ProtocolRounds(plan.setting, random, engine) if plan.protocol else ideal
-    held = survey_runs(world.size, plan.pilot_runs) + plan.pilot_runs + plan.runs
-    with PatientBar(console, 2 * held, "rounds") as bar:
+    total = survey_runs(world.size, plan.pilot_runs) + plan.pilot_runs + plan.runs
+    with PatientBar(console, 2 * total, "rounds") as bar:
         seen = experiment(rounds, adversary, plan.pilot_runs, plan.runs, bar.advance)
     if not plan.protocol:
         return seen, None
-    reference = watch(ideal, adversary, seen.lines[0], _DEFAULT_RUNS // 10)
+    reference = observe(ideal, adversary, seen.lines[0], _DEFAULT_RUNS // 10)
     return seen, same_law(seen.main, reference.samples)
 
 
@@ -179,8 +181,9 @@ def _title(plan: Audit, finding: Finding) -> str:
     swarm = "one data node" if setting.is_release else f"N = {setting.clients}, T = {setting.tolerated}"
     point = f"{swarm}, {setting.promise}"
     words = {STANDS: ": the claim stands", REFUTED: ": the claim is refuted"}
-    found = f"{finding.variance_ratio:.4g} of the variance needed is left, epsilon proved: "
     return (
         f"Audit{words.get(finding.verdict, '')} ({fault or f'coalition {setting.coalition}'})\n"
-        f"{point}, {plan.runs:,} rounds of each world\n{found}{at_most(finding.epsilon_lower_gdp)}"
+        f"{point}, {plan.runs:,} rounds of each world\n"
+        f"{finding.variance_ratio:.4g} of the variance needed is left, epsilon proved: "
+        f"{at_most(finding.epsilon_lower_gdp)}"
     )

@@ -1,7 +1,7 @@
-"""Programmes with one planted fault each: mistakes that published programs made, or nearly did.
+"""Client programs with one planted fault each: mistakes that published programs made, or nearly made.
 
-Every fault knows an operating point at which it really is one and can be seen, and moves the audit there. The claim
-that is audited is the one that the faulty program would make.
+Each fault moves the audit to an operating point at which it breaks the claim and can be detected. The audited claim is
+the one that the faulty program would make.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from emulator.audit.worlds import Setting, World, default_coalition, of_release
 from emulator.claim import VICTIM
 
 RUNS_MIN = 20_000
-"""So few runs still show every fault: the smallest lowers a variance by 8 %, which is 11 standard errors then."""
-_HONEST_MAX = 12  # above this, one client's missing noise is too small a part to be seen
+"""The least number of runs that detects every fault: the smallest lowers a variance by 8 %, 11 standard errors."""
+_HONEST_MAX = 12  # with more, one client's missing noise is too small a part to be detected
 _REACH = 1000.0
 _NODES = 10
 _OVERSIZED = 7.5  # the bound of the published experiments
 
 
 def _plain(setting: Setting, **changes: object) -> Setting:
-    """The setting with these changes, nobody dropping, and the worst coalition that the claim covers."""
+    """Return the setting with these changes, no drop-outs, and the largest coalition that the claim covers."""
     if setting.is_release:
         return msgspec.structs.replace(setting, **changes)
     moved = msgspec.structs.replace(setting, **{"dropped": 0, **changes})
@@ -39,7 +39,7 @@ def _plain(setting: Setting, **changes: object) -> Setting:
 
 
 def _small(setting: Setting, **changes: object) -> Setting:
-    """A swarm in which one client's noise is a part that can be seen."""
+    """Return a setting with so few clients that one client's missing noise is detectable."""
     if setting.is_release:
         setting = msgspec.structs.replace(setting, is_release=False, computes=3)
     size = {} if 2 <= setting.honest <= _HONEST_MAX else {"clients": 10, "tolerated": 3, "colluders": 0}
@@ -47,7 +47,7 @@ def _small(setting: Setting, **changes: object) -> Setting:
 
 
 class NoiseScaledByN(Programme):
-    """n = N - T - 1; the standard deviation instead of the variance is divided by n."""
+    """Divides the standard deviation, not the variance, by n = N - T - 1."""
 
     name = "noise-scaled-by-n"
     meaning = "each client's noise has variance σ²/n² instead of σ²/n, n = N - T - 1"
@@ -60,7 +60,7 @@ class NoiseScaledByN(Programme):
 
 
 class OmittedNoise(Programme):
-    """One client more than may: with the curious one, T + 2 noises are not there or known."""
+    """T + 1 clients omit their noise. With the curious client's, T + 2 noises are missing or known, one too many."""
 
     name = "omitted-noise"
     meaning = "T + 1 clients add no noise, and another one looks"
@@ -83,7 +83,7 @@ class OmittedNoise(Programme):
 
 
 class ClipAfterNoise(Programme):
-    """Values of any size are noised, and the noisy value is clamped."""
+    """Adds noise to values of any size, and clamps the noisy value."""
 
     name = "clip-after-noise"
     meaning = "values are clamped to their bounds after the noise is added, and not before"
@@ -103,7 +103,7 @@ class ClipAfterNoise(Programme):
 
 
 class ReusedNoise(Programme):
-    """The same noise hides two different values; their difference is bare."""
+    """Adds the same noise to two different values; their difference has none."""
 
     name = "reused-noise"
     meaning = "two rounds add the same noise; every client's second value is half of its first"
@@ -120,7 +120,7 @@ class ReusedNoise(Programme):
 
 
 class BareCoordinate(Programme):
-    """A loop that ends one early: each coordinate but one is noised."""
+    """Adds noise to all coordinates except one, like a loop that ends too early."""
 
     name = "bare-coordinate"
     meaning = "one coordinate of every sum, in which x and x' differ, carries no noise"
@@ -136,7 +136,7 @@ class BareCoordinate(Programme):
 
 
 class CorrelatedNoise(Programme):
-    """One draw where there should be d; differences of coordinates are bare."""
+    """Draws once and not d times; differences of coordinates have no noise."""
 
     name = "correlated-noise"
     meaning = "a client adds the same noise to all coordinates"
@@ -151,7 +151,7 @@ class CorrelatedNoise(Programme):
 
 
 class PartOfNoise(Programme):
-    """What is right for a sum, done where each data node's release is seen by itself."""
+    """Splits the noise over data nodes, as for a secure sum, although each release is seen alone."""
 
     name = "part-of-noise"
     meaning = f"each of {_NODES} data nodes adds 1/{_NODES} of the variance, and releases alone"
@@ -164,7 +164,7 @@ class PartOfNoise(Programme):
 
 
 class ClassicalSigma(Programme):
-    """The classical rule, whose proof ends at ε = 1, used far above it."""
+    """Uses the classical rule, proved for ε < 1, far above that."""
 
     name = "classical-sigma"
     meaning = "σ = Δ·√(2 ln(1.25/δ))/ε, the classical rule, which is proved for ε < 1 only"
@@ -183,7 +183,7 @@ class ClassicalSigma(Programme):
 
 
 class PublishedStdSensitivity(Programme):
-    """The published program of DCA 2017 for its first round; the sensitivity of x² is of the order of c², not c."""
+    """Repeats an error of the published program of DCA 2017: the sensitivity of x² is of order c², not c."""
 
     name = "published-std-sensitivity"
     meaning = "second moments with Δ = √(Σ c_j²) instead of √(Σ c_j⁴), c_j the bounds"
@@ -214,7 +214,7 @@ FAULTS: dict[str, Programme] = {
 
 
 def programme(name: str | None) -> Programme:
-    """The correct programme, or that with the named fault. Raises `UsageError` for an unknown name."""
+    """Return the correct programme, or the one with the named fault. Raises `UsageError` for an unknown name."""
     if name is None:
         return Programme()
     if name not in FAULTS:

@@ -1,8 +1,8 @@
-"""What an audit found, and its verdict.
+"""The findings of an audit, and its verdict.
 
-Bounds are reported at the confidence that was asked for. The verdict asks for more: it refutes a claim only on evidence
-that a correct program would show less than once in 10,000 audits, all kinds of evidence together. What a correct
-program shows less than once in 100 is reported as a doubt.
+Bounds have the confidence that the user asked for. The verdict is stricter: it refutes a claim only on evidence that a
+correct program shows less than once in 10,000 audits, for all kinds of evidence together. Evidence that a correct
+program shows less than once in 100 audits is reported as a doubt.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ STANDS, REFUTED, NOT_COVERED = "stands", "refuted", "not covered"
 FALSE_ALARM = 1e-4
 DOUBT = 1e-2
 KINDS = 5
-"""Of evidence: two bounds on ε, the noise's variance, masked contributions, the law of real rounds. Each has an equal
-part of the false alarms."""
-_WHATEVER_THE_COALITION = {"uniformity", "same-law"}
-"""What is claimed against any number of clients."""
+"""Kinds of evidence: two bounds on ε, the noise's variance, masked contributions, the law of real rounds. Each gets an
+equal part of the false alarms."""
+_FOR_ANY_COALITION = {"uniformity", "same-law"}
+"""Evidence that refutes the claim for a coalition with any number of clients."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of an audit; lower bounds on ε, variances in the statistic's squared units.
+    """The figures of an audit: lower bounds on ε, and variances in the statistic's squared units.
 
     Attributes:
         epsilon_claimed, delta, mu_claimed: the claim, as (ε, δ) and in Gaussian DP.
         confidence: of the bounds and the intervals.
-        epsilon_lower_gdp, mu_lower: for programmes that claim Gaussian DP. epsilon_lower_cp: for any mechanism.
-        threshold_gdp, threshold_cp: where the adversary cut.
-        attack_line: on which it looked, a vector of length 1.
-        residual_variance: of the noise that it could not remove, on that line, with `residual_variance_interval`.
-        variance_ratio: that over what the claim needs.
-        least_variance: the least on any of `lines` lines: the attack's, the one on which other runs had the least
-            noise, and each coordinate. least_line: which. least_variance_interval: for all of them at once.
-        variance_floor: what the claim needs on every line. variance_noticeable: noise that is short by this part of it
-            on one of these lines is nearly always noticed.
+        epsilon_lower_gdp, mu_lower: for programs that claim Gaussian DP. epsilon_lower_cp: for any mechanism.
+        threshold_gdp, threshold_cp: the adversary's thresholds.
+        attack_line: the line of the attack, a unit vector.
+        residual_variance: of the noise that the adversary could not remove, on that line, with
+            `residual_variance_interval`. variance_ratio: that variance divided by `variance_floor`.
+        least_variance: the least on any of `lines` lines: the attack's, the one with the least noise in the survey
+            runs, and each coordinate. least_line: that line. least_variance_interval: simultaneous for all lines.
+        variance_floor: the variance that the claim requires on every line. variance_noticeable: a relative shortfall
+            on one of these lines that is nearly always detected.
         uniformity: of each view of masked contributions. uniformity_p: of the worst, corrected for their number.
-        same_law_p: of the protocol's runs against the ideal functionality's, where the protocol was run.
-        verdict: stands, refuted or not covered. evidence: what refuted it. verdict_confidence: at which level.
-        doubts: evidence at 99 % only.
+        same_law_p: the p-value that real actors and the ideal functionality agree, if real actors ran.
+        verdict: stands, refuted or not covered. evidence: the kinds that refuted it. verdict_confidence: of these.
+        doubts: the kinds of evidence at 99 %.
     """
 
     epsilon_claimed: float
@@ -92,8 +92,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     verdict_confidence: float = 1 - FALSE_ALARM
 
 
-class _Signs(NamedTuple):
-    """What can speak against a claim: errors at the two thresholds, the noise on each line, and p-values."""
+class _Evidence(NamedTuple):
+    """Possible evidence against a claim: errors at the two thresholds, the noise on each line, and p-values."""
 
     gdp: Errors
     cp: Errors
@@ -102,32 +102,32 @@ class _Signs(NamedTuple):
 
     @property
     def least(self) -> int:
-        """On which line the noise is least."""
+        """Index of the line with the least noise."""
         return int(np.argmin([spread.variance for spread in self.noise]))
 
     def against(self, world: World, false_alarm: float) -> tuple[str, ...]:
-        """The evidence that a correct program would show with probability `false_alarm` at most, all together."""
+        """Return the kinds of evidence; a correct program shows any with probability `false_alarm` at most."""
         risk, epsilon, delta = false_alarm / KINDS, world.setting.epsilon, world.setting.delta
         least = self.noise[self.least].upper(risk / len(self.noise))
-        signs = {
+        kinds = {
             "epsilon-gdp": epsilon_lower_gdp(self.gdp, delta, 1 - risk) > epsilon,
             "epsilon-cp": float(epsilon_lower_cp(self.cp, delta, 1 - risk)) > epsilon,
             "variance": least < world.floor,
             **{name: p_value is not None and p_value < risk for name, p_value in self.p_values.items()},
         }
-        return tuple(name for name, holds in signs.items() if holds)
+        return tuple(name for name, holds in kinds.items() if holds)
 
 
 def find(
     world: World, seen: Experiment, views: Sequence[View], confidence: float, same_law_p: float | None = None
 ) -> Finding:
-    """Judge what an adversary saw."""
+    """Return the figures and the verdict."""
     delta, uniformity_p = world.setting.delta, joint_p_value(views)
     cuts = best_thresholds(seen.pilot, len(seen.main[0]), delta, confidence)
     gdp, cp = count_errors(seen.main, cuts.gdp), count_errors(seen.main, cuts.cp)
     noise = tuple(seen.noise.along(line) for line in seen.lines)
-    signs = _Signs(gdp, cp, noise, {"uniformity": uniformity_p, "same-law": same_law_p})
-    evidence, least, lines = signs.against(world, FALSE_ALARM), signs.least, len(noise)
+    possible = _Evidence(gdp, cp, noise, {"uniformity": uniformity_p, "same-law": same_law_p})
+    evidence, least, lines = possible.against(world, FALSE_ALARM), possible.least, len(noise)
     return Finding(
         epsilon_claimed=world.setting.epsilon,
         delta=delta,
@@ -153,18 +153,18 @@ def find(
         same_law_p=same_law_p,
         verdict=_verdict(world.setting.covered, evidence),
         evidence=evidence,
-        doubts=signs.against(world, DOUBT),
+        doubts=possible.against(world, DOUBT),
     )
 
 
 def _verdict(covered: bool, evidence: tuple[str, ...]) -> str:
-    if not covered and not _WHATEVER_THE_COALITION & set(evidence):
+    if not covered and not _FOR_ANY_COALITION & set(evidence):
         return NOT_COVERED
     return REFUTED if evidence else STANDS
 
 
 def same_law(protocol: Samples, ideal: Samples) -> float:
-    """How likely two sources of the same law differ so much: Kolmogorov and Smirnov's test in each world, together."""
+    """Return the p-value that both sources have the same law: Kolmogorov and Smirnov's tests of both worlds."""
     pairs = zip(protocol, ideal, strict=True)
     return min(1.0, 2 * min(float(ks_2samp(one, other).pvalue) for one, other in pairs))
 
@@ -181,11 +181,11 @@ _NEARLY_ALONG = 0.99
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """How an audit was made.
+    """The plan of an audit.
 
     Attributes:
-        setting: the operating point. asked: the one that was asked for, before a planted fault moved it.
-        programme: what the clients ran. protocol: whether real actors held the rounds.
+        setting: the operating point. asked: the user's, before a planted fault moved it.
+        programme: the clients' program. protocol: whether real actors run the rounds.
         runs, pilot_runs: of each world. runs_asked: before a planted fault raised them. seed: None for fresh keys.
     """
 
@@ -199,12 +199,12 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None
 
     def moved(self) -> list[str]:
-        """What a planted fault changed of the operating point that was asked for."""
+        """Return what a planted fault changed in the user's operating point."""
 
         def number(value: object) -> str:
             return f"{value:g}" if isinstance(value, float) else str(value)
 
-        before, after = (msgspec.structs.asdict(one) for one in (self.asked, self.setting))
+        before, after = map(msgspec.structs.asdict, (self.asked, self.setting))
         changed = [
             f"{_NAMES.get(name, name)} = {number(after[name])} (asked for: {number(before[name])})"
             for name in after
@@ -215,31 +215,30 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_lines(audit: Audit) -> Iterator[tuple[str, str]]:
-    """Before the work: the claim, the programme and the coalition; a label and a text each."""
+    """Yield the claim, the program, the coalition and the runs, for the start of an audit."""
     setting, programme = audit.setting, audit.programme
     rounds = f" over {setting.rounds} rounds" if setting.rounds > 1 else ""
-    whose = "row of a data node that releases alone" if setting.is_release else "client"
+    unit = "row of a data node that releases alone" if setting.is_release else "client"
     swarm = f"{ROWS} rows" if setting.is_release else setting.swarm
     summed = f"{setting.statistic} of {setting.columns} column{'s' * (setting.columns > 1)} within ±{setting.bound:g}"
-    yield "claim", f"{setting.promise} for each {whose}{rounds}; {swarm}; {summed}"
+    yield "claim", f"{setting.promise} for each {unit}{rounds}; {swarm}; {summed}"
     if programme.name:
         yield "planted", f"{programme.name}: {programme.describe(setting)}"
-        yield "moved to", "; ".join(audit.moved()) or "nothing else: it is a fault where it was asked for"
+        yield "moved to", "; ".join(audit.moved()) or "no other setting: the fault breaks the claim as asked for"
     yield "coalition", _coalition(setting, programme.silent(setting))
-    source = "real actors hold the rounds" if audit.protocol else "the ideal functionality, with the protocol's noise"
+    source = "real actors run the rounds" if audit.protocol else "the ideal functionality, with the protocol's noise"
     keys = "fresh keys" if audit.seed is None else f"seeded with {audit.seed}, for reproduction"
-    runs = f"{audit.runs:,} of each world and {audit.pilot_runs:,} to choose thresholds on"
+    runs = f"{audit.runs:,} of each world and {audit.pilot_runs:,} to choose thresholds"
     yield "runs", f"{runs}; {source}; {keys}"
 
 
 def sentence(setting: Setting, finding: Finding) -> str:
-    """The verdict in plain words."""
+    """Return the verdict in plain words."""
     low, high = (limit / finding.variance_floor for limit in finding.residual_variance_interval)
-    sure = _percent(finding.confidence)
     if finding.verdict == REFUTED:
         return (
             f"The claim of epsilon {at_least(setting.epsilon)} does not hold: {_reasons(finding, finding.evidence)}. "
-            f"A correct program would be accused so less than once in {1 / FALSE_ALARM:,.0f} audits."
+            f"A correct program would be accused less than once in {1 / FALSE_ALARM:,.0f} audits."
         )
     elsewhere = ""
     if finding.lines > 1:
@@ -248,29 +247,30 @@ def sentence(setting: Setting, finding: Finding) -> str:
     learned = (
         f"The coalition can prove mu {at_most(finding.mu_lower)} of the {at_least(finding.mu_claimed)} that is "
         f"claimed, which as Gaussian DP is epsilon {at_most(finding.epsilon_lower_gdp)} of "
-        f"{at_least(setting.epsilon)} ({sure} confidence); the noise that it cannot remove has "
+        f"{at_least(setting.epsilon)} ({_percent(finding.confidence)} confidence). The noise that it cannot remove has "
         f"{finding.variance_ratio:.4g} times the variance that the claim needs "
         f"({low:.4g} to {high:.4g}){elsewhere}."
     )
     if finding.verdict == NOT_COVERED:
         return (
-            f"The claim says nothing of this coalition: {setting.unknown_noises} noises remain unknown to it, and the "
+            f"The claim does not cover this coalition: {setting.unknown_noises} noises remain unknown to it, and the "
             f"claim needs N - T - 1 = {setting.honest}. {learned}"
         )
     return (
-        f"{_opening(finding)} {learned} Noise whose variance is short by {_percent(finding.variance_noticeable)} or "
-        f"more{' on one of these lines' if finding.lines > 1 else ''} would have been noticed."
+        f"{_opening(finding)} {learned} The audit would have detected a variance that is short by "
+        f"{_percent(finding.variance_noticeable)} or more{' on one of these lines' if finding.lines > 1 else ''}."
     )
 
 
 class Result(Finding, frozen=True, kw_only=True):
-    """What `--json` writes and the report reads: the finding, how it was made, and what the adversary saw.
+    """The result of `dca audit`: `--json` writes it, and the report reads it.
 
     Attributes:
-        sentence: the verdict. audited: "protocol" or "ideal functionality". fault, fault_meaning: planted.
-        operating_point, coalition: the setting; moved: what a planted fault changed of it. covered: by the claim.
-        noises_unknown, noises_needed: to the coalition, and for the claim. seconds: that the audit took.
-        distributions, trade_off: of the runs that the errors were counted on.
+        sentence: the verdict in plain words. audited: "protocol" or "ideal functionality".
+        fault, fault_meaning: the planted fault. operating_point, coalition: the setting.
+        moved: what a planted fault changed in it. covered: whether the claim covers the coalition.
+        noises_unknown: noises that the coalition does not know. noises_needed: for the claim.
+        seconds: duration of the audit. distributions, trade_off: of the main runs.
     """
 
     kind: str = "audit"
@@ -293,7 +293,7 @@ class Result(Finding, frozen=True, kw_only=True):
 
 
 def result(audit: Audit, finding: Finding, samples: Samples, seconds: float) -> Result:
-    """Everything, for programs; `samples` are the runs that the errors were counted on."""
+    """Return the record of an audit; `samples` are the main runs."""
     return Result(
         **msgspec.structs.asdict(finding),
         sentence=sentence(audit.setting, finding),
@@ -318,20 +318,20 @@ def result(audit: Audit, finding: Finding, samples: Samples, seconds: float) -> 
 def _opening(finding: Finding) -> str:
     if finding.doubts:
         return (
-            f"Not refuted, but {_reasons(finding, finding.doubts)}: a correct program shows as much in "
+            f"Not refuted, but {_reasons(finding, finding.doubts)}: a correct program shows this in at most "
             f"{_percent(DOUBT)} of audits. Audit again with more runs."
         )
     beyond = max(finding.epsilon_lower_gdp, finding.epsilon_lower_cp) > finding.epsilon_claimed
     if beyond or finding.least_variance_interval[1] < finding.variance_floor:
         return (
-            f"Nothing speaks against the claim: a bound at {_percent(finding.confidence)} lies beyond it, which chance "
-            f"does in about {_percent((1 - finding.confidence) / 2)} of audits of a correct program."
+            f"There is no evidence against the claim: a bound at {_percent(finding.confidence)} lies beyond it, which "
+            f"happens by chance in about {_percent((1 - finding.confidence) / 2)} of audits of a correct program."
         )
-    return "Nothing speaks against the claim."
+    return "There is no evidence against the claim."
 
 
 def _line(vector: tuple[float, ...]) -> str:
-    """A line in words: the coordinate that it runs along, or through how many it does."""
+    """Return a line in words: its coordinate, or the number of coordinates that it crosses."""
     largest = max(range(len(vector)), key=lambda place: abs(vector[place]))
     if abs(vector[largest]) > _NEARLY_ALONG:
         return f"coordinate {largest + 1} of {len(vector)}"
@@ -340,14 +340,14 @@ def _line(vector: tuple[float, ...]) -> str:
 
 def _coalition(setting: Setting, silent: int) -> str:
     if setting.is_release:
-        return "whoever sees the release, as the trainer does, and knows all rows but one; the noise is the node's own"
-    one, absent = setting.coalition, f", {setting.dropped} drop out" if setting.dropped else ""
+        return "the trainer, or anyone who sees the release and knows all rows but one; the noise is the node's own"
+    members, absent = setting.coalition, f", {setting.dropped} drop out" if setting.dropped else ""
     covered = "" if setting.covered else " (so the claim does not cover this coalition)"
-    curious = " (the curious one among them)" if one.clients else ""
-    broker = " and the broker, which sees sealed contributions only" if one.broker else ""
-    missing = f", of which {silent} are not there," if silent else ""
+    curious = " (including the curious one)" if members.clients else ""
+    broker = " and the broker, which sees only sealed contributions" if members.broker else ""
+    missing = f" ({silent} of them missing)" if silent else ""
     return (
-        f"{one.clients} of {setting.clients} clients{curious}, {one.computes} of {setting.computes} "
+        f"{members.clients} of {setting.clients} clients{curious}, {members.computes} of {setting.computes} "
         f"Compute nodes{broker}{absent}: {setting.unknown_noises} noises{missing} remain unknown, the claim needs "
         f"{setting.honest}{covered}"
     )
@@ -358,14 +358,14 @@ def _reasons(finding: Finding, evidence: tuple[str, ...]) -> str:
     mu_lower, mu_claimed = at_most(finding.mu_lower), at_least(finding.mu_claimed)
     if finding.lines > 1:
         where = f" ({_line(finding.least_line)})"
-    said = {
-        "variance": f"the noise that cannot be removed has {ratio:.3g} times the variance needed{where}",
-        "epsilon-gdp": f"the coalition proves mu {mu_lower} where {mu_claimed} is claimed",
+    reasons = {
+        "variance": f"the noise that the coalition cannot remove has {ratio:.3g} times the variance needed{where}",
+        "epsilon-gdp": f"the coalition proves mu {mu_lower}, more than the {mu_claimed} claimed",
         "epsilon-cp": f"whatever the noise, it proves epsilon {at_most(finding.epsilon_lower_cp)}",
-        "uniformity": "what it sees of a masked contribution is not uniform",
-        "same-law": "the real actors' rounds have another law than the ideal functionality that is claimed for them",
+        "uniformity": "masked contributions, as it sees them, are not uniform",
+        "same-law": "the rounds of the real actors do not have the law of the ideal functionality",
     }
-    return "; ".join(text for name, text in said.items() if name in evidence)
+    return "; ".join(text for name, text in reasons.items() if name in evidence)
 
 
 def _percent(part: float) -> str:

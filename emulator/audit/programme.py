@@ -1,9 +1,8 @@
-"""What clients do with their rows, and the ideal functionality that does it for many rounds at once.
+"""The program of a client, and the ideal functionality that runs it for many rounds at once.
 
-`Programme` is the client as it should be: the core's statistics, numbers and exact noise. The planted faults
-(`faults`) are subclasses that change one step. The ideal functionality is a trusted party that adds up all
-contributions; the rounds are the coordinates of one long draw per client, exact and millions a second. A test shows
-that the sum it hands out has the law of the protocol's.
+`Programme` is the correct client: the protocol's statistics, encoding and exact noise. The planted faults (`faults`)
+are subclasses that change one step. The ideal functionality is a trusted party that adds up all contributions. It draws
+the noise of many rounds at once, exactly, millions of draws a second. A test shows that its sum has the protocol's law.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Seen(NamedTuple):
     """What a coalition sees of some rounds, in grid units, shape ``(rounds, size)`` each.
 
     Attributes:
-        total: the sums handed out. own: the part of it that the coalition's own clients put in, noise and all.
+        total: the released sums. own: the contributions of the coalition's own clients, with their noise.
     """
 
     total: NDArray[np.int64]
@@ -33,10 +32,10 @@ class Seen(NamedTuple):
 
 
 class Rounds(Protocol):
-    """Something that holds rounds to be audited."""
+    """Runs rounds to be audited."""
 
     def hold(self, side: int, runs: int) -> Iterator[Seen]:
-        """So many independent runs in world `side`, 0 or 1, some at a time."""
+        """Yield `runs` independent runs in world `side`, 0 or 1, in batches."""
 
 
 class Programme:
@@ -50,32 +49,32 @@ class Programme:
     meaning = ""
 
     def operating_point(self, setting: Setting) -> Setting:
-        """The setting at which the fault is one."""
+        """Return the setting at which the fault breaks the claim."""
         return setting
 
     def describe(self, setting: Setting) -> str:
-        """What is wrong, in figures."""
+        """Return what is wrong, with figures."""
         return self.meaning
 
     def silent(self, setting: Setting) -> int:
-        """How many clients outside the coalition add no noise."""
+        """Return how many clients outside the coalition add no noise."""
         return 0
 
     def encode(self, world: World, client: int, side: int) -> NDArray[np.int64]:
-        """A client's values before noise, shape ``(world.size,)``."""
+        """Return a client's values before noise, shape ``(world.size,)``."""
         return np.tile(world.encode(world.row(client, side)), world.setting.rounds)
 
     def noise_variance(self, world: World) -> int:
-        """S, in squared grid units."""
+        """Return S, the variance of a client's noise, in squared grid units."""
         return world.validated.noise_variance
 
     def noise(self, world: World, client: int, runs: int, random: Random) -> NDArray[np.int64]:
-        """A client's noise in so many runs, shape ``(runs, world.size)``."""
+        """Return a client's noise in `runs` runs, shape ``(runs, world.size)``."""
         sampler = discrete_gaussian(self.noise_variance(world))
         return sampler.sample(runs * world.size, random(KEY_BYTES)).reshape(runs, world.size)
 
     def contribute(self, world: World, value: NDArray[np.int64], noise: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What leaves the client, before it is masked."""
+        """Return the contribution, before it is masked."""
         return value + noise
 
 

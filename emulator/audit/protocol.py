@@ -1,7 +1,7 @@
-"""The same rounds, held by the production actors: sessions, announcement, masked contributions, agreement, release.
+"""Runs the rounds with the production actors: sessions, announcement, masked contributions, agreement, release.
 
 Messages travel through `dca_proto.testing.Network`. A colluding client runs the production actor with a mechanism that
-writes down what it draws, so that the coalition knows its own noise; the others run it as it is.
+records its draws, so that the coalition knows its own noise. The other clients run the actor unchanged.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _BATCH = 16
 _NAME_CHARS = 26  # of 32 that a federation's name may have
 
 
-class Recording(DistributedDiscreteGaussian):
-    """The production mechanism of a client that shares with its coalition what it drew."""
+class RecordingMechanism(DistributedDiscreteGaussian):
+    """The production mechanism, which also records its draws for the coalition."""
 
     def __init__(self) -> None:
         self.drawn: list[NDArray[np.int64]] = []
@@ -42,10 +42,10 @@ class Recording(DistributedDiscreteGaussian):
 
 
 class ProtocolRounds:
-    """Rounds of real actors, some at a time in a federation of their own: independent work for an engine.
+    """Runs rounds of real actors on an engine, in batches; each batch has a federation of its own.
 
     Args:
-        setting: what is summed, of one round. random: seeds the federations. engine: where they hold their rounds.
+        setting: of one round. random: seeds the federations. engine: runs the batches.
     """
 
     def __init__(self, setting: Setting, random: Random, engine: Engine) -> None:
@@ -55,22 +55,22 @@ class ProtocolRounds:
 
     def hold(self, side: int, runs: int) -> Iterator[Seen]:
         batches = [(side, min(_BATCH, runs - first), self._random(KEY_BYTES).hex()) for first in range(0, runs, _BATCH)]
-        held = self._engine.map(functools.partial(_hold, self._setting), batches, ordered=True)
-        return (done.value() for done in held)
+        results = self._engine.map(functools.partial(_run_batch, self._setting), batches, ordered=True)
+        return (done.value() for done in results)
 
 
-def _hold(setting: Setting, batch: tuple[int, int, str]) -> Seen:
-    """So many runs in a world: a batch has the world's side, its size and its seed."""
+def _run_batch(setting: Setting, batch: tuple[int, int, str]) -> Seen:
+    """Run the rounds of a batch: the world's side, the number of runs, and the seed."""
     side, runs, seed = batch
-    actors = _Cast(World(setting), side, seeded(seed))
-    both = [actors.hold() for _ in range(runs)]
-    return Seen(np.array([total for total, _ in both]), np.array([own for _, own in both]))
+    federation = _AuditFederation(World(setting), side, seeded(seed))
+    totals, own = zip(*(federation.hold() for _ in range(runs)), strict=True)
+    return Seen(np.array(totals), np.array(own))
 
 
-class _Cast(TestFederation):
-    """Actors that hold rounds in one world; from the federation's name all their keys derive.
+class _AuditFederation(TestFederation):
+    """A federation for rounds in one world. All keys derive from its name.
 
-    That of a data node has Compute nodes, too, of which its round makes no use.
+    A federation with a data node has Compute nodes too, but its rounds do not use them.
     """
 
     def __init__(self, world: World, side: int, random: Random) -> None:
@@ -83,17 +83,17 @@ class _Cast(TestFederation):
             name=f"audit-{random(ID_BYTES).hex()[:_NAME_CHARS]}",
         )
         self.policy = msgspec.structs.replace(self.policy, rows_of_many=setting.is_release)
-        self._world, self._side, self._random, self._spy = world, side, random, Recording()
+        self._world, self._side, self._random, self._spy = world, side, random, RecordingMechanism()
 
     def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
         self.mechanism = self._spy if index in self._world.coalition else DistributedDiscreteGaussian()
         return super().client(index, records)
 
     def hold(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The sum that is released, and the part of it that the coalition's own clients put in."""
+        """Run a round; return the released sum, and the contributions of the coalition's own clients to it."""
         world, network = self._world, Network()
-        lost = set(self.clients[world.present.stop :])  # the contributions of those who drop out
-        network.tamper = lambda one: () if one.sender in lost and one.to.channel is Channel.COMPUTE else (one,)
+        lost = set(self.clients[world.present.stop :])  # clients that drop out
+        network.tamper = lambda sent: () if sent.sender in lost and sent.to.channel is Channel.COMPUTE else (sent,)
         self._spy.drawn.clear()
         self.network(network)
         network.deliver()
@@ -108,7 +108,7 @@ class _Cast(TestFederation):
 
 
 def _value(network: Network) -> NDArray[np.float64]:
-    """The sum that the trainer got. Raises `UsageError` where the clients would not take part."""
+    """Return the trainer's result. Raises `UsageError` if the clients declined or the round failed."""
     for fact in network.reported(RoundCompleted):
         assert isinstance(fact, RoundCompleted)
         return fact.aggregate.value

@@ -1,10 +1,10 @@
-"""Whether a masked contribution looks uniform to a coalition, whatever the victim's row is.
+"""Tests whether a masked contribution looks uniform to a coalition, whatever the victim's row is.
 
-The victim masks its noisy values as clients do, by the protocol's own `masked`, in both worlds, in many rounds with the
-same pair keys. The coalition holds the masked vector and expands its own masks; one node is outside of it. Three χ²
-tests of each such view: of what was sent, of that with the coalition's masks added back, and of the difference of this
-from round to round, where masks that were used twice, or do not hide, would show. Each test is over the 8 byte
-positions of a word and the 256 values of each byte, 2,040 degrees of freedom.
+The victim masks its noisy values with the protocol's own `masked`, in both worlds, in many rounds with the same pair
+keys. The coalition has the masked vector and its own masks; one Compute node is outside of it. Each such view gets
+three χ² tests: of the vector as sent, of the vector with the coalition's masks added back, and of the difference of the
+latter from round to round, which would reveal masks that are reused or do not hide. Each test covers the 8 byte
+positions of a word and the 256 values of each byte: 2,040 degrees of freedom.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VALUES = 256
 
 
 class View(msgspec.Struct, frozen=True):
-    """One coalition's view of the victim, and how likely it is so uneven by chance.
+    """The test of one coalition's view of the victim.
 
     Attributes:
         side: the world. outside: the Compute node that is not in the coalition. p_value: of all χ² tests together.
@@ -41,39 +41,39 @@ class View(msgspec.Struct, frozen=True):
 
 
 def views(world: World, programme: Programme, random: Random) -> list[View]:
-    """Every view of a coalition with Compute nodes; none where it has none."""
-    nodes, held = world.setting.computes, world.setting.coalition.computes
-    if held == 0:
+    """Test the views of a coalition with Compute nodes; a coalition without any has none."""
+    nodes, colluding = world.setting.computes, world.setting.coalition.computes
+    if colluding == 0:
         return []
-    found = []
+    tested = []
     for side in (0, 1):
-        noise = programme.noise(world, VICTIM, -(-_WORDS // world.size), random)  # of many runs, one after the other
+        noise = programme.noise(world, VICTIM, -(-_WORDS // world.size), random)  # of enough runs for `_WORDS` words
         value = to_ring(programme.contribute(world, programme.encode(world, VICTIM, side), noise).reshape(-1))
         for outside in sorted({0, nodes // 2, nodes - 1}):
-            members = [(outside + 1 + step) % nodes for step in range(held)]
-            found.append(View(side, outside, _view(value, members, nodes, random)))
-    return found
+            members = [(outside + 1 + step) % nodes for step in range(colluding)]
+            tested.append(View(side, outside, _p_value(value, members, nodes, random)))
+    return tested
 
 
-def joint_p_value(found: Sequence[View]) -> float | None:
-    """The smallest, times their number (Bonferroni); None without any."""
-    return min(1.0, min(view.p_value for view in found) * len(found)) if found else None
+def joint_p_value(tested: Sequence[View]) -> float | None:
+    """Return the smallest p-value times their number (Bonferroni); None if there are none."""
+    return min(1.0, min(view.p_value for view in tested) * len(tested)) if tested else None
 
 
 def byte_p_value(counts: NDArray[np.int64]) -> float:
-    """χ² test of byte counts, shape ``(8, 256)``, against the uniform law."""
+    """Return the p-value of a χ² test of byte counts, shape ``(8, 256)``, against the uniform law."""
     expected = counts.sum(axis=1, keepdims=True) / _VALUES
     statistic = float(((counts - expected) ** 2 / expected).sum())
     return float(chi2.sf(statistic, counts.shape[0] * (_VALUES - 1)))
 
 
 def byte_counts(words: RingVector) -> NDArray[np.int64]:
-    """How often each of the 8 bytes of the words has each value, shape ``(8, 256)``."""
+    """Count how often each of the 8 bytes of a word has each value, shape ``(8, 256)``."""
     table = words.astype("<u8").view(np.uint8).reshape(-1, 8)
     return np.stack([np.bincount(column, minlength=_VALUES) for column in table.T]).astype(np.int64)
 
 
-def _view(value: RingVector, members: Sequence[int], nodes: int, random: Random) -> float:
+def _p_value(value: RingVector, members: Sequence[int], nodes: int, random: Random) -> float:
     keys, client = [random(KEY_BYTES) for _ in range(nodes)], random(ID_BYTES)
     counts = [np.zeros((8, _VALUES), dtype=np.int64) for _ in range(3)]
     before: RingVector | None = None

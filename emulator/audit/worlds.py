@@ -1,14 +1,14 @@
-"""The claim under audit: a round, two neighbouring inputs that are hardest to hide, and a coalition.
+"""The claim under audit: a round, the two neighbouring inputs that are hardest to hide, and a coalition.
 
-Client 0 is the victim. In world 0 it holds the row x, in world 1 the row x'; all else is the same. Of the rows that
-have each coordinate at a bound or at zero, x and x' are the two whose statistics are farthest apart. The clients after
-it are the coalition's, the last ones drop out, those between are honest.
+Client 0 is the victim. In world 0 it has the row x, in world 1 the row x'; all else is the same. Among the rows with
+each coordinate at a bound or at zero, x and x' have the statistics that are farthest apart. The clients after the
+victim belong to the coalition, the last ones drop out, those between are honest.
 
-Encodings, noise variance, thresholds and the ring are those that every participant of the protocol works out from the
-announcement (`dca_proto.protocol.kinds`): what is audited is what runs.
+Encodings, noise variance, thresholds and the ring are those that every participant of the protocol computes from the
+announcement (`dca_proto.protocol.kinds`). So the audit tests the code that runs.
 
-Of node releases, one data node's is audited (`of_release`): the victim is a row of that node, whoever attacks sees the
-release and knows all the other rows, and the node's own noise is the only one.
+An audit of node releases (`of_release`) tests one data node. The victim is a row of that node. The attacker sees the
+release and knows all other rows. The only noise is the node's own.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from emulator.counts import check_clients
 
 STATISTICS = ("sum", "mean", "second-moments", "regression")
 COLUMNS_MAX = 6  # 3^6 candidate rows
-ROWS = 10  # of a data node
+ROWS = 10  # rows of a data node
 _MEMBERS = ("clients", "computes", "broker")
 _COALITION = "expected clients=K,computes=J,broker (any of them)"
 
 
 class Coalition(msgspec.Struct, frozen=True):
-    """Who works together: K clients, the curious one among them, J Compute nodes, and perhaps the broker."""
+    """A coalition: K clients, including the curious one, J Compute nodes, and perhaps the broker."""
 
     clients: int
     computes: int
@@ -45,7 +45,7 @@ class Coalition(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Coalition:
-        """From ``clients=4,computes=2,broker``; what is not named is not in it. Raises `UsageError`."""
+        """Parse ``clients=4,computes=2,broker``; members that are not named are absent. Raises `UsageError`."""
         counts: dict[str, int] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             name, separator, number = part.partition("=")
@@ -79,10 +79,10 @@ class OperatingPoint(Claim, frozen=True, kw_only=True):
 
     Attributes:
         dropped: how many honest clients drop out.
-        statistic, columns, bound: what is summed, over how many columns, each clamped to ±bound.
-        rounds: how many rounds of equal cost the claim is over.
-        reach: how far beyond its bounds the victim's raw row lies (1: at the bound; the claim holds for any).
-        is_release: whether the claim is of one data node's release, for each of its rows; see `of_release`.
+        statistic, columns, bound: the summed statistic, its number of columns, each clamped to ±bound.
+        rounds: the number of rounds, of equal cost, that the claim covers.
+        reach: the victim's raw row divided by its bounds (1: at the bound; the claim holds for any).
+        is_release: whether the claim is about the rows of one data node; see `of_release`.
     """
 
     dropped: int = 0
@@ -101,17 +101,17 @@ class Setting(OperatingPoint, frozen=True, kw_only=True):
 
     @property
     def honest(self) -> int:
-        """N - T - 1, how many noises the claim needs; of a release its one."""
+        """The number of noises that the claim needs: N - T - 1; for a node release, 1."""
         return 1 if self.is_release else super().honest
 
     @property
     def unknown_noises(self) -> int:
-        """How many noises the coalition does not know: those of present clients outside of it."""
+        """The number of noises that the coalition does not know: those of present clients outside of it."""
         return self.clients - self.dropped - self.coalition.clients
 
     @property
     def covered(self) -> bool:
-        """Whether the claim speaks of this coalition."""
+        """True if the claim covers this coalition."""
         return self.unknown_noises >= self.honest
 
     @property
@@ -124,7 +124,7 @@ class Setting(OperatingPoint, frozen=True, kw_only=True):
         return AskNodeRelease() if self.is_release else super().ask(computes)
 
     def check(self) -> None:
-        """Refuse what cannot be audited. Raises `UsageError` that says which figure to change."""
+        """Refuse a setting that cannot be audited. Raises `UsageError` that names the option to change."""
         if not self.is_release:
             self.check_counts(self.dropped)
             self._check_coalition()
@@ -147,34 +147,34 @@ class Setting(OperatingPoint, frozen=True, kw_only=True):
         coalition, others = self.coalition, self.clients - 1 - self.dropped
         if coalition.computes >= self.computes:
             raise UsageError(
-                f"--coalition {coalition}: all M = {self.computes} Compute nodes together unmask what a "
-                f"client contributes, and nothing is claimed against that; take at most M - 1 = {self.computes - 1}"
+                f"--coalition {coalition}: all M = {self.computes} Compute nodes together can unmask a contribution, "
+                f"and no claim covers that; take at most M - 1 = {self.computes - 1}"
             )
         if coalition.clients > others:
             raise UsageError(
-                f"--coalition {coalition}: beside the victim and {self.dropped} that drop out there are {others} "
-                f"clients; take at most {others}"
+                f"--coalition {coalition}: without the victim and {self.dropped} clients that drop out, {others} "
+                f"clients remain; take at most {others}"
             )
 
 
 def default_coalition(clients: int, tolerated: int, computes: int, dropped: int) -> Coalition:
-    """The worst that the claim covers: clients until N - T - 1 noises remain, M - 1 Compute nodes, the broker."""
+    """Return the largest coalition that the claim covers: N - T - 1 noises remain; M - 1 Compute nodes, the broker."""
     return Coalition(max(0, tolerated + 1 - dropped), computes - 1)
 
 
 def of_release(setting: Setting) -> Setting:
-    """The same claim of one data node's release: no other clients, no Compute nodes, no broker."""
+    """Return the same claim for one data node's release: no other clients, no Compute nodes, no broker."""
     nobody = {"tolerated": 0, "colluders": 0, "computes": 0, "dropped": 0, "coalition": Coalition(0, 0, broker=False)}
     return msgspec.structs.replace(setting, is_release=True, clients=1, **nobody)
 
 
 class World:
-    """A setting, planned: two neighbouring inputs and what the protocol makes of them.
+    """A planned setting, with its two neighbouring inputs.
 
     Attributes:
-        setting: the operating point. request: what is asked. validated: one round, as all participants compute it.
-        pair: x and x', shape ``(2, columns)``, in units of the data: of all rows with coordinates at -bound, 0 or
-            bound, the two whose statistics are farthest apart.
+        setting: the operating point. request: of a round. validated: the round, as all participants compute it.
+        pair: x and x', shape ``(2, columns)``, in units of the data: among all rows with coordinates at -bound, 0 or
+            bound, the two with the statistics that are farthest apart.
 
     Raises:
         UsageError: the setting cannot be audited or planned.
@@ -197,12 +197,12 @@ class World:
 
     @property
     def size(self) -> int:
-        """Coordinates that come out of all rounds."""
+        """The number of coordinates that all rounds release."""
         return self.validated.dimension * self.setting.rounds
 
     @property
     def floor(self) -> float:
-        """The variance, on any line through the released space, that the claim needs: (Δ/μ)², in squared units."""
+        """The variance that the claim requires along any line: (Δ/μ)², in squared units."""
         return (self.validated.sensitivity_l2 / self.validated.mu) ** 2
 
     @property
@@ -221,9 +221,9 @@ class World:
         return range(1, 1 + self.setting.coalition.clients)
 
     def row(self, client: int, side: int) -> NDArray[np.float64]:
-        """A client's raw rows in world `side`, shape ``(1, columns)``, or ``(ROWS, columns)`` of a data node.
+        """Return a client's raw rows in world `side`, shape ``(1, columns)``, or ``(ROWS, columns)`` for a data node.
 
-        All but the victim's are the same in both worlds.
+        Only the victim's differ between the worlds.
         """
         if client == VICTIM:
             own = self.pair[side : side + 1] * self.setting.reach
@@ -234,5 +234,5 @@ class World:
         return np.full((1, self.setting.columns), self.setting.bound * (client / self.setting.clients - 0.5))
 
     def encode(self, row: NDArray[np.float64]) -> NDArray[np.int64]:
-        """What the protocol's client makes of its rows: clamped, on the grid; shape ``(dimension,)``."""
+        """Return the statistic of rows as the protocol's client computes it, in grid units, shape ``(dimension,)``."""
         return contribution(self.validated.statistic, row, self.request.rows_max, self.request.fraction_bits)

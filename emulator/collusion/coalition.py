@@ -1,12 +1,12 @@
-"""Who colludes, in what kind of round, and whether the claim covers them.
+"""The members of a coalition, the round that they attack, and whether the claim covers them.
 
-Client 0 is the victim. Behind it stand the coalition's: those that reveal their noise, those that omit it, and, last on
-the list, those that have a session and send nothing. All others are honest, but the colluding Compute nodes (the first
-K) may leave some of them out of the sum.
+Client 0 is the victim. After it come the coalition's clients that reveal their noise, then those that omit it. The last
+clients are the coalition's silent ones, which have a session and send nothing. All others are honest. The first K
+Compute nodes collude; they may leave some honest clients out of the sum.
 
-Whoever reveals or omits its noise leaves the sum with one noise less that the coalition does not know, and so does
-whoever is silent or left out. The claim needs n_min - 1 - c = N - T - 1 unknown noises and one Compute node that does
-not collude (PRIVACY.md). A round from which more than T - c clients are missing is aborted.
+Each client that reveals or omits its noise, is silent or left out, reduces the noises unknown to the coalition by one.
+The claim needs n_min - 1 - c = N - T - 1 unknown noises, and one Compute node that does not collude (PRIVACY.md). A
+round that lacks more than T - c clients is aborted.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from emulator import reference
 from emulator.claim import VICTIM, Claim, box_of
 
 BOUND = 1.0
-"""Every column is clamped to ±BOUND, which is where the victim's values lie in the two worlds."""
+"""Every column is clamped to ±BOUND; these are the victim's values in the two worlds."""
 DIMENSION_MAX = 4096
 
 
 class Setting(Claim, frozen=True, kw_only=True):
-    """The round: a sum of `dimension` columns, and what is claimed."""
+    """The round, a sum of `dimension` columns, and its privacy claim."""
 
     dimension: int = 32
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The fields of `OpenRound` that the setting decides."""
+        """The fields of `OpenRound` that the setting determines."""
         return self.question(statistic="sum", parameters=box_of(self.dimension, BOUND))
 
     def check(self) -> None:
@@ -48,13 +48,13 @@ class Setting(Claim, frozen=True, kw_only=True):
 
 
 class Coalition(msgspec.Struct, frozen=True, kw_only=True):
-    """Who works together.
+    """The members of a coalition.
 
     Attributes:
         nodes: K Compute nodes. broker, trainer: whether they belong to it.
-        revealing: A clients that reveal their noise, the curious one among them. omitting: B that add none.
-        silent: C that have a session and send nothing.
-        left_out: D honest clients whom the colluding Compute nodes do not hear.
+        revealing: A clients that reveal their noise, including the curious one. omitting: B clients that add none.
+        silent: C clients that have a session and send nothing.
+        left_out: D honest clients whose messages the colluding Compute nodes ignore.
     """
 
     nodes: int = 0
@@ -78,14 +78,15 @@ class Coalition(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join([*members, *([out] if self.left_out else [])]) or "nobody"
 
     def check(self, setting: Setting) -> None:
-        """Refuse more than there are in a round. Raises `UsageError`."""
+        """Refuse more members than a round has. Raises `UsageError`."""
         counts = {"colluding-nodes": self.nodes, "revealing": self.revealing, "omitting": self.omitting}
         for option, count in {**counts, "silent": self.silent, "left-out": self.left_out}.items():
             if count < 0:
                 raise UsageError(f"--{option} {count}: expected 0 or more")
         if self.left_out and not self.nodes:
             raise UsageError(
-                f"--left-out {self.left_out}: only colluding Compute nodes can do so; raise --colluding-nodes"
+                f"--left-out {self.left_out}: only colluding Compute nodes can leave clients out; raise "
+                "--colluding-nodes"
             )
         if self.nodes > setting.computes:
             raise UsageError(
@@ -95,8 +96,8 @@ class Coalition(msgspec.Struct, frozen=True, kw_only=True):
         if self.clients + self.left_out >= setting.clients:
             raise UsageError(
                 f"--revealing {self.revealing} --omitting {self.omitting} --silent {self.silent} --left-out "
-                f"{self.left_out}: there are {setting.clients - 1} clients beside the one that is attacked; take at "
-                "most so many, or raise --clients"
+                f"{self.left_out}: there are {setting.clients - 1} clients besides the victim; take at most that many, "
+                "or raise --clients"
             )
 
 
@@ -107,7 +108,7 @@ class Case:
         setting, coalition: as given. plan: the round's numbers.
         revealing, omitting, silent: indices of the coalition's clients.
         left_out: indices of the honest clients that the colluding nodes ignore.
-        honest: indices of all others, whose contributions are in the sum; the victim's stands first.
+        honest: indices of the honest clients in the sum; the victim comes first.
 
     Raises:
         UsageError: no round has such numbers, or not so many can collude.
@@ -128,30 +129,30 @@ class Case:
 
     @property
     def contributors(self) -> int:
-        """|S|: all but those who send nothing or are left out."""
+        """|S|: all clients except the silent and those left out."""
         return self.setting.clients - self.coalition.silent - self.coalition.left_out
 
     @property
     def is_released(self) -> bool:
-        """Whether the Compute nodes may release: |S| >= n_min."""
+        """True if the Compute nodes may release: |S| >= n_min."""
         return self.contributors >= self.setting.needed
 
     @property
     def has_all_nodes(self) -> bool:
-        """Whether no Compute node is honest."""
+        """True if no Compute node is honest."""
         return self.coalition.nodes == self.setting.computes
 
     @cached_property
     def noises_left(self) -> int:
-        """How many noises hide the victim: its own alone from all M Compute nodes, else those of all honest clients."""
+        """The number of noises that hide the victim: 1 if all M Compute nodes collude, else one per honest client."""
         return 1 if self.has_all_nodes else len(self.honest)
 
     @property
     def is_covered(self) -> bool:
-        """Whether the claim speaks of this coalition; of a round that is aborted it does, unless all M collude."""
+        """True if the claim covers this coalition; also for an aborted round, unless all M Compute nodes collude."""
         return not self.has_all_nodes and (not self.is_released or self.noises_left >= self.setting.honest)
 
 
 def worst_revealing(setting: Setting, others: int) -> int:
-    """As many as the claim covers beside so many that omit their noise, are silent or left out: T + 1 in all."""
+    """Return how many revealing clients the claim covers in addition to `others` of the coalition: T + 1 in all."""
     return max(0, min(setting.tolerated + 1, setting.clients - 1) - others)

@@ -1,4 +1,4 @@
-"""`dca emulate collude`: what a coalition sees in rounds of real actors, and what it learns from that."""
+"""`dca emulate collude`: finds out what a coalition sees in rounds of real actors, and what it learns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXAMPLES = """Examples:
 
   dca emulate collude --revealing 4 --left-out 3          its Compute nodes leave out as many honest clients as they can
 
-  dca emulate collude --silent 4                          more drop than T - c: the round is aborted
+  dca emulate collude --silent 4                          more than T - c clients drop out: the round is aborted
 """
 
 
@@ -45,8 +45,8 @@ def collude(
     tolerate: Annotated[int, options.TOLERATE] = 3,
     colluders: Annotated[int, options.COLLUDERS] = 0,
     dimension: Annotated[int, typer.Option(help="d, how many columns are summed.")] = 32,
-    epsilon: Annotated[float, typer.Option(help="epsilon of the claim that is tested.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="delta of that claim.")] = options.DELTA,
+    epsilon: Annotated[float, typer.Option(help="epsilon of the claim to test.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="delta of the claim.")] = options.DELTA,
     nodes: Annotated[
         int | None, typer.Option("--colluding-nodes", help="K Compute nodes collude; by default M - 1.")
     ] = None,
@@ -55,16 +55,17 @@ def collude(
     ] = None,
     omitting: Annotated[int, typer.Option(help="B clients add no noise.")] = 0,
     silent: Annotated[int, typer.Option(help="C clients have a session and send nothing.")] = 0,
-    left_out: Annotated[int, typer.Option(help="D honest clients, whom colluding Compute nodes do not hear.")] = 0,
+    left_out: Annotated[int, typer.Option(help="D honest clients, ignored by the colluding Compute nodes.")] = 0,
     broker: Annotated[bool, typer.Option("--broker", help="The broker belongs to the coalition.")] = False,
     trainer: Annotated[bool, typer.Option("--trainer", help="The trainer belongs to the coalition.")] = False,
     runs: Annotated[int | None, typer.Option(help="Rounds in each of the two worlds; by default 100, or more.")] = None,
     seed: Annotated[int | None, typer.Option(help="Derive all keys from it, to repeat a report.")] = None,
     json_to: options.Json = None,
 ) -> int:
-    """Show what a coalition sees, the noise left to it and the epsilon that this means; exit code 4 if a claim fails.
+    """Show what a coalition sees, the noise that it cannot remove, and the epsilon that this implies.
 
-    `dca schema emulate collude` says what the fields of the JSON object are. What does not apply is null.
+    Exit code 4 if a documented claim does not hold. `dca schema emulate collude` describes the fields of the JSON
+    object. Fields that do not apply are null.
     """
     began_s = time.monotonic()
     require_json_target(json_to)
@@ -99,7 +100,7 @@ def collude(
         finding = investigate(case, repeats, str(chosen), bar.advance)
     for place, item in enumerate(finding.sees or ["nothing"]):
         say(console, "" if place else "sees", item)
-    found = result(case, finding, repeats, chosen, time.monotonic() - began_s)
-    show(console, figures(found), [(found.verdict, found.why)])
-    write_json(found, json_to)
-    return EXIT_REFUTED if found.verdict == REFUTED else 0
+    record = result(case, finding, repeats, chosen, time.monotonic() - began_s)
+    show(console, figures(record), [(record.verdict, record.why)])
+    write_json(record, json_to)
+    return EXIT_REFUTED if record.verdict == REFUTED else 0

@@ -1,19 +1,25 @@
-"""Whether what a coalition sees depends on the data, beyond the private sum: tests on two neighbouring inputs.
+"""Tests whether a coalition's view depends on the data beyond the private sum, on two neighbouring inputs.
 
 *Traffic*: with equal seeds, the two worlds must send and deliver the same messages: same times, senders, receivers and
 lengths, to the microsecond and to the byte, over links that delay, repeat and reorder.
 
-*Masked vectors*: a contribution as it comes, and what M - 1 Compute nodes make of it by taking off all of their masks,
-must be uniform in the ring and independent of the value (DESIGN §6). On fresh randomness in each world and round: χ²
-against the uniform law of it, and (with the trainer) of partial sums and of the private sum less it, in each world; χ²
-of one world against the other; a t test of the mean along the line from one input to the other; and, with the trainer,
-χ² of it where the private sum came out high against where it came out low: its law given the sum. Each χ² is over 8
-byte positions of 256 values. A node that does not hold the client's contribution has masks alone, which no data are in.
+*Masked vectors*: a contribution as it arrives, and the same with the masks of M - 1 Compute nodes removed, must be
+uniform in the ring and independent of the value (DESIGN §6). Every world and round has fresh randomness. The tests are:
 
-The smallest p-value times the number of tests (Bonferroni) is compared with `ALARM`, and doubled before: χ² is a limit,
-and at the five words for each value that are asked for at least, the statistic's true tail at such p-values is up to
-twice as heavy (by simulation with importance sampling: 2.0 times for one byte at 5 words, 1.5 at 10, 1.0 at 50). So
-vectors that are uniform and independent are accused less than once in a million reports.
+- in each world, χ² against the uniform law: of these vectors and, if the trainer colludes, of the partial sums and of
+  the private sum minus the vector;
+- χ² of one world against the other;
+- a t test of the mean, along the line from one input to the other;
+- if the trainer colludes, χ² of the vector where the private sum is high against where it is low: its law given the
+  sum.
+
+Each χ² covers 8 byte positions with 256 values. A node that does not hold the client's contribution has only masks,
+which contain no data.
+
+The smallest p-value, times the number of tests (Bonferroni) and doubled, is compared with `ALARM`. It is doubled
+because χ² is a limit law: with the least five words for each value, the true tail of the statistic at such p-values is
+up to twice as heavy (by simulation with importance sampling: 2.0 times for one byte at 5 words, 1.5 at 10, 1.0 at 50).
+So vectors that are uniform and independent are accused less than once in a million reports.
 """
 
 from __future__ import annotations
@@ -35,25 +41,25 @@ from emulator.results import Amount
 from emulator.sim.link import LinkOptions
 
 ALARM = 1e-6
-"""Probability that a correct program is said to depend on the data."""
+"""Upper bound on the probability that the tests accuse a correct program."""
 WORDS_MIN = 1280
-"""Words in each world that a χ² over 256 values asks for: 5 of each value."""
+"""The least number of words in each world for a χ² over 256 values: 5 of each value."""
 _TAIL = 2
-"""How much heavier than its limit the tail of χ² may be there."""
+"""Correction for the tail of χ², which is heavier than its limit."""
 SHAPE_ROUNDS = 2
 Counts = NDArray[np.int64]
 _NONE: Counts = np.zeros((8, 256), dtype=np.int64)
 
-ARRIVED = "the client's masked vectors as they come"
-VICTIMS, OTHERS = "the client's masked vectors less own masks", "other clients' masked vectors"
-PARTIALS, REST = "the nodes' partial sums", "the private sum less its masked vector"
+ARRIVED = "the client's masked vectors as they arrive"
+VICTIMS, OTHERS = "the client's masked vectors minus own masks", "other clients' masked vectors"
+PARTIALS, REST = "the nodes' partial sums", "the private sum minus its masked vector"
 GIVEN = "its masked vectors, given the private sum"
 
 
 class Test(msgspec.Struct, frozen=True):
-    """One test. `of`: what was looked at. `against`: which law. `p_value`: how likely chance is to show as much."""
+    """A statistical test. `of`: the tested data. `against`: the law under the null hypothesis."""
 
-    __test__ = False  # for pytest: this is no test of ours
+    __test__ = False  # tells pytest that this class is not a test case
 
     of: str
     against: str
@@ -61,11 +67,11 @@ class Test(msgspec.Struct, frozen=True):
 
 
 class Dependence(msgspec.Struct, frozen=True, kw_only=True):
-    """The tests' answer.
+    """The result of the tests.
 
     Attributes:
-        p_value: of all together; None where nothing is seen. false_alarm: below which they speak of dependence.
-        same_traffic: in both worlds. tests: all of them.
+        p_value: of all tests together; None if the coalition sees nothing. false_alarm: dependence is reported below.
+        same_traffic: whether both worlds have the same. tests: all of them.
     """
 
     depends_on_data: bool
@@ -88,23 +94,19 @@ class Dependence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def same_traffic(case: Case, seed: str) -> tuple[bool, View, Round]:
-    """Whether both worlds' messages are alike, over links that delay, repeat and reorder; and a round to look at."""
+    """Return whether both worlds have the same messages over real links; and the view and the last round of world 0."""
     worlds = [Rounds(case, side, f"{seed}/traffic", LinkOptions()) for side in (0, 1)]
-    alike = True
+    same = True
     for _ in range(SHAPE_ROUNDS):
         first = worlds[0].hold()
         worlds[1].hold()
-        one, other = (world.view for world in worlds)
-        alike = alike and one.sent == other.sent and one.delivered == other.delivered
-    return alike, worlds[0].view, first
+        view, other = (world.view for world in worlds)
+        same = same and view.sent == other.sent and view.delivered == other.delivered
+    return same, worlds[0].view, first
 
 
 class Tally:
-    """Counts what is seen of the rounds of both worlds.
-
-    Args:
-        case: who looks.
-    """
+    """Counts the bytes that a coalition sees in rounds of both worlds."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -112,28 +114,28 @@ class Tally:
         self._given = (_NONE.copy(), _NONE.copy())
         self._means: tuple[list[float], list[float]] = ([], [])
 
-    def add(self, side: int, one: Round) -> None:
-        """Count in one round of world `side`."""
-        for name, words in _looks(self._case, one):
+    def add(self, side: int, seen: Round) -> None:
+        """Count one round of world `side`."""
+        for name, words in _visible_words(self._case, seen):
             self._counts.setdefault(name, (_NONE.copy(), _NONE.copy()))[side][:] += byte_counts(words)
-        if one.victim is None:
+        if seen.victim is None:
             return
-        self._means[side].append(float(from_ring(one.victim).astype(np.float64).mean()))
-        if one.total is not None and self._case.coalition.trainer:
-            is_high = one.total - one.known > one.honest
+        self._means[side].append(float(from_ring(seen.victim).astype(np.float64).mean()))
+        if seen.total is not None and self._case.coalition.trainer:
+            is_high = seen.total - seen.known > seen.honest
             for place in (0, 1):
-                self._given[place][:] += byte_counts(one.victim[is_high == bool(place)])
+                self._given[place][:] += byte_counts(seen.victim[is_high == bool(place)])
 
     def tests(self) -> Iterator[Test]:
-        """All of them, in the order in which they are explained above."""
-        seen = {name: worlds for name, worlds in self._counts.items() if all(counts.any() for counts in worlds)}
-        for name, worlds in seen.items():
+        """Yield all tests, in the order of the module's docstring."""
+        both = {name: worlds for name, worlds in self._counts.items() if all(counts.any() for counts in worlds)}
+        for name, worlds in both.items():
             for side, counts in enumerate(worlds):
                 yield Test(name, f"uniform, world {side}", byte_p_value(counts))
             yield Test(name, "the same in both worlds", same_p_value(*worlds))
-        if all(len(means) > 1 for means in self._means):  # one value has no spread to compare with
+        if all(len(means) > 1 for means in self._means):  # a t test needs two values of each
             first, second = self._means
-            p_value = float(np.ptp([*first, *second]) == 0)  # without any spread they are alike, or not
+            p_value = float(np.ptp([*first, *second]) == 0)  # without any spread: 1 if equal, else 0
             if np.ptp(first) or np.ptp(second):
                 p_value = float(ttest_ind(first, second, equal_var=False).pvalue)
             yield Test(VICTIMS, "the same mean in both worlds", p_value)
@@ -142,14 +144,14 @@ class Tally:
 
 
 def joint_p_value(tests: Sequence[Test]) -> float | None:
-    """The smallest, times their number (Bonferroni) and `_TAIL`; None without any."""
+    """Return the smallest p-value, times their number (Bonferroni) and `_TAIL`; None if there are none."""
     return min(1.0, _TAIL * min(test.p_value for test in tests) * len(tests)) if tests else None
 
 
 def same_p_value(first: Counts, second: Counts) -> float:
-    """χ² tests of whether two tables of byte counts, shape ``(8, 256)``, come from one law: of the 8 bytes together.
+    """Return the p-value of χ² tests that two tables of byte counts, shape ``(8, 256)``, have the same law.
 
-    A leak may be in a single bit, so each byte has a test of its own (Bonferroni).
+    A single bit may leak, so each byte has a test of its own (Bonferroni).
     """
     both = (first + second).astype(np.float64)
     totals = both.sum(axis=1, keepdims=True)
@@ -161,14 +163,14 @@ def same_p_value(first: Counts, second: Counts) -> float:
     return float(min(1.0, len(both) * chi2.sf(statistics, degrees).min()))
 
 
-def _looks(case: Case, one: Round) -> Iterator[tuple[str, RingVector]]:
-    if one.arrived is not None:
-        yield ARRIVED, one.arrived
-    if one.victim is not None:
-        yield VICTIMS, one.victim
-        if case.coalition.trainer and one.total is not None:
-            yield REST, to_ring(one.total) - one.victim
-    if one.others:
-        yield OTHERS, np.concatenate(one.others)
-    if case.coalition.trainer and one.partials:
-        yield PARTIALS, np.concatenate(one.partials[1:])  # the last follows from sum and others
+def _visible_words(case: Case, seen: Round) -> Iterator[tuple[str, RingVector]]:
+    if seen.arrived is not None:
+        yield ARRIVED, seen.arrived
+    if seen.victim is not None:
+        yield VICTIMS, seen.victim
+        if case.coalition.trainer and seen.total is not None:
+            yield REST, to_ring(seen.total) - seen.victim
+    if seen.others:
+        yield OTHERS, np.concatenate(seen.others)
+    if case.coalition.trainer and seen.partials:
+        yield PARTIALS, np.concatenate(seen.partials[1:])  # the sum determines the one left out

@@ -1,17 +1,18 @@
-"""What an investigation of a coalition found, and whether a claim that should hold is refuted.
+"""The findings about a coalition, and the verdict whether a claim is refuted.
 
-*The noise that it cannot remove.* Differential privacy grants the coalition all data but the victim's, and the released
-sum, whether the trainer belongs to it or not: results get about. It subtracts from the sum what its own clients put in,
-and the honest clients' data; what is left is the noises of the honest clients. All M Compute nodes together need no
-sum: a client's masked vector and its M masks add up to its value with its own noise. Both are computed in the ring, to
-the last bit. What the claim needs, and the ε that noise means, `emulator.reference` says from the setting alone: a plan
-with too little noise does not judge itself. The ε that n noises of variance S mean is that of the Gaussian of variance
-n S - 9: the sum of discrete noises is as private, by the lemma of `dca_proto.privacy.accounting`.
+*The noise that it cannot remove.* Differential privacy assumes that the coalition knows all data except the victim's.
+It also knows the released sum, even without the trainer, because results are shared. It subtracts its own clients'
+contributions and the honest clients' data from the sum; the noises of the honest clients remain. All M Compute nodes
+together need no sum: a client's masked vector plus its M masks is its value with its own noise. Both are computed in
+the ring, to the last bit. `emulator.reference` computes the noise that the claim needs, and the ε that a noise implies,
+from the setting alone, so that a plan with too little noise does not judge itself. n noises of variance S imply the ε
+of a Gaussian of variance n S - 9: the sum of discrete noises is as private, by the lemma of
+`dca_proto.privacy.accounting`.
 
-*The verdict.* Five things are checked against what is documented (PRIVACY.md): that a round is released or aborted as
-|S| says; that the plan leaves a covered coalition the noise that the claim needs; that the measured noise is as much as
-the plan says; that what fewer than all M nodes hold depends on nothing; and that traffic does not depend on data. What
-the claim does not cover is a break, and is shown as one, but refutes nothing."""
+*The verdict.* Five documented properties are checked (PRIVACY.md). |S| determines whether a round is released or
+aborted. The plan leaves the noise that the claim needs, if the claim covers the coalition. The measured noise is as
+large as planned. The data that fewer than all M nodes hold depend on nothing. Traffic does not depend on data. A
+coalition that the claim does not cover may break privacy: this is shown as a break, and refutes nothing."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from dca_proto.crypto.fixedpoint import from_ring
 from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_least
+from dca_proto.wording import counted
 from emulator import reference
 from emulator.audit.bounds import Spread
 from emulator.collusion.coalition import Case, Coalition, Setting
@@ -36,11 +38,11 @@ from emulator.sim.link import IDEAL
 
 RUNS_MAX = 20_000
 CONFIDENCE = 0.95
-"""Of the intervals that are shown."""
-_SMOOTHING = 9  # what the lemma takes from the variance, in squared grid units
+"""Of the reported intervals."""
+_SMOOTHING = 9  # by the lemma, subtracted from the variance, in squared grid units
 _SHOWN = 4  # coordinates of a recovered value
 _ROUNDING = 1e-9
-_SPARE = 1.4  # by chance, a client may be held by others more often
+_SPARE = 1.4  # allows for chance: honest nodes may hold the victim's contribution more often than on average
 _HOURS_MAX = 2
 _MESSAGE_S, _WORD_S = 4e-4, 2e-7  # of a client and a Compute node; of a client and a coordinate
 Progress = Callable[[int], None]
@@ -52,9 +54,9 @@ class NoiseLeft(msgspec.Struct, frozen=True, kw_only=True):
     """Variances per coordinate, in the statistic's squared units.
 
     Attributes:
-        left: by the plan, of the `noises_left` noises that hide the victim. floor: (Δ/μ)², what the claim needs.
-        needed: of the `noises_needed` = n_min - 1 - c noises of the plan, a little above the floor.
-        measured: over the rounds, with an interval; None where none was released.
+        left: of the `noises_left` planned noises that hide the victim. floor: (Δ/μ)², which the claim needs.
+        needed: of the `noises_needed` = n_min - 1 - c planned noises, a little above the floor.
+        measured: over the rounds, with an interval; None if no round was released.
     """
 
     left: Amount
@@ -68,7 +70,7 @@ class NoiseLeft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpsilonLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """What is claimed, and what the noise left means by the plan and as measured; None is infinite: no bound at all."""
+    """The claimed epsilon, and the epsilon with the noise left, as planned and as measured; None means infinite."""
 
     claimed: Amount
     delta: Amount
@@ -77,17 +79,17 @@ class EpsilonLeft(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exceeds(self) -> bool:
-        """Whether the coalition learns more from the sum than is claimed."""
+        """True if the coalition learns more from the sum than is claimed."""
         return self.meant is None or self.meant > self.claimed * (1 + _ROUNDING)
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What all M Compute nodes make of the victim's contribution, in the statistic's units.
+    """The victim's value as all M Compute nodes recover it, in the statistic's units.
 
     Attributes:
-        truth, once: the first coordinates of its value, and of what is recovered in one round.
-        mean: of what is recovered, over all rounds of that world and coordinates; `error` is its standard error.
-        deviation: the standard deviation of the noise in one round, which is all that hides the value.
+        truth, once: the first coordinates of the value, and of the value recovered in one round.
+        mean: of the recovered values, over all rounds of that world and all coordinates. error: its standard error.
+        deviation: the standard deviation of the noise in one round, which alone hides the value.
     """
 
     truth: tuple[float, ...]
@@ -105,13 +107,14 @@ class Contributors(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found.
+    """The findings about a coalition.
 
     Attributes:
-        sees: item by item. released: whether rounds were. view: whether what is seen depends on data.
-        recovered: by all M Compute nodes. refuted: which of the documented properties do not hold, a sentence each.
-        broken: whether the coalition learns more than the claim allows: another ε, or more than the private sum.
-        verdict: one of `HOLDS`, `BROKEN` (as documented: the claim does not cover it) and `REFUTED`.
+        sees: what it sees, item by item. released: whether rounds were released. view: whether it depends on data.
+        recovered: the victim's value, if all M Compute nodes collude.
+        refuted: the documented properties that do not hold, a sentence each.
+        broken: whether the coalition learns more than the claim allows: a larger ε, or more than the private sum.
+        verdict: `HOLDS`, `BROKEN` (as documented: the claim does not cover the coalition) or `REFUTED`.
     """
 
     sees: list[str]
@@ -127,17 +130,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def least_runs(setting: Setting, nodes: int) -> int:
-    """How many rounds of each world the tests ask for.
+    """Return the least number of rounds of each world for the tests.
 
     Args:
-        nodes: how many Compute nodes collude: in so many of M rounds one of them holds the victim's contribution.
+        nodes: K colluding Compute nodes; in about K of M rounds one of them holds the victim's contribution.
     """
     part = min(1.0, nodes / (_SPARE * setting.computes)) or 1.0
     return max(2, math.ceil(WORDS_MIN / (part * setting.dimension)))
 
 
 def require_runs(setting: Setting, nodes: int, runs: int) -> None:
-    """Refuse a number of rounds that proves nothing or does not end. Raises `UsageError` with one that does."""
+    """Refuse too few rounds, which prove nothing, or too many. Raises `UsageError` that states the limits."""
     least = least_runs(setting, nodes)
     if not least <= runs <= RUNS_MAX:
         raise UsageError(
@@ -153,33 +156,33 @@ def require_runs(setting: Setting, nodes: int, runs: int) -> None:
 
 
 def investigate(case: Case, runs: int, seed: str, progress: Progress = lambda done: None) -> Finding:
-    """Hold `runs` rounds of real actors in each world and say what the coalition makes of them.
+    """Run `runs` rounds of real actors in each world, and return the findings about the coalition.
 
     Args:
-        seed: of all keys, noise and links: equal ones give equal findings. progress: called with the number of rounds
-        that are done.
+        seed: of all keys, noise and links; equal seeds give equal findings.
+        progress: called with the number of rounds just done.
 
     Raises:
-        UsageError: the clients would not take part.
+        UsageError: the clients declined.
     """
-    alike, watched, shown = same_traffic(case, seed)
+    is_same, watched, shown = same_traffic(case, seed)
     tally, values, outcomes = Tally(case), [], []
     square, count = 0.0, 0
     for side in (0, 1):
         rounds = Rounds(case, side, f"{seed}/{side}", IDEAL)
         for _ in range(runs):
-            one = rounds.hold()
-            tally.add(side, one)
-            left = residual(case, one)
-            if left is not None:
-                noise = left.astype(np.float64) * case.plan.unit
-                square, count = square + float(noise @ noise), count + left.size
-            outcomes.append(one.total is not None)
+            seen = rounds.hold()
+            tally.add(side, seen)
+            rest = residual(case, seen)
+            if rest is not None:
+                noise = rest.astype(np.float64) * case.plan.unit
+                square, count = square + float(noise @ noise), count + rest.size
+            outcomes.append(seen.total is not None)
             if case.has_all_nodes and side == 0:
-                values.append(_opened(one) * case.plan.unit)
+                values.append(_recovered_value(seen) * case.plan.unit)
             progress(1)
-    spread = Spread(square / count, count) if count else None  # about zero
-    view = Dependence.of(list(tally.tests()), same_traffic=alike)
+    spread = Spread(square / count, count) if count else None  # second moment about zero
+    view = Dependence.of(list(tally.tests()), same_traffic=is_same)
     noise_left, epsilon = _noise(case, spread), _epsilon(case, spread)
     refuted = _refuted(case, noise_left, epsilon, spread, view, outcomes)
     broken = bool(refuted) or view.depends_on_data or epsilon.exceeds
@@ -197,19 +200,16 @@ def investigate(case: Case, runs: int, seed: str, progress: Progress = lambda do
     )
 
 
-def residual(case: Case, one: Round) -> Integers | None:
-    """What is left of a round, in grid units, when all that the coalition knows is subtracted.
-
-    None where it learned nothing to subtract from.
-    """
+def residual(case: Case, seen: Round) -> Integers | None:
+    """Return a round's result minus all that the coalition knows, in grid units; None if it has no result."""
     if case.has_all_nodes:
-        return _opened(one) - one.secret
-    return None if one.total is None else one.total - one.known - one.honest
+        return _recovered_value(seen) - seen.secret
+    return None if seen.total is None else seen.total - seen.known - seen.honest
 
 
-def _opened(one: Round) -> Integers:
-    assert one.victim is not None, "one of all nodes holds it"
-    return from_ring(one.victim)
+def _recovered_value(seen: Round) -> Integers:
+    assert seen.victim is not None, "if all nodes collude, one holds it"
+    return from_ring(seen.victim)
 
 
 def _noise(case: Case, spread: Spread | None) -> NoiseLeft:
@@ -226,10 +226,10 @@ def _noise(case: Case, spread: Spread | None) -> NoiseLeft:
 
 
 def _epsilon(case: Case, spread: Spread | None) -> EpsilonLeft:
-    """At the claimed δ; 0 where nothing is released and nothing opened."""
+    """Return epsilon at the claimed δ; 0 if the coalition gets neither a sum nor a value."""
 
     def of(variance: float) -> float | None:
-        """Of a Gaussian of that variance; None without noise."""
+        """Return the epsilon of a Gaussian; None without noise."""
         if variance <= 0:
             return None
         return reference.epsilon_of(case.setting.l2 / math.sqrt(variance), case.setting.delta)
@@ -253,19 +253,20 @@ def _refuted(
     view: Dependence,
     outcomes: Sequence[bool],
 ) -> list[str]:
-    """What is documented and does not hold."""
+    """Return the documented properties that do not hold, a sentence each."""
     upper = math.inf if spread is None else spread.upper(ALARM)
-    seen = not case.has_all_nodes and view.p_value is not None and view.p_value < ALARM
+    depends = not case.has_all_nodes and view.p_value is not None and view.p_value < ALARM
     is_short = case.is_released and (noise.left < noise.floor or epsilon.exceeds)
-    found = {
-        f"{outcomes.count(not case.is_released)} rounds ended otherwise than |S| = {case.contributors} of "
-        f"{case.setting.needed} needed says": any(one != case.is_released for one in outcomes),
+    wrong = outcomes.count(not case.is_released)
+    violations = {
+        f"{counted(wrong, 'round')} {'aborted' if case.is_released else 'released'} with |S| = {case.contributors}, "
+        f"where {case.setting.needed} are needed": wrong > 0,
         "the plan leaves less noise than the claim needs": case.is_covered and is_short,
         f"the noise left has a variance of at most {upper:.4g}, and should have {noise.left:.4g}": upper < noise.left,
-        f"what the coalition sees depends on more than the private sum ({view.worst})": seen,
+        f"the coalition's view depends on more than the private sum ({view.worst})": depends,
         "traffic differs between two inputs": not view.same_traffic,
     }
-    return [said for said, holds in found.items() if holds]
+    return [text for text, holds in violations.items() if holds]
 
 
 def _recovered(case: Case, shown: Round, values: NDArray[np.float64]) -> Recovered:
@@ -280,17 +281,17 @@ def _recovered(case: Case, shown: Round, values: NDArray[np.float64]) -> Recover
 
 
 class Seeded(Setting, frozen=True, kw_only=True):
-    """A round, how many of them were held in each world, and the seed that repeats them."""
+    """A round, the number of rounds in each world, and the seed that repeats them."""
 
     runs: int = 0
     seed: int = 0
 
 
 class Result(Finding, frozen=True, kw_only=True):
-    """What `--json` writes and the report reads: the finding, and how it was made.
+    """The result of `dca emulate collude`: `--json` writes it, and the report reads it.
 
     Attributes:
-        covered: whether the claim speaks of the coalition. why: the verdict as a sentence. seconds: that it took.
+        covered: whether the claim covers the coalition. why: the verdict as a sentence. seconds: duration.
     """
 
     kind: str = "collusion"
@@ -302,7 +303,7 @@ class Result(Finding, frozen=True, kw_only=True):
 
 
 def result(case: Case, finding: Finding, runs: int, seed: int, seconds: float) -> Result:
-    """Everything, for programs."""
+    """Return the record of an investigation."""
     return Result(
         **msgspec.structs.asdict(finding),
         setting=Seeded(**msgspec.structs.asdict(case.setting), runs=runs, seed=seed),
@@ -314,22 +315,22 @@ def result(case: Case, finding: Finding, runs: int, seed: int, seconds: float) -
 
 
 def case_lines(case: Case, runs: int, seed: int) -> Iterator[tuple[str, str]]:
-    """Before the work: the claim, the coalition, the rounds; a label and a text each."""
+    """Yield the claim, the coalition and the rounds, for the start of an investigation."""
     setting = case.setting
     columns = f"a sum of {setting.dimension} column{'s' * (setting.dimension > 1)}"
     yield "claim", f"{setting.promise} for each client; {setting.swarm}; {columns}"
     covered = "the claim covers it" if case.is_covered else "the claim does not cover it"
-    hides = f"{case.noises_left} unknown noise{'s' * (case.noises_left > 1)}, the claim needs {setting.honest}"
-    yield "coalition", f"{case.coalition}; {hides}: {covered}"
+    noises = f"{case.noises_left} unknown noise{'s' * (case.noises_left > 1)}, the claim needs {setting.honest}"
+    yield "coalition", f"{case.coalition}; {noises}: {covered}"
     yield "rounds", f"{runs} of real actors in each of two worlds that differ in one client's data; --seed {seed}"
 
 
 def sentence(case: Case, finding: Finding) -> str:
-    """The verdict in plain words."""
+    """Return the verdict in plain words."""
     if finding.verdict == REFUTED:
         return (
-            f"What is documented does not hold: {'; '.join(finding.refuted)}. A correct program would be accused so "
-            f"less than once in {1 / ALARM:,.0f} reports for each."
+            f"Documented properties do not hold: {'; '.join(finding.refuted)}. Each would accuse a correct program "
+            f"less than once in {1 / ALARM:,.0f} reports."
         )
     if case.has_all_nodes:
         return _all_nodes(case, finding)
@@ -338,14 +339,14 @@ def sentence(case: Case, finding: Finding) -> str:
 
 def _all_nodes(case: Case, finding: Finding) -> str:
     found, noise, epsilon = finding.recovered, finding.noise, finding.epsilon
-    assert found is not None, "all M nodes recover what was sent"
+    assert found is not None, "all M nodes recover it"
     once, truth = (", ".join(f"{value:.3g}" for value in values) for values in (found.once, found.truth))
     aborted = "" if finding.released else " (although the round was aborted)"
     return (
-        f"The documented break: all M = {case.setting.computes} Compute nodes together take all masks off "
-        f"a contribution{aborted} and have its value with its own noise alone: {once} for {truth}, with a standard "
-        f"deviation of {found.deviation:.3g}. That noise alone, of {noise.noises_needed} needed, means epsilon "
-        f"{_bound(epsilon.meant)} where {at_least(epsilon.claimed)} is claimed for as long as one node is honest."
+        f"The documented break: all M = {case.setting.computes} Compute nodes together remove all masks from a "
+        f"contribution{aborted}. They get its value with its own noise only: {once} for {truth}, with a standard "
+        f"deviation of {found.deviation:.3g}. This one noise, of {noise.noises_needed} needed, gives epsilon "
+        f"{_bound(epsilon.meant)}. The claim of {at_least(epsilon.claimed)} needs at least one honest node."
     )
 
 
@@ -353,33 +354,35 @@ def _noise_left(case: Case, finding: Finding) -> str:
     noise, epsilon, setting = finding.noise, finding.epsilon, case.setting
     if not finding.released:
         return (
-            f"The round is aborted, as it must be: {finding.contributors.found} contributions came and "
+            f"The round is aborted, as it must be: {finding.contributors.found} contributions arrived and "
             f"n_min = N - T + c = {finding.contributors.needed} are needed, so nothing is released."
         )
     unknown = f"{noise.noises_left} unknown noise{'s' * (noise.noises_left != 1)}"
     ratio = f"{noise.left / noise.floor:.3f} times the floor"
     if finding.verdict == HOLDS:
         return (
-            f"The claim holds: {unknown} hide the client where {noise.noises_needed} are needed, {ratio}, which means "
-            f"epsilon {_bound(epsilon.meant)} of {at_least(epsilon.claimed)}.{_worse(case)}"
+            f"The claim holds: {unknown} hide{'s' * (noise.noises_left == 1)} the client, and {noise.noises_needed} "
+            f"are needed. The noise is {ratio}, which gives epsilon {_bound(epsilon.meant)} of "
+            f"{at_least(epsilon.claimed)}.{_worse(case)}"
         )
     missing = case.coalition.clients + case.coalition.left_out
     return (
-        f"A documented break: {missing} clients collude or drop, and the claim of epsilon {at_least(epsilon.claimed)} "
-        f"is for at most T + 1 = {setting.tolerated + 1}, the curious one among them; {unknown} where "
-        f"{noise.noises_needed} are needed, {ratio}, which means epsilon {_bound(epsilon.meant)}."
+        f"A documented break: {missing} clients collude or drop out, and the claim of epsilon "
+        f"{at_least(epsilon.claimed)} covers at most T + 1 = {setting.tolerated + 1}, including the curious one. "
+        f"{noise.noises_needed} noises are needed, and {noise.noises_left} remain{'s' * (noise.noises_left == 1)}: "
+        f"{ratio}, which gives epsilon {_bound(epsilon.meant)}."
     )
 
 
 def _worse(case: Case) -> str:
-    """What the coalition could do about the noise, if its Compute nodes left out as many honest clients as they can."""
+    """Return a note if the Compute nodes could reduce the noise below the claim by leaving out more honest clients."""
     spare = min(case.contributors - case.setting.needed, len(case.honest) - 1)
     fewer = case.noises_left - spare
     if not case.coalition.nodes or fewer >= case.setting.honest:
         return ""
     return (
-        f" Its Compute nodes could leave out {spare} honest clients more (--left-out "
-        f"{case.coalition.left_out + spare}), of whom the claim speaks as drops: {fewer} noises would be left."
+        f" Its Compute nodes could leave out {spare} more honest clients (--left-out "
+        f"{case.coalition.left_out + spare}), which count as drop-outs in the claim: {fewer} noises would remain."
     )
 
 
@@ -388,7 +391,7 @@ def _view(case: Case, finding: Finding) -> str:
     if finding.view.p_value is None:
         return f"It sees {'the private sum and' if has_sum else 'only'} traffic, which is the same for both inputs."
     return (
-        f"What it sees depends on no client's data {'but through the private sum ' if has_sum else ''}"
+        f"What it sees does not depend on any client's data{', except through the private sum' if has_sum else ''} "
         f"(p = {finding.view.p_value:.2g} over {len(finding.view.tests)} tests; traffic is the same to the byte)."
     )
 

@@ -1,8 +1,8 @@
-"""What colluding members run in place of the production actor.
+"""The actors that colluding members run.
 
-A client that reveals runs the production client with a mechanism that writes down what it draws; one that omits, with
-a mechanism that draws nothing, which nobody can detect; one that is silent has a session, charges itself, and sends
-nothing. A Compute node that leaves clients out is deaf to them: it has no session of theirs, so it objects to them.
+A revealing client is the production client with a mechanism that records its draws. An omitting client has a mechanism
+that draws nothing, which no one can detect. A silent client has a session, charges itself, and sends nothing. A Compute
+node that leaves clients out ignores their messages: it has no session of theirs, so it objects to them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dca_proto.protocol.effects import Channel, Effect, Send
 from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.policy import Policy
 from dca_proto.testing import TestFederation, seeded
-from emulator.audit.protocol import Recording
+from emulator.audit.protocol import RecordingMechanism
 from emulator.collusion.coalition import Case
 
-_UNLIMITED = 1e9  # ε of a period: what is spent over many repetitions is not the question here
+_UNLIMITED = 1e9  # ε of a period: many repetitions must not exhaust the budget
 
 
 class Omitting(DistributedDiscreteGaussian):
@@ -34,7 +34,7 @@ class Omitting(DistributedDiscreteGaussian):
 
 
 class Withholding(Client):
-    """A client that takes part up to its contribution, which it keeps."""
+    """A client that takes part, but does not send its contribution."""
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         return [
@@ -45,7 +45,7 @@ class Withholding(Client):
 
 
 class Deaf(ComputeNode):
-    """A Compute node that does not hear some clients."""
+    """A Compute node that ignores the messages of some clients."""
 
     ignored: frozenset[bytes] = frozenset()
 
@@ -56,13 +56,14 @@ class Deaf(ComputeNode):
 
 
 class Party(TestFederation):
-    """A federation in which some collude.
+    """A federation with colluding members.
 
     Args:
-        case: who. rows: each client's row, shape ``(N, dimension)``. name: of the federation, and of all randomness.
+        case: the coalition. rows: each client's row, shape ``(N, dimension)``.
+        name: of the federation; all randomness derives from it.
 
     Attributes:
-        spy: the noise that the revealing clients drew, as it was drawn.
+        spy: the mechanism of the revealing clients, which records their noise.
     """
 
     def __init__(self, case: Case, rows: NDArray[np.float64], name: str) -> None:
@@ -77,11 +78,11 @@ class Party(TestFederation):
         columns = tuple(setting.asked["parameters"]["columns"])
         tables = list(rows[:, None, :])
         super().__init__(setting.clients, setting.computes, columns=columns, rows=tables, name=name, policy=policy)
-        self.spy = Recording()
+        self.spy = RecordingMechanism()
         self._case = case
 
     def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
-        """Client `index`: the production actor, or what its place in the coalition makes of it."""
+        """Return client `index`: the production actor, or its version in the coalition."""
         self.mechanism = self._mechanism_of(index)
         client = super().client(index, records)
         if index in self._case.silent:
@@ -89,7 +90,7 @@ class Party(TestFederation):
         return client
 
     def compute(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> ComputeNode:
-        """Compute node `index`: the production actor, or a deaf one."""
+        """Return Compute node `index`: the production actor, or one that ignores some clients."""
         if index >= self._case.coalition.nodes or not self._case.left_out:
             return super().compute(index, records)
         identity, random = self.compute_identities[index], seeded(f"{self.federation.name}/deaf{index}")

@@ -1,7 +1,7 @@
-"""One round after another of real actors, in one of two worlds that differ in the victim's data alone.
+"""Runs rounds of real actors, in one of two worlds that differ only in the victim's data.
 
-Sessions, announcement, contributions, lists, answers and release are the production actors' on `emulator.sim`, with
-real cryptography and exact noise. A federation is used for many rounds: noise and masks are fresh in each.
+Production actors run on `emulator.sim`, from sessions to release, with real cryptography and exact noise. A federation
+is used for many rounds; noise and masks are fresh in each.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from emulator.sim.world import World
 
 _NAME_CHARS = 20
 _PATIENCE_MS = 3_600_000
-_SETTLED_MS = 3 * 3_600_000  # then every actor has closed its rounds
+_SETTLED_MS = 3 * 3_600_000  # after this time every actor has closed its rounds
 _ROUNDS_KEPT = 64
-_SESSIONS_MS = 2_000  # in which all Hellos come, also over the slow links
+_SESSIONS_MS = 2_000  # time for all Hellos to arrive, also over the slow links
 Integers = NDArray[np.int64]
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round, in grid units, shape ``(dimension,)`` each.
+    """What a coalition sees of one round, and the truth; in grid units, shape ``(dimension,)`` each.
 
     Attributes:
-        victim: its masked vector as the coalition's nodes hold it, with the coalition's masks taken off, in the ring;
-            None where another holds it.
-        arrived: the same as it came, with all masks. others: as `victim`, of the other honest clients, as far as the
-            coalition holds them. partials: the nodes' partial sums.
-        total: the released sum; None where the round was aborted. known: what the coalition's clients put in, noise
-            and all. honest: the honest clients' data, the victim's among them, without noise. secret: the victim's.
+        victim: the victim's masked vector with the coalition's masks removed, in the ring; None if an honest node
+            holds it. arrived: the same vector with all masks, as it arrived.
+        others: as `victim`, of the other honest clients whose vectors the coalition holds. partials: the partial sums.
+        total: the released sum; None if the round was aborted.
+        known: sum of the contributions of the coalition's clients, with their noise.
+        honest: sum of the honest clients' data, including the victim's, without noise. secret: the victim's data.
     """
 
     victim: RingVector | None
@@ -55,7 +55,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 def rows_of(case: Case, side: int) -> NDArray[np.float64]:
-    """Everybody's row, shape ``(N, d)``: the victim's at BOUND in world 0, at -BOUND in world 1; others' between."""
+    """Return all rows, shape ``(N, d)``. The victim's is BOUND in world 0 and -BOUND in world 1; others lie between."""
     clients = case.setting.clients
     places = (np.arange(clients) / clients - 0.5) * BOUND
     places[VICTIM] = BOUND * (1 - 2 * side)
@@ -66,11 +66,11 @@ class Rounds:
     """The real actors of one world.
 
     Args:
-        case: who colludes, in what round. side: the world, 0 or 1. seed: equal ones give equal keys, noise and times.
+        case: the coalition and the round. side: the world, 0 or 1. seed: of all keys, noise and times.
         link: of every machine.
 
     Attributes:
-        view: what is seen of the latest round.
+        view: the coalition's view of the latest round.
     """
 
     def __init__(self, case: Case, side: int, seed: str, link: LinkOptions) -> None:
@@ -87,7 +87,7 @@ class Rounds:
         self._simulator.run(self._simulator.now_ms + _SESSIONS_MS)
 
     def hold(self) -> Round:
-        """One more round. Raises `UsageError` where the clients would not take part."""
+        """Run one more round. Raises `UsageError` if a client declines."""
         simulator, view, setting = self._simulator, self.view, self._case.setting
         if len(self._world.requests) % _ROUNDS_KEPT == _ROUNDS_KEPT - 1:
             simulator.run(simulator.now_ms + _SETTLED_MS)
@@ -96,8 +96,8 @@ class Rounds:
         self._world.open_round(ask=setting.ask(self._party.computes), **setting.asked)
         simulator.run_while(lambda: view.ended is None, simulator.now_ms + _PATIENCE_MS)
         if view.declined is not None:
-            refused = view.declined
-            raise UsageError(f"the clients decline: {refused.reason}: {refused.found}; expected {refused.expected}")
+            decline = view.declined
+            raise UsageError(f"the clients decline: {decline.reason}: {decline.found}; expected {decline.expected}")
         return self._round()
 
     def _round(self) -> Round:
@@ -108,7 +108,7 @@ class Rounds:
         return Round(
             victim=view.unmasked(clients[VICTIM]),
             arrived=view.arrived(clients[VICTIM]),
-            others=[one for one in others if one is not None],
+            others=[vector for vector in others if vector is not None],
             partials=partials,
             total=from_ring(np.sum(partials, axis=0)) if isinstance(view.ended, RoundCompleted) else None,
             known=self._data[colluding].sum(axis=0) + sum(self._party.spy.drawn, np.zeros_like(self._data[VICTIM])),

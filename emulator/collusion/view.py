@@ -1,9 +1,8 @@
-"""What the coalition's machines hold, and what passes the broker: recorded while the actors run, and listed in
-sentences.
+"""Records what the coalition's machines store and what passes the broker, and lists it in sentences.
 
-A Compute node that colludes shows its disk (its keys, the contributions that it holds, lists) and what its peers tell
-it; a trainer shows its own (the answers that were sealed to it, one partial sum of each node). Of the broker there is
-who sent what, to whom, when, and how long it was: it can read the signed frames, and opens nothing that is sealed.
+A colluding Compute node shares its disk (keys, contributions, lists) and the messages of its peers. A colluding trainer
+shares its disk: the answers sealed to it, with a partial sum of each node. The broker knows sender, receiver, time and
+length of each message. It can read signed frames, but cannot open sealed ones.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from emulator.sim.simulator import US, Simulator
 from emulator.wire import Accepted, body_of, decode_accepted
 
 
-class Passed(NamedTuple):
-    """A message that passes the broker: when, in microseconds since the start, from whom (and its role), to whom.
+class Message(NamedTuple):
+    """A message at the broker. `at_us`: microseconds since the start. `role`: the sender's. `size`: in bytes.
 
-    `to` is empty for a broadcast, until it is delivered. `size` is in bytes.
+    `to` is empty for a broadcast that has not been delivered.
     """
 
     at_us: int
@@ -52,18 +51,18 @@ class Passed(NamedTuple):
 
 
 class View(Observer):
-    """What is seen of one round.
+    """The view of one round.
 
     Args:
-        simulator: where it is held. party: all actors. computes: ids of the colluding Compute nodes. dimension: d.
+        simulator: runs the round. party: all actors. computes: ids of the colluding Compute nodes. dimension: d.
 
     Attributes:
-        asked: the announcement, as a colluding node has stored it; None before.
-        clients: ids of those in the lists that the nodes hold. kept: contributions that they hold, by client.
-        told: how many lists and answers the nodes' peers sent.
-        partials: at the trainer, by node; whether or not it belongs to the coalition.
-        sent, delivered: all messages, as they are handed to the broker and as it hands them on.
-        ended: how the trainer says that the round ended. declined: a client's refusal, the first.
+        asked: the announcement, as a colluding node stored it; None before.
+        clients: ids of the clients in the colluding nodes' lists. kept: contributions that these nodes hold, by client.
+        from_peers: how many lists and answers the colluding nodes received from others.
+        partials: at the trainer, by node; recorded whether or not it colludes.
+        sent, delivered: all messages, as the broker received and delivered them.
+        ended: the trainer's outcome of the round. declined: the first refusal of a client.
     """
 
     def __init__(self, simulator: Simulator, party: Party, computes: Sequence[bytes], dimension: int) -> None:
@@ -75,24 +74,24 @@ class View(Observer):
         self.begin()
 
     def begin(self) -> None:
-        """A new round: what was seen of the last one is put aside."""
+        """Start a new round; forget the last one."""
         self.asked: Accepted | None = None
         self.clients: set[bytes] = set()
         self.kept: dict[bytes, Kept] = {}
-        self.told = 0
+        self.from_peers = 0
         self.partials: dict[bytes, RingVector] = {}
-        self.sent: list[Passed] = []
-        self.delivered: list[Passed] = []
+        self.sent: list[Message] = []
+        self.delivered: list[Message] = []
         self.ended: RoundCompleted | RoundFailed | None = None
         self.declined: Declined | None = None
 
     def arrived(self, client: bytes) -> RingVector | None:
-        """A client's masked vector as it came; None where another node holds it."""
+        """Return a client's masked vector as it arrived; None if an honest node holds it."""
         kept = self.kept.get(client)
         return None if kept is None else ring_from_bytes(kept.y, self._dimension)
 
     def unmasked(self, client: bytes) -> RingVector | None:
-        """A client's masked vector with all masks of the coalition's nodes taken off; None where it holds none."""
+        """Return a client's masked vector without the masks of the coalition's nodes; None if they do not hold it."""
         vector, asked = self.arrived(client), self.asked
         if vector is None or asked is None:
             return None
@@ -106,12 +105,12 @@ class View(Observer):
         return reduce(np.add, masks, vector)
 
     def on_send(self, process: Process, send: Send) -> None:
-        self._pass(self.sent, process.id, send.to.channel.value, send.to.id, send.payload)
+        self._log(self.sent, process.id, send.to.channel.value, send.to.id, send.payload)
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        self._pass(self.delivered, sender, process.role.value, process.id, payload)
+        self._log(self.delivered, sender, process.role.value, process.id, payload)
         if process.id in self._computes and isinstance(body_of(payload), Answer | Sealed):
-            self.told += 1
+            self.from_peers += 1
 
     def on_fact(self, process: Process, fact: object) -> None:
         if isinstance(fact, RoundCompleted | RoundFailed):
@@ -120,7 +119,7 @@ class View(Observer):
             self.declined = self.declined or fact
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
-        self._pairs.on_commit(process, writes)  # of the clients' keys the public part is used
+        self._pairs.on_commit(process, writes)  # uses only the public part of the clients' keys
         is_ours = process.id in self._computes
         for write in writes:
             match write:
@@ -134,17 +133,17 @@ class View(Observer):
                 case Persist(table, _, value) if process.id == self._trainer and table == TRAINER_ROUNDS:
                     for compute, frame in decoded(TRAINER_ROUNDS, value, StoredRound).partials:
                         partial = decode_body(frame.body)
-                        assert isinstance(partial, PartialSum), "the trainer checked it"
+                        assert isinstance(partial, PartialSum), "the trainer has checked it"
                         self.partials[compute] = ring_from_bytes(partial.vector, self._dimension)
 
-    def _pass(self, log: list[Passed], sender: bytes, channel: str, to: bytes, payload: bytes) -> None:
+    def _log(self, log: list[Message], sender: bytes, channel: str, to: bytes, payload: bytes) -> None:
         simulator = self._simulator
         at_us = simulator.now_us - simulator.start_ms * US
-        log.append(Passed(at_us, simulator.processes[sender].role.value, sender, channel, to, len(payload)))
+        log.append(Message(at_us, simulator.processes[sender].role.value, sender, channel, to, len(payload)))
 
 
 def observations(case: Case, view: View) -> Iterator[str]:
-    """Everything that the coalition's members see of a round, item by item, with its figures."""
+    """Yield everything that the coalition's members see of a round, item by item, with figures."""
     coalition = case.coalition
     if coalition.revealing:
         yield f"{_count(coalition.revealing, 'client')}: their own data and noise, which they reveal"
@@ -153,8 +152,8 @@ def observations(case: Case, view: View) -> Iterator[str]:
     if coalition.silent:
         yield f"{_count(coalition.silent, 'client')}: the announcement; they send nothing"
     if coalition.nodes:
-        who = f"{coalition.nodes} of {case.setting.computes} Compute nodes"
-        yield from (f"{who}: {item}" for item in _at_nodes(case, view))
+        nodes = f"{coalition.nodes} of {case.setting.computes} Compute nodes"
+        yield from (f"{nodes}: {item}" for item in _at_nodes(case, view))
     if coalition.trainer and isinstance(view.ended, RoundCompleted):
         yield f"trainer: who is in the sum: {case.contributors} clients, their ids"
         yield f"trainer: {len(view.partials)} partial sums, and so the private sum over {case.contributors} clients"
@@ -165,30 +164,31 @@ def observations(case: Case, view: View) -> Iterator[str]:
 
 
 def _at_nodes(case: Case, view: View) -> Iterator[str]:
-    nodes, kept, charges = case.coalition.nodes, len(view.kept), [one.charge for one in view.kept.values()]
+    nodes, kept, charges = case.coalition.nodes, len(view.kept), [entry.charge for entry in view.kept.values()]
     yield f"who takes part: {len(view.clients)} clients, their ids and keys"
-    yield f"of those that they hold, {kept} masked vectors of {case.setting.dimension} words"
-    yield f"their own masks and tags of each contribution, {nodes} of {case.setting.computes}"
+    yield f"{kept} masked vectors of {case.setting.dimension} words, from the clients assigned to these nodes"
+    yield f"the nodes' own masks and tags of each contribution, {nodes} of {case.setting.computes}"
     if charges:
         yield f"charge numbers, how often each client was ever charged: {_span(charges)}"
-    if view.told:
-        told = _count(view.told, "message")
-        yield f"whose contributions the other nodes hold, and what they object to, in {told}"
+    if view.from_peers:
+        messages = _count(view.from_peers, "message")
+        yield f"which contributions the other nodes hold, and their objections, in {messages}"
     if case.has_all_nodes:
-        yield "all masks of each client, hence its value with its own noise and nobody else's"
+        yield "all masks of each client, hence its value with no noise but its own"
 
 
-def _at_broker(sent: Sequence[Passed]) -> Iterator[str]:
-    """Who sends to whom, when, and how much; in classes of sender and channel."""
-    classes: dict[tuple[str, str], list[Passed]] = defaultdict(list)
-    for passed in sent:
-        classes[passed.role, passed.channel].append(passed)
-    size, began_us = sum(passed.size for passed in sent), min(passed.at_us for passed in sent)
+def _at_broker(sent: Sequence[Message]) -> Iterator[str]:
+    """Yield who sends to whom, when, and how much; grouped by the sender's role and the channel."""
+    groups: dict[tuple[str, str], list[Message]] = defaultdict(list)
+    for message in sent:
+        groups[message.role, message.channel].append(message)
+    size, began_us = sum(message.size for message in sent), min(message.at_us for message in sent)
     yield f"{len(sent)} messages, {size:,} bytes: sender, receiver, time and length of each"
-    for (role, channel), group in classes.items():
-        length, time_ms = _span([one.size for one in group]), _span([(one.at_us - began_us) // US for one in group])
+    for (role, channel), group in groups.items():
+        length = _span([message.size for message in group])
+        time_ms = _span([(message.at_us - began_us) // US for message in group])
         yield f"{role} to {channel}: {_count(len(group), 'message')} of {length} bytes, at {time_ms} ms"
-    yield "what is signed and not sealed, clients' keys among it; contributions, lists and partial sums are sealed"
+    yield "signed messages, including clients' keys, in clear; contributions, lists and partial sums are sealed"
 
 
 def _count(number: int, noun: str) -> str:

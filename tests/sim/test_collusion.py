@@ -118,7 +118,7 @@ def test_what_is_seen_is_said_item_by_item() -> None:
     for item in (
         "3 clients: their own data and noise",
         "who takes part: ",
-        "their own masks and tags of each contribution, 2 of 3",
+        "the nodes' own masks and tags of each contribution, 2 of 3",
         "charge numbers, how often each client was ever charged: ",
         "3 partial sums, and so the private sum over 6 clients",
         "client to compute: 6 messages of ",
@@ -199,7 +199,7 @@ def test_more_silent_clients_than_t_minus_c_end_the_round() -> None:
     assert not seen.released
     assert seen.contributors == Contributors(5, 6)
     assert (seen.verdict, seen.epsilon.meant, seen.noise.measured) == (HOLDS, 0.0, None)
-    assert "aborted, as it must be: 5 contributions came and n_min = N - T + c = 6" in sentence(case, seen)
+    assert "aborted, as it must be: 5 contributions arrived and n_min = N - T + c = 6" in sentence(case, seen)
     assert any("no sum" in item for item in seen.sees)
 
 
@@ -208,7 +208,7 @@ def test_nodes_that_leave_out_too_many_end_the_round_and_others_are_told_of_the_
     aborted = found(Coalition(nodes=1, left_out=3))
     assert (aborted.released, aborted.contributors) == (False, Contributors(3, 4))
     case = Case(SETTING, Coalition(nodes=2, revealing=3, broker=True, trainer=True))
-    assert "could leave out 2 honest clients more (--left-out 2)" in sentence(case, found(case.coalition))
+    assert "could leave out 2 more honest clients (--left-out 2)" in sentence(case, found(case.coalition))
     assert "leave out" not in sentence(Case(SETTING, Coalition(broker=True)), found(Coalition(broker=True)))
 
 
@@ -293,7 +293,7 @@ def test_a_round_that_ends_otherwise_than_it_must_is_found(monkeypatch: pytest.M
     case = Case(SETTING, Coalition(nodes=2))
     monkeypatch.setattr(Case, "is_released", False)
     seen = investigate(case, RUNS, "released")
-    assert any("rounds ended otherwise" in said for said in seen.refuted)
+    assert any("rounds released with" in said for said in seen.refuted)
 
 
 # the parts
@@ -374,7 +374,7 @@ def test_the_command_says_and_writes_all_of_it(capsys: pytest.CaptureFixture[str
     assert page["noise"]["left"] >= page["noise"]["floor"]
     assert page["epsilon"]["claimed"] == 1.0
     assert page["view"]["depends_on_data"] is False
-    assert page["why"].startswith("The claim holds: 3 unknown noises hide the client where 3 are needed")
+    assert page["why"].startswith("The claim holds: 3 unknown noises hide the client, and 3 are needed")
     assert "broker: client to compute" in shown
     assert command.collude(**small, nodes=3) == 0  # a documented break
     assert json.loads(capsys.readouterr().out)["broken"] is True
@@ -387,7 +387,7 @@ def test_the_command_fails_where_what_is_documented_does_not_hold(
     assert command.collude(clients=6, tolerate=2, dimension=432, runs=RUNS, seed=1, json_to="-") == command.EXIT_REFUTED
     told, shown = capsys.readouterr()
     assert json.loads(told)["verdict"] == "refuted"
-    assert "What is documented does not hold" in " ".join(shown.split())
+    assert "Documented properties do not hold" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_the_command_fails_where_what_is_documented_does_not_hold(
         ({"silent": -1}, "--silent -1"),
         ({"left_out": -1}, "--left-out -1"),
         ({"left_out": 1, "nodes": 0}, "--left-out 1: only colluding Compute nodes"),
-        ({"revealing": 5, "silent": 5}, "there are 9 clients beside the one that is attacked"),
+        ({"revealing": 5, "silent": 5}, "there are 9 clients besides the victim"),
         ({"tolerate": 10}, "T = 10 is not below N = 10"),
         ({"tolerate": 9}, "N - T - 1 = 0 is below 1"),
         ({"colluders": 4}, "c = 4 exceeds T = 3"),

@@ -80,7 +80,7 @@ def test_the_protocols_claim_stands_and_is_nearly_reached(run: Run) -> None:
     assert low < found["variance_floor"] < high
     assert high / low < 1.01
     assert "seeded with 1, for reproduction" in shown
-    assert "Nothing speaks against the claim" in shown
+    assert "There is no evidence against the claim" in shown
 
 
 @pytest.mark.parametrize("setting", [Setting(), Setting(columns=3)])
@@ -132,7 +132,7 @@ def test_a_coalition_beyond_the_claim_is_attacked_but_accuses_nobody(run: Run) -
     assert (code, found["verdict"], found["covered"]) == (0, "not covered", False)
     assert (found["noises_unknown"], found["noises_needed"]) == (3, 6)
     assert found["variance_ratio"] == pytest.approx(0.5, rel=0.1)
-    assert "The claim says nothing of this coalition" in shown
+    assert "The claim does not cover this coalition" in shown
 
 
 # Planted faults: noise that is not independent and equal in all coordinates
@@ -351,7 +351,7 @@ def test_the_command_lets_real_actors_hold_rounds_in_which_clients_drop(real_rou
     code, found, shown, *_ = real_rounds
     assert (code, found["verdict"], found["audited"]) == (0, STANDS, "protocol")
     assert found["same_law_p"] > 1e-4
-    assert "real actors hold the rounds" in shown
+    assert "real actors run the rounds" in shown
 
 
 @pytest.mark.long
@@ -385,12 +385,15 @@ def test_doubts_are_told_without_an_accusation(run: Run, monkeypatch: pytest.Mon
     monkeypatch.setattr(World, "floor", 1.016 * found["residual_variance"])
     _, found, shown = run("--runs", "20000", "--seed", "8")
     assert (found["verdict"], found["doubts"]) == (STANDS, [])
-    assert "a bound at 95 % lies beyond it, which chance does in about 2.5 % of audits" in shown
+    assert "a bound at 95 % lies beyond it, which happens by chance in about 2.5 % of audits" in shown
     monkeypatch.setattr(World, "floor", 1.025 * found["residual_variance"])
     code, found, shown = run("--runs", "20000", "--seed", "8")
     assert (code, found["verdict"], found["evidence"], found["doubts"]) == (0, STANDS, [], ["variance"])
-    assert "Not refuted, but the noise that cannot be removed has 0.976 times the variance needed: a correct" in shown
-    assert "program shows as much in 1 % of audits" in shown
+    assert (
+        "Not refuted, but the noise that the coalition cannot remove has 0.976 times the variance needed: a correct"
+        in shown
+    )
+    assert "program shows this in at most 1 % of audits" in shown
 
 
 def test_a_picture_that_cannot_be_written_is_one_line_after_the_figures(run: Run) -> None:
@@ -461,7 +464,7 @@ def test_the_picture(run: Run, fault: tuple[str, ...]) -> None:
         (("--columns", "0"), "expected 1 to 6", 2),
         (
             ("--node-release", "--clients", "5"),
-            "--node-release is of one data node, which relies on nobody: leave out --clients",
+            "--node-release audits one data node, which relies on no one else: leave out --clients",
             2,
         ),
     ],

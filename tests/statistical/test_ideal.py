@@ -176,7 +176,7 @@ def test_the_protocols_keys_give_the_protocols_sum() -> None:
     protocol = play(actors.trainer(), computes, clients, asked, 1_700_000_000_000)
     direct = noisy_sum(asked, actors.rows, actors.columns, frozenset(), keys=mechanism.keys)
     assert protocol.value.tolist() == direct.value.tolist()
-    with pytest.raises(UsageError, match="6 noise keys for 5 clients that are present; give one for each"):
+    with pytest.raises(UsageError, match="6 noise keys for 5 present clients; give one for each"):
         noisy_sum(asked, actors.rows, actors.columns, frozenset({2}), keys=mechanism.keys)
 
 
@@ -292,7 +292,7 @@ def test_a_sum_of_fewer_than_are_needed_is_not_released() -> None:
     [
         (2, [["x", 1], [2, 3]], "rows are not arrays of numbers: could not convert"),
         (2, 5, "rows are not arrays of numbers: 'int' object is not iterable"),
-        (9, np.ones((10, 2)), "there are rows of 10 clients, and the terms say N = 9; let them agree"),
+        (9, np.ones((10, 2)), "there are rows of 10 clients, but terms.clients is 9; make them equal"),
         (2, np.ones((2, 3)), r"a client's rows have shape \(1, 3\); expected \(m, 2\): a, b"),
         (5, [np.ones((2, 2))] * 4 + [np.ones((1, 3))], r"have shape \(1, 3\); expected \(m, 2\)"),
         (5, np.ones(5), r"a client's rows have shape \(\); expected \(m, 2\)"),
@@ -304,7 +304,7 @@ def test_rows_that_do_not_fit_are_refused(clients: int, rows: Any, said: str) ->
 
 
 def test_a_column_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="column 'c' is not in the rows; ask for some of a, b"):
+    with pytest.raises(UsageError, match="column 'c' is not in the rows; expected some of a, b"):
         swarm_of(4, np.ones((4, 2))).hold(SecureSumRequest("sum", box("c")))
     with pytest.raises(UsageError, match="a column is named twice in a, a; name each once"):
         swarm_of(4, np.ones((4, 2)), ("a", "a"))
@@ -314,18 +314,18 @@ def test_a_column_that_is_not_there_is_refused() -> None:
 def test_who_is_absent_must_be_one_of_the_clients(batch: int) -> None:
     """Else a client that is in the sum would be counted as missing from it."""
     for index in (-1, 10):
-        with pytest.raises(UsageError, match=f"client {index} is said to be absent; the clients are 0 to 9"):
+        with pytest.raises(UsageError, match=f"absent client {index} is unknown; the clients are 0 to 9"):
             swarm_of(10, np.ones((10, 2)), absent=[frozenset({1, index})]).hold(
                 SecureSumRequest("sum", box("a"), batch=batch)
             )
     actors = TestFederation(CLIENTS, COMPUTES)
-    with pytest.raises(UsageError, match="client 6 is said to be absent; the clients are 0 to 5"):
+    with pytest.raises(UsageError, match="absent client 6 is unknown; the clients are 0 to 5"):
         noisy_sum(request(actors), actors.rows, actors.columns, frozenset({6}))
 
 
 def test_a_trusted_aggregator_takes_no_keys_of_shares() -> None:
     actors = TestFederation(CLIENTS, COMPUTES)
-    with pytest.raises(UsageError, match="a trusted aggregator needs none; leave them out"):
+    with pytest.raises(UsageError, match="a trusted aggregator uses none; leave them out"):
         noisy_sum(request(actors), actors.rows, actors.columns, frozenset(), keys=[bytes(32)] * CLIENTS, trusted=True)
 
 
@@ -404,7 +404,7 @@ def test_the_keys_of_the_data_nodes_give_the_protocols_releases() -> None:
         for field in fields(NoisyAggregate):
             if field.name not in BY_ROUND | {"nodes"}:
                 assert getattr(one, field.name) == getattr(other, field.name), field.name
-    with pytest.raises(UsageError, match="6 noise keys for 5 clients that are present; give one for each"):
+    with pytest.raises(UsageError, match="6 noise keys for 5 present clients; give one for each"):
         noisy_sum(asked, actors.rows, actors.columns, frozenset({2}), keys=keys)
 
 
@@ -426,5 +426,5 @@ def test_a_data_frame_is_one_row_for_each_client_by_its_columns_names() -> None:
     np.testing.assert_array_equal(tables, [[[3.0, 1.0]], [[np.nan, 2.0]]])
     with pytest.raises(UsageError, match=r"the data frame has no column 'c'; it has b, text, a"):
         Clients.of(frame, ("a", "c"))
-    with pytest.raises(UsageError, match=r"values that are not numbers: could not convert.*; code texts as numbers"):
+    with pytest.raises(UsageError, match=r"values that are not numbers: could not convert.*; encode texts as numbers"):
         Clients.of(frame, ("a", "text"))

@@ -108,7 +108,7 @@ def test_the_keys_of_the_clients_give_the_protocols_reports(by: str, monkeypatch
                 assert getattr(one, field.name) == getattr(other, field.name), field.name
     fewer = noisy_sum(asked, rows, actors.columns, frozenset({2}), keys=[*keys[:2], *keys[3:]])
     assert told(fewer).values.tolist() == np.delete(told(direct).values, 2, axis=0).tolist()
-    with pytest.raises(UsageError, match="7 noise keys for 6 clients that are present; give one for each"):
+    with pytest.raises(UsageError, match="7 noise keys for 6 present clients; give one for each"):
         noisy_sum(asked, rows, actors.columns, frozenset({2}), keys=keys)
 
 

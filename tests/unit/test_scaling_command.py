@@ -241,7 +241,7 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
     with pytest.raises(UsageError, match="2 emulated cells"):
         scaling(predict_size=question, clients="100", dimension="10")
     assert measured == []
-    with pytest.raises(UsageError, match="M = 10 alone"):
+    with pytest.raises(UsageError, match="M = 10 only"):
         scaling(predict_size="clients=1e7,dimension=1e4,computes=3", calibration_file=sweep)
 
 
