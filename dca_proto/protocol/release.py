@@ -1,4 +1,4 @@
-"""Releases: each client makes one; the trainer checks and combines them into a `NoisyAggregate` (DESIGN §4.7, §5).
+"""Releases: clients randomise them; the trainer checks and combines them to a `NoisyAggregate` (DESIGN §4.7, §5).
 
 A *local randomiser* (Kasiviswanathan et al. 2008) turns one client's value into a release that is private by itself. A
 data node releases the sum over its rows with the whole noise, and the number of rows. A client reports by a local
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +22,14 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.crypto.fixedpoint import dequantise, from_ring, ring_from_bytes, ring_to_bytes, to_ring
 from dca_proto.crypto.masks import WORD_BYTES, RingVector, sum_words
-from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Identity, Random, derive, digest
+from dca_proto.crypto.sealing import ID_BYTES, derive, digest
 from dca_proto.errors import PeerError, RoundAborted
 from dca_proto.privacy.mechanism import Mechanism
-from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
-from dca_proto.protocol.contribution import Outbound, hedged_root
+from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.kinds import SecureSum, ValidatedRound
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
-from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, PartialSum, Receipt, Release, Signed
+from dca_proto.protocol.wire.messages import Announcement, PartialSum, Receipt, Release, Signed
 
 if TYPE_CHECKING:  # devices that only take part in sums start faster
     from dca_proto.privacy.local import LocalMechanism
@@ -109,37 +108,6 @@ def randomiser_of(validated: ValidatedRound, mechanism: Mechanism) -> Randomiser
     return NodeRandomiser(validated, mechanism) if report is None else ReportRandomiser(validated, report)
 
 
-def make_release(
-    value: NDArray[np.int64],
-    rows: int,
-    *,
-    randomiser: Randomiser,
-    opened: OpenedAnnouncement,
-    identity: Identity,
-    certificate: Certificate,
-    charge: int,
-    sign: Callable[[Body], Signed],
-    random: Random,
-) -> Outbound:
-    """Randomise, sign and seal a client's clipped, quantised contribution, shape ``(dimension,)``, in grid units.
-
-    `rows` is how many rows it covers, `charge` the number of the charge in the client's ledger.
-    """
-    key, contribution = hedged_root(identity, random(KEY_BYTES), b"", opened.hash, charge, value)
-    rows_stated, vector = randomiser.release(value, rows, derive(key, b"dca4-noise"))
-    receipt_key = derive(key, b"dca4-receiptkey")
-    body = Release(
-        round_id=opened.body.round_id,
-        announcement_hash=opened.hash,
-        certificate=certificate,
-        rows=rows_stated,
-        contribution=contribution,
-        receipt_key=receipt_key,
-        vector=vector,
-    )
-    return Outbound(contribution, seal_answer(sign(body), opened, random), *_receipt_tags(receipt_key))
-
-
 def check_release(
     frame: Signed,
     body: Release,
@@ -160,10 +128,10 @@ def check_release(
 
 def receipt_of(body: Release, *, late: bool = False) -> Receipt:
     """Return the trainer's proof to the client that it stored the release; with `late`, that the round had ended."""
-    return Receipt(body.round_id, body.contribution, _receipt_tags(body.receipt_key)[late])
+    return Receipt(body.round_id, body.contribution, receipt_tags(body.receipt_key)[late])
 
 
-def _receipt_tags(key: bytes) -> tuple[bytes, bytes]:
+def receipt_tags(key: bytes) -> tuple[bytes, bytes]:
     """Return two tags: the trainer stored the release, or the release came too late."""
     return derive(key, b"dca4-receipt", size=ID_BYTES), derive(key, b"dca4-late", size=ID_BYTES)
 

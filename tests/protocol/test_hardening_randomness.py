@@ -14,7 +14,8 @@ from scene import announced, begin, body_of, losing, recompose, sends
 
 from dca_proto.crypto.sealing import AgreementKey, Identity, open_sealed, seal_to
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
-from dca_proto.protocol import contribution, release
+from dca_proto.protocol import contribution
+from dca_proto.protocol.client import answer
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
@@ -55,7 +56,7 @@ class Snapshot:
             begin(actors, network)
             self.payloads.append(encode(announced(network, actors).frame))
         root = contribution.hedged_root
-        for module in (contribution, release):
+        for module in (contribution, answer):
             monkeypatch.setattr(module, "hedged_root", lambda *given: self._note(root(*given)))
         self._records = [(table, key, value) for (table, key), value in network.stores[actors.clients[0]].items()]
 

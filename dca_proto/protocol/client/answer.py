@@ -13,20 +13,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.sealing import Identity, Random, actor_id
+from dca_proto.crypto.sealing import KEY_BYTES, Identity, Random, actor_id, derive
 from dca_proto.errors import UsageError
 from dca_proto.privacy.mechanism import Mechanism
-from dca_proto.protocol.announcement import OpenedAnnouncement
+from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
 from dca_proto.protocol.charges import NUMBER_MAX, WINDOW
-from dca_proto.protocol.contribution import Outbound, make_contribution
+from dca_proto.protocol.contribution import Outbound, hedged_root, make_contribution
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy, Refusal
-from dca_proto.protocol.release import make_release, randomiser_of
+from dca_proto.protocol.release import randomiser_of, receipt_tags
 from dca_proto.protocol.sessions import OwnSession
-from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, Signed
+from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, Release, Signed
 from dca_proto.statistics.contribution import contribution, counted_rows
 
 Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]
@@ -52,18 +52,7 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
         """
         value, rows, errors = self._value(validated, opened.body)
         if not validated.terms.is_summed:
-            release = make_release(
-                value,
-                rows,
-                randomiser=randomiser_of(validated, self.mechanism),
-                opened=opened,
-                identity=self.identity,
-                certificate=self.certificate,
-                charge=charge,
-                sign=self.sign,
-                random=self.random,
-            )
-            return release, errors
+            return self._release(value, rows, opened, validated, charge), errors
         holder, keys = opened.holder(self.identity.id), self.session.pair_keys(opened.epochs)
         message = make_contribution(
             value,
@@ -80,6 +69,19 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
             random=self.random,
         )
         return message, errors
+
+    def _release(
+        self, value: NDArray[np.int64], rows: int, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
+    ) -> Outbound:
+        """Randomise, sign and seal the client's value, which covers `rows` rows."""
+        key, release_id = hedged_root(self.identity, self.random(KEY_BYTES), b"", opened.hash, charge, value)
+        randomiser = randomiser_of(validated, self.mechanism)
+        rows_stated, vector = randomiser.release(value, rows, derive(key, b"dca4-noise"))
+        receipt_key = derive(key, b"dca4-receiptkey")
+        body = Release(
+            opened.body.round_id, opened.hash, self.certificate, rows_stated, release_id, receipt_key, vector
+        )
+        return Outbound(release_id, seal_answer(self.sign(body), opened, self.random), *receipt_tags(receipt_key))
 
     def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
         """Return the client's value, the number of rows that it covers, and the type of the first error.
