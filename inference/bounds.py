@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inference.errors import DataError
 
-PUBLISHED_WITH_ROWS = "ranges were published with the rows, whose own minimum and maximum they are"
+PUBLISHED_WITH_ROWS = "the ranges were published with the rows: they are the rows' own minimum and maximum"
 """Why experiments that repeat published ones, and treat such ranges as public, claim no real ε."""
 _ADVICE = "give COL=LO:HI,... or a TOML file, from what is known of the measurement"
 _APART_MIN, _SIZE_MAX = 2e-50, 1e50  # every participant of a round checks the same (`dca_proto.statistics.scaled`)

@@ -149,14 +149,14 @@ def about_mixing(diagnostics: Sequence[Mixing], advice: str = ADVICE) -> list[st
     """Return warnings that name the worst number; empty if the chains have mixed."""
     if any(math.isnan(number.r_hat) for number in diagnostics):
         return ["too few draws to say whether the chains have mixed; take at least 4 of each chain, better 1000"]
-    apart = [number for number in diagnostics if number.r_hat > R_HAT_MAX]
+    unmixed = [number for number in diagnostics if number.r_hat > R_HAT_MAX]
     few = [number for number in diagnostics if min(number.bulk, number.tail) < EFFECTIVE_DRAWS_MIN]
-    of_apart, of_few = (f", the worst of {len(numbers)}" if len(numbers) > 1 else "" for numbers in (apart, few))
+    of_unmixed, of_few = (f", the worst of {len(numbers)}" if len(numbers) > 1 else "" for numbers in (unmixed, few))
     words = []
-    if apart:
-        worst = max(apart, key=lambda number: number.r_hat)
+    if unmixed:
+        worst = max(unmixed, key=lambda number: number.r_hat)
         words.append(
-            f"chains have not mixed: R-hat of {worst.label} is {worst.r_hat:.4g}{of_apart}, expected at most "
+            f"chains have not mixed: R-hat of {worst.label} is {worst.r_hat:.4g}{of_unmixed}, expected at most "
             f"{R_HAT_MAX:g}; {advice}"
         )
     if few:

@@ -20,7 +20,7 @@ from inference.columns import Array
 PASSES, STEPS, HALVINGS = 4, 60, 12
 ENOUGH = 1e-6  # a step that gains less in the log density is the last
 STEP_MAX = 1.0  # of any coordinate in one step; parameters are of that order
-RIDGE = 1e-10  # of C's largest variance: coordinates that add up to the public n would have none without noise
+RIDGE = 1e-10  # of C's largest variance: without noise, coordinates that add up to the public n make C singular
 
 
 class Law(NamedTuple):

@@ -75,8 +75,8 @@ class Posterior(ABC):
         """Return the table with the one without privacy, warnings, and scores on rows that nobody learned from.
 
         Args:
-            reference: the same model without privacy, or its figures. train: rows that were learned from; their mean
-                is the constant prediction to compare with. test: rows to score on.
+            reference: the same model without privacy, or its figures. train: rows that were learned from, which give
+                the constant prediction to compare with. test: rows to score on.
         """
         own = self.estimates(schema)
         references = self.reference_figures(reference, schema) if reference is not None else [None] * len(own)

@@ -2,8 +2,8 @@
 
 All figures are integers in grid units, and upper bounds. A calibration that takes a sensitivity under one relation for
 one under another adds too little noise (replacing a client moves a sum by up to twice what removing one does). So a
-relation is never assumed: `require` raises an error that names both relations if they differ, `beside` refuses to mix
-them, and `as_replacement` converts one to the other by the triangle inequality.
+relation is never assumed: `require` raises an error that names both relations if they differ, `jointly_with` refuses a
+mixture, and `as_replacement` converts one to the other by the triangle inequality.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
                 f"state it under {relation!r}{remedy}"
             )
 
-    def beside(self, *others: Sensitivity) -> Sensitivity:
+    def jointly_with(self, *others: Sensitivity) -> Sensitivity:
         """Return the sensitivity of several statistics of one client, released jointly: vectors end to end.
 
         Raises `UsageError` if the relations differ.

@@ -141,7 +141,7 @@ class LearningJob(ABC):
         return target_on_features(schema)
 
     def columns(self, settings: Any) -> tuple[str, ...]:
-        """Return the columns that it reads besides the target; empty for the schema's features."""
+        """Return the columns named in the settings if the job reads only these and the target; else none."""
         return ()
 
     def reports(self, settings: Any) -> str:

@@ -58,7 +58,7 @@ def test_a_row_is_no_client() -> None:
     assert (client.l1, client.l2_squared) == (100 * row.l1, 100**2 * row.l2_squared)
     assert (client.bound, client.relation, row.relation) == (row.bound, REPLACE_ONE_CLIENT, REPLACE_ONE_ROW)
     assert row == msgspec.structs.replace(row_sensitivity(statistic, 1, 24), bound=100 * 2**24)
-    for mixed in (lambda: row.beside(client), lambda: client.beside(row), row.as_replacement):
+    for mixed in (lambda: row.jointly_with(client), lambda: client.jointly_with(row), row.as_replacement):
         with pytest.raises(UsageError, match="replace-one-row"):
             mixed()
     with pytest.raises(UsageError, match="was given where one under 'replace-one-client' is needed; state it under"):

@@ -366,12 +366,12 @@ def test_relations_are_known_and_never_mixed() -> None:
         with pytest.raises(UsageError, match=f"under {value.relation!r} was given where one under {relation!r}"):
             value.require(relation)
     with pytest.raises(UsageError, match=r"'add-or-remove-one-client' was given .* as_replacement"):
-        replaced.beside(removed)
+        replaced.jointly_with(removed)
     with pytest.raises(UsageError, match="relation 'neighbours' is unknown; use replace-one-client or add-or-remove"):
         Sensitivity(l1=1, l2_squared=1, bound=1, relation="neighbours")
-    assert replaced.beside(removed.as_replacement()) == Sensitivity(l1=10, l2_squared=29, bound=7)
-    assert removed.beside(removed).relation == ADD_OR_REMOVE_ONE_CLIENT
-    assert replaced.as_replacement() == replaced == replaced.beside()
+    assert replaced.jointly_with(removed.as_replacement()) == Sensitivity(l1=10, l2_squared=29, bound=7)
+    assert removed.jointly_with(removed).relation == ADD_OR_REMOVE_ONE_CLIENT
+    assert replaced.as_replacement() == replaced == replaced.jointly_with()
 
 
 @pytest.mark.parametrize("square", [1, 2, 2**52 + 1, 2**53 - 1, 10**30 + 1, 3 * 2**200 + 1, (2**63 - 1) ** 2])
