@@ -7,7 +7,7 @@ import asyncio
 from dca_proto.errors import TransportError
 from dca_proto.protocol.wire.topics import FilterTree
 from dca_proto.runtime.parts import PART_BYTES_DEFAULT, split
-from dca_proto.runtime.transport import Inbox, InboxLimits, Message, closed
+from dca_proto.runtime.transport import Inbox, InboxLimits, closed
 
 
 class _Session:
@@ -104,9 +104,6 @@ class MemoryTransport:
         for part in split(payload, self._part_bytes_max, retain=retain):
             self._broker.publish(topic, part, retain)
         await asyncio.sleep(0)
-
-    async def receive(self) -> Message:
-        return await self.inbox.take()
 
     async def close(self) -> None:
         if self._open:

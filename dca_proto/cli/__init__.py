@@ -51,7 +51,7 @@ _OPTIONAL = {"amqtt", "matplotlib", "scipy", "sklearn"}  # for some commands
 
 _NEXT = """Examples:
 
-  dca swarm                              learn privately from 442 simulated patients' devices on this machine
+  dca swarm                              learn privately from 442 patients' data, on simulated devices
   dca federation init demo --computes 3 --clients 25 --broker mqtt://127.0.0.1
   dca client client.toml                 run a client, as on a device
   dca learn trainer.toml                 learn from a federation's clients; run it again to resume after a crash

@@ -82,7 +82,7 @@ def account(
     shares: Annotated[str, typer.Option(help="Share of the budget (mu²) of each round, A,B,..., or best.")] = "best",
     also: Annotated[
         list[str] | None,
-        typer.Option(help="Another release on the same clients, KIND:VALUE such as laplace:0.1 or pure:0.5; repeat."),
+        typer.Option(help="Another release on the same clients, KIND:VALUE such as laplace:0.1; repeatable."),
     ] = None,
     plot_to: options.Plot = None,
     json_to: options.Json = None,

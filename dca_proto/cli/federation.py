@@ -109,8 +109,8 @@ class _NewActor(msgspec.Struct, frozen=True):
 def init(
     directory: Annotated[Path, typer.Argument(help="Folder for the files; created if missing.")],
     name: Annotated[str, typer.Option(help="Lower-case letters, digits and dashes; part of every topic.")] = "demo",
-    compute: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a Compute node; repeat.")] = None,
-    trainer: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a trainer; repeat.")] = None,
+    compute: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a Compute node; repeatable.")] = None,
+    trainer: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a trainer; repeatable.")] = None,
     authority: Annotated[Path | None, typer.Option(help="The enrolment key's file; by default a new one.")] = None,
     computes: Annotated[int, typer.Option(help="Trial: number of Compute nodes to create here.")] = 0,
     trainers: Annotated[int, typer.Option(help="Trial: number of trainers to create here, by default 1.")] = 0,
@@ -121,7 +121,7 @@ def init(
         bool, typer.Option("--without-computes", help="No Compute nodes: only node releases and LDP reports.")
     ] = False,
 ) -> None:
-    """Create a federation file, and for a trial all identities that belong to it."""
+    """Create a federation file. For a trial, also create all identities that belong to it."""
     until_ms = _expiry_ms(days)
     if broker is not None:
         check_url("--broker", broker)
@@ -263,7 +263,7 @@ def enrol_clients(
         Path, typer.Option("--output", help="Folder for the certificates of public keys, as <id>.cert.")
     ] = Path(),
 ) -> None:
-    """Sign clients' certificates, which make them members of the federation."""
+    """Enrol clients: sign their certificates."""
     members = read_federation(federation)
     signer = read_identity(authority, "authority")
     until_ms = _expiry_ms(days)
@@ -287,7 +287,7 @@ def revoke(
     federation: _Changed = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
 ) -> None:
-    """Revoke clients, Compute nodes or trainers for good; the others need not enrol again."""
+    """Revoke members for good. The other members need not enrol again."""
     old = read_federation(federation)
     _change(old, federation, authority, revoked={_id_of(name, old, federation.parent): name for name in names})
 

@@ -23,7 +23,7 @@ from dca_proto.runtime.settings import BrokerSettings
 def run(
     directory: Annotated[Path, typer.Argument(help="The folder from `dca federation init --broker URL`.")],
 ) -> None:
-    """Run a trial's Compute nodes, its clients with data, and a broker if none answers, until Ctrl-C."""
+    """Run a trial in one process. It has the Compute nodes, the clients with data, and a broker if none answers."""
     configure_logs(level=logging.WARNING)
     paths = sorted(path for path in directory.glob("*.toml") if path.name.startswith(("compute-", "client-")))
     devices = [load(path) for path in paths if _has_data(path)]

@@ -74,8 +74,8 @@ class LiveTrainer:
     async def check(self, request: OpenRound) -> None:
         """Check a request before it runs, since an error inside the runner would end all rounds.
 
-        Waits until the costs of earlier rounds are settled. Raises `UsageError` if the request is invalid,
-        `BudgetError` if it exceeds the trainer's account now.
+        If the account has no room for it, waits until the costs of earlier rounds are settled. Raises `UsageError` if
+        the request is invalid, `BudgetError` if it exceeds the account even then.
         """
         while True:
             try:

@@ -24,7 +24,7 @@ from dca_proto.errors import DcaError, LoginError, TransportError, UsageError
 from dca_proto.runtime.connection import NUMBERS, Connection, Published, connect, in_words, publish, topic_name
 from dca_proto.runtime.parts import split
 from dca_proto.runtime.settings import BrokerSettings
-from dca_proto.runtime.transport import Connected, Disconnected, Inbox, InboxLimits, Message, closed
+from dca_proto.runtime.transport import Connected, Disconnected, Inbox, InboxLimits, closed
 
 _ANSWER_TIMEOUT_S = 10.0  # for TCP, TLS, CONNACK and SUBACK
 _SUSPICIOUS = 3  # short connections in a row
@@ -113,9 +113,6 @@ class MqttTransport:
         self._unsent.extend((outgoing, part) for part in parts)
         self._send_waiting()
         return done
-
-    async def receive(self) -> Message:
-        return await self.inbox.take()
 
     async def close(self) -> None:
         keeper, self._keeper = self._keeper, None

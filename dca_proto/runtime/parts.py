@@ -60,10 +60,12 @@ def split(payload: bytes, part_bytes_max: int = PART_BYTES_DEFAULT, *, retain: b
     count = -(-len(payload) // room)
     limits = PartLimits()
     if len(payload) > limits.message_bytes_max:
-        raise UsageError(f"a message has {len(payload)} bytes; receivers take {limits.message_bytes_max}: ask for less")
+        raise UsageError(
+            f"found a message of {len(payload)} bytes, expected at most {limits.message_bytes_max}: ask for less"
+        )
     if count > limits.parts_max:
         raise UsageError(
-            f"a message of {len(payload)} bytes needs {count} parts of {part_bytes_max} bytes, receivers take "
+            f"a message of {len(payload)} bytes needs {count} parts of {part_bytes_max} bytes, receivers accept "
             f"{limits.parts_max}: raise part_bytes_max"
         )
     digest = _digest(payload)

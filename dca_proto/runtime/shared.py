@@ -1,7 +1,7 @@
 """Shares one broker connection among many actors: for a gateway of devices, or thousands of clients on one machine.
 
     members' publish --> one Transport --> broker
-    broker --> one Transport --> by topic filter --> each member's own bounded inbox --> members' receive
+    broker --> one Transport --> by topic filter --> each member's own bounded inbox
 
 Each member is an ordinary `Transport`. The connection subscribes once to each filter of any member, so a broadcast
 crosses it once and goes to all members that subscribe. It opens with the first member and closes with the last; a
@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 
 from dca_proto.errors import DcaError, TransportError, UsageError
 from dca_proto.protocol.wire.topics import FilterTree
-from dca_proto.runtime.transport import InboxLimits, Message, Pending, Transport, closed
+from dca_proto.runtime.transport import InboxLimits, Pending, Transport, closed
 
 
 class SharedConnection:
@@ -131,9 +131,6 @@ class _Member:
         if not self._is_open:
             raise TransportError("the transport is not open")
         return self._shared.publish(topic, payload, retain)
-
-    async def receive(self) -> Message:
-        return await self.inbox.take()
 
     async def close(self) -> None:
         self.inbox.fail(closed())

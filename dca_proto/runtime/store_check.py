@@ -148,7 +148,7 @@ def damaged(path: Path, what: str) -> UsageError:
 
 
 def check_log(path: Path) -> None:
-    """Check a store's log before SQLite reads it: a transaction follows no damaged frame.
+    """Raise an error if, in a store's log, a transaction follows a damaged frame. Called before SQLite reads the log.
 
     SQLite takes the first frame with a wrong checksum for the end of the log, and ignores the rest. That is right for
     the last transaction, which a power failure may have cut off. Each transaction is flushed before the next one

@@ -66,7 +66,7 @@ class Mosquitto:
         await machine.open()
         try:
             while True:
-                heard.append((await asyncio.wait_for(machine.receive(), 0.4)).payload)
+                heard.append((await asyncio.wait_for(machine.inbox.take(), 0.4)).payload)
         except TimeoutError:
             await machine.close()
             return heard

@@ -46,7 +46,7 @@ def test_hardening_1_a_message_that_cannot_be_sent_ends_no_actor(error: ValueErr
         stage.runner._transport.publish = publish  # type: ignore[method-assign]
         for payload in (b"bad", b"good"):
             await stage.tell(payload)
-        assert (await stage.peer.receive()).payload == b"good"
+        assert (await stage.peer.inbox.take()).payload == b"good"
         assert stage.runner.dropped == {"unsendable": 1}
 
     Stage(answer).play(scene)
@@ -63,7 +63,7 @@ def test_hardening_1_an_answer_to_a_sender_of_any_length_ends_no_actor(claimed: 
 
     async def scene(stage: Stage) -> None:
         await stage.tell(b"question")
-        assert (await stage.peer.receive()).payload == b"answer"
+        assert (await stage.peer.inbox.take()).payload == b"answer"
         await settle()
         assert stage.runner.dropped == {"unsendable": 1}
 
@@ -122,7 +122,7 @@ def test_hardening_1_no_topic_ends_the_connection() -> None:
         async with Feeding(*feed, published(b"x/a", b"\x00yes")) as broker:
             a = transport(broker.url, "a", "x/a")
             await a.open()
-            assert (await a.receive()).payload == b"yes"
+            assert (await a.inbox.take()).payload == b"yes"
             assert (broker.connections, a.dropped.total()) == (1, len(HOSTILE_TOPICS))
             await a.close()
 
@@ -148,7 +148,7 @@ def test_hardening_1_an_error_in_the_keeping_of_a_connection_ends_the_actor_and_
             a._retries = None  # type: ignore[assignment]
             broker.newest.close()
             with pytest.raises(TransportError, match="an internal error ended the connection: AttributeError"):
-                await asyncio.wait_for(a.receive(), 5)
+                await asyncio.wait_for(a.inbox.take(), 5)
             await a.close()
 
     asyncio.run(scene())
@@ -316,7 +316,7 @@ def test_hardening_1_no_bytes_end_the_embedded_broker(tmp_path: Path) -> None:
                 await asyncio.sleep(0.002)
                 writer.close()
             await a.publish("x/a", b"still here")
-            assert (await a.receive()).payload == b"still here"
+            assert (await a.inbox.take()).payload == b"still here"
             assert broker.process.poll() is None
             assert "Traceback" not in broker.log_path.read_text()
             await a.close()

@@ -96,7 +96,7 @@ def test_hardening_9_a_broker_that_is_down_at_the_start_is_waited_for_like_a_lat
                 assert 0 < back.away_s <= now() - began
                 await opening
                 await a.publish("in/a", b"echo")
-                assert (await a.receive()).payload == b"echo"
+                assert (await a.inbox.take()).payload == b"echo"
         await a.close()
 
     asyncio.run(asyncio.wait_for(scene(), 30))
@@ -127,7 +127,7 @@ def test_many_connect_at_once_where_others_are_subscribed(any_broker: Broker) ->
         members = [transport(any_broker.url, name, f"crowd/{name}/+", "dca/crowd/hello/all/+") for name in names]
         await asyncio.wait_for(asyncio.gather(*(member.open() for member in members)), 8)
         await members[0].publish(f"dca/crowd/hello/all/{names[0]}", b"kept", retain=True)
-        heard = await asyncio.wait_for(asyncio.gather(*(member.receive() for member in members)), 8)
+        heard = await asyncio.wait_for(asyncio.gather(*(member.inbox.take() for member in members)), 8)
         assert {message.payload for message in heard} == {b"kept"}
         await asyncio.gather(*(member.close() for member in members))
 
@@ -179,7 +179,7 @@ def test_publishes_wait_out_an_outage(kind: str, tmp_path: Path, request: pytest
         async with launch_broker(tmp_path, options):
             await asyncio.gather(*waiting)
             if kind == "mosquitto":  # amqtt has forgotten who subscribed; whoever reconnects later misses these
-                assert {(await a.receive()).payload for _ in sent} == set(sent)
+                assert {(await a.inbox.take()).payload for _ in sent} == set(sent)
             await b.publish("in/b", b"after")
             await a.close()
             await b.close()
@@ -196,7 +196,7 @@ def test_subscriptions_are_renewed_after_a_restart_that_forgot_them(tmp_path: Pa
             async with launch_broker(tmp_path, options):
                 if first:
                     await a.open()
-                heard = asyncio.create_task(a.receive())
+                heard = asyncio.create_task(a.inbox.take())
                 while not heard.done():
                     await a.publish("in/a", b"echo")
                     await asyncio.wait([heard], timeout=0.05)
@@ -220,7 +220,7 @@ def test_a_mosquitto_restart_keeps_what_waits(mosquitto_installed: None, tmp_pat
         async with launch_broker(tmp_path, options) as broker:
             back = transport(broker.url, "a", "in/+")
             await back.open()
-            assert (await back.receive()).payload == b"kept"
+            assert (await back.inbox.take()).payload == b"kept"
             await back.close()
 
     asyncio.run(asyncio.wait_for(scene(), 30))
@@ -236,7 +236,7 @@ def test_many_publishes_at_once(any_broker: Broker) -> None:
         await asyncio.gather(*(b.publish(topic + "/b", content) for content in sent))
         heard: set[bytes] = set()
         while heard != sent:
-            heard.add((await a.receive()).payload)
+            heard.add((await a.inbox.take()).payload)
         await asyncio.gather(a.close(), b.close())
 
     asyncio.run(asyncio.wait_for(scene(), 30))

@@ -32,7 +32,7 @@ def test_a_message_that_fits_costs_one_byte() -> None:
 
 
 def test_a_message_of_too_many_parts_is_the_callers_mistake() -> None:
-    with pytest.raises(UsageError, match="needs 4146 parts of 1024 bytes, receivers take 4096"):
+    with pytest.raises(UsageError, match="needs 4146 parts of 1024 bytes, receivers accept 4096"):
         split(bytes(4146 * (SMALL - 21) - 1), SMALL)
 
 

@@ -159,7 +159,9 @@ def test_started_comes_first_and_messages_are_answered() -> None:
     async def scene(stage: Stage) -> None:
         for number in range(100):
             await stage.tell(bytes([number]))
-        assert [(await stage.peer.receive()).payload for _ in range(100)] == [bytes([number]) for number in range(100)]
+        assert [(await stage.peer.inbox.take()).payload for _ in range(100)] == [
+            bytes([number]) for number in range(100)
+        ]
         assert stage.actor.events[0] == Started()
         assert stage.actor.events[1] == Received(PEER, b"\x00")
         await settle()
@@ -184,7 +186,7 @@ def test_writes_are_durable_before_anything_leaves() -> None:
             stage.broker.publish(topic, bytes([0, number]), False)
         deliver = stage.broker.publish
         stage.broker.publish = lambda *what: (diary.append("sent"), deliver(*what))[1]  # type: ignore[method-assign]
-        assert [(await stage.peer.receive()).payload for _ in range(6)] == [b"1", b"2"] * 3
+        assert [(await stage.peer.inbox.take()).payload for _ in range(6)] == [b"1", b"2"] * 3
         assert diary == ["handled"] * 3 + ["commit 6", "durable"] + ["sent"] * 6  # one commit for the whole batch
 
     Stage(answer, WatchedStore(diary)).play(scene)
@@ -269,7 +271,7 @@ def test_stop_hands_over_what_is_ready_then_returns() -> None:
         stage.runner.command("all")
         stage.runner.stop()
         await asyncio.wait_for(stage.runner.run(), 10)
-        assert [(await stage.peer.receive()).payload for _ in range(50)] == [bytes([n]) for n in range(50)]
+        assert [(await stage.peer.inbox.take()).payload for _ in range(50)] == [bytes([n]) for n in range(50)]
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(scene())
@@ -279,7 +281,7 @@ def test_messages_on_topics_of_another_shape_are_dropped_and_counted() -> None:
     async def scene(stage: Stage) -> None:
         stage.broker.publish(f"dca/{FEDERATION}/compute/{ECHO.hex()}/not-hex", b"\x00x", False)
         await stage.tell(b"fine")
-        assert (await stage.peer.receive()).payload == b"fine"
+        assert (await stage.peer.inbox.take()).payload == b"fine"
         assert stage.runner.dropped == {"topic": 1}
         assert len(stage.actor.events) == 2
 
@@ -436,7 +438,7 @@ def test_the_store_holds_what_was_persisted() -> None:
 
     async def scene(stage: Stage) -> None:
         await stage.tell(b"k")
-        await stage.peer.receive()
+        await stage.peer.inbox.take()
         assert store.load() == [Record("seen", b"k", b"")]
 
     Stage(echo, store).play(scene)

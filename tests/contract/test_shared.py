@@ -110,9 +110,12 @@ def test_each_hears_its_own_and_a_broadcast_crosses_once() -> None:
         a, b, c = gateway.members
         await c.publish("in/a/c", b"for a")
         await a.publish("all/a", b"for all")
-        assert [await a.receive(), await a.receive()] == [Message("in/a/c", b"for a"), Message("all/a", b"for all")]
+        assert [await a.inbox.take(), await a.inbox.take()] == [
+            Message("in/a/c", b"for a"),
+            Message("all/a", b"for all"),
+        ]
         for other in (b, c):
-            assert await other.receive() == Message("all/a", b"for all")
+            assert await other.inbox.take() == Message("all/a", b"for all")
         assert gateway.line.received == 2
         await gateway.close()
 
@@ -126,9 +129,9 @@ def test_a_member_that_does_not_read_loses_its_own_messages_only() -> None:
         slow, reader, _ = gateway.members
         for number in range(10):
             await reader.publish("all/b", bytes([number]))
-            assert (await reader.receive()).payload == bytes([number])
+            assert (await reader.inbox.take()).payload == bytes([number])
         assert slow.dropped == {"inbox full": 7}  # type: ignore[attr-defined]
-        assert [(await slow.receive()).payload for _ in range(3)] == [b"\x00", b"\x01", b"\x02"]
+        assert [(await slow.inbox.take()).payload for _ in range(3)] == [b"\x00", b"\x01", b"\x02"]
         await gateway.close()
 
     play(scene())
@@ -139,7 +142,7 @@ def test_what_members_publish_leaves_in_their_order() -> None:
         gateway = Gateway()
         await gateway.open()
         await asyncio.gather(*(gateway.members[n % 3].publish("in/a/x", bytes([n])) for n in range(20)))
-        assert [(await gateway.members[0].receive()).payload for _ in range(20)] == [bytes([n]) for n in range(20)]
+        assert [(await gateway.members[0].inbox.take()).payload for _ in range(20)] == [bytes([n]) for n in range(20)]
         await gateway.close()
 
     play(scene())
@@ -155,7 +158,7 @@ def test_who_leaves_is_heard_no_more_and_the_last_one_closes_the_connection() ->
         with pytest.raises(TransportError, match="closed"):
             await a.publish("in/b/a", b"")
         await b.publish("in/c/b", b"still here")
-        assert (await c.receive()).payload == b"still here"
+        assert (await c.inbox.take()).payload == b"still here"
         await b.close()
         assert not gateway.line.is_closed
         await c.close()
@@ -218,7 +221,7 @@ def test_who_opens_after_all_others_have_left_connects_anew() -> None:
         await first.close()
         await late.open()
         await late.publish("in/b/b", b"to itself")
-        assert (await late.receive()).payload == b"to itself"
+        assert (await late.inbox.take()).payload == b"to itself"
         assert [line.is_closed for line in gateway.lines] == [True, False]
         await late.close()
         assert gateway.lines[1].is_closed
@@ -233,12 +236,12 @@ def test_nothing_is_kept_for_who_has_left() -> None:
         gone, reader, _ = gateway.members
         for _ in range(2):
             await reader.publish("all/b", b"news")
-            assert (await reader.receive()).payload == b"news"
+            assert (await reader.inbox.take()).payload == b"news"
             await gone.close()
         assert gone.dropped == {"closed": 1}  # type: ignore[attr-defined]
-        assert (await gone.receive()).payload == b"news"
+        assert (await gone.inbox.take()).payload == b"news"
         with pytest.raises(TransportError, match="closed"):
-            await gone.receive()
+            await gone.inbox.take()
         await gateway.close()
 
     play(scene())
@@ -279,7 +282,7 @@ def test_the_end_of_the_connection_reaches_every_reader() -> None:
     async def scene() -> None:
         gateway = Gateway()
         await gateway.open()
-        reading = [asyncio.create_task(member.receive()) for member in gateway.members]
+        reading = [asyncio.create_task(member.inbox.take()) for member in gateway.members]
         await asyncio.sleep(0)
         await MemoryTransport.close(gateway.line)
         for task in reading:
@@ -315,7 +318,7 @@ def test_thousands_of_filters_are_subscribed_in_packets_of_limited_size(mosquitt
         await asyncio.gather(*(members[0].publish(f"crowd600/{number}/x", b"%d" % number) for number in range(600)))
         await members[1].publish("crowd600/all/x", b"all")
         for number, member in enumerate(members):
-            assert {(await member.receive()).payload for _ in range(2)} == {b"%d" % number, b"all"}
+            assert {(await member.inbox.take()).payload for _ in range(2)} == {b"%d" % number, b"all"}
         await asyncio.gather(*(member.close() for member in members))
 
     play(scene())

@@ -33,7 +33,7 @@ def test_a_transport_that_takes_over_receives(old: str, any_broker: Broker) -> N
         leaving = asyncio.create_task(first.close()) if old == "leaves" else None
         await second.open()
         publishing = asyncio.ensure_future(other.publish(f"over/{name}/{name}-other", b"news"))
-        assert (await second.receive()).payload == b"news"
+        assert (await second.inbox.take()).payload == b"news"
         await publishing
         await asyncio.gather(leaving or first.close(), second.close(), other.close())
 

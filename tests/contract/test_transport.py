@@ -93,7 +93,7 @@ async def payloads(transport: Transport, number: int) -> list[bytes]:
     """The first `number` different payloads: a transport may deliver twice."""
     seen: dict[bytes, None] = {}
     while len(seen) < number:
-        seen[(await transport.receive()).payload] = None
+        seen[(await transport.inbox.take()).payload] = None
     return list(seen)
 
 
@@ -106,7 +106,7 @@ def test_delivers_any_bytes_whole(link: Link) -> None:
                 await b.publish(f"{link.root}/in/b", content)
             assert await payloads(a, len(contents)) == contents
             await b.publish(f"{link.root}/in/b", b"last")
-            assert await a.receive() == Message(f"{link.root}/in/b", b"last")
+            assert await a.inbox.take() == Message(f"{link.root}/in/b", b"last")
 
     play(scene())
 
@@ -117,7 +117,7 @@ def test_one_megabyte_travels_in_parts(link: Link) -> None:
     async def scene() -> None:
         async with link.opened("a", "in/+") as a:
             await a.publish(f"{link.root}/in/a", content)
-            assert (await a.receive()).payload == content
+            assert (await a.inbox.take()).payload == content
 
     play(scene())
 
@@ -142,7 +142,7 @@ def test_wildcards_match_one_level(link: Link) -> None:
                 await a.publish(f"{link.root}/{topic}", topic.encode())
             heard = []
             while b"end/inbox/a/s" not in heard:
-                heard.append((await a.receive()).payload)
+                heard.append((await a.inbox.take()).payload)
             assert list(dict.fromkeys(heard)) == [b"r1/inbox/a/s", b"news/x", b"end/inbox/a/s"]
 
     play(scene())
@@ -154,7 +154,7 @@ def test_everyone_subscribed_hears(link: Link) -> None:
             listeners = [await stack.enter_async_context(link.opened(f"l{n}", "news/+")) for n in range(5)]
             await listeners[0].publish(f"{link.root}/news/x", b"to all")
             for listener in listeners:
-                assert (await listener.receive()).payload == b"to all"
+                assert (await listener.inbox.take()).payload == b"to all"
 
     play(scene())
 
@@ -165,7 +165,7 @@ def test_retained_reaches_the_late_and_the_last_counts(link: Link) -> None:
             await a.publish(f"{link.root}/f/epoch/all/a", b"old", True)
             await a.publish(f"{link.root}/f/epoch/all/a", b"new", True)
             async with link.opened("late", "f/epoch/all/+") as late:
-                assert (await late.receive()).payload == b"new"
+                assert (await late.inbox.take()).payload == b"new"
 
     play(scene())
 
@@ -179,7 +179,7 @@ def test_what_was_retained_where_no_key_stands_reaches_nobody(link: Link, place:
             await a.publish(f"{link.root}/{place}", b"left behind", True)
             async with link.opened("b", f"{place.rpartition('/')[0]}/+") as b:
                 await a.publish(f"{link.root}/{place}", b"of now")
-                assert (await b.receive()).payload == b"of now"
+                assert (await b.inbox.take()).payload == b"of now"
 
     play(scene())
 
@@ -214,7 +214,7 @@ def test_a_clean_session_forgets(link: Link) -> None:
             await b.publish(f"{link.root}/in/b", b"missed")
         async with link.opened("away", "in/+", clean=True) as back, link.opened("b", "x/+") as b:
             await b.publish(f"{link.root}/in/b", b"heard")
-            assert (await back.receive()).payload == b"heard"
+            assert (await back.inbox.take()).payload == b"heard"
 
     play(scene())
 
@@ -222,7 +222,7 @@ def test_a_clean_session_forgets(link: Link) -> None:
 def test_closing_ends_a_waiting_reader_and_every_later_call(link: Link) -> None:
     async def scene() -> None:
         async with link.opened("a", "in/+") as a:
-            waiting = asyncio.create_task(a.receive())
+            waiting = asyncio.create_task(a.inbox.take())
             await asyncio.sleep(0)
             await a.close()
             with pytest.raises(TransportError, match="closed"):

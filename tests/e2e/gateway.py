@@ -88,7 +88,7 @@ class Gateway:
             self._handle(client, Started())
             await self._keep_up(started)
         while True:
-            message = await self._transport.receive()
+            message = await self._transport.inbox.take()
             receiver = message.topic.split("/")[3]
             event = Received(sender_of(message.topic), message.payload)
             addressed = list(self._clients) if receiver == "all" else [bytes.fromhex(receiver)]

@@ -126,9 +126,9 @@ def test_members_reach_whom_their_role_needs(ward: Ward) -> None:
             links = {m.id: await opened(stack, ward.transport(m)) for m in (CLIENT, OTHER, COMPUTE, TRAINER)}
             for number, (sender, way, receiver) in enumerate(ways):
                 await links[sender.id].publish(way, bytes([number]))
-                heard = await links[receiver.id].receive()
+                heard = await links[receiver.id].inbox.take()
                 while heard.payload != bytes([number]):  # broadcasts reach others, too
-                    heard = await links[receiver.id].receive()
+                    heard = await links[receiver.id].inbox.take()
                 assert heard.topic == way
 
     play(scene())
@@ -216,10 +216,10 @@ def test_nothing_gets_through_in_anothers_name_or_off_ones_role(ward: Ward) -> N
             await client.publish(topic(COMPUTE, CLIENT), b"allowed")
             await client.publish(topic(TRAINER, CLIENT), b"allowed")
             for watcher in watchers[1:]:
-                assert (await watcher.receive()).payload == b"allowed"
+                assert (await watcher.inbox.take()).payload == b"allowed"
             compute, trainer = watchers[1:]
             await compute.publish(topic(OTHER, COMPUTE), b"allowed")
-            assert (await watchers[0].receive()).payload == b"allowed"
+            assert (await watchers[0].inbox.take()).payload == b"allowed"
             assert compute.dropped == trainer.dropped == {}
 
     play(scene())
@@ -235,9 +235,9 @@ def test_nobody_reads_anothers_inbox(ward: Ward) -> None:
             compute = await opened(stack, ward.transport(COMPUTE))
             await other.publish(topic(COMPUTE, OTHER), b"private")
             await compute.publish(topic(OTHER, COMPUTE), b"private")
-            assert (await compute.receive()).payload == (await other.receive()).payload == b"private"
+            assert (await compute.inbox.take()).payload == (await other.inbox.take()).payload == b"private"
             await compute.publish(topic(CLIENT, COMPUTE), b"own")
-            assert (await spy.receive()).payload == b"own"
+            assert (await spy.inbox.take()).payload == b"own"
 
     play(scene())
 
@@ -251,7 +251,7 @@ def test_nobody_takes_over_anothers_session(ward: Ward) -> None:
             await opened(stack, ward.transport(CLIENT, client_id=OTHER.id.hex()))
             compute = await opened(stack, ward.transport(COMPUTE))
             await compute.publish(topic(OTHER, COMPUTE), b"still here")
-            assert (await other.receive()).payload == b"still here"
+            assert (await other.inbox.take()).payload == b"still here"
 
     play(scene())
 
@@ -272,7 +272,7 @@ def test_a_broker_may_ask_for_certificates(mosquitto_installed: None, authority:
             transport = connection(known, "a", "x/+")
             await transport.open()
             await transport.publish("x/a", os.urandom(1_000_000))
-            assert len((await transport.receive()).payload) == 1_000_000
+            assert len((await transport.inbox.take()).payload) == 1_000_000
             await transport.close()
 
     play(scene())

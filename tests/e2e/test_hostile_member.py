@@ -184,7 +184,7 @@ def test_hardening_5_a_member_cannot_make_the_broker_grow_nor_silence_the_others
             raw.close()
             async with connected(broker, NODE, tmp_path) as node, connected(broker, HONEST, tmp_path) as honest:
                 await honest.publish(inbox(NODE, HONEST), b"honest")
-                while (await node.receive()).payload != b"honest":
+                while (await node.inbox.take()).payload != b"honest":
                     pass
             assert process.memory_info().rss - start < limit + PAGES
 
@@ -211,7 +211,7 @@ def test_hardening_5_what_a_member_retains_in_anothers_inbox_reaches_nobody(
                 await honest.publish(inbox(NODE, HONEST), b"1")
                 await node.publish(inbox(TRAINER, NODE), b"2")
                 await trainer.publish(inbox(HONEST, TRAINER), b"3")
-                assert [(await one.receive()).payload for one in (node, trainer, honest)] == [b"1", b"2", b"3"]
+                assert [(await one.inbox.take()).payload for one in (node, trainer, honest)] == [b"1", b"2", b"3"]
                 assert [one.dropped for one in (node, trainer, honest)] == [{"retained": 1}, {"retained": 1}, {}]
 
     asyncio.run(asyncio.wait_for(scene(), 20))

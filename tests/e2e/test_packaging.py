@@ -44,7 +44,7 @@ async def main():
         client = MqttTransport(BrokerSettings(url=broker.url), "client", ("ward",), rng=random.Random(1))
         await client.open()
         await client.publish("ward", b"heard")
-        assert (await client.receive()).payload == b"heard"
+        assert (await client.inbox.take()).payload == b"heard"
         await client.close()
 asyncio.run(asyncio.wait_for(main(), 60))
 """
