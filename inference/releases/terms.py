@@ -65,8 +65,8 @@ def merge_reports(given: Given, mechanisms: Sequence[str]) -> tuple[LocalReports
     ids = tuple(client for part in known for client in part.clients) if all(part.clients for part in known) else ()
     if len(set(ids)) < len(ids):
         raise DataError(
-            f"{len(ids) - len(set(ids))} clients reported in several of the rounds; a model counts them as different "
-            "clients; fit rounds of different clients together"
+            f"{len(ids) - len(set(ids))} clients reported in several of the rounds; a model would count them as "
+            "different clients; fit only rounds with different clients together"
         )
     return replace(known[0], values=values, clients=ids), rounds
 

@@ -151,7 +151,7 @@ def variational_after(
     if pilot is not None and request is not None:
         aggregate = yield request
         rows = pilot.rows(aggregate, rng)
-        left = 1 - (settings.std_share + settings.std_share)
+        left = 1 - 2 * settings.std_share
     schedule = schedule_after(
         phases,
         settings.std_share,
@@ -224,11 +224,11 @@ class _Ascent:
                     raise
                 self.stopped = ended.reason
                 break
-            scale = model.weight * self.clients / sums.contributors  # a batch stands for all clients, by their numbers
+            scale = model.weight * self.clients / sums.contributors  # scales a batch's sum up to all clients
             gradient, before, noise = scale * sums.value, state.mean, scale * sqrt(sums.noise_variance)
-            whole = gradient + np.asarray(model.prior_gradient(theta), float)  # JAX returns single precision
-            state = mean_field.step(state, whole, noise=noise, rate=self.settings.rate, left=1 - t / total)
-            gained += float(whole @ moved)  # the previous step: this gradient's noise is independent of it
+            with_prior = gradient + np.asarray(model.prior_gradient(theta), float)  # JAX returns single precision
+            state = mean_field.step(state, with_prior, noise=noise, rate=self.settings.rate, left=1 - t / total)
+            gained += float(with_prior @ moved)  # the previous step: this gradient's noise is independent of it
             moved = state.mean - before
             self.steps.append(_Step(theta, gradient, noise, state))
             self.private &= sums.private
