@@ -28,7 +28,7 @@ from inference.problem import Schema
 from inference.rounds import CostedRounds, Job, Rounds, run
 
 
-class Recorded:
+class RecordedRounds:
     """Rounds that record their results: ``results`` lists each request with its aggregate, in order."""
 
     def __init__(self, rounds: Rounds) -> None:
@@ -76,16 +76,16 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise
 
     def _learn(self, X: Any, y: Any) -> Self:
-        aggregates, holds = aggregates_in(X), callable(getattr(X, "hold", None))
-        self._named_by_rows = not (aggregates or holds)
+        aggregates, is_rounds = aggregates_in(X), callable(getattr(X, "hold", None))
+        self._named_by_rows = not (aggregates or is_rounds)
         if not self._named_by_rows and y is not None:
             raise DataError("y was given beside aggregates or rounds; the targets are in them, so leave y out")
         private, cost = False, None
         if aggregates:
             fit = self._of_aggregates(aggregates)
             private, cost = all(aggregate.private for aggregate in aggregates), composed(aggregates)
-        elif holds:
-            recorded = Recorded(X)
+        elif is_rounds:
+            recorded = RecordedRounds(X)
             fit = run(self._job(), recorded)
             private, cost = fit.private, self._spent(fit, recorded.results)
             if cost is not None and isinstance(X, CostedRounds):  # these also count the cost of aborted rounds

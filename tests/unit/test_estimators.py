@@ -24,7 +24,7 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.models.estimator import Recorded
+from inference.models.estimator import RecordedRounds
 from inference.models.linear import closed_form
 from inference.models.linear import estimator as linear
 from inference.models.linear.aggregate_stats import plausible_prior, statistics_of
@@ -213,7 +213,7 @@ def test_what_the_job_would_not_heed_is_refused_over_rounds() -> None:
 
 def test_held_sums_are_refitted_under_another_prior_without_a_round() -> None:
     X, y = rows(300, 7)
-    recorded = Recorded(swarm(X, y))
+    recorded = RecordedRounds(swarm(X, y))
     first = PrivateLinearRegression(schema=SCHEMA).fit(recorded)
     ((_, _), (_, released)) = recorded.results
     tight = first.fit_.refit(prior_precision=1e6)
@@ -246,7 +246,7 @@ def test_a_fit_over_rounds_survives_pickling() -> None:
 
 
 def test_recorded_rounds_remember_requests_with_their_aggregates() -> None:
-    recorded = Recorded(swarm(*rows(50, 8)))
+    recorded = RecordedRounds(swarm(*rows(50, 8)))
     request = SecureSumRequest("sum", {"columns": ["a"], "centre": [5.0], "scale": [1.0], "bound": [5.0]})
     assert recorded.hold(request) is recorded.results[0][1]
     assert recorded.results[0][0] is request

@@ -174,12 +174,12 @@ def test_a_journal_without_settings_of_today_is_gone_on_with(tmp_path: Path) -> 
     older = {key: value for key, value in one.table.items() if key not in ("group", "units")}
     with Journal(path, older) as journal:
         journal.append(Opened(1, one.terms.open(asked, bytes(16))))
-    with pytest.raises(UsageError, match="is the journal of a job with another draws, units; expected"):
+    with pytest.raises(UsageError, match="is the journal of a job with another draws, units; use the settings"):
         Journal(path, {**older, "draws": 1000, "units": {"a": "cm"}})
     now = task(draws=50, chains=2)
     with Journal(path, now.identity, free=now.free) as journal:
         assert len(journal.recall(1).attempts) == 1
-    with pytest.raises(UsageError, match="is the journal of a job with another rows_max; expected"):
+    with pytest.raises(UsageError, match="is the journal of a job with another rows_max; use the settings"):
         Journal(path, task(rows_max=5).identity, free=now.free)
 
 

@@ -26,7 +26,7 @@ from inference.estimators import (
 from inference.jobs import find, refit
 from inference.jobs.base import Conditions
 from inference.jobs.settings import settings_from
-from inference.models.estimator import Recorded
+from inference.models.estimator import RecordedRounds
 from inference.posterior import Posterior
 from inference.problem import Schema, stream
 from inference.rounds import run
@@ -70,13 +70,13 @@ def data(kind: str) -> tuple[np.ndarray, Schema]:
     return np.column_stack([X, y]), Schema(("a", "b"), "y", {"a": Interval(-5, 5), "b": Interval(-5, 5), "y": bounds})
 
 
-def rounds(kind: str) -> Recorded:
+def rounds(kind: str) -> RecordedRounds:
     rows, schema = data(kind)
     terms = JobTerms(budget=Budget(EPSILON, DELTA), clients=N, tolerated=0, computes=(b"a" * 32, b"b" * 32))
-    return Recorded(IdealSwarm(rows, schema.columns, terms, random=np.random.default_rng(3).bytes))
+    return RecordedRounds(IdealSwarm(rows, schema.columns, terms, random=np.random.default_rng(3).bytes))
 
 
-def learned(name: str, kind: str, settings: dict[str, Any]) -> tuple[Posterior, Recorded]:
+def learned(name: str, kind: str, settings: dict[str, Any]) -> tuple[Posterior, RecordedRounds]:
     job, source, (_, schema) = find(name), rounds(kind), data(kind)
     own = settings_from(job.settings, settings, name)
     known = Conditions(N, 0, mu_of(EPSILON, DELTA), stream(0, "auxiliary"), kind=SecureSumRequest, epsilon=EPSILON)

@@ -54,7 +54,7 @@ TARGET = 0.8  # acceptance rate; at 0.95 the same number of draws takes 2.5 time
 
 
 @dataclass(frozen=True)
-class Before:
+class NodePrior:
     """The prior, which draws the sites that all regressions have.
 
     Attributes:
@@ -123,9 +123,9 @@ def fit(
     by_site = Sampled(_by_site(sampled.draws, constant), warmup, sampled.sampling)
     given = [aggregates] if isinstance(aggregates, NoisyAggregate) else aggregates
     attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*given)}
-    before = Before(prior, constant)
+    node_prior = NodePrior(prior, constant)
     return options.checked(
-        regression_of_sums(by_site, regressions(nodes), before, options, attrs, schema=schema, notes=notes)
+        regression_of_sums(by_site, regressions(nodes), node_prior, options, attrs, schema=schema, notes=notes)
     )
 
 
