@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ import msgspec
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.runtime.keyfile import write_private
 
 _INBOXES = (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER)
 _WRITES = {
@@ -87,8 +88,11 @@ def limit_lines(access: Access) -> list[str]:
 def write_access(access: Access, directory: Path) -> tuple[Path, Path]:
     """Write mosquitto's password file and access list, readable by the owner only. Return their paths."""
     passwords, lists = directory / "passwords", directory / "access"
-    _write_private(passwords, (_password_line(member) for member in access.members))
-    _write_private(lists, (line for member in access.members for line in access_lines(access, member)))
+    password_lines = (_password_line(member) for member in access.members)
+    list_lines = (line for member in access.members for line in access_lines(access, member))
+    for path, lines in ((passwords, password_lines), (lists, list_lines)):
+        path.unlink(missing_ok=True)
+        write_private(path, "".join(f"{line}\n" for line in lines))
     return passwords, lists
 
 
@@ -111,9 +115,3 @@ def _password_line(member: Member) -> str:
     derived = hashlib.pbkdf2_hmac("sha512", member.password.encode(), salt, _ITERATIONS)
     encoded = (base64.b64encode(value).decode() for value in (salt, derived))
     return f"{member.id.hex()}:$7${_ITERATIONS}${'$'.join(encoded)}"
-
-
-def _write_private(path: Path, lines: Iterable[str]) -> None:
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.writelines(f"{line}\n" for line in lines)

@@ -36,7 +36,7 @@ from dca_proto.protocol.federation import Federation, Member
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.runtime.keyfile import read_federation
 from dca_proto.runtime.request import RoundSettings
-from dca_proto.runtime.settings import BrokerSettings, anchored, check_keys, convert, parse_broker
+from dca_proto.runtime.settings import BrokerSettings, anchored, check_keys, convert
 from dca_proto.statistics import registered
 from dca_proto.wording import nearest
 
@@ -143,7 +143,7 @@ def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
         role=role,
         files=files,
         federation=federation,
-        broker=parse_broker(tables["broker"], directory),
+        broker=anchored(convert("[broker]", tables["broker"], BrokerSettings), directory),
         policy=_own_policy(files, tables, federation),
         floors=_floors(tables.get("floors", {}), federation),
         account=convert("[account]", tables.get("account", {}), BudgetLimit),

@@ -121,15 +121,6 @@ def check_url(option: str, url: str) -> None:
         raise UsageError(f"{option}: {str(error).removeprefix('[broker] ')}") from None
 
 
-def parse_broker(table: Mapping[str, object], directory: Path | None = None) -> BrokerSettings:
-    """Check and convert a `[broker]` table. File names are relative to `directory`, or to the working directory.
-
-    Raises `UsageError` for an unknown key (naming the nearest), a wrong type or a value out of range.
-    """
-    settings = convert("[broker]", table, BrokerSettings)
-    return anchored(settings, directory) if directory is not None else settings
-
-
 # --- any table of a file ----------------------------------------------------------------------------------------------
 
 

@@ -7,24 +7,22 @@ from pathlib import Path
 import pytest
 
 from dca_proto.errors import UsageError
-from dca_proto.runtime.settings import BrokerSettings, parse_broker
+from dca_proto.runtime.settings import BrokerSettings, anchored, convert
 
 
 def test_a_full_table_is_understood() -> None:
-    found = parse_broker(
-        {
-            "url": "mqtts://broker.example",
-            "ca": "ca.pem",
-            "certificate": "/abs/c.pem",
-            "key": "c.key",
-            "username": "c-5f3a",
-            "password_file": "password",
-            "keepalive_s": 30,
-            "session_expiry_s": 0,
-            "part_bytes_max": 4096,
-        },
-        Path("/etc/dca"),
-    )
+    table: dict[str, object] = {
+        "url": "mqtts://broker.example",
+        "ca": "ca.pem",
+        "certificate": "/abs/c.pem",
+        "key": "c.key",
+        "username": "c-5f3a",
+        "password_file": "password",
+        "keepalive_s": 30,
+        "session_expiry_s": 0,
+        "part_bytes_max": 4096,
+    }
+    found = anchored(convert("[broker]", table, BrokerSettings), Path("/etc/dca"))
     assert (found.host, found.port, found.tls) == ("broker.example", 8883, True)
     assert (found.ca, found.certificate) == (Path("/etc/dca/ca.pem"), Path("/abs/c.pem"))
 
@@ -52,12 +50,12 @@ def test_a_full_table_is_understood() -> None:
 )
 def test_mistakes_are_named(table: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse_broker(table)
+        convert("[broker]", table, BrokerSettings)
 
 
 def test_a_password_in_the_url_is_refused_and_not_repeated() -> None:
     with pytest.raises(UsageError) as caught:
-        parse_broker({"url": "mqtt://me:hunter22@h"})
+        convert("[broker]", {"url": "mqtt://me:hunter22@h"}, BrokerSettings)
     assert "hunter22" not in str(caught.value)
 
 
