@@ -177,7 +177,7 @@ class ComputeNode(Committing):
             if known.hash != opened.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
             return self._messages_for_trainer(known) if self._pace.is_due(known.id, now_ms) else []
-        terms = self._check_held(opened)
+        terms = self._terms_with_own_key(opened)
         if len(self._open) >= self._limits.rounds_open_max:
             raise PeerError("rounds", found=f"{len(self._open)} open rounds", expected="fewer at the same time")
         check_time(opened, self._timing, now_ms, until_ms=body.commit_by_ms)
@@ -208,7 +208,7 @@ class ComputeNode(Committing):
                 opened.append(self._drop(error, sender))
         return opened
 
-    def _check_held(self, opened: OpenedAnnouncement) -> SecureSum:
+    def _terms_with_own_key(self, opened: OpenedAnnouncement) -> SecureSum:
         """Return the terms of a secure sum that names this node and a present key of it. Raises `PeerError`."""
         terms = opened.body.terms
         if not isinstance(terms, SecureSum) or self.id not in opened.computes:
@@ -232,7 +232,7 @@ class ComputeNode(Committing):
     def _on_contribution(self, sender: bytes, message: m.Contribution, now_ms: int) -> list[Effect]:
         if message.round_id not in self._rounds and self._early.keep(sender, message, now_ms):
             return []
-        current = self._open_round(message.round_id)
+        current = self._known_round(message.round_id)
         if not current.is_loaded:
             raise PeerError("phase", found="a contribution to a round that is over", expected="none")
         if current.invited is not None and sender not in current.invited:
@@ -311,7 +311,7 @@ class ComputeNode(Committing):
     # --- queries --------------------------------------------------------------------------------------------------
 
     def _on_query(self, sender: bytes, frame: m.Signed, body: m.Query, now_ms: int) -> list[Effect]:
-        current = self._open_round(body.round_id)
+        current = self._known_round(body.round_id)
         is_trainer = sender == current.stored.trainer
         if is_trainer:
             self._trainer_round(sender, frame, body)
@@ -336,7 +336,7 @@ class ComputeNode(Committing):
         current = self._rounds.get(opened.body.round_id)
         if current is not None and current.hash != opened.hash:
             raise PeerError("known-round", found="another announcement", expected="the one that is known")
-        terms = self._check_held(opened)
+        terms = self._terms_with_own_key(opened)
         if current is None and now_ms < opened.body.commit_by_ms:
             raise PeerError("phase", found="a request for aborts before the round's end", expected="one after it")
         keys = tuple(self._sessions.keys_of(sender, opened.epochs[opened.computes.index(self.id)].epoch, now_ms))
@@ -360,7 +360,7 @@ class ComputeNode(Committing):
 
     def _trainer_round(self, sender: bytes, frame: m.Signed, body: m.Close | m.Query) -> Round:
         """Return the round of a trainer's message after checking who sent it. Raises `PeerError`."""
-        current = self._open_round(body.round_id)
+        current = self._known_round(body.round_id)
         if sender != current.stored.trainer or body.announcement_hash != current.hash:
             raise PeerError("sender", found=sender.hex(), expected="the round's trainer, about its announcement")
         verify_signed(frame, self._federation.trainer(sender).key, self._federation_id)

@@ -74,7 +74,7 @@ class Committing(Actor):
 
     def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
         """Handle a peer's list."""
-        current = self._open_round(frame.round_id)
+        current = self._known_round(frame.round_id)
         if not current.is_open:
             current.step("repeated list")
             return []
@@ -291,7 +291,7 @@ class Committing(Actor):
 
     # --- bookkeeping ----------------------------------------------------------------------------------------------
 
-    def _open_round(self, round_id: bytes) -> Round:
+    def _known_round(self, round_id: bytes) -> Round:
         current = self._rounds.get(round_id)
         if current is None:
             raise PeerError("unknown-round", found=round_id.hex(), expected="a round whose announcement came")
@@ -299,7 +299,7 @@ class Committing(Actor):
 
     def _peer_round(self, sender: bytes, frame: m.Signed, round_id: bytes, announcement_hash: bytes) -> Round:
         """Return the round of a peer's message after checking signature and announcement. Raises `PeerError`."""
-        current = self._open_round(round_id)
+        current = self._known_round(round_id)
         self._check_node_message(frame, sender, current.peers(self.id), announcement_hash, current.hash)
         return current
 

@@ -157,7 +157,7 @@ class Trainer(Answering):
         return self._announce_waiting(now_ms)
 
     def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
-        current = self._round(frame.round_id)
+        current = self._known_round(frame.round_id)
         return self._on_answer(sender, open_answer(frame, current.reply_key, current.opened.hash), current, now_ms)
 
     def _on_answer(self, sender: bytes, frame: m.Signed, current: Round, now_ms: int) -> list[Effect]:
@@ -410,7 +410,7 @@ class Trainer(Answering):
 
     # --- bookkeeping ----------------------------------------------------------------------------------------------
 
-    def _round(self, round_id: bytes) -> Round:
+    def _known_round(self, round_id: bytes) -> Round:
         current = self._rounds.get(round_id)
         if current is None:
             raise PeerError("unknown-round", found=round_id.hex(), expected="a round of this trainer")
@@ -418,6 +418,6 @@ class Trainer(Answering):
 
     def _node_round(self, sender: bytes, frame: m.Signed, body: m.Progress | m.PartialSum | m.Abort) -> Round:
         """Return the round of a Compute node's message after checking its signature and announcement."""
-        current = self._round(body.round_id)
+        current = self._known_round(body.round_id)
         self._check_node_message(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
         return current
