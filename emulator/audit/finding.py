@@ -15,6 +15,7 @@ import numpy as np
 from scipy.stats import ks_2samp
 
 from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.wording import counted
 from emulator.audit.adversary import Experiment
 from emulator.audit.bounds import (
     Distributions,
@@ -220,7 +221,7 @@ def plan_lines(audit: Audit) -> Iterator[tuple[str, str]]:
     rounds = f" over {setting.rounds} rounds" if setting.rounds > 1 else ""
     unit = "row of a data node that releases alone" if setting.is_release else "client"
     swarm = f"{ROWS} rows" if setting.is_release else setting.swarm
-    summed = f"{setting.statistic} of {setting.columns} column{'s' * (setting.columns > 1)} within ±{setting.bound:g}"
+    summed = f"{setting.statistic} of {counted(setting.columns, 'column')} within ±{setting.bound:g}"
     yield "claim", f"{setting.promise} for each {unit}{rounds}; {swarm}; {summed}"
     if programme.name:
         yield "planted", f"{programme.name}: {programme.describe(setting)}"

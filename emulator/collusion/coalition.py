@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from dca_proto.errors import UsageError
+from dca_proto.wording import counted
 from emulator import reference
 from emulator.claim import VICTIM, Claim, box_of
 
@@ -72,10 +73,10 @@ class Coalition(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         nouns = {"nodes": "Compute node", **{name: f"{name} client" for name in ("revealing", "omitting", "silent")}}
         counts = {noun: getattr(self, name) for name, noun in nouns.items()}
-        members = [f"{count} {noun}{'s' * (count > 1)}" for noun, count in counts.items() if count]
+        members = [counted(count, noun) for noun, count in counts.items() if count]
         members += [name for name in ("broker", "trainer") if getattr(self, name)]
-        out = f"{self.left_out} honest client{'s' * (self.left_out > 1)} left out"
-        return ", ".join([*members, *([out] if self.left_out else [])]) or "nobody"
+        members += [f"{counted(self.left_out, 'honest client')} left out"] * bool(self.left_out)
+        return ", ".join(members) or "nobody"
 
     def check(self, setting: Setting) -> None:
         """Refuse more members than a round has. Raises `UsageError`."""

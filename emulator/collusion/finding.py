@@ -317,10 +317,10 @@ def result(case: Case, finding: Finding, runs: int, seed: int, seconds: float) -
 def case_lines(case: Case, runs: int, seed: int) -> Iterator[tuple[str, str]]:
     """Yield the claim, the coalition and the rounds, for the start of an investigation."""
     setting = case.setting
-    columns = f"a sum of {setting.dimension} column{'s' * (setting.dimension > 1)}"
-    yield "claim", f"{setting.promise} for each client; {setting.swarm}; {columns}"
+    columns = counted(setting.dimension, "column")
+    yield "claim", f"{setting.promise} for each client; {setting.swarm}; a sum of {columns}"
     covered = "the claim covers it" if case.is_covered else "the claim does not cover it"
-    noises = f"{case.noises_left} unknown noise{'s' * (case.noises_left > 1)}, the claim needs {setting.honest}"
+    noises = f"{counted(case.noises_left, 'unknown noise')}, the claim needs {setting.honest}"
     yield "coalition", f"{case.coalition}; {noises}: {covered}"
     yield "rounds", f"{runs} of real actors in each of two worlds that differ in one client's data; --seed {seed}"
 
@@ -357,7 +357,7 @@ def _noise_left(case: Case, finding: Finding) -> str:
             f"The round is aborted, as it must be: {finding.contributors.found} contributions arrived and "
             f"n_min = N - T + c = {finding.contributors.needed} are needed, so nothing is released."
         )
-    unknown = f"{noise.noises_left} unknown noise{'s' * (noise.noises_left != 1)}"
+    unknown = counted(noise.noises_left, "unknown noise")
     ratio = f"{noise.left / noise.floor:.3f} times the floor"
     if finding.verdict == HOLDS:
         return (

@@ -27,6 +27,7 @@ from dca_proto.protocol.trainer.round import ROUNDS as TRAINER_ROUNDS
 from dca_proto.protocol.trainer.round import StoredRound
 from dca_proto.protocol.wire.codec import decode_body
 from dca_proto.protocol.wire.messages import Answer, PartialSum, Sealed
+from dca_proto.wording import counted
 from emulator.collusion.coalition import Case
 from emulator.collusion.members import Party
 from emulator.pairs import Pairs
@@ -146,11 +147,11 @@ def observations(case: Case, view: View) -> Iterator[str]:
     """Yield everything that the coalition's members see of a round, item by item, with figures."""
     coalition = case.coalition
     if coalition.revealing:
-        yield f"{_count(coalition.revealing, 'client')}: their own data and noise, which they reveal"
+        yield f"{counted(coalition.revealing, 'client')}: their own data and noise, which they reveal"
     if coalition.omitting:
-        yield f"{_count(coalition.omitting, 'client')}: their own data, to which they add no noise"
+        yield f"{counted(coalition.omitting, 'client')}: their own data, to which they add no noise"
     if coalition.silent:
-        yield f"{_count(coalition.silent, 'client')}: the announcement; they send nothing"
+        yield f"{counted(coalition.silent, 'client')}: the announcement; they send nothing"
     if coalition.nodes:
         nodes = f"{coalition.nodes} of {case.setting.computes} Compute nodes"
         yield from (f"{nodes}: {item}" for item in _at_nodes(case, view))
@@ -171,7 +172,7 @@ def _at_nodes(case: Case, view: View) -> Iterator[str]:
     if charges:
         yield f"charge numbers, how often each client was ever charged: {_span(charges)}"
     if view.from_peers:
-        messages = _count(view.from_peers, "message")
+        messages = counted(view.from_peers, "message")
         yield f"which contributions the other nodes hold, and their objections, in {messages}"
     if case.has_all_nodes:
         yield "all masks of each client, hence its value with no noise but its own"
@@ -187,12 +188,8 @@ def _at_broker(sent: Sequence[Message]) -> Iterator[str]:
     for (role, channel), group in groups.items():
         length = _span([message.size for message in group])
         time_ms = _span([(message.at_us - began_us) // US for message in group])
-        yield f"{role} to {channel}: {_count(len(group), 'message')} of {length} bytes, at {time_ms} ms"
+        yield f"{role} to {channel}: {counted(len(group), 'message')} of {length} bytes, at {time_ms} ms"
     yield "signed messages, including clients' keys, in clear; contributions, lists and partial sums are sealed"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _span(values: Sequence[int]) -> str:

@@ -10,19 +10,7 @@ import msgspec
 from dca_proto.privacy.rounding import at_least
 from dca_proto.wording import counted
 from emulator.report import learned
-from emulator.report.blocks import (
-    Block,
-    Folded,
-    Items,
-    Line,
-    Note,
-    Page,
-    Section,
-    Table,
-    roles_table,
-    settings,
-    table,
-)
+from emulator.report.blocks import Block, Folded, Items, Line, Note, Page, Section, Table, roles_table, settings, table
 from emulator.report.charts import Axis, Lane, Series, lines, timeline
 from emulator.report.figures import MIB, UNKNOWN, claimed, count, listed, number, seconds, size
 from emulator.results import Round, Run, grouped

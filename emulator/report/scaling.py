@@ -199,12 +199,13 @@ def setup(cells: Sequence[Figures]) -> list[Block]:
         "core": lambda cell: number(cell.sessions_s),
         "keys": lambda cell: number(cell.agreement_s),
         "peak": lambda cell: size(cell.peak_rss_mb * MIB),
-        "a node": lambda cell: size(cell.compute_memory_bytes),
-        "of it kept": lambda cell: size(cell.compute_memory_least_bytes),
+        "node": lambda cell: size(cell.compute_memory_bytes),
+        "least": lambda cell: size(cell.compute_memory_least_bytes),
         "after": lambda cell: size(cell.compute_memory_after_bytes),
     }
     note = '"Sessions" is the seconds until all sessions exist, "core" the core seconds that this takes, and "keys" '
-    note += "the core seconds for key agreement. Each happens once an epoch, which is a day."
+    note += 'the core seconds for key agreement, all once an epoch, which is a day. "Node" is the peak memory of a '
+    note += 'Compute node, "least" the contributions in it, and "after" what remains after the round.'
     weighed = [cell for cell in cells if cell.compute_memory_bytes and cell.compute_memory_least_bytes and cell.clients]
     blocks = table(cells, columns, title="set-up and memory", note=note)
     largest = max(weighed, key=lambda cell: (cell.clients, cell.dimension), default=None)

@@ -224,7 +224,7 @@ def _fit(measured: Scaling) -> Scaling:
     try:
         usable = costs.usable(base)
     except UsageError as error:
-        return msgspec.structs.replace(result, warnings=[*result.warnings, f"prediction: none: {error}"])
+        return msgspec.structs.replace(result, warnings=[*result.warnings, f"no prediction: {error}"])
     return _with_costs(result, usable, costs.fit_all(usable))
 
 

@@ -195,7 +195,7 @@ def warnings_of(cells: Sequence[Figures], *, slower: bool = False) -> Iterator[s
     ]
     if waits and max(waits) > _BUSY:
         awake = f"processes were awake for up to {max(waits):.1f} times their core time"
-        yield f"busy: {awake}: other work, or more processes than cores, took the cores; measure again"
+        yield f"busy machine: {awake}; other work, or more processes than cores, took the cores: measure again"
     for cell in cells:
         if slower and (cell.ratio or 0) > 1:
             wall, core = (", ".join(f"{name} {seconds:.3g}" for name, seconds in parts.items())
