@@ -126,7 +126,7 @@ class Distributions(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if len(self.edges) < 2 or any(high <= low for low, high in pairwise(self.edges)):
             raise ValueError("distributions.edges do not ascend")
-        if {len(one) for one in self.counts} != {len(self.edges) - 1}:
+        if {len(histogram) for histogram in self.counts} != {len(self.edges) - 1}:
             raise ValueError("distributions.counts are not one for each two edges")
 
     @classmethod

@@ -193,8 +193,8 @@ class PublishedStdSensitivity(Programme):
 
     def noise_variance(self, world: World) -> int:
         published = math.ldexp(math.sqrt(world.setting.columns) * world.setting.bound, world.request.fraction_bits)
-        asked = world.validated
-        return accounting.share_variance(published, asked.mu, asked.honest, asked.dimension)
+        validated = world.validated
+        return accounting.share_variance(published, validated.mu, validated.honest, validated.dimension)
 
 
 FAULTS: dict[str, Programme] = {

@@ -164,8 +164,14 @@ def default_coalition(clients: int, tolerated: int, computes: int, dropped: int)
 
 def of_release(setting: Setting) -> Setting:
     """Return the same claim for one data node's release: no other clients, no Compute nodes, no broker."""
-    nobody = {"tolerated": 0, "colluders": 0, "computes": 0, "dropped": 0, "coalition": Coalition(0, 0, broker=False)}
-    return msgspec.structs.replace(setting, is_release=True, clients=1, **nobody)
+    no_one_else = {
+        "tolerated": 0,
+        "colluders": 0,
+        "computes": 0,
+        "dropped": 0,
+        "coalition": Coalition(0, 0, broker=False),
+    }
+    return msgspec.structs.replace(setting, is_release=True, clients=1, **no_one_else)
 
 
 class World:

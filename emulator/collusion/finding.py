@@ -38,7 +38,7 @@ from emulator.sim.link import IDEAL
 
 RUNS_MAX = 20_000
 CONFIDENCE = 0.95
-"""Of the reported intervals."""
+"""Confidence of the reported intervals."""
 _SMOOTHING = 9  # by the lemma, subtracted from the variance, in squared grid units
 _SHOWN = 4  # coordinates of a recovered value
 _ROUNDING = 1e-9

@@ -58,7 +58,7 @@ class View(Observer):
         simulator: runs the round. party: all actors. computes: ids of the colluding Compute nodes. dimension: d.
 
     Attributes:
-        asked: the announcement, as a colluding node stored it; None before.
+        announcement: as a colluding node stored it; None before.
         clients: ids of the clients in the colluding nodes' lists. kept: contributions that these nodes hold, by client.
         from_peers: how many lists and answers the colluding nodes received from others.
         partials: at the trainer, by node; recorded whether or not it colludes.
@@ -76,7 +76,7 @@ class View(Observer):
 
     def begin(self) -> None:
         """Start a new round; forget the last one."""
-        self.asked: Accepted | None = None
+        self.announcement: Accepted | None = None
         self.clients: set[bytes] = set()
         self.kept: dict[bytes, Kept] = {}
         self.from_peers = 0
@@ -93,14 +93,14 @@ class View(Observer):
 
     def unmasked(self, client: bytes) -> RingVector | None:
         """Return a client's masked vector without the masks of the coalition's nodes; None if they do not hold it."""
-        vector, asked = self.arrived(client), self.asked
-        if vector is None or asked is None:
+        vector, announcement = self.arrived(client), self.announcement
+        if vector is None or announcement is None:
             return None
         kept, masks = self.kept[client], []
-        for place, key in enumerate(asked.epochs):
+        for place, key in enumerate(announcement.epochs):
             if key.compute in self._computes:
                 tag = kept.tags[8 * place : 8 * place + 8]
-                mask = self._pairs.mask(key, client, tag, asked.hash, kept.entry, self._dimension)
+                mask = self._pairs.mask(key, client, tag, announcement.hash, kept.entry, self._dimension)
                 assert mask is not None, "an honest client gives a tag under its own key"
                 masks.append(ring_from_bytes(mask, self._dimension))
         return reduce(np.add, masks, vector)
@@ -125,7 +125,7 @@ class View(Observer):
         for write in writes:
             match write:
                 case Persist(table, _, value) if is_ours and table == ANNOUNCEMENTS:
-                    self.asked = decode_accepted(value)
+                    self.announcement = decode_accepted(value)
                 case Persist(table, key, value) if is_ours and table == CONTRIBUTIONS:
                     self.kept[key[ID_BYTES:]] = Kept(value)
                     self.clients.add(key[ID_BYTES:])

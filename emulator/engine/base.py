@@ -32,15 +32,15 @@ class Refused(str):
     exit_code: int = UsageError.exit_code
 
 
-def value_of(answer: Answer, whose: str = "") -> Any:
+def value_of(answer: Answer, prefix: str = "") -> Any:
     """Return the result. Raises `UsageError` if the work raised a `DcaError`, else `RuntimeError` with the cause."""
     result, trouble = answer
     if isinstance(trouble, Refused):
-        error = UsageError(f"{whose}{trouble}")
+        error = UsageError(f"{prefix}{trouble}")
         error.exit_code = trouble.exit_code
         raise error
     if trouble:
-        raise RuntimeError(f"{whose}{trouble}")
+        raise RuntimeError(f"{prefix}{trouble}")
     return result
 
 
@@ -53,8 +53,8 @@ class Done(NamedTuple, Generic[T, R]):
 
     def value(self) -> R:
         """Return the result. Raises as `value_of` does."""
-        whose = "" if isinstance(self.trouble, Refused) else f"{self.item}: "
-        return cast(R, value_of((self.result, self.trouble), whose))
+        prefix = "" if isinstance(self.trouble, Refused) else f"{self.item}: "
+        return cast(R, value_of((self.result, self.trouble), prefix))
 
 
 class WorkerDiedError(DcaError):

@@ -208,7 +208,7 @@ def page(found: tuple[Run, Summary]) -> Page:
         ("Why rounds were aborted", settings((_rounds(numbers), why) for why, numbers in run.aborts.items())),
         *learned.sections_of(summary),
         ("Data nodes", learned.nodes_of(run.nodes)),
-        ("Reports", learned.reports_of(run.reports, reports, [one["name"] for one in rows_of(summary)])),
+        ("Reports", learned.reports_of(run.reports, reports, [row["name"] for row in rows_of(summary)])),
         ("Rounds", [*rounds_table(run, wide=True), *_absence(run), *_timeline(run), *times_table(run)]),
         ("Slowest clients", table(slow, {"round": lambda pair: pair[0], "client": lambda pair: str(pair[1].client),
                                          "after": lambda pair: seconds(pair[1].s)})),

@@ -320,9 +320,9 @@ def _key(cell: Size) -> tuple[int, int, int]:
     return cell.dimension, cell.clients, cell.computes
 
 
-def predicted(found: Prediction) -> list[Block]:
+def predicted(prediction: Prediction) -> list[Block]:
     """Return a table of what a predicted round takes, a column for each role; and the assumptions."""
-    needs, broker = found.roles.values(), found.broker
+    needs, broker = prediction.roles.values(), prediction.broker
     intervals = [[f"{100 * (end / need.core_s.value - 1):+.0f}".replace("-", "−") for end in need.core_s.interval]
                  if need.core_s.value else ["0", "0"] for need in needs]  # fmt: skip
     machines: list[RoleNeed | BrokerNeed] = [*needs, broker]
@@ -338,14 +338,14 @@ def predicted(found: Prediction) -> list[Block]:
             "their own" if need.machines is None else f"{count(need.machines)} ({need.tightest})" for need in machines
         ],
     }
-    header = ("", *(_NAMES.get(role, role) for role in found.roles), "broker")
+    header = ("", *(_NAMES.get(role, role) for role in prediction.roles), "broker")
     note = "Intervals hold 95 of 100 refits of the costs; they do not cover missing terms. A role's messages are those "
     note += "it sends; the broker's are in and out."
-    if found.agreement_s is not None and found.sessions_s is not None:
-        agreed, sessions = seconds(found.agreement_s), seconds(found.sessions_s)
+    if prediction.agreement_s is not None and prediction.sessions_s is not None:
+        agreed, sessions = seconds(prediction.agreement_s), seconds(prediction.sessions_s)
         note += f" Once an epoch, key agreement takes roughly {agreed} of core time, and sessions {sessions}."
-    assumed = [("" if place else "assumed", text) for place, text in enumerate(found.assumptions)]
-    title = f"a round of {found} in {seconds(found.round_s)}"
+    assumed = [("" if place else "assumed", text) for place, text in enumerate(prediction.assumptions)]
+    title = f"a round of {prediction} in {seconds(prediction.round_s)}"
     return [Table(header, [(name, *row) for name, row in rows.items()], title), Note(note), *settings(assumed)]
 
 

@@ -122,12 +122,12 @@ class Prediction(Size, frozen=True):
 
 def parse_size(text: str) -> Size:
     """Parse a size such as ``clients=1e7,dimension=1e4,computes=10``. Raises `UsageError`."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if key not in _RANGES:
             raise UsageError(f"--predict: {key!r} is unknown{nearest(key, _RANGES)}; expected {', '.join(_RANGES)}")
-        if not equals or key in found:
+        if not equals or key in sizes:
             raise UsageError(f"--predict: {part.strip()!r}: expected {key}=NUMBER, once")
         least, most = _RANGES[key]
         try:
@@ -136,12 +136,12 @@ def parse_size(text: str) -> Size:
             number = math.nan
         if not (least <= number <= most and number == int(number)):
             raise UsageError(f"--predict: {key}={value}: expected a whole number from {least} to {most:g}")
-        found[key] = int(number)
-    missing = [key for key in _RANGES if key not in found]
+        sizes[key] = int(number)
+    missing = [key for key in _RANGES if key not in sizes]
     if missing:
         wanted = ",".join(f"{key}=..." for key in _RANGES)
         raise UsageError(f"--predict: {', '.join(missing)} is missing; expected {wanted}")
-    return Size(**found)
+    return Size(**sizes)
 
 
 def predict(size: Size, costs: Calibration, measured: Sequence[Figures], machine: Machine) -> Prediction:

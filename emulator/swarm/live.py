@@ -125,7 +125,7 @@ class Keys(msgspec.Struct, frozen=True):
 def fresh_keys(computes: int) -> Keys:
     """Return a federation with keys from the operating system."""
     authority, trainer, *nodes = (Identity(os.urandom(KEY_BYTES)) for _ in range(2 + computes))
-    members = tuple(Member(f"compute-{number}", one.public_key) for number, one in enumerate(nodes, 1))
+    members = tuple(Member(f"compute-{number}", identity.public_key) for number, identity in enumerate(nodes, 1))
     name = f"swarm-{secrets.token_hex(4)}"  # unique, because a broker may be shared
     unsigned = Federation(name, authority.public_key, members, (Member("trainer", trainer.public_key),))
     return Keys(sign_federation(authority, unsigned), authority, trainer, tuple(nodes))
@@ -224,7 +224,7 @@ class Swarm:
             UsageError, TransportError: an actor or a process failed.
         """
         trainer = _SwarmTrainer(self._trainer, self)
-        terms = self.options.terms(tuple(one.id for one in self._keys.computes))
+        terms = self.options.terms(tuple(identity.id for identity in self._keys.computes))
         try:
             result = await learn(job, trainer, terms, clients=tuple(self.numbers), retries=retries)
         except (RoundAborted, NoAggregate):

@@ -107,7 +107,7 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_summed(self) -> bool:
-        """Whether there are Compute nodes."""
+        """True if the rounds are secure sums, with Compute nodes."""
         return self.kind is SecureSumRequest
 
     @property

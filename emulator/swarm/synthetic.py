@@ -51,8 +51,8 @@ def check(options: SwarmOptions) -> None:
     if options.rounds < 1:
         raise UsageError(f"--rounds {options.rounds}: expected 1 or more")
     options.check()
-    nobody = tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes))
-    options.terms(nobody).open(request(options), bytes(ID_BYTES)).draft(options.mechanism, Limits())
+    computes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes))
+    options.terms(computes).open(request(options), bytes(ID_BYTES)).draft(options.mechanism, Limits())
 
 
 def run_rounds(options: SwarmOptions, watcher: Watcher | None = None) -> Run:

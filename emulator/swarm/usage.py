@@ -54,14 +54,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, parts: Iterable[Usage]) -> Usage:
         """Return the usage of all these processes together."""
         whole = cls()
-        for one in parts:
-            sent = {role: whole.sent.get(role, Traffic()) + traffic for role, traffic in one.sent.items()}
+        for part in parts:
+            sent = {role: whole.sent.get(role, Traffic()) + traffic for role, traffic in part.sent.items()}
             whole = cls(
                 sent=whole.sent | sent,
-                core_s=whole.core_s | one.core_s,
-                peak_rss_bytes=whole.peak_rss_bytes | one.peak_rss_bytes,
-                facts=Counter(whole.facts) + Counter(one.facts),
-                late=whole.late + one.late,
+                core_s=whole.core_s | part.core_s,
+                peak_rss_bytes=whole.peak_rss_bytes | part.peak_rss_bytes,
+                facts=Counter(whole.facts) + Counter(part.facts),
+                late=whole.late + part.late,
             )
         return whole
 
