@@ -1,8 +1,8 @@
 """Standardisation of columns: centred, divided by a scale, and clipped.
 
-One step length for all directions, one clipping norm and one prior for all coefficients make sense if features are
-alike, with mean about 0 and standard deviation about 1. Centres and scales come from a first round (`locate`). A wrong
-centre costs little: the intercept absorbs it.
+Features should be alike, with mean about 0 and standard deviation about 1. Only then does one step length suit all
+directions, and one clipping norm and one prior suit all coefficients. Centres and scales come from a first round
+(`locate`). A wrong centre costs little: the intercept absorbs it.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ T = f, so no smaller μ holds for every ε-private release. Composition preserve
 Gaussian ones compose to √Σμ² (their section 3 and corollary 3.3). For small ε, μ(ε) is about √(π/2) ε. Very many small
 reports are like a Gaussian release of √Σε², so the μ of (2) is then 1.25 times too large.
 
-**Adaptive choice.** *Suppose that an adversary chooses each release, its kind and its figure, knowing all results so
-far, and that after each choice "(1) or (2)" holds for one fixed (ε, δ). Then the interaction is (ε, δ)-private.*
+**Adaptive choice.** *Suppose that an adversary knows all results so far when it chooses each release, its kind and its
+figure. Suppose that after each choice "(1) or (2)" holds for one fixed (ε, δ). Then the interaction is (ε, δ)-private.*
 Proof. Let L = ln(p/q) be the privacy loss of the whole transcript, for two neighbours: δ at ε is E[(1 - e^(ε - L))⁺]
 under p. Cut the interaction off before a choice that would violate (2). The part that remains is (ε, δ)-private: within
 a fixed budget of μ², adaptive choice gains nothing (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023), since
@@ -43,9 +43,9 @@ its result is known. The results known by then are a part of what is charged, an
 
 instead of "(1) or (2)". That is (ε, δ)-private for any adaptive choice of releases (proof: PRIVACY.md).
 
-*Why basic composition does not admit a mixture*, Σε_r + ε_G(√Σμ_r², δ) <= ε: it holds for releases fixed beforehand. An
-adversary that stops asking for Gaussian releases when they happen to have revealed much, and spends the rest on
-randomised response, reaches 11 times δ in 150 rounds and 19 times in 10,000 (ε = 4, δ = 1e-5, by optimal stopping).
+*Why basic composition does not admit a mixture*, Σε_r + ε_G(√Σμ_r², δ) <= ε: it holds for releases fixed beforehand.
+Suppose an adversary stops asking for Gaussian releases when they happen to have revealed much, and spends the rest on
+randomised response. It reaches 11 times δ in 150 rounds and 19 times in 10,000 (ε = 4, δ = 1e-5, by optimal stopping).
 
 **Rounding.** μ(ε) is rounded up. Sums of squares have a relative error of some 2^-52, far less than the margins of
 `mu_of` and `epsilon_of`. Decimals that add up to ε may exceed it as floats (0.1 + 0.2 > 0.3), so (1) tolerates that:

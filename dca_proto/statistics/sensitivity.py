@@ -1,9 +1,9 @@
 """How far one client's data, or one row, can move the sum: a typed value that carries its neighbouring relation.
 
-All figures are integers in grid units, and upper bounds. A calibration that takes a sensitivity under one relation for
-one under another adds too little noise (replacing a client moves a sum by up to twice what removing one does). So a
-relation is never assumed: `require` raises an error that names both relations if they differ, `jointly_with` refuses a
-mixture, and `as_replacement` converts one to the other by the triangle inequality.
+All figures are integers in grid units, and upper bounds. Replacing a client moves a sum by up to twice what removing
+one does, so a calibration under the wrong relation adds too little noise. A relation is therefore never assumed:
+`require` raises an error that names both relations if they differ, `jointly_with` refuses a mixture, and
+`as_replacement` converts one to the other by the triangle inequality.
 """
 
 from __future__ import annotations

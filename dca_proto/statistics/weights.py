@@ -71,8 +71,8 @@ def best_regression_weights(
         importance: the weights of the squared errors of each coordinate of xxᵀ, of xy, and of y² (ignored without y²).
 
     Returns:
-        Small integers. Their total error (as a standard deviation) was found to be within 1 % of the least of any
-        weights up to 4096, and is never worse than that of unit weights. Deterministic.
+        Small integers. In checks, their total error (as a standard deviation) was within 1 % of the least of any
+        weights up to 4096. It is never worse than that of unit weights. Deterministic.
 
     Raises:
         UsageError: an importance is not finite and above 0, or the bounds do not fit the grid.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from inference.bounds import Interval
 from inference.problem import Problem, Schema
 
-# Known of these measurements without looking at these patients. None of it is read from the data.
+# Known about these measurements without looking at these patients. None of it is read from the data.
 DIABETES_BOUNDS = {
     "bmi": Interval(15, 40, "WHO classes of adults: below 16 is severe thinness, from 40 on obesity of class III"),
     "bp": Interval(60, 130, "mean arterial pressure: organs need 60 mmHg; 130 mmHg is 180/105, severe hypertension"),
@@ -34,14 +34,14 @@ _COLUMNS = ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")  # of
 MEASURES = {
     "radius": (50, "no nucleus is larger"),
     "texture": (128, "standard deviation of grey values of 8 bits"),
-    "perimeter": (315, "of a circle of radius 50"),
-    "area": (7900, "of a circle of radius 50"),
-    "smoothness": (0.5, "how far a radius is from its neighbours' mean, as a part of it"),
-    "compactness": (2, "perimeter² / (4π area) less 1: 2 of an ellipse seven times as long as wide"),
-    "concavity": (2, "depth of dents, beside the radius"),
+    "perimeter": (315, "that of a circle of radius 50"),
+    "area": (7900, "that of a circle of radius 50"),
+    "smoothness": (0.5, "deviation of a radius from its neighbours' mean, relative to it"),
+    "compactness": (2, "perimeter² / (4π area) less 1: 2 for an ellipse seven times as long as wide"),
+    "concavity": (2, "depth of dents, relative to the radius"),
     "concave points": (1, "a share of the outline"),
     "symmetry": (1, "a relative difference"),
-    "fractal dimension": (0.5, "of the outline, less 1: a plane curve's is below 2"),
+    "fractal dimension": (0.5, "that of the outline, less 1: for a plane curve it is below 2"),
 }
 ERROR_PART = 6  # the standard error of 10 nuclei or more is at most a sixth of a range: (range/2)/√(10 - 1)
 CANCER_BOUNDS = (

@@ -45,20 +45,20 @@ SHA256 = {
     "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
 }
 
-# Limits of the European Union are those of Regulations 1308/2013 (annex VII) and 2019/934 (annexes I B and I C).
+# European Union limits are those of Regulations 1308/2013 (annex VII) and 2019/934 (annexes I B and I C).
 # OIV limits are the "maximum acceptable limits" of its International Code of Oenological Practices.
 WINE_BOUNDS = {
-    "fixed acidity": Interval(3, 20, "as tartaric acid: EU rules ask for 3.5 at least; lemon juice has 50"),
+    "fixed acidity": Interval(3, 20, "as tartaric acid: EU rules require at least 3.5; lemon juice has 50"),
     "volatile acidity": Interval(0, 2, "as acetic acid: the EU limit is 1.2, beyond which wine is vinegar"),
     "citric acid": Interval(0, 2, "the EU limit is 1"),
     "residual sugar": Interval(0, 50, "by EU labels dry up to 4 and sweet from 45"),
     "chlorides": Interval(0, 1, "as sodium chloride: the OIV limit"),
-    "free sulfur dioxide": Interval(0, 200, "a part of the total; half of what the sweetest wines may have"),
-    "total sulfur dioxide": Interval(0, 400, "the EU limit of the sweetest wines; of dry ones it is 150 to 200"),
+    "free sulfur dioxide": Interval(0, 200, "a part of the total: half of the limit for the sweetest wines"),
+    "total sulfur dioxide": Interval(0, 400, "the EU limit for the sweetest wines; for dry ones it is 150 to 200"),
     "density": Interval(0.98, 1.06, "water with 15 % of alcohol; with 150 g/l of sugar"),
     "pH": Interval(2.5, 4.5, "as sour as lemonade; above 4.5 wine spoils"),
-    "sulphates": Interval(0, 2.5, "as potassium sulphate: the OIV limit of special wines; of others it is 1"),
-    "alcohol": Interval(7, 16, "EU rules ask for 8.5 at least, and for 15 at most of wine that is not fortified"),
+    "sulphates": Interval(0, 2.5, "as potassium sulphate: the OIV limit for special wines; for others it is 1"),
+    "alcohol": Interval(7, 16, "EU rules require at least 8.5, and at most 15 unless the wine is fortified"),
     "quality": Interval(0, 10, "tasters graded from 0 (very bad) to 10 (excellent): Cortez et al. 2009, section 2.1"),
 }
 WINE_UNITS = {
@@ -79,7 +79,7 @@ WINE_UNITS = {
 ABALONE_BOUNDS = {
     "length": Interval(0, 1, "shells of the species grow to some 200 mm"),
     "diameter": Interval(0, 1, "at right angles to the length, and shorter"),
-    "height": Interval(0, 0.5, "a flat shell: at most half as high as the longest is long"),
+    "height": Interval(0, 0.5, "shells are flat: at most half as high as the longest is long"),
     "whole weight": Interval(0, 5, "large animals weigh up to 1 kg"),
     "shucked weight": Interval(0, 2.5, "the meat: half of the whole"),
     "viscera weight": Interval(0, 1.25, "a quarter of the whole"),

@@ -131,10 +131,10 @@ class Additive:
 class AnalyticGaussian(Additive, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A report is the client's vector plus independent discrete Gaussian noise N_Z(0, S) in each coordinate.
 
-    (ε, δ)-locally private: S is the variance for one honest share (`accounting.share_variance` with `honest` = 1),
-    calibrated by the exact formula of Balle and Wang (2018), theorem 8 (definition 2.3 of the LDP paper), and enlarged
-    for the grid as proved at the head of `privacy.accounting`. The whole (ε, δ) curve is that of Gaussian differential
-    privacy with `mu`, so several reports of a client compose by μ² = Σ μ_r².
+    (ε, δ)-locally private: S is the variance for one honest share (`accounting.share_variance` with `honest` = 1).
+    It is calibrated by the exact formula of Balle and Wang (2018), theorem 8 (definition 2.3 of the LDP paper), and
+    enlarged for the grid as proved at the head of `privacy.accounting`. The whole (ε, δ) curve is that of Gaussian
+    differential privacy with `mu`, so several reports of a client compose by μ² = Σ μ_r².
 
     Attributes:
         epsilon, delta: ε and δ. dimension: d.
