@@ -93,7 +93,7 @@ class Reporter:
         """Print the 1st, 2nd, 4th, 8th, ... line of a kind, so that many clients do not fill the screen."""
         counts[key] += 1
         if counts[key] & (counts[key] - 1) == 0:
-            self.say(f"{line} ({counts[key]} such so far)" if counts[key] > 1 else line)
+            self.say(f"{line} ({counts[key]} of this kind so far)" if counts[key] > 1 else line)
 
     def _trainer_line(self, fact: object) -> str:
         match fact:
