@@ -218,7 +218,6 @@ def _warnings(
 
 
 def _sentence(words: str, names: list[str]) -> str:
-    """Fill the sentence with one column, or with several of them."""
     singular = {"lie": "lies", "are": "is", "vary": "varies"}
     verbs = singular if len(names) == 1 else {verb: verb for verb in singular}
     if 1 < len(names) <= NAMES_SHOWN_MAX:

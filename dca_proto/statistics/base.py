@@ -183,7 +183,6 @@ def resolve(name: str, parameters: Mapping[str, object]) -> Statistic:
 
 
 def _check_keys(name: str, parameters: Mapping[str, object], kind: type[Statistic]) -> None:
-    """Raise `UsageError` for an unknown parameter or a missing one."""
     fields = _fields(kind)
     known = [field.name for field in fields]
     for key in parameters:

@@ -124,7 +124,11 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             weighted = (self.degrees + 1) / (self.degrees + r * r) * r
             gradient = np.concatenate([weighted[:, None] * x, (weighted * r - 1)[:, None]], axis=1)
         else:
-            gradient = self._residual(y, predictor)[:, None] * x
+            if self.family == BERNOULLI:
+                residual = (y > 0) - _sigmoid(predictor)
+            else:
+                residual = y - (np.exp(predictor) if self.family == POISSON else predictor)
+            gradient = residual[:, None] * x
             if self.overdispersion:
                 gradient /= (1 + self.overdispersion * np.exp(predictor))[:, None]
         parts = [gradient]
@@ -153,13 +157,6 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             mean = np.exp(predictor)
             return np.asarray(mean / (1 + self.overdispersion * mean))
         return np.ones_like(predictor)
-
-    def _residual(self, y: NDArray[np.float64], predictor: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The target less its mean under the model."""
-        if self.family == BERNOULLI:
-            return (y > 0) - _sigmoid(predictor)
-        residual: NDArray[np.float64] = y - (np.exp(predictor) if self.family == POISSON else predictor)
-        return residual
 
     def _largest(self) -> float:
         """Return an upper bound of every coordinate of any row's gradient, and of all intermediate results."""

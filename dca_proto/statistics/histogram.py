@@ -79,5 +79,4 @@ class Histogram(Statistic, frozen=True, kw_only=True):
 
     @cached_property
     def _inner_edges(self) -> NDArray[np.float64]:
-        """All edges but the two outermost."""
         return np.array(self.edges[1:-1], dtype=np.float64)

@@ -140,7 +140,6 @@ def _without_jax(name: str) -> UsageError:
 
 @lru_cache(maxsize=16)
 def _derived(model: _Model) -> Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]:
-    """Compile the gradient of a model's log density."""
     statistic = model.instance
     try:
         import jax

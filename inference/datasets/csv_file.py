@@ -77,7 +77,6 @@ def from_csv(
 
 
 def _known(listed: Categories) -> dict[str, Interval]:
-    """Return the public bounds of codes and indicators."""
     bounds = {name: Interval(0, len(texts) - 1, "codes of listed categories") for name, texts in listed.items()}
     return bounds | {name: Interval(0, 1, "an indicator") for column in listed for name in indicators(column, listed)}
 

@@ -189,12 +189,10 @@ class _Program:
         self.prior = jax.jit(jax.vmap(self._prior, in_axes=(0, None)))
 
     def _prior(self, key: Any, data: Any) -> dict[str, Any]:
-        """Return a draw from the prior."""
         sites = trace(seeded(self._model, key)).get_trace(data)
         return {name: site["value"] for name, site in sites.items() if _is_drawn(site) or site["type"] == DETERMINISTIC}
 
     def _start(self, key: Any, data: Any, start: Any) -> Any:
-        """Return a chain's state before its first iteration."""
         place, walk = jax.random.split(key)
         z = {}
         sites = trace(seeded(self._model, jax.random.key(0))).get_trace(data)
