@@ -85,11 +85,12 @@ class Histogram:
 
     def __call__(self, data: Data) -> None:
         shares = numpyro.sample("shares", dist.Dirichlet(data["prior"]["concentration"]))
-        counts, chances = data["counts"], (jnp.log(shares), data["p"], data["q"])
+        given = jnp.log(shares), data["p"], data["q"]
         if self.unary:
-            numpyro.factor(FACTOR, jnp.sum(counts * categories.unary_encoding(data["patterns"], *chances)))
+            log_p = categories.unary_encoding(data["patterns"], *given)
         else:
-            numpyro.factor(FACTOR, categories.randomised_response_sum(counts, *chances))
+            log_p = categories.randomised_response(*given)
+        numpyro.factor(FACTOR, jnp.sum(data["counts"] * log_p))
 
 
 @dataclass(frozen=True)

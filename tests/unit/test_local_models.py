@@ -148,14 +148,15 @@ def test_shares_have_a_dirichlet_prior_and_are_asked_of_what_was_told(monkeypatc
     here, there = {"shares": np.array([0.5, 0.3, 0.2])}, {"shares": np.array([0.1, 0.3, 0.6])}
     q = 1 / (np.e + 2)
     given = LocalReports(np.array([0, 0, 1, 2, 2, 2]), "randomised-response", 1.0, 0.0, 0.0, (np.e * q, q), 3)
-    stand_in = StandIn(monkeypatch, "column.categories.randomised_response_sum", here)
+    stand_in = StandIn(monkeypatch, "column.categories.randomised_response", here)
     found = fits.histogram(given, DirichletPrior((1.0, 2.0, 0.5)), labels=("a", "b", "c"), draws=50)
     assert [one.label for one in found.mixing] == ["shares[a]", "shares[b]", "shares[c]"]
 
     def log_prior(at: Point) -> Any:
         return stats.dirichlet.logpdf(at["shares"], [1.0, 2.0, 0.5])
 
-    stand_in.check(there, log_prior, [2, 1, 3], np.log(here["shares"]), np.e * q, q)
+    stand_in.check(there, log_prior, np.log(here["shares"]), np.e * q, q)
+    np.testing.assert_array_equal(stand_in.data["counts"], [2, 1, 3])
     bits, q = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 0]], bool), 1 / (np.e + 1)
     stand_in = StandIn(monkeypatch, "column.categories.unary_encoding", here)
     fits.histogram(LocalReports(bits, "unary-encoding", 1.0, 0.0, 0.0, (0.5, q), 3), draws=50)

@@ -41,19 +41,14 @@ def unary_encoding(bits: Array, log_theta: Array, p: float, q: float) -> Array:
     return as_if_none_were_own + _log_mixed(log_theta, lambda theta: z @ theta, p / q, (1 - p) / (1 - q))
 
 
-def randomised_response(reports: Array, log_theta: Array, p: float, q: float) -> Array:
-    """Return ln P(z | θ) = ln (q Σ_k θ_k + (p - q) θ_z) of each report, shape ``(n,)``.
+def randomised_response(log_theta: Array, p: float, q: float) -> Array:
+    """Return ln P(z | θ) = ln (q Σ_k θ_k + (p - q) θ_z) of a report of each category z, shape ``(k,)``.
 
     Args:
-        reports: categories 0 to k - 1, shape ``(n,)``. log_theta: ln of the shares, shape ``(k,)``.
+        log_theta: ln of the shares, shape ``(k,)``.
         p: probability of reporting the client's own category. q: of each other category, 0 < q < p.
     """
-    return _log_mixed(log_theta, lambda theta: theta[jnp.asarray(reports)], p, q)
-
-
-def randomised_response_sum(counts: Array, log_theta: Array, p: float, q: float) -> Array:
-    """Return Σ `randomised_response` over all reports; ``counts``, shape ``(k,)``: number of reports by category."""
-    return jnp.sum(counts * _log_mixed(log_theta, lambda theta: theta, p, q))
+    return _log_mixed(log_theta, lambda theta: theta, p, q)
 
 
 def _log_mixed(log_theta: Array, named: Callable[[Array], Array], if_named: float, if_not: float) -> Array:

@@ -104,18 +104,13 @@ def exponential_laplace(z: Array, rate: Array, high: Array, scale: Array) -> Arr
 def poisson_laplace(z: Array, rate: Array, high: int, scale: Array) -> Array:
     """Return ln p(z) for a Poisson x of mean ``rate``, clipped to 0, ... high, with Laplace noise.
 
-    Raises:
-        DataError: ``high`` is not a whole number of at least 1.
+    Raises `DataError` unless ``high`` is a whole number of at least 1.
     """
     return _counts_laplace(z, _poisson(rate, high), scale)
 
 
 def geometric_laplace(z: Array, probability: Array, high: int, scale: Array) -> Array:
-    """Return ln p(z) for P(x) = probability (1 - probability)^x, clipped to 0, ... high, with Laplace noise.
-
-    Raises:
-        DataError: as for `poisson_laplace`.
-    """
+    """Return ln p(z) for P(x) = probability (1 - probability)^x, clipped and perturbed as in `poisson_laplace`."""
     return _counts_laplace(z, _geometric(probability, high), scale)
 
 

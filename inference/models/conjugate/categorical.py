@@ -37,9 +37,7 @@ MARGIN = 8.0  # half-width of a conditional's range, in standard deviations of t
 
 @dataclass(frozen=True)
 class Categorical(Family):
-    """Categories numbered from the lower to the upper bound, both whole numbers.
-
-    A value outside counts in the first or the last category.
+    """Categories numbered from the lower to the upper bound; values outside count in the first or the last.
 
     Attributes:
         alpha: of the prior, the same for every category, above 0.

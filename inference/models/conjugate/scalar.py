@@ -134,7 +134,7 @@ class RateFamily(ScalarFamily):
     """A rate λ ~ Gamma(a, rate b), whose posterior is Gamma(η₁, rate η₂).
 
     Attributes:
-        a, b: of the prior, above 0; if b is None, it follows from the middle of the bounds.
+        a, b: of the prior, above 0; None: b follows from the middle of the bounds.
     """
 
     parameter: ClassVar[str] = "rate"

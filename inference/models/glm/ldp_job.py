@@ -95,7 +95,6 @@ def epsilon_of(mu: float) -> float:
 
 
 def _columns(schema: Schema, settings: Settings) -> Standardisation:
-    """Return the columns mapped from their bounds to ±1."""
     return replace(Standardisation.within_bounds(schema), radius=settings.radius or inf)
 
 

@@ -81,8 +81,7 @@ FLOOR = 1e-6  # smallest eigenvalue relative to their mean, and smallest noise r
 class Terms(NamedTuple):
     """The request of a round: φ_k, C_k, and the weights of the information and of κ's term before clipping.
 
-    Only the last round asks for κ's term, because far from θ* residuals are large whatever κ is. In other rounds its
-    weight is 0.
+    Only the last round asks for κ's term (else its weight is 0): far from θ*, residuals are large whatever κ is.
     """
 
     phi: Array

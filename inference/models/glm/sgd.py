@@ -279,7 +279,7 @@ class Settings:
     family: str = setting(LINEAR, f"{', '.join(FAMILIES)}; the latter for a target whose bounds are its two classes.")
     group: int | None = setting(None, f"Clients per step; by default enough for {GROUPS_MAX} steps.")
     clip: float | None = setting(
-        None, "Largest norm of a client's gradient, with columns in standard deviations; by default a typical norm."
+        None, "Largest norm of a client's gradient, columns in sds; by default a typical norm."
     )
 
     def __post_init__(self) -> None:

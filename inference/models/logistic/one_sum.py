@@ -145,10 +145,9 @@ def one_sum_posterior(aggregate: NoisyAggregate | Sequence[NoisyAggregate], prio
 
 
 def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Coefficients:
-    """Return the regression from sums alone; ``prior_sd`` is in units of their scale.
+    """Return the regression from sums alone; ``prior_sd`` in units of their scale. Raises as `one_sum_posterior`.
 
-    The clients' ball limits only their sums: the log odds are linear beyond it. Raises `DataError` as
-    `one_sum_posterior`.
+    The clients' ball limits only their sums: the log odds are linear beyond it.
     """
     listed = checked(aggregates)
     columns = Standardisation.of(parameters_of(listed[0]))

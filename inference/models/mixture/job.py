@@ -67,9 +67,7 @@ class Settings(JobSettings):
     prior_alpha: float = setting(
         PRIOR.alpha, "Parameter of the Dirichlet prior of the weights, the same for each component.", require_positive
     )
-    prior_beta: float = setting(
-        PRIOR.beta, "Number of rows that the prior of a component's mean is worth.", require_positive
-    )
+    prior_beta: float = setting(PRIOR.beta, "Rows that the prior of a component's mean is worth.", require_positive)
     prior_shape: float = setting(PRIOR.shape, "Shape of the Gamma prior of a component's precision.", require_positive)
     prior_rate: float = setting(
         PRIOR.rate, f"Rate of that prior, with columns in units of {SPAN:g} standard deviations.", require_positive

@@ -23,9 +23,7 @@ class GridSettings(JobSettings):
 
     event: str = setting("event", "The column that is 1 if the duration ended in an event, and 0 if censored.")
     group: str | None = setting(None, "A column of groups 0, 1, ... to compare; by default all rows are one group.")
-    intervals: int = setting(
-        12, "Number of intervals of equal length, up to the duration's upper bound.", require_count
-    )
+    intervals: int = setting(12, "Number of equal intervals, up to the duration's upper bound.", require_count)
     times: tuple[float, ...] | None = setting(None, "Ends of the intervals instead, such as 3,6,12,24.")
     rows_max: int = setting(rounds.ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
 
@@ -43,9 +41,7 @@ class Settings(GridSettings):
 class RegressionSettings(GridSettings):
     """Settings of `survival-regression`; columns that are neither event nor group are features."""
 
-    intervals: int = setting(
-        4, "Number of intervals of constant hazard, up to the duration's upper bound.", require_count
-    )
+    intervals: int = setting(4, "Number of equal intervals, each of constant hazard.", require_count)
     prior_sd: float = setting(
         EFFECT_SD, "Standard deviation of each standardised log hazard ratio's prior.", require_positive
     )
