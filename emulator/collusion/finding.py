@@ -346,7 +346,7 @@ def _all_nodes(case: Case, finding: Finding) -> str:
         f"The documented break: all M = {case.setting.computes} Compute nodes together remove all masks from a "
         f"contribution{aborted}. They get its value with its own noise only: {once} for {truth}, with a standard "
         f"deviation of {found.deviation:.3g}. This one noise, of {noise.noises_needed} needed, gives epsilon "
-        f"{_bound(epsilon.meant)}. The claim of {at_least(epsilon.claimed)} needs at least one honest node."
+        f"{_bound(epsilon.meant)}. The claim of epsilon {at_least(epsilon.claimed)} needs at least one honest node."
     )
 
 
@@ -362,15 +362,15 @@ def _noise_left(case: Case, finding: Finding) -> str:
     if finding.verdict == HOLDS:
         return (
             f"The claim holds: {unknown} hide{'s' * (noise.noises_left == 1)} the client, and {noise.noises_needed} "
-            f"are needed. The noise is {ratio}, which gives epsilon {_bound(epsilon.meant)} of "
+            f"are needed. Their variance is {ratio}, which gives epsilon {_bound(epsilon.meant)} of "
             f"{at_least(epsilon.claimed)}.{_worse(case)}"
         )
     missing = case.coalition.clients + case.coalition.left_out
     return (
         f"A documented break: {missing} clients collude or drop out, and the claim of epsilon "
         f"{at_least(epsilon.claimed)} covers at most T + 1 = {setting.tolerated + 1}, including the curious one. "
-        f"{noise.noises_needed} noises are needed, and {noise.noises_left} remain{'s' * (noise.noises_left == 1)}: "
-        f"{ratio}, which gives epsilon {_bound(epsilon.meant)}."
+        f"Unknown noises left: {noise.noises_left}, of {noise.noises_needed} needed. Their variance is {ratio}, which "
+        f"gives epsilon {_bound(epsilon.meant)}."
     )
 
 
@@ -382,7 +382,8 @@ def _worse(case: Case) -> str:
         return ""
     return (
         f" Its Compute nodes could leave out {spare} more honest clients (--left-out "
-        f"{case.coalition.left_out + spare}), which count as drop-outs in the claim: {fewer} noises would remain."
+        f"{case.coalition.left_out + spare}), which count as drop-outs in the claim. Then {counted(fewer, 'noise')} "
+        "would remain."
     )
 
 

@@ -39,7 +39,7 @@ def page(run: Result) -> Page:
         facts=[
             ("claimed", f"epsilon {claimed(run.epsilon_claimed)}, delta {claimed(run.delta)}"),
             ("proved, as Gaussian DP", f"epsilon ≥ {proved(run.epsilon_lower_gdp)}"),
-            ("noise left, of what is needed", f"{number(ratio, 4)} times"),
+            ("noise variance left, relative to the floor", f"{number(ratio, 4)} times"),
             ("rounds of each world", count(run.runs)),
             ("audited", run.audited),
         ],
@@ -111,7 +111,7 @@ def figures(run: Finding) -> list[Block]:
     rows.append(("proved, as Gaussian DP", "", f"epsilon ≥ {proved(run.epsilon_lower_gdp, 4)}", claim))
     rows.append(("proved, of any mechanism", "", f"epsilon ≥ {proved(run.epsilon_lower_cp, 4)}", claim))
     if run.uniformity_p is not None:
-        rows.append(("masked values seen are uniform, p", number(run.uniformity_p, 2), "", likely))
+        rows.append(("masked values are uniform, p", number(run.uniformity_p, 2), "", likely))
     if run.same_law_p is not None:
         rows.append(("same as the ideal functionality, p", number(run.same_law_p, 2), "", likely))
     return [Table(("", "found", f"{percent(run.confidence)} bound or interval", "claim"), rows)]

@@ -41,7 +41,7 @@ def page(run: Result) -> Page:
         facts=[
             ("epsilon claimed", claimed(run.epsilon.claimed)),
             ("epsilon with the noise left", _bound(run.epsilon.meant)),
-            ("noise left, of the floor", _ratio(run)),
+            ("noise variance left, relative to the floor", _ratio(run)),
             ("its view depends on the data", "yes" if run.view.depends_on_data else "no"),
         ],
         sections=sections,
