@@ -132,7 +132,7 @@ def swarm(
     ] = None,
     json_to: options.Json = None,
 ) -> int:
-    """Learn a regression, or run another job, on a swarm of clients that have the rows; or run rounds with any N."""
+    """Learn a regression, or run another job, on a swarm of clients; or run rounds of a synthetic sum with any N."""
     configure_logs(level=logging.WARNING)
     check_clients(clients or 0)
     check_clients(nodes or 0, "--data-nodes")
