@@ -71,7 +71,6 @@ class Family(ABC):
 
     @property
     def bounded(self) -> bool:
-        """See the class."""
         return True
 
     @property

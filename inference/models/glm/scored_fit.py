@@ -99,7 +99,6 @@ def fit_of(
 
 
 def _warnings(released: Scores, phi: Normal) -> list[str]:
-    """Return reasons to doubt the posterior, a sentence each."""
     first, logistic = released.scores[0], isinstance(released.family, Bernoulli)
     squares, noise = symmetric(first.curved)[1:, 1:], float(np.sqrt(first.noise_variance))
     warnings = list(about_collinearity(released.columns.columns, squares, noise))
@@ -141,7 +140,7 @@ def _coefficients(
 
 
 def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior:
-    """Return the prior given at the head. Raises `DataError` if ``prior_sd`` is not above 0."""
+    """Return the prior described above. Raises `DataError` if ``prior_sd`` is not above 0."""
     if not prior_sd > 0:
         raise DataError(f"prior_sd is {prior_sd:g}; expected a number above 0")
     slopes = np.full(len(columns.columns) - 1, prior_sd)

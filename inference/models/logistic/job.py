@@ -127,7 +127,6 @@ def score_on(rows: Problem) -> Score:
 def _of_one_sum(
     schema: Schema, columns: Standardisation, phases: NoisyAggregate, aggregate: NoisyAggregate, prior_sd: float
 ) -> Coefficients:
-    """Return the regression from the first round's columns and one sum."""
     return replace(
         regression_of([aggregate], columns, prior_sd),
         schema=schema,
@@ -139,7 +138,6 @@ def _of_one_sum(
 
 
 def _of_gradients(schema: Schema, notes: tuple[str, ...], fit: NormalPosterior, prior_sd: float) -> Coefficients:
-    """Return the regression from a fit of gradients, under this prior. Args: notes: further warnings."""
     refitted = fit.refit(prior_sd=prior_sd)
     own: dict[str, Any] = {
         "warnings": (*notes, *refitted.warnings),

@@ -344,7 +344,6 @@ def _start(settings: Settings, columns: Standardisation, rng: np.random.Generato
 
 
 def _request(current: mixture.Posterior, columns: Standardisation, schedule: Schedule) -> SecureSumRequest:
-    """Ask for the expected sufficient statistics at a posterior."""
     natural, d = mixture.natural(current), len(columns.columns)
     parameters = columns.parameters() | {"weights": list(mixture.weights(d)), "offsets": [mixture.OFFSET] * d}
     parameters |= {name: array.tolist() for name, array in natural._asdict().items()}

@@ -287,7 +287,6 @@ def check_prior(prior: Prior, d: int) -> None:
 
 
 def _check_node(observed: NodeStatistics, j: int) -> None:
-    """Raise `DataError` if the statistics of node j are impossible."""
     S, n = observed.S[j], observed.n[j]
     for name in ("S", "z", "n", "variance_S", "variance_z"):
         if not np.all(np.isfinite(getattr(observed, name)[j])):
