@@ -1,1 +1,1 @@
-"""What only the papers' experiments need: their data, their algorithms as published, tables and figures."""
+"""The experiments of three papers: their data, their algorithms as published, tables and figures."""

@@ -1,4 +1,4 @@
-"""Run an experiment of the papers: ``python scripts/papers NAME --help``; without a name, the list of them."""
+"""Run an experiment of the papers: ``python scripts/papers NAME --help``. Without a name, list the experiments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAMPLERS = ("jax", "numpyro", "arviz")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the named experiment with the rest of the arguments; returns the exit code."""
+    """Run the named experiment with the remaining arguments; return the exit code."""
     name = arguments[0] if arguments else ""
     if name not in EXPERIMENTS:
         print(f"usage: python scripts/papers NAME [--help]; the names are {', '.join(EXPERIMENTS)}", file=sys.stderr)

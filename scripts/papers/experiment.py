@@ -1,8 +1,8 @@
-"""What experiments share: an experiment is its settings, its cells, the work on one, and what is shown.
+"""The base class of all experiments: settings, cells, the work on one cell, tables, checks and a figure.
 
-A subclass of `Experiment` is a frozen dataclass. Its fields are what is run: a field that is an `option` is one of the
-command line's. `Experiment.main` runs the cells that the record lacks, draws the figure, prints tables and checks, and
-writes JSON: the settings, every cell with its result, the tables and the checks. `python scripts/papers NAME` calls it.
+A subclass of `Experiment` is a frozen dataclass. Its fields are the settings; a field made by `option` is also an
+option of the command line. `Experiment.main` runs the cells that the record lacks, draws the figure, prints tables and
+checks, and writes all of it as JSON. `python scripts/papers NAME` calls it.
 """
 
 from __future__ import annotations
@@ -35,71 +35,67 @@ Sweep = Callable[..., list[Result]]
 BAND = 0.99
 
 
-def option(default: Any, words: str, **how: Any) -> Any:
-    """A field that is also an option of the command line; `how` is for `argparse`."""
-    return field(default=default, metadata={"help": words, **how})
+def option(default: Any, text: str, **arguments: Any) -> Any:
+    """Return a field that is also an option of the command line; `arguments` go to `argparse`."""
+    return field(default=default, metadata={"help": text, **arguments})
 
 
 def data_option() -> Any:
-    """The folder of the data files."""
-    return option(None, "with the data files; else DCA_DATA, else download", type=Path, metavar="FOLDER")
+    return option(None, "folder of the data files (default: DCA_DATA; else download)", type=Path, metavar="FOLDER")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Generic[C, F]):
-    """One experiment. C is a cell, picklable and identified by its text; F is what the results are gathered to.
+    """An experiment on cells of type C, which are picklable, with distinct texts. `gather` returns an F.
 
     Attributes:
-        seed: of all random streams.
+        seed: the seed of all random streams.
     """
 
     KIND: ClassVar[str]
     LABEL: ClassVar[str]
-    """What is being done, for the progress bar."""
+    """The text beside the progress bar."""
     QUICK: ClassVar[Mapping[str, Any]] = {}
-    """Fields of a look within a minute or so, in which nothing is checked unless `QUICK_CHECKS`."""
+    """The fields that --quick changes, for a run of about a minute. It checks nothing unless `QUICK_CHECKS`."""
     QUICK_CHECKS: ClassVar[bool] = False
     DEPENDS: ClassVar[tuple[str, ...]] = ("seed",)
-    """The fields that a cell's result depends on: a record of others is refused."""
+    """The fields that a cell's result depends on. A record with other values of these is refused."""
     ALONE: ClassVar[bool] = False
-    """Whether cells are measured one at a time, on one core of this machine."""
+    """True if cells run one at a time, on one core of this machine, because they are timed."""
 
     seed: int = 1
 
     def prepare(self) -> None:
-        """Raise `DataError` where data are missing, before the work begins."""
+        """Raise `DataError` if data are missing, before the work begins."""
 
     def cells(self) -> Sequence[C]:
-        """All cells."""
         raise NotImplementedError
 
     def work(self, cell: C) -> Result:
-        """A cell's result, as plain data."""
+        """Return the cell's result, as plain data."""
         raise NotImplementedError
 
     def cost(self, cell: C) -> float:
-        """Of a cell, roughly: the most costly come first."""
+        """Return the cell's rough cost; the most costly cells run first."""
         return 0.0
 
     def gather(self, cells: Sequence[C], results: Sequence[Result]) -> F:
-        """All results, as tables, checks and figure need them; by default each cell's result by the cell."""
+        """Return all results in the form that tables, checks and figure need; by default, each result by its cell."""
         return dict(zip(cells, results, strict=True))  # type: ignore[return-value]
 
     def results(self, sweep: Sweep) -> F:
-        """Sweep the cells. An experiment of several sweeps has its own."""
+        """Run and gather all cells. An experiment with several sweeps overrides this."""
         cells = self.cells()
         return self.gather(cells, sweep(cells, self.work, cost=self.cost))
 
     def notes(self, found: F) -> Mapping[str, Any]:
-        """What else the JSON has."""
+        """Return further entries of the JSON."""
         return {}
 
     def tables(self, found: F) -> Iterable[Table]:
-        """What is printed."""
         return ()
 
     def checks(self, found: F) -> Iterable[Check]:
-        """What the experiment must show."""
         return ()
 
     def draw(self, found: F, path: Path) -> None:
@@ -108,34 +104,35 @@ class Experiment(Generic[C, F]):
 
     @classmethod
     def parser(cls, name: str | None = None) -> argparse.ArgumentParser:
-        """Its command line."""
-        words, how = inspect.cleandoc(cls.__doc__ or ""), argparse.RawDescriptionHelpFormatter
-        parser = argparse.ArgumentParser(prog=name, description=words, formatter_class=how)
+        """Return the parser of the command line; its help is the class's docstring."""
+        text, formatter = inspect.cleandoc(cls.__doc__ or ""), argparse.RawDescriptionHelpFormatter
+        parser = argparse.ArgumentParser(prog=name, description=text, formatter_class=formatter)
         if name is None:
             parser.epilog = f"examples:\n    scripts/{parser.prog}\n    scripts/{parser.prog} --quick --json -"
         add_common_options(parser)
-        for one in fields(cls):
-            if one.metadata:
-                default = None if one.metadata.get("action") == "append" else one.default
-                parser.add_argument(f"--{one.name.replace('_', '-')}", default=default, **one.metadata)
+        for entry in fields(cls):
+            if entry.metadata:
+                default = None if entry.metadata.get("action") == "append" else entry.default
+                parser.add_argument(f"--{entry.name.replace('_', '-')}", default=default, **entry.metadata)
         return parser
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Experiment[C, F]:
-        """The experiment that the command line asks for."""
-        asked = {one.name: getattr(options, one.name) for one in fields(cls) if one.metadata or one.name == "seed"}
-        for one in fields(cls):
-            if one.metadata.get("action") == "append":
-                asked[one.name] = one.default if asked[one.name] is None else tuple(asked[one.name])
-        return cls(**asked | (dict(cls.QUICK) if options.quick else {}))
+        """Return the experiment with the settings that the command line asks for."""
+        settings = {e.name: getattr(options, e.name) for e in fields(cls) if e.metadata or e.name == "seed"}
+        for entry in fields(cls):
+            if entry.metadata.get("action") == "append":
+                given = settings[entry.name]
+                settings[entry.name] = entry.default if given is None else tuple(given)
+        return cls(**settings | (dict(cls.QUICK) if options.quick else {}))
 
     @classmethod
     def main(cls, name: str | None = None) -> int:
-        """Run what the command line asks for, and return the exit code."""
+        """Run the experiment with the settings of the command line; return the exit code."""
         return main(lambda options: cls.of(options).run(options), cls.parser(name))
 
     def run(self, options: argparse.Namespace) -> int:
-        """All of it; returns the exit code."""
+        """Run, draw, print and write everything; return the exit code."""
         if options.plot and type(self).draw is Experiment.draw:
             raise UsageError("--plot: this experiment has no figure; leave it out")
         if self.ALONE:
@@ -147,24 +144,25 @@ class Experiment(Generic[C, F]):
         shared["settings"] = {name: getattr(self, name) for name in self.DEPENDS}
         listed: list[Result] = []
 
-        def sweep(cells: Sequence[Any], work: Any, label: str = self.LABEL, **how: Any) -> list[Result]:
-            found = run_cells(cells, work, label=label, **shared | how)
-            both = zip(cells, found, strict=True)
-            listed.extend({"cell": str(cell), **_fields_of(cell), **one} for cell, one in both)
-            return found
+        def sweep(cells: Sequence[Any], work: Any, label: str = self.LABEL, **arguments: Any) -> list[Result]:
+            results = run_cells(cells, work, label=label, **shared | arguments)
+            pairs = zip(cells, results, strict=True)
+            listed.extend({"cell": str(cell), **_fields_of(cell), **result} for cell, result in pairs)
+            return results
 
         found = self.results(sweep)
         if options.plot:
             self.draw(found, options.plot)
-        shown, asked = list(self.tables(found)), not options.quick or self.QUICK_CHECKS
+        tables, checked = list(self.tables(found)), not options.quick or self.QUICK_CHECKS
         figures = {"kind": self.KIND, "settings": _fields_of(self), **self.notes(found), "cells": listed}
-        figures["tables"] = [_plain(one) for one in shown]
-        return finish(figures, options, shown, list(self.checks(found)) if asked else [])
+        figures["tables"] = [_plain(one) for one in tables]
+        return finish(figures, options, tables, list(self.checks(found)) if checked else [])
 
 
-def _fields_of(one: Any) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(json.dumps(asdict(one) if is_dataclass(one) else {}, default=str))  # type: ignore[arg-type]
-    return made
+def _fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as plain data; none of any other value."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(value) if is_dataclass(value) else {}, default=str))  # type: ignore[arg-type]
+    return plain
 
 
 def _plain(shown: Table) -> dict[str, Any]:
@@ -173,51 +171,51 @@ def _plain(shown: Table) -> dict[str, Any]:
     return {"title": shown.title, "columns": heads, "rows": list(zip(*columns, strict=True)), "note": shown.caption}
 
 
-def mean_of(results: Iterable[Result], what: str, **where: Any) -> float:
-    """The mean of one figure over the cells that have these values."""
-    return fmean(one[what] for one in results if all(one[name] == value for name, value in where.items()))
+def mean_of(results: Iterable[Result], name: str, **equal: Any) -> float:
+    """Return the mean of one entry over the results whose other entries have these values."""
+    return fmean(one[name] for one in results if all(one[key] == value for key, value in equal.items()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockExperiment(Experiment[C, list[Result]]):
-    """Cells of many repeats, in blocks so that all cores have work; a cell is a named tuple with its `block`."""
+    """An experiment of many repeats, divided into blocks for all cores. A cell is a named tuple with its `block`."""
 
     QUICK = MappingProxyType({"share": 0.1})
     QUICK_CHECKS = True
     DEPENDS = ("share",)
 
-    share: float = 1.0  # of the repeats
+    share: float = 1.0  # the part of each cell's repeats that is run
 
     def repeats(self, cell: C) -> int:
-        """How many a whole cell has."""
+        """Return the number of repeats of a whole cell."""
         raise NotImplementedError
 
     def once(self, cell: C, rng: Any) -> dict[str, float]:
-        """The figures of one repeat."""
+        """Return the figures of one repeat."""
         raise NotImplementedError
 
     def work(self, cell: Any) -> Result:
         rng, repeats = stream(cell.block, str(cell)), max(2, round(self.share * self.repeats(cell)))
-        found = [self.once(cell, rng) for _ in range(repeats)]
-        return {**cell._asdict(), "repeats": repeats, **{name: mean_of(found, name) for name in found[0]}}
+        figures = [self.once(cell, rng) for _ in range(repeats)]
+        return {**cell._asdict(), "repeats": repeats, **{name: mean_of(figures, name) for name in figures[0]}}
 
     def gather(self, cells: Sequence[C], results: Sequence[Result]) -> list[Result]:
         return list(results)
 
 
 def over_epsilon(title: str, first: str, epsilons: Iterable[float], *more: str) -> Table:
-    """An empty table with a column for each ε."""
+    """Return an empty table with a column for each ε."""
     return table(title, first, *(f"ε = {at_least(epsilon)}" for epsilon in epsilons), *more)
 
 
 def noted(shown: Table, note: str) -> Table:
-    """The table with a note below it."""
+    """Put a note below the table."""
     shown.caption, shown.caption_justify = note, "left"
     return shown
 
 
 class Estimate(NamedTuple):
-    """A mean, and the ends of its interval."""
+    """A mean with an interval."""
 
     mean: float
     low: float
@@ -225,9 +223,9 @@ class Estimate(NamedTuple):
 
 
 def joint_interval(values: Any, level: float, count: int = 1) -> Estimate:
-    """The mean of independent runs, ``(n,)``, and the ends of Student's interval: `count` such hold with that level.
+    """Return the mean of independent runs, ``(n,)``, with Student's interval; unbounded for a single run.
 
-    It is unbounded for a single run.
+    `count` such intervals hold together with a probability of at least `level` (Bonferroni).
     """
     from scipy.stats import t  # slow to import
 
@@ -238,10 +236,10 @@ def joint_interval(values: Any, level: float, count: int = 1) -> Estimate:
 
 
 def band(level: float, count: int, looked_at: int) -> tuple[float, float]:
-    """What the coverage of `count` data sets lies within, for one of as many coverages as are looked at.
+    """Return the simultaneous 99 % band of a coverage over `count` data sets, one of `looked_at` coverages.
 
-    If intervals of that level are nominal, the number that hold is binomial. Of K that are looked at, all lie between
-    the quantiles at 0.005/K and 1 - 0.005/K with a probability of 99 % at least, whatever the dependence (Bonferroni).
+    If intervals have their nominal level, the number that cover is binomial. All K coverages lie between the quantiles
+    at 0.005/K and 1 - 0.005/K with a probability of at least 99 %, whatever their dependence (Bonferroni).
     """
     from scipy.stats import binom
 

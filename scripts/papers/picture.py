@@ -1,6 +1,7 @@
-"""Figures and colours that experiments share: Okabe and Ito's colours, which colour-blind people can distinguish.
+"""Figures, colours and legends for all experiments.
 
-Markers and line styles differ too, so that a figure survives a grey printer.
+The colours are Okabe and Ito's, which colour-blind people can distinguish. Markers and line styles differ too, so that
+a figure survives a grey printer.
 """
 
 from __future__ import annotations
@@ -25,13 +26,10 @@ LEGEND_COLUMNS = 4  # at most
 def drawing(
     path: Path, *, rows: int = 1, columns: int = 1, size: tuple[float, float] = (5.0, 4.0), title: str = ""
 ) -> Iterator[Any]:
-    """A figure to draw in, which is written when the block ends.
+    """Yield the panels of a figure, matplotlib axes of shape ``(rows, columns)``; write it when the block ends.
 
     Args:
-        path: where to; the suffix says the format. rows, columns: of panels. size: of one panel in inches.
-
-    Yields:
-        The panels, an array of shape ``(rows, columns)`` of matplotlib's axes; ``panels[0, 0].figure`` is the figure.
+        path: the file; its suffix sets the format. size: width and height of one panel in inches.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, and needed here only
     from matplotlib.figure import Figure
@@ -48,26 +46,26 @@ def drawing(
 
 
 def zero_line(axes: Any, height: float, label: str = "zero predictor") -> None:
-    """The line of a method that uses no data: whatever lies above it is useless."""
+    """Draw the error of a method that uses no data: any method above this line is useless."""
     axes.axhline(height, color=GREY, linestyle=":", linewidth=1.5, label=label, zorder=1)
 
 
 def epsilon_axis(axes: Any, epsilons: Sequence[float]) -> None:
-    """A logarithmic axis with a tick for each ε."""
+    """Make the x axis logarithmic, with a tick for each ε."""
     axes.set_xscale("log")
     axes.set_xticks(epsilons, [at_least(epsilon) for epsilon in epsilons])
     axes.minorticks_off()
 
 
 def legend(panels: Any) -> None:
-    """One for all panels, below them, of what any of them has, in as many columns as the figure is wide."""
+    """Draw one legend for all panels below them, in as many columns as fit into the figure."""
     handles: dict[str, Any] = {}
     for axes in panels.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     figure, style = panels[0, 0].figure, {"loc": "outside lower center", "frameon": False, "fontsize": 10}
     for columns in range(min(LEGEND_COLUMNS, len(handles)), 0, -1):
-        made = figure.legend(handles.values(), handles, ncols=columns, **style)
-        if columns == 1 or made.get_window_extent().width <= figure.bbox.width:
+        drawn = figure.legend(handles.values(), handles, ncols=columns, **style)
+        if columns == 1 or drawn.get_window_extent().width <= figure.bbox.width:
             return
-        made.remove()
+        drawn.remove()

@@ -1,10 +1,10 @@
-"""Runs the cells of an experiment on all cores, and gives scripts their options, progress, checks and exit codes.
+"""Runs the cells of an experiment on all cores; gives scripts their options, progress bar, checks and exit codes.
 
-Exit codes are those of all commands: 0, 2 for what the caller has to change, 4 where a check fails, 130 for Ctrl-C.
+Exit codes: 0 for success, 2 for an error of the caller, 4 if a check fails, 130 for Ctrl-C.
 
-`--resume` keeps finished cells in a file of JSON lines. Its first line has the settings of the experiment and the
-versions of what computes it: a file of others is refused, with what differs. A line that a kill has torn is dropped.
-Several sweeps of one script may share a file, as a cell's key begins with the label of its sweep.
+`--resume` keeps finished cells in a file of JSON lines. Its first line holds the experiment's settings and package
+versions; a file with others is refused, and the error names the differences. A last line that a kill cut short is
+dropped. Several sweeps of one script may share a file, because a cell's key begins with the label of its sweep.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _RECORD, _PACKAGES = "experiment-record", ("dca-proto", "numpy", "scipy")
 
 
 def versions() -> dict[str, str]:
-    """Of what the results depend on."""
+    """Return the versions of the packages that results depend on."""
     return provenance.versions(_PACKAGES)
 
 
 class Record(dict[str, dict[str, Any]]):
-    """The finished cells of one experiment, by their keys.
+    """The finished cells of one experiment: result by key.
 
     Args:
-        path: of the file, which need not exist yet; None keeps them in memory only.
-        settings: what makes the experiment what it is, as plain data.
+        path: the file, which need not exist yet; None keeps the results in memory only.
+        settings: the settings that results depend on, as plain data.
 
     Raises:
-        UsageError: the file is of another experiment, is none of ours, or cannot be written.
+        UsageError: the file belongs to another experiment, is no record, or cannot be written.
     """
 
     def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Record(dict[str, dict[str, Any]]):
                 self._append({"kind": _RECORD, **own})
 
     def add(self, key: str, result: Mapping[str, Any]) -> None:
-        """A cell is finished: on the disk before this returns, where there is a file."""
+        """Add a finished cell. If there is a file, the result is on the disk before this returns."""
         self[key] = _plain(result)
         self._append({"key": key, "result": self[key]})
 
@@ -93,7 +93,7 @@ class Record(dict[str, dict[str, Any]]):
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
-    """As it comes back from a file: lists for tuples, texts for keys. A result is the same, resumed or not."""
+    """Return the value as JSON gives it back (lists for tuples, texts for keys), so that resuming changes no result."""
     plain: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
     return plain
 
@@ -117,20 +117,20 @@ def run_cells(
     settings: Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
-    """The results of all cells, in their order; only those that the record lacks are computed.
+    """Return the results of all cells, in their order; compute those that the record lacks.
 
     Args:
-        cells: picklable and identified by ``str(cell)``. work: makes plain data of one.
-        label: what is being done, for the progress bar on stderr.
-        cost: of a cell, roughly; the most costly ones come first, so that no core waits for one at the end.
+        cells: picklable, with distinct ``str(cell)``. work: returns a cell's result as plain data.
+        label: the text beside the progress bar on stderr.
+        cost: a cell's rough cost. The most costly cells run first, so that no core waits for one at the end.
         resume: the file of the record.
-        processes: by default one for each core, with one BLAS and XLA thread each; 1 works in this process, with one
+        processes: by default one per core, with one BLAS and XLA thread each. 1 runs the work in this process, with one
             XLA thread if JAX has not computed here before.
-        engine: where they run, as `--engine` has it.
-        settings: what the results depend on beside the cell.
+        engine: where cells run: a value of `--engine`.
+        settings: the settings that results depend on.
 
     Raises:
-        UsageError: the record cannot be used. RuntimeError: the work on a cell failed; its cause is in the text.
+        UsageError: the record cannot be used. RuntimeError: the work on a cell failed; the text has the cause.
     """
     keys = [f"{label}: {cell}" for cell in cells]
     if len(set(keys)) < len(keys):
@@ -149,7 +149,7 @@ def run_cells(
 def _done(
     work: Callable[[T], dict[str, Any]], cells: Sequence[T], processes: int | None, engine: str
 ) -> Iterator[engines.Done[T, dict[str, Any]]]:
-    """Cells in the order in which they are done."""
+    """Yield cells with their results as they finish."""
     count = min(processes or engines.cores(), len(cells))
     if engine == engines.LOCAL and count <= 1:
         with engines.one_thread_each():
@@ -161,7 +161,7 @@ def _done(
 
 @contextmanager
 def _progress(console: Console, label: str, total: int, finished: int) -> Iterator[Callable[[], None]]:
-    """Yields what to call for each finished cell: a bar on a terminal, elsewhere a line for each tenth of the cells."""
+    """Yield a function to call for each finished cell. It moves a bar on a terminal; else it prints every tenth."""
     began_s, left = time.monotonic(), (TextColumn("left"), TimeRemainingColumn())
     columns = (TextColumn("{task.description}"), BarColumn(32), MofNCompleteColumn(), TimeElapsedColumn(), *left)
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
@@ -178,18 +178,18 @@ def _progress(console: Console, label: str, total: int, finished: int) -> Iterat
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Those that every script has: --json, --plot, --resume, --processes, --engine, --quick and --seed."""
+    """Add the options that all experiments share."""
     parser.add_argument("--json", metavar="PATH|-", help="write the figures as one JSON object")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figure")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep finished cells here, and go on from them")
-    parser.add_argument("--processes", type=positive, metavar="P", help="by default one for each core")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep finished cells in FILE; skip those it has")
+    parser.add_argument("--processes", type=positive, metavar="P", help="number of processes (default: one per core)")
     parser.add_argument("--engine", default=engines.LOCAL, help=engines.HELP)
-    parser.add_argument("--quick", action="store_true", help="few repeats: a look within a minute, no figures to quote")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of all random streams (default 1)")
+    parser.add_argument("--quick", action="store_true", help="few repeats, about a minute; do not quote its figures")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="seed of all random streams (default 1)")
 
 
 def positive(text: str) -> int:
-    """The type of an option that is a whole number of at least 1."""
+    """Parse an option that is a whole number of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is below 1")
@@ -198,7 +198,7 @@ def positive(text: str) -> int:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that an experiment must show: what was asked, what was found, and whether it holds."""
+    """One requirement on an experiment's results: `asked` and `found` are texts for the table."""
 
     name: str
     asked: str
@@ -212,21 +212,21 @@ def finish(
     """Write the JSON, print the tables and the checks, and return the script's exit code.
 
     Args:
-        figures: plain data with a ``kind``; versions and checks are added.
-        options: those of `add_common_options`.
+        figures: plain data with a ``kind``, to which versions and checks are added.
+        options: the options of `add_common_options`.
     """
     report = {**figures, "versions": versions(), "quick": options.quick, "seed": options.seed}
     shown = list(tables)
     if checks:
         report["checks"] = [{**asdict(check), "holds": bool(check.holds)} for check in checks]  # perhaps NumPy's
-        shown.append(made := table("what it must show", "", "check", "asked", "found", justify="left"))
+        shown.append(verdicts := table("checks", "", "check", "asked", "found", justify="left"))
         for check in checks:
             mark = "[green]holds[/]" if check.holds else "[bold red]fails[/]"
-            made.add_row(mark, check.name, check.asked, check.found)
+            verdicts.add_row(mark, check.name, check.asked, check.found)
     write_json(report, options.json)
     console = Console(stderr=options.json == STDOUT)
     for one in shown:
-        for column in one.columns:  # where it is narrow they wrap between words, and never within a number
+        for column in one.columns:  # on a narrow terminal, texts wrap between words and never within a number
             texts = (Text.from_markup(str(cell)).plain for cell in (column.header, *column.cells))
             column.min_width = max((len(word) for text in texts for word in text.split()), default=0)
         console.print(one, crop=False)
@@ -234,15 +234,15 @@ def finish(
 
 
 def table(title: str, *columns: str, justify: Any = "right") -> Table:
-    """An empty table in the scripts' style: texts on the left in the first column, numbers on the right elsewhere."""
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    """Return an empty table in the scripts' style: the first column is left-justified, the others by `justify`."""
+    empty = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for place, column in enumerate(columns):
-        made.add_column(column, justify=justify if place else "left")
-    return made
+        empty.add_column(column, justify=justify if place else "left")
+    return empty
 
 
 def main(run: Callable[[argparse.Namespace], int], parser: argparse.ArgumentParser) -> int:
-    """Parse the command line, run the script and return its exit code; what the caller did wrong takes one line."""
+    """Parse the command line, run the script and return its exit code; report an error of the caller in one line."""
     options = parser.parse_args()
     try:
         require_json_target(options.json)
@@ -252,6 +252,6 @@ def main(run: Callable[[argparse.Namespace], int], parser: argparse.ArgumentPars
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
-        hint = f"; the same command goes on from {options.resume}" if options.resume else ""
+        hint = f"; the same command continues from {options.resume}" if options.resume else ""
         print(f"{parser.prog}: interrupted{hint}", file=sys.stderr)
         return INTERRUPTED

@@ -1,7 +1,7 @@
-"""The first sheet of an .xlsx workbook as rows of text: what some data sets are distributed as. Standard library only.
+"""Reads the first sheet of an .xlsx workbook as rows of text, by the standard library alone.
 
-A workbook is a zip archive of XML parts (ECMA-376). Numbers are written with the digits that distinguish doubles, so
-that a cell shown as 5.11 holds 5.1100000000000003; they are given here as Python writes them, 5.11.
+A workbook is a zip archive of XML parts (ECMA-376). A cell shown as 5.11 may hold 5.1100000000000003; this module
+returns the shortest text of that double, 5.11.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships
 
 
 def rows(workbook: IO[bytes] | Path) -> Iterator[list[str]]:
-    """Each row of the first sheet; a cell that is not there is an empty text.
+    """Yield each row of the first sheet; a missing cell is an empty text.
 
     Raises:
-        ValueError: it is no such workbook.
+        ValueError: the file is no readable workbook.
     """
     try:
         with zipfile.ZipFile(workbook) as parts:
@@ -44,7 +44,7 @@ def rows(workbook: IO[bytes] | Path) -> Iterator[list[str]]:
 
 
 def as_csv(workbook: IO[bytes] | Path) -> bytes:
-    """The first sheet as lines of values with commas between them."""
+    """Return the first sheet as comma-separated lines."""
     return "".join(",".join(row) + "\n" for row in rows(workbook)).encode()
 
 

@@ -246,7 +246,7 @@ def test_a_narrow_terminal_folds_tables_and_loses_nothing(
     ("raised", "code", "said"),
     [
         (UsageError("no such thing; name another"), 2, "script: no such thing; name another\n"),
-        (KeyboardInterrupt(), 130, "script: interrupted; the same command goes on from record.jsonl\n"),
+        (KeyboardInterrupt(), 130, "script: interrupted; the same command continues from record.jsonl\n"),
     ],
 )
 def test_exit_codes(

@@ -244,7 +244,7 @@ def test_reporters_are_the_ideal_functionality() -> None:
 def test_clients_report_once() -> None:
     clients = Reporters(np.zeros((10, 3)), ("x1", "x2", "y"), TERMS, np.random.default_rng(1))
     assert [clients.hold(request(batch=size)).contributors for size in (4, 5)] == [4, 5]
-    with pytest.raises(NoAggregate, match="2 clients are asked for, and 1"):
+    with pytest.raises(NoAggregate, match="needs 2 clients; 1"):
         clients.hold(request(batch=2))
 
 

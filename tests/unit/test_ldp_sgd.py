@@ -195,7 +195,7 @@ def test_clients_that_have_spent_their_budget_are_not_asked_again() -> None:
     rng = np.random.default_rng(4)
     found = run(ldp_sgd(SCHEMA, Groups(4, 30)), Reporters(rows_of(100, rng), NAMES, Terms(1.0, 1e-5), rng))
     assert (found.iterations, found.contributors) == (3, 90)
-    assert "30 clients are asked for, and 10" in found.stopped
+    assert "needs 30 clients; 10" in found.stopped
 
 
 @pytest.mark.parametrize(

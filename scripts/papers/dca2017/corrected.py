@@ -1,18 +1,18 @@
-"""The published configuration with its faults put right, and nothing else changed; by rounds, and over many draws.
+"""The published configuration with its faults corrected and nothing else changed; by rounds, and over many draws.
 
-Bounds of ±7.5 hold, since every client projects its row to them. Sensitivities are right: supplement eq. (12) for the
+Bounds of ±7.5 hold, because every client projects its row to them. Sensitivities are right: supplement eq. (12) for the
 regression, which has neither intercept nor y², and √(d + 1) c² for the sums of squares. The noise is that of the exact
-(analytic) Gaussian mechanism. 30 % of ε and of δ pay for the standard deviations, 70 % for the regression, and the
-threshold search is given the noise that the second round really has: eqs. (4) to (6), λ = λ₀ = 1, 20 repeats, a grid of
-20 points from 0.1 to 2.1. How an indefinite matrix is repaired is the caller's choice, in search and regression alike.
-`Accounting` puts parts of ours into it, one after the other, to show what helps.
+(analytic) Gaussian mechanism. 30 % of ε and of δ pay for the standard deviations, 70 % for the regression. The
+threshold search uses the noise of the second round: eqs. (4) to (6), λ = λ₀ = 1, 20 repeats, a grid of 20 points from
+0.1 to 2.1. The caller chooses how search and regression repair an indefinite matrix. `Accounting` replaces parts of the
+configuration by ours, one after the other, to show which of them help.
 
-Rounds are held by the ideal functionality, whose noise belongs to the tighter sensitivity that the protocol knows. What
-eq. (12) asks for on top is asked for as a smaller ε.
+The ideal functionality runs the rounds. Its noise follows the tighter sensitivity that the protocol knows; a smaller ε
+raises it to what eq. (12) requires.
 
-**Paired.** `corrected_errors` and `our_errors` are of many draws of the same unit normals, so that the comparison is
-paired by draw. The former adds them, times the protocol's standard deviation (N clients, T = 0), to exact sums at once:
-but for rounding to a grid that is what the ideal functionality makes of them, and a test says so.
+**Paired.** `corrected_errors` and `our_errors` use the same unit normals, so that the comparison is paired by draw. The
+former adds them, times the protocol's standard deviation (N clients, T = 0), to exact sums. But for rounding to a grid,
+the ideal functionality does the same, as a test confirms.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ from papers.dca2017.published import SEARCH_REPEATS, STD_SHARE, box_sensitivity,
 from papers.dca2017.rounds import DISTRIBUTED, Hold, swarm
 
 THRESHOLDS = np.linspace(0.1, 2.1, 20)
-_ROWS_MAX, _TEST_ROWS = 1000, 500  # of the auxiliary data; more rows are as many copies of these
-JOINT_SHARE = 0.1  # of the squared Gaussian DP parameter, for the standard deviations
-_AT_ONCE = 20  # draws, so that the projected rows of all fit into a cache
+_ROWS_MAX, _TEST_ROWS = 1000, 500  # of the auxiliary data; sums of more rows are scaled up from these
+JOINT_SHARE = 0.1  # the standard deviations' share of μ², the squared Gaussian DP parameter
+_AT_ONCE = 20  # draws at once, so that their projected rows fit into a cache
 
 Run = Callable[[Array, Array], Array]
 """Errors ``(draws,)`` for unit normals of the two rounds, each ``(draws, terms or more)``."""
 
 
 def shares(epsilon: float) -> tuple[Budget, Budget]:
-    """(ε, δ) of the two rounds, divided as published, though jointly accounted for they would buy more."""
+    """Return (ε, δ) of the two rounds, divided as published; joint accounting would allow more."""
     first = Budget(STD_SHARE * epsilon, STD_SHARE * DELTA)
     return first, Budget((1 - STD_SHARE) * epsilon, (1 - STD_SHARE) * DELTA)
 
 
 @dataclass(frozen=True)
 class Accounting:
-    """What noise the two rounds have, a trusted aggregator's; by default that of the corrected configuration."""
+    """The noise of a trusted aggregator in the two rounds; by default that of the corrected configuration."""
 
-    joint: bool = False  # one account of squared Gaussian DP parameters for both, of which the first has a tenth
-    tight: bool = False  # the regression has the least sensitivity that is known, and not that of eq. (12)
+    joint: bool = False  # both rounds share one μ², of which the first has `JOINT_SHARE`
+    tight: bool = False  # the regression has the least known sensitivity, not that of eq. (12)
 
     def squares_std(self, epsilon: float, columns: int) -> float:
-        """In each of the first round's sums of squares, for so many columns with the target."""
+        """Return the standard deviation in each of the first round's sums of squares; `columns` include the target."""
         return sqrt(columns) * BOUND**2 / self._mus(epsilon)[0]
 
     def std(self, epsilon: float, limits: Array) -> Array:
-        """In each coordinate of the second round, for bounds ``(..., d + 1)``."""
+        """Return the standard deviation in each coordinate of the second round, for bounds ``(..., d + 1)``."""
         sensitivity = least_sensitivity(limits) if self.tight else box_sensitivity(limits)
         return sensitivity / self._mus(epsilon)[1]
 
@@ -83,7 +83,7 @@ SEPARATE = Accounting()
 
 
 def least_sensitivity(limits: Array) -> Array:
-    """Σ c_j², or 2 c_y √(Σ c_x²) where c_y² > Σ c_x²: without y², for bounds ``(..., d + 1)``."""
+    """Return Σ c_j², or 2 c_y √(Σ c_x²) if c_y² > Σ c_x²: without y², for bounds ``(..., d + 1)``."""
     x, y = (limits[..., :-1] ** 2).sum(axis=-1), limits[..., -1] ** 2
     return np.asarray(np.where(y > x, 2 * np.sqrt(x * y), x + y))
 
@@ -91,7 +91,7 @@ def least_sensitivity(limits: Array) -> Array:
 def search(
     n: int, features: int, epsilon: float, repair: str, rng: np.random.Generator, accounting: Accounting = SEPARATE
 ) -> tuple[float, float]:
-    """Thresholds of the features and of the target, in standard deviations, with the smallest mean absolute error."""
+    """Return the thresholds of features and target, in standard deviations, with the smallest mean absolute error."""
     d, k = features, min(n, _ROWS_MAX)
     x, x_test = rng.standard_normal((k, d)), rng.standard_normal((_TEST_ROWS, d))  # (4)
     beta = rng.standard_normal((SEARCH_REPEATS, d))  # (5)
@@ -115,12 +115,12 @@ def search(
 
 
 def fit(statistics: SufficientStatistics, repair: str) -> Array:
-    """β̂ with λ = λ₀ = 1, shape ``(..., d)``."""
+    """Return β̂ with λ = λ₀ = 1, shape ``(..., d)``."""
     return np.asarray(posterior(statistics, 1.0, 1.0, repair=repair).mean)
 
 
 def limits_of(squares: Array, n: int, chosen: tuple[float, float]) -> Array:
-    """Projection bounds ``(..., d + 1)`` of noisy sums of squares and the chosen multiples, none beyond ±7.5."""
+    """Return projection bounds ``(..., d + 1)`` for noisy sums of squares and the chosen multiples, at most 7.5."""
     multiples = np.array([chosen[0]] * (squares.shape[-1] - 1) + [chosen[1]])
     return np.asarray(np.minimum(multiples * np.sqrt(positive(squares / n)), BOUND))
 
@@ -128,10 +128,10 @@ def limits_of(squares: Array, n: int, chosen: tuple[float, float]) -> Array:
 def regression(
     schema: Schema, hold: Hold, epsilon: float, repair: str, chosen: tuple[float, float] | None = None
 ) -> Array:
-    """β̂ of Algorithm 2, for chosen thresholds: standard deviations, then the regression of projected rows.
+    """Return β̂ of Algorithm 2 for chosen thresholds: standard deviations, then the regression of projected rows.
 
-    Without thresholds, one round within ±7.5. A round is held at a smaller budget, at which the noise for the tight
-    sensitivity is that of eq. (12) at its share.
+    Without thresholds, run one round within ±7.5. The regression's round gets a smaller ε, at which the noise for the
+    tight sensitivity equals that of eq. (12) at the round's share.
     """
     limits, budget = np.full(len(schema.columns), BOUND), Budget(epsilon, DELTA)
     if chosen is not None:
@@ -145,18 +145,18 @@ def regression(
 
 
 def predictions(schema: Schema, beta: Array, X: Array) -> Array:
-    """ŷ = xᵀβ̂ of rows in their own units that nobody projects, in target units."""
+    """Return ŷ = xᵀβ̂ in target units, for rows in their own units, which are not projected."""
     z = (X - schema.centres[:-1]) / tenths(schema)[:-1]
     return np.asarray(schema.centres[-1] + tenths(schema)[-1] * (z @ beta))
 
 
 def tenths(schema: Schema) -> Array:
-    """A tenth of each column's range: what is one on the paper's scale."""
+    """Return a tenth of each column's range: the unit of the paper's scale."""
     return np.asarray(schema.half_widths / BOUND)
 
 
 def tight_sensitivity(schema: Schema, limits: Array) -> float:
-    """What the protocol knows the regression's sensitivity to be."""
+    """Return the regression's sensitivity as the protocol computes it."""
     ones, zeros = (1.0,) * limits.size, (0.0,) * limits.size
     bound = tuple(float(one) for one in limits)
     statistic = Regression(columns=schema.columns, centre=zeros, scale=ones, bound=bound)
@@ -169,10 +169,10 @@ def _parameters(schema: Schema, limits: Array) -> dict[str, object]:
 
 
 def paired_errors(runs: Mapping[str, Run], columns: int, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-    """What each of the runs makes of the same unit normals: mean absolute errors, each of shape ``(draws,)``.
+    """Return each run's mean absolute errors for the same unit normals, each of shape ``(draws,)``.
 
     Args:
-        columns: of the data, with the target.
+        columns: number of columns, including the target.
     """
     first = rng.standard_normal((draws, 2 * LEVELS * columns))
     second = rng.standard_normal((draws, (columns * (columns + 1) // 2) + columns + 1))
@@ -190,7 +190,7 @@ def corrected_errors(
     first: Array,
     second: Array,
 ) -> Array:
-    """The corrected configuration's, in target units, for unit normals of its rounds ``(draws, terms or more)``."""
+    """Return the corrected configuration's errors in target units; normals have shape ``(draws, terms or more)``."""
     widths = tenths(train.schema)
     z, z_test = ((one.rows - one.schema.centres) / widths for one in (train, test))
     n, columns = z.shape
@@ -209,7 +209,7 @@ def corrected_errors(
 
 
 def our_errors(train: Problem, test: Problem, epsilon: float, repair: str, first: Array, second: Array) -> Array:
-    """Those of Algorithm 2 as this library has it, in target units, for unit normals ``(draws, terms or more)``."""
+    """Return the errors of our Algorithm 2 in target units; normals have shape ``(draws, terms or more)``."""
     errors = []
     for normals in zip(first, second, strict=True):
         rounds = swarm(train, Budget(epsilon, DELTA), DISTRIBUTED, 0, "given", Given(normals))
@@ -219,7 +219,7 @@ def our_errors(train: Problem, test: Problem, epsilon: float, repair: str, first
 
 
 class Given(RoundedGaussian):
-    """The emulation's noise of given unit normals, one array for each round in turn."""
+    """The emulation's noise from given unit normals, one array for each round in turn."""
 
     def __init__(self, normals: Iterable[Array]) -> None:
         self._normals = iter(normals)

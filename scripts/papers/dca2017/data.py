@@ -1,14 +1,14 @@
-"""The data sets of Figure 2, their random splits, and what is taken to be public about them.
+"""The data sets of Figure 2, their random splits, and the constants that each setting takes as public.
 
-In the paper each column is centred and scaled to a range of length 10, and bounds of ±7.5 are assumed (section 4); the
-authors computed centres and ranges from the data. In the corrected setting they are constants that were published with
-the data (``data.toml``). They are the minimum and maximum of these very rows, which is not private: for repeating
-published experiments, and nothing else. Two were not published: the mean of abalone's sex, for which half its range
-stands, and the distribution of wine quality, for which the paper's assumption is kept, as rounded constants.
-`FROM_DATA` keeps it for all columns. Our own setting has the documented bounds, and estimates centres. The height of
-abalone is not from that table, since its maximum there is a slip of the pen.
+The paper centres each column, scales it to a range of length 10 and assumes bounds of ±7.5 (section 4). The authors
+computed centres and ranges from the data. The corrected setting uses constants that were published with the data
+(``data.toml``). They are the minimum and maximum of these very rows, so they are not private and serve only to repeat
+published experiments. Two were not published. For the mean of abalone's sex, the middle of its range stands in. For
+wine quality, rounded constants follow the paper's assumption. `FROM_DATA` follows it for all columns. Our own setting
+uses the documented bounds and estimates centres. The height of abalone is bounded otherwise, because its maximum in
+that table is a misprint.
 
-Errors are in units of the target scaled to a range of 10 in the whole data, in every setting.
+In every setting, errors are in units of the target scaled to a range of 10 in the whole data.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ BOUNDS["abalone"]["height"] = Interval(0, 0.41, _HALF, public=False)
 
 
 class DataSet(NamedTuple):
-    """One panel: how many features, rows to learn from and rows to test on; the upper end of the paper's axis."""
+    """One panel of the figure."""
 
     name: str
     title: str
     features: int
-    train: int
-    test: int
-    axis_max: float
+    train: int  # rows
+    test: int  # rows
+    axis_max: float  # upper end of the paper's axis
 
 
 DATA_SETS = (
@@ -67,9 +67,9 @@ BY_NAME = {one.name: one for one in DATA_SETS}
 
 
 def off_by_one(problem: Problem) -> Problem:
-    """Wines as the code of the DCA paper reads them: the last wine is lost, and a row of zeros comes first.
+    """Return wines as the DCA paper's code reads them: the last wine is lost, and a row of zeros comes first.
 
-    That stretches the range of several columns. It reproduces the axes of Figure 2.
+    This widens the range of several columns, and reproduces the axes of Figure 2.
     """
     X, y = np.zeros_like(problem.X), np.zeros_like(problem.y)
     X[1:], y[1:] = problem.X[:-1], problem.y[:-1]
@@ -77,7 +77,7 @@ def off_by_one(problem: Problem) -> Problem:
 
 
 def problem(name: str, folder: Path | None, *, as_published: bool = False) -> Problem:
-    """The whole data set with its published ranges; wines ``as_published`` are read off by one."""
+    """Return the whole data set with its published ranges; wines ``as_published`` are read off by one."""
     if name == "abalone":
         return abalone(folder).bounded(BOUNDS[name])
     wines = wine("red" if name == "wine-red" else "white", folder)
@@ -85,22 +85,22 @@ def problem(name: str, folder: Path | None, *, as_published: bool = False) -> Pr
 
 
 def rows_apart(name: str, total: int, repeat: int, seed: int) -> tuple[Any, Any]:
-    """Indices of the rows to learn from and to test on: the same for every ε and in every setting."""
+    """Return the indices of training and test rows: the same for every ε and setting."""
     sizes = BY_NAME[name]
     order = stream(seed, f"split/{name}/{repeat}").permutation(total)
     return order[: sizes.train], order[sizes.train : sizes.train + sizes.test]
 
 
 def scaled(rows: Array) -> Array:
-    """Centred and scaled to a range of 10 by the rows themselves: the published preprocessing, which is not private."""
+    """Centre rows and scale them to a range of 10 by their own statistics: as published, and not private."""
     return np.asarray((rows - rows.mean(axis=0)) * RANGE / np.ptp(rows, axis=0))
 
 
 def assumed(name: str, whole: Problem, constants: str = FROM_PUBLICATIONS) -> Schema:
-    """What the corrected setting knows: a centre and a range of each column, bounds of ±7.5 tenths of the range.
+    """Return the schema of the corrected setting: bounds of ±7.5 tenths of each column's range about its centre.
 
     Args:
-        constants: where these are from, `FROM_PUBLICATIONS` or `FROM_DATA`.
+        constants: the source of centres and ranges, `FROM_PUBLICATIONS` or `FROM_DATA`.
     """
     rows, bounds = whole.rows, {}
     of_rows = np.stack([rows.min(axis=0), rows.max(axis=0), rows.mean(axis=0)], axis=1).tolist()

@@ -1,18 +1,18 @@
-"""Efficiency of Theorems 3 and 4 (DCA paper, supplement, section 3): how fast private estimates become good.
+"""Efficiency of Theorems 3 and 4 (DCA paper, supplement, section 3): how fast private estimates improve with n.
 
-    ‖θ_DP - θ_NP‖₁ = O(1/n)        the price of privacy: the noise is that of one sum, however many values are in it
-    ‖θ_NP - θ‖₁    = O(1/√n)       the sampling error, which everybody pays, drawn beside it
+    ‖θ_DP - θ_NP‖₁ = O(1/n)        the cost of privacy: a sum has the same noise, however many values it adds
+    ‖θ_NP - θ‖₁    = O(1/√n)       the sampling error, which any estimate has; the figure shows it for comparison
 
-Theorem 3 is the posterior mean of the mean of a Gaussian whose values are bounded by ‖x‖₁ <= B; Theorem 4 that of the
-coefficients of a linear regression, supplement eqs. (6) and (7), plugged in (as in the theorem) and with the
-noise-aware repair. Both theorems hold "for all n >= N". That is any n for Theorem 3. For Theorem 4 slopes are fitted
-from the n on, for each epsilon, at which the noise is small beside what it is added to, by a rule that looks at no
-estimate (`fit_from`); all n are drawn. To begin at a tenth or at three times of that n changes no slope by more than
-0.02, while over all n they are -1.2 to -1.8, and -0.8 to -0.9 with the noise-aware repair.
+Theorem 3 is about the posterior mean of a Gaussian mean, for values with ‖x‖₁ <= B. Theorem 4 is about the posterior
+mean of linear regression coefficients, supplement eqs. (6) and (7): plugged in, as in the theorem, and with the
+noise-aware repair. Both theorems hold "for all n >= N". For Theorem 3 that is any n. For Theorem 4, slopes are fitted
+from the n at which the noise is small beside the sum, for each ε. That rule uses no estimate (`fit_from`); the figure
+shows all n. Starting at a tenth or three times of that n changes no slope by more than 0.02. Over all n, slopes are
+-1.2 to -1.8, and -0.8 to -0.9 with the noise-aware repair.
 
-The sums are those of the ideal functionality: the protocol's statistics on its grid, and N_Z(0, n S) for all n clients'
-exact shares at once (`emulator.ideal`). A data set's sum is computed once, in chunks, and used with many draws of the
-noise at every epsilon.
+The sums come from the ideal functionality: the protocol's statistics on its grid, and N_Z(0, n S) for all n clients'
+exact shares at once (`emulator.ideal`). The sum of a data set is computed once, in chunks, and reused for many draws of
+the noise at every ε.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from papers.runner import Check, table
 
 EPSILONS, DELTA = (0.3, 1.0, 3.0), 1e-5
 COMPUTES = tuple(bytes([index]) * ID_BYTES for index in range(2))
-SMALL = 0.1  # of the noise beside what it is added to: where the fit begins
+SMALL = 0.1  # the fit begins where the noise is this part of the sum
 CHUNK = 100_000  # rows at once
 BOOTSTRAPS = 1000
 
@@ -53,7 +53,7 @@ MEAN = np.array([0.1, -0.05, 0.02, 0.0, -0.1])
 MEAN_SD, L1_BOUND = 0.1, 1.0
 COEFFICIENTS = np.array([0.8, -0.4, 0.2])
 FEATURE_SD, RESIDUAL_SD = 0.25, 0.1
-PRIOR = 1.0  # precision of every coefficient, and how many values the prior mean of Theorem 3 counts for
+PRIOR = 1.0  # precision of every coefficient; for Theorem 3, the number of values that the prior mean counts for
 MEAN_NAME, REGRESSION_NAME, AWARE_NAME = "mean", "regression", "noise-aware regression"
 MODELS = {MEAN_NAME: "Theorem 3: mean of a bounded Gaussian", REGRESSION_NAME: "Theorem 4: linear regression"}
 MODEL_OF = {MEAN_NAME: MEAN_NAME, REGRESSION_NAME: REGRESSION_NAME, AWARE_NAME: REGRESSION_NAME}
@@ -61,21 +61,21 @@ MODEL_OF = {MEAN_NAME: MEAN_NAME, REGRESSION_NAME: REGRESSION_NAME, AWARE_NAME: 
 TRUTHS = {MEAN_NAME: MEAN, REGRESSION_NAME: COEFFICIENTS}
 SLOPE, TOLERANCE = -1.0, 0.1
 SIZES = tuple(round(10 ** (2 + quarter / 4)) for quarter in range(17))  # 1e2 to 1e6
-ERROR_MAX = 10.0  # of the plot: far above, plugged-in coefficients of an indefinite matrix are of no interest
+ERROR_MAX = 10.0  # top of the plot; plugged-in coefficients of an indefinite matrix lie far above it
 
 
 class Cell(NamedTuple):
-    """One data set: of which theorem's model, of how many rows, which of many, with how many draws of the noise."""
+    """One data set."""
 
-    model: str
-    n: int
-    dataset: int
-    noises: int
+    model: str  # a key of `MODELS`
+    n: int  # rows
+    dataset: int  # number of the data set
+    noises: int  # draws of the noise
     seed: int
 
 
 def work(cell: Cell) -> dict[str, Any]:
-    """Errors ‖θ_DP - θ_NP‖₁ of one data set by estimator and epsilon, and its sampling error."""
+    """Return the errors ‖θ_DP - θ_NP‖₁ of one data set by estimator and ε, and its sampling error."""
     rng = stream(cell.seed, f"efficiency/{cell.model}/{cell.n}/{cell.dataset}")
     errors = defaultdict[str, list[Any]](list)
     plans = [plan_of(request_of(cell.model), cell.n, epsilon) for epsilon in EPSILONS]
@@ -104,9 +104,9 @@ def plan_of(request: RoundRequest, n: int, epsilon: float) -> ValidatedRound:
 
 
 def draw(model: str, rng: np.random.Generator, rows: int) -> Array:
-    """Rows. Those of Theorem 3 are brought to ‖x‖₁ <= B where they are outside, which is rare.
+    """Draw rows of Theorem 3, scaled down to ‖x‖₁ <= B if they are outside, which is rare.
 
-    Those of Theorem 4 are features, then the target; their bounds of 1 are four standard deviations or more away.
+    For Theorem 4, draw features and the target, whose bounds of 1 are at least four standard deviations away.
     """
     if model == MEAN_NAME:
         x = MEAN + MEAN_SD * rng.standard_normal((rows, len(MEAN)))
@@ -117,7 +117,7 @@ def draw(model: str, rng: np.random.Generator, rows: int) -> Array:
 
 
 def estimate(sums: list[Array], n: int) -> Array:
-    """The posterior mean given exact sums of n rows: Σ x of Theorem 3, or xx and xy of Theorem 4."""
+    """Return the posterior mean given exact sums of n rows: Σ x for Theorem 3, xx and xy for Theorem 4."""
     if len(sums) == 1:
         return np.asarray(sums[0] / (PRIOR + n))
     xx, xy = sums
@@ -125,7 +125,7 @@ def estimate(sums: list[Array], n: int) -> Array:
 
 
 def private(cell: Cell, values: Array, noise_variance: float) -> dict[str, Array]:
-    """Posterior means given noisy sums, ``(noises, dimension)``, by estimator."""
+    """Return posterior means by estimator, given noisy sums ``(noises, dimension)``."""
     if cell.model == MEAN_NAME:
         return {MEAN_NAME: values / (PRIOR + cell.n)}
     parts = [unpack(value, len(COEFFICIENTS), cell.n, noise_variance) for value in values]
@@ -136,7 +136,7 @@ def private(cell: Cell, values: Array, noise_variance: float) -> dict[str, Array
 
 
 def _sums(cell: Cell, plan: ValidatedRound, rng: np.random.Generator) -> tuple[NDArray[np.int64], list[Array]]:
-    """The sum that clients contribute in grid units, and the same data's without a grid."""
+    """Draw a data set; return the sum of the clients' contributions in grid units, and the exact sums."""
     total, exact = np.zeros(plan.dimension, dtype=np.int64), [np.zeros(())] * (1 if cell.model == MEAN_NAME else 2)
     for start in range(0, cell.n, CHUNK):
         rows = draw(cell.model, rng, min(CHUNK, cell.n - start))
@@ -148,10 +148,10 @@ def _sums(cell: Cell, plan: ValidatedRound, rng: np.random.Generator) -> tuple[N
 
 
 def fit_from(model: str, epsilon: float) -> float:
-    """The n from which the theorem is looked at: any for Theorem 3, whose estimate is linear in the noise.
+    """Return the n from which slopes are fitted: any n for Theorem 3, whose estimate is linear in the noise.
 
-    For Theorem 4, where the noise is small beside what it is added to: the largest eigenvalue of the noise in xx, at
-    most 2σ√d or so, beside the smallest of E[xx] = n FEATURE_SD².
+    For Theorem 4, it is where the largest eigenvalue of the noise in xx, about 2σ√d, is `SMALL` times the smallest
+    eigenvalue of E[xx] = n FEATURE_SD².
     """
     if model == MEAN_NAME:
         return 1.0
@@ -161,23 +161,23 @@ def fit_from(model: str, epsilon: float) -> float:
 
 
 class Line(NamedTuple):
-    """One estimator's errors at one epsilon over n, and the slope of their medians in the log-log plot."""
+    """One estimator's errors at one ε over n, and the slope of their medians in the log-log plot."""
 
     estimator: str
     epsilon: float
     n: list[int]
-    median: list[float]  # median, low, high: over data sets and noise, the 10 and 90 % quantiles, by n
-    low: list[float]
+    median: list[float]  # over data sets and noise, by n
+    low: list[float]  # low, high: the 10 and 90 % quantiles
     high: list[float]
     fitted_from: int  # the first n of the fit
-    slope: float  # of it
-    slope_low: float  # slope_low, slope_high: 95 %, over data sets drawn again
+    slope: float
+    slope_low: float  # slope_low, slope_high: 95 % bootstrap interval over data sets
     slope_high: float
     constant: float  # n times the error at the largest n
 
 
 class Results(NamedTuple):
-    """Every estimator's line at every ε; and by model the non-private estimate's errors over n, and their slope."""
+    """All lines, and by model the sampling error: every n, the median at each, and the slope."""
 
     lines: list[Line]
     sampling: Mapping[str, tuple[list[int], list[float], float]]
@@ -193,7 +193,7 @@ def lines(results: Sequence[Result], seed: int) -> list[Line]:
 
 
 def _by_n(found: Sequence[tuple[int, Any]]) -> dict[int, Array]:
-    """Of each n, ascending: what its data sets found, first axis the data set."""
+    """Return the values of each n, ascending, with the data sets on the first axis."""
     return {n: np.array([one for other, one in found if other == n]) for n in sorted({n for n, _ in found})}
 
 
@@ -202,7 +202,7 @@ def _line(errors: dict[int, Array], estimator: str, index: int, rng: np.random.G
     low, median, high = np.array([np.quantile(one, (0.1, 0.5, 0.9)) for one in own]).T
     places = np.flatnonzero(n >= fit_from(MODEL_OF[estimator], EPSILONS[index])).tolist()
     slope, again = float(_slopes(n[places], median[places])), []
-    for place in places:  # medians over as many data sets, drawn with replacement, and as many of each one's noises
+    for place in places:  # bootstrap: draw data sets with replacement, then draws of the noise of each
         datasets, noises = own[place].shape
         chosen = rng.integers(datasets, size=(BOOTSTRAPS, datasets, 1))
         drawn = own[place][chosen, rng.integers(noises, size=(BOOTSTRAPS, datasets, noises))]
@@ -213,12 +213,12 @@ def _line(errors: dict[int, Array], estimator: str, index: int, rng: np.random.G
 
 
 def _slopes(n: Array, errors: Array) -> Array:
-    """Of the least-squares lines through the logarithms; errors of shape ``(sizes, ...)``."""
+    """Return the slopes of least-squares lines through the logarithms; errors have shape ``(sizes, ...)``."""
     return np.asarray(np.polyfit(np.log(n), np.log(errors), 1)[0])
 
 
 def sampling(results: Sequence[Result], model: str) -> tuple[list[int], list[float], float]:
-    """The non-private estimate's own error over n: its median over data sets, and the slope over all n."""
+    """Return every n, the non-private estimate's median error over data sets at each, and the slope over all n."""
     by_n = _by_n([(one["n"], one["sampling"]) for one in results if one["model"] == model])
     n, medians = list(by_n), [float(np.median(errors)) for errors in by_n.values()]
     return n, medians, float(_slopes(np.array(n, float), np.array(medians)))
@@ -228,8 +228,8 @@ def sampling(results: Sequence[Result], model: str) -> tuple[list[int], list[flo
 class Efficiency(Experiment[Cell, Results]):
     """Theorems 3 and 4 of the DCA paper: error of private against non-private estimates over n, log-log.
 
-    About a minute. The medians' slope is -1 where the theorems hold, while the sampling error beside it falls with
-    -1/2. Exit code 4 where a slope is off by more than 0.1.
+    Takes about a minute. If the theorems hold, the slope of the medians is -1; that of the sampling error is -1/2. Exit
+    code 4 if a slope is off by more than 0.1.
     """
 
     KIND, LABEL, QUICK_CHECKS, DEPENDS = "efficiency", "efficiency", True, ()
@@ -280,7 +280,7 @@ class Efficiency(Experiment[Cell, Results]):
 
 
 def _curve(axes: Any, line: Line) -> None:
-    """Markers are filled where the slope is fitted; the noise-aware repair is drawn dashed and without its band."""
+    """Draw a line: markers are filled in the range of the fit; the noise-aware repair is dashed and has no band."""
     place = EPSILONS.index(line.epsilon)
     colour, first = COLOURS[place], line.n.index(line.fitted_from)
     if line.estimator == AWARE_NAME:

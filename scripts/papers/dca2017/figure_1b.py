@@ -1,9 +1,9 @@
-"""The price of distribution: how much more noise a sum holds than a trusted aggregator's (DCA paper, Figure 1(b)).
+"""The cost of distribution: the noise variance of a sum beside a trusted aggregator's (DCA paper, Figure 1(b)).
 
-    N/(N - T - 1)      Theorem 1: N - T - 1 clients' noise must be enough, and all N add theirs
+    N/(N - T - 1)      Theorem 1: the noise of N - T - 1 clients must suffice, and all N add theirs
 
-Here by three ways: that formula; the plan which all participants of a round make, with the grid's price in it, of which
-rounding up must never leave less noise; and the variance of noise that was really drawn.
+The experiment compares three values: this formula; the plan that all participants of a round make, whose rounding to
+the grid must never reduce the noise; and the variance of noise that was drawn.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ TOLERATED = (0, 5, 10)
 CLIENTS_MAX, FACTOR_MAX = 100, 5.0  # the axes of Figure 1(b)
 EPSILON, DELTA = 1.0, 1e-4
 MEASURED_AT = (12, 20, 40, 65, 90)
-DRAWS = 4000  # coordinates of one round: the variance is then known to 2.2 %
+DRAWS = 4000  # coordinates of one round; the standard error of the variance is then 2.2 %
 STANDARD_ERROR = (2 / DRAWS) ** 0.5
 COMPUTES = tuple(bytes([index]) * ID_BYTES for index in range(2))
 
 
 class Factor(NamedTuple):
-    """For N clients of whom T may collude or drop, the variance over σ_std²: planned, or drawn."""
+    """The noise variance over σ_std², planned or drawn, for N clients of whom T may collude or drop out."""
 
     clients: int
     tolerated: int
@@ -45,7 +45,7 @@ class Factor(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """What it has more than the formula, relative; of a plan never below 0."""
+        """The relative excess over the formula; a plan's is never below 0."""
         return self.variance / formula(self.clients, self.tolerated) - 1
 
 
@@ -54,14 +54,14 @@ def formula(clients: int, tolerated: int) -> float:
 
 
 def factors(tolerated: int) -> Iterator[Factor]:
-    """The plan for every number of clients up to `CLIENTS_MAX` that can hold a round."""
+    """Yield the plan for every number of clients up to `CLIENTS_MAX` that suffices for a round."""
     for clients in range(tolerated + 2, CLIENTS_MAX + 1):
         request = _terms(clients, tolerated).open(_request(1), bytes(ID_BYTES))
         yield Factor(clients, tolerated, forecast(request).scale_factor)
 
 
 def measured(clients: int, tolerated: int, seed: int) -> float:
-    """The same from one round of the ideal functionality, of `DRAWS` columns of zeros: variance over σ_std²."""
+    """Return the variance over σ_std² from one round of the ideal functionality on `DRAWS` columns of zeros."""
     terms, request = _terms(clients, tolerated), _request(DRAWS)
     random = stream(seed, f"scaling-factor/{clients}/{tolerated}").bytes
     swarm = IdealSwarm(np.zeros((clients, DRAWS)), request.parameters["columns"], terms, random=random)
@@ -80,10 +80,10 @@ def _request(columns: int) -> SecureSumRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingFactor(Experiment[tuple[int, int], list[Factor]]):
-    """Figure 1(b) of the DCA paper: the extra scaling factor of the noise over the clients, for T = 0, 5 and 10.
+    """Figure 1(b) of the DCA paper: the scaling factor of the noise over the number of clients, for T = 0, 5 and 10.
 
-    A few seconds. Curves are the paper's N/(N - T - 1); dots what this library plans and, larger, what it draws. Exit
-    code 4 where a plan has less noise than the formula, or more by over a thousandth, or where drawn noise is off by
+    Takes a few seconds. Curves show the paper's N/(N - T - 1), dots this library's plan, circles the drawn noise. Exit
+    code 4 if a plan has less noise than the formula or over a thousandth more, or if drawn noise is off by more than
     five standard errors.
     """
 

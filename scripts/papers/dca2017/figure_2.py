@@ -1,16 +1,16 @@
 """Figure 2 of the DCA paper: private linear regression on three UCI data sets, in four settings.
 
-    data        the data sets, their random splits, and what is taken to be public about them
-    published   the experiments as the authors ran them: not private as claimed (faults and all)
+    data        the data sets, their random splits, and the constants that are taken as public
+    published   the experiments as the authors ran them, with their faults: not private as claimed
     rounds      rounds of the ideal functionality: a trusted aggregator, distributed, perturbed inputs
-    corrected   the published configuration with the faults put right, and paired draws of it and ours
+    corrected   the published configuration with the faults corrected, and paired draws of it and ours
 
-First come the thresholds of each data set and ε, then each random split. The search for thresholds sees no data. The
-authors searched anew for each split, with other random numbers, and what is found varies; here a few searches serve
+The first sweep searches thresholds for each data set and ε, the second runs each random split. The search uses no data.
+The authors searched again for each split, with other random numbers, and the results vary. Here a few searches serve
 the splits of a data set and an ε in turn, in every setting.
 
-The paired comparison has steps from the corrected configuration to ours, which show what helps (`PAIRED`). One more
-opponent is no valid one: the corrected configuration with centres and ranges of the data themselves.
+The paired comparison has steps from the corrected configuration to ours, to show which of them help (`PAIRED`). One
+opponent is not valid: the corrected configuration with centres and ranges computed from the data.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STEPS = {
     "+ tight sensitivity": Accounting(joint=True, tight=True),
 }
 PAIRED = {CENTRED: "by data", **dict(zip(STEPS, ("corrected", "+ joint", "+ tight"), strict=True)), OURS: "ours"}
-"""With their headings."""
+"""The configurations of the paired comparison, with their column headings."""
 REPAIR_OF = {CORRECTED_ABSOLUTE: ABSOLUTE, CORRECTED: NOISE_AWARE}
 NP, PROJ_NP, TA, DDP, PERTURB = "NP", "proj NP", "TA", "DDP", "input perturbed"
 PROJ_TA, PROJ_DDP, ZERO = "proj TA", "proj DDP", "zero predictor"
@@ -57,20 +57,20 @@ _METHODS = {
     TA: (TRUSTED, False), DDP: (DISTRIBUTED, False), PERTURB: (PERTURBED, False),
     PROJ_NP: (UNNOISED, True), PROJ_TA: (TRUSTED, True), PROJ_DDP: (DISTRIBUTED, True),
 }  # fmt: skip
-"""Of the valid settings: who adds the noise, and whether rows are projected."""
+"""The methods of the valid settings: the mode of `rounds`, and whether rows are projected."""
 RESAMPLES = 2000
-CLOSER = 0.1  # of the way to non-private
+CLOSER = 0.1  # part of the distance to the non-private error
 PUBLISHED_NP = {"wine-red": 0.644, "wine-white": 0.657, "abalone": 0.573}
 RIGHT_NP = {"wine-red": 1.016, "wine-white": 0.978}
 NP_REACH = 0.02
-SAME = 0.03  # a trusted aggregator's median and the distributed one's
+SAME = 0.03  # largest relative difference of a trusted aggregator's median and the distributed one
 TIE = 0.01
 Thresholds = Mapping[str, Mapping[str, list[float]]]
-"""Multiples of the standard deviation, of features and target: by the texts of `Searched` cells, then by setting."""
+"""Multiples of the standard deviation for features and target, by the text of a `Searched` cell and by setting."""
 
 
 class Searched(NamedTuple):
-    """A data set and an ε, for which thresholds are searched: one of several such searches."""
+    """One of several searches for thresholds, for a data set and an ε."""
 
     name: str
     epsilon: float
@@ -94,7 +94,7 @@ class Split(NamedTuple):
 class Paired(NamedTuple):
     """Ours against a corrected configuration with the same repair, for one data set and ε.
 
-    Each is the mean over draws of the noise of the median over splits; intervals are of 95 %, by bootstrap over draws.
+    Errors are medians over splits, averaged over draws of the noise. Intervals are 95 %, by bootstrap over draws.
     """
 
     name: str
@@ -102,34 +102,34 @@ class Paired(NamedTuple):
     nonprivate: float  # nonprivate, corrected, ours: mean absolute errors
     corrected: float
     ours: float
-    worse: tuple[float, float]  # ours less corrected
-    closer: float  # by how much of the corrected one's distance to non-private ours is closer
-    margin: tuple[float, float]  # what is left of that distance, beyond a tenth; above 0 where ours is 10 % closer
+    worse: tuple[float, float]  # interval of ours minus corrected
+    closer: float  # the part of the corrected error's distance to non-private that ours saves
+    margin: tuple[float, float]  # interval of the saving beyond a tenth of that distance
 
     @property
     def is_closer(self) -> bool:
-        """Whether ours is 10 % closer to non-private, the whole interval long."""
+        """True if the whole interval shows ours at least 10 % closer to non-private."""
         return self.margin[0] > 0
 
 
 @dataclass(frozen=True)
 class Results:
-    """All errors: by data set, setting and method ``(ε, splits)``; by data set and step ``(ε, splits, draws)``."""
+    """All errors."""
 
     epsilons: tuple[float, ...]
-    errors: Mapping[str, Mapping[str, Mapping[str, Array]]]
-    paired: Mapping[str, Mapping[str, Array]]
+    errors: Mapping[str, Mapping[str, Mapping[str, Array]]]  # (ε, splits), by data set, setting and method
+    paired: Mapping[str, Mapping[str, Array]]  # (ε, splits, draws), by data set and step
 
     def medians(self, name: str, setting: str, method: str) -> Array:
-        """Over splits, shape ``(ε,)``."""
+        """Return medians over splits, shape ``(ε,)``."""
         return np.asarray(np.median(self.errors[name][setting][method], axis=1))
 
     def steps(self, name: str) -> dict[str, Array]:
-        """Means over draws of the noise of medians over splits, of each of `PAIRED`, each of shape ``(ε,)``."""
+        """Return medians over splits, averaged over draws of the noise, for each of `PAIRED`, shape ``(ε,)``."""
         return {step: np.median(runs, axis=1).mean(axis=1) for step, runs in self.paired[name].items()}
 
     def compared(self, seed: int, opponent: str = CORRECTED) -> Iterator[Paired]:
-        """The paired comparison of each data set and ε with one of `PAIRED`."""
+        """Yield the paired comparison with one of `PAIRED`, for each data set and ε."""
         for name, runs in self.paired.items():
             for place, epsilon in enumerate(self.epsilons):
                 nonprivate = float(self.medians(name, OURS, NP)[place])
@@ -145,7 +145,7 @@ class Results:
 
 
 def median_interval(values: Array) -> tuple[float, float]:
-    """An interval for a median with a coverage of at least 95 %, by order statistics."""
+    """Return an interval for a median with a coverage of at least 95 %, by order statistics."""
     below = max(int(binom.ppf(0.025, len(values), 0.5)), 1)
     ordered = np.sort(values)
     return float(ordered[below - 1]), float(ordered[len(values) - below])
@@ -155,12 +155,12 @@ def median_interval(values: Array) -> tuple[float, float]:
 class Figure2(Experiment[Split, Results]):
     """Figure 2 of the DCA paper: private linear regression on wine quality and abalone, as published and valid.
 
-    Some 6 minutes on two cores. Three settings on the same 25 random splits, ε = 1 to 31.6, δ = 1e-4: as the authors
-    ran it (not private as claimed), the same with its faults put right (with two repairs of an indefinite matrix), and
-    this library's Algorithm 2. Errors are mean absolute ones on the scaled target; the zero predictor is drawn, since
-    what lies above it is useless. Exit code 4 if something is found otherwise than the list of checks at the end asks.
+    Takes about 6 minutes on two cores. Three settings run on the same 25 random splits, ε = 1 to 31.6, δ = 1e-4: as the
+    authors ran it (not private as claimed), the same with its faults corrected (with two repairs of an indefinite
+    matrix), and this library's Algorithm 2. Errors are mean absolute errors of the scaled target. Methods above the
+    zero predictor are useless. Exit code 4 if one of the checks printed at the end fails.
 
-    --plot NAME.png draws the comparison there, and each setting beside it: NAME-published.png, NAME-corrected.png ...
+    --plot NAME.png draws the comparison there and each setting beside it: NAME-published.png, NAME-corrected.png ...
     """
 
     KIND, LABEL = "figure-2", "splits"
@@ -170,7 +170,7 @@ class Figure2(Experiment[Split, Results]):
     data: Path | None = data_option()
     constants: str = option(
         FROM_PUBLICATIONS,
-        "centres and ranges in the corrected setting: as published with the data, or from the data (not private)",
+        "source of centres and ranges in the corrected setting: published with the data, or the data (not private)",
         choices=(FROM_PUBLICATIONS, FROM_DATA),
     )
     repeats: int = 25
@@ -209,7 +209,7 @@ class Figure2(Experiment[Split, Results]):
         return Results(epsilons, errors, {name: {step: of(name, "paired", step) for step in PAIRED} for name in names})
 
     def errors(self, cell: Split, thresholds: Thresholds) -> Result:
-        """Mean absolute errors of all methods in all settings, and those of the paired draws."""
+        """Return the mean absolute errors of all methods in all settings, and those of the paired draws."""
         whole, given = _whole(cell.name, self.data, False), Searched(*cell[:2], cell.repeat % self.searches)
         chosen = {name: (one[0], one[1]) for name, one in thresholds[str(given)].items()}
         found = {AS_PUBLISHED: self._published(cell, chosen[AS_PUBLISHED], as_published=True)}
@@ -329,13 +329,13 @@ class Figure2(Experiment[Split, Results]):
             yield Check(words, f"below {zero:.3f}", f"{own:.3f}", own < zero)
 
     def draw(self, found: Results, path: Path) -> None:
-        from papers.dca2017.figure_2_drawing import draw_all  # which needs the names above
+        from papers.dca2017.figure_2_drawing import draw_all  # it imports this module
 
         draw_all(found, path)
 
 
 def thresholds(cell: Searched, seed: int) -> dict[str, list[float]]:
-    """Multiples of the standard deviation in each setting that searches: of features and target."""
+    """Return the thresholds of features and target, in standard deviations, for each setting that searches."""
     sizes = data.BY_NAME[cell.name]
     problem = sizes.train, sizes.features, cell.epsilon
 
@@ -355,7 +355,7 @@ def _whole(name: str, folder: Path | None, as_published: bool) -> Problem:
 
 
 def _distributed(results: Results, setting: str, trusted: str, distributed: str) -> Check:
-    """The two share their noise in the valid settings."""
+    """Check that a distributed method errs as its trusted counterpart, with which it shares the noise."""
     useful, apart = [], []
     for one in results.errors.values():
         for first, second, zero in zip(*(one[setting][m] for m in (trusted, distributed, ZERO)), strict=True):

@@ -1,4 +1,4 @@
-"""Figure 2 as pictures: one for each setting, with panels as in the paper, and one that sets them side by side."""
+"""Draws Figure 2: one picture for each setting, with panels as in the paper, and one that compares the settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DODGE, _PANEL, _RELATIVE_TOP, _NOTE_COLUMNS = 0.06, (4.8, 5.2), 1.5, 170
 
 
 def draw_all(results: Results, path: Path) -> None:
-    """Write all pictures: the comparison at the path, the settings' beside it with their name added."""
+    """Write all pictures: the comparison at the path, and each setting beside it with its name added."""
     splits = next(iter(results.errors.values()))[OURS][NP].shape[1]
     runs = f"({splits} splits, δ = {at_least(DELTA)})"
     title = f"Figure 2: projected DDP in all settings, relative to the zero predictor {runs}"
@@ -49,7 +49,7 @@ def draw_all(results: Results, path: Path) -> None:
 
 
 def _panel(axes: Any, methods: Mapping[str, Array], top: float | None) -> None:
-    """All methods of one setting on one data set; ours is so far below the paper's axis that it has one of its own."""
+    """Draw all methods of one setting on one data set. Our errors, far below the paper's axis, have their own."""
     zero = float(np.median(methods[ZERO]))
     top = 1.35 * zero if top is None else top
     shown = [method for method in _STYLES if method in methods]
@@ -64,7 +64,7 @@ def _panel(axes: Any, methods: Mapping[str, Array], top: float | None) -> None:
 
 
 def _line(axes: Any, values: Array, label: str, style: dict[str, Any], shift: float, top: float) -> None:
-    """Medians with quartiles; what lies above the axis is marked at its edge."""
+    """Draw medians with quartiles; mark values above the axis at its edge."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], axis=1)
     x = np.arange(len(middle)) + shift
     bars = None if style["marker"] == "" else [middle - low, high - middle]
@@ -74,7 +74,7 @@ def _line(axes: Any, values: Array, label: str, style: dict[str, Any], shift: fl
 
 
 def _compare(axes: Any, settings: Mapping[str, Mapping[str, Array]]) -> None:
-    """One method in all settings on one data set."""
+    """Draw one method in all settings on one data set."""
     for setting, colour in ((AS_PUBLISHED, picture.ORANGE), (OURS, picture.BLACK)):
         label = "non-private" if setting == OURS else "non-private, as published"
         height = np.median(settings[setting][NP]) / np.median(settings[setting][ZERO])
@@ -89,7 +89,7 @@ def _compare(axes: Any, settings: Mapping[str, Mapping[str, Array]]) -> None:
 
 
 def _dress(panels: Any, results: Results, note: str) -> None:
-    """Titles and axes; and a legend for all panels, row by row, under a note of what is public and not private."""
+    """Draw titles, axes and a legend for all panels, under a note on what is public and what is not private."""
     for letter, axes, name in zip("abc", panels[0], results.errors, strict=False):
         one = BY_NAME[name]
         axes.set_title(f"({letter}) {one.title}, n = {one.train:,}", fontsize=12, pad=10)

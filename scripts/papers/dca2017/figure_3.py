@@ -1,20 +1,19 @@
-"""Figure 3 of the DCA paper: how well drug sensitivity is predicted from gene expression (valid setting).
+"""Figure 3 of the DCA paper: prediction of drug sensitivity from gene expression (valid setting).
 
-For each drug and each of 25 cross-validation runs: 100 cell lines to test on, all others to learn from, and Spearman's
-rank correlation of the predicted with the measured LN_IC50. A figure's point is the mean over the runs of the mean over
-the drugs, and its bar the standard deviation over the runs. A constant prediction, which uses no features, ranks
-nothing: its correlation is 0.
+For each drug and each of 25 cross-validation runs, 100 cell lines are tested and all others are learned from. The score
+is Spearman's rank correlation of the predicted with the measured LN_IC50. A point is the mean over runs of the mean
+over drugs; a bar is the standard deviation over runs. A constant prediction, which uses no features, has correlation 0.
 
     NP               no privacy: least squares on the raw rows
-    proj NP          no noise in the regression: what the projection of proj DDP alone costs
+    proj NP          no noise in the regression: the cost of proj DDP's projection alone
     TA, DDP          one round in the assumed bounds; a trusted aggregator's noise, or the clients' shares
-    proj TA,         two rounds: Algorithm 2, with centres from its first one. The search for thresholds sees no data,
-    proj DDP         so that all runs share what it found for about as many rows
-    ball DDP         one round in the assumed bounds and in the unit ball, which every row is in after it was scaled:
-                     not in the paper, and less noise than either needs
+    proj TA,         two rounds: Algorithm 2, with centres from the first one. The search for thresholds uses no data,
+    proj DDP         so all runs share its result for about as many rows
+    ball DDP         one round in the assumed bounds and in the unit ball, which holds every scaled row: not in the
+                     paper, and less noise than TA and DDP need
     input perturbed  each client adds noise to its own row
 
-Valid means: public centres, bounds that hold by projection, noise calibrated exactly, and both rounds in one budget.
+Valid means: centres are public, projection enforces the bounds, the noise is exact, and both rounds share one budget.
 The published run centred the rows by their own means, and took a bound for TA and DDP from the data.
 """
 
@@ -72,30 +71,30 @@ class Cell:
 
 
 class Spread(NamedTuple):
-    """Over the runs, by ε."""
+    """Mean and standard deviation over the runs, by ε."""
 
     mean: Array
     sd: Array
 
 
 data = lru_cache(maxsize=1)(read_gdsc)
-"""Both files, read once in each process."""
+"""Both files; each process reads them once."""
 
 
 def chosen_drugs(gdsc: Gdsc, count: int, seed: int) -> list[str]:
-    """So many drugs at random, of those that enough lines were tested with; all of these for a count of 0."""
+    """Choose `count` drugs at random among those with enough tested lines; all of these for a count of 0."""
     tested = (~np.isnan(gdsc.response)).sum(axis=0)
     enough = [drug for drug, rows in zip(gdsc.drugs, tested, strict=True) if rows >= 2 * TEST_ROWS]
     if not 0 <= count <= len(enough):
-        raise DataError(f"{count} drugs asked for; {len(enough)} were tested on {2 * TEST_ROWS} lines or more")
+        raise DataError(f"asked for {count} drugs; {len(enough)} were tested on {2 * TEST_ROWS} lines or more")
     order = stream(seed, "drugs").permutation(len(enough))
     return [enough[place] for place in order[: count or None]]
 
 
 def in_unit_ball(schema: Schema) -> Job[Coefficients]:
-    """The regression in one round, which brings a row's features into the ball of radius 1, as its client has done.
+    """Return a regression in one round that scales a row's features into the unit ball, where they already are.
 
-    With the norm known, the features' share of the sensitivity is that of one column, and not of all d.
+    With the norm bounded, the features' share of the sensitivity is that of one column instead of all d.
     """
     job = regression_in_bounds(schema)
     request = next(job)
@@ -109,17 +108,17 @@ def in_unit_ball(schema: Schema) -> Job[Coefficients]:
 
 
 def rank_correlation(predicted: Array, measured: Array) -> float:
-    """Spearman's, with mean ranks for ties; 0 where all predictions are the same."""
+    """Return Spearman's correlation, with mean ranks for ties; 0 if all predictions are equal."""
     a, b = (ranks - ranks.mean() for ranks in (rankdata(predicted), rankdata(measured)))
     norm = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / norm if norm > 0 else 0.0
 
 
 def perturbed_inputs(train: Problem, mu: float, rng: np.random.Generator) -> Coefficients:
-    """The regression of rows to which each client adds Gaussian noise, taken for rows, as published.
+    """Return the regression of rows with each client's Gaussian noise, as if they were exact, as published.
 
-    A row is released whole, within the public bounds, so that its L2 sensitivity is 2√(d + 1) half-widths. Each column
-    gets noise of that over μ. The regression is about the means of the noisy rows.
+    Each client releases its whole row within the public bounds; its L2 sensitivity is 2√(d + 1) half-widths. The noise
+    in each column has this over μ as its standard deviation. The regression is centred at the means of the noisy rows.
     """
     schema = train.schema
     z = np.clip((train.rows - schema.centres) / schema.half_widths, -1, 1)
@@ -139,24 +138,22 @@ def perturbed_inputs(train: Problem, mu: float, rng: np.random.Generator) -> Coe
 class Figure3(Experiment[Cell, dict[str, Spread]]):
     """Figure 3 of the DCA paper: rank correlation of predicted with measured drug sensitivity over ε (valid setting).
 
-    30 drugs, 25 runs: about two minutes on two cores. GDSC's terms of use forbid handing its data on. Without --folder
-    the experiment runs on SIMULATED files of the same formats and shape, and says so in JSON, title and table: they
-    show that everything works and what the noise does to data of this size, and nothing about cancer. With --folder it
-    reads release 6.1 (`papers.dca2017.gdsc_files` lists the files); --drugs 0 takes all drugs.
+    30 drugs and 25 runs take about two minutes on two cores. GDSC's terms of use forbid redistribution. Without
+    --folder, the experiment runs on SIMULATED files of the same formats and shape; JSON, title and table say so. They
+    show that the pipeline works and what the noise does to data of this size, but nothing about cancer. With --folder,
+    it reads release 6.1 (`papers.dca2017.gdsc_files` lists the files); --drugs 0 takes all drugs.
     """
 
     KIND, LABEL = "figure-3", "Figure 3"
     QUICK: ClassVar = {"drugs": 2, "runs": 4}
     DEPENDS = ("source", "genes", "delta", "seed", "centred_as_published")
 
-    folder: Path | None = option(None, "holds the GDSC files; without it they are simulated", type=Path)
-    drugs: int = option(30, "how many, at random; 0: all", type=int, metavar="K")
+    folder: Path | None = option(None, "folder of the GDSC files (default: simulated files)", type=Path)
+    drugs: int = option(30, "number of drugs, chosen at random; 0 for all", type=int, metavar="K")
     runs: int = option(25, "cross-validation runs (default 25)", type=positive, metavar="R")
-    delta: float = option(DELTA, "default 1e-4, as Figure 3 says; it was run at 1e-3", type=float)
+    delta: float = option(DELTA, "default 1e-4, as in Figure 3; the published run had 1e-3", type=float)
     genes: str = option(",".join(GENES), "default: the ten that mutate most", metavar="A,B,...")
-    centred_as_published: bool = option(
-        False, "centre by the rows' own means: nothing is private then", action="store_true"
-    )
+    centred_as_published: bool = option(False, "centre by the rows' own means; NOT private", action="store_true")
     epsilons: tuple[float, ...] = EPSILONS
 
     def run(self, options: argparse.Namespace) -> int:
@@ -173,7 +170,7 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
 
     @property
     def source(self) -> str:
-        """The data's name, as text."""
+        """The name of the data."""
         return f"{SIMULATED}, seed {self.seed}" if self.gdsc.simulated else str(self.folder)
 
     def cells(self) -> list[Cell]:
@@ -190,7 +187,7 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
         return {"learned_from": len(train.y), "correlation": found}
 
     def methods(self, cell: Cell, budget: Budget) -> dict[str, Callable[[Problem], Coefficients]]:
-        """All of `METHODS`, at this budget: rows in, a regression out."""
+        """Return a function for each of `METHODS` at this budget, from rows to a regression."""
 
         def noise(method: str) -> np.random.Generator:
             return stream(self.seed, f"{cell}/{method}/{budget.epsilon:g}/noise")
@@ -241,7 +238,7 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
             for axes, methods in zip(panels[0], (METHODS, SELECTED), strict=True):
                 for method in methods:
                     place = METHODS.index(method)
-                    beside = epsilons + 0.1 * (place - len(METHODS) // 2)  # so that no bar hides another
+                    beside = epsilons + 0.1 * (place - len(METHODS) // 2)  # so that bars do not overlap
                     style = {"color": COLOURS[place], "marker": MARKERS[place], "capsize": 3}
                     axes.errorbar(beside, *found[method], label=method, **style)
                 zero_line(axes, 0.0)

@@ -1,27 +1,27 @@
 """GDSC: gene expression of cancer cell lines, and how sensitive they are to drugs (release 6.1, as in the DCA paper).
 
-Genomics of Drug Sensitivity in Cancer, https://www.cancerrxgene.org. Its terms of use forbid handing the files on, so
-they are not downloaded: get them there, and name the folder. Two files are read, in the formats of that release:
+Genomics of Drug Sensitivity in Cancer, https://www.cancerrxgene.org. Its terms of use forbid redistribution, so nothing
+is downloaded: get the files there, and name their folder. Two files are read, in the formats of that release:
 
     Cell_line_RMA_proc_basalExp.txt               tab separated: GENE_SYMBOLS, GENE_title, and DATA.<COSMIC id> of each
                                                   cell line; or instead of it
     sanger1018_brainarray_ensemblgene_rma.txt     tab separated: ensembl_gene, and <COSMIC id> of each cell line
-    v17_fitted_dose_response.xlsx                 a row for each pair that was tested: COSMIC_ID, DRUG_ID,
+    v17_fitted_dose_response.xlsx                 a row for each tested pair: COSMIC_ID, DRUG_ID,
                                                   MAX_CONC_MICROMOLAR, LN_IC50 and others; or its export as .csv
 
 Expression is RMA-normalised on a log2 scale. No hash of these files is published, so none is checked.
 
 **The task** (DCA paper, supplement, section 4): predict LN_IC50, the logarithm of the concentration of a drug that
-halves a line's growth, from the expression of ten genes; one regression for each drug, on the lines that it was tested
-on. Each client scales its own row to an L2 norm of 1, for what counts is the genes' relative expression.
+halves a line's growth, from the expression of ten genes. Each drug has one regression, on the lines it was tested on.
+Each client scales its own row to an L2 norm of 1, because the genes' relative expression matters.
 
-**Centring.** The published code subtracts the means of the rows themselves, which is not private. Public constants are
-the default: a typical expression, and for a drug the logarithm of the largest concentration that it was tested at.
+**Centring.** The published code subtracts the means of the rows, which is not private. The default are public
+constants: a typical expression, and for a drug the logarithm of its largest tested concentration.
 
-**Simulated files** (`write_simulated`) have the same formats, for trying what will run on the real ones: 940 cell
-lines, 265 drugs, ten genes among others, about a tenth of the pairs not tested. LN_IC50 depends on the relative
-expression as weakly as the paper's Figure 3 finds (a rank correlation of about 0.25 without privacy). Nothing else
-about them is like biology. Both files say that they are simulated.
+**Simulated files** (`write_simulated`) have the same formats, to try the experiment without the real ones: 940 cell
+lines, 265 drugs, the ten genes among others; about a tenth of the pairs is not tested. LN_IC50 depends on the relative
+expression as weakly as in the paper's Figure 3 (a rank correlation of about 0.25 without privacy). Nothing else
+resembles biology. Both files are marked as simulated.
 """
 
 from __future__ import annotations
@@ -46,36 +46,36 @@ COLUMNS = (
 )  # fmt: skip
 VERSION, LINE, DRUG, CONCENTRATION, RESPONSE = COLUMNS[0], *COLUMNS[2:6]
 SIMULATED = "SIMULATED"
-"""Stands for the version in files that are simulated."""
+"""The version in simulated files."""
 ENSEMBL = {
     "JAK2": "ENSG00000096968", "BRAF": "ENSG00000157764", "KRAS": "ENSG00000133703", "TP53": "ENSG00000141510",
     "EGFR": "ENSG00000146648", "FLT3": "ENSG00000122025", "PIK3CA": "ENSG00000121879", "IDH1": "ENSG00000138413",
     "KIT": "ENSG00000157404", "CTNNB1": "ENSG00000168036",
 }  # fmt: skip
 GENES = tuple(ENSEMBL)
-"""The ten that mutate most in cancer among 70 preselected ones: the counts (45,860 for JAK2 down to 5,826 for CTNNB1)
-and the preselection are published with the code of Honkela et al. 2018, whose procedure the DCA paper takes over."""
+"""The ten genes that mutate most in cancer among 70 preselected ones. The counts (45,860 for JAK2 down to 5,826 for
+CTNNB1) and the preselection are published with the code of Honkela et al. 2018, whose procedure the DCA paper uses."""
 EXPRESSION_CENTRE = 6.0  # log2 intensities of such arrays go from about 2 (not expressed) to 14
 RESPONSE_HALF_WIDTH = 7.5  # the paper's assumed range
 
 
 @dataclass(frozen=True, eq=False)
 class Gdsc:
-    """Expression and responses of the n lines that are in both files, g genes and k drugs."""
+    """Expression of g genes and responses to k drugs, for the n lines that are in both files."""
 
     lines: tuple[str, ...]  # COSMIC ids
     genes: tuple[str, ...]  # symbols
     drugs: tuple[str, ...]  # ids
     expression: Array  # log2, (n, g)
     response: Array  # LN_IC50 in ln(µM), (n, k); NaN where a line was not tested
-    concentration: Array  # largest one tested of each drug, in µM, (k,): public
-    simulated: bool  # whether the files say that they are
+    concentration: Array  # largest tested concentration of each drug, in µM, (k,): public
+    simulated: bool  # True if the files are marked as simulated
 
     def problem(self, drug: str, *, centred_as_published: bool = False) -> Problem:
-        """The regression of one drug: rows of norm 1, lines that were not tested left out.
+        """Return the regression problem of one drug: rows of norm 1 of the lines that were tested.
 
         Args:
-            centred_as_published: subtract the means of these very rows; the schema is then not private.
+            centred_as_published: subtract the means of these rows; the schema is then not private.
 
         Raises:
             DataError: the drug is unknown.
@@ -98,16 +98,16 @@ class Gdsc:
 
 
 def unit_rows(x: Array) -> Array:
-    """Each row divided by its L2 norm, which its client does alone; a row of zeros stays one."""
+    """Divide each row by its L2 norm, as each client does with its own; leave a row of zeros as it is."""
     norms = np.linalg.norm(x, axis=1, keepdims=True)
     return np.asarray(x / np.where(norms > 0, norms, 1.0))
 
 
 def read_gdsc(folder: Path, genes: Sequence[str] = GENES) -> Gdsc:
-    """Both files of a folder.
+    """Read both files of a folder.
 
     Args:
-        genes: symbols; those of `GENES` are found by their Ensembl ids as well.
+        genes: symbols; the reader finds those of `GENES` by their Ensembl ids, too.
 
     Raises:
         DataError: a file, a column or a gene is missing, a file cannot be read, or a cell is no number.
@@ -140,10 +140,10 @@ def _one_of(folder: Path, names: tuple[str, ...]) -> Path:
 
 
 def read_expression(path: Path, genes: Sequence[str] = GENES) -> dict[str, list[float]]:
-    """Expression of these genes by cell line. The file is read line by line, for it has some 18,000 genes."""
+    """Return the expression of these genes by cell line. Reads line by line, because the file has some 18,000 genes."""
     names = {ENSEMBL.get(gene, gene): gene for gene in genes} | {gene: gene for gene in genes}
     found: dict[str, list[float]] = {}
-    with path.open(encoding="utf-8", errors="replace") as file:  # titles of genes, which nobody reads, are in any
+    with path.open(encoding="utf-8", errors="replace") as file:  # unused titles of genes have any encoding
         header = file.readline().rstrip("\n").split("\t")
         first = 2 if header[0].strip('"') == "GENE_SYMBOLS" else 1
         for line in file:
@@ -156,12 +156,12 @@ def read_expression(path: Path, genes: Sequence[str] = GENES) -> dict[str, list[
     if any(len(found[gene]) != len(header) - first for gene in genes):
         raise DataError(f"{path.name}: a row is shorter or longer than the first line; the file is damaged")
     columns = [name.strip('"').removeprefix("DATA.") for name in header[first:]]
-    # A line that was measured twice has ".1" behind its id the second time, and goes by the first.
+    # A line that was measured twice has ".1" after its id the second time; the first measurement counts.
     return {line: [found[gene][place] for gene in genes] for place, line in enumerate(columns) if line.isdigit()}
 
 
 def read_response(path: Path) -> tuple[dict[tuple[str, str], float], dict[str, float], bool]:
-    """Of a workbook, or of its export as CSV.
+    """Read the workbook, or its export as CSV.
 
     Returns:
         LN_IC50 by (line, drug), the largest concentration of each drug, and whether the file is simulated.
@@ -205,14 +205,14 @@ def _number(cell: str, path: Path, column: str) -> float:
 # Simulated files
 
 LINES, DRUGS, OTHER_GENES = 940, 265, 90
-TESTED = (0.75, 1.0)  # the share of lines that a drug was tested on lies between these
-EXPLAINED = 0.1  # of a response's variance
-SPREAD = 1.5  # standard deviation of a drug's LN_IC50: ranges in GDSC are 8.6 wide on average
+TESTED = (0.75, 1.0)  # range of the share of lines that a drug was tested on
+EXPLAINED = 0.1  # explained part of a response's variance
+SPREAD = 1.5  # standard deviation of a drug's LN_IC50; ranges in GDSC are 8.6 wide on average
 CONCENTRATIONS = (1.0, 2.0, 4.0, 8.0, 10.0)  # µM
 
 
 def write_simulated(folder: Path, seed: int, *, lines: int = LINES, drugs: int = DRUGS) -> None:
-    """Both files, the same for the same seed, some 15 MB in all."""
+    """Write both files, about 15 MB in all; the same for the same seed."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = stream(seed, "simulated GDSC")
     genes = [*GENES, *(f"GENE{number}" for number in range(OTHER_GENES))]
@@ -232,7 +232,7 @@ def write_simulated(folder: Path, seed: int, *, lines: int = LINES, drugs: int =
 
 
 def _responses(drug: str, ids: list[str], x: Array, rng: np.random.Generator) -> Iterator[list[str]]:
-    """Rows of one drug, of the lines that it was tested on."""
+    """Yield the rows of one drug, for the lines that it was tested on."""
     signal = (x - x.mean(axis=0)) @ rng.normal(size=x.shape[1])
     signal *= SPREAD * EXPLAINED**0.5 / signal.std()
     top = rng.choice(CONCENTRATIONS)

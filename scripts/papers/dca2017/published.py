@@ -1,15 +1,15 @@
-"""The experiments as the authors ran them. **Not private as claimed**: kept to show what the published figures are.
+"""The experiments as the authors ran them. **Not private as claimed**: kept to explain the published figures.
 
-Their code differs from the paper and from what the privacy claim needs. With n rows, d features, bounds c = 7.5:
+The authors' code differs from the paper, and from a valid privacy claim. With n rows, d features, bounds c = 7.5:
 
-- The regressions without projection assume a bound of 5 and clip nothing to it, while columns reach 8 to 9.
+- The regressions without projection assume a bound of 5 but do not clip to it; columns reach 8 to 9.
 - The round for standard deviations has Δ = √(d c² + c_y²) for sums of squares, whose sensitivity is √(d c⁴ + c_y⁴).
-- The threshold search multiplies unit noise by Δ⁴: its variable holds Δ² already and is squared once more. Its
-  auxiliary x is normalised by rows, and it is given the whole ε. As a result its choice hardly depends on ε.
+- The threshold search multiplies unit noise by Δ⁴: its variable already holds Δ² and is squared again. Its auxiliary x
+  is normalised by rows, and it uses the whole ε. As a result, its choice hardly depends on ε.
 - The classical Gaussian mechanism, √(2 ln(1.25/δ)) Δ/ε, is used at every ε; its proof needs ε < 1.
-- Data are centred and scaled by themselves; wines are read off by one (`data`).
-- 30 % of ε and of δ go to the standard deviations; negative variances become 0.5; λ = λ₀ = 1; eigenvalues of the noisy
-  matrix are replaced by their absolute values, which the paper does not say.
+- Data are centred and scaled by their own statistics; wines are read off by one (`data`).
+- 30 % of ε and of δ go to the standard deviations; negative variances become 0.5; λ = λ₀ = 1. Eigenvalues of the noisy
+  matrix are replaced by their absolute values, which the paper does not mention.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from papers.dca2017.data import BOUND, DELTA
 
 STD_SHARE = 0.3
 UNCLIPPED_BOUND = 5.0
-REPLACEMENT = 0.5  # of a variance that came out negative
+REPLACEMENT = 0.5  # for a negative variance
 SEARCH_REPEATS = 20
 THRESHOLDS = np.arange(1, 21) / 10
-# Of the auxiliary data; the authors test on all n. Where that is 3000, other rows move the choice by one step of the
-# grid at most, and so does another seed.
+# The authors test on all n auxiliary rows. At n = 3000, testing on other rows moves the choice by at most one step of
+# the grid, as another seed does.
 _TEST_ROWS = 1000
 
 
 def classical_sigma(epsilon: float, delta: float = DELTA) -> float:
-    """σ per unit of sensitivity, eq. (1) of the paper."""
+    """Return σ per unit of sensitivity, eq. (1) of the paper."""
     return sqrt(2 * log(1.25 / delta)) / epsilon
 
 
 def std_sensitivity(features: int, bound: float = BOUND) -> float:
-    """What was taken for the sensitivity of the sums of squares of d features and the target."""
+    """Return the sensitivity that the authors assumed for the sums of squares of d features and the target."""
     return sqrt((features + 1) * bound**2)
 
 
 def box_sensitivity(bounds: Array) -> Array:
-    """Δ of supplement eq. (12), for bounds ``(..., d + 1)`` of the features and the target, without y²."""
+    """Return Δ of supplement eq. (12), without y², for bounds ``(..., d + 1)`` of the features and the target."""
     squares = bounds**2
     x, y = squares[..., :-1], squares[..., -1]
     pairs = x.sum(axis=-1) ** 2 - (x**2).sum(axis=-1)  # twice Σ c_j² c_k² over j < k
@@ -51,13 +51,13 @@ def box_sensitivity(bounds: Array) -> Array:
 
 
 def search(n: int, features: int, epsilon: float, rng: np.random.Generator) -> tuple[float, float]:
-    """The published threshold search: multiples of the standard deviation for the features and for the target."""
+    """Run the published threshold search; return multiples of the standard deviation for features and target."""
     d, unit = features, classical_sigma(epsilon) * sqrt(n / (n - 1))
     errors = np.zeros((len(THRESHOLDS), len(THRESHOLDS)))
     for _ in range(SEARCH_REPEATS):
         x = rng.standard_normal((n, d))
         x -= x.mean(axis=0)
-        x /= np.linalg.norm(x, axis=1, keepdims=True)  # eqs. (4) to (6) have no such thing
+        x /= np.linalg.norm(x, axis=1, keepdims=True)  # not in eqs. (4) to (6)
         y = x @ rng.standard_normal(d) + rng.standard_normal(n)
         y -= y.mean()
         noise = unit * rng.standard_normal((SEARCH_REPEATS, d * (d + 1) // 2 + d))
@@ -69,7 +69,7 @@ def search(n: int, features: int, epsilon: float, rng: np.random.Generator) -> t
 
 
 def _search_errors(x: Array, y: Array, p: float, targets: Array, noise: Array) -> Array:
-    """Mean absolute errors on the auxiliary rows for one threshold of the features and each of the target's."""
+    """Return mean absolute errors on the auxiliary rows for one threshold of the features and each of the target."""
     d = x.shape[1]
     clipped = np.clip(x, -p, p)
     bounds = np.column_stack([np.full((len(targets), d), p), targets])
@@ -85,12 +85,12 @@ def _search_errors(x: Array, y: Array, p: float, targets: Array, noise: Array) -
 def maes(
     train: Array, test: Array, epsilon: float, chosen: tuple[float, float], rng: np.random.Generator
 ) -> dict[str, float]:
-    """Mean absolute error of each method on rows of scaled columns, the target last, shapes ``(n, d + 1)``."""
+    """Return each method's mean absolute error on rows of scaled columns, the target last, shapes ``(n, d + 1)``."""
     n, columns = train.shape
     multiples = np.array([chosen[0]] * (columns - 1) + [chosen[1]])
     whole, rest = classical_sigma(epsilon), classical_sigma((1 - STD_SHARE) * epsilon, (1 - STD_SHARE) * DELTA)
     of_squares, shares = classical_sigma(STD_SHARE * epsilon, STD_SHARE * DELTA), sqrt(n / (n - 1))
-    # The trusted aggregator assumes a bound of 5 here as well, and clips nothing to it.
+    # Here, too, the trusted aggregator assumes a bound of 5 and does not clip to it.
     sigma = of_squares * std_sensitivity(columns - 1, UNCLIPPED_BOUND) / n
     trusted = multiples * np.sqrt(positive(train.var(axis=0) + sigma * rng.standard_normal(columns)))
     sigma = of_squares * std_sensitivity(columns - 1) * shares
@@ -115,7 +115,7 @@ def maes(
 
 
 def positive(variances: Array) -> Array:
-    """0.5 in the place of a variance that the noise made negative (supplement, section 2)."""
+    """Replace variances that the noise made negative by 0.5 (supplement, section 2)."""
     return np.where(variances > 0, variances, REPLACEMENT)
 
 

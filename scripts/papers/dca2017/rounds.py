@@ -1,9 +1,9 @@
 """Rounds of the ideal functionality: the protocol's encoding and the exact variance of its noise.
 
-In Figure 2 the noise is drawn as rounded normals, so that runs of one seed share it: a trusted aggregator's and a
-distributed run's differ by the factor √(N/(N - T - 1)) alone. Input perturbation is Theorem 1 at T = N - 2, where
-everybody's own noise is enough for the whole sum. Without noise in the regression, what is left is the cost of the
-projection ("proj NP" in the figures).
+Figure 2 draws the noise as rounded normals, so that runs with one seed share it: a trusted aggregator's run and a
+distributed one differ only by the factor √(N/(N - T - 1)). Input perturbation is Theorem 1 at T = N - 2, where each
+client's noise suffices for the whole sum. The regression without noise shows the cost of the projection alone ("proj
+NP" in the figures).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from inference.rounds import Rounds
 TRUSTED, DISTRIBUTED, PERTURBED = "trusted aggregator", "distributed", "input perturbation"
 UNNOISED = "distributed, the regression without noise"
 Hold = Callable[[RoundRequest, Budget], NoisyAggregate]
-"""Holds one round at a budget of its own."""
+"""Runs one round with its own budget."""
 
 
 class Silent(RoundedGaussian):
-    """The emulation's noise with its size stated and nothing added."""
+    """A mechanism that states the emulation's noise variance but adds no noise."""
 
     def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
         return np.zeros(dimension, dtype=np.int64)
@@ -40,7 +40,7 @@ class Silent(RoundedGaussian):
 
 @dataclass(frozen=True)
 class Unnoised:
-    """The rounds of a swarm, but regressions are those of the `silent` one: not private, and marked as such."""
+    """Rounds of the `noisy` swarm, with regressions by the `silent` one: not private, and marked as such."""
 
     noisy: Rounds
     silent: Rounds
@@ -52,10 +52,10 @@ class Unnoised:
 
 
 def rounds_of(train: Problem, budget: Budget, mode: str, random: Random, mechanism: Mechanism, computes: int) -> Rounds:
-    """Those of everybody who holds a row.
+    """Return the rounds of one client per row.
 
     Args:
-        mode: one of the four above. random: the bytes that the noise comes from. computes: how many Compute nodes.
+        mode: one of the four above. random: the source of the noise. computes: the number of Compute nodes.
     """
     n, columns = len(train.y), train.schema.columns
     ids = tuple(bytes([index + 1]) * 16 for index in range(computes))
@@ -70,10 +70,10 @@ def rounds_of(train: Problem, budget: Budget, mode: str, random: Random, mechani
 def swarm(
     train: Problem, budget: Budget, mode: str, seed: int, name: str, mechanism: RoundedGaussian | None = None
 ) -> Rounds:
-    """Those of Figure 2, whose noise comes from the stream of that name; by default the emulation's."""
+    """Return rounds of Figure 2, with noise from the named stream; by default the emulation's rounded normals."""
     return rounds_of(train, budget, mode, stream(seed, name).bytes, mechanism or RoundedGaussian(), 2)
 
 
 def round_by_round(train: Problem, mode: str, seed: int, name: str) -> Hold:
-    """Rounds that each have a budget of their own, and noise from the stream of their statistic's name."""
+    """Return a function that runs each round with its own budget, and noise from a stream named by its statistic."""
     return lambda request, budget: swarm(train, budget, mode, seed, f"{name}/{request.statistic}").hold(request)

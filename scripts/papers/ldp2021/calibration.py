@@ -1,22 +1,22 @@
 """Figures 1, 10 and 11: are posteriors from local reports calibrated? Coverage of central intervals over ε.
 
-**The game** (section 4.4). In each repeat the parameters are drawn from the prior, the clients' values given these, and
-their reports by the exact mechanism; the fit has the same prior. The truth's place u among the posterior's draws says
-which central intervals cover it: that of level L does if |u - ½| <= L/2. Under the right posterior u is uniform, for
-each repeat independently, whatever ε is.
+**The game** (section 4.4). Each repeat draws parameters from the prior, then the clients' values, then their reports by
+the exact mechanism; the fit has the same prior. Let u be the truth's rank among the posterior's draws, between 0 and 1.
+The central interval of level L covers the truth if |u - ½| <= L/2. If the posterior is right, u is uniform,
+independently for each repeat, whatever ε is.
 
 As published (errata 5): Gaussian, 5,000 clients, clipped to [-5, 5], 500 repeats; histogram by unary encoding, 1,000
 clients, 6 categories, 100 repeats; exponential, 1,000 clients, clipped to [0, 5], 80 repeats; the levels; four chains.
-Ours: the ε, and the priors of the first and the last, whose hyper-parameters the paper leaves open. They are this
-library's defaults for the bounds (`inference.models.priors`), under which clipping is neither never nor always:
+Ours: the ε, and the priors of the Gaussian and the exponential, whose hyper-parameters the paper leaves open. They are
+this library's defaults for the bounds (`inference.models.priors`), under which some values are clipped, but not most:
 
     Gaussian       mean ~ N(0, 2.5²), sd ~ Gamma(2, rate 1.2)   11 % of values are clipped on average; of a third of
                                                                 the data sets fewer than 0.1 %, of a twentieth over half
     exponential    rate ~ Gamma(2, rate 10/3)                   16 % on average; 0.3 % to 45 % in 80 % of the data sets
     histogram      shares ~ Dirichlet(1, ..., 1)                (as published)
 
-**The band** (`experiment.band`) is of all parameters, levels and ε of all models, and of all ε together. Coverage of
-the six shares together, which is what Figure 10 shows, is an average of six, so it is in the band whenever they are.
+**The band** (`experiment.band`) holds for all parameters, levels and ε of all models, and all ε together. Figure 10
+shows the mean coverage of the six shares, which is in the band whenever all six are.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ PART = 20  # repeats of a cell
 LEVELS = (0.5, 0.7, 0.9, 0.95)
 TOGETHER = "all ε"
 CORES, MINUTES_MAX = 2, 40.0
-CLIPPED = (0.01, 0.5)  # between which the mean share of clipped values is neither never nor always
-_FEW = 2  # parameters that are shown one by one
-_REACH, _BAR = 0.4, 0.17  # of an ε, to both sides; of a band
+CLIPPED = (0.01, 0.5)  # required range of the mean share of clipped values
+_FEW = 2  # so many parameters or fewer are shown one by one
+_REACH, _BAR = 0.4, 0.17  # half the width of an ε, and the width of a band
 
 
 class Drawn(NamedTuple):
-    """One repeat: the true parameters by name, the fit but for how to sample, and the share of values clipped."""
+    """One repeat."""
 
-    truth: Mapping[str, Array]
-    fit: Callable[..., LocalPosterior]
-    clipped: float
+    truth: Mapping[str, Array]  # true parameters by name
+    fit: Callable[..., LocalPosterior]  # lacks only the sampling options
+    clipped: float  # share of clipped values
 
 
 def _numbers(
     family: str, prior: Any, bounds: Interval, values: Any, clients: int, epsilon: float, rng: np.random.Generator
 ) -> Drawn:
-    """Reports of numbers, which `values` draws given the truth."""
+    """Draw the truth and reports of numbers; `values` draws the numbers given the truth."""
     truth = prior.draws(rng, 1)
     x = values(rng, truth, clients)
     reports = column_fits.number_reports(x, bounds, epsilon, rng)
@@ -94,16 +94,16 @@ _exponential = partial(
 
 
 class Game(NamedTuple):
-    """A model to be calibrated."""
+    """A model whose calibration is checked."""
 
-    figure: int  # as the paper numbers it
-    name: str  # of the model
-    parameters: tuple[str, ...]  # names of all its numbers
+    figure: int  # number in the paper
+    name: str
+    parameters: tuple[str, ...]  # names of the parameters' components
     clients: int  # clients, repeats: as published
     repeats: int
-    draw: Callable[[int, float, np.random.Generator], Drawn]  # one repeat, of clients, ε and a random stream
-    clips: bool  # whether values are
-    cost: float  # of a fit, roughly
+    draw: Callable[[int, float, np.random.Generator], Drawn]  # draws one repeat, given clients, ε and a stream
+    clips: bool  # whether values are clipped
+    cost: float  # rough cost of a fit
 
     @property
     def is_shown_singly(self) -> bool:
@@ -123,7 +123,7 @@ FIGURES = tuple(game.figure for game in GAMES.values())
 
 
 class Cell(NamedTuple):
-    """Some repeats of a model at an ε: ``number`` from the ``first`` on."""
+    """``number`` repeats of a model at an ε, from the ``first`` on."""
 
     model: str
     epsilon: float
@@ -132,7 +132,7 @@ class Cell(NamedTuple):
 
 
 def places(draws: Mapping[str, Array], truth: Mapping[str, Array]) -> list[float]:
-    """Of each true number among its draws, between 0 and 1, parameter by parameter.
+    """Return the rank of each true number among its draws, between 0 and 1, parameter by parameter.
 
     Args:
         draws: by name, shape ``(chains, draws, ...)``. truth: by the same names, shape ``(1, ...)``.
@@ -145,13 +145,13 @@ def places(draws: Mapping[str, Array], truth: Mapping[str, Array]) -> list[float
 
 
 class Coverage(NamedTuple):
-    """How often central intervals of a model's parameters hold the truth at an ε, or at all of them together (None)."""
+    """How often central intervals of a model's parameters cover the truth."""
 
     game: Game
-    epsilon: float | None
-    covered: NDArray[np.int64]  # (parameters, levels)
-    repeats: int  # of how many
-    bands: tuple[tuple[float, float], ...]  # what coverage lies within at each level, as shares
+    epsilon: float | None  # None for all ε together
+    covered: NDArray[np.int64]  # number of repeats, (parameters, levels)
+    repeats: int  # in all
+    bands: tuple[tuple[float, float], ...]  # band of the coverage at each level, as shares
 
     @property
     def shares(self) -> Array:
@@ -168,11 +168,11 @@ class Coverage(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What the cells found: coverage, and by model and ε the share of values clipped in each repeat, and all fits."""
+    """The results of all cells."""
 
     coverages: list[Coverage]
-    clipped: Mapping[tuple[str, float], Array]
-    fits: Mapping[tuple[str, float], list[Diagnosis]]
+    clipped: Mapping[tuple[str, float], Array]  # share of clipped values in each repeat, by model and ε
+    fits: Mapping[tuple[str, float], list[Diagnosis]]  # by model and ε
 
     def games(self) -> dict[Game, list[Coverage]]:
         found: dict[Game, list[Coverage]] = {}
@@ -182,7 +182,7 @@ class Results(NamedTuple):
 
 
 def coverages(places: Mapping[tuple[str, float], Array]) -> list[Coverage]:
-    """Of each model, by ε and then together; all within the bands of one another."""
+    """Return the coverages of each model, by ε and then for all ε together, with simultaneous bands."""
     asked: list[tuple[Game, float | None, Array]] = []
     for model in dict.fromkeys(model for model, _ in places):
         own = [(epsilon, found) for (name, epsilon), found in places.items() if name == model]
@@ -198,7 +198,7 @@ def coverages(places: Mapping[tuple[str, float], Array]) -> list[Coverage]:
 
 
 def minutes(fits: Sequence[Diagnosis], repeats: int) -> float:
-    """Of so many repeats on `CORES` cores, from the cores' time that these took."""
+    """Estimate the minutes that `repeats` take on `CORES` cores, from the core time of these fits."""
     return repeats * sum(one.seconds for one in fits) / len(fits) / CORES / 60
 
 
@@ -206,18 +206,18 @@ def minutes(fits: Sequence[Diagnosis], repeats: int) -> float:
 class Calibration(RepeatedFits[Cell, Results]):
     """Figures 1, 10 and 11 of the LDP paper: coverage of central intervals of posteriors from local reports, over ε.
 
-    An hour on two cores, of which Figure 1 takes 55 minutes. Exit code 4 where a coverage is outside a simultaneous
-    99 % band of nominal, an R-hat is not below 1.1, values are hardly ever or mostly clipped, or 500 repeats of Figure
-    1 take more than 40 minutes of two cores.
+    Takes an hour on two cores, 55 minutes of it for Figure 1. Exit code 4 if a coverage is outside a simultaneous 99 %
+    band of nominal, an R-hat is not below 1.1, values are hardly ever or mostly clipped, or 500 repeats of Figure 1
+    take more than 40 minutes on two cores.
     """
 
     KIND, LABEL = "ldp-calibration", "calibration"
     QUICK: ClassVar = {"repeats": 8, "epsilons": (0.5, 5.0), "iterations": QUICK_ITERATIONS}
 
     figure: tuple[int, ...] = option(
-        FIGURES, "only this one; may be repeated", type=int, action="append", choices=FIGURES
+        FIGURES, "only this figure; may be repeated", type=int, action="append", choices=FIGURES
     )
-    repeats: int = 0  # at most so many of each model; 0 for those of the paper
+    repeats: int = 0  # maximum for each model; 0 for the paper's numbers
 
     def cells(self) -> list[Cell]:
         found = []
@@ -246,9 +246,9 @@ class Calibration(RepeatedFits[Cell, Results]):
         )
 
     def notes(self, found: Results) -> dict[str, Any]:
-        told = {f"{model}, ε = {at_least(epsilon)}": described(own) for (model, epsilon), own in found.fits.items()}
+        summary = {f"{model}, ε = {at_least(epsilon)}": described(own) for (model, epsilon), own in found.fits.items()}
         looked_at = sum(one.covered.size for one in found.coverages)
-        return {"levels": list(LEVELS), "band_level": BAND, "looked_at": looked_at, "fits": told}
+        return {"levels": list(LEVELS), "band_level": BAND, "looked_at": looked_at, "fits": summary}
 
     def tables(self, found: Results) -> Iterator[Table]:
         for game, own in found.games().items():
@@ -261,9 +261,9 @@ class Calibration(RepeatedFits[Cell, Results]):
             yield shown
         columns = ("model", "ε", "fits", "largest R̂", "R̂ > 1.01", "sampled again", "divergent", "fewest effective")
         shown = table("fits of four chains", *columns, "s of a core each", "clipped")
-        for (model, epsilon), went in found.fits.items():
-            count, r_hat, *rest, effective, _ = described(went).values()
-            each, clipped = sum(one.seconds for one in went) / len(went), found.clipped[model, epsilon].mean()
+        for (model, epsilon), own in found.fits.items():
+            count, r_hat, *rest, effective, _ = described(own).values()
+            each, clipped = sum(one.seconds for one in own) / len(own), found.clipped[model, epsilon].mean()
             numbers = [f"{r_hat:.3f}", *map(str, rest), f"{effective:.0f}", f"{each:.2f}", f"{clipped:.1%}"]
             shown.add_row(model, at_least(epsilon), str(count), *numbers)
         yield shown
@@ -271,14 +271,12 @@ class Calibration(RepeatedFits[Cell, Results]):
     def checks(self, found: Results) -> Iterator[Check]:
         looked_at = sum(one.covered.size for one in found.coverages)
         for game, own in found.games().items():
-            count, outside = (
-                sum(one.covered.size for one in own),
-                [
-                    f"{game.parameters[row]} at ε = {one.words}, {LEVELS[column]:.0%}: {one.shares[row, column]:.1%}"
-                    for one in own
-                    for row, column in np.argwhere(~one.inside).tolist()
-                ],
-            )
+            count = sum(one.covered.size for one in own)
+            outside = [
+                f"{game.parameters[row]} at ε = {one.words}, {LEVELS[column]:.0%}: {one.shares[row, column]:.1%}"
+                for one in own
+                for row, column in np.argwhere(~one.inside).tolist()
+            ]
             asked = f"all {count} in a band, simultaneous with all {looked_at}, of {BAND:.0%}"
             name = f"coverage of Figure {game.figure}, {game.name}"
             yield Check(name, asked, "; ".join(outside) or "all inside", not outside)
@@ -316,18 +314,18 @@ class Calibration(RepeatedFits[Cell, Results]):
 
 
 def _covered(one: Coverage) -> Iterator[tuple[str, list[str]]]:
-    """A row for each parameter where they are few, else one for all."""
+    """Yield a table row for each parameter if there are few, else one row for all."""
     if one.game.is_shown_singly:
         for name, shares, inside in zip(one.game.parameters, 100 * one.shares, one.inside, strict=True):
-            yield name, [f"{share:.1f}{'' if held else '*'}" for share, held in zip(shares, inside, strict=True)]
+            yield name, [f"{share:.1f}{'' if ok else '*'}" for share, ok in zip(shares, inside, strict=True)]
         return
     both = zip(100 * one.shares.T, one.inside.T, strict=True)
-    cells = [f"{c.mean():.1f} ({c.min():.0f} to {c.max():.0f}){'' if held.all() else '*'}" for c, held in both]
+    cells = [f"{c.mean():.1f} ({c.min():.0f} to {c.max():.0f}){'' if ok.all() else '*'}" for c, ok in both]
     yield f"{len(one.game.parameters)} shares", cells
 
 
 def _markers(game: Game) -> dict[str, dict[str, Any]]:
-    """Of each parameter where they are few; else of any one, and of all together."""
+    """Return the styles of each parameter if there are few, else of a single one and of their mean."""
     hollow = {"markerfacecolor": "white", "markersize": 6}
     if game.is_shown_singly:
         return {name: {"marker": marker, **hollow} for name, marker in zip(game.parameters, "os", strict=False)}
@@ -335,7 +333,7 @@ def _markers(game: Game) -> dict[str, dict[str, Any]]:
 
 
 def _draw_coverage(axes: Any, place: int, one: Coverage, styles: Mapping[str, Mapping[str, Any]]) -> None:
-    """A bar and markers for each level, side by side."""
+    """Draw a band and markers for each level, side by side."""
     for slot in range(len(LEVELS)):
         x = place - _REACH + 2 * _REACH * (slot + 0.5) / len(LEVELS)
         colour, (low, high), shares = picture.COLOURS[slot], one.bands[slot], 100 * one.shares[:, slot]

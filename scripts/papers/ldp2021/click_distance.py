@@ -1,20 +1,20 @@
-"""Figure 2: how far posteriors from local reports are from those without privacy, for ten items' shares of clicks.
+"""Figure 2: the distance of posteriors from local reports to those without privacy, for ten items' shares of clicks.
 
-**Simulated data.** The paper has some 11,000 records of ten items of the Kosarak click streams, which are not at hand.
-In their place stand 11,000 simulated records, the i-th item's probability ∝ 1/i (Zipf). As in the paper it is one data
-set: the 50 repeats are of the reports' noise (optimal unary encoding), and the spread is of that alone.
+**Simulated data.** The paper uses some 11,000 records of ten items of the Kosarak click streams, which we do not have.
+Here are 11,000 simulated records, the i-th item's probability ∝ 1/i (Zipf). As in the paper, there is one data set: the
+50 repeats redraw the reports' noise (optimal unary encoding), and the spread shows that noise alone.
 
-**Posteriors.** Without privacy shares are Dirichlet(1 + counts), so that a share's distribution function F is that of
-Beta(1 + n_j, 9 + n - n_j), in closed form. With it, F̂ is that of the draws of four chains.
+**Posteriors.** Without privacy, shares are Dirichlet(1 + counts), so a share's distribution function F is that of
+Beta(1 + n_j, 9 + n - n_j). With privacy, F̂ is the empirical one of the draws of four chains.
 
-**The distance** is the mean of |F̂ - F|. The paper does not say over which points. Here it is over
+**The distance** is the mean of |F̂ - F|. The paper does not define the points that the mean is over. Here they are
 
-    [0, 1]        a grid of steps of 1e-4: this is the Wasserstein distance W1 between the two, in units of a share
-    both draws    half of the points from either posterior: in units of probability, 0 where they are the same and 1/2
-                  where they lie apart, whatever their widths
+    [0, 1]        a grid of steps of 1e-4: the mean is the Wasserstein distance W1, in units of a share
+    both draws    half of the points from either posterior: the mean is in units of probability, 0 if the posteriors are
+                  equal and 1/2 if they lie apart, whatever their widths
 
-**It does not fall to 0.** A client reports its own bit with probability 1/2 however large ε is, so that half of the
-clients' items are lost. What is left at `LIMIT`, where no other bit is ever set, is drawn as a line.
+**It does not fall to 0.** A client reports its own bit with probability 1/2 however large ε is, so half of the items
+are lost. A line shows the distance at `LIMIT`, where no other bit is ever set.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ LIMIT = 40.0
 STEPS = 10_000
 PART = 10  # repeats of a cell
 DISTANCES = {"unit": "over [0, 1] (W1)", "draws": "over both draws"}
-NEAR = 1.5  # the mean distance at the largest ε, in that at the limit
+NEAR = 1.5  # largest ratio of the mean distance at the largest ε to that at the limit
 FALLEN = 0.25
 
 
 class Cell(NamedTuple):
-    """Some repeats at an ε: ``number`` from the ``first`` on."""
+    """``number`` repeats at an ε, from the ``first`` on."""
 
     epsilon: float
     first: int
@@ -58,7 +58,7 @@ class Cell(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Distances by name, shape ``(ε, repeats, items)``, the limit's ε last; and how all fits went."""
+    """Distances by name, shape ``(ε, repeats, items)``, with the limit's ε last; and the diagnoses of all fits."""
 
     distances: dict[str, Array]
     fits: list[Diagnosis]
@@ -66,16 +66,16 @@ class Found(NamedTuple):
 
 @lru_cache(maxsize=4)
 def clicks(seed: int) -> NDArray[np.int64]:
-    """The records, simulated: each an item, 0 to `ITEMS` - 1; shape ``(RECORDS,)``."""
+    """Simulate the records: each is an item from 0 to `ITEMS` - 1; shape ``(RECORDS,)``."""
     weights = 1 / np.arange(1, ITEMS + 1)
     return stream(seed, "local/clicks").choice(ITEMS, RECORDS, p=weights / weights.sum())
 
 
 def distances(draws: Array, counts: NDArray[np.int64]) -> dict[str, Array]:
-    """Of each item, shape ``(k,)``, between draws of the shares and their posterior without privacy.
+    """Return each item's distances ``(k,)`` between draws of the shares and their posterior without privacy.
 
     Args:
-        draws: shape ``(draws, k)``. counts: of the records, shape ``(k,)``.
+        draws: shape ``(draws, k)``. counts: records by item, shape ``(k,)``.
     """
     k, n = len(counts), int(counts.sum())
     grid, middles = np.linspace(0, 1, STEPS + 1), (np.arange(len(draws)) + 0.5) / len(draws)
@@ -88,17 +88,17 @@ def distances(draws: Array, counts: NDArray[np.int64]) -> dict[str, Array]:
 
 
 def empirical(draws: Array, points: Array) -> Array:
-    """The distribution function of sorted draws; half of those at a point count."""
+    """Return the distribution function of sorted draws; a draw at a point counts half."""
     left, right = (np.searchsorted(draws, points, side) for side in ("left", "right"))
     return np.asarray((left + right) / 2 / len(draws))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClickDistance(RepeatedFits[Cell, Found]):
-    """Figure 2 of the LDP paper: how far a histogram's posterior from local reports is from the one without privacy.
+    """Figure 2 of the LDP paper: the distance of a histogram's posterior from local reports to the non-private one.
 
-    Some 7 minutes on two cores. 11,000 SIMULATED records of ten items stand in for the paper's click streams. Exit code
-    4 where the distance does not fall with ε or does not end near the least that the mechanism allows, or an R-hat is
+    Takes about 7 minutes on two cores. 11,000 SIMULATED records of ten items replace the paper's click streams. Exit
+    code 4 if the distance does not fall with ε, does not end near the least that the mechanism allows, or an R-hat is
     not below 1.1.
     """
 
@@ -163,7 +163,7 @@ class ClickDistance(RepeatedFits[Cell, Found]):
                     axes.plot(self.epsilons, means[:-1, item], **style)
                 *rest, last = means.mean(axis=1)
                 axes.plot(self.epsilons, rest, "o-", color=picture.BLUE, linewidth=2, label="mean of items")
-                limit = "mean of items as ε grows (own bit told at 1/2)"
+                limit = "mean of items as ε grows (own bit reported at 1/2)"
                 axes.axhline(last, color=picture.VERMILION, linestyle=":", label=limit)
                 axes.set(yscale=scales[name], xlabel="ε", title=f"mean |F̂ - F| {words}")
                 picture.epsilon_axis(axes, self.epsilons)

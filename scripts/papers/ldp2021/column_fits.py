@@ -1,10 +1,10 @@
-"""What the experiments on one column share: reports by the exact mechanisms, and fits whose chains have mixed.
+"""Shared parts of the experiments on local reports: reports by the exact mechanisms, and fits whose chains have mixed.
 
 Each client holds one number or one category and reports it once, as in a report round without messages.
 
-**Mixing.** As in the paper (section 4.3), four chains, of which the first half is warm-up, and an R̂ below 1.1 in every
-fit. Where it is not, all is sampled anew with twice the iterations, up to `ATTEMPTS` times in all; what the last one
-gives is used, and `check_mixed` says so, with how many fits are above 1.01, which is what is asked for nowadays.
+**Mixing.** As in the paper (section 4.3), a fit has four chains, whose first half is warm-up, and needs an R̂ below 1.1.
+If it is not, the fit is repeated with twice the iterations, up to `ATTEMPTS` times in all, and the last attempt counts.
+`check_mixed` reports this, and the number of fits above 1.01, today's usual requirement.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from papers.runner import Check
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 CHAINS, ATTEMPTS = 4, 3
 QUICK_ITERATIONS = 400
-_R_HAT_MOST = 1000.0  # that of a chain that stands still is infinite, which plain data cannot say
+_R_HAT_MOST = 1000.0  # for a chain that stands still, whose R̂ is infinite; JSON has no infinity
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedFits(Experiment[C, F]):
-    """Repeats of reports at several ε, and a fit of each; `iterations` of each chain.
+    """An experiment that repeats reports and a fit at several ε; each chain has `iterations`.
 
-    A cell is a named tuple of some repeats. It ends with the `first` of them and their `number` (`parts`).
+    A cell is a named tuple of some repeats, whose last fields are the `first` repeat and their `number` (`parts`).
     """
 
     DEPENDS: ClassVar[tuple[str, ...]] = ("seed", "iterations")
@@ -51,7 +51,7 @@ class RepeatedFits(Experiment[C, F]):
     iterations: int = 2000
 
     def once(self, cell: C, repeat: int) -> Result:
-        """What one repeat finds."""
+        """Return the results of one repeat."""
         raise NotImplementedError
 
     def work(self, cell: Any) -> Result:
@@ -60,12 +60,12 @@ class RepeatedFits(Experiment[C, F]):
 
 
 def parts(repeats: int, size: int) -> list[tuple[int, int]]:
-    """The first repeat of each cell, and how many it has: `size` but for the last."""
+    """Divide the repeats into cells of `size`; return the first repeat and the number of repeats of each."""
     return [(first, min(size, repeats - first)) for first in range(0, repeats, size)]
 
 
 def joined(cells: Sequence[Any], results: Sequence[Result]) -> dict[Any, Result]:
-    """What all repeats found, by name, for each beginning of cells."""
+    """Join the results of cells that differ in `first` and `number` only: lists by name, by the cell without these."""
     found: dict[Any, Result] = {}
     for cell, result in zip(cells, results, strict=True):
         own = found.setdefault(cell[:-2], {name: [] for name in result})
@@ -75,17 +75,17 @@ def joined(cells: Sequence[Any], results: Sequence[Result]) -> dict[Any, Result]
 
 
 class Diagnosis(NamedTuple):
-    """How a fit went."""
+    """The diagnosis of a fit."""
 
-    r_hat: float  # the largest of its numbers
-    effective: float  # the fewest effective draws of any, bulk or tail
-    attempts: int  # how often it was sampled
+    r_hat: float  # the largest of any parameter
+    effective: float  # the fewest effective draws of any parameter, bulk or tail
+    attempts: int
     divergences: int  # of the last attempt
-    seconds: float  # of one core, all attempts together; compiling included where it was the first of its kind
+    seconds: float  # on one core, for all attempts; the first fit of its kind includes compiling
 
 
 def number_reports(x: Array, bounds: Interval, epsilon: float, rng: np.random.Generator) -> LocalReports:
-    """Numbers of as many clients, shape ``(n,)``, clipped to the bounds, with Laplace noise; in their own units."""
+    """Report one number per client, shape ``(n,)``, clipped to the bounds, with Laplace noise; in their own units."""
     statistic = Sum(columns=("value",), centre=(bounds.centre,), scale=(1.0,), bound=(bounds.half_width,))
     mechanism = GridLaplace(epsilon, client_sensitivity(statistic, 1, FRACTION_BITS), 1)
     values = statistic.evaluate(x[:, None], FRACTION_BITS)
@@ -96,16 +96,16 @@ def number_reports(x: Array, bounds: Interval, epsilon: float, rng: np.random.Ge
 
 
 def bit_reports(categories: NDArray[np.int64], mechanism: UnaryEncoding, rng: np.random.Generator) -> LocalReports:
-    """Categories of as many clients, shape ``(n,)``, as bits."""
+    """Report one category per client, shape ``(n,)``, as bits."""
     return mechanism.decode_reports(mechanism.randomise(categories, rng.bytes(KEY_BYTES)), 1.0)
 
 
 def mixed(fit: Callable[..., LocalPosterior], iterations: int, seed: int) -> tuple[LocalPosterior, Diagnosis]:
-    """A posterior whose chains agree, if that can be had.
+    """Fit until the chains have mixed, at most `ATTEMPTS` times.
 
     Args:
-        fit: one of `inference.models.fit`, but for how to sample. iterations: of each chain at first, half of them
-            warm-up.
+        fit: a function of `inference.models.fit` that lacks only the sampling options.
+        iterations: of each chain in the first attempt; half of them are warm-up.
     """
     begun, attempts, half = time.process_time(), 0, iterations // 2
     while True:
@@ -134,7 +134,7 @@ def described(found: Sequence[Diagnosis]) -> dict[str, Any]:
 
 
 def check_mixed(found: Sequence[Diagnosis]) -> Check:
-    """Every fit's chains agree."""
+    """Check that the chains of every fit have mixed."""
     count, worst, above, again, *_ = described(found).values()
     words = f"{worst:.3f} at most; {above} of {count} above {R_HAT_MAX:g}, {again} sampled again"
     return Check("R-hat", f"below {R_HAT_REQUIRED:g} in every fit", words, worst < R_HAT_REQUIRED)

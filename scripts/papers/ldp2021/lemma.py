@@ -1,12 +1,12 @@
 """Lemma 3.2 in full: a polynomial times the exponential of a quadratic, seen through Gaussian noise (eqs. 7, 8 and 21).
 
-`inference.models.column.log_space` has the notation, and the closed form of a constant g.
+`inference.models.column.log_space` has the notation, and the closed form for a constant g.
 
-The recursion of the moments (integration by parts; Flecher, Allard and Naveau 2010) subtracts nearly equal numbers
-where the interval lies in the tail. So the integral is calculated by Gauss-Legendre: the interval is cut at m, so that
-q is monotone in each part, and a part is covered as far as q is within 40 + 4M of its maximum, M the degree of g. With
-32 + 2M nodes for a part, what is left out or approximated is below rounding. This holds for every real κ: κ = 0 (a pure
-exponential) and κ < 0 (the quadratic outweighs the noise: no normal density, but an integral as good) are not special.
+If the interval lies in the tail, the recursion of the moments (integration by parts; Flecher, Allard and Naveau 2010)
+subtracts nearly equal numbers. So Gauss-Legendre quadrature computes the integral: the interval is cut at m, so that q
+is monotone in each part, and a part extends as far as q is within 40 + 4M of its maximum, M the degree of g. With
+32 + 2M nodes per part, the error is below rounding. This holds for every real κ: κ = 0 (a pure exponential) and κ < 0
+(the quadratic outweighs the noise, so there is no normal density) need no special case.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _NODES, _NODES_OF_A_POWER = 32, 2
 def log_polynomial_gaussian(
     z: Array, g: Sequence[Array], h: Sequence[Array], low: Array, high: Array, sd: Array
 ) -> tuple[Array, Array]:
-    """ln |p| and the sign of p = ∫ g(x) exp(h(x)) N(z; x, sd²) dx over [low, high]; -inf and 0 where p is 0.
+    """Return ln |p| and the sign of p = ∫ g(x) exp(h(x)) N(z; x, sd²) dx over [low, high]; -inf and 0 if p is 0.
 
-    For all real h, also where z or q's vertex is hundreds of standard deviations outside [low, high]. Measured up to
-    degree 10: the error of p, relative to the integral of |g(x)| exp(h(x)) N(z; x, sd²), is below 1e-12, and 1e-15
-    times the largest |q|. Where g changes its sign, p may be much smaller than that integral, and loses as many digits.
+    It holds for all real h, even if z or q's vertex is hundreds of standard deviations outside [low, high]. Measured up
+    to degree 10: the error of p, relative to the integral of |g(x)| exp(h(x)) N(z; x, sd²), is below 1e-12, and below
+    1e-15 times the largest |q|. If g changes its sign, p may be much smaller than that integral and lose digits.
 
     Args:
-        z: what was reported. g: coefficients, that of 1 first; for each z the same number of them. h: three of them.
+        z: the reports. g: coefficients of a polynomial, the constant first. h: the three coefficients of a quadratic.
         low < high, finite. sd: standard deviation of the noise. All broadcast.
     """
     degree = len(g) - 1
@@ -49,7 +49,7 @@ def log_polynomial_gaussian(
         return (z - x) / sd**2 + h1 + 2 * h2 * x
 
     def part(first: Array, last: Array) -> tuple[Array, Array]:
-        """q at its largest in [first, last], and the integral of g exp(q) in units of its exponential."""
+        """Return q's maximum in [first, last], and the integral of g exp(q) in units of exp(maximum)."""
         q_first, q_last = (quadratic(x) - ((z - x) / sd) ** 2 / 2 for x in (first, last))
         rising = q_last > q_first
         decay = jnp.where(rising, slope(last), -slope(first))
@@ -70,13 +70,13 @@ def log_polynomial_gaussian(
 
 
 def _vertex(slope_low: Array, slope_high: Array, low: Array, high: Array) -> Array:
-    """Where q's slope is 0, or `low` if nowhere inside; a constant, as the integral does not depend on the cut."""
+    """Return the x where q's slope is 0, else `low`. It has no gradient, as the integral does not depend on the cut."""
     inside = slope_low * slope_high < 0
     share = slope_low / jnp.where(inside, slope_low - slope_high, 1)
     return jax.lax.stop_gradient(jnp.where(inside, low + share * (high - low), low))
 
 
 def _until(decay: Array, curvature: Array, reach: float) -> Array:
-    """How far from q's maximum q has fallen by `reach`: decay·y + curvature·y²/2 = reach; else anything beyond."""
+    """Return the distance y at which q has fallen by `reach`: decay·y + curvature·y²/2 = reach; else a large one."""
     root = jnp.sqrt(jnp.maximum(decay**2 + 2 * curvature * reach, 0))
     return jax.lax.stop_gradient(2 * reach / jnp.maximum(decay + root, np.finfo(float).tiny))

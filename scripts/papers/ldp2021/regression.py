@@ -1,18 +1,19 @@
 """Figures 4 and 5 of the LDP paper: linear and logistic regression from local reports, over ε.
 
-A cell is a setting, a method and an ε, with all repeats. A repeat is a split of the rows and a draw of the noise.
-Splits are the same for all methods and ε, so that methods are compared in pairs; noise, chains and who reports when
-come from a stream of each cell's own.
+A cell is a setting, a method and an ε, with all repeats. A repeat is a split of the rows and a draw of the noise. All
+methods and ε share the splits, so that methods are compared in pairs. Each cell has its own stream for the noise, the
+chains and the order of reports.
 
 **Spread** is the standard deviation over repeats, as in the paper's figures. **Intervals** are Student's, over the
-repeats' differences between two methods on the same rows, each at the level 1 - 0.05/K for the K comparisons of a
-figure: so all of them hold together with a probability of 95 % (Bonferroni). They are of splits and noise given this
-one data set; as its splits overlap, they say less about others.
+differences between two methods on the same rows, each at the level 1 - 0.05/K for the K comparisons of a figure. So all
+hold together with a probability of 95 % (Bonferroni). They cover splits and noise given this one data set; because its
+splits overlap, they tell less about other data.
 
-**Ahead** means that the whole interval of the advantage is above 0, **behind** that it is below; else it is open.
+**Ahead** means that the whole interval of the advantage is above 0, **behind** that it is below 0; else the comparison
+is **open**.
 
-**At small ε** is asked of the mean over these ε, a number of each repeat, with an interval that holds in all settings
-together: at a single ε noise differs so much between repeats that an interval joint with all others shows little.
+**At small ε**, the check uses each repeat's mean over these ε, with intervals that hold together for all settings. At a
+single ε, the noise differs so much between repeats that intervals joint with all others show little.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ from papers.runner import Check, positive
 EPSILONS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
 DELTA, REPEATS, ITERATIONS, SHARE = 1e-5, 30, 600, 0.5
 RATES = (0.1, 0.3, 3.0)
-"""Of LDP-SGD beside the default of 1, for what would have been best in hindsight."""
+"""Rates of LDP-SGD besides the default of 1, to find the best in hindsight."""
 RECORDS = 10_000
 INPUT_EPSILONS = (0.8, 3.2, 12.8)
-"""Of perturbed inputs: each of their likelihood's evaluations costs n rows, and not one sum."""
+"""The ε of perturbed inputs, whose likelihood is slow: each evaluation needs n rows instead of one sum."""
 INPUTS_2, INPUTS_4, INPUTS = ORDERS
 COSTS = {INPUTS: 800.0, INPUTS_4: 120.0, INPUTS_2: 80.0, TIGHT: 2.0, COROLLARY: 2.0, BAYES: 1.0, SGD: 0.2, SGD_ALL: 0.4}
-"""Of a run, roughly."""
+"""Rough costs of a run."""
 WITHOUT_NOISE = methods.WITHOUT_NOISE
 HINDSIGHT = "LDP-SGD, best rate in hindsight"
 OPPONENTS = (SGD, SGD_ALL, HINDSIGHT, COROLLARY, *ORDERS, NO_MODEL)
-"""What the sufficient statistics with tight noise are compared with, at each ε."""
+"""The methods that sufficient statistics with tight noise are compared with, at each ε."""
 JOINT_LEVEL = 0.95
 TITLES = {PUBLISHED: "as published (centring and components read from the rows: NOT private)", VALID: "valid"}
 STYLES: Mapping[str, Mapping[str, Any]] = {
@@ -69,17 +70,17 @@ LINES: Mapping[str, Mapping[str, Any]] = {
     BAYES: {"color": picture.BLACK, "linestyle": "--", "linewidth": 1.5, "zorder": 1},
     CLASSICAL: {"color": picture.BLACK, "linestyle": "-.", "linewidth": 1.0, "zorder": 1},
 }
-_ASIDE = 0.035  # between methods, as a part of a decade
-_ROOM = 10.0  # of the range between no privacy and no model that a panel shows beyond it
+_ASIDE = 0.035  # distance between methods, as a part of a decade
+_ROOM = 10.0  # how many times the range from no privacy to no model a panel shows beyond it
 
 
 class Cell(NamedTuple):
-    """What is run."""
+    """All repeats of a method at one setting and ε."""
 
     setting: str
     method: str
-    epsilon: float = 0.0  # of methods without noise
-    rate: float | None = None  # of LDP-SGD, where it is not the default
+    epsilon: float = 0.0  # 0 for methods without noise
+    rate: float | None = None  # of LDP-SGD; None for the default
     repeats: int = 1
 
     def __str__(self) -> str:
@@ -87,17 +88,16 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In words, but for the repeats."""
+        """The cell in words, without the repeats."""
         epsilon = f", epsilon = {at_least(self.epsilon)}" if self.epsilon else ""
         return f"{self.setting}, {self.method}{epsilon}" + (f", rate {self.rate:g}" if self.rate else "")
 
 
 class Advantage(Estimate):
-    """By how much one is better than another, in units of the score, and its joint interval."""
+    """The difference of two methods' scores, positive if the first is better, with its joint interval."""
 
     @property
     def verdict(self) -> str:
-        """See the head of this file."""
         return "ahead" if self.low > 0 else "behind" if self.high < 0 else "open"
 
     def __str__(self) -> str:
@@ -105,13 +105,13 @@ class Advantage(Estimate):
 
 
 def advantage(first: Array, second: Array, sign: int, count: int) -> Advantage:
-    """Of sign·(first - second) over the repeats that both have, jointly with `count`; unbounded for fewer than two."""
+    """Return the advantage sign·(first - second) over the repeats that both have, with one of `count` intervals."""
     repeats = min(len(first), len(second))
     return Advantage(*joint_interval(sign * (first[:repeats] - second[:repeats]), JOINT_LEVEL, count))
 
 
 def spread(scores: Array) -> float:
-    """Standard deviation over repeats; 0 of one repeat."""
+    """Return the standard deviation over repeats; 0 for one repeat."""
     return float(scores.std(ddof=1)) if len(scores) > 1 else 0.0
 
 
@@ -119,10 +119,10 @@ def spread(scores: Array) -> float:
 class Results:
     """All scores and R-hats."""
 
-    sign: int  # 1 where higher scores are better, else -1
+    sign: int  # 1 if higher scores are better, else -1
     order: Sequence[str]  # of the methods in tables, those without noise last
     scores: Mapping[tuple[str, str, float, float | None], Array]  # (repeats,), by setting, method, ε and rate
-    r_hats: Mapping[str, float]  # of the cells that have one
+    r_hats: Mapping[str, float]  # by cell, for sampled methods
 
     @property
     def settings(self) -> list[str]:
@@ -139,14 +139,14 @@ class Results:
         return sorted({key[2] for key in self.scores if key[:2] == (setting, method)} - {0.0})
 
     def of(self, setting: str, method: str, epsilon: float = 0.0) -> Array:
-        """The scores of a method; of one without noise at whatever ε."""
+        """Return a method's scores; methods without noise have the same at any ε."""
         return self.scores[setting, method, 0.0 if method in WITHOUT_NOISE else epsilon, None]
 
     def non_private(self, setting: str) -> str:
         return max((BAYES, CLASSICAL), key=lambda one: self.sign * self.of(setting, one).mean())
 
     def comparisons(self) -> dict[tuple[str, str, float], Advantage]:
-        """Of sufficient statistics with each opponent, by setting, opponent and ε; their intervals hold together."""
+        """Compare sufficient statistics with each opponent, by setting, opponent and ε, with joint intervals."""
         asked = [
             (setting, opponent, epsilon)
             for setting in self.settings
@@ -159,7 +159,7 @@ class Results:
 
 
 def turn(made: Mapping[float, Advantage]) -> str:
-    """In words, at which ε sufficient statistics are ahead of one opponent, and at which behind."""
+    """Describe at which ε sufficient statistics are ahead of one opponent, and at which behind."""
     at: dict[str, list[str]] = {"ahead": [], "open": [], "behind": []}
     for epsilon, one in made.items():
         at[one.verdict].append(at_least(epsilon))
@@ -170,12 +170,12 @@ def turn(made: Mapping[float, Advantage]) -> str:
 class Figure4(Experiment[Cell, Results]):
     """Figure 4 of the LDP paper: linear regression of wine quality from local reports, test RMSE over ε.
 
-    Some 35 minutes on two cores, nearly all of it NUTS. 30 splits of 6,497 wines into 80 % and 20 %, at eight ε from
-    0.1 to 12.8; as published (which reads centres and principal components from the rows, and so is not private) and
-    valid. What the paper leaves open, and what was chosen, stands at the heads of
-    scripts/papers/ldp2021/regression_*.py and inference/models/glm/sgd.py. Exit code 4 where the order of the methods
-    is not the paper's (sufficient statistics ahead of LDP-SGD over ε <= 0.4, and LDP-SGD no longer behind at the
-    largest), anything private is ahead of no privacy, or chains have not mixed.
+    Takes about 35 minutes on two cores, nearly all of it NUTS. 30 splits of 6,497 wines into 80 % and 20 %, at eight ε
+    from 0.1 to 12.8; as published (which computes centres and principal components from the rows, so it is not private)
+    and valid. Where the paper leaves choices open, scripts/papers/ldp2021/regression_*.py and
+    inference/models/glm/sgd.py state ours. Exit code 4 if the order of the methods is not the paper's (sufficient
+    statistics ahead of LDP-SGD over ε <= 0.4, and LDP-SGD no longer behind at the largest ε), if a private method is
+    ahead of no privacy, or if chains have not mixed.
     """
 
     KIND, LABEL = "ldp-figure-4", "figure 4"
@@ -184,19 +184,19 @@ class Figure4(Experiment[Cell, Results]):
     SET, SCORE = WINE, "test RMSE"
     METHODS: ClassVar[tuple[str, ...]] = (TIGHT, COROLLARY, SGD, *WITHOUT_NOISE)
     SMALL = 0.4
-    """Up to which ε sufficient statistics are to be ahead: of Adult the paper says 0.8, of wine that ε is small."""
+    """Sufficient statistics must be ahead up to this ε. For Adult, the paper states 0.8; for wine, "small" ε."""
     NEAR = 0.05
-    """How near to no privacy the largest ε brings the RMSE, as a part of it, or the AUC."""
+    """Tolerance at the largest ε beside no privacy: of the RMSE relative, of the AUC absolute."""
 
     data: Path | None = data_option()
-    setting: tuple[str, ...] = option(SETTINGS, "only this one", action="append", choices=SETTINGS)
-    repeats: int = option(REPEATS, f"by default {REPEATS}", type=positive, metavar="R")
-    components: int = option(Choices().components, "of the features", type=positive, metavar="K")
-    norm_quantile: float = option(Choices().quantile, "of norms, is R as published", type=float, metavar="Q")
-    delta: float = option(DELTA, f"of each client, by default {at_least(DELTA)}", type=float, metavar="D")
+    setting: tuple[str, ...] = option(SETTINGS, "only this setting", action="append", choices=SETTINGS)
+    repeats: int = option(REPEATS, f"number of repeats (default {REPEATS})", type=positive, metavar="R")
+    components: int = option(Choices().components, "number of features", type=positive, metavar="K")
+    norm_quantile: float = option(Choices().quantile, "the quantile of norms that is R", type=float, metavar="Q")
+    delta: float = option(DELTA, f"δ of each client (default {at_least(DELTA)})", type=float, metavar="D")
     iterations: int = option(ITERATIONS, "of each of four chains", type=positive, metavar="K")
     epsilons: tuple[float, ...] = EPSILONS
-    inputs: int = 0  # repeats of perturbed inputs, orders 2 and 4; 0 leaves them out
+    inputs: int = 0  # repeats of perturbed inputs, orders 2 and 4; 0 omits them
     exact_inputs: int = 0  # the same with the exact sigmoid
 
     @property
@@ -236,7 +236,7 @@ class Figure4(Experiment[Cell, Results]):
         return {"scores": [one.score for one in found], "reports": reports, "wall_seconds": seconds}
 
     def rows_of(self, cell: Cell, repeat: int) -> Split:
-        """Of a repeat; of Adult some methods have fewer, the same ones."""
+        """Return the rows of a repeat; with Adult, some methods share a smaller sample of them."""
         choices = Choices(self.components, self.norm_quantile)
         rows = rows_of_data.split(self.SET, self.data, cell.setting, repeat, self.seed, choices)
         if not self.label or cell.method not in methods.PER_INPUT:
@@ -248,7 +248,7 @@ class Figure4(Experiment[Cell, Results]):
         r_hats = {str(cell): max(one["reports"]["r_hat"]) for cell, one in both if "r_hat" in one["reports"]}
         sign, scores = 1 if self.label else -1, {cell[:4]: np.array(one["scores"]) for cell, one in both}
         for setting, method, epsilon, rate in list(scores):
-            if method == SGD and rate is None:  # in hindsight, at the rate of the best mean
+            if method == SGD and rate is None:  # in hindsight: the rate with the best mean
                 asked = [scores[setting, SGD, epsilon, one] for one in (None, *RATES)]
                 scores[setting, HINDSIGHT, epsilon, None] = max(asked, key=lambda one: sign * one.mean())
         return Results(sign, self.METHODS, scores, r_hats)
@@ -274,9 +274,8 @@ class Figure4(Experiment[Cell, Results]):
                 scores = (found.of(setting, method, at) if at in own else None for at in run_at)
                 shown.add_row(method, *("" if s is None else f"{s.mean():.3f} ± {spread(s):.3f}" for s in scores))
             yield shown
-            title = (
-                f"{setting}: advantage of {TIGHT} in pairs, joint {100 * JOINT_LEVEL:g} % intervals (+ ahead, - behind)"
-            )
+            level = f"joint {100 * JOINT_LEVEL:g} % intervals (+ ahead, - behind)"
+            title = f"{setting}: advantage of {TIGHT} in pairs, {level}"
             shown = over_epsilon(title, "over", epsilons := dict.fromkeys(at for *_, at in made))
             marks = {"ahead": " +", "behind": " -", "open": ""}
             for opponent in dict.fromkeys(opponent for where, opponent, _ in made if where == setting):
@@ -331,7 +330,7 @@ class Figure4(Experiment[Cell, Results]):
             picture.legend(panels)
 
     def _panel(self, axes: Any, found: Results, setting: str) -> None:
-        """What is far worse than no model leaves it: how much worse makes no difference."""
+        """Draw one setting; methods far worse than no model leave the panel."""
         private = found.private(setting)
         for place, method in enumerate(private):
             epsilons = found.epsilons(setting, method)
@@ -355,18 +354,17 @@ class Figure4(Experiment[Cell, Results]):
 class Figure5(Figure4):
     """Figure 5 of the LDP paper: logistic regression of Adult's incomes from local reports, AUC over ε.
 
-    An hour and a half on two cores (estimated from parts of it), over half of it perturbed inputs. 30 splits of 48,842
-    people into 80 % and 20 %. As in the paper, perturbed inputs, with half of ε for the label, and LDP-SGD have 10,000
-    of the records; LDP-SGD is shown with all of them, too.
+    Takes an hour and a half on two cores (estimated from parts of it), over half of it for perturbed inputs. 30 splits
+    of 48,842 people into 80 % and 20 %. As in the paper, LDP-SGD and perturbed inputs, which spend half of ε on the
+    label, get 10,000 of the records. LDP-SGD runs with all of them, too.
 
-    A likelihood of perturbed inputs costs all rows each time it is evaluated, and not one sum: so these are shown at
-    three ε and for three repeats only. The polynomial of order 4 turns around at the ends of its interval, and chains
-    of it may not mix: R-hat was 1.5 in one of 18 fits, after three attempts. With the exact sigmoid in the polynomial's
-    place they take ten times as long, some four hours, and are asked for by themselves; the file of --resume serves
-    both.
+    Each evaluation of perturbed inputs' likelihood needs all rows instead of one sum, so they run at three ε and for
+    three repeats only. The polynomial of order 4 turns around at the ends of its interval, and its chains may not mix:
+    R-hat was 1.5 in one of 18 fits, after three attempts. The exact sigmoid takes ten times as long, about four hours;
+    run it separately by --exact-inputs, with the same --resume file.
 
-    Exit code 4 where sufficient statistics, of all records, are not ahead of LDP-SGD, of 10,000, over ε <= 0.8 (as in
-    the paper), anything private is ahead of no privacy, or chains have not mixed.
+    Exit code 4 if sufficient statistics, with all records, are not ahead of LDP-SGD, with 10,000, over ε <= 0.8 (as in
+    the paper), if a private method is ahead of no privacy, or if chains have not mixed.
     """
 
     KIND, LABEL = "ldp-figure-5", "figure 5"

@@ -1,26 +1,27 @@
-"""Wine and Adult for regression from local reports: as the paper has them, and as a valid privacy claim needs them.
+"""Wine and Adult for regression from local reports: prepared as published, and for a valid privacy claim.
 
 **As published** (section 4.2: "we use principal component analysis", "we center our data sets to zero mean"). Columns
-are divided by their standard deviations, centred, and turned into their first principal components, all of it read from
-the rows learnt from: not private. What the paper leaves open is chosen here, the same for both data sets: 4 components
-(74 % of wine's variance; a posterior given 6 takes six times as long), and, so that a radius of R = 1 means something,
-components in units of the `QUANTILE` of their norms, so that half of the rows are brought into the ball. The target of
-wine is centred by its mean and clipped to ±2 points. There is no intercept. Features to test on are not clipped, as the
-paper says of targets.
+are divided by their standard deviations, centred, and projected onto their first principal components. All of this is
+computed from the training rows: not private. The paper leaves some choices open, which are the same here for both data
+sets. There are 4 components (74 % of wine's variance; 6 take six times as long). To give R = 1 a meaning, components
+are in units of the `QUANTILE` of their norms, so that clipping to the ball changes half of the rows. The target of wine
+is centred by its mean and clipped to ±2 points. There is no intercept. Test features are not clipped, as the paper says
+of test targets.
 
-**Valid.** Nothing is read from rows. Columns are centred and scaled by what is public of them. A random projection that
-is public and drawn anew for each repeat takes the place of the principal components; the features are then divided by
-√d, which is the root mean square norm of standardised rows, so that the ball of radius 1 is a public one. The model has
-an intercept. Whoever predicts brings features into the ball as the clients do.
+**Valid.** Nothing is computed from rows. Columns are centred and scaled by public constants. A public random
+projection, drawn for each repeat, replaces the principal components. The features are then divided by √d, the root mean
+square norm of standardised rows, so the ball of radius 1 is public. The model has an intercept. Predictions clip
+features to the ball as the clients do.
 
-- Wine: centres are the means that the data's own paper prints, weighted by its numbers of red and white wines; a scale
-  is a third of the half-width of the ranges that it prints (`inference.columns`). Both are the rows' own, so wine's run
-  is valid but for these. The target is in thirds of the half-width of the tasters' scale, about its middle.
+- Wine: centres are the means that the data's paper prints, weighted by its numbers of red and white wines; a scale is a
+  third of the half-width of the printed ranges (`inference.columns`). Both come from the rows, so wine's run is valid
+  but for these constants. The target is in thirds of the half-width of the tasters' scale, about its middle.
 - Adult: the six columns that are numbers or have two values: age, years of education, hours a week, capital gains and
-  losses, sex. Centres are the middles of the public bounds, but 0 for gains and losses, which most people do not have;
-  scales are a third of the half-widths, and of sex the half-width.
+  losses, sex. Centres are the middles of the public bounds, but 0 for gains and losses, which most people do not have.
+  Scales are a third of the half-widths; for sex, the half-width.
 
-Red and white wines are one data set with the colour as the twelfth feature; the 48,842 people are both parts of Adult.
+Red and white wines form one data set, with the colour as the twelfth feature. Both parts of Adult form one of 48,842
+people.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ WINE, ADULT = "wine", "adult"
 COLOUR, SEX = "white", "sex=Male"
 COMPONENTS, QUANTILE, TRAIN_SHARE = 4, 0.5, 0.8
 BALL = 1.0
-"""The radius of the ball that features are brought into."""
+"""The radius of the ball that features are clipped to."""
 TARGET_BOUND = 2.0  # R_y of wine as published, in points
 WINES = {"red": 1599, "white": 4898}  # Cortez et al. 2009, section 2.1
 
 
 class Choices(NamedTuple):
-    """What the paper leaves open: how many components, and which quantile of the norms is the radius."""
+    """The choices that the paper leaves open: the number of components, and the quantile of the norms that is R."""
 
     components: int = COMPONENTS
     quantile: float = QUANTILE
@@ -59,24 +60,24 @@ class Choices(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One repeat's rows, in the units that the models see; not yet within the ball and the target's bound."""
+    """One repeat's rows in the units of the models, not yet clipped to the ball and the target's bound."""
 
-    X: Array  # to learn from, shape (n, d)
+    X: Array  # training rows, shape (n, d)
     y: Array  # shape (n,)
     X_test: Array
     y_test: Array
     target_bound: float  # R_y
     unit: float  # of y, in units of the data
     intercept: bool  # whether the model has one
-    private: bool  # whether nothing was read from rows
+    private: bool  # True if nothing was computed from rows
 
     @property
     def seen_test(self) -> Array:
-        """The features to test on as whoever predicts takes them: as published as they are, else within the ball."""
+        """The test features that predictions use: clipped to the ball, but not as published."""
         return into_ball(self.X_test, BALL) if self.private else self.X_test
 
     def some(self, rows: int, rng: np.random.Generator) -> Split:
-        """The same with so many of the rows to learn from, drawn at random; with all where there are no more."""
+        """Return the split with at most `rows` training rows, drawn at random."""
         if rows >= len(self.y):
             return self
         chosen = rng.permutation(len(self.y))[:rows]
@@ -85,8 +86,8 @@ class Split:
 
 @lru_cache(maxsize=2)
 def problem(name: str, folder: Path | None) -> Problem:
-    """A whole data set in its own units, with what is public of it. Raises `DataError` where it cannot be had."""
-    if name == ADULT:  # the training and the official test part; the target is -1 or 1
+    """Return a whole data set in its own units, with its public bounds. Raise `DataError` if it is not available."""
+    if name == ADULT:  # the training part and the official test part; the target is -1 or 1
         parts = [adult(folder), adult(folder, part="test")]
         schema = parts[0].schema
         bounds = {**schema.bounds, schema.target: Interval(-1, 1, "-1 or 1")}
@@ -106,7 +107,7 @@ def problem(name: str, folder: Path | None) -> Problem:
 
 @lru_cache(maxsize=64)
 def split(name: str, folder: Path | None, setting: str, repeat: int, seed: int, choices: Choices) -> Split:
-    """One repeat: the same rows in both settings, for all methods and all ε."""
+    """Return one repeat: the same rows in both settings, for all methods and all ε."""
     whole = problem(name, folder)
     order = stream(seed, f"local/split/{name}/{repeat}").permutation(len(whole.y))
     n = ceil(TRAIN_SHARE * len(order))
@@ -116,7 +117,7 @@ def split(name: str, folder: Path | None, setting: str, repeat: int, seed: int, 
 
 def _published(whole: Problem, train: Any, test: Any, choices: Choices, rng: np.random.Generator) -> Split:
     mean, sd = whole.X[train].mean(axis=0), whole.X[train].std(axis=0)
-    Z = (whole.X - mean) / np.where(sd > 0, sd, 1.0)  # a category may be in no row
+    Z = (whole.X - mean) / np.where(sd > 0, sd, 1.0)  # a category may have no row
     learnt = Z[train]
     chosen = np.linalg.eigh(learnt.T @ learnt)[1][:, ::-1][:, : choices.components]  # of the largest variances
     largest = chosen[np.abs(chosen).argmax(axis=0), np.arange(chosen.shape[1])]
@@ -140,7 +141,7 @@ def _public(whole: Problem, train: Any, test: Any, choices: Choices, rng: np.ran
 
 
 def public_units(known: Problem) -> tuple[Array, Array]:
-    """Centre and scale of each column, the target last, from public knowledge; as at the head."""
+    """Return the public centre and scale of each column, the target last, as the module's docstring defines them."""
     schema = known.schema
     centres, scales = schema.centres, schema.half_widths / PRIOR_BOUND_SDS
     for place, name in enumerate(schema.features):
@@ -155,6 +156,6 @@ def public_units(known: Problem) -> tuple[Array, Array]:
 
 
 def projection(columns: int, count: int, rng: np.random.Generator) -> Array:
-    """Orthonormal directions, uniform over all, shape ``(columns, count)``."""
+    """Draw orthonormal directions uniformly, shape ``(columns, count)``."""
     Q, R = np.linalg.qr(rng.standard_normal((columns, count)))
     return np.asarray(Q * np.sign(np.diag(R)))

@@ -1,36 +1,36 @@
-"""The methods of Figures 4 and 5 on one repeat's rows: a score on the rows to test on, and what the work reports.
+"""The methods of Figures 4 and 5 on one repeat's rows: a score on the test rows, and a report of the run.
 
     sufficient statistics   noise-aware posterior given the sum of the reports (section 13): tight, and as published
     perturbed inputs        noise-aware posterior given each report (12.2): the paper's polynomial of order 2, the next
-                            even order, 4, and the sigmoid itself
-    LDP-SGD                 section 4.2, by `inference.models.glm.sgd`: at its default rate, and at those of a grid, of
-                            which the best at each ε is known in hindsight only
+                            even order, 4, and the exact sigmoid
+    LDP-SGD                 section 4.2, by `inference.models.glm.sgd`: at its default rate, and at those of a grid,
+                            whose best rate is known in hindsight only
     no privacy              the same posterior from the exact sums of the same clipped rows; and least squares or
-                            logistic regression (of maximum likelihood) on rows that are not clipped
-    no model                the mean of the target; of labels an AUC of ½
+                            maximum-likelihood logistic regression on rows that are not clipped
+    no model                the mean of the target; for labels, an AUC of ½
 
-All models of one setting have the same features, and an intercept or none. A posterior's prediction of a number is its
-mean, and of a label its mean probability. LDP-SGD's parameters are public: groups of the paper's order, each client
+All models of one setting have the same features, and all or none have an intercept. A posterior predicts a number by
+its mean, and a label by its mean probability. LDP-SGD's parameters are public: groups of the paper's order, each client
 once, C = 1. The paper (after Wang et al. 2019) asks for groups of the order d log d/ε², names no constant, and gives no
-rule for steps. Here they are those of convex functions whose noisy gradients have E|ḡ|² <= ρ² (Bassily, Smith and
-Thakurta 2014), of which the last half of the iterates is averaged (Rakhlin, Shamir and Sridharan 2012):
+rule for steps. Here the steps are those for convex functions whose noisy gradients have E|ḡ|² <= ρ² (Bassily, Smith and
+Thakurta 2014), and the last half of the iterates is averaged (Rakhlin, Shamir and Sridharan 2012):
 
     η_t = rate/(ρ√t),      ρ² = C² + d s²,      s² the variance of the noise in each coordinate of the mean gradient
 
-**What clients of one row each report**, without messages: the real mechanisms of the product, exact noise.
+**Reports.** Each client has one row and reports it without messages, by the product's mechanisms with exact noise.
 
-    sufficient statistics   xxᵀ, xy and, of a number, y², of features within the ball of radius 1 and |y| <= R_y
+    sufficient statistics   xxᵀ, xy and, for a number, y², of features within the ball of radius 1 and |y| <= R_y
     inputs                  features within that ball with (1 - c)ε, and the label by randomised response with cε
-    gradients               whatever a job asks for round by round (`Reporters`)
+    gradients               what a job asks for round by round (`Reporters`)
 
-**Tight** is this library's: the exact sensitivity, and the weights of the blocks that make the total error least.
-**As published** is Corollary 3.1 or 13.1 with equal weights: Δ² = 3R_y⁴/2 + 2R_y² + 2, and 4½ for labels. Both bounds
-hold; the first is 1.24 times the exact value at R_y = 2, the second is exact. With a constant feature, which the paper
-does not have, neither would hold. As σ = Δ/μ, that noise is the exact one at a smaller μ, and so drawn.
+**Tight** is this library's noise: the exact sensitivity, and the block weights that minimise the total error. **As
+published** is Corollary 3.1 or 13.1 with equal weights: Δ² = 3R_y⁴/2 + 2R_y² + 2, and 4½ for labels. Both bounds hold;
+the first is 1.24 times the exact value at R_y = 2, the second is exact. With a constant feature, which the paper does
+not have, neither would hold. As σ = Δ/μ, that noise equals the exact one at a smaller μ, and is drawn this way.
 
-`Reporters` is `emulator.ideal.IdealSwarm` for one row each and one report each, to the bit where the keys are the same;
-a group of B of N clients costs it B and not N, of which LDP-SGD has thousands. A client has (ε, δ) for one report: a
-job that asks for more is ended.
+`Reporters` equals `emulator.ideal.IdealSwarm` for one row and one report per client, bit for bit if the keys are equal.
+But a group of B of N clients costs it B evaluations instead of N, and LDP-SGD has thousands of groups. A client has
+(ε, δ) for one report; a job that asks for more ends with an error.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ ORDERS = {INPUTS_2: 2, INPUTS_4: 4, INPUTS: None}
 SGD, SGD_ALL = "LDP-SGD", "LDP-SGD, all records"
 BAYES, CLASSICAL, NO_MODEL = WITHOUT_NOISE = ("no privacy, Bayes", "no privacy, maximum likelihood", "no model")
 PER_INPUT = (*ORDERS, SGD)
-"""Of Adult these have 10,000 of the records."""
+"""The methods that get 10,000 of Adult's records."""
 KEPT = 200  # draws that probabilities are averaged over
 VAGUE = 1e3  # the prior's standard deviation in "maximum likelihood"
 CLIP, AVERAGED, STEPS_MAX = 1.0, 0.5, 2000  # of LDP-SGD
@@ -87,32 +87,32 @@ UNCLIPPED = 1e6  # of columns in LDP-SGD as published
 ROWS_MAX = 1
 UNIT = math.ldexp(1.0, -FRACTION_BITS)
 WIDE = 1000.0
-"""Where columns are clamped before a row is brought into the ball, which bounds them anyway: nowhere."""
+"""The bound of each column before a row is clipped to the ball: so wide that it has no effect."""
 TARGET = "y"
 
 
 class Terms(NamedTuple):
-    """ε and δ of each client's report, or of all that it reports."""
+    """ε and δ of all that a client reports."""
 
     epsilon: float
     delta: float
 
 
 def exact_sensitivity(statistic: Statistic) -> Sensitivity:
-    """Of a client's report, as the protocol has it."""
+    """Return the sensitivity of a client's report, as the protocol computes it."""
     return client_sensitivity(statistic, ROWS_MAX, FRACTION_BITS)
 
 
 def corollary(target_bound: float, *, label: bool) -> float:
-    """Δ2² of R = 1 and equal weights, without a constant feature: Corollary 3.1, or 13.1 of labels -1 and 1."""
+    """Return Δ2² for R = 1 and equal weights, without a constant feature: Corollary 3.1, or 13.1 for labels ±1."""
     return 4.5 if label else 1.5 * target_bound**4 + 2 * target_bound**2 + 2
 
 
 class Reporters:
-    """Clients, each with a row of ``(n, columns)``, of which each reports once (`inference.rounds.Rounds`).
+    """Rounds of clients that have one row each, ``(n, columns)``, and report once (`inference.rounds.Rounds`).
 
     Args:
-        columns: their names. terms: of each report. rng: of who is asked when, and of all keys.
+        terms: of each report. rng: draws the order of the clients, and all keys.
     """
 
     def __init__(self, rows: Array, columns: Sequence[str], terms: Terms, rng: np.random.Generator) -> None:
@@ -120,11 +120,11 @@ class Reporters:
         self._left = rng.permutation(len(rows))
 
     def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """A round of reports by the analytic Gaussian mechanism.
+        """Run a round of reports by the analytic Gaussian mechanism.
 
         Raises:
-            NoAggregate: fewer clients than are asked for have not reported yet.
-            UsageError: the request is of other columns or terms.
+            NoAggregate: too few clients have budget left.
+            UsageError: the request has other columns or terms.
         """
         by = request.mechanism if isinstance(request, LdpReportRequest) else ""
         if by != AnalyticGaussian.name or request.rows_max != ROWS_MAX or request.budget_share != 1:
@@ -134,7 +134,7 @@ class Reporters:
             raise UsageError(f"found columns {', '.join(statistic.columns)}; expected {', '.join(self._columns)}")
         count = request.batch or len(self._rows)
         if count > len(self._left):
-            raise NoAggregate(f"{count} clients are asked for, and {len(self._left)} have not spent their budget")
+            raise NoAggregate(f"the round needs {count} clients; {len(self._left)} have not spent their budget")
         asked, self._left = self._left[:count], self._left[count:]
         mechanism = AnalyticGaussian(*self._terms, exact_sensitivity(statistic), statistic.dimension)
         values = statistic.evaluate(self._rows[asked], FRACTION_BITS)
@@ -164,12 +164,12 @@ class Reporters:
 
 
 def names_of(rows: Split) -> tuple[str, ...]:
-    """Of the features, then the target."""
+    """Return the names of the features, then of the target."""
     return (*(f"x{place + 1}" for place in range(rows.X.shape[1])), TARGET)
 
 
 def statistic_of(rows: Split, *, label: bool, weighted: bool) -> Regression:
-    """The sufficient statistics' round, public but for what `Split` reads from rows as published."""
+    """Return the statistic of the sufficient statistics' round."""
     names = names_of(rows)
     d = len(names) - 1
     plain = Regression(
@@ -186,15 +186,15 @@ def statistic_of(rows: Split, *, label: bool, weighted: bool) -> Regression:
 
 
 def sufficient(rows: Split, terms: Terms, rng: np.random.Generator, *, label: bool, tight: bool) -> NoisyAggregate:
-    """All clients' reports of their sufficient statistics, summed.
+    """Return the sum of all clients' reports of their sufficient statistics.
 
-    As published (not tight) the terms are those at which the exact noise is the one that the paper has at the given
-    ones; with a constant feature that raises `UsageError`.
+    As published (not tight), ε is lowered so that the exact noise equals the paper's; with a constant feature this
+    raises `UsageError`.
     """
     statistic = statistic_of(rows, label=label, weighted=tight)
     if not tight:
         if rows.intercept:
-            raise UsageError("Corollaries 3.1 and 13.1 are without a constant feature; use the exact sensitivity")
+            raise UsageError("Corollaries 3.1 and 13.1 exclude a constant feature; use the exact sensitivity")
         exact = exact_sensitivity(statistic).l2 * UNIT
         looser = max(1.0, math.sqrt(corollary(rows.target_bound, label=label)) / exact)
         terms = Terms(epsilon_of(mu_of(*terms) / looser, terms.delta), terms.delta)
@@ -204,7 +204,7 @@ def sufficient(rows: Split, terms: Terms, rng: np.random.Generator, *, label: bo
 
 
 def unnoised(rows: Split, *, label: bool) -> NoisyAggregate:
-    """The same sums of the same clipped rows, without noise; not private."""
+    """Return the same sums of the same clipped rows, without noise; not private."""
     noisy = sufficient(rows, Terms(1.0, 1e-5), np.random.default_rng(0), label=label, tight=True)
     statistic = resolve(noisy.statistic, noisy.parameters)
     total = statistic.evaluate(_table(rows, rows.X), FRACTION_BITS).sum(axis=0) * UNIT
@@ -212,7 +212,7 @@ def unnoised(rows: Split, *, label: bool) -> NoisyAggregate:
 
 
 def inputs(rows: Split, terms: Terms, share: float, rng: np.random.Generator) -> tuple[LocalReports, LocalReports]:
-    """Perturbed features and labels of all clients. share: c, the label's part of ε; δ is all of the features'."""
+    """Return all clients' perturbed features and labels; `share` is c, the label's part of ε. Features get all δ."""
     names = names_of(rows)[:-1]
     d = len(names)
     ball = Sum(columns=names, centre=(0.0,) * d, scale=(1.0,) * d, bound=(WIDE,) * d, radius=BALL)
@@ -229,24 +229,24 @@ def _table(rows: Split, X: Array) -> Array:
 
 
 class Conditions(NamedTuple):
-    """Of one run: what is public, and how long chains are."""
+    """The settings of one run."""
 
-    terms: Terms  # of each client; without meaning where there is no noise
-    label: bool  # whether the target is one
+    terms: Terms  # of each client; unused by methods without noise
+    label: bool  # True if the target is a label
     rate: float | None = None  # of LDP-SGD; None for 1
     share: float = 0.5  # c: the label's part of ε
     iterations: int = 1000  # of each chain, half of them warm-up
 
 
 class Result(NamedTuple):
-    """A score on the rows to test on, and what else there is to say of the run."""
+    """A score on the test rows, and further figures of the run."""
 
     score: float
     report: dict[str, Any]
 
 
 def scored(method: str, rows: Split, conditions: Conditions, rng: np.random.Generator) -> Result:
-    """One run of a method: AUC of labels, else the root mean squared error in units of the data."""
+    """Run a method; the score is the AUC for labels, else the root mean squared error in units of the data."""
     report: dict[str, Any] = {}
     if method in (SGD, SGD_ALL):
         predicted, report = _descended(rows, conditions, rng)
@@ -263,10 +263,10 @@ def scored(method: str, rows: Split, conditions: Conditions, rng: np.random.Gene
 
 
 def _fit(method: str, rows: Split, conditions: Conditions, rng: np.random.Generator) -> Callable[..., LocalRegression]:
-    """The posterior given reports that are drawn now, but for how to sample."""
+    """Draw the reports; return a function that fits the posterior, given the sampling options."""
     label, terms, prior = conditions.label, conditions.terms, RegressionPrior()
     if method in ORDERS:
-        from papers.ldp2021 import chebyshev  # JAX is slow to import, and the other methods need none
+        from papers.ldp2021 import chebyshev  # imports JAX, which is slow and which other methods do not need
 
         features, labels = inputs(rows, terms, conditions.share, rng)
         mean = None if ORDERS[method] is None else chebyshev.clipped(ORDERS[method])
@@ -279,7 +279,7 @@ def _fit(method: str, rows: Split, conditions: Conditions, rng: np.random.Genera
 
 
 def _predicted(found: LocalPosterior, X: Array, label: bool) -> Array:
-    """The mean over draws of the target, or of a label's probability to be 1, shape ``(k,)``; rows as they are."""
+    """Return the mean over draws of the target, or of a label's probability of being 1, shape ``(k,)``."""
     slopes = found.draws["coefficients"].reshape(-1, X.shape[1])
     constants = found.draws["intercept"].reshape(-1)
     if not label:
@@ -298,24 +298,24 @@ def _descended(rows: Split, conditions: Conditions, rng: np.random.Generator) ->
     columns = Standardisation(names, np.zeros(d + 1), np.ones(d + 1), bounds)
     ends = {name: Interval(-end, end, public=rows.private) for name, end in zip(names, bounds.tolist(), strict=True)}
     job = ldp_sgd(Schema(names[:-1], names[-1], ends), plan, settings, columns=columns)
-    X = into_ball(rows.X, BALL) if rows.private else rows.X  # the job clips gradients; published rows stay as they are
+    X = into_ball(rows.X, BALL) if rows.private else rows.X  # as published, only the job's gradients are clipped
     found = run(job, Reporters(_table(rows, X), names, terms, rng))
     report = {"groups": plan.number, "group_size": plan.size, "noise_sd": round(found.noise_sd[0], 4)}
     return found.linear_predictor(rows.seen_test)[0], report
 
 
 def group_size(dimension: int, epsilon: float) -> int:
-    """G = ⌈d max(ln d, 1)/ε²⌉."""
+    """Return G = ⌈d max(ln d, 1)/ε²⌉."""
     return ceil(dimension * max(log(dimension), 1.0) / epsilon**2)
 
 
 def gain(rate: float, dimension: int) -> Gain:
-    """η_t, as at the head."""
+    """Return the steps η_t of the module's docstring."""
     return lambda number, variance: rate / (sqrt(CLIP**2 + dimension * variance) * sqrt(number))
 
 
 def _classical(rows: Split, label: bool) -> Array:
-    """Predictions of least squares, or of logistic regression, from rows that are not clipped."""
+    """Return the predictions of least squares or logistic regression on rows that are not clipped."""
     if label:
         fitted = exact_fit(rows.X, np.asarray(rows.y > 0, float), Bernoulli(), VAGUE)
         return np.asarray(expit(fitted.linear_predictor(rows.X_test)[0]))

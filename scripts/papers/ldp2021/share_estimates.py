@@ -1,20 +1,20 @@
-"""Figures 3 and 9: shares of a histogram as posterior means, against point estimates projected onto the simplex.
+"""Figures 3 and 9: posterior means of a histogram's shares, against point estimates projected onto the simplex.
 
-n clients hold one of three categories with probabilities 0.7, 0.2, 0.1 and report it by optimal unary encoding. Of the
-same reports are made
+n clients hold one of three categories with probabilities 0.7, 0.2, 0.1 and report it by optimal unary encoding. The
+same reports give
 
     posterior mean    uniform prior, noise in the model (section 11)
-    projected         the unbiased estimate (9), as errata 1 has it, and then its nearest point on the simplex in least
-                      squares (`inference.simplex`; the paper's "L2 approximation")
-    uniform           1/3 each: the prior's mean, which needs no data. What is worse is useless
+    projected         the unbiased estimate (9), corrected by errata 1, then its least-squares projection onto the
+                      simplex (`inference.simplex`; the paper's "L2 approximation")
+    uniform           1/3 each: the prior's mean, which needs no data. A worse estimate is useless
 
-**Error.** The root mean squared error over the three shares against the true *probabilities*, as in the paper; its mean
-over repeats. Reduction is by how much the posterior mean's is smaller, 1 - posterior/projected, with Student's interval
-of the ratio over pairs (linearised). The paper has 50 repeats; here are 200, of which the JSON has the first 50
-apart, since 50 leave an interval of ±0.14, as wide as what is to be shown.
+**Error** is the root mean squared error over the three shares against the true *probabilities*, as in the paper,
+averaged over repeats. **Reduction** is 1 - posterior/projected, with Student's interval of the ratio over pairs
+(linearised). The paper has 50 repeats, which leave an interval of ±0.14, as wide as the effect. Here are 200; the JSON
+also has the reduction over the first 50.
 
-**Unusable.** *Trivial*: a share is 0 (below 1e-9). A posterior mean lies inside the simplex, and so never is.
-*Unordered*: the shares are not in the order of the true ones. The paper does not define the two further.
+**Unusable.** *Trivial*: a share is 0 (below 1e-9). A posterior mean lies inside the simplex, so it is never trivial.
+*Unordered*: the shares are not in the order of the true ones. The paper gives no further definition.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TRUE = (0.7, 0.2, 0.1)
 CLIENTS = (100, 200, 500, 1000, 2000, 5000, 10_000)
 PUBLISHED_REPEATS = 50
 FIGURE_3, SMALL = 0.5, 1000
-"""The ε of Figure 3, and the largest n at which the paper has the posterior mean ahead."""
+"""The ε of Figure 3, and the largest n at which the paper finds the posterior mean ahead."""
 JOINT_LEVEL = 0.95
 NO_SHARE = 1e-9
 POSTERIOR, PROJECTED = METHODS = ("posterior mean", "projected")
@@ -56,7 +56,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """All repeats at an ε and a number of clients."""
+    """All repeats for one ε and number of clients."""
 
     epsilon: float
     clients: int
@@ -68,21 +68,21 @@ class Cell:
 
     @property
     def judged(self) -> bool:
-        """Whether it is one of which the paper has the posterior mean ahead."""
+        """True if the paper finds the posterior mean ahead here."""
         return self.epsilon == FIGURE_3 and self.clients <= SMALL
 
 
 class Unusable(NamedTuple):
-    """Shares of the repeats: with a share of 0, all in one category (a part of these), out of order, any of these."""
+    """The parts of the repeats whose estimate is unusable."""
 
-    trivial: float
-    one_category: float
+    trivial: float  # a share is 0
+    one_category: float  # a share is 1; these are trivial, too
     unordered: float
-    either: float
+    either: float  # trivial or unordered
 
 
 def errors(estimates: Array) -> Array:
-    """Of each repeat, from shape ``(repeats, 3)``."""
+    """Return the error of each repeat, for estimates ``(repeats, 3)``."""
     return np.asarray(np.sqrt(np.mean((estimates - TRUE) ** 2, axis=1)))
 
 
@@ -93,14 +93,14 @@ def unusable(estimates: Array) -> Unusable:
 
 
 class Reduction(Estimate):
-    """By which part the posterior mean's error is smaller, and its interval."""
+    """The relative reduction of the error by the posterior mean, with its interval."""
 
     def __str__(self) -> str:
         return f"{self.mean:.1%} ({self.low:.1%}, {self.high:.1%})"
 
 
 def reduction_of(posterior: Array, projected: Array, count: int) -> Reduction:
-    """Of paired errors, shape ``(repeats,)``, with an interval that holds together with so many others."""
+    """Return the reduction for paired errors ``(repeats,)``, with one of `count` joint intervals."""
     ratio = float(posterior.mean() / projected.mean())
     _, low, high = joint_interval((posterior - ratio * projected) / projected.mean(), JOINT_LEVEL, count)
     half = (high - low) / 2
@@ -109,7 +109,7 @@ def reduction_of(posterior: Array, projected: Array, count: int) -> Reduction:
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """A cell: both methods' estimates, shape ``(repeats, 3)``, and how the fits went."""
+    """A cell with both methods' estimates, shape ``(repeats, 3)``, and the diagnoses of its fits."""
 
     cell: Cell
     estimates: Mapping[str, Array]
@@ -124,7 +124,7 @@ class Compared:
 
 
 def joint(found: Sequence[Compared]) -> int:
-    """How many intervals hold together: those of the cells that are judged."""
+    """Return the number of joint intervals: one for each judged cell."""
     return max(1, sum(one.cell.judged for one in found))
 
 
@@ -136,9 +136,9 @@ def useless() -> float:
 class ShareEstimates(RepeatedFits[Cell, list[Compared]]):
     """Figures 3 and 9 of the LDP paper: a histogram's posterior mean against the projected point estimate.
 
-    Some 15 minutes on two cores. Exit code 4 where at ε = 0.5 and up to 1,000 clients the posterior mean's error is not
-    below the projected estimate's (paired, joint intervals), it is behind anywhere, or more often unusable, or an R-hat
-    is not below 1.1.
+    Takes about 15 minutes on two cores. Exit code 4 if, at ε = 0.5 and up to 1,000 clients, the posterior mean's error
+    is not below the projected estimate's (paired, joint intervals) or it is unusable more often; if it is behind
+    anywhere; or if an R-hat is not below 1.1.
     """
 
     KIND, LABEL, DEPENDS = "ldp-figure-3", "figure 3", ("seed", "repeats", "iterations")
@@ -199,7 +199,7 @@ class ShareEstimates(RepeatedFits[Cell, list[Compared]]):
         yield Check("behind nowhere", f"no {level} below 0", "; ".join(worse) or "none", not worse)
         more = [str(one.cell) for one in judged if one.unusable(POSTERIOR).either > one.unusable(PROJECTED).either]
         asked = f"the posterior mean's no more often, ε = {at_least(FIGURE_3)}, n up to {SMALL:,}"
-        yield Check("unusable solutions", asked, "; ".join(more) or "so it is", not more)
+        yield Check("unusable solutions", asked, "; ".join(more) or "nowhere", not more)
         yield column_fits.check_mixed([fit for one in found for fit in one.fits])
 
     def draw(self, found: Sequence[Compared], path: Path) -> None:
@@ -212,17 +212,13 @@ class ShareEstimates(RepeatedFits[Cell, list[Compared]]):
                 clients = [one.cell.clients for one in own]
                 for name, style in STYLES.items():
                     values = [errors(one.estimates[name]) for one in own]
-                    heights, bars = (
-                        [v.mean() for v in values],
-                        [1.96 * v.std(ddof=1) / math.sqrt(len(v)) for v in values],
-                    )
+                    bars = [1.96 * v.std(ddof=1) / math.sqrt(len(v)) for v in values]
+                    heights = [v.mean() for v in values]
                     above.errorbar(clients, heights, yerr=bars, label=name, capsize=2, markersize=4, **style)
                     either = [100 * one.unusable(name).either for one in own]
                     below.plot(clients, either, markersize=4, label=f"{name}: trivial or unordered", **style)
                 picture.zero_line(above, useless(), "uniform shares, no data")
-                unordered = [
-                    100 * one.unusable(PROJECTED).unordered for one in own
-                ]  # a posterior mean cannot be trivial
+                unordered = [100 * one.unusable(PROJECTED).unordered for one in own]
                 style = {**STYLES[PROJECTED], "label": f"{PROJECTED}: unordered"}
                 below.plot(clients, unordered, markersize=3, linestyle=":", **style)
                 above.set_yscale("log")

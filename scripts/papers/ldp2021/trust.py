@@ -1,32 +1,33 @@
-"""When is each approach worth its cost? One regression at the same (ε, δ) by who adds the noise.
+"""When is each approach worth its cost? One regression at the same (ε, δ), by who adds the noise.
 
-    local                  every client sends a report with all of the noise; the sum has n times its variance
-    DCA, T = 0             the protocol's sum, if nobody drops out: N/(N - 1) times the trusted aggregator's variance
-    DCA, T = 10 %          the same where a tenth may drop out, and does: a tenth fewer rows, and about that variance
-    trusted aggregator     one draw of it
+    local                  every client's report has the full noise; the sum has n times its variance
+    DCA, T = 0             the protocol's sum without dropouts: N/(N - 1) times the trusted aggregator's variance
+    DCA, T = 10 %          a tenth of the clients may drop out, and does: a tenth fewer rows, and about that variance
+    trusted aggregator     one draw of the noise
 
-Statistic, weights, rows and the coefficients' prior are the same, and so are the fits of a release:
+All four share statistic, weights, rows and prior. Each release gets two fits:
 
     noise-aware            the noise is in the model (`inference.models.fit.regression`)
-    noise-naive            the sums are taken for exact: the conjugate posterior, with the nearest sums that can be sums
-                           of squares (`inference.models.linear.closed_form`, spread as published). The model of the
-                           former with its noise left out has no such sums, and a density that no chain can walk.
+    noise-naive            the sums are taken as exact: the conjugate posterior, with the nearest sums that can be sums
+                           of squares (`inference.models.linear.closed_form`, spread as published). The noise-aware
+                           model without its noise lacks this repair, and chains cannot move in its density.
 
-There are two sorts of data.
+There are two kinds of data.
 
-- *simulated*, at two numbers of clients: 2 features, normal with standard deviation 0.3 and a correlation of 0.3, a
-  target with residuals of 0.2, coefficients drawn from the prior for each repeat. Bounds are ±1 and ±2, beyond which
-  few values lie (0.1 % of the features'). Covered or not is each coefficient, by its central intervals; and the error
-  is what new rows of the same law would have, in closed form.
-- *wine* in the valid setting of Figure 4 (`regression_data`), with fewer repeats, as its fits take longer. The truth is
-  not known: covered or not is each wine that was held out, by the central interval of its predictive distribution.
+- *simulated*, at two numbers of clients: 2 features, normal with standard deviation 0.3 and correlation 0.3, a target
+  with residuals of 0.2, coefficients drawn from the prior for each repeat. Bounds are ±1 and ±2; few values lie beyond
+  (0.1 % of the features'). Coverage is that of the coefficients' central intervals. The error is the expected one on
+  new rows of the same law, in closed form.
+- *wine* in the valid setting of Figure 4 (`regression_data`), with fewer repeats, because its fits take longer. The
+  truth is unknown: coverage is that of the predictive central intervals of the held-out wines.
 
-A repeat has the same rows for all ε and all four, so that they are compared in pairs; noise is each cell's own.
+A repeat has the same rows for all ε and all four approaches, so that they are compared in pairs. Each cell draws its
+own noise.
 
-**Intervals** are Student's over the repeats, which are independent, each at the level 1 - 0.01/K for the K of a kind
-that are looked at: so all of a kind hold together with a probability of 99 %, about (Bonferroni). Coverage of a repeat
-is that of several numbers, which depend on each other; the repeat is what is counted. An approach **is near no
-privacy** where its mean error is at most `NEAR` above the one without.
+**Intervals** are Student's over the repeats, which are independent, each at the level 1 - 0.01/K for K intervals of one
+kind. So all of a kind hold together with a probability of about 99 % (Bonferroni). One repeat covers several dependent
+numbers; its mean coverage counts as one observation. An approach **is near no privacy** if its mean error is at most
+`NEAR` (relative) above the non-private one.
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ WINES = "wine, 5,198 clients"
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 DELTA = 1e-5
 LEVELS = (0.5, 0.9)
-SHOWN = 1  # of the levels: 90 %
+SHOWN = 1  # index of the level in the figure: 90 %
 FEATURES, FEATURE_SD, CORRELATION, RESIDUAL_SD, REACH = 2, 0.3, 0.3, 0.2, 2.0
 ROOT = FEATURE_SD * np.linalg.cholesky(
     np.full((FEATURES, FEATURES), CORRELATION) + (1 - CORRELATION) * np.eye(FEATURES)
 )
 PRIOR = RegressionPrior(coefficient_sd=0.5, intercept_sd=0.2, feature_sd=0.5, feature_mean_sd=0.2, residual_sd=0.5)
 REPEATS, PART = 30, 5
-WINE_PART = 4  # of the repeats of simulated data one for each so many
+WINE_PART = 4  # wine has one repeat for so many of simulated data
 NAIVE_DRAWS = 2000
 DROPPED = 0.1
 LEVEL, NEAR, SAME = 0.99, 0.1, 0.05
@@ -97,7 +98,7 @@ LINES: Mapping[str, Mapping[str, Any]] = {
 
 
 class Cell(NamedTuple):
-    """Some repeats of data at an ε, by who adds the noise: ``number`` from the ``first`` on."""
+    """``number`` repeats, from the ``first`` on, for some data, one of `TRUST`, and an ε."""
 
     data: str
     trust: str
@@ -116,40 +117,40 @@ class Rows(NamedTuple):
     table: Array  # of all clients, the target last, shape (N, d + 1)
     statistic: Regression
     prior: RegressionPrior
-    truth: Array | None = None  # intercept and coefficients, (d + 1,), where they are known
-    tested: Array | None = None  # rows that are held out, the target last, where they are not
+    truth: Array | None = None  # intercept and coefficients, (d + 1,), if they are known
+    tested: Array | None = None  # held-out rows, the target last, if the truth is unknown
     unit: float = 1.0  # of the target
 
 
 class Series(NamedTuple):
-    """All repeats of one fit at an ε: test error ``(R,)``, coverage by level ``(R, levels)``, and R-hat ``(R,)``."""
+    """All R repeats of one fit at an ε."""
 
-    error: Array
-    covered: Array
-    r_hat: Array
+    error: Array  # test error, (R,)
+    covered: Array  # coverage, (R, levels)
+    r_hat: Array  # (R,)
 
 
 class Results(NamedTuple):
-    """Series by data, who adds the noise, ε and fit; and by data the errors of both of `WITHOUT`, ``(2, repeats)``."""
+    """The results of all cells."""
 
-    series: dict[tuple[str, str, float, str], Series]
-    without: dict[str, Array]
+    series: dict[tuple[str, str, float, str], Series]  # by data, who adds the noise, ε and fit
+    without: dict[str, Array]  # errors of both of `WITHOUT` by data, (2, repeats)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trust(RepeatedFits[Cell, Results]):
     """Test error and coverage over ε of local reports, DCA sums and a trusted aggregator.
 
-    Some three quarters of an hour on two cores; --quick is without wine. Exit code 4 where noise-aware coverage is not
-    nominal, noise-naive intervals are, at the smallest ε, DCA is nowhere ahead of local reports, it is apart from the
-    trusted aggregator, or chains have not mixed.
+    Takes about three quarters of an hour on two cores; --quick omits wine. Exit code 4 if noise-aware coverage is not
+    nominal, if noise-naive coverage at the smallest ε is, if DCA is nowhere ahead of local reports, if it differs from
+    the trusted aggregator, or if chains have not mixed.
     """
 
     KIND, LABEL = "ldp-or-dca", "who adds the noise"
     QUICK: ClassVar = {"repeats": 4, "epsilons": (0.3, 3.0), "iterations": 400, "kinds": tuple(SIMULATED)}
 
     data: Path | None = data_option()
-    repeats: int = option(REPEATS, f"by default {REPEATS}", type=positive, metavar="R")
+    repeats: int = option(REPEATS, f"number of repeats (default {REPEATS})", type=positive, metavar="R")
     epsilons: tuple[float, ...] = EPSILONS
     iterations: int = 600
     kinds: tuple[str, ...] = (*SIMULATED, WINES)
@@ -181,13 +182,13 @@ class Trust(RepeatedFits[Cell, Results]):
         return found | {WITHOUT[0]: _error(rows, exact), WITHOUT[1]: _error(rows, no_model)}
 
     def rows_of(self, kind: str, repeat: int) -> Rows:
-        """Those of a repeat; of wine, features are within the ball of radius 1, as clients bring them there."""
+        """Return a repeat's rows; wine's test features are clipped to the ball of radius 1, as clients clip theirs."""
         if kind != WINES:
             return simulated(SIMULATED[kind], stream(self.seed, f"local/trust/rows/{kind}/{repeat}"))
-        made = split(WINE, self.data, VALID, repeat, self.seed, Choices())
-        statistic = statistic_of(made, label=False, weighted=True)
-        table, tested = (np.column_stack(one) for one in ((made.X, made.y), (made.seen_test, made.y_test)))
-        return Rows(table, statistic, RegressionPrior(), None, tested, made.unit)
+        wines = split(WINE, self.data, VALID, repeat, self.seed, Choices())
+        statistic = statistic_of(wines, label=False, weighted=True)
+        table, tested = (np.column_stack(one) for one in ((wines.X, wines.y), (wines.seen_test, wines.y_test)))
+        return Rows(table, statistic, RegressionPrior(), None, tested, wines.unit)
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> Results:
         by_key = joined(cells, results)
@@ -200,7 +201,7 @@ class Trust(RepeatedFits[Cell, Results]):
         return Results(series, {kind: np.array([own[name] for name in WITHOUT]) for kind, own in first.items()})
 
     def pays_from(self, found: Results, kind: str, trust: str, fit: str) -> float | None:
-        """The smallest ε from which on the error is near the one without privacy; None where it never is."""
+        """Return the smallest ε from which on the error is near the non-private one; None if it never is."""
         limit = (1 + NEAR) * float(found.without[kind][0].mean())
         near = [float(found.series[kind, trust, epsilon, fit].error.mean()) <= limit for epsilon in self.epsilons]
         last = max((place for place, one in enumerate(near) if not one), default=-1)
@@ -254,7 +255,7 @@ class Trust(RepeatedFits[Cell, Results]):
         yield Check("R-hat", asked, f"{r_hat:.3f} at most ({words})", r_hat < R_HAT_REQUIRED)
 
     def _check_errors(self, found: Results) -> Iterator[Check]:
-        """Of DCA beside local reports, and beside the trusted aggregator."""
+        """Compare DCA's errors with those of local reports and of the trusted aggregator."""
         count, apart = len(self.kinds) * len(self.epsilons), []
         for kind in self.kinds:
             words: dict[str, list[str]] = {"ahead": [], "behind": []}
@@ -300,7 +301,7 @@ class Trust(RepeatedFits[Cell, Results]):
 
 
 def _coverages(found: Results, fit: str) -> Iterator[tuple[str, float, tuple[float, float, float]]]:
-    """Of simulated data, whose truth is known: in words, the level, and coverage with its interval."""
+    """Yield, for simulated data, whose truth is known: a description, the level, and the coverage with its interval."""
     own = [(key, one) for key, one in found.series.items() if key[3] == fit and key[0] != WINES]
     for (kind, trust, epsilon, _), one in own:
         for place, level in enumerate(LEVELS):
@@ -317,7 +318,7 @@ def simulated(clients: int, rng: np.random.Generator) -> Rows:
 
 @lru_cache(maxsize=1)
 def _simulated_statistic() -> Regression:
-    """Sums of products with a constant, at the weights that make the total error least."""
+    """Return sums of products with a constant, with the weights that minimise the total error."""
     plain = Regression(
         columns=(*(f"x{place + 1}" for place in range(FEATURES)), TARGET),
         centre=(0.0,) * (FEATURES + 1),
@@ -330,7 +331,7 @@ def _simulated_statistic() -> Regression:
 
 
 def release(rows: Rows, trust: str, epsilon: float, rng: np.random.Generator) -> NoisyAggregate:
-    """The round, by the ideal functionality: the protocol's law."""
+    """Run the round by the ideal functionality, whose noise has the protocol's law."""
     clients, computes = len(rows.table), (bytes(ID_BYTES), b"\1" * ID_BYTES)
     dropped = ceil(DROPPED * clients) if trust == DCA_DROPS else 0
     terms = JobTerms(budget=Budget(epsilon, DELTA), clients=clients, tolerated=dropped, computes=computes)
@@ -344,19 +345,19 @@ def release(rows: Rows, trust: str, epsilon: float, rng: np.random.Generator) ->
 
 
 Drawn = tuple[Array, Array, float]
-"""Draws from a posterior, in the units of the model: intercept and coefficients, shape ``(draws, d + 1)``, the
-residuals' standard deviation, ``(draws,)``; and R-hat."""
+"""Draws of intercept and coefficients, ``(draws, d + 1)``, and of the residuals' standard deviation, ``(draws,)``, in
+the units of the model; and R-hat."""
 
 
 def _aware(rows: Rows, released: NoisyAggregate, iterations: int, rng: np.random.Generator) -> Drawn:
-    """With the noise in the model."""
+    """Fit with the noise in the model."""
     found, diagnosis = mixed(partial(fits.regression, released, rows.prior), iterations, int(rng.integers(2**31)))
     theta = np.concatenate([found.draws[INTERCEPT][..., None], found.draws[COEFFICIENTS]], axis=-1)
     return theta.reshape(-1, theta.shape[-1]), found.draws[RESIDUAL].ravel(), diagnosis.r_hat
 
 
 def _naive(rows: Rows, released: NoisyAggregate, iterations: int, rng: np.random.Generator) -> Drawn:
-    """The sums taken for exact."""
+    """Fit as if the sums were exact."""
     constant, d = rows.statistic.intercept_bound, len(rows.statistic.columns) - 1
     sds = np.r_[rows.prior.intercept_sd / constant, np.full(d, rows.prior.coefficient_sd)]
     found = posterior(statistics_of(released), sds**-2, repair=NEAREST_PSD, noise_in_spread=False)
@@ -365,7 +366,7 @@ def _naive(rows: Rows, released: NoisyAggregate, iterations: int, rng: np.random
 
 
 def _error(rows: Rows, theta: Array) -> float:
-    """Root mean squared error on new rows, in units of the target, of what predicts by ``theta``, ``(d + 1,)``."""
+    """Return the root mean squared error of predictions by ``theta``, ``(d + 1,)``, in units of the target."""
     if rows.truth is None:
         assert rows.tested is not None, "there are rows to test on"
         off = rows.tested[:, -1] - theta[0] - rows.tested[:, :-1] @ theta[1:]
@@ -375,7 +376,7 @@ def _error(rows: Rows, theta: Array) -> float:
 
 
 def _covered(rows: Rows, theta: Array, residual_sd: Array, rng: np.random.Generator) -> list[float]:
-    """Part of the coefficients, or of the targets that are held out, that central intervals hold, by level."""
+    """Return the part of the coefficients, or of held-out targets, that central intervals cover, by level."""
     below, truth = theta, rows.truth
     if truth is None:
         assert rows.tested is not None, "there are rows to test on"
