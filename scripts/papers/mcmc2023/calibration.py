@@ -1,23 +1,23 @@
 """Are the posteriors of the third paper's methods calibrated? Coverage of credible intervals over data and noise.
 
-**The game.** θ and Σ_x are drawn from the prior, σ_y² too (*no conflict*) or it is 1 (*conflict*: the paper's own
-simulation, whose prior IG(20, 0.5) has a mean of 0.026); rows are drawn given these; each of J = 5 nodes releases its
-statistic in a local round of the ideal functionality: replacement of one row, exact discrete noise, public bounds. A
-central interval of level L covers if the truth's place u among the draws has |u - ½| <= L/2. Under the right posterior
-u is uniform, for each data set independently: where there is no conflict MCMC-normalX must cover as often as it says,
-and so must the library's own sampler, with an intercept. That one has data sets of its own: features about a mean from
-its prior, a constant, and `MISSING` of the rows without a value on average, which the noise hides at the smallest ε and
-does not at the largest.
+**The game.** θ and Σ_x are drawn from the prior. σ_y² is, too (*no conflict*), or it is 1 (*conflict*: the paper's own
+simulation, whose prior IG(20, 0.5) has a mean of 0.026). Rows are drawn given these. Each of J = 5 nodes releases its
+statistic in a local round of the ideal functionality: replacement of one row, exact discrete noise, public bounds. Let
+u be the truth's rank among the draws, between 0 and 1. A central interval of level L covers the truth if
+|u - ½| <= L/2. If the posterior is right, u is uniform, independently for each data set. So without conflict,
+MCMC-normalX must have nominal coverage, and so must the library's own sampler with an intercept. The latter has its own
+data sets: features about a mean from its prior, a constant, and on average the part `MISSING` of the rows without a
+value. The noise hides the missing rows at the smallest ε but not at the largest.
 
-**The bounds** are public, and so wide that hardly a row is clipped, as no method models clipping: κ = 30 makes Σ_x vary
-around the identity by 28 % per variance, while with the paper's κ = d + 1, without a mean, half the rows of some data
-sets would lie outside any bounds. How many rows were clipped is counted.
+**The bounds** are public and so wide that hardly a row is clipped, because no method models clipping. κ = 30 makes the
+variances of Σ_x vary around the identity by 28 %. With the paper's κ = d + 1, where Σ_x has no mean, half the rows of
+some data sets would lie outside any bounds. The experiment counts the clipped rows.
 
-**The band** (`experiment.band`) is of one method's coverages, of all levels, parameters and ε. Draws of chains that
-have not met are none of the posterior, so of the judged cells all but a few data sets must have an R̂ below `MIXED`.
+**The band** (`experiment.band`) covers all levels, parameters and ε of one method. Draws of chains that have not mixed
+do not follow the posterior, so in the judged cells all but a few data sets must have an R̂ below `MIXED`.
 
-MCMC-B&S has a release of its own, with yᵀy, and another prior: θ given σ_y² is N(m, σ_y² Λ₀⁻¹). adaSSP is an estimate
-without intervals, and cannot take part.
+MCMC-B&S has its own release, with yᵀy, and another prior: θ given σ_y² is N(m, σ_y² Λ₀⁻¹). adaSSP is an estimate
+without intervals, so it is left out.
 """
 
 from __future__ import annotations
@@ -52,45 +52,43 @@ from papers.runner import Check, positive, table
 D, NODES, ROWS = 2, 5, 2000  # rows of each node
 EPSILONS, DELTA = (0.5, 2.0, 8.0), 1e-5
 BOUND_X, BOUND_Y = 6.0, 6.0
-KAPPA, SPREAD = 30.0, 0.25  # of Σ_x, and the prior variance of each coefficient
+KAPPA, SPREAD = 30.0, 0.25  # degrees of freedom of Σ_x, and the prior variance of each coefficient
 CONFLICT = 1.0
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 NORMAL = "normal"
 JUDGED = (NORMAL_X, NORMAL)
 METHODS = (NORMAL, *SAMPLERS, FAST)
 CONSTANT, PRIOR_ROWS, MISSING = 1.0, 4.0, 0.05
-"""Where there is an intercept: the constant, k_0 of the features' mean, and the expected share of missing rows."""
+"""With an intercept: the constant, k_0 of the features' mean, and the expected share of missing rows."""
 OPTIONS = {"prior_rows": PRIOR_ROWS, "missing": MISSING}
 MIXED, MIXED_SHARE = 1.05, 0.9
 CHAINS = 2
-
-
 DEFAULT_LENGTH = Length(1000, 1000, 5)
 LENGTHS = {NORMAL: Length(300, 500), FIXED_S: Length(500, 500, 2)}
-"""Of samplers that need less than the others."""
+"""Samplers that need fewer iterations than the others."""
 THIN_OF_NORMAL_X = {0.5: 20, 2.0: 10}
-"""At ε where the noise makes its chains crawl."""
+"""By ε, where the noise makes its chains slow."""
 
 
 class Cell(NamedTuple):
-    """A method, an ε, and whether the truth is in conflict with the prior of σ_y²."""
+    """All data sets of a method at an ε."""
 
     method: str
     epsilon: float
-    conflict: bool
+    conflict: bool  # whether the true σ_y² conflicts with its prior
 
 
 @dataclass(frozen=True, eq=False)
 class Truths:
-    """Data sets as released, with what they were made from."""
+    """Data sets as released, with the true parameters."""
 
-    observed: tuple[NodeStatistics, ...]  # of each data set
-    values: Array  # θ and σ_y², (data sets, d + 1), and one more with a constant
+    observed: tuple[NodeStatistics, ...]  # by data set
+    values: Array  # θ and σ_y², (data sets, d + 1), or d + 2 with a constant
     clipped: float  # share of all rows
 
 
 def prior(constant: bool = False) -> Prior:
-    """The paper's for σ_y², and one for θ and Σ_x that public bounds can be stated under."""
+    """Return the paper's prior of σ_y², and one of θ and Σ_x that admits public bounds."""
     d = D + constant
     Lambda = (KAPPA - D - 1) * np.eye(d)
     return Prior(np.zeros(d), SPREAD * np.eye(d), np.array(20.0), np.array(0.5), Lambda, np.array(KAPPA))
@@ -98,7 +96,7 @@ def prior(constant: bool = False) -> Prior:
 
 @lru_cache(maxsize=1)
 def data_sets(epsilon: float, conflict: bool, square: bool, constant: bool, count: int, seed: int) -> Truths:
-    """The same for all methods but those that need yᵀy, whose rows are the same too, or a constant."""
+    """Draw and release data sets. All methods but the one with a constant share rows; yᵀy needs its own release."""
     name = f"calibration/{epsilon:g}/{conflict}{'/intercept' if constant else ''}"
     rng, noise = stream(seed, name), stream(seed, f"{name}/noise")
     drawn = [_rows(rng, conflict, constant) for _ in range(count)]
@@ -114,7 +112,7 @@ def data_sets(epsilon: float, conflict: bool, square: bool, constant: bool, coun
 
 
 def _rows(rng: np.random.Generator, conflict: bool, constant: bool) -> tuple[Array, Array]:
-    """Features and target of all nodes, shape ``(J, n, d + 1)``, and the true θ and σ_y²."""
+    """Draw features and target of all nodes, shape ``(J, n, d + 1)``, and the true θ and σ_y²."""
     given = prior(constant)
     theta = given.m + np.linalg.cholesky(given.C) @ rng.standard_normal(len(given.m))
     sigma_y2 = CONFLICT if conflict else float(given.b / rng.gamma(given.a))
@@ -132,23 +130,23 @@ def _rows(rng: np.random.Generator, conflict: bool, constant: bool) -> tuple[Arr
 
 
 def complete_rows(rng: np.random.Generator, n: int, least: int, missing: float, count: int) -> Array:
-    """How many of n rows have all their values: ``count`` draws of p(m) ∝ exp(-(n - m)/(n missing)), m >= ``least``."""
+    """Draw ``count`` numbers of complete rows out of n by p(m) ∝ exp(-(n - m)/(n missing)), m >= ``least``."""
     possible = np.arange(least, n + 1)
     weights = np.exp((possible - n) / (missing * n))
     return np.asarray(rng.choice(possible, size=count, p=weights / weights.sum()))
 
 
 class Coverage(NamedTuple):
-    """Of a cell."""
+    """The coverage of a cell."""
 
     cell: Cell
     covered: dict[str, list[float]]  # by parameter, at each level
-    bands: list[tuple[float, float]]  # what each is within by chance, at each level
+    bands: list[tuple[float, float]]  # at each level
     clipped: float  # share of rows
-    mixed: list[float] | None  # by parameter the share of data sets whose chains have met; None without chains
+    mixed: list[float] | None  # share of data sets whose chains have mixed, by parameter; None without chains
 
     def outside(self) -> list[str]:
-        """The parameters and levels at which coverage is not in the band."""
+        """Describe the parameters and levels whose coverage is not in the band."""
         return [
             f"{name} at {level:.0%}: {share:.1%}"
             for name, shares in self.covered.items()
@@ -161,16 +159,16 @@ class Coverage(NamedTuple):
 class Calibration(Experiment[Cell, list[Coverage]]):
     """Coverage of credible intervals of distributed Bayesian regression, over data and noise, for every method.
 
-    Some 30 minutes on two cores. Exit code 4 where MCMC-normalX or its form with an intercept, without prior conflict,
-    is outside a simultaneous 99 % band of nominal, or its chains have not met in a tenth of the data sets; the others'
-    coverage is reported beside the same band.
+    Takes about 30 minutes on two cores. Exit code 4 if, without prior conflict, MCMC-normalX or its form with an
+    intercept is outside a simultaneous 99 % band of nominal, or its chains have not mixed in over a tenth of the data
+    sets. The other methods' coverage is reported beside the same band.
     """
 
     KIND, LABEL, DEPENDS = "mcmc-calibration", "calibration", ("seed", "datasets", "shorter")
     QUICK: ClassVar = {"datasets": 40, "shorter": 5, "epsilons": EPSILONS[1:2]}
 
     datasets: int = option(500, "data sets in each cell", type=positive, metavar="R")
-    shorter: int = 1  # by what the lengths of chains are divided
+    shorter: int = 1  # divisor of the lengths of chains
     epsilons: tuple[float, ...] = EPSILONS
 
     def cells(self) -> list[Cell]:
@@ -181,7 +179,7 @@ class Calibration(Experiment[Cell, list[Coverage]]):
         square = not constant and cell.method == BERNSTEIN_SHELDON
         truths = data_sets(cell.epsilon, cell.conflict, square, constant, self.datasets, self.seed)
         if cell.method == FAST:
-            # A Gaussian over θ alone, whose distribution function is known; σ_y² is plugged in.
+            # A Gaussian over θ alone has a known distribution function; σ_y² is plugged in.
             crude = fixed_s_fast.crude_sigma_y2(BOUND_Y)
             found = [fixed_s_fast.posterior(observed, prior(), crude) for observed in truths.observed]
             mean, sd = np.array([one.mean for one in found]), np.sqrt([np.diag(one.cov) for one in found])
@@ -190,9 +188,9 @@ class Calibration(Experiment[Cell, list[Coverage]]):
         length, begun = LENGTHS.get(cell.method, DEFAULT_LENGTH), time.process_time()
         thin = THIN_OF_NORMAL_X.get(cell.epsilon, length.thin) if cell.method == NORMAL_X else length.thin
         length = Length(length.warmup // self.shorter, length.draws // self.shorter, thin)
-        if constant:  # by the library's sampler, of one data set after the other
-            how = Options(chains=CHAINS, warmup=length.warmup, draws=length.draws, seed=self.seed)
-            each = [nodes.sample(observed, prior(True), how, **OPTIONS).draws for observed in truths.observed]
+        if constant:  # the library's sampler takes one data set after the other
+            options = Options(chains=CHAINS, warmup=length.warmup, draws=length.draws, seed=self.seed)
+            each = [nodes.sample(observed, prior(True), options, **OPTIONS).draws for observed in truths.observed]
             drawn = {name: np.stack([one[name] for one in each]) for name in ("theta", "sigma_y2")}
         else:
             kernel = kernel_of(cell.method, truths.observed[0])
@@ -245,10 +243,7 @@ class Calibration(Experiment[Cell, list[Coverage]]):
             yield shown
 
     def checks(self, found: Sequence[Coverage]) -> Iterator[Check]:
-        """MCMC-normalX and its form with an intercept are calibrated where their prior is right.
-
-        And that is no accident of clipping, or of chains that have not met.
-        """
+        """Check that without conflict the judged methods are calibrated, with mixed chains and hardly a clipped row."""
         calm = [one for one in found if not one.cell.conflict]
         judged = {method: [one for one in calm if one.cell.method == method] for method in JUDGED}
         for method, own in judged.items():

@@ -1,22 +1,22 @@
-"""The real data of the third paper's tables: as its authors had them, and as a valid privacy claim needs them.
+"""The real data of the third paper's tables: prepared as published, and for a valid privacy claim.
 
-**As published** (section 5.2 and the code): missing values 0; features z-scored, the target centred and divided by its
-largest absolute value, over the rows to test on too; the first 80 % of the rows in file order to learn from, dealt to
-the nodes in contiguous blocks; the largest row norm and target of these as ‖X‖ and ‖Y‖. What is taken for public is all
-read from the data. Bike sharing keeps ``casual`` and ``registered``, whose sum is the target, and air quality -200 for
-a missing reading. All repeats have the same rows, so their intervals hold the noise alone.
+**As published** (section 5.2 and the code): missing values are 0. Features are z-scored; the target is centred and
+divided by its largest absolute value, test rows included. The first 80 % of the rows in file order are for training,
+divided among the nodes in contiguous blocks; their largest row norm and target are ‖X‖ and ‖Y‖. All these constants are
+computed from the data. Bike sharing keeps ``casual`` and ``registered``, whose sum is the target, and air quality keeps
+-200 for a missing reading. All repeats have the same rows, so intervals cover the noise alone.
 
-**Valid**: columns are in half-widths of their public bounds, around means that a round before released (`releases`). A
-row's features are brought into a ball of radius √(`BALL`·d), the root mean square norm of rows whose d columns are
-uniform over their bounds: that needs no look at the data. Of bike sharing, three columns came divided by their own
-maxima, so its runs are valid but for these. Each repeat draws anew which 80 % of the rows are learnt from and which
-node holds which, so its intervals hold rows and noise. Bike sharing is without the two parts of its target, air quality
-without the column and the rows that lack readings.
+**Valid**: columns are in half-widths of their public bounds, around means that an earlier round released (`releases`).
+A row's features are scaled into a ball of radius √(`BALL`·d), the root mean square norm of rows whose d columns are
+uniform over their bounds; this radius is independent of the data. Three columns of bike sharing are distributed divided
+by their own maxima, so its runs are valid but for these. Each repeat draws the 80 % of the rows for training and their
+nodes, so intervals cover rows and noise. Bike sharing omits the two parts of its target, air quality the column and the
+rows that lack readings.
 
-**3droad** could not be had. Rows of its number and width are drawn in its place, so that least squares has the test
-error of the paper's table, and go through all that real ones would.
+**3droad** is not available. Simulated rows of its number and width replace it, for which least squares has the test
+error of the paper's table. They are processed as the real ones would be.
 
-Errors of both settings are in the published unit of the target: its largest distance from its mean.
+Errors in both settings are in the published unit of the target: its largest distance from its mean.
 
 **Combined Cycle Power Plant**: hourly electrical output of a plant in Turkey on the weather, 2006 to 2011. Tüfekci 2014
 and Kaya, Tüfekci and Gürgen 2012; doi 10.24432/C5002N, CC BY 4.0. 9,568 hours in the order of the first sheet of UCI's
@@ -25,15 +25,14 @@ workbook, which is shuffled. Bounds are physical: the ranges in UCI's descriptio
 **Bike Sharing**: bicycles rented in each hour of 2011 and 2012 in Washington, D.C. Fanaee-T and Gama 2013, "Event
 labeling combining ensemble detectors and background knowledge", Progress in Artificial Intelligence; doi
 10.24432/C5W894, CC BY 4.0 (the authors ask to be cited). 17,379 hours. Every rental is by a casual or by a registered
-user, so ``cnt = casual + registered`` in every row, and a regression that has both as features has nothing to learn.
-They are left out here, unless one asks for the data as others published them.
+user, so ``cnt = casual + registered`` in every row, and a regression with both as features has nothing to learn. The
+reader omits them unless it reads the data as published.
 
 **Air Quality**: hourly readings of gas sensors and weather beside a road in an Italian city, March 2004 to April 2005.
 De Vito, Massera, Piga, Martinotto and Di Francia 2008, Sensors and Actuators B 129(2); doi 10.24432/C59K5F, CC BY 4.0;
-its description asks for research use only. 9,357 hours. A missing reading is written as -200. Taken for a number it
-turns the task into predicting what is missing. So the column ``NMHC(GT)``, whose analyser failed after six weeks, is
-left out here, and then every hour that lacks a reading: 6,941 are left. Who wants the data as others published them
-gets the -200 with them.
+its description asks for research use only. 9,357 hours. A missing reading is written as -200. Read as a number, it
+turns the task into predicting which readings are missing. So the reader omits the column ``NMHC(GT)``, whose analyser
+failed after six weeks, then every hour that lacks a reading; 6,941 hours remain. As published, the data keep the -200.
 """
 
 from __future__ import annotations
@@ -63,14 +62,14 @@ PUBLISHED, VALID = SETTINGS = ("as published", "valid")
 TRAIN_SHARE = 0.8
 BALL = 1 / 3
 ROAD_ROWS, ROAD_FEATURES = 434_874, 3
-_ROAD_R2 = 0.487  # the largest of as many |y| is 4.73 standard deviations or so, and 0.513/4.73² = 0.0229
+_ROAD_R2 = 0.487  # the largest |y| of so many rows is about 4.73 standard deviations, and 0.513/4.73² = 0.0229
 _ROAD_BOUND = 4.0  # standard deviations
 COLUMNS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 """By data set: ends, unit and source of each column's public bounds."""
 
 
 def _problem(name: str, columns: Sequence[str], rows: Array) -> Problem:
-    """Rows of these columns, the target last, with their bounds."""
+    """Return the problem of these columns, the target last, with their bounds."""
     known, bounds = COLUMNS[name], {}
     for column in columns:
         low, high = known[column]["ends"]
@@ -80,7 +79,7 @@ def _problem(name: str, columns: Sequence[str], rows: Array) -> Problem:
 
 
 def unpack(workbook: bytes) -> bytes:
-    """The first sheet as CSV. The header is ours: copies of the workbook call the target PE or EP."""
+    """Return the first sheet as CSV, with our header, because copies of the workbook call the target PE or EP."""
     _, _, values = as_csv(BytesIO(workbook)).partition(b"\n")
     return ",".join(COLUMNS["power-plant"]).encode() + b"\n" + values
 
@@ -91,7 +90,7 @@ PLANT_SOURCE = Source("power-plant", "CCPP.csv", PLANT_HASH, PLANT_URL, "CCPP/Fo
 
 
 def power_plant(folder: Path | None = None) -> Problem:
-    """Electrical output on ambient temperature, exhaust vacuum, ambient pressure and relative humidity."""
+    """Read electrical output on ambient temperature, exhaust vacuum, ambient pressure and relative humidity."""
     rows = np.loadtxt(find(PLANT_SOURCE, folder), delimiter=",", skiprows=1)
     return _problem("power-plant", tuple(COLUMNS["power-plant"]), rows)
 
@@ -102,11 +101,12 @@ BIKE_COLUMNS = ("instant", "dteday", *COLUMNS["bike"])
 PARTS = ("casual", "registered")
 NORMALISED = "a share of the largest value in these rows, by its description (Readme.txt)"
 SHARES = {name: Interval(0, 1, NORMALISED, public=False) for name in ("temp", "atemp", "windspeed")}
-"""Bounds that follow from how these columns were divided, for repeating published experiments: not private."""
+"""Bounds that follow from the division of these columns by their maxima: not private, to repeat published experiments
+only."""
 
 
 def bike(folder: Path | None = None, *, as_published: bool = False) -> Problem:
-    """Rentals in an hour on calendar and weather.
+    """Read hourly rentals on calendar and weather.
 
     Args:
         as_published: keep ``casual`` and ``registered``, as published experiments do; the target is then their sum.
@@ -121,7 +121,7 @@ MISSING, FAILED, BLANK_LINES = -200.0, "NMHC(GT)", 114
 
 
 def two_decimals(workbook: bytes) -> bytes:
-    """UCI's workbook without date and time, with two decimals, as its table shows and others published it."""
+    """Return UCI's workbook without date and time, with two decimals, as its table shows and others published it."""
 
     def shown(number: str) -> str:
         return str(Decimal(number).quantize(Decimal("0.01"), ROUND_HALF_UP))
@@ -140,11 +140,11 @@ AIR_AS_PUBLISHED = Source(
 
 
 def air_quality(folder: Path | None = None, *, as_published: bool = False) -> Problem:
-    """Absolute humidity on the other readings.
+    """Read absolute humidity on the other readings.
 
     Args:
-        as_published: all 9,357 rows and 12 features with -200 for a missing reading, as published experiments use them.
-            The bounds are widened to it.
+        as_published: read all 9,357 rows and 12 features with -200 for a missing reading, as published experiments do;
+            the bounds are widened to include it.
     """
     name, columns = "air-quality", tuple(COLUMNS["air-quality"])
     if as_published:
@@ -157,7 +157,7 @@ def air_quality(folder: Path | None = None, *, as_published: bool = False) -> Pr
 
 
 def _numbers(path: Path, delimiter: str, first: int) -> Array:
-    """The 13 columns from the first on, of lines that are not blank; a decimal comma is a point."""
+    """Read 13 columns, from column `first` on, of lines that are not blank; replace decimal commas by points."""
     lines = path.read_text(encoding="ascii").splitlines()
     cells = [line.replace(",", "." if delimiter == ";" else ",").split(delimiter)[first:] for line in lines]
     width = len(COLUMNS["air-quality"])
@@ -165,7 +165,7 @@ def _numbers(path: Path, delimiter: str, first: int) -> Array:
 
 
 class Statistics(NamedTuple):
-    """Sums over each node's rows, without noise: S (J, d, d), z (J, d), u = yᵀy (J,), n rows (J,)."""
+    """Exact sums over each node's rows: S (J, d, d), z (J, d), u = yᵀy (J,), and the number of rows n (J,)."""
 
     S: Array
     z: Array
@@ -174,7 +174,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def of(cls, X: Array, y: Array, nodes: int) -> Statistics:
-        """Of rows ``X`` (n, d) and ``y`` (n,), in contiguous blocks."""
+        """Sum rows ``X`` (n, d) and ``y`` (n,), which the nodes hold in contiguous blocks."""
         parts = list(blocks(len(y), nodes))
         return cls(
             np.stack([X[part].T @ X[part] for part in parts]),
@@ -185,7 +185,7 @@ class Statistics(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Rows to learn from and to test on, as published: ``X`` (n, d), ``y`` (n,), and those that are left."""
+    """Training rows ``X`` (n, d) and ``y`` (n,), and test rows, as published."""
 
     X: Array
     y: Array
@@ -207,16 +207,16 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Valid:
-    """Rows to learn from and to test on, of one repeat of the valid setting."""
+    """Training and test rows of one repeat in the valid setting."""
 
-    rows: Array  # what the nodes hold, in the columns' own units, (n, d + 1), in contiguous blocks
-    tested: Array  # rows that are left
+    rows: Array  # training rows in the columns' own units, (n, d + 1); the nodes hold contiguous blocks
+    tested: Array  # test rows
     schema: Schema  # names and public bounds of the columns
-    unit: float  # of a target in half-widths, in published units
+    unit: float  # half-width of the target, in published units
 
     @property
     def radius(self) -> float:
-        """Of the ball that a row's features are brought into, in half-widths."""
+        """The radius of the ball for a row's features, in half-widths."""
         return math.sqrt(BALL * len(self.schema.features))
 
     @property
@@ -225,12 +225,12 @@ class Valid:
 
     @property
     def means(self) -> Array:
-        """Exact means of what is learnt from, in half-widths from the middle of the bounds, shape ``(d + 1,)``."""
+        """Exact means of the training rows, in half-widths from the middle of the bounds, shape ``(d + 1,)``."""
         z = np.clip((self.rows - self.schema.centres) / self.schema.half_widths, -1, 1)
         return np.asarray(z.mean(axis=0))
 
     def standardised(self, rows: Array, means: Array, radius: float = math.inf) -> tuple[Array, Array]:
-        """``X`` (n, d) and ``y`` (n,) in half-widths around the means, as nodes see them: within bounds and radius.
+        """Return ``X`` (n, d) and ``y`` (n,) in half-widths around the means, clipped to bounds and radius as nodes do.
 
         Args:
             means: of features and target, in half-widths from the middle of the bounds, shape ``(d + 1,)``.
@@ -242,7 +242,7 @@ class Valid:
 
 
 def blocks(rows: int, nodes: int) -> Iterator[slice]:
-    """Contiguous blocks of ⌊rows/nodes⌋ rows; the last has what is left, too."""
+    """Yield contiguous blocks of ⌊rows/nodes⌋ rows; the last block has the remainder, too."""
     size = rows // nodes
     for place in range(nodes):
         yield slice(place * size, rows if place == nodes - 1 else (place + 1) * size)
@@ -250,7 +250,7 @@ def blocks(rows: int, nodes: int) -> Iterator[slice]:
 
 @lru_cache(maxsize=8)
 def problem(name: str, folder: Path | None, setting: str) -> Problem:
-    """A whole data set in its own units, with what is public of it."""
+    """Return a whole data set in its own units, with its public bounds."""
     as_published = setting == PUBLISHED
     if name == BIKE:
         return bike(folder, as_published=as_published).bounded(SHARES)
@@ -278,12 +278,12 @@ def valid(name: str, folder: Path | None, repeat: int, seed: int) -> Valid:
 
 
 def _unit(y: Array) -> float:
-    """The largest distance from the mean, which the published target is divided by."""
+    """Return the largest distance from the mean, by which the published target is divided."""
     return float(np.abs(y - y.mean()).max())
 
 
 def _road() -> Problem:
-    """Rows in the place of 3droad's: correlated normal features of unit variance, and a target of unit variance."""
+    """Simulate rows instead of 3droad's: correlated normal features of unit variance, and a target of unit variance."""
     rng = stream(0, "distributed/3droad")
     common, own = rng.standard_normal((ROAD_ROWS, 1)), rng.standard_normal((ROAD_ROWS, ROAD_FEATURES))
     X = math.sqrt(0.3) * common + math.sqrt(0.7) * own

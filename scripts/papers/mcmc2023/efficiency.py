@@ -1,16 +1,15 @@
-"""Effective samples per second of samplers of the posterior of MCMC-normalX, on the paper's simulated data.
+"""Effective samples per second of samplers of MCMC-normalX's posterior, on the paper's simulated data.
 
     library     NumPyro's NUTS on `inference.models.linear.nodes.model`: θ integrated out, coordinates from the data
-    blackjax    BlackJAX's NUTS and window adaptation on the same density in the same coordinates, where it is installed
-    textbook    NumPyro's NUTS on the model as a textbook writes it, every quantity a site: the oracle of the former
+    blackjax    BlackJAX's NUTS and window adaptation on the same density in the same coordinates, if it is installed
+    textbook    NumPyro's NUTS on the textbook model, whose every quantity is a site: the oracle of the above
     normal-x    the paper's Algorithm 1, compiled
 
-All have four chains on the same problem (section 5.1 of the paper, its prior, exact Gaussian noise), one after the
-other. Seconds are those of the processor, so that other load on the machine does not count; compiling is left out, and
-warm-up is counted. The effective sample size is ArviZ's bulk one over all chains (Vehtari et al. 2021): the smallest of
-θ and σ_y², that of Σ_x (its eigenvalues' logarithms) and that of S (the diagonals). **What is judged is the smallest of
-all**: where the chains of S stand still, θ is drawn quickly from where S happens to be. Where chains have not mixed any
-figure says too much, in their favour.
+All run four chains on the same problem (section 5.1 of the paper, its prior, exact Gaussian noise), one after the
+other. Seconds are CPU time, so that other load on the machine does not count; they include warm-up but not compiling.
+The effective sample size (ESS) is ArviZ's bulk ESS over all chains (Vehtari et al. 2021), computed for θ and σ_y², for
+Σ_x (logarithms of its eigenvalues) and for S (its diagonals). **The score is the smallest of all**, because θ mixes
+quickly even if the chains of S stand still. If chains have not mixed, any score is too high.
 """
 
 from __future__ import annotations
@@ -54,29 +53,29 @@ LIBRARY, BLACKJAX, TEXTBOOK, NORMAL_X = "library", "blackjax", "textbook", "norm
 METHODS = (LIBRARY, *((BLACKJAX,) if find_spec("blackjax") else ()), TEXTBOOK, NORMAL_X)
 ASKED = (5, 10)  # d and J of what must be shown
 WANTED = {TEXTBOOK: 2.0, NORMAL_X: 5.0, BLACKJAX: 0.5}
-"""How many times as many effective samples per second the library gives there, at least, in the median of repeats."""
+"""The least ratio of the library's effective samples per second to the other sampler's there, median over repeats."""
 Draws = Mapping[str, Array]
 NUTS, GIBBS = Length(500, 500), Length(10_000, 2000, 5)
 
 
 class Cell(NamedTuple):
-    """A problem: d features, J nodes, n rows in all, ε, which of the repeats; and a method."""
+    """A problem and a method."""
 
-    d: int
+    d: int  # features
     nodes: int
-    rows: int
+    rows: int  # of all nodes
     epsilon: float
     repeat: int
     method: str
 
     @property
     def setting(self) -> str:
-        """All but the repeat and the method."""
+        """The problem in words, without the repeat."""
         return f"d = {self.d}, J = {self.nodes}, n = {self.rows}, ε = {at_least(self.epsilon)}"
 
 
 def problem(cell: Cell, seed: int) -> tuple[NodeStatistics, Prior]:
-    """Its own data, with the noise of the exact mechanism for the published sensitivity, and the published prior."""
+    """Return the cell's data, with exact noise for the published sensitivity, and the published prior."""
     rng = stream(seed, f"efficiency/{cell.setting}, repeat {cell.repeat}")
     of = population(cell.d, int(rng.integers(2**31)), cell.rows)
     sigma = releases.published_sensitivity(*of.bounds) / mu_of(cell.epsilon, 1 / cell.rows)
@@ -85,7 +84,7 @@ def problem(cell: Cell, seed: int) -> tuple[NodeStatistics, Prior]:
 
 
 def textbook(data: Mapping[str, Any]) -> None:
-    """The node model of centred features, nothing integrated out. Data: ``observed`` and ``prior``."""
+    """Define the node model of centred features with nothing integrated out. Data: ``observed`` and ``prior``."""
     observed, prior = data["observed"], data["prior"]
     d = observed.z.shape[1]
     theta = numpyro.sample("theta", dist.MultivariateNormal(prior.m, prior.C))
@@ -102,25 +101,24 @@ def textbook(data: Mapping[str, Any]) -> None:
 
 
 def _run_of(method: str, observed: NodeStatistics, prior: Prior, length: Length) -> Callable[[int], Draws]:
-    """Draws by a method, of a seed."""
-    how: Any = {"chains": CHAINS, "warmup": length.warmup, "draws": length.draws, "keep": NAMES}
+    """Return a function from a seed to a method's draws."""
+    settings: Any = {"chains": CHAINS, "warmup": length.warmup, "draws": length.draws, "keep": NAMES}
     data: dict[str, Any] = {"observed": observed, "prior": prior}
     if method == BLACKJAX:
         return _by_blackjax(observed, prior, length)
     if method == LIBRARY:
         data["frame"] = library.frame(observed, prior)
-        how |= {"dense": False, "target": nodes.TARGET}
-        return lambda seed: nuts.sample(library.NodeRegression(False), data, seed=seed, **how).draws
+        settings |= {"dense": False, "target": nodes.TARGET}
+        return lambda seed: nuts.sample(library.NodeRegression(False), data, seed=seed, **settings).draws
     if method == TEXTBOOK:
         scales = np.maximum(observed.n, 1.0)[:, None, None] * np.asarray(prior.Lambda) / prior.kappa
         start = {"L": np.linalg.cholesky(scales), "precision": np.linalg.inv(prior.Lambda) * prior.kappa}
-        return lambda seed: nuts.sample(textbook, data, start, seed=seed, **how).draws
+        return lambda seed: nuts.sample(textbook, data, start, seed=seed, **settings).draws
 
     def run(seed: int) -> Draws:
-        made = kernels.sample(
-            normal_x.kernel(), observed, prior, chains=CHAINS, seed=seed, names=NAMES, **length._asdict()
-        )
-        return {name: array[0] for name, array in made.draws.items()}
+        lengths = length._asdict()
+        chains = kernels.sample(normal_x.kernel(), observed, prior, chains=CHAINS, seed=seed, names=NAMES, **lengths)
+        return {name: array[0] for name, array in chains.draws.items()}
 
     return run
 
@@ -165,7 +163,7 @@ def _by_blackjax(observed: NodeStatistics, prior: Prior, length: Length) -> Call
 
 
 def _diagnosed(values: Draws) -> dict[str, Any]:
-    """The smallest effective sample size of each part, those of θ, and the largest R̂ of θ and σ_y²."""
+    """Return the smallest effective sample size of each part, those of θ, and the largest R̂ of all parts."""
     shape = values["sigma_y2"].shape
     parts = {
         "regression": np.concatenate([values["theta"], values["sigma_y2"][..., None]], axis=-1),
@@ -181,21 +179,21 @@ def _diagnosed(values: Draws) -> dict[str, Any]:
 
 
 def disagreement(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """The largest difference between posterior means of θ, in standard errors from the effective sample sizes."""
+    """Return the largest difference between posterior means of θ, in standard errors by effective sample size."""
     variance = sum(np.array(each["sd"]) ** 2 / np.array(each["ess_theta"]) for each in (one, other))
     return float(np.max(np.abs(np.array(one["mean"]) - np.array(other["mean"])) / np.sqrt(variance)))
 
 
 class Rates(NamedTuple):
-    """Of one sampler in one setting: the smallest effective samples per second of all parts, one for each repeat."""
+    """The efficiency of one sampler in one setting."""
 
-    rates: list[float]
+    rates: list[float]  # effective samples per second of the slowest part, by repeat
     r_hat: float  # the largest of all repeats
-    ess: float  # the smallest
+    ess: float  # the smallest of all repeats
 
 
 def rates_of(found: Mapping[Cell, Result]) -> dict[tuple[str, str], Rates]:
-    """By setting and sampler."""
+    """Return the rates by setting and sampler."""
     grouped: dict[tuple[str, str], list[Result]] = {}
     for cell, result in found.items():
         grouped.setdefault((cell.setting, cell.method), []).append(result)
@@ -211,9 +209,9 @@ def rates_of(found: Mapping[Cell, Result]) -> dict[tuple[str, str], Rates]:
 class Efficiency(Experiment[Cell, dict[Cell, Result]]):
     """Effective samples per second of the library's sampler of node releases, and of others of its posterior.
 
-    Some 10 minutes on one core. Beside it are the model as a textbook writes it, MCMC-normalX, and BlackJAX where it is
-    installed (it is no dependency). Exit code 4 where the library's chains have not mixed, samplers disagree, or it is
-    behind at d = 5, J = 10.
+    Takes about 10 minutes on one core. The others are NUTS on the textbook model, MCMC-normalX, and BlackJAX if it is
+    installed (it is no dependency). Exit code 4 if the library's chains have not mixed, samplers disagree, or the
+    library's rate at d = 5, J = 10 is too low beside another's.
     """
 
     KIND, LABEL, DEPENDS, ALONE = "mcmc-efficiency", "effective samples", ("seed", "shorter"), True
@@ -238,9 +236,9 @@ class Efficiency(Experiment[Cell, dict[Cell, Result]]):
         run(self.seed)  # compiles
         began = time.process_time()
         draws = run(self.seed)
-        told = {"seconds": time.process_time() - began, **_diagnosed(draws)}
+        figures = {"seconds": time.process_time() - began, **_diagnosed(draws)}
         theta = draws["theta"]
-        return told | {"mean": theta.mean(axis=(0, 1)).tolist(), "sd": theta.std(axis=(0, 1)).tolist()}
+        return figures | {"mean": theta.mean(axis=(0, 1)).tolist(), "sd": theta.std(axis=(0, 1)).tolist()}
 
     def notes(self, found: Mapping[Cell, Result]) -> dict[str, Any]:
         return {"chains": CHAINS, "nuts": NUTS, "gibbs": GIBBS}

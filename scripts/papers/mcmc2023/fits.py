@@ -1,19 +1,19 @@
 """The methods of the third paper's experiments, each on all repeats of a cell at once.
 
-A sampler runs one chain on each of the repeats, as published, in one compiled call; half of its iterations are warm-up.
-As published it also starts and steps as the code does: at θ = 0, the nearest positive semi-definite matrices plus I,
-and a third of the target's bound for the variance σ_y², which walks with a standard deviation of 0.1. In the valid
-setting it has the library's defaults.
+A sampler runs one chain on each repeat, as published, in one compiled call; half of its iterations are warm-up. As
+published, it also starts and steps as the code does: at θ = 0, the nearest positive semi-definite matrices plus I, and
+a third of the target's bound for the variance σ_y², which walks with a standard deviation of 0.1. In the valid setting
+it uses the library's defaults.
 
-How MCMC-normalX tunes its proposals of S_j is the code's but for two things, which change how fast a chain moves, never
-where it goes to (`adapted_as_published`):
+MCMC-normalX tunes its proposals of S_j as the code does, with two exceptions. They change a chain's speed, not its
+limit (`adapted_as_published`):
 
-- *The start of α_j.* The code has (n_j/10)²; here it is at least what makes a step no longer than the noise
-  (`normal_x.first_log_alpha`): more on power plant and on one or two nodes of bike sharing, where steps are up to 1.3
-  times shorter until adaptation begins.
-- *What adapts it.* The code smooths the decisions, A ← (1 - γ)A + γ·(1 if accepted, else 0), and then subtracts
-  γ(A - 0.1) from ln α_j. Here it is γ(p - 0.1) with this step's acceptance probability p, whose mean is that of the
-  decisions: the same fixed point, with less noise and no lag.
+- *The start of α_j.* The code has (n_j/10)². Here it is at least so large that a step is no longer than the noise
+  (`normal_x.first_log_alpha`). It is larger than the code's on power plant and on one or two nodes of bike sharing,
+  where steps are up to 1.3 times shorter until adaptation begins.
+- *The adaptation.* The code smooths the decisions, A ← (1 - γ)A + γ·(1 if accepted, else 0), and then subtracts
+  γ(A - 0.1) from ln α_j. Here it subtracts γ(p - 0.1) for the step's acceptance probability p, whose mean equals that
+  of the decisions: the same fixed point, with less noise and no lag.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from papers.mcmc2023.samplers.kernel import ADAPT_FROM, Kernel, Schedule
 from papers.mcmc2023.samplers.sampler import SAMPLERS, kernel_of, sample
 
 COSTS = {BERNSTEIN_SHELDON: 20.0, NORMAL_X: 1.0, FIXED_S: 0.3}
-"""Of an iteration, roughly, for the order of the work."""
+"""Rough costs of an iteration."""
 ITERATIONS_LEAST = 8
-"""Of a sampler: the four draws after warm-up that R̂ of their halves needs."""
-_NEVER = 10**8  # an iteration that no chain comes to
+"""The fewest iterations of a sampler: four after warm-up, which split R̂ needs."""
+_NEVER = 10**8  # an iteration that no chain reaches
 
 
 def enough_iterations(text: str) -> int:
-    """The type of an option that is a sampler's number of iterations."""
+    """Parse an option that is a sampler's number of iterations."""
     number = int(text)
     if number < ITERATIONS_LEAST:
         raise argparse.ArgumentTypeError(f"{text} is below {ITERATIONS_LEAST}, of which half are warm-up")
@@ -52,21 +52,18 @@ def enough_iterations(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedExperiment(Experiment[C, F]):
-    """One of the third paper's methods at J nodes, in two settings. MCMC-B&S takes far longer than all else together.
-
-    So it is asked for by itself, later; the file of --resume serves both.
-    """
+    """An experiment on the third paper's methods at J nodes, in two settings; MCMC-B&S runs only on request."""
 
     METHODS: ClassVar[tuple[str, ...]]
 
-    setting: tuple[str, ...] = option(SETTINGS, "only this one", action="append", choices=SETTINGS)
-    iterations: int = option(ITERATIONS, "of other samplers", type=enough_iterations, metavar="K")
+    setting: tuple[str, ...] = option(SETTINGS, "only this setting", action="append", choices=SETTINGS)
+    iterations: int = option(ITERATIONS, "of all samplers but MCMC-B&S", type=enough_iterations, metavar="K")
     bernstein_sheldon: int | None = option(
-        None, "MCMC-B&S too, with so many iterations (default: not)", type=enough_iterations, metavar="K"
+        None, "run MCMC-B&S too, with so many iterations (default: not)", type=enough_iterations, metavar="K"
     )
 
     def lengths(self) -> dict[str, int]:
-        """Iterations of each method, 0 of those that need none; without MCMC-B&S where it is given none."""
+        """Return the iterations of each method, 0 for closed forms; omit MCMC-B&S unless it was requested."""
         own = {method: self.iterations if method in SAMPLERS else 0 for method in self.METHODS}
         if BERNSTEIN_SHELDON in own:
             own[BERNSTEIN_SHELDON] = self.bernstein_sheldon or 0
@@ -82,12 +79,12 @@ def named(setting: str, what: str, nodes: int, method: str, iterations: int) -> 
 
 
 class Fits(NamedTuple):
-    """What a method found on R problems."""
+    """A method's results on R problems."""
 
-    mean: Array  # of θ's posterior, or its estimate, (R, d)
-    theta: Array | None  # draws of it after warm-up, (R, draws, d), of a sampler
-    cov: Array | None  # of θ in closed form, (R, d, d), where there is one
-    report: dict[str, Any]  # of the sampler
+    mean: Array  # posterior mean of θ, or its estimate, (R, d)
+    theta: Array | None  # a sampler's draws of θ after warm-up, (R, draws, d)
+    cov: Array | None  # closed-form covariance of θ, (R, d, d), if there is one
+    report: dict[str, Any]  # figures of the sampler
 
 
 def fitted(
@@ -100,7 +97,7 @@ def fitted(
     *,
     as_published: bool,
 ) -> Fits:
-    """Bayes-fixedS-fast, or one chain of a sampler for each problem, of which the first half is warm-up.
+    """Run Bayes-fixedS-fast, or one chain of a sampler for each problem, whose first half is warm-up.
 
     Args:
         bounds_y: ‖Y‖ of each problem.
@@ -128,7 +125,7 @@ def fitted(
 
 
 def split_rhat(draws: Array) -> Array:
-    """R̂ of the halves of all chains (Gelman et al. 2013, 11.4): near 1 where they agree. Shape ``(R, parameters)``.
+    """Return R̂ of the halves of all chains (Gelman et al. 2013, 11.4), shape ``(R, parameters)``.
 
     Args:
         draws: of R problems, shape ``(R, chains, draws, parameters)``.
@@ -142,9 +139,9 @@ def split_rhat(draws: Array) -> Array:
 
 @cache
 def adapted_as_published(kernel: Kernel, first: int) -> Kernel:
-    """The kernel with the code's adaptation: by γ_i = i^-0.6 of all iterations i, from the first on to the very end.
+    """Return the kernel with the code's adaptation: γ_i = i^-0.6 for all iterations i, from `first` to the very end.
 
-    The library counts i from where adaptation begins, and stops with the warm-up: it adapts faster, and then no more.
+    The library counts i from the start of adaptation and stops after warm-up: it adapts faster, then not at all.
     """
     begun = round(ADAPT_FROM * _NEVER)
 

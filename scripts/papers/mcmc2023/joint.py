@@ -2,27 +2,28 @@
 
 There are two ways to draw parameters and data together:
 
-- *marginal-conditional*: parameters from the prior, then data given these. Here the data are literally made: rows of
-  features and targets, their sums, and noise (`sampler_checks`). No part of a sampler takes part in it.
+- *marginal-conditional*: parameters from the prior, then data given these. Here the data are rows of features and
+  targets, their sums, and noise (`sampler_checks`). This simulator shares no code with a sampler.
 - *successive-conditional*: a step of the sampler given the data, then new data given the parameters, and so on.
 
-A sampler is right if its step leaves p(parameters | data) invariant for all data, and then both draw from the same
-joint distribution. Geweke compares one long chain with independent draws; here thousands of short chains run at once,
-and each *starts at an independent draw of the joint*. A right sampler leaves it at exactly that law after any number of
-steps, so the chains' ends are independent draws of it too, and two-sample tests apply: no autocorrelation has to be
-estimated, and no chain has to forget its start.
+A sampler is right if its step leaves p(parameters | data) invariant for all data. Then both simulators draw from the
+same joint distribution. Geweke compares one long chain with independent draws. Here thousands of short chains run at
+once, and each *starts at an independent draw of the joint distribution*. A right sampler keeps exactly that law for any
+number of steps. So the chains' ends are independent draws of it, too, and two-sample tests apply without an estimate of
+autocorrelation or a burn-in.
 
-**The tests.** Every test function g (parameters and data together) is mapped into (0, 1) by its distribution function F
-in further independent draws, the reference. With u = F(g): the mean of u(end) - u(start) and that of (u(end) - ½)² -
-(u(start) - ½)² over chains are zero (z-tests on bounded, independent differences, which the start makes sharp); and the
-ends have the law of the reference (Kolmogorov and Smirnov's two-sample test). The smallest of all p-values times their
-number bounds the probability that a right sampler is called wrong: Bonferroni, whatever the dependence between tests.
+**The tests.** Every test function g (of parameters and data) is mapped into (0, 1) by its distribution function F in
+further independent draws, the reference. With u = F(g), the mean over chains of u(end) - u(start) and that of
+(u(end) - ½)² - (u(start) - ½)² must be zero. These are z-tests on bounded, independent differences, made sharp by the
+known start. The ends must have the law of the reference (Kolmogorov and Smirnov's two-sample test). The smallest
+p-value times the number of tests bounds the probability that a right sampler is called wrong, whatever the dependence
+between tests (Bonferroni).
 
-**What is adapted.** A sampler's tuning may depend on the data, and after warm-up is constant; both are allowed here, as
-each step starts from `Kernel.init` for the current data, gets the position put in its place, and runs beyond warm-up.
+**Adaptation.** A sampler's tuning may depend on the data, and is constant after warm-up. The tests allow both: each
+step starts from `Kernel.init` for the current data, with the position replaced, and runs beyond warm-up.
 
-**Standing still** leaves everything invariant. So it is no pass if what a sampler must move is where it started in more
-than the share `STILL` of the chains; and the correlation of start and end says how far chains got.
+**Standing still** leaves everything invariant. So a sampler fails if a parameter ends where it started in more than the
+share `STILL` of the chains. The correlation of start and end shows how far chains moved.
 """
 
 from __future__ import annotations
@@ -46,36 +47,36 @@ Enter = Callable[[Any, Position, NodeStatistics, Prior], Any]
 
 FALSE_ALARM = 1e-4
 STILL = 0.5
-AT_ONCE = 1000  # chains: on two threads, JAX has been seen to wait for itself with 2000 (`sampler`)
-QUICKLY_COMPILED = {"xla_backend_optimization_level": 1}  # a fifth less time, and steps that are as fast
+AT_ONCE = 1000  # chains per call; with 2000 on two threads, JAX has deadlocked (see `sampler`)
+QUICKLY_COMPILED = {"xla_backend_optimization_level": 1}  # compiles a fifth faster; steps are as fast
 
 
 class Subject(NamedTuple):
-    """A sampler under test, and the joint distribution that it is to leave invariant."""
+    """A sampler under test, and the joint distribution that it must leave invariant."""
 
     kernel: Kernel
     prior: Prior
     draw: Callable[[np.random.Generator, int], tuple[Position, NodeStatistics]]
     """Independent draws of parameters and data, ``(rng, count)``: all arrays with a leading axis of that length."""
     renew: Callable[[Any, Position, NodeStatistics], NodeStatistics]
-    """Data given the parameters of one chain, ``(normals, position, observed)``; what is fixed of the data stays."""
-    normals: int  # how many independent N(0, 1) that takes
-    enter: Enter  # one chain's state with the position put in its place, and whatever follows from it
-    leave: Callable[[Any], Position]  # what moved, of one chain's state
+    """New data given one chain's parameters, ``(normals, position, observed)``; fixed parts of the data stay."""
+    normals: int  # the number of N(0, 1) variables that `renew` needs
+    enter: Enter  # returns one chain's state with the position replaced, and all that follows from it
+    leave: Callable[[Any], Position]  # returns the position of one chain's state
     functions: Callable[[Position, NodeStatistics], dict[str, Array]]  # test functions of the draws, each ``(count,)``
 
 
 class Verdict(NamedTuple):
-    """What the comparison of both simulators found."""
+    """The result of comparing both simulators."""
 
-    p: dict[tuple[str, str], float]  # of each test, by test function and test
-    memory: dict[str, float]  # correlation of start and end by test function, of those of parameters alone
-    unmoved: dict[str, float]  # of the same, the share of chains where they are equal
+    p: dict[tuple[str, str], float]  # p-value by test function and test
+    memory: dict[str, float]  # correlation of start and end, by test function of parameters alone
+    unmoved: dict[str, float]  # share of chains whose end equals the start, by the same
     acceptance: dict[str, float]  # mean acceptance probability by block
 
     @property
     def alarm(self) -> float:
-        """A bound of the probability that a right sampler's smallest p-value is as small as the one found."""
+        """A bound on the probability that a right sampler has so small a p-value."""
         return min(1.0, min(self.p.values()) * len(self.p))
 
     @property
@@ -92,7 +93,7 @@ class Verdict(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Randomness of the successive-conditional simulator, with a leading axis of chains, then one of steps."""
+    """The randomness of the successive-conditional simulator; leading axes: chains, steps."""
 
     keys: Any
     normals: Array
@@ -102,12 +103,12 @@ Advance = Callable[[Moves, Position, NodeStatistics, int], tuple[Position, NodeS
 
 
 def successive(subject: Subject) -> Advance:
-    """The successive-conditional simulator for many chains at once; compiled on its first call.
+    """Return the successive-conditional simulator for many chains at once; it compiles on its first call.
 
     Returns:
-        ``(moves, position, observed, variant) -> (position, observed, mean acceptance by block)``, with a leading axis
-        of chains in all. ``variant`` is for tests that plant errors: a number that patched parts of a kernel can see
-        (`variant`), so that one compilation serves them all.
+        ``(moves, position, observed, variant) -> (position, observed, mean acceptance by block)``; all have a leading
+        axis of chains. ``variant`` is for tests that plant errors: patched parts of a kernel can read this number
+        (`variant`), so that one compilation serves all planted errors.
     """
     kernel, prior = subject.kernel, subject.prior
 
@@ -146,15 +147,15 @@ _variant: list[Any] = []
 
 
 def variant() -> Any:
-    """While a step is traced: the number that the simulator is called with, as a traced integer."""
+    """Return the simulator's variant as a traced integer, while a step is traced."""
     return _variant[-1]
 
 
 def verdict(subject: Subject, advance: Advance, *, chains: int, steps: int, seed: int, variant: int = 0) -> Verdict:
-    """Run chains from independent draws of the joint, and compare their ends with these and with a reference.
+    """Run chains from independent draws of the joint distribution; compare their ends with these and a reference.
 
     Args:
-        advance: of `successive` for this subject. steps: of each chain. variant: passed on to `advance`.
+        advance: the result of `successive` for this subject. steps: of each chain. variant: passed to `advance`.
     """
     rng = np.random.default_rng([seed, variant])
     start, reference = subject.draw(rng, chains), subject.draw(rng, REFERENCE * chains)
@@ -174,20 +175,20 @@ def verdict(subject: Subject, advance: Advance, *, chains: int, steps: int, seed
 
 
 REFERENCE = 4  # independent draws for each chain
-PARAMETER = "p: "  # what the names of test functions begin with that depend on moving parameters alone
+PARAMETER = "p: "  # prefix of the names of test functions that depend on moving parameters alone
 
 
 def compared(start: Array, end: Array, reference: Array) -> tuple[dict[str, float], float]:
-    """p-values of the three tests of one test function, and the correlation of its ranks at start and end.
+    """Return the p-values of one test function's three tests, and the correlation of its ranks at start and end.
 
-    Not a number anywhere is a p-value of 0: a sampler that leaves the domain is wrong.
+    If any end is not finite, the p-value is 0: a sampler that leaves the domain is wrong.
     """
     if not np.isfinite(end).all():
         return {"finite": 0.0}, 0.0
     ordered = np.sort(reference)
     before, after = ((np.searchsorted(ordered, values) + 0.5) / (len(ordered) + 1) for values in (start, end))
     p, moved = {}, {"location": after - before, "spread": (after - 0.5) ** 2 - (before - 0.5) ** 2}
-    for test, differences in moved.items():  # two-sided, that their mean is zero; 1 where nothing has moved at all
+    for test, differences in moved.items():  # two-sided test of a zero mean; p = 1 if nothing has moved
         sd, root = float(differences.std(ddof=1)), np.sqrt(len(differences))
         p[test] = 1.0 if sd == 0 else float(2 * norm.sf(abs(differences.mean()) / sd * root))
     p["law"] = float(ks_2samp(end, reference, method="asymp").pvalue)

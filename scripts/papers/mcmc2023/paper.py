@@ -1,7 +1,7 @@
-"""What the third paper prints: Tables 1 and 2, prediction errors over 50 runs at ε = 1, and its non-private errors.
+"""The third paper's printed results: Tables 1 and 2, prediction errors over 50 runs at ε = 1, and non-private errors.
 
-In Table 2, air quality, J = 5, MCMC-fixedS is printed as [0.0089, 0.010], which lost its last digit: about Table 1's
-mean of 0.0100 it is 0.0109 to 0.0111; the cell beside it has 0.0109.
+Table 2 prints MCMC-fixedS on air quality at J = 5 as [0.0089, 0.010], whose upper end lost its last digit. About Table
+1's mean of 0.0100 it lies from 0.0109 to 0.0111; the adjacent cell has 0.0109.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     BERNSTEIN_SHELDON: {"color": picture.PURPLE, "marker": "X"},
     ADASSP: {"color": picture.VERMILION, "marker": "D"},
 }
-"""Of the private methods, in all pictures of these experiments."""
+"""The private methods' styles in all figures."""
 FLOOR_STYLE: Mapping[str, Any] = {"color": picture.BLACK, "linestyle": "--", "linewidth": 1.5, "zorder": 1}
 NODES = (1, 5, 10)
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

@@ -1,26 +1,26 @@
-"""What the nodes release in the third paper's experiments: as published, and by exact rounds of the protocol.
+"""The nodes' releases in the third paper's experiments: as published, and by exact rounds of the protocol.
 
-**As published**, (S_j, z_j) get ordinary Gaussian noise by one of two rules, whichever adds less (the code):
+**As published**, (S_j, z_j) get floating-point Gaussian noise by one of two rules; the code takes the smaller noise:
 
     joint   σ_S = σ_z = √(X⁴ + X²Y²) σ(ε, δ)
     split   σ_S = X² σ(ε/2, δ/2),  σ_z = XY σ(ε/2, δ/2)
 
-with the bounds X and Y. MCMC-B&S has a release of its own, with yᵀy, at √(X⁴ + X²Y² + Y⁴) σ(ε, δ). Two things are wrong
-with it, beside bounds that are read from the data:
+with the bounds X and Y. MCMC-B&S has its own release, with yᵀy, at √(X⁴ + X²Y² + Y⁴) σ(ε, δ). This has two faults,
+besides bounds that are computed from the data:
 
-1. These are the sensitivities of adding or removing a row, while neighbours are defined by replacing one. Valid noise
-   is 1.41 to 1.63 times as much.
+1. These are the sensitivities of adding or removing a row, but neighbours are defined by replacing one. Valid noise is
+   1.41 to 1.63 times as large.
 2. σ(ε, δ) should be the exact one of Balle and Wang (2018, Algorithm 1), which solves Φ(-√(εu)) - e^ε Φ(-√(ε(u+2))) = δ
-   for u. The code has √ε·u in the place of the first √(εu). For δ = 1e-4 its noise is 2.1 times too small at ε = 1 and
-   5 times at ε = 0.1: the true δ at ε = 1 is 0.032, whatever was asked for. The paper's tables have this noise: with
-   the exact one no method comes near them (`coded_sigma`).
+   for u. The code has √ε·u instead of the first √(εu). For δ = 1e-4, its noise is 2.1 times too small at ε = 1 and 5
+   times at ε = 0.1: the true δ at ε = 1 is 0.032, whatever δ the caller passed. The paper's tables have this noise:
+   with the exact one, no method comes near them (`coded_sigma`).
 
-**Valid** are two local rounds of the ideal functionality, of the protocol's exact noise for the replacement of one row,
-on one account of μ²: `MEANS_SHARE` of it for the sums of all columns, which give the means that columns are centred at
-(all that the published centring does, and no more of a constant feature is needed), the rest for S and z; for adaSSP's
-S, z and eigenvalue, too, whose own split of (ε, δ) spends less than that. Then a row is in the box of its public bounds
-and in a ball, and the blocks have integer weights that follow from these alone: those of the smallest error of z - Sθ,
-for a θ that explains half of the target.
+**Valid** releases are two local rounds of the ideal functionality, with the protocol's exact noise for the replacement
+of one row, which share one μ². The first takes `MEANS_SHARE` of it for the sums of all columns, which give the means
+for centring; this replaces the published centring and a constant feature. The second takes the rest for S and z. The
+rest also pays for adaSSP's S, z and eigenvalue, whose own split of (ε, δ) spends less than that. In the second round, a
+row is in the box of its public bounds and in a ball. The blocks have integer weights that depend on these alone, chosen
+for the smallest error of z - Sθ, for a θ that explains half of the target.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _U_MAX = 1e4
 
 @lru_cache(maxsize=256)
 def coded_sigma(epsilon: float, delta: float) -> float:
-    """σ(ε, δ) for a sensitivity of 1 as the published code has it, which is not private as claimed (see above)."""
+    """Return the published code's σ(ε, δ) for a sensitivity of 1, which is not private as claimed (see above)."""
 
     def excess(u: float) -> float:
         wrong = ndtr(-math.sqrt(epsilon) * u)
@@ -65,13 +65,13 @@ def coded_sigma(epsilon: float, delta: float) -> float:
 
 
 def published_sensitivity(bound_x: float, bound_y: float, *, target_square: bool = False) -> float:
-    """Of (S, z), or of (S, z, yᵀy), as published: of adding or removing a row (sections 3.1 and C.1)."""
+    """Return the published sensitivity of (S, z) or (S, z, yᵀy) to adding or removing a row (sections 3.1 and C.1)."""
     x, y = bound_x**2, bound_y**2
     return math.sqrt(x**2 + x * y + (y**2 if target_square else 0.0))
 
 
 def published_noise(bound_x: float, bound_y: float, epsilon: float, delta: float) -> tuple[float, float]:
-    """(σ_S, σ_z): split where its variances add up to no more than the variance of the joint rule."""
+    """Return (σ_S, σ_z) of the split rule if its variances add up to at most the joint rule's variance, else joint."""
     joint = published_sensitivity(bound_x, bound_y) * coded_sigma(epsilon, delta)
     half = coded_sigma(epsilon / 2, delta / 2)
     split = bound_x**2 * half, bound_x * bound_y * half
@@ -87,7 +87,7 @@ def published(
     rng: np.random.Generator,
     target_square: bool = False,
 ) -> NodeStatistics:
-    """One release of all nodes as published: of (S, z), or the one of (S, z, yᵀy) that MCMC-B&S has."""
+    """Release all nodes' (S, z), or (S, z, yᵀy) for MCMC-B&S, as published."""
     if not target_square:
         return with_noise(exact, *published_noise(bound_x, bound_y, epsilon, delta), rng)
     sigma = published_sensitivity(bound_x, bound_y, target_square=True) * coded_sigma(epsilon, delta)
@@ -103,7 +103,7 @@ def adassp_estimate(
     delta: float,
     rng: np.random.Generator,
 ) -> Array:
-    """adaSSP's θ of one release of all nodes, as its code has it, or with valid noise (NumPy's, not the protocol's)."""
+    """Return adaSSP's θ of one release of all nodes, as coded or with valid noise (NumPy's, not the protocol's)."""
     if is_published:
         options: dict[str, Any] = {"published": True, "mu_of": lambda e, d: 1 / coded_sigma(e, d)}
         of = adassp.Sensitivities.add_or_remove(bound_x, bound_y)
@@ -116,7 +116,7 @@ def adassp_estimate(
 def with_noise(
     exact: Statistics, sigma_S: float, sigma_z: float, rng: np.random.Generator, *, sigma_u: float | None = None
 ) -> NodeStatistics:
-    """One release of all nodes with ordinary Gaussian noise.
+    """Release all nodes with floating-point Gaussian noise.
 
     Args:
         sigma_S, sigma_z, sigma_u: standard deviations of the noise in each unique term of S, in z, and in u; None
@@ -132,7 +132,7 @@ def with_noise(
 
 
 def symmetric_normals(rng: np.random.Generator, count: int, d: int) -> Array:
-    """M of eq. (2): symmetric with independent unit normals on and above the diagonal, shape ``(count, d, d)``."""
+    """Draw M of eq. (2): symmetric, with independent N(0, 1) on and above the diagonal, shape ``(count, d, d)``."""
     upper = np.triu(rng.standard_normal((count, d, d)))
     return np.asarray(upper + np.triu(upper, 1).transpose(0, 2, 1))
 
@@ -146,12 +146,12 @@ def local_round(
     target_square: bool = False,
     constant: float = 0.0,
 ) -> NodeStatistics:
-    """What nodes release of rows as they are, by one local round in units of the bounds; in the units of the rows.
+    """Release uncentred rows by one local round in units of the bounds; return the release in units of the rows.
 
     Args:
-        parts: of each node, shape ``(n_j, d + 1)``, the target last.
+        parts: each node's rows, shape ``(n_j, d + 1)``, the target last.
         bounds: radius of the features, and bound of the target. random: for ids and noise keys.
-        constant: of a feature before the others, in the units of the rows; 0 for none.
+        constant: value of a constant first feature, in units of the rows; 0 for none.
     """
     (X, Y), d = bounds, parts[0].shape[1] - 1
     parameters = {
@@ -180,7 +180,7 @@ def _held(
 
 @dataclass(frozen=True)
 class Rounds:
-    """The rounds of so many data nodes, which hold the rows in contiguous blocks; `random`: for ids and noise keys."""
+    """The rounds of some data nodes, which hold the rows in contiguous blocks; `random` is for ids and noise keys."""
 
     rows: Valid
     nodes: int
@@ -192,13 +192,13 @@ class Rounds:
         return Budget(self.epsilon, self.rows.delta)
 
     def means(self) -> Array:
-        """Released means of features and target, in half-widths from the middle of their bounds, shape ``(d + 1,)``."""
+        """Release means of features and target in half-widths from the middle of the bounds, shape ``(d + 1,)``."""
         width = len(self.rows.schema.columns)
         total = self._hold("sum", self._columns(np.zeros(width), np.ones(width)), MEANS_SHARE)
         return np.clip(total.value / total.contributors, -1, 1)
 
     def regression(self, means: Array, *, target_square: bool = False) -> NoisyAggregate:
-        """S and z, and yᵀy if wanted, of columns around these means; ``nodes`` has what each node released."""
+        """Release S and z, and yᵀy if wanted, of columns around these means; ``nodes`` has each node's release."""
         radius, features = self.rows.radius, len(self.rows.schema.features)
         known = self._columns(means, 1 + np.abs(means)) | {"target_square": target_square, "radius": radius}
         known["weights"] = list(_weights(features, radius, float(known["bound"][-1]), target_square))
@@ -220,7 +220,7 @@ class Rounds:
 
 @lru_cache(maxsize=4096)
 def _weights(features: int, radius: float, bound_y: float, target_square: bool) -> tuple[int, int, int]:
-    """For features that are held by the radius alone."""
+    """Return the weights for features that the radius alone bounds."""
     width = features + 1
     statistic = Regression(
         columns=tuple(map(str, range(width))),

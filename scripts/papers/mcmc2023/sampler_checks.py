@@ -1,8 +1,8 @@
 """Joint-distribution tests (`joint`) of every sampler that has a joint distribution, over sizes and noise.
 
-Independent draws are made the long way, by NumPy: Σ_x as the inverse of a sum of squares, rows x ~ N(0, Σ_x) and
-y = xᵀθ + e, S = XᵀX, z = Xᵀy, and noise. So Proposition 3.1 of the paper (z given S) and the Wishart law of S are
-tested along with the samplers. New data given parameters and S are what the paper's equations (8) say.
+NumPy makes independent draws from first principles: Σ_x as the inverse of a sum of squares, rows x ~ N(0, Σ_x) and
+y = xᵀθ + e, S = XᵀX, z = Xᵀy, and noise. So the tests cover Proposition 3.1 of the paper (z given S) and the Wishart
+law of S along with the samplers. New data given parameters and S follow the paper's equations (8).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from papers.mcmc2023.samplers import normal_x as normal_x_kernel
 from papers.mcmc2023.samplers.kernel import Info, Kernel, Schedule
 from papers.runner import Check, table
 
-CONSTANT = 0.8  # value of the first feature where there is an intercept
-PRIOR_ROWS = 5.0  # k_0 there
-MISSING = 0.3  # share of rows that the prior there expects to lack a value
+CONSTANT = 0.8  # value of the first feature, with an intercept
+PRIOR_ROWS = 5.0  # k_0, with an intercept
+MISSING = 0.3  # expected share of rows that lack a value, with an intercept
 
 
 class Regime(NamedTuple):
@@ -47,7 +47,7 @@ class Regime(NamedTuple):
 
 
 def prior_of(d: int) -> Prior:
-    """One in which nothing is zero, diagonal or alike, so that nothing can be left out or mixed up unnoticed."""
+    """Return a prior without zeros, diagonal matrices or equal terms, so that tests detect omitted or swapped terms."""
     places = np.arange(d)
     C = 0.5 * 0.4 ** np.abs(places[:, None] - places) * np.sqrt(np.outer(1 + places, 1 + places))
     Lambda = (d + 2.0) * (-0.3) ** np.abs(places[:, None] - places)
@@ -56,7 +56,7 @@ def prior_of(d: int) -> Prior:
 
 
 def parameters(rng: np.random.Generator, prior: Prior, count: int) -> dict[str, Array]:
-    """θ, σ_y² and Σ_x of the prior; κ is an integer."""
+    """Draw θ, σ_y² and Σ_x from a prior whose κ is an integer."""
     d, kappa = len(prior.Lambda), int(prior.kappa)
     theta = prior.m + rng.standard_normal((count, len(prior.m))) @ np.linalg.cholesky(prior.C).T
     sigma_y2 = prior.b / rng.gamma(prior.a, size=count)
@@ -69,7 +69,7 @@ def _squares(rows: Array) -> Array:
 
 
 def statistics(rng: np.random.Generator, true: dict[str, Array], regime: Regime) -> tuple[Array, Array]:
-    """Exact S and z of rows that are drawn, shapes ``(count, J, d, d)`` and ``(count, J, d)``."""
+    """Draw rows; return their exact S and z, shapes ``(count, J, d, d)`` and ``(count, J, d)``."""
     lower = np.linalg.cholesky(true["Sigma_x"])
     S, z = [], []
     for n in regime.n:
@@ -82,7 +82,7 @@ def statistics(rng: np.random.Generator, true: dict[str, Array], regime: Regime)
 
 
 def released(rng: np.random.Generator, S: Array, z: Array, regime: Regime) -> NodeStatistics:
-    """With noise; the variances of S and z differ, as do those of the nodes."""
+    """Add noise; its variances differ between S and z, and between the nodes."""
     count, J = S.shape[:2]
     n = np.array(regime.n, float)
     variance_S, variance_z = regime.noise**2 * n, 1.5 * regime.noise**2 * n
@@ -94,10 +94,10 @@ def released(rng: np.random.Generator, S: Array, z: Array, regime: Regime) -> No
 
 
 def enter_normal_x(state: Any, position: Position, observed: NodeStatistics, prior: Prior) -> Any:
-    """MCMC-normalX's state: factors of S and of V = σ_y² S + σ_z² I, and the likelihoods, follow.
+    """Replace the position of MCMC-normalX's state, the factors of S and of V = σ_y² S + σ_z² I, and the likelihoods.
 
-    Warm-up would have made α_j about what the noise and the rows ask for: 1/α_j in proportion to the variance of a term
-    of S_j/n_j, of which 2/n_j is the Wishart's, and less in more dimensions.
+    α_j gets about the value of a warm-up: 1/α_j is proportional to the variance of a term of S_j/n_j, of which 2/n_j is
+    the Wishart's, and smaller in more dimensions.
     """
     S, d = position["S"], position["theta"].size
     K = jnp.linalg.cholesky(position["sigma_y2"] * S + observed.variance_z[:, None, None] * jnp.eye(d))
@@ -117,7 +117,7 @@ def enter_normal_x(state: Any, position: Position, observed: NodeStatistics, pri
 
 
 def normal_x(kernel: Kernel, regime: Regime) -> Subject:
-    """Figure 1 of the paper: for every sampler of the posterior of MCMC-normalX."""
+    """Return the joint distribution of the paper's Figure 1, for any sampler of MCMC-normalX's posterior."""
     prior, d = prior_of(regime.d), regime.d
 
     def draw(rng: np.random.Generator, count: int) -> tuple[Position, NodeStatistics]:
@@ -130,7 +130,7 @@ def normal_x(kernel: Kernel, regime: Regime) -> Subject:
 
 
 def fixed_s(kernel: Kernel, regime: Regime) -> Subject:
-    """Algorithm 2's model: the nearest positive semi-definite matrices to the noisy S are taken for S itself."""
+    """Return the subject of Algorithm 2, which replaces S by the nearest positive semi-definite matrices to noisy S."""
     prior = prior_of(regime.d)
 
     def draw(rng: np.random.Generator, count: int) -> tuple[Position, NodeStatistics]:
@@ -145,7 +145,7 @@ def fixed_s(kernel: Kernel, regime: Regime) -> Subject:
         return observed._replace(z=_new_z(normals, position, observed))
 
     def enter(state: Any, position: Position, observed: NodeStatistics, prior: Prior) -> Any:
-        return state._replace(theta=position["theta"], sigma_y2=position["sigma_y2"])  # all else is `init`'s
+        return state._replace(theta=position["theta"], sigma_y2=position["sigma_y2"])  # the rest is from `init`
 
     normals = len(regime.n) * regime.d
     return Subject(kernel, prior, draw, renew, normals, enter, kernel.draw, _functions_of_regression)
@@ -154,8 +154,8 @@ def fixed_s(kernel: Kernel, regime: Regime) -> Subject:
 def intercept(regime: Regime) -> Subject:
     """Appendix B.2: a constant first feature, and d others about an unknown mean μ_x ~ N(0, Σ_x/k_0); rows are missing.
 
-    How many rows are complete is a real number, as in the library's model: so the mean of the features is drawn from
-    N(μ_x, Σ_x/m_j), their scatter about it from a Wishart law of m_j - 1 degrees of freedom, and z given S.
+    The number of complete rows m_j is a real number, as in the library's model. So the mean of the features is drawn
+    from N(μ_x, Σ_x/m_j), their scatter from a Wishart law with m_j - 1 degrees of freedom, and z given S.
     """
     D, d = regime.d + 1, regime.d
     prior = prior_of(D)
@@ -167,9 +167,8 @@ def intercept(regime: Regime) -> Subject:
         lower = np.linalg.cholesky(true["Sigma_x"])
         mu_x = (lower @ rng.standard_normal((count, d, 1)))[..., 0] / np.sqrt(PRIOR_ROWS)
         rows = _complete(rng, n, D, count)
-        mean = mu_x[:, None] + (lower[:, None] @ rng.standard_normal((count, n.size, d, 1)))[..., 0] / np.sqrt(
-            rows[..., None]
-        )
+        apart = (lower[:, None] @ rng.standard_normal((count, n.size, d, 1)))[..., 0]
+        mean = mu_x[:, None] + apart / np.sqrt(rows[..., None])
         A = np.tril(rng.standard_normal((count, n.size, d, d)), -1)
         A[..., np.arange(d), np.arange(d)] = np.sqrt(rng.chisquare(rows[..., None] - 1 - np.arange(d)))
         x = np.concatenate([np.full((count, n.size, 1), CONSTANT), mean], axis=-1)
@@ -185,14 +184,14 @@ def intercept(regime: Regime) -> Subject:
 
 
 def _complete(rng: np.random.Generator, n: Array, D: int, count: int) -> Array:
-    """m_j between D and n_j with p(m_j) ∝ exp(-(n_j - m_j)/(n_j q)), by inversion."""
+    """Draw m_j between D and n_j with p(m_j) ∝ exp(-(n_j - m_j)/(n_j q)), by inversion."""
     scale = MISSING * n
     most = -np.expm1(-(n - D) / scale)
     return np.asarray(n + scale * np.log1p(-rng.random((count, n.size)) * most))
 
 
 def nuts_of_normal_x(regime: Regime) -> Subject:
-    """The library's model without a constant: the joint distribution of MCMC-normalX."""
+    """Return the library's model without a constant, which has the joint distribution of MCMC-normalX."""
     like = normal_x(normal_x_kernel.kernel(), regime)
     return _subject_of_nuts(regime, like.prior, like.draw, like.normals, _functions_of_normal_x)
 
@@ -201,7 +200,7 @@ STEP, LEAPFROGS = 0.25, 6  # of a trajectory
 
 
 def _subject_of_nuts(regime: Regime, prior: Prior, draw: Any, normals: int, functions: Any) -> Subject:
-    """Trajectories of Hamiltonian dynamics on the library's model, in coordinates that one data set has chosen."""
+    """Return Hamiltonian trajectories on the library's model, in coordinates that fit one of the data sets."""
     one = jax.tree.map(lambda array: array[0], draw(np.random.default_rng(0), 1)[1])
     frame, constant = node_model.frame(one, prior), bool(one.constant > 0)
     model = node_model.NodeRegression(constant, PRIOR_ROWS, MISSING)
@@ -230,7 +229,7 @@ def _subject_of_nuts(regime: Regime, prior: Prior, draw: Any, normals: int, func
 
 
 def _coordinates(position: Position, observed: NodeStatistics, prior: Prior, frame: node_model.Frame) -> Any:
-    """The model's unconstrained sites with these matrices, and the data."""
+    """Return the model's unconstrained sites for a position, and the data."""
     S, D = position["S"], position["theta"].size
     constant = "mu_x" in position
     first, n = int(constant), observed.n
@@ -261,7 +260,7 @@ def _coordinates(position: Position, observed: NodeStatistics, prior: Prior, fra
 
 
 def _given(rng: np.random.Generator, position: Position, variance_z: Array) -> Array:
-    """Noisy z given S: N(S θ, S σ_y² + variance_z I)."""
+    """Draw noisy z given S: N(S θ, S σ_y² + variance_z I)."""
     S, d = position["S"], position["theta"].shape[-1]
     cov = S * position["sigma_y2"][:, None, None, None] + variance_z[..., None, None] * np.eye(d)
     noise = (np.linalg.cholesky(cov) @ rng.standard_normal((*S.shape[:-1], 1)))[..., 0]
@@ -269,7 +268,7 @@ def _given(rng: np.random.Generator, position: Position, variance_z: Array) -> A
 
 
 def _new_statistics(normals: Any, position: Position, observed: NodeStatistics) -> NodeStatistics:
-    """Noisy S and z given the parameters of one chain, equation (8) and Proposition 3.1."""
+    """Draw noisy S and z given one chain's parameters, by equation (8) and Proposition 3.1."""
     S = position["S"]
     J, d = S.shape[:2]
     place = np.zeros((d, d), int)
@@ -287,7 +286,7 @@ def _new_z(normals: Any, position: Position, observed: NodeStatistics) -> Any:
 
 
 def _functions_of_regression(position: Position, observed: NodeStatistics) -> dict[str, Array]:
-    """Of θ and σ_y², and of both with z."""
+    """Return test functions of θ and σ_y², and of both with z."""
     theta, sigma_y2 = position["theta"], position["sigma_y2"]
     first = observed.z[:, 0]
     residual = first - np.einsum("cik,ck->ci", observed.S[:, 0], theta)
@@ -307,14 +306,14 @@ def _functions_of_regression(position: Position, observed: NodeStatistics) -> di
 def _functions_of_normal_x(
     position: Position, observed: NodeStatistics, released_S: Array | None = None
 ) -> dict[str, Array]:
-    """And of Σ_x and S, with each other and with the noisy S; `released_S` is what noise was added to, if not S."""
+    """Add functions of Σ_x, S and the noisy S; `released_S` is the matrix that noise was added to, if it is not S."""
     Sigma, S = position["Sigma_x"], position["S"]
     exact = S if released_S is None else released_S
     log_Sigma, log_S = np.linalg.slogdet(Sigma)[1], np.linalg.slogdet(S)[1]
     total = S.sum(axis=1)
     correlations = {f"{PARAMETER}Σ12 scaled": _scaled(Sigma), f"{PARAMETER}S12 scaled": _scaled(S[:, -1])}
     found = _functions_of_regression(position, observed)
-    if Sigma.shape[-1] > 1:  # of one feature they are always 1
+    if Sigma.shape[-1] > 1:  # for one feature they are always 1
         found |= correlations
     return found | {
         f"{PARAMETER}log |Σ|": log_Sigma,
@@ -332,7 +331,7 @@ def _functions_of_normal_x(
 
 
 def _functions_of_intercept(position: Position, observed: NodeStatistics) -> dict[str, Array]:
-    """Those of MCMC-normalX for the features' scatter about their mean, and of the means and the complete rows."""
+    """Return the functions of MCMC-normalX for the features' scatter, and others of their means and complete rows."""
     S, mu_x = position["S"], position["mu_x"]
     rows, J = S[:, :, 0, 0] / CONSTANT**2, S.shape[1]
     mean = S[:, :, 0, 1:] / (rows[..., None] * CONSTANT)
@@ -370,7 +369,7 @@ SAMPLERS: Mapping[str, Callable[[Regime], Subject]] = {
     "fixed-s": lambda regime: fixed_s(fixed_s_kernel.kernel(), regime),
     "normal, with a constant": intercept,
 }
-"""Every sampler that has a joint distribution."""
+"""All samplers that have a joint distribution."""
 
 REGIMES = (
     Regime(1, (12,), 1.0),
@@ -382,7 +381,7 @@ REGIMES = (
 
 
 class Cell(NamedTuple):
-    """A sampler, and a regime by its place."""
+    """A sampler, and the index of a regime."""
 
     sampler: str
     regime: int
@@ -395,8 +394,8 @@ class Cell(NamedTuple):
 class SamplerChecks(Experiment[Cell, list[Result]]):
     """Joint-distribution tests of every sampler of distributed regression that has a joint distribution.
 
-    Some 2 minutes on two cores. Thousands of short chains start at draws of the joint distribution, and must end at it
-    (`papers.mcmc2023.joint`). Exit code 4 where one does not, or does not move.
+    Takes about 2 minutes on two cores. Thousands of short chains start at draws of the joint distribution; their ends
+    must follow it, too (`papers.mcmc2023.joint`). Exit code 4 if a sampler's do not, or if it does not move.
     """
 
     KIND, LABEL, DEPENDS = "sampler-checks", "joint-distribution tests", ("seed", "chains", "steps")
@@ -414,8 +413,8 @@ class SamplerChecks(Experiment[Cell, list[Result]]):
         subject = SAMPLERS[cell.sampler](REGIMES[cell.regime])
         found = verdict(subject, successive(subject), chains=self.chains, steps=self.steps, seed=self.seed)
         p = {f"{name} ({test})": p for (name, test), p in found.p.items()}
-        told = {"alarm": found.alarm, "worst": min(p, key=lambda test: p[test]), "p": p}
-        return told | {"memory": found.memory, "unmoved": found.unmoved, "acceptance": found.acceptance}
+        figures = {"alarm": found.alarm, "worst": min(p, key=lambda test: p[test]), "p": p}
+        return figures | {"memory": found.memory, "unmoved": found.unmoved, "acceptance": found.acceptance}
 
     def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> list[Result]:
         return [one | {"cell": cell} for cell, one in zip(cells, results, strict=True)]

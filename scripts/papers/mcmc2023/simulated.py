@@ -3,35 +3,36 @@
     V    d × d independent normals, Λ = VᵀV        θ ~ N(0, I),  Σ_x ~ IW(Λ, d + 1)
     x ~ N(0, Σ_x),  y = xᵀθ + N(0, 1)              n = 10⁵ rows for d = 2 and d = 5, as in the code and Figure 2
 
-One data set for each d serves all, and the prior knows its Λ. How hard it is depends on Σ_x, and the authors' is not
-known, but for one thing: without privacy, squared errors of θ add up to tr(Σ_x⁻¹)/n and those of predictions to d/n on
-average, and Figure 2 prints both. Of `CANDIDATES` draws of Σ_x that one is taken in which this comes nearest.
+There is one data set for each d, and the prior knows its Λ. The difficulty depends on Σ_x, and the authors' is unknown.
+But without privacy, the squared errors of θ add up to tr(Σ_x⁻¹)/n and those of predictions to d/n on average, and
+Figure 2 prints both. Of `CANDIDATES` draws of Σ_x, the one that comes nearest to these is used.
 
 **As published**, ‖X‖ and ‖Y‖ are the largest of the rows and the noise is the published one (`releases`), which is not
-private as claimed. **Valid**, a row is within four standard deviations of the population: features in a ball, along the
-direction that varies most, and the target; noise is for the replacement of a row, by the exact mechanism, in a local
-round. Here who simulates knows what is public.
+private as claimed. **Valid**, rows are clipped at four standard deviations of the population, which the simulation
+knows: features to a ball, by the direction that varies most, and the target. The noise is for the replacement of a row,
+by the exact mechanism, in a local round.
 
-A run is one method at one J and all ε: its 50 repeats at each ε are sampled together. As published the prior is in
-conflict with the data: θ_j ~ N(0, 0.026) and σ_y² ~ IG(20, 0.5), whose mean is 0.026, for θ_j ~ N(0, 1) and σ_y² = 1.
-The valid setting has the prior that θ is drawn from, and IG(2, 1) for σ_y².
+A run is one method at one J and all ε; it samples the 50 repeats at each ε together. As published, the prior conflicts
+with the data: it has θ_j ~ N(0, 0.026) and σ_y² ~ IG(20, 0.5), whose mean is 0.026, but the data have θ_j ~ N(0, 1) and
+σ_y² = 1. The valid setting uses the law of θ as its prior, and IG(2, 1) for σ_y².
 
 **Figure 2**: squared errors of θ and of predictions, d = 2 and d = 5.
 
     estimation    mean over the coordinates of (θ̂ - θ)²             θ̂ the posterior mean
     prediction    E (xᵀθ̂ - xᵀθ)² = (θ̂ - θ)ᵀ Σ_x (θ̂ - θ)
 
-For samplers the code averages the latter over draws of θ, the variance of the posterior included, and not so for
-Bayes-fixedS-fast and adaSSP, while the paper says posterior mean. Both are recorded; as published is drawn as coded.
+The paper defines both by the posterior mean. But for samplers, its code averages the prediction error over draws of θ,
+so that it includes the posterior's variance; for Bayes-fixedS-fast and adaSSP it does not. The JSON has both; the
+figure as published follows the code.
 
 **Figure 4**: squared maximum mean discrepancy of private and non-private posteriors of θ, d = 2.
 
     k(x, y) = (2πh)^(-d/2) exp(-|x - y|²/(2h)),  h = 0.1
     MMD² = mean of k over pairs of different x + the same over y - 2·mean of k over all x and y
 
-(Gretton et al. 2012, lemma 6: unbiased, so that it can be below 0.) As in the code, x are 2000 draws of the posterior
-without privacy, and y a hundred draws of a chain, evenly spaced after warm-up (every 50th of 5000). For
-Bayes-fixedS-fast y are 500 draws; the code's 2000 have the same mean.
+(Gretton et al. 2012, lemma 6: unbiased, so it can be below 0.) As in the code, x are 2000 draws of the non-private
+posterior, and y a hundred draws of a chain, evenly spaced after warm-up (every 50th of 5000). For Bayes-fixedS-fast, y
+are 500 draws; the code's 2000 have the same mean.
 """
 
 from __future__ import annotations
@@ -75,18 +76,18 @@ SDS, CANDIDATES = 4.0, 100
 PRIOR_A, PRIOR_B = 20.0, 0.5
 ESTIMATION, PREDICTION, AVERAGED = MEASURES = ("estimation", "prediction", "prediction over draws")
 DRAWN = {PUBLISHED: AVERAGED, VALID: PREDICTION}
-"""Which error of predictions is drawn."""
+"""The error of predictions that the figure shows."""
 NEAR = 10.0
-GROWTH = 1.5  # factor from one ε to the next, beyond which an error counts as growing
+GROWTH = 1.5  # an error that rises by more than this factor from one ε to the next counts as growing
 _TITLES = {PUBLISHED: "as published, NOT private as claimed", VALID: "valid"}
 D_OF_DISTANCES = 2
 BANDWIDTH, DRAWS, DRAWS_OF_FAST, KEPT = 0.1, 2000, 500, 100
-FALLEN = 0.1  # the largest ε's, as a part of the smallest's
+FALLEN = 0.1  # required ratio of the distance at the largest ε to that at the smallest
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """What the rows are drawn from, and the rows: ``X`` (n, d) and ``y`` (n,)."""
+    """The parameters of the population, and its rows ``X`` (n, d) and ``y`` (n,)."""
 
     theta: Array
     Sigma_x: Array
@@ -96,24 +97,24 @@ class Population:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """‖X‖ and ‖Y‖ as published: the largest of the rows."""
+        """‖X‖ and ‖Y‖ as published: the largest over the rows."""
         return float(np.linalg.norm(self.X, axis=1).max()), float(np.abs(self.y).max())
 
     @property
     def public(self) -> tuple[float, float]:
-        """Radius of the features and bound of the target in the valid setting."""
+        """The radius of the features and the bound of the target in the valid setting."""
         largest = float(np.linalg.eigvalsh(self.Sigma_x)[-1])
         return SDS * math.sqrt(largest), SDS * math.sqrt(float(self.theta @ self.Sigma_x @ self.theta) + 1)
 
 
 class Work(NamedTuple):
-    """A run to make; iterations of a sampler, 0 of other methods."""
+    """A run of one method."""
 
     setting: str
     d: int
     nodes: int
     method: str
-    iterations: int = 0
+    iterations: int = 0  # of a sampler; 0 for other methods
 
     def __str__(self) -> str:
         return fits.named(self.setting, f"d = {self.d}", *self[2:])
@@ -121,32 +122,32 @@ class Work(NamedTuple):
 
 @lru_cache(maxsize=4)
 def population(d: int, seed: int, rows: int = ROWS) -> Population:
-    """The data set of d features."""
+    """Simulate the data set of d features."""
     rng, (estimation, prediction) = stream(seed, f"distributed/simulated/{d}"), NON_PRIVATE[d]
 
     def covariance() -> tuple[Array, Array]:
         V = rng.standard_normal((d, d))
         return V.T @ V, inverse_wishart(V.T @ V, d + 1, rng)
 
-    def unlikeness(made: tuple[Array, Array]) -> float:
-        """How far tr(Σ_x⁻¹)/d is from what the paper's non-private errors say of it, as a logarithm."""
-        return abs(math.log(float(np.trace(np.linalg.inv(made[1]))) * prediction / (d**2 * estimation)))
+    def mismatch(drawn: tuple[Array, Array]) -> float:
+        """Return the absolute log ratio of tr(Σ_x⁻¹)/d to its value in the paper's non-private errors."""
+        return abs(math.log(float(np.trace(np.linalg.inv(drawn[1]))) * prediction / (d**2 * estimation)))
 
-    Lambda, Sigma_x = min((covariance() for _ in range(CANDIDATES)), key=unlikeness)
+    Lambda, Sigma_x = min((covariance() for _ in range(CANDIDATES)), key=mismatch)
     theta = rng.standard_normal(d)
     X = rng.standard_normal((rows, d)) @ np.linalg.cholesky(Sigma_x).T
     return Population(theta, Sigma_x, Lambda, X, X @ theta + rng.standard_normal(rows))
 
 
 def inverse_wishart(Lambda: Array, degrees: int, rng: np.random.Generator) -> Array:
-    """The inverse of Σ ggᵀ over so many g ~ N(0, Λ⁻¹)."""
+    """Draw the inverse of Σ ggᵀ over `degrees` vectors g ~ N(0, Λ⁻¹)."""
     normals = rng.standard_normal((degrees, len(Lambda))) @ np.linalg.cholesky(np.linalg.inv(Lambda)).T
     return np.asarray(np.linalg.inv(normals.T @ normals), float)
 
 
 def non_private(of: Population) -> tuple[Array, Array, float, float]:
-    """The conjugate posterior without privacy: μ_n and A_n⁻¹ of θ ~ N(μ_n, σ_y² A_n⁻¹), a_n and b_n of σ_y² ~ IG."""
-    precision = of.X.T @ of.X + PRIOR_B / (PRIOR_A - 1) * np.eye(len(of.theta))  # as the published code has it
+    """Return the non-private conjugate posterior: μ_n and A_n⁻¹ of θ ~ N(μ_n, σ_y² A_n⁻¹), a_n and b_n of σ_y² ~ IG."""
+    precision = of.X.T @ of.X + PRIOR_B / (PRIOR_A - 1) * np.eye(len(of.theta))  # as in the published code
     mean, spread = np.linalg.solve(precision, of.X.T @ of.y), np.linalg.inv(precision)
     b = PRIOR_B + 0.5 * float(of.y @ of.y - mean @ precision @ mean)
     return np.asarray(mean, float), np.asarray(spread, float), PRIOR_A + len(of.y) / 2, max(b, PRIOR_B)
@@ -156,7 +157,7 @@ def non_private(of: Population) -> tuple[Array, Array, float, float]:
 def _released(
     setting: str, d: int, nodes: int, square: bool, seed: int, each: tuple[float, ...]
 ) -> tuple[NodeStatistics, ...]:
-    """Of the ε of each problem: the same for all methods but the one that needs yᵀy."""
+    """Release each problem at its ε: the same for all methods but the one that needs yᵀy."""
     of = population(d, seed)
     rng = stream(seed, f"distributed/simulated/noise/{setting}/{d}/{nodes}/{square}")
     if setting == PUBLISHED:
@@ -169,7 +170,7 @@ def _released(
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedExperiment(fits.DistributedExperiment[Work, F]):
-    """Runs on the simulated data of so many `features`, of which a figure takes measures."""
+    """An experiment on the simulated data, for each number of `features`."""
 
     QUICK: ClassVar = {"repeats": 5, "epsilons": (0.1, 1.0, 10.0), "nodes": (5,), "iterations": 400}
     DEPENDS = ("seed", "repeats", "epsilons")
@@ -192,7 +193,7 @@ class SimulatedExperiment(fits.DistributedExperiment[Work, F]):
         return fits.cost(cell.method, cell.iterations, cell.nodes, cell.d)
 
     def made(self, work: Work) -> fits.Fits:
-        """One method at J nodes: its problems are the repeats of the first ε, then those of the next."""
+        """Run one method at J nodes. Its problems are the repeats of the first ε, then those of the next."""
         of, is_published = population(work.d, self.seed), work.setting == PUBLISHED
         bounds, each = of.bounds if is_published else of.public, np.repeat(self.epsilons, self.repeats).tolist()
         if work.method == ADASSP:
@@ -211,14 +212,14 @@ class SimulatedExperiment(fits.DistributedExperiment[Work, F]):
         )
 
     def by_epsilon(self, values: Array) -> Array:
-        """Values of the problems, shape ``(ε, repeats, ...)``."""
+        """Return values of the problems in shape ``(ε, repeats, ...)``."""
         return values.reshape(len(self.epsilons), self.repeats, *values.shape[1:])
 
     def notes(self, found: F) -> dict[str, Any]:
         return {"delta": DELTA, "rows": ROWS}
 
     def panels(self, path: Path, rows: Sequence[Any], nodes: Sequence[Any], title: str, fill: Any) -> None:
-        """A panel over ε for each row and J: `fill` draws in it, and returns what its height shows."""
+        """Draw a panel over ε for each row and J; `fill` draws its content and returns the label of its y axis."""
         with picture.drawing(path, rows=len(rows), columns=len(nodes), size=(4.4, 3.7), title=title) as panels:
             for line, row in zip(panels, rows, strict=True):
                 for axes, J in zip(line, nodes, strict=True):
@@ -236,11 +237,11 @@ class SimulatedExperiment(fits.DistributedExperiment[Work, F]):
 
 @dataclass(frozen=True)
 class Curves:
-    """Errors: by work and measure of shape ``(ε, repeats)``; by d and measure without privacy, and of zero."""
+    """All errors."""
 
-    found: Mapping[Work, Mapping[str, Array]]
-    floors: Mapping[int, Mapping[str, float]]
-    zeros: Mapping[int, Mapping[str, float]]
+    found: Mapping[Work, Mapping[str, Array]]  # (ε, repeats), by work and measure
+    floors: Mapping[int, Mapping[str, float]]  # without privacy, by d and measure
+    zeros: Mapping[int, Mapping[str, float]]  # of the zero predictor, by d and measure
 
     def mean(self, work: Work, measure: str) -> Array:
         return np.asarray(self.found[work][measure].mean(axis=1))
@@ -253,7 +254,7 @@ class Curves:
 
 
 def _errors(off: Array, Sigma_x: Array) -> dict[str, Any]:
-    """Of estimates that are so far off, ``(..., d)``."""
+    """Return the errors of estimates with differences `off` from the truth, ``(..., d)``."""
     return {ESTIMATION: (off**2).mean(axis=-1), PREDICTION: ((off @ Sigma_x) * off).sum(axis=-1)}
 
 
@@ -261,8 +262,8 @@ def _errors(off: Array, Sigma_x: Array) -> dict[str, Any]:
 class Figure2(SimulatedExperiment[Curves]):
     """Figure 2 of the third paper: errors of distributed private regression on simulated data over ε.
 
-    Some 20 minutes on two cores; as published (not private as claimed) and valid. Exit code 4 where errors do not fall
-    with ε, or one of the other checks at the end does not hold.
+    Takes about 20 minutes on two cores; as published (not private as claimed) and valid. Exit code 4 if errors do not
+    fall with ε, or another check printed at the end fails.
 
     --plot NAME.png draws the published setting there and the valid one as NAME-valid.png.
     """
@@ -359,10 +360,9 @@ class Figure2(SimulatedExperiment[Curves]):
 
 @dataclass(frozen=True, kw_only=True)
 class Figure4(SimulatedExperiment[dict[Work, Array]]):
-    """Figure 4 of the third paper: how far private posteriors are from the one without privacy (MMD²), over ε.
+    """Figure 4 of the third paper: the distance of private posteriors to the non-private one (MMD²), over ε.
 
-    Some 5 minutes on two cores. Exit code 4 where a distance does not fall with ε. What is gathered are means over
-    repeats, shape ``(ε,)``.
+    Takes about 5 minutes on two cores. Exit code 4 if a distance does not fall with ε.
     """
 
     KIND, LABEL = "mcmc-figure-4", "distances"
@@ -391,6 +391,7 @@ class Figure4(SimulatedExperiment[dict[Work, Array]]):
         return {**plain, **found.report, "wall_seconds": round(time.perf_counter() - began, 2)}
 
     def gather(self, cells: Sequence[Work], results: Sequence[Result]) -> dict[Work, Array]:
+        """Return means over repeats, shape ``(ε,)``."""
         return {cell: np.mean(one["mmd"], axis=1) for cell, one in zip(cells, results, strict=True)}
 
     def notes(self, found: Mapping[Work, Array]) -> dict[str, Any]:
@@ -424,10 +425,10 @@ class Figure4(SimulatedExperiment[dict[Work, Array]]):
 
 
 def mmd_squared(x: Array, y: Array, h: float = BANDWIDTH, *, within: float | None = None) -> float:
-    """The unbiased estimate of MMD² between samples ``x`` (m, d) and ``y`` (n, d).
+    """Return the unbiased estimate of MMD² between samples ``x`` (m, d) and ``y`` (n, d).
 
     Args:
-        within: the mean of exp(-|x - x'|²/(2h)) over pairs of different x, where it is known already.
+        within: the mean of exp(-|x - x'|²/(2h)) over pairs of different x, if it is already known.
     """
     own = _mean_apart(x, h) if within is None else within
     across = float(_exponentials(x, y, h).mean())
@@ -440,6 +441,6 @@ def _mean_apart(x: Array, h: float) -> float:
 
 
 def _exponentials(x: Array, y: Array, h: float) -> Array:
-    """exp(-|x - y|²/(2h)), shape ``(m, n)``."""
+    """Return exp(-|x - y|²/(2h)), shape ``(m, n)``."""
     squares = sum(np.subtract.outer(x[:, j], y[:, j]) ** 2 for j in range(x.shape[1]))
     return np.asarray(np.exp(squares / (-2 * h)))

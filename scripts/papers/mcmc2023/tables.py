@@ -1,8 +1,8 @@
-"""Tables 1 and 2: prediction errors at J nodes, with all repeats at once, compared with the paper's.
+"""Tables 1 and 2: prediction errors at J nodes, compared with the paper's. A cell runs all its repeats at once.
 
-Methods of one setting, data set and J see the same releases, but those that have their own: MCMC-B&S and adaSSP.
-Beside the paper's five there are least squares without privacy, and the zero predictor: the mean of all rows as
-published, of those learnt from in the valid setting. What errs more than it is useless.
+Methods of one setting, data set and J get the same releases; only MCMC-B&S and adaSSP need their own. Two methods are
+added to the paper's five: least squares without privacy, and the zero predictor, which predicts the mean of all rows as
+published, and of the training rows in the valid setting. A method with a larger error is useless.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _TITLES = {
     PUBLISHED: "as published, NOT private as claimed: mean squared error of predictions",
     VALID: "valid: mean squared error of predictions, in the published unit of the target",
 }
-_ROAD_NOTE = "3droad could not be had: rows of its number and width are simulated in its place."
+_ROAD_NOTE = "3droad is not available; simulated rows of its number and width replace it."
 DIGITS = 4
-_REACH = 0.36  # of a panel's J, to both sides
-_ASIDE = 0.35  # of a method's width: the paper's beside ours
-_LEAST = 1e-4  # of what is drawn: bike sharing has no error without privacy
+_REACH = 0.36  # half the width of a J in a panel
+_ASIDE = 0.35  # distance of the paper's value from ours, as a part of a method's width
+_LEAST = 1e-4  # the smallest error drawn; without privacy, bike sharing has none
 
 
 class Cell(NamedTuple):
-    """All repeats of one method; iterations of a sampler, 0 of other methods."""
+    """All repeats of one method."""
 
     setting: str
     name: str
     nodes: int
     method: str
-    iterations: int = 0
+    iterations: int = 0  # of a sampler; 0 for other methods
 
     def __str__(self) -> str:
         return fits.named(*self)
@@ -67,24 +67,24 @@ class Cell(NamedTuple):
 class Case(NamedTuple):
     """One repeat."""
 
-    learnt: Sums  # exact sums of the nodes
-    test: Sums  # of the rows to predict, as of one node
-    unit: float  # of the target in published units
+    learnt: Sums  # exact sums of the nodes' training rows
+    test: Sums  # exact sums of the test rows, as one node
+    unit: float  # of the target, in published units
     bound_x: float  # bound_x, bound_y: of rows
     bound_y: float
-    epsilon: float  # epsilon, delta: what S and z may cost
+    epsilon: float  # epsilon, delta: budget of S and z
     delta: float
-    released: tuple[NodeStatistics, Prior] | None  # and the prior, for the methods that learn from it
+    released: tuple[NodeStatistics, Prior] | None  # with the prior, for methods that learn from a release
 
     def error(self, theta: Array) -> float:
-        """Mean squared error of predictions, in published units."""
+        """Return the mean squared error of predictions, in published units."""
         S, z, u = self.test.S[0], self.test.z[0], self.test.u[0]
         return float(self.unit**2 * (u - 2 * theta @ z + theta @ S @ theta) / self.test.n[0])
 
 
 @dataclass(frozen=True)
 class Found:
-    """A cell's mean and 90 % interval over its repeats."""
+    """A cell's mean over its repeats, with a 90 % interval."""
 
     cell: Cell
     mean: float
@@ -105,12 +105,13 @@ def _words(one: Found | Estimate) -> str:
 class Tables(DistributedExperiment[Cell, list[Found]]):
     """Tables 1 and 2 of the third paper: prediction errors of distributed private regression, as published and valid.
 
-    Some 20 minutes on two cores. As published is with the published data handling, noise and starts, which are not
-    private as claimed; valid is with this library's local rounds. On bike sharing and air quality at J = 5 and 10 the
-    chains of MCMC-normalX have not mixed after 10,000 iterations. Exit code 4 where a mean lies outside the paper's
+    Takes about 20 minutes on two cores. "As published" uses the published data handling, noise and starts, which are
+    not private as claimed; "valid" uses this library's local rounds. On bike sharing and air quality at J = 5 and 10,
+    the chains of MCMC-normalX have not mixed after 10,000 iterations. Exit code 4 if a mean lies outside the paper's
     widened interval.
 
-    MCMC-B&S takes far longer than all else together, so it is asked for by itself; the file of --resume serves both.
+    MCMC-B&S takes far longer than the other methods together. Run it separately by --bernstein-sheldon, with the same
+    --resume file.
     """
 
     KIND, LABEL, DEPENDS = "mcmc-tables", "tables", ("seed", "repeats")
@@ -118,7 +119,7 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
     METHODS: ClassVar = (*METHODS, NON_PRIVATE, ZERO)
 
     data: Path | None = data_option()
-    data_set: tuple[str, ...] = option(DATA_SETS, "only this one; may be repeated", action="append", choices=DATA_SETS)
+    data_set: tuple[str, ...] = option(DATA_SETS, "only this data set; repeatable", action="append", choices=DATA_SETS)
     repeats: int = REPEATS
     nodes: tuple[int, ...] = NODES
 
@@ -166,12 +167,12 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
             rounds = releases.Rounds(rows, cell.nodes, EPSILON, random)
             means = rows.means if cell.method in (NON_PRIVATE, ZERO) else rounds.means()
             released = rounds.regression(means, target_square=square) if cell.method in (*SAMPLERS, FAST) else None
-            told = None if released is None else (nodes_of(released), prior_of(released))
+            given = None if released is None else (nodes_of(released), prior_of(released))
             learnt = Sums.of(*rows.standardised(rows.rows, means, rows.radius), cell.nodes)
             test = Sums.of(*rows.standardised(rows.tested, means), 1)
             left = Budget(EPSILON, rows.delta).share(1 - releases.MEANS_SHARE).epsilon
             bound_y = 1 + abs(float(means[-1]))
-            yield Case(learnt, test, rows.unit, rows.radius, bound_y, left, rows.delta, told)
+            yield Case(learnt, test, rows.unit, rows.radius, bound_y, left, rows.delta, given)
 
     def _fitted(self, cell: Cell, cases: list[Case]) -> fits.Fits:
         is_published, closed = cell.setting == PUBLISHED, list[Array]()
@@ -239,8 +240,9 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
         own = [one for key, one in published.items() if key[:2] == (POWER_PLANT, 1) and key[2] in posteriors]
         if own:
             (low, high), means = FIRST_CELL, [round(one.mean, DIGITS) for one in own]
-            asked, told = f"{low:.4f} to {high:.4f}", f"{min(means):.4f} to {max(means):.4f}"
-            yield Check("power plant at J = 1, all but adaSSP", asked, told, low <= min(means) <= max(means) <= high)
+            asked, range_found = f"{low:.4f} to {high:.4f}", f"{min(means):.4f} to {max(means):.4f}"
+            holds = low <= min(means) <= max(means) <= high
+            yield Check("power plant at J = 1, all but adaSSP", asked, range_found, holds)
         if exact := published.get((POWER_PLANT, 1, NON_PRIVATE)):
             close = abs(exact.mean - LEAST_SQUARES_POWER_PLANT) < 5e-6
             yield Check("power plant without privacy", f"{LEAST_SQUARES_POWER_PLANT}", f"{exact.mean:.5f}", close)
@@ -249,9 +251,9 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
             zero = valid.get((name, 1, ZERO))
             if own and zero:
                 worst = max(own, key=lambda one: one.mean)
-                told = f"{worst.mean:.4f} at most ({worst.cell.method})"
+                largest = f"{worst.mean:.4f} at most ({worst.cell.method})"
                 asked = f"below the zero predictor, {zero.mean:.4f}"
-                yield Check(f"valid, {name}, J = 1", asked, told, worst.mean < zero.mean)
+                yield Check(f"valid, {name}, J = 1", asked, largest, worst.mean < zero.mean)
 
     def draw(self, found: Sequence[Found], path: Path) -> None:
         settings, names = (list(dict.fromkeys(one.cell[place] for one in found)) for place in (0, 1))
@@ -267,7 +269,7 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
 
 
 def is_near(mean: float, printed: Estimate) -> bool:
-    """Whether a mean, rounded as printed, lies in the printed interval or within its width of it."""
+    """Return True if a mean, rounded as printed, lies in the printed interval or within its width of it."""
     low, high = widened(printed)
     return low <= round(mean, DIGITS) <= high
 

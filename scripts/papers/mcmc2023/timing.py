@@ -1,10 +1,10 @@
-"""Figure 3 of the paper: time per iteration over d, of n = 10⁴ rows at J = 1, 5 and 10 nodes, ε = 1.
+"""Figure 3 of the paper: time per iteration over d, for n = 10⁴ rows at J = 1, 5 and 10 nodes, ε = 1.
 
-Section 4.3: an iteration of MCMC-normalX and of MCMC-fixedS takes O(d³), one of MCMC-B&S O(d⁶), whose matrices are of
-size d(d + 1)/2 + d + 1. Here one chain runs compiled on one core, beyond warm-up; what compiling takes is measured
-apart. Time is this process's CPU time, and of several runs the least counts: other work on the machine only adds to it.
-Of small d a step takes as long as its many small operations take to start, and a matrix product is the faster
-for each number the larger it is. So d goes on to 40 (the paper's ends at 20), and slopes are fitted from 15 on.
+Section 4.3: an iteration of MCMC-normalX and of MCMC-fixedS takes O(d³), one of MCMC-B&S O(d⁶), because its matrices
+have size d(d + 1)/2 + d + 1. Here one chain runs compiled on one core, beyond warm-up; compiling is timed separately.
+The time is this process's CPU time, the least of several runs, because other work on the machine only adds to it. At
+small d, starting many small operations dominates, and larger matrix products are faster per number. So d extends to 40
+(the paper's to 20), and slopes are fitted from 15 on.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Cell(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Of a method at J nodes, by d: the least and the most seconds per iteration of the runs, and of compiling."""
+    """The times of a method at J nodes, by d."""
 
     method: str
     nodes: int
     d: Array
-    least_s: Array
+    least_s: Array  # least_s, most_s: per iteration, over the runs
     most_s: Array
     compile_s: Array
 
@@ -69,8 +69,8 @@ class Curve(NamedTuple):
 class Timing(Experiment[Cell, list[Curve]]):
     """Figure 3 of the third paper: time per iteration of the samplers over d, at J = 1, 5 and 10.
 
-    Some 7 minutes. Exit code 4 where one of ours grows faster than d³ (slope of the logarithms from d = 15 on), or
-    MCMC-B&S does not, or not visibly faster than ours.
+    Takes about 7 minutes. Exit code 4 if one of ours grows faster than d³ (slope of the logarithms from d = 15 on), or
+    MCMC-B&S does not grow faster than d³ and visibly faster than ours.
     """
 
     KIND, LABEL, ALONE = "mcmc-figure-3", "time per iteration", True

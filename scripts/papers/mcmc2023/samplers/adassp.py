@@ -1,21 +1,21 @@
 """adaSSP for J data nodes (ICML 2023, appendix C.2; Wang, UAI 2018): a ridge estimate whose ridge adapts to the data.
 
-Each node releases noisy S and z, and a private lower bound λ̃ of the smallest eigenvalue λ_min of S, from which the
-ridge follows that makes S + λI positive definite with a probability of 1 - p. Everything beyond λ̃ is post-processing.
+Each node releases noisy S and z, and a private lower bound λ̃ of the smallest eigenvalue λ_min of S. The bound gives
+the ridge that makes S + λI positive definite with a probability of 1 - p. Everything after λ̃ is post-processing.
 
     λ̃ = max(λ_min + s v - √ln(6/δ) s, 0)           v ~ N(0, 1), s the standard deviation of its noise
     λ = max(0, √(d ln(2d²/p)) s' - λ̃)              s' the standard deviation of the noise in S
     θ̂ = (Σ_j S̃_j + I Σ_j λ_j)⁻¹ Σ_j z̃_j             (15)
 
-Two things differ between the published code and what is valid:
+The published code differs from a valid release in two ways:
 
-**Budgets.** As the paper says, S and z together cost two thirds of (ε, δ), λ̃ one third. In the code S, z and λ̃ cost a
+**Budgets.** In the paper, S and z together cost two thirds of (ε, δ), λ̃ one third. In the code, S, z and λ̃ cost a
 third each, with noise by their own sensitivities. Thirds add up by basic composition.
 
-**The eigenvalue.** Valid is s = Δ_λ/μ, with the μ of the exact Gaussian mechanism at (ε/3, δ/3), and s' is what the
-noise in S really has. The code has s = s' = √ln(6/δ)/(ε/3)·X². That overspends: the classical rule it comes from is √2
-larger, and holds below ε = 1 only. From ε = 1 at δ = 1e-5, and from 5 at 1e-4, λ̃ costs more than its third of δ: at
-ε = 10, δ = 1e-5 it is 1.4e-4 where 3.3e-6 is allowed.
+**The eigenvalue.** The valid s is Δ_λ/μ, with the μ of the exact Gaussian mechanism at (ε/3, δ/3), and s' is that of
+the noise in S. The code has s = s' = √ln(6/δ)/(ε/3)·X². That overspends: the classical rule behind it is √2 larger, and
+holds below ε = 1 only. From ε = 1 at δ = 1e-5, and from 5 at 1e-4, λ̃ costs more than its third of δ: at ε = 10,
+δ = 1e-5 it costs 1.4e-4, but 3.3e-6 is allowed.
 
 **Sensitivities** of rows with |x| <= X and |y| <= Y, those of S over its unique terms:
 
@@ -29,7 +29,7 @@ The first three under replacement are those of `dca_proto.statistics.regression_
 they are upper bounds). λ_min moves by no more under replacement than when a row is added, by Weyl's inequality:
 λ_min(S + x'x'ᵀ - xxᵀ) - λ_min(S) <= λ_max(x'x'ᵀ - xxᵀ) <= |x'|² <= X², which is attained.
 
-The noise of `release` is NumPy's, for experiments on one machine: it is no device's.
+The noise of `release` is NumPy's, for experiments on one machine, not for devices.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ import numpy as np
 from inference.problem import Array
 
 MuOf = Callable[[float, float], float]
-"""μ of the exact Gaussian mechanism at (ε, δ): noise of Δ/μ is what it needs (`dca_proto.privacy.accounting.mu_of`)."""
-FAILURE = 0.05  # p: of S + λI being no larger than S, in the paper's experiments
+"""Returns the μ of the exact Gaussian mechanism at (ε, δ), whose noise is Δ/μ (`dca_proto.privacy.accounting.mu_of`)."""
+FAILURE = 0.05  # p: probability that S + λI is no larger than S, in the paper's experiments
 
 
 class Sensitivities(NamedTuple):
@@ -57,18 +57,18 @@ class Sensitivities(NamedTuple):
 
     @classmethod
     def add_or_remove(cls, X: float, Y: float) -> Sensitivities:
-        """As published. X: largest norm of a row of features. Y: largest absolute target."""
+        """Return the published sensitivities. X: largest norm of a row of features. Y: largest absolute target."""
         return cls(X**2, X * Y, math.hypot(X**2, X * Y), X**2)
 
     @classmethod
     def replacement(cls, X: float, Y: float) -> Sensitivities:
-        """Of replacing one row."""
+        """Return the sensitivities to replacing one row."""
         both = math.sqrt(2) * (X**2 + Y**2 / 2) if Y**2 <= 2 * X**2 else 2 * X * Y
         return cls(math.sqrt(2) * X**2, 2 * X * Y, both, X**2)
 
 
 class Ridge(NamedTuple):
-    """What one data node releases, or what follows from it."""
+    """One data node's release with the ridge that follows from it."""
 
     S: Array  # noisy, symmetric, (d, d)
     z: Array  # noisy, (d,)
@@ -89,7 +89,7 @@ def release(
     mu_of: MuOf,
     published: bool = False,
 ) -> Ridge:
-    """The data node's side: (ε, δ)-DP for the relation of its sensitivities, unless as published.
+    """Release one data node's sums: (ε, δ)-DP for the relation of its sensitivities, unless as published.
 
     Args:
         S: exact XᵀX, shape ``(d, d)``. z: exact Xᵀy, shape ``(d,)``.
@@ -110,6 +110,6 @@ def release(
 
 
 def estimate(nodes: Sequence[Ridge]) -> Array:
-    """The trainer's side: θ̂ of all nodes' releases, eq. (15), shape ``(d,)``, in the units of S and z."""
+    """Return the trainer's θ̂ from all nodes' releases, eq. (15), shape ``(d,)``, in the units of S and z."""
     S = np.sum([node.S for node in nodes], axis=0) + sum(node.ridge for node in nodes) * np.eye(len(nodes[0].z))
     return np.asarray(np.linalg.solve(S, np.sum([node.z for node in nodes], axis=0)), float)

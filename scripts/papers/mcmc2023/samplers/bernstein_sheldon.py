@@ -2,7 +2,7 @@
 
     w = (x, y) ~ N(0, V)    a row and its target, V = [[Σ_x, Σ_xθ], [θᵀΣ_x, θᵀΣ_xθ + σ_y²]], d + 1 square
     W_j = [[S_j, z_j], [z_jᵀ, u_j]] = Σ wwᵀ    over the n_j rows of node j; ss_j its D = (d + 1)(d + 2)/2 unique terms
-    ŝs_j ~ N(ss_j, R_j)     what was released, R_j diagonal: variances of S, z and u
+    ŝs_j ~ N(ss_j, R_j)     released, R_j diagonal: variances of S, z and u
     μ, T                    mean and covariance of the unique terms of one row's wwᵀ
 
     ss_j | Σ_x, θ, σ_y²  ~  N(n_jμ, n_jT), conditioned on ŝs_j
@@ -11,21 +11,22 @@
                             A_n = Σ S_j + A_0, μ_n = A_n⁻¹(Σ z_j + A_0m), a_n = a + n/2 and
                             b_n = b + ½(Σ u_j + mᵀA_0m - μ_nᵀA_nμ_n)
 
-**No joint distribution.** The first line takes ss_j for normal, the others take S for Wishart and z for normal given S.
-So this is no Gibbs sampler of any posterior, and its limit depends on the order of its steps; the models agree as n
-grows. What normality allows and sums of squares do not, is mended: Σ_j S_j is replaced by the nearest positive
-semi-definite matrix, and b_n is at least b.
+**No joint distribution.** The first line takes ss_j as normal; the others take S as Wishart and z as normal given S. So
+this is no Gibbs sampler of any posterior, and its limit depends on the order of its steps; the models agree as n grows.
+Normal draws need not be sums of squares. So Σ_j S_j is replaced by the nearest positive semi-definite matrix, and b_n
+is at least b.
 
-**Slow from afar.** A step moves ss_j towards what was released by the fraction n_jT(n_jT + R_j)⁻¹ only, and where n is
-large the parameters follow ss closely. So a chain that starts far out, with its statistics explained by its own wrong
-parameters, stays there for hundreds of iterations, for thousands where the noise is large. The default starts are
-apart, but near what was released.
+**Slow from afar.** A step moves ss_j towards the release only by the fraction n_jT(n_jT + R_j)⁻¹, and if n is large,
+the parameters follow ss closely. So a chain that starts far out, where its wrong parameters explain its statistics,
+stays there for hundreds of iterations, or thousands if the noise is large. The default starts are apart, but near the
+release.
 
-**What a step costs.** The fourth moments of N(0, V) are Isserlis': Cov(w_iw_j, w_kw_l) = V_ikV_jl + V_ilV_jk. The
-conditional draw is Matheron's: draw W from the prior and ŝs from W, and correct W by n_jT(n_jT + R_j)⁻¹ times what ŝs
-is off. With V = BBᵀ, W = n_jV + √n_j·BEBᵀ, E symmetric and normal (variance 1, on the diagonal 2); and T times a vector
-is 2VΩV, Ω its matrix, halved off the diagonal. So all is O(d³) but one Cholesky factor, D × D: O(d⁶) in time, 8D² bytes
-(D = 21 at d = 5, 231 at d = 20). Nodes with as many rows and the same noise share it: `kernel_for` finds them.
+**Cost of a step.** The fourth moments of N(0, V) are Isserlis': Cov(w_iw_j, w_kw_l) = V_ikV_jl + V_ilV_jk. The
+conditional draw is Matheron's: draw W from the prior and ŝs from W, and correct W by n_jT(n_jT + R_j)⁻¹ times the
+difference of the released ŝs to the drawn one. With V = BBᵀ, W = n_jV + √n_j·BEBᵀ, E symmetric and normal (variance 1,
+on the diagonal 2). T times a vector is 2VΩV, Ω its matrix, halved off the diagonal. So all is O(d³) but one D × D
+Cholesky factor: O(d⁶) in time, 8D² bytes (D = 21 at d = 5, 231 at d = 20). Nodes with equal numbers of rows and equal
+noise share it; `kernel_for` finds them.
 
 **Prior.** A_0 = b/a·C⁻¹, so that θ's prior precision A_0/σ_y² is C⁻¹ on average. As published A_0 is b/(a - 1)·I,
 whatever C.
@@ -59,7 +60,7 @@ from papers.mcmc2023.samplers.kernel import (
 
 
 class State(NamedTuple):
-    """After a step."""
+    """The state after a step."""
 
     theta: Array  # (d,)
     sigma_y2: Array  # ()
@@ -77,7 +78,7 @@ class NormalInverseGamma(NamedTuple):
 
 
 def kernel_for(problems: Sequence[NodeStatistics], published: float | None = None) -> Kernel:
-    """`kernel` for problems that are sampled together, with nodes that share a factorisation found.
+    """Return the kernel for problems that are sampled together; find the nodes that share a factorisation.
 
     Raises:
         DataError: y² was not released, or the first feature is a constant, which is not normal.
@@ -98,10 +99,10 @@ def kernel(*, groups: tuple[int, ...] | None = None, published: float | None = N
     """MCMC-B&S.
 
     Args:
-        groups: of each node, the first that has as many rows and the same noise; None for none alike.
-        published: where σ_y² starts as the published code has it, with the first node's S plus I for every node's,
-            θ = 0, I added to the nearest positive semi-definite matrix of Σ S_j in each step, and the code's A_0. By
-            default chains start at the centre given the released statistics with their noise added once more.
+        groups: for each node, the first node with as many rows and the same noise; None if all differ.
+        published: the published code's start of σ_y². Then every node also starts at the first node's S plus I, θ
+            starts at 0, each step adds I to the nearest positive semi-definite matrix of Σ S_j, and A_0 is the code's.
+            By default, chains start at the posterior's centre given the release with its noise added once more.
     """
     return Kernel(partial(_init, published), partial(_step, groups, published is not None), _draw)
 
@@ -134,7 +135,7 @@ def _step(
     prior: Prior,
     schedule: Schedule,
 ) -> tuple[State, Info]:
-    """One iteration, in the order of C.1."""
+    """Run one iteration, in the order of C.1."""
     J, d = observed.z.shape
     D = terms(d + 1)
     noise = Noise(key, 2 * J * D + bartlett_count(d) + bartlett_count(1) + d)
@@ -159,7 +160,7 @@ def conditional_statistics(
     noise_normals: Array,
     groups: tuple[int, ...] | None = None,
 ) -> Array:
-    """W_j given the parameters and what was released: affine in two sets of standard normals ``(J, D)``.
+    """Draw W_j given the parameters and the release; affine in two sets of standard normals ``(J, D)``.
 
     Returns:
         Shape ``(J, d + 1, d + 1)``, symmetric.
@@ -176,7 +177,7 @@ def conditional_statistics(
 
 
 def _weighed(V: Array, n: Array, R: Array, off: Array, groups: tuple[int, ...] | None) -> Array:
-    """(n_jT + R_j)⁻¹ times ``off`` of each node, ``(J, D)``, by one Cholesky factor for each group of nodes."""
+    """Return (n_jT + R_j)⁻¹ times each node's ``off``, ``(J, D)``, by one Cholesky factor for each group of nodes."""
     groups = tuple(range(n.size)) if groups is None else groups
     leaders = sorted(set(groups))
     T, lead = row_covariance(V), np.array(leaders)
@@ -191,20 +192,20 @@ def _weighed(V: Array, n: Array, R: Array, off: Array, groups: tuple[int, ...] |
 
 
 def row_root(state: State) -> Array:
-    """B with V = BBᵀ the covariance of a row and its target, ``(d + 1, d + 1)``."""
+    """Return B with V = BBᵀ, the covariance of a row and its target, ``(d + 1, d + 1)``."""
     d = state.theta.size
     lower = jnp.concatenate([state.theta @ state.root, jnp.sqrt(state.sigma_y2)[None]])
     return jnp.concatenate([jnp.concatenate([state.root, jnp.zeros((d, 1))], axis=1), lower[None]])
 
 
 def row_covariance(V: Array) -> Array:
-    """T: of the unique terms of wwᵀ, w ~ N(0, V), by Isserlis' theorem; ``(D, D)``."""
+    """Return T, the covariance of the unique terms of wwᵀ, w ~ N(0, V), by Isserlis' theorem; ``(D, D)``."""
     i, j = np.triu_indices(V.shape[-1])
     return V[np.ix_(i, i)] * V[np.ix_(j, j)] + V[np.ix_(i, j)] * V[np.ix_(j, i)]
 
 
 def released(observed: NodeStatistics) -> Array:
-    """ŝs_j in the order of `unique`, ``(J, D)``."""
+    """Return ŝs_j in the order of `unique`, ``(J, D)``."""
     corner = observed.u[:, None]
     side = jnp.concatenate([observed.z, corner], axis=1)
     top = jnp.concatenate([observed.S, observed.z[..., None]], axis=2)
@@ -212,7 +213,7 @@ def released(observed: NodeStatistics) -> Array:
 
 
 def noise_variances(observed: NodeStatistics) -> Array:
-    """The diagonals of R_j, ``(J, D)``."""
+    """Return the diagonals of R_j, ``(J, D)``."""
     i, j = np.triu_indices(observed.z.shape[1] + 1)
     d = observed.z.shape[1]
     kind = (i == d).astype(int) + (j == d)
@@ -220,17 +221,17 @@ def noise_variances(observed: NodeStatistics) -> Array:
 
 
 def terms(m: int) -> int:
-    """Unique terms of a symmetric matrix with m rows."""
+    """Return the number of unique terms of a symmetric matrix with m rows."""
     return m * (m + 1) // 2
 
 
 def unique(matrices: Array) -> Array:
-    """The upper triangle row by row, ``(..., m(m + 1)/2)``."""
+    """Return the upper triangles row by row, ``(..., m(m + 1)/2)``."""
     return matrices[(..., *np.triu_indices(matrices.shape[-1]))]
 
 
 def symmetric(values: Array) -> Array:
-    """The symmetric matrices of upper triangles, ``(..., m, m)``."""
+    """Return the symmetric matrices of upper triangles, ``(..., m, m)``."""
     m = int((np.sqrt(8 * values.shape[-1] + 1) - 1) / 2)
     place = np.zeros((m, m), int)
     place[np.triu_indices(m)] = np.arange(values.shape[-1])
@@ -241,7 +242,7 @@ def symmetric(values: Array) -> Array:
 
 
 def _parameters(noise: Noise, W: Array, state: State, observed: NodeStatistics, prior: Prior, published: bool) -> State:
-    """Σ_x, then θ and σ_y², given the statistics; where a candidate of `bartlett` is refused, its old value stays."""
+    """Draw Σ_x, then θ and σ_y², given the statistics; keep the old value if `bartlett` rejects its candidate."""
     n, total, d = observed.n.sum(), W.sum(0), prior.m.size
     S = nearest_psd(total[:-1, :-1]) + published * jnp.eye(d)
     A, accepted = bartlett(noise, prior.kappa + n, d)
@@ -257,7 +258,7 @@ def _parameters(noise: Noise, W: Array, state: State, observed: NodeStatistics, 
 def normal_inverse_gamma(
     S: Array, z: Array, u: Array, n: Array, prior: Prior, published: bool = False
 ) -> NormalInverseGamma:
-    """The posterior of θ and σ_y² given XᵀX, Xᵀy and yᵀy of n rows; b_n is at least b."""
+    """Return the posterior of θ and σ_y² given XᵀX, Xᵀy and yᵀy of n rows; b_n is at least b."""
     A_0 = prior.b / (prior.a - 1) * jnp.eye(prior.m.size) if published else prior.b / prior.a * inverse(prior.C)
     root, shift = jnp.linalg.cholesky(S + A_0), z + A_0 @ prior.m
     white = solved(root, shift[:, None])

@@ -1,15 +1,15 @@
-"""MCMC-fixedS (algorithm 2): S_j is put at an estimate from Ŝ_j and kept there, whatever the features' distribution.
+"""MCMC-fixedS (algorithm 2): S_j is fixed at an estimate from Ŝ_j, whatever the features' distribution.
 
-    θ, σ_y²        what is sampled; J nodes, d features
-    Ŝ_j, ẑ_j       what was released; noise variance σ_z² (`variance_z`)
+    θ, σ_y²        sampled; J nodes, d features
+    Ŝ_j, ẑ_j       released; noise variance σ_z² (`variance_z`)
     m, C, a, b     the prior: N(m, C), IG(a, b)
 
     S_j          the nearest positive semi-definite matrix to Ŝ_j (section 4.2)
     θ | σ_y²   ~ N(m_p, Σ_p)                                                 (12)
     σ_y² | θ     MH by a random walk (`kernel.walk`)                         (A.4)
 
-As S stays, S_j = E_j D_j E_jᵀ is decomposed once, and V_j = σ_y² S_j + σ_z² I is diagonal in that basis at every σ_y²:
-a step factorises only θ's precision. Nothing in it allows for the noise in S (`normal_x` is the model that does).
+As S is fixed, S_j = E_j D_j E_jᵀ is decomposed once, and V_j = σ_y² S_j + σ_z² I is diagonal in that basis at every
+σ_y²: a step factorises only θ's precision. The method ignores the noise in S (`normal_x` models it).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Noise, Schedule
 
 
 class State(NamedTuple):
-    """After a step; all but the first three stay what they are."""
+    """The state after a step; all but the first three are constant."""
 
     theta: Array  # (d,)
     sigma_y2: Array  # ()
@@ -41,8 +41,8 @@ def kernel(*, published: float | None = None) -> Kernel:
     """MCMC-fixedS.
 
     Args:
-        published: where σ_y² starts as the published code has it, with I added to S for the whole chain, and its walk.
-            By default chains start apart, about the mode of its prior, and walk on the log scale.
+        published: the published code's start of σ_y²; then the chain also has its walk, and I added to S. By default
+            chains start apart, about the mode of the prior, and walk on the log scale.
     """
     return Kernel(partial(_init, published), partial(_step, published is not None), _draw)
 
@@ -79,7 +79,7 @@ def _draw(state: State) -> dict[str, Array]:
 
 
 def _update_theta(noise: Noise, state: State, observed: NodeStatistics, prior: Prior) -> tuple[State, Array]:
-    """The state with a new θ, and whether it could be drawn."""
+    """Return the state with a new θ, and whether it could be drawn."""
     weight = state.D / _variances(state.D, state.sigma_y2, observed)  # D V⁻¹
     precision = jnp.einsum("jik,jk,jlk->il", state.E, weight * state.D, state.E) + state.inverse_C  # (12)
     shift = jnp.einsum("jik,jk->i", state.E, weight * state.rotated_z) + state.inverse_C @ prior.m  # (12)
@@ -89,5 +89,5 @@ def _update_theta(noise: Noise, state: State, observed: NodeStatistics, prior: P
 
 
 def _variances(D: Array, sigma_y2: Array, observed: NodeStatistics) -> Array:
-    """The diagonal of EᵀVE, shape ``(J, d)``."""
+    """Return the diagonal of EᵀVE, shape ``(J, d)``."""
     return jnp.asarray(sigma_y2 * D + observed.variance_z[:, None])

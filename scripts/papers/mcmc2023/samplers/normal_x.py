@@ -1,7 +1,7 @@
 """MCMC-normalX (algorithm 1): features N(0, Σ_x), so that S_j ~ W(Σ_x, n_j), with ẑ_j's own z_j integrated out.
 
-    θ, σ_y², Σ_x, S_1..J     what is sampled; J nodes, d features, n_j rows
-    Ŝ_j, ẑ_j                 what was released; noise variances σ_S², σ_z² (`variance_S`, `variance_z`)
+    θ, σ_y², Σ_x, S_1..J     sampled; J nodes, d features, n_j rows
+    Ŝ_j, ẑ_j                 released; noise variances σ_S², σ_z² (`variance_S`, `variance_z`)
     m, C, a, b, Λ, κ         the prior: N(m, C), IG(a, b), IW(Λ, κ)
 
     Σ_x | S            ~ IW(Λ + Σ_j S_j, κ + Σ_j n_j)                                                       (11)
@@ -11,27 +11,27 @@
 
 where p(ẑ_j | S_j, θ, σ_y²) = N(ẑ_j; S_jθ, V_j), V_j = σ_y² S_j + σ_z² I.
 
-**What a step costs.** With S = LLᵀ and B = A/√α of Bartlett's A, the proposal is S' = (LB)(LB)ᵀ and LB its factor: no
-factorisation, and what the ratio of proposals needs is all of B, whose size does not depend on S:
+**Cost of a step.** With S = LLᵀ and B = A/√α for Bartlett's A, the proposal is S' = (LB)(LB)ᵀ, with factor LB: it needs
+no factorisation. The ratio of proposals depends on B alone, which is independent of S:
 
     ln |S'| - ln |S| = 2 Σ ln B_ii      tr(S⁻¹S') = |B|²      tr(S'⁻¹S) = |B⁻¹|²
 
-So S may be as good as singular (columns of one-hot codes) without loss. What is left are two factorisations of V_j, at
-S' and at the proposed σ_y²; the factors K_j of the current V_j and the likelihoods stay in the state. O(J d³) in all.
+So S may be nearly singular (columns of one-hot codes) without loss of precision. Two factorisations of V_j remain, at
+S' and at the proposed σ_y²; the state keeps the factors K_j of the current V_j and the likelihoods. O(J d³) in all.
 
-Proposals have relative width √(2/α_j). α_j starts at (n_j/10)², as published, or higher where the noise in S is small
-beside S, and adapts to an acceptance of `target` during warm-up: a start that is too large accepts everything and comes
-down soon, one that is too small accepts nothing and rises at a quarter of that rate.
+Proposals have relative width √(2/α_j). α_j starts at (n_j/10)², as published, or higher if the noise in S is small
+beside S, and adapts to an acceptance of `TARGET` during warm-up. A start that is too large accepts everything and soon
+decreases; one that is too small accepts nothing and rises at a quarter of that rate.
 
-**Where it does not mix.** Given Σ_x, a step changes S_j by one part in √α_j, and given the S_j, Σ_x by one in √n. Where
-noise hides the smallest eigenvalues of S_j, both know them only by each other and crawl. At ε = 0.1, n = 1e5, d = 5 and
-J = 10, ln of the smallest eigenvalue of ΣS_j still correlates by 0.94 with its start after 10,000 iterations: four
+**Slow mixing.** Given Σ_x, a step changes S_j by one part in √α_j; given the S_j, it changes Σ_x by one in √n. If noise
+hides the smallest eigenvalues of S_j, each of the two follows the other, and both are slow. At ε = 0.1, n = 1e5, d = 5
+and J = 10, ln of the smallest eigenvalue of ΣS_j still correlates by 0.94 with its start after 10,000 iterations. Four
 chains of 11,000 gave means of θ up to 0.8 posterior standard deviations off, at an R̂ of 1.10 and 25 "effective" draws,
-whose nominal errors mean nothing then. A Hamiltonian sampler has the same posterior: 128 chains that started from its
-draws kept their means of θ within 2 standard errors throughout; and where both mix (d = 2 and 3, J = 3,
-n_j = 300 and 1000, noise of 60 and 150; 4,700 effective draws or more) all moments agree within 1.1 standard errors.
+whose nominal errors then mean nothing. A Hamiltonian sampler has the same posterior: 128 chains that started from its
+draws kept their means of θ within 2 standard errors throughout. Where both mix (d = 2 and 3, J = 3, n_j = 300 and 1000,
+noise of 60 and 150; at least 4,700 effective draws), all moments agree within 1.1 standard errors.
 
-The chains start apart: at the nearest possible matrices to Ŝ_j with the noise added once more. As published they start
+The chains start apart: at the nearest possible matrices to Ŝ_j with the noise added once more. As published, they start
 at the nearest positive semi-definite matrices plus I.
 """
 
@@ -57,18 +57,18 @@ from papers.mcmc2023.samplers.kernel import (
     transposed,
 )
 
-TARGET, PUBLISHED_TARGET = 0.2, 0.1  # acceptance of S, to which its proposals adapt: section 4.1, and the code
+TARGET, PUBLISHED_TARGET = 0.2, 0.1  # acceptance of S that its proposals adapt to: section 4.1, and the code
 FLOOR = 1e-9  # smallest eigenvalue of S at the start, as a part of their mean
 
 
 class State(NamedTuple):
-    """After a step."""
+    """The state after a step."""
 
     theta: Array  # (d,)
     sigma_y2: Array  # ()
     S: Array  # (J, d, d)
     L: Array  # Cholesky factors of S
-    K: Array  # those of V
+    K: Array  # Cholesky factors of V
     log_likelihood: Array  # ln p(ẑ_j | S_j, θ, σ_y²), (J,)
     Sigma_x: tuple[Array, Array]  # factors of Σ_x (`kernel.covariance_of`), each (d, d)
     log_alpha: Array  # ln α_j, (J,)
@@ -81,8 +81,8 @@ def kernel(*, published: float | None = None) -> Kernel:
     """MCMC-normalX.
 
     Args:
-        published: where σ_y² starts as the published code has it, with its start of S, its walk over σ_y² and its
-            acceptance of S. By default chains start apart, and σ_y² walks on the log scale.
+        published: the published code's start of σ_y²; then the chain also has its start of S, its walk over σ_y² and
+            its acceptance of S. By default chains start apart, and σ_y² walks on the log scale.
     """
     return Kernel(partial(_init, published), partial(_step, published is not None), _draw)
 
@@ -126,7 +126,7 @@ def _degrees(observed: NodeStatistics, prior: Prior) -> Array:
 
 
 def _update_covariance(noise: Noise, state: State, observed: NodeStatistics, prior: Prior) -> tuple[State, Array]:
-    """The state with a new Σ_x, or the old one where none could be drawn; and whether it could numerically."""
+    """Return the state with a new Σ_x, or the old one if none was drawn; and whether the numerics were sound."""
     root = jnp.linalg.cholesky(prior.Lambda + state.S.sum(0))  # (11)
     A, drawn = bartlett(noise, _degrees(observed, prior), prior.m.size)
     sound = jnp.all(jnp.isfinite(root))
@@ -137,7 +137,7 @@ def _update_covariance(noise: Noise, state: State, observed: NodeStatistics, pri
 def _update_nodes(
     noise: Noise, state: State, observed: NodeStatistics, schedule: Schedule, published: bool
 ) -> tuple[State, Array, Array]:
-    """MH for all nodes at once: the state, acceptance probabilities and failures, shape ``(J,)``."""
+    """Move all nodes at once by MH; return the state, acceptance probabilities and failures, shape ``(J,)``."""
     alpha = jnp.exp(state.log_alpha)
     A, drawn = bartlett(noise, alpha, state.theta.size)
     B = A / jnp.sqrt(alpha)[:, None, None]
@@ -156,7 +156,7 @@ def _update_nodes(
 
 
 def first_log_alpha(observed: NodeStatistics) -> Array:
-    """ln α_j: steps of all d(d + 1)/2 terms are together no longer than one term's noise, if S is the size of Ŝ."""
+    """Return ln α_j so that a step of all d(d + 1)/2 terms together is no longer than one term's noise, for S as Ŝ."""
     d = observed.S.shape[-1]
     size = jnp.trace(observed.S, axis1=-2, axis2=-1) / d
     published, small = (observed.n / 10) ** 2, size**2 / observed.variance_S * (d * (d + 1) / 2)
@@ -164,12 +164,12 @@ def first_log_alpha(observed: NodeStatistics) -> Array:
 
 
 def _allowed(log_alpha: Array, d: int) -> Array:
-    """ln α_j, at least what `bartlett` asks of degrees of freedom."""
+    """Return ln α_j, raised to the least degrees of freedom of `bartlett`."""
     return jnp.maximum(log_alpha, jnp.log(d + 1.0))
 
 
 def propose(state: State, B: Array, observed: NodeStatistics) -> State:
-    """The state with S' = (LB)(LB)ᵀ for all S, and what follows from it; B is Bartlett's A over √α, ``(J, d, d)``."""
+    """Return the state with S' = (LB)(LB)ᵀ for all S and all that follows; B is Bartlett's A over √α, ``(J, d, d)``."""
     L = state.L @ B
     S = L @ transposed(L)
     K = factor(S, state.sigma_y2, observed)
@@ -177,7 +177,7 @@ def propose(state: State, B: Array, observed: NodeStatistics) -> State:
 
 
 def log_ratio(state: State, proposed: State, B: Array, observed: NodeStatistics) -> Array:
-    """ln of the acceptance ratio of each node's S' (A.3), shape ``(J,)``: of the density, and of the proposals."""
+    """Return ln of each node's acceptance ratio of S' (A.3), shape ``(J,)``: that of densities times proposals'."""
     d, alpha, change = B.shape[-1], jnp.exp(state.log_alpha), proposed.S - state.S
     B_inverse = solved(B, jnp.broadcast_to(jnp.eye(d), B.shape))
     growth = shared.log_determinant(B)  # ln |S'| - ln |S|
@@ -191,7 +191,7 @@ def log_ratio(state: State, proposed: State, B: Array, observed: NodeStatistics)
 
 
 def update_theta(noise: Noise, state: State, observed: NodeStatistics, prior: Prior) -> tuple[State, Array, Array]:
-    """The state, the whitened K⁻¹(ẑ - Sθ) ``(J, d)`` of the new θ, and whether it could be drawn."""
+    """Return the state, the whitened K⁻¹(ẑ - Sθ) ``(J, d)`` for the new θ, and whether it could be drawn."""
     white = solved(state.K, jnp.concatenate([state.S, observed.z[..., None]], -1))
     WS, Wz = white[..., :-1], white[..., -1]
     precision = jnp.einsum("jki,jkl->il", WS, WS) + state.inverse_C  # (12)
@@ -210,7 +210,7 @@ def update_sigma_y2(
     schedule: Schedule,
     published: bool,
 ) -> tuple[State, shared.Walk]:
-    """The state with a new σ_y², and how it came about (A.4); `whitened` is from `update_theta`."""
+    """Return the state with a new σ_y², and the step of its walk (A.4); `whitened` is from `update_theta`."""
     residual = observed.z - state.S @ state.theta
     current = -shared.log_determinant(state.K) / 2 - jnp.sum(whitened**2, -1) / 2
 
@@ -226,18 +226,18 @@ def update_sigma_y2(
 
 
 def factor(S: Array, sigma_y2: Array, observed: NodeStatistics) -> Array:
-    """K of V = KKᵀ = σ_y² S + σ_z² I."""
+    """Return K of V = KKᵀ = σ_y² S + σ_z² I."""
     V = sigma_y2 * S + observed.variance_z[:, None, None] * jnp.eye(S.shape[-1])
     return jnp.asarray(jnp.linalg.cholesky(V, symmetrize_input=False))
 
 
 def log_likelihood(K: Array, residual: Array) -> Array:
-    """ln N(ẑ_j; S_jθ, V_j) of each node without its constant, given ẑ - Sθ ``(J, d)``."""
+    """Return ln N(ẑ_j; S_jθ, V_j) of each node without its constant, given ẑ - Sθ ``(J, d)``."""
     return -shared.log_determinant(K) / 2 - jnp.sum(solved(K, residual[..., None]) ** 2, (-1, -2)) / 2
 
 
 def scattered(noise: Noise, observed: NodeStatistics) -> Array:
-    """The nearest possible matrices to Ŝ with the noise added once more: positive definite, shape ``(J, d, d)``."""
+    """Return the nearest positive definite matrices to Ŝ with the noise added once more, shape ``(J, d, d)``."""
     sd = jnp.sqrt(observed.variance_S)
     normals = jnp.triu(noise.normals(*observed.S.shape)) * sd[:, None, None]
     diagonal = jnp.eye(observed.S.shape[-1])

@@ -1,22 +1,22 @@
-"""The paper's samplers by name, and how one runs: several chains on each of several problems at once, compiled.
+"""The paper's samplers by name, and a compiled run of several chains on each of several problems at once.
 
-    name           model of the features     what is sampled             needs
+    name           model of the features     sampled                     needs
     MCMC-normalX   N(0, Σ_x)                 S, θ, σ_y², Σ_x
     MCMC-fixedS    none, S plugged in        θ, σ_y²
     MCMC-B&S       N(0, Σ_x), sums normal    S, z, u, θ, σ_y², Σ_x       yᵀy
 
-A constant feature is not normal, so MCMC-normalX and MCMC-B&S are for columns that are centred already.
+A constant feature is not normal, so MCMC-normalX and MCMC-B&S are for centred columns.
 
-Random numbers depend on the seed, the iteration and the chain's place among the chains. What was compiled is kept for
-the same kernel, names asked for, lengths and shapes.
+Random numbers depend on the seed, the iteration and the chain's index. Compiled code is kept for the same kernel, names
+of draws, lengths and shapes.
 
-**One core.** JAX's pool has a thread for each core, and lends them to small matrices too, which costs more than it
-gains. Where several processes run side by side, the environment variable NPROC=1, set before JAX first computes, keeps
-each to one thread (measured; `XLA_FLAGS` with `xla_cpu_multi_thread_eigen` changes nothing any more).
+**One core.** JAX's pool has a thread for each core and uses them for small matrices too, which costs more than it
+gains. If several processes run side by side, the environment variable NPROC=1, set before JAX first computes, keeps
+each to one thread (measured; `XLA_FLAGS` with `xla_cpu_multi_thread_eigen` no longer has an effect).
 
-**Not too many at once.** On two threads, a call with some thousands of chains stops for good sooner or later: all
-threads wait for each other (JAX 0.10.2; seen with 2000 chains of two nodes and d = 5, not with 1000, never with one
-thread). So a call has at most `AT_ONCE` chains, and many problems run in parts, one after the other.
+**Not too many at once.** On two threads, a call with some thousands of chains deadlocks sooner or later (JAX 0.10.2;
+seen with 2000 chains of two nodes and d = 5, not with 1000, never with one thread). So a call has at most `AT_ONCE`
+chains, and many problems run in parts, one after the other.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from papers.mcmc2023.samplers import bernstein_sheldon, fixed_s, normal_x
 from papers.mcmc2023.samplers.kernel import Array, Info, Kernel, Schedule, State
 
 SAMPLERS = (NORMAL_X, FIXED_S, BERNSTEIN_SHELDON)
-AT_ONCE = 500  # chains of all problems in one call: why, at the head of this file
+AT_ONCE = 500  # chains of all problems in one call; the module's docstring has the reason
 Problems = NodeStatistics | Sequence[NodeStatistics]
-"""One problem, or those with the same J and d that are sampled together."""
+"""One problem, or several with the same J and d."""
 
 
 def kernel_of(name: str, observed: Problems, published: float | None = None) -> Kernel:
-    """The kernel of one of `SAMPLERS`; `published`: where σ_y² starts as the published code has it."""
+    """Return the kernel of one of `SAMPLERS`; `published`: the start of σ_y², for the published code's settings."""
     if name == BERNSTEIN_SHELDON:
         return bernstein_sheldon.kernel_for(_listed(observed), published)
     return normal_x.kernel(published=published) if name == NORMAL_X else fixed_s.kernel(published=published)
 
 
 class Length(NamedTuple):
-    """Iterations of each chain: warm-up, and one kept draw for every `thin` after it."""
+    """The length of a chain: `warmup` iterations, then `draws` kept draws, one for every `thin` iterations."""
 
     warmup: int
     draws: int
@@ -59,16 +59,16 @@ class Length(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """What `sample` returns. R problems, several chains each."""
+    """The result of `sample` for R problems."""
 
     draws: dict[str, NDArray[np.float64]]  # by name, shape (R, chains, draws, ...)
     acceptance: dict[str, NDArray[np.float64]]  # by block, mean acceptance probability after warm-up, (R, chains)
-    divergences: NDArray[np.int64]  # how many iterations after warm-up failed numerically, (R, chains)
-    seconds: float  # that the iterations took together; compiling is not in it
+    divergences: NDArray[np.int64]  # number of iterations after warm-up that failed numerically, (R, chains)
+    seconds: float  # of all iterations, without compiling
 
 
 class _Inputs(NamedTuple):
-    """What stays the same during a run. Leading axes: the problem, and for keys the chain."""
+    """The constants of a run. Leading axes: the problem, and for keys the chain."""
 
     observed: NodeStatistics
     prior: Prior
@@ -90,16 +90,16 @@ def sample(
     seed: int = 0,
     names: Sequence[str] = ("theta", "sigma_y2"),
 ) -> Chains:
-    """Draws from the posterior of one or several problems.
+    """Draw from the posterior of one or several problems.
 
     Args:
-        prior: of each problem, or one for all.
+        prior: one for each problem, or one for all.
         chains: per problem. warmup: iterations before the first draw. draws: kept per chain, one for `thin` iterations.
-        seed: of all randomness; the same seed and shapes give the same draws.
-        names: which of the kernel's draws to keep.
+        seed: the same seed and shapes give the same draws.
+        names: the kernel's draws to keep.
 
     Raises:
-        DataError: there are other priors than problems, or problems of different shape.
+        DataError: the numbers of priors and problems differ, or the problems' shapes do.
     """
     many = _listed(observed)
     priors = [prior] * len(many) if isinstance(prior, Prior) else list(prior)
@@ -127,12 +127,12 @@ def _listed(observed: Problems) -> list[NodeStatistics]:
 def _run(
     kernel: Kernel, names: tuple[str, ...], warmup: int, draws: int, thin: int, problems: _Inputs
 ) -> tuple[dict[str, Array], Info]:
-    """Draws by name, and of `Info` the sums over the iterations after warm-up; first axes the problem and the chain."""
+    """Return draws by name and the sums of `Info` over iterations after warm-up; first axes: problem, chain."""
     start = jax.vmap(jax.vmap(kernel.init, in_axes=(0, None, None)))
     step = jax.vmap(jax.vmap(kernel.step, in_axes=(0, 0, None, None, None)), in_axes=(0, 0, 0, 0, None))
 
     def keys(iteration: Array) -> Array:
-        """The chains' keys of this iteration; -1 is the start."""
+        """Return the chains' keys of an iteration; -1 is the start."""
         number = jnp.asarray(iteration + 1, jnp.uint32)
         return jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (0, None))(problems.keys, number)
 
@@ -154,7 +154,7 @@ def _run(
 
 
 def _stacked(items: Sequence[Any]) -> Any:
-    """One named tuple whose arrays have a new leading axis over the items."""
+    """Return one named tuple whose arrays have a new leading axis over the items."""
     shapes = {tuple(np.shape(array) for array in item) for item in items}
     if len(shapes) > 1:
         raise DataError(f"problems of different shape, {shapes}; sample those of each J and d together")
@@ -162,7 +162,7 @@ def _stacked(items: Sequence[Any]) -> Any:
 
 
 def _parts(problems: _Inputs, size: int) -> list[_Inputs]:
-    """Of at most so many problems each, as even as can be; the last one is repeated until all are of one shape."""
+    """Divide problems into even parts of at most `size`; repeat the last problem so that all parts have one shape."""
     R = len(problems.keys)
     count = -(-R // size)
     each = -(-R // count)
