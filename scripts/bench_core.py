@@ -268,8 +268,8 @@ def main() -> None:
     write_json({"versions": versions(), "agreement_us": agreement, "cells": results}, options.json)
     if options.json == STDOUT:
         return
-    told = ", ".join(f"{name} {version}" for name, version in versions().items())
-    print(f"{told} · {options.repeats} repeats, medians")
+    environment = ", ".join(f"{name} {version}" for name, version in versions().items())
+    print(f"{environment} · {options.repeats} repeats, medians")
     print(f"key agreement, once per pair and epoch, at each side: {agreement:.0f} us")
     for result in results:
         show(result)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What `dca audit` proves of the correct program over many seeds, and whether it sees every planted fault.
+"""Runs `dca audit` on the correct program over many seeds, and on every planted fault.
 
-For each seed an audit at epsilon 1, delta 1e-6, N = 10, T = 3, 95 % confidence: mean and standard deviation of both
-lower bounds on epsilon and of the residual variance in parts of the floor (their range, too, in the JSON). For each
-fault the same at its own operating point, how many audits refuted it, and the slowest audit's seconds. Audits run one
-at a time. Exit code 4 where a correct program was refuted, a fault was not, or an audit took more than three minutes.
+For each seed, an audit at ε = 1, δ = 1e-6, N = 10, T = 3, 95 % confidence. The table has mean and standard deviation of
+both lower bounds on ε and of the residual variance relative to the floor; the JSON has their range, too. For each
+fault, the same at its own operating point, the number of audits that refuted it, and the slowest audit's seconds.
+Audits run one at a time. Exit code 4 if a correct program was refuted, a fault was not, or an audit took over three
+minutes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Cell(NamedTuple):
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """Mean, standard deviation and range."""
+    """Return mean, standard deviation and range."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return {"mean": statistics.fmean(values), "sd": deviation, "least": min(values), "most": max(values)}
 
@@ -57,7 +58,7 @@ class AuditCheck(Experiment[Cell, dict[str, Result]]):
         return [*(Cell(CORRECT, seed) for seed in range(self.seeds)), *planted]
 
     def work(self, cell: Cell) -> Result:
-        """One audit's figures, as a program gets them."""
+        """Return one audit's figures, by the Python interface."""
         command = [sys.executable, "-m", "dca_proto.cli", "audit", *POINT, "--runs", str(self.runs), "--json", "-"]
         planted = [] if cell.program == CORRECT else ["--plant", cell.program]
         done = subprocess.run(

@@ -1,23 +1,22 @@
 #!/usr/bin/env python
 """Poisson and robust regression from scores: coverage of 90 % intervals, over sizes, budgets and laws of the data.
 
-Over ideal rounds with exact noise, N = 2,000, 20,000 and 100,000, epsilon 1 and 4, delta 1e-5,
-with default settings: three features of unlike scales, far from the middle of their bounds. They are *normal* with
-correlations of a half, or *skewed*: independent, an exponential one, one of two values (three in ten), and a normal
-one; or as the normal ones, within bounds ten times as *wide*, which cost at most 15 % of the errors at 20,000 rows and
-more.
+Rounds are ideal with exact noise, N = 2,000, 20,000 and 100,000, epsilon 1 and 4, delta 1e-5, default settings. There
+are three features of different scales, far from the middle of their bounds. They are *normal* with correlations of a
+half; or *skewed*: independent, one exponential, one with two values (three in ten), one normal; or the normal ones
+within bounds ten times as *wide*, which raise the errors by at most 15 % at 20,000 rows and more.
 
-- *Poisson*: counts of mean 3 or so; Poisson's law, and counts with a dispersion of 0.5.
+- *Poisson*: counts of mean about 3; Poisson's law, and counts with a dispersion of 0.5.
 - *Robust*: residuals of Student's t law with 4 degrees of freedom, and normal ones of which one in twenty is ten times
   as large.
 
-Coverage of slopes, averaged over the two laws, the three slopes and the repeats: 85 to 95 %; up to 98 % at N = 2,000,
-where half of what a result knows is how far it may be from linear. Each slope by itself: at least 80 %. By chance, a
-right program fails about once in 40 runs: the standard error of a cell is at most 1.5 %, that of a slope 2.7 %. For
-the table, without a limit: how much wider than without privacy intervals are.
+Coverage of slopes, averaged over the two laws, the three slopes and the repeats: 85 to 95 %. At N = 2,000, where the
+margin for non-linearity is half of the spread, up to 98 %. Each slope alone: at least 80 %. A right program fails by
+chance about once in 40 runs: the standard error of a cell is at most 1.5 %, that of a slope 2.7 %. The table also has,
+without a limit, the ratio of interval widths with and without privacy.
 
-Exit code 4 where one of these does not hold. 15 minutes of two cores; --quick has a tenth of the
-repeats, with limits to match.
+Exit code 4 if one of these limits is missed. Takes 15 minutes on two cores; --quick runs a tenth of the repeats, with
+wider limits.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ LAWS = {"poisson": ("poisson", "dispersed"), "robust": ("student", "outliers")}
 SHAPES, NAMES = ("normal", "skewed", "wide"), ("a", "b", "c")
 REPEATS = {2_000: 20, 20_000: 20, 100_000: 16}  # in each block
 BLOCKS = 4
-LIMITS, LOOSE = (0.85, 0.95), 0.08  # LOOSE: what --quick allows beyond
+LIMITS, LOOSE = (0.85, 0.95), 0.08  # LOOSE: how far --quick widens the limits
 OPEN = 0.98  # the upper limit at the smallest N
 EACH = 0.80  # of one slope
-WIDE, WIDE_MAX, WIDE_N = 10.0, 1.15, 20_000  # how wide bounds are, and what errors within them are at most
+WIDE, WIDE_MAX, WIDE_N = 10.0, 1.15, 20_000  # factor of wide bounds, largest ratio of errors, and least rows
 SLOPES = np.array([0.4, -0.3, 0.2])
 SCALES, MEANS = np.array([1.0, 2.0, 0.5]), np.array([0.0, 3.0, -1.0])
 Z90 = 1.6449
@@ -73,7 +72,7 @@ class Cell(NamedTuple):
 
 
 def rows_of(cell: Cell, rng: np.random.Generator) -> Problem:
-    """Rows of that law."""
+    """Draw rows of that law."""
     n = cell.n
     if cell.shape != "skewed":
         z = rng.multivariate_normal(np.zeros(3), np.full((3, 3), 0.5) + np.eye(3) / 2, size=n)
@@ -96,7 +95,7 @@ def rows_of(cell: Cell, rng: np.random.Generator) -> Problem:
 
 
 def fits(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
-    """Whether the interval of each slope covers, and how much wider than without privacy it is."""
+    """Return whether each slope's interval covers, and how much wider it is than without privacy."""
     rows, family = rows_of(cell, rng), Poisson() if cell.model == "poisson" else StudentT()
     terms = JobTerms(budget=Budget(cell.epsilon, DELTA), clients=cell.n, tolerated=cell.n // 10, computes=COMPUTES)
     fit = run(scored_regression(rows.schema, family), IdealSwarm(rows.rows, rows.schema.columns, terms))
@@ -104,10 +103,10 @@ def fits(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
     off = (fit.coefficients - true) / fit.coefficient_sd
     wider = fit.coefficient_sd / exact_fit(rows.X, rows.y, family).coefficient_sd
     held = (np.abs(off) < Z90).astype(float)
-    each = {f"covered_{name}": float(one) for name, one in zip(NAMES, held, strict=True)}
+    each = {f"covered_{name}": float(one) for name, one in zip(NAMES, covers, strict=True)}
     figures = {"wider": float(wider.mean()), "off": float(np.median(off))}
     square = float(np.mean(((fit.coefficients / true - 1) * SLOPES) ** 2))
-    return {"covered": float(held.mean()), **each, **figures, "square": square}
+    return {"covered": float(covers.mean()), **each, **figures, "square": square}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,15 +147,15 @@ class GlmCheck(BlockExperiment[Cell]):
             low, high = LIMITS[0] - loose, (OPEN if n == SIZES[0] else LIMITS[1]) + loose
             least = EACH - 2 * loose
             name = f"{model}, {shape}, N = {n}, epsilon {at_least(epsilon)}"
-            asked, said = f"{low:.2f} to {high:.2f}, each >= {least:.2f}", f"{part:.3f}, least {each:.3f}"
-            yield Check(name, asked, said, low <= part <= high and each >= least)
+            asked, measured = f"{low:.2f} to {high:.2f}, each >= {least:.2f}", f"{part:.3f}, least {each:.3f}"
+            yield Check(name, asked, measured, low <= part <= high and each >= least)
             if shape == "wide" and n >= WIDE_N:
                 narrow = mean_of(found, "square", **{**at, "shape": "normal"})
                 ratio, most = float(np.sqrt(mean_of(found, "square", **at) / narrow)), WIDE_MAX + 2 * loose
                 yield Check(f"{name}, errors", f"<= {most:.2f} times", f"{ratio:.2f}", ratio <= most)
 
     def draw(self, found: list[Result], path: Path) -> None:
-        """Coverage over the number of clients, a panel for each model."""
+        """Draw coverage over the number of clients, with a panel for each model."""
         with drawing(path, columns=2, size=(4.4, 3.6)) as panels:
             for axes, model in zip(panels[0], LAWS, strict=True):
                 for epsilon, colour, marker in zip(EPSILONS, COLOURS, MARKERS, strict=False):

@@ -1,31 +1,30 @@
 #!/usr/bin/env python
-"""Linear regression in two rounds: how often 90 % intervals of its coefficients hold the true ones.
+"""Linear regression in two rounds: coverage of the coefficients' 90 % intervals.
 
 Rows are simulated, and rounds are the ideal functionality with the exact noise: two Compute nodes, no dropouts, delta
 1e-5. There are three features; the target is linear in them, with an intercept and normal residuals of variance 1.
-Public bounds are what one would write down: +-5 for normal features, 0 to 100 for log-normal ones, +-30 for Student's t
-with 3 degrees of freedom, so that scales and centres have to be found. Slopes of standardised features are of two
-kinds:
+Public bounds are typical guesses: ±5 for normal features, 0 to 100 for log-normal ones, ±30 for Student's t with 3
+degrees of freedom. So the job must estimate scales and centres. Slopes of standardised features are of two kinds:
 
-- *drawn* anew for each release, from a normal law in which the features explain half of the target on average. That is
-  what the prior expects.
-- *fixed*: 1, -0.7 and 0.3 in every release. Their coverage is a frequentist's.
+- *drawn* for each release, from a normal law in which the features explain half of the target on average, as the prior
+  assumes.
+- *fixed*: 1, -0.7 and 0.3 in every release. Their coverage is frequentist.
 
-Checked, for each kind of slopes and features, N and epsilon, in 200 releases (120 of 50,000 rows): of all intervals
-together at least 0.85 hold the truth, and at least 0.80 of those of the worst coefficient (the intercept is one). Where
-N·epsilon is at least 2,000, at most 0.95 hold; below, intervals may be wider than needed. A cell is *warned*, and has
-no limit, if at least 95 % of its results warn that noise hides where columns lie, so that intervals may be too narrow.
-The table has it.
+The checks, for each kind of slopes and features, N and epsilon, use 200 releases (120 of 50,000 rows). At least 0.85 of
+all intervals cover the truth, and at least 0.80 of the worst coefficient's (the intercept is one). If N·epsilon is at
+least 2,000, at most 0.95 do; below, intervals may be wider than needed. A cell is *warned*, and has no limit, if at
+least 95 % of its results warn that noise hides the columns' centres, so that intervals may be too narrow. The table
+marks it.
 
-Limits are not widened by chance. The table has the standard error of a coverage, over releases, as intervals of one
-release go together. If each interval held in exactly 90 % of releases, the standard errors would be 0.012 and 0.021
-(0.015 and 0.027 of 50,000 rows), and some cell of 72 would fail in about 2 % of runs. With --quick there are 40
-releases, and both margins, of 5 and 10 points, are twice as wide: small faults pass it.
+Limits include no margin for chance. The table has the standard error of a coverage over releases, because intervals of
+one release are dependent. If each interval covered in exactly 90 % of releases, the standard errors would be 0.012 and
+0.021 (0.015 and 0.027 at 50,000 rows), and some cell of 72 would fail in about 2 % of runs. With --quick there are 40
+releases, and both margins, of 5 and 10 points, are twice as wide, so it misses small faults.
 
-Where bounds are ten times as wide, up from the lower end, the root mean square error is at most 5 % larger if N·epsilon
-is at least 2,000. Below, noise hides centres sooner or later, and the result warns.
+If the upper bounds are moved so that the range is ten times as wide, the root mean square error rises by at most 5 % if
+N·epsilon is at least 2,000. Below, noise eventually hides the centres, and the result warns.
 
-Seven minutes of two cores; --quick, N up to 5,000 and few releases, two minutes. Exit code 4 where a check
+Takes seven minutes on two cores; --quick, with N up to 5,000 and few releases, two minutes. Exit code 4 if a check
 fails.
 """
 
@@ -61,7 +60,7 @@ EPSILONS, DELTA = (0.5, 1.0, 4.0), 1e-5
 FEATURES, CORRELATION, REACH = len(SLOPES), 0.95, 1.6448536269514722
 LEVEL, MARGIN, WORST_MARGIN, RELEASES = 0.90, 0.05, 0.10, 40  # in each batch
 BATCHES = {500: 5, 5_000: 5, 50_000: 3}
-MUCH_DATA = 2_000  # N·epsilon from which intervals may not be too wide, and bounds may be
+MUCH_DATA = 2_000  # least N·epsilon at which intervals must not be too wide, although bounds may be
 WIDER, WIDER_LOSS = 10, 0.05
 WARNED = 0.95  # share of results
 BOUNDS = {"normal": (-5, 5), "log-normal": (0, 100), "t3": (-30, 30), "collinear": (-5, 5)}
@@ -96,7 +95,7 @@ def features(kind: str, n: int, rng: np.random.Generator) -> Array:
 
 
 def problem(truth: str, kind: str, n: int, rng: np.random.Generator) -> tuple[Problem, Array]:
-    """Rows with their schema, and the true slopes."""
+    """Draw rows with their schema, and the true slopes."""
     standard = SLOPES if truth == FIXED else rng.standard_normal(FEATURES) / np.sqrt(FEATURES)
     slopes: Array = standard / DEVIATION[kind]
     X = features(kind, n, rng)
@@ -108,7 +107,7 @@ def problem(truth: str, kind: str, n: int, rng: np.random.Generator) -> tuple[Pr
 
 
 def fit(rows: Problem, epsilon: float, rng: np.random.Generator) -> Any:
-    """The regression with its default settings."""
+    """Run the regression with its default settings."""
     terms = JobTerms(budget=Budget(epsilon, DELTA), clients=len(rows.y), tolerated=0, computes=COMPUTES)
     return run(
         regression_with_projection(rows.schema), IdealSwarm(rows.rows, rows.schema.columns, terms, random=rng.bytes)
@@ -116,7 +115,7 @@ def fit(rows: Problem, epsilon: float, rng: np.random.Generator) -> Any:
 
 
 def work(cell: Cell) -> dict[str, Any]:
-    """How far estimates are off in their standard deviations; errors with bounds as they are and wider."""
+    """Return the estimates' errors in their standard deviations, and errors with the given bounds and wider ones."""
     rng = stream(cell.seed, f"{cell.truth}/{cell.kind}/{cell.n}/{cell.epsilon:g}/{cell.batch}")
     off: list[list[float]] = []
     squares: list[float] = []
@@ -139,7 +138,7 @@ def work(cell: Cell) -> dict[str, Any]:
 
 
 def summary(off: Array) -> dict[str, Any]:
-    """Coverage of all intervals, its standard error over releases, and of the worst coefficient.
+    """Return the coverage of all intervals, its standard error over releases, and that of the worst coefficient.
 
     Args:
         off: in standard deviations, shape ``(releases, coefficients)``.
@@ -147,16 +146,16 @@ def summary(off: Array) -> dict[str, Any]:
     held = np.abs(off) <= REACH
     return {
         "releases": len(off),
-        "coverage": float(held.mean()),
-        "error": float(held.mean(axis=1).std(ddof=1) / np.sqrt(len(off))),
-        "intercept": float(held[:, 0].mean()),
-        "worst": float(held.mean(axis=0).min()),
+        "coverage": float(covers.mean()),
+        "error": float(covers.mean(axis=1).std(ddof=1) / np.sqrt(len(off))),
+        "intercept": float(covers[:, 0].mean()),
+        "worst": float(covers.mean(axis=0).min()),
         "spread_of_errors": float(off.std()),
     }
 
 
 def merged(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One figure for each kind of slopes and features, N and ε."""
+    """Merge batches: one summary for each kind of slopes and features, N and ε."""
     groups: dict[tuple[str, str, int, float], list[dict[str, Any]]] = {}
     for one in found:
         groups.setdefault((one["truth"], one["kind"], one["n"], one["epsilon"]), []).append(one)
@@ -173,7 +172,7 @@ def merged(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def checks(figures: list[dict[str, Any]], margins: float) -> list[Check]:
-    """Of each kind of slopes, the worst cell, and how many cells miss a limit. margins: what they are multiplied by."""
+    """Check each kind of slopes by its worst cell and the number of cells that miss a limit; `margins` is a factor."""
     asked = []
     for truth in TRUTHS:
         own = [one for one in figures if one["truth"] == truth]
@@ -186,9 +185,11 @@ def checks(figures: list[dict[str, Any]], margins: float) -> list[Check]:
             over = [sign * (one[key] - limit) for one in held]
             worst, missed = held[int(np.argmax(over))], sum(one > 0 for one in over)
             place = f"{worst['kind']}, N {worst['n']:,}, epsilon {at_least(worst['epsilon'])}"
-            said = f"{worst[key]:.3f} ({place}); {missed} of {len(held)} cells miss it"
-            said += f"; {len(own) - len(unwarned)} warned" if sign < 0 and len(unwarned) < len(own) else ""
-            asked.append(Check(f"{truth} slopes: {name}", f"{'>=' if sign < 0 else '<='} {limit:g}", said, missed == 0))
+            measured = f"{worst[key]:.3f} ({place}); {missed} of {len(held)} cells miss it"
+            measured += f"; {len(own) - len(unwarned)} warned" if sign < 0 and len(unwarned) < len(own) else ""
+            asked.append(
+                Check(f"{truth} slopes: {name}", f"{'>=' if sign < 0 else '<='} {limit:g}", measured, missed == 0)
+            )
     loss = [one["rmse_wider"] / one["rmse"] - 1 for one in figures if "rmse" in one and _many(one)]
     asked.append(
         Check("loss from bounds ten times as wide", f"<= {WIDER_LOSS}", f"{max(loss):.3f}", max(loss) <= WIDER_LOSS)
@@ -210,7 +211,7 @@ class LinearCoverage(Experiment[Cell, list[Result]]):
     margins: float = 1.0
 
     def cells(self) -> list[Cell]:
-        """In batches, so that all cores are busy to the end."""
+        """Return the cells in batches, so that all cores are busy to the end."""
         return [
             Cell(truth, kind, n, epsilon, RELEASES, batch, self.seed)
             for n, truth, kind, epsilon in product(self.batches, TRUTHS, KINDS, EPSILONS)
@@ -240,7 +241,7 @@ class LinearCoverage(Experiment[Cell, list[Result]]):
         return checks(found, self.margins)
 
     def draw(self, found: list[Result], path: Path) -> None:
-        """Coverage over N by kind, one panel for each ε; of fixed slopes dashed."""
+        """Draw coverage over N by kind, one panel for each ε; fixed slopes are dashed."""
         with drawing(path, columns=len(EPSILONS)) as panels:
             for axes, epsilon in zip(panels[0], EPSILONS, strict=True):
                 for kind, colour, marker in zip(KINDS, COLOURS, MARKERS, strict=False):

@@ -1,14 +1,14 @@
 #!/usr/bin/env python
-"""The marginal likelihoods of `inference.models.fit` against numerical integration to 34 digits, far tails included.
+"""Checks the marginal likelihoods of `inference.models.fit` against numerical integration to 34 digits, far tails too.
 
-- Each of `rectified` over noise from ε = 0.01 to 20, its parameters (σ from 0.01 to 100 times the width, μ up to 50
-  widths outside), and z up to 500 scales outside: ln p, the integral of p, and the gradients, which must be finite
-  everywhere, and at a part of the grid equal to differences of the integral's logarithm.
+- Each distribution of `rectified`, with noise from ε = 0.01 to 20, parameters (σ from 0.01 to 100 times the width, μ up
+  to 50 widths outside), and z up to 500 scales outside: ln p, the integral of p, and the gradients. Gradients must be
+  finite everywhere, and on a part of the grid equal differences of the integral's logarithm.
 - Lemma 3.2 (`papers.ldp2021.lemma`) with polynomials up to degree 10 and quadratics of either curvature.
 - The interpolated sum over many reports, in the range in which its error is claimed.
-- What one gradient of a total over 5,000 reports costs on one core.
+- The time of one gradient of a total over 5,000 reports on one core.
 
-Some 4 minutes on two cores. Exit code 4 where an error is above what is asked.
+Takes about 4 minutes on two cores. Exit code 4 if an error is above its limit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEGLIGIBLE, STEEP = 90, 8
 Real = Any  # mpmath's numbers
 
 
-# The references. Nothing of the library is in them.
+# The references; they use nothing of the library.
 
 
 def _gaussian(low: Real, high: Real, mu: Real, sigma: Real) -> Any:
@@ -67,8 +67,8 @@ def _geometric(low: Real, high: Real, probability: Real) -> Any:
 
 
 MODELS = {"gaussian": _gaussian, "exponential": _exponential, "poisson": _poisson, "geometric": _geometric}
-"""What x is before the noise, to mpmath: from low, high and the parameters, the atoms as (place, ln mass), ln of the
-density or None, and where it bends."""
+"""The law of x before the noise, for mpmath: from low, high and the parameters to the atoms as (place, ln mass), ln of
+the density or None, and the points where it bends."""
 
 
 def _laplace_of(scale: Real) -> Callable[[Real], Real]:
@@ -85,7 +85,7 @@ NOISES = {"laplace": _laplace_of, "gaussian": _normal_of}
 
 
 def log_quad(log_f: Callable[[Real], Real], breaks: Sequence[Real], g: Callable[[Real], Real] | None = None) -> Any:
-    """ln of the largest value of exp(log_f) at the breaks, and the integral of g exp(log_f) in units of that value.
+    """Return ln of the largest exp(log_f) at the breaks, and the integral of g exp(log_f) in units of that value.
 
     The panels between the breaks, where log_f must be monotone, are halved until exp(log_f) changes by no more than e^8
     within each half, or is below e^-90 throughout; then the rule of 24 nodes is exact to 30 digits.
@@ -106,13 +106,13 @@ def log_quad(log_f: Callable[[Real], Real], breaks: Sequence[Real], g: Callable[
 
 @cache
 def _rule(precision: int) -> list[tuple[Real, Real]]:
-    """Nodes and weights of Gauss-Legendre."""
+    """Return nodes and weights of Gauss-Legendre."""
     found: list[tuple[Real, Real]] = GaussLegendre(mp).calc_nodes(4, precision)
     return found
 
 
 def log_marginal(model: str, noise: str, z: float, low: float, high: float, scale: float, *parameters: Real) -> Real:
-    """ln p(z), by its definition."""
+    """Return ln p(z) by its definition."""
     z, low, high, scale = mpf(z), mpf(low), mpf(high), mpf(scale)
     atoms, log_f, bends = MODELS[model](low, high, *parameters)
     log_noise = NOISES[noise](scale)
@@ -130,7 +130,7 @@ def log_marginal(model: str, noise: str, z: float, low: float, high: float, scal
 
 
 def _vertices(z: Real, scale: Real, noise: str, model: str, parameters: Sequence[Real]) -> list[Real]:
-    """Where the integrand's slope may be zero."""
+    """Return the points where the integrand's slope may be zero."""
     if model == "exponential":
         return [z - parameters[0] * scale**2] if noise == "gaussian" else []
     mu, sigma = parameters
@@ -165,7 +165,7 @@ class Cell:
 
     @property
     def z(self) -> NDArray[np.float64]:
-        """Reports to look at: the ends, inside, and up to 500 scales outside."""
+        """The reports to check: the ends, inside, and up to 500 scales outside."""
         out = self.scale * np.array(OUTSIDE)
         return np.concatenate([self.low - out, self.low + (self.high - self.low) * np.array(INSIDE), self.high + out])
 
@@ -191,7 +191,7 @@ def cells_of(quick: bool) -> list[Cell]:
 
 @cache
 def compiled(function: Callable[..., Any], bounds: tuple[float, ...]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """ln p and its derivatives, shape ``(parameters, z)``, as functions of z, the parameters and the scale."""
+    """Return ln p and its derivatives, ``(parameters, z)``, as functions of z, the parameters and the scale."""
     import jax
     import jax.numpy as jnp
 
@@ -202,7 +202,7 @@ def compiled(function: Callable[..., Any], bounds: tuple[float, ...]) -> tuple[C
 
 
 def ours(cell: Cell) -> tuple[Callable[[Any], NDArray[np.float64]], Callable[[Any], NDArray[np.float64]]]:
-    """The library's ln p of the cell, and its derivatives, as functions of z."""
+    """Return the library's ln p of the cell, and its derivatives, as functions of z."""
     from inference.models.column import rectified
 
     bounds = (cell.low, cell.high) if cell.model == "gaussian" else (cell.high,)
@@ -217,7 +217,7 @@ def ours(cell: Cell) -> tuple[Callable[[Any], NDArray[np.float64]], Callable[[An
 
 
 def check(cell: Cell) -> Result:
-    """The largest errors of a cell."""
+    """Return the largest errors of a cell."""
     import jax
 
     with jax.enable_x64(True), mp.workdps(DIGITS):
@@ -234,13 +234,13 @@ def check(cell: Cell) -> Result:
 
 
 def reference(cell: Cell, z: float, parameters: Sequence[Real] | None = None) -> Real:
-    """ln p(z) of the cell, or with other parameters."""
+    """Return ln p(z) of the cell, or with other parameters."""
     chosen = [mpf(value) for value in cell.parameters] if parameters is None else parameters
     return log_marginal(cell.model, cell.noise, float(z), cell.low, cell.high, cell.scale, *chosen)
 
 
 def slope_error(cell: Cell, slopes: NDArray[np.float64], rows: Iterable[int]) -> float:
-    """Of derivatives in some of the cell's reports, against central differences; relative where one is above 1."""
+    """Return the error of derivatives at some reports against central differences; relative if one is above 1."""
     worst = 0.0
     for row, place in itertools.product(rows, range(len(cell.parameters))):
         step = mpf(10) ** -9 * max(abs(mpf(cell.parameters[place])), mpf(10) ** -3)
@@ -252,7 +252,7 @@ def slope_error(cell: Cell, slopes: NDArray[np.float64], rows: Iterable[int]) ->
 
 
 def mass(cell: Cell, log_p: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> float:
-    """The integral of p over all z, by Gauss-Legendre on panels that its features fit into."""
+    """Return the integral of p over all z, by Gauss-Legendre on panels that resolve its features."""
     nodes, weights = np.polynomial.legendre.leggauss(24)
     low, high, scale = cell.low, cell.high, cell.scale
     steps = np.arange(1, 21) * 2.0
@@ -295,7 +295,7 @@ def lemmas_of(quick: bool) -> list[Lemma]:
 
 @cache
 def compiled_lemma(function: Callable[..., Any]) -> Callable[..., Any]:
-    """It for the interval and the noise of all cells."""
+    """Compile the lemma for the interval and the noise of all cells."""
     import jax
 
     made: Callable[..., Any] = jax.jit(lambda z, g, h: function(z, g, h, LOW, HIGH, 1.5))
@@ -303,7 +303,7 @@ def compiled_lemma(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_lemma(cell: Lemma) -> Result:
-    """Errors relative to the integral of |g| exp(h) N, without that of rounding the exponent."""
+    """Return errors relative to the integral of |g| exp(h) N, less the error of rounding the exponent."""
     import jax
 
     from papers.ldp2021.lemma import log_polynomial_gaussian
@@ -335,7 +335,7 @@ def check_lemma(cell: Lemma) -> Result:
 
 
 def check_interpolation(cell: tuple[int, float], quick: bool) -> Result:
-    """The largest error for one report, of nodes and ε: the summary is of copies of it, more of them than nodes."""
+    """Return the largest error for one report over nodes and ε; the summary has more copies of it than nodes."""
     import jax
 
     from inference.models.column import rectified
@@ -365,7 +365,7 @@ EACH, INTERPOLATED = FORMS = ("each report", "interpolated")
 
 
 def timed(form: str, seed: int) -> Result:
-    """Seconds of one value with its gradient over 5,000 reports of which all are inside, compiled, in a loop."""
+    """Return the seconds of one value with its gradient over 5,000 reports inside the bounds, compiled, in a loop."""
     import jax
 
     from inference.models.column import rectified

@@ -1,35 +1,35 @@
 #!/usr/bin/env python
-"""Logistic regression: whether its intervals hold, what it predicts, and that a larger budget never harms.
+"""Logistic regression: coverage of its intervals, scores of its predictions, and no harm from a larger budget.
 
-- **Intervals.** Three features, log odds -0.5 + x₁ - 0.7 x₂ + 0.3 x₃ with effects for a standard deviation; n = 2,000,
-  20,000 and 100,000 rows; epsilon 1 and 4: the part of the 90 % intervals of the four coefficients that hold the truth,
-  over fits with data and noise of their own. By the default method the features are *normal*, of correlation 0.3; the
-  same within bounds ten times as *wide*; *binary* with shares of one half, 0.1 and 0.05; *exponential*; *skewed* and
-  *steep*, log-normal of sigma 1 and 1.5; *t4*, Student's t with 4 degrees of freedom; *mixed*, two of these and one of
-  two values. Two more have normal features: *strong*, slopes 2.4, -1.8 and 0; and *rare*, 2 % positives, log odds
-  -4.1 + 0.6 x₁ - 0.4 x₂, from 20,000 rows on. From 85 to 97 % in each cell (of these two, at least 85 %), and at least
-  80 % for each coefficient, as the mean of the four hides a single one that never holds. A cell that misses this passes
-  only where all its results warn, and the check says so. A third of each round's distance from the result is in the
-  spread as a margin, so that more than 90 % may hold.
+- **Intervals.** Three features, log odds -0.5 + x₁ - 0.7 x₂ + 0.3 x₃ with effects per standard deviation; n = 2,000,
+  20,000 and 100,000 rows; epsilon 1 and 4. Each fit has its own data and noise; the score is the coverage of the four
+  coefficients' 90 % intervals. With the default method, the features are *normal*, of correlation 0.3; the same within
+  bounds ten times as *wide*; *binary* with shares of one half, 0.1 and 0.05; *exponential*; *skewed* and *steep*,
+  log-normal of sigma 1 and 1.5; *t4*, Student's t with 4 degrees of freedom; *mixed*, two of these and one of two
+  values. Two more have normal features: *strong*, slopes 2.4, -1.8 and 0; and *rare*, 2 % positives, log odds
+  -4.1 + 0.6 x₁ - 0.4 x₂, from 20,000 rows on. Coverage is 85 to 97 % in each cell (for these two, at least 85 %), and
+  at least 80 % for each coefficient, because the mean of the four could hide one that is never covered. A cell that
+  misses this passes only if all its results warn, and the check reports it. The spread includes a third of each round's
+  distance from the result as a margin, so coverage may exceed 90 %.
 - **Wide bounds.** Root mean square errors of slopes at 20,000 rows and more: at most 1.15 times those within narrow
   bounds.
-- **One sum and variational inference**, by name, of the normal features: 85 to 95 % in each cell.
+- **One sum and variational inference**, by name, with normal features: 85 to 95 % in each cell.
 - **Adult**, 30,000 people of the training part, scored on the test part, at epsilon 0.3, 1 and 4, by the default method
   (most columns are binary): the mean log loss rises by at most 0.002 from one epsilon to the next, falls from
   the least to the largest, and is below 0.352 at epsilon 4; the mean AUC is at least 0.883, 0.889 and 0.891.
 - **Breast cancer** (569 rows, 22.5 % held out), epsilon 4, variational: the median AUC of splits, and the AUC of one
   live swarm with a client for each training row, three Compute nodes and a broker. At least 0.95 each.
 
-Delta is 1e-5, T = N/10, all rounds are paid for, and noise and keys come from the operating system. All settings are
-the library's defaults, but for the method. Rate and clip were chosen while looking at Adult.
+Delta is 1e-5, T = N/10, the budget covers all rounds, and noise and keys come from the operating system. All settings
+but the method are the library's defaults. Rate and clip were chosen in view of Adult.
 
-**False alarms.** A cell has 100 fits, or 80 of 100,000 rows: 400 or 320 intervals. If they hold in 91 %, some cell is
-outside its limits in 2 % of runs, and one coefficient below 80 % in 3 %. The ratio of errors has a standard error
-of 5 %.
-(The four intervals of a fit are nearly independent: what holds has 1.1 times the variance of independent ones.)
+**False alarms.** A cell has 100 fits, or 80 of 100,000 rows: 400 or 320 intervals. At a coverage of 91 %, some cell is
+outside its limits in 2 % of runs, and one coefficient below 80 % in 3 %. The ratio of errors has a standard error of
+5 %. (The four intervals of a fit are nearly independent: their coverage has 1.1 times the variance of independent
+ones.)
 
-Exit code 4 where one of these does not hold. Adult is found through DCA_DATA, or downloaded once. 12 minutes of two
-cores; --quick has few fits and no live run, takes a minute, and cells fail by chance.
+Exit code 4 if one of these limits is missed. Adult is found through DCA_DATA, or downloaded once. Takes 12 minutes on
+two cores; --quick has few fits and no live run, takes a minute, and its cells fail by chance.
 """
 
 from __future__ import annotations
@@ -76,22 +76,22 @@ BOUNDS = {
     NORMAL: (-5, 5), WIDE: (-50, 50), BINARY: (0, 1), EXPONENTIAL: (0, 20), SKEWED: (0, 40), STEEP: (0, 1000),
     T4: (-30, 30), MIXED: (-20, 20), STRONG: (-5, 5), RARE: (-5, 5),
 }  # fmt: skip
-METHODS = (AUTO, ONE_SUM, VARIATIONAL)  # of normal features
+METHODS = (AUTO, ONE_SUM, VARIATIONAL)  # with normal features
 SIMULATED, COEFFICIENT_MIN, WIDE_MAX, WIDE_N = tuple(BOUNDS), 0.80, 1.15, 20_000
 TRUTH, CORRELATION = np.array([-0.5, 1.0, -0.7, 0.3]), 0.3
 TRUTHS = {STRONG: np.array([0.0, 2.4, -1.8, 0.0]), RARE: np.array([-4.1, 0.6, -0.4, 0.0])}  # `TRUTH` of all others
-RARE_N = 20_000  # the fewest rows of which 2 % are informative
+RARE_N = 20_000  # the fewest rows with enough positives at 2 %
 SIZES, EPSILONS, LEVEL_Z = (2_000, 20_000, 100_000), (1.0, 4.0), 1.6448536
 COVERAGE, BY_DEFAULT = (0.85, 0.95), (0.85, 0.97)
 FITS = {2_000: 100, 20_000: 100, 100_000: 80}
 ADULT_ROWS, ADULT_LOSS_MAX = 30_000, 0.352
-RISE_MAX = 0.002  # of the mean log loss of 4 fits: at epsilon 1 and 4 it is the same but for noise
+RISE_MAX = 0.002  # of the mean log loss of 4 fits, which differs between epsilon 1 and 4 by noise only
 ADULT_AUC_MIN = {0.3: 0.883, 1.0: 0.889, 4.0: 0.891}
 CANCER_EPSILON, CANCER_MIN, TEST_FRACTION = 4.0, 0.95, 0.225
 
 
 class Cell(NamedTuple):
-    """One fit; `n` is 0 where the data set says how many rows there are."""
+    """One fit; `n` is 0 if the data set fixes the number of rows."""
 
     data: str
     method: str
@@ -103,7 +103,7 @@ class Cell(NamedTuple):
 
 @cache
 def problem(data: str, seed: int, n: int) -> tuple[Problem, Problem]:
-    """Rows to learn from and rows to test on."""
+    """Return training and test rows."""
     if data in SIMULATED:
         return simulated(data, n, seed), simulated(data, 1, seed)
     if data == ADULT:
@@ -114,7 +114,7 @@ def problem(data: str, seed: int, n: int) -> tuple[Problem, Problem]:
 
 
 def features(data: str, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Shape ``(n, 3)``, and the standard deviation of each."""
+    """Draw features, shape ``(n, 3)``; return them with the standard deviation of each."""
     d = len(TRUTH) - 1
     if data == BINARY:
         return (rng.random((n, d)) < BINARY_SHARES).astype(float), np.sqrt(BINARY_SHARES * (1 - BINARY_SHARES))
@@ -134,14 +134,14 @@ def features(data: str, n: int, rng: np.random.Generator) -> tuple[Array, Array]
 
 
 def truth(data: str) -> Array:
-    """Intercept and slopes in the features' own units: `TRUTH` and `TRUTHS` are for standard deviations."""
+    """Return intercept and slopes in the features' own units; `TRUTH` and `TRUTHS` are per standard deviation."""
     standardised = TRUTHS.get(data, TRUTH)
     slopes = standardised[1:] / features(data, 1, stream(0, "deviation"))[1]
     return np.concatenate([standardised[:1], slopes])
 
 
 def simulated(data: str, n: int, seed: int) -> Problem:
-    """Rows of such features, and labels by `truth`."""
+    """Draw rows of such features, and labels by `truth`."""
     rng = stream(seed, f"check-logistic {n}" if data in (NORMAL, WIDE) else f"check-logistic {data} {n}")
     X, true = features(data, n, rng)[0], truth(data)
     y = rng.random(n) < expit(true[0] + X @ true[1:])
@@ -151,7 +151,7 @@ def simulated(data: str, n: int, seed: int) -> Problem:
 
 
 def work(cell: Cell) -> dict[str, Any]:
-    """One fit, compared with the truth or scored on rows that it has not seen."""
+    """Run one fit; compare it with the truth, or score it on test rows."""
     if cell.data in SIMULATED:
         problem.cache_clear()  # each is used once
     train, test = problem(cell.data, cell.seed, cell.n)
@@ -191,7 +191,7 @@ def _live(cell: Cell, train: Problem) -> Coefficients:
 
 
 def grouped(held: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    """Fits that have these in common, in order."""
+    """Group fits by these attributes, in order."""
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in held:
         found.setdefault(tuple(one[name] for name in names), []).append(one)
@@ -199,12 +199,12 @@ def grouped(held: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], li
 
 
 def coverage(fits: list[dict[str, Any]]) -> float:
-    """The part of the intervals that hold the truth."""
+    """Return the part of the intervals that cover the truth."""
     return float(np.mean([one["held"] for one in fits]))
 
 
 def worst(fits: list[dict[str, Any]]) -> float:
-    """The same of the coefficient whose intervals hold least often."""
+    """Return the coverage of the coefficient with the least."""
     return float(np.mean([one["held"] for one in fits], axis=0).min())
 
 
@@ -220,9 +220,9 @@ def _intervals(held: list[dict[str, Any]]) -> Any:
         errors, sds = np.array([one["error"] for one in own]), np.array([one["sd"] for one in own])
         real = float(np.sqrt(errors.var(axis=0, ddof=1).mean()))
         bias = float(np.abs(errors.mean(axis=0)).max())
-        said = float(np.sqrt((sds**2).mean()))
+        stated = float(np.sqrt((sds**2).mean()))
         warned = f"{_mean(own, 'warned'):.2f}"
-        numbers = [f"{coverage(own):.3f}", f"{worst(own):.3f}", warned, f"{bias:.4f}", f"{real:.4f}", f"{said:.4f}"]
+        numbers = [f"{coverage(own):.3f}", f"{worst(own):.3f}", warned, f"{bias:.4f}", f"{real:.4f}", f"{stated:.4f}"]
         rows.add_row(data, method, str(n), at_least(epsilon), str(len(own)), str(own[0]["iterations"]), *numbers)
     return rows
 
@@ -254,8 +254,8 @@ def _checks(held: list[dict[str, Any]]) -> list[Check]:
         warned = method == AUTO and not holds and all(one["warned"] for one in own)
         asked = f"{low:g} to {high:g}" + (f", each >= {least:g}" if least else "")
         name = f"intervals, {data}, {method}, n = {n}, epsilon {at_least(epsilon)}"
-        said = f"{part:.3f}, least {worst(own):.3f}{', warned' if warned else ''}"
-        found.append(Check(name, asked, said, holds or warned))
+        measured = f"{part:.3f}, least {worst(own):.3f}{', warned' if warned else ''}"
+        found.append(Check(name, asked, measured, holds or warned))
     found += _wide(grouped([one for one in cells if one["method"] == AUTO], "data", "n", "epsilon"))
     people = {e: own for (e,), own in grouped([one for one in held if one["data"] == ADULT], "epsilon").items()}
     losses = [_mean(own, "log_loss") for _, own in sorted(people.items())]
@@ -277,7 +277,7 @@ def _checks(held: list[dict[str, Any]]) -> list[Check]:
 
 
 def _wide(cells: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[Check]:
-    """What bounds ten times as wide cost."""
+    """Check the loss from bounds ten times as wide."""
     found = []
     for (data, n, epsilon), own in cells.items():
         if data != WIDE or n < WIDE_N:
@@ -319,7 +319,7 @@ class LogisticCheck(Experiment[Cell, list[Result]]):
         ]
 
     def results(self, sweep: Sweep) -> list[Result]:
-        """Live ones are held one after the other."""
+        """Run all cells; live ones one after the other."""
         found: list[Result] = sweep(self.cells(), work)
         live = [Cell(CANCER, VARIATIONAL, CANCER_EPSILON, self.seed, live=True)] if self.live else []
         return found + (sweep(live, work, label="live swarm", processes=1) if live else [])
@@ -334,7 +334,7 @@ class LogisticCheck(Experiment[Cell, list[Result]]):
         return _checks(found)
 
     def draw(self, found: list[Result], path: Path) -> None:
-        """Coverage by n for each method and epsilon; log loss on Adult over epsilon."""
+        """Draw coverage by n for each method and epsilon, and log loss on Adult over epsilon."""
         with drawing(path, size=(4.8, 4.0), columns=2) as panels:
             left, right = panels[0]
             normal = [one for one in found if one["data"] == NORMAL]

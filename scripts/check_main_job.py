@@ -1,9 +1,8 @@
 #!/usr/bin/env python
-"""The main job through the exact ideal functionality, over many seeds: how near it comes to learning without privacy.
+"""The main job through the exact ideal functionality, over many seeds: the ratio of test RMSE with and without privacy.
 
-Each seed draws its own split and its own drops; noise comes from the operating system, as always. Tells the ratio of
-test RMSE with and without privacy; exit code 4 if the median is above 1.06 or fewer than 80 % are at most 1.10. 200
-seeds take about 15 s on two cores.
+Each seed draws its own split and dropouts; noise comes from the operating system, as always. Exit code 4 if the median
+ratio is above 1.06 or fewer than 80 % are at most 1.10. 200 seeds take about 15 s on two cores.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ COMPUTES = tuple(bytes([index]) * 16 for index in range(3))
 
 
 def ratio(seed: int, epsilon: float) -> float:
-    """Test RMSE with privacy over test RMSE without, for one split."""
+    """Return the ratio for one split."""
     problem = diabetes()
     train, test = split(problem, round(TEST_FRACTION * len(problem.y)), seed)
     clients = len(train.y)
@@ -55,8 +54,8 @@ class MainJob(Experiment[int, Array]):
     KIND, LABEL, QUICK_CHECKS, DEPENDS = "check-main-job", "seeds", True, ("epsilon",)
     QUICK: ClassVar = {"seeds": 50}
 
-    seeds: int = option(200, "how many (default 200)", type=positive)
-    epsilon: float = option(2.0, "of the whole job (default 2)", type=float)
+    seeds: int = option(200, "number of seeds (default 200)", type=positive)
+    epsilon: float = option(2.0, "ε of the whole job (default 2)", type=float)
 
     def cells(self) -> range:
         return range(self.seeds)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""Two thousand random scenarios, N from 3 to 60 and M from 2 to 6, with no invariant broken, within ten minutes.
+"""Runs two thousand random scenarios, N from 3 to 60 and M from 2 to 6, within ten minutes.
 
-The same as `dca emulate sweep --seeds 0..1999 --minutes 10`, and exit code 4 unless all of them were run in that time,
-nothing was broken, every kind of fault and adversary was there, every entry of the actors' tables that can be taken
-was taken (`emulator.trials.trial.TRANSITIONS`), and each of the eleven checkers had something to check.
+It does the same as `dca emulate sweep --seeds 0..1999 --minutes 10`. Exit code 4 unless all ran in that time and broke
+no invariant, every kind of fault and adversary occurred, every reachable entry of the actors' tables was used
+(`emulator.trials.trial.TRANSITIONS`), and each of the eleven checkers had something to check.
 
     scripts/check_scenarios.py                     all cores
     scripts/check_scenarios.py --seeds 0..299      reaches every kind and every entry, too
@@ -27,7 +27,7 @@ EXIT_BROKEN = 4
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0..1999", help="first and last seed")
-    parser.add_argument("--processes", type=int, help="by default one a core")
+    parser.add_argument("--processes", type=int, help="number of processes (default: one per core)")
     parser.add_argument("--engine", default=engines.LOCAL, help=engines.HELP)
     asked = parser.parse_args()
     first, last = (int(part) for part in asked.seeds.split(".."))

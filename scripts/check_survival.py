@@ -1,26 +1,25 @@
 #!/usr/bin/env python
-"""Survival analysis from secure sums: coverage of bands and of hazard ratios, size of the log-rank test, lifelines.
+"""Survival analysis from secure sums: coverage of bands and hazard ratios, size of the log-rank test, lifelines.
 
-All over ideal rounds with exact noise, N = 500 and 5,000, epsilon 0.5, 1 and 4, delta 1e-5, with default settings.
+Rounds are ideal with exact noise, N = 500 and 5,000, epsilon 0.5, 1 and 4, delta 1e-5, default settings.
 
-- *Bands*: four laws of the event, with censoring that is uniform, or administrative (nobody stays to the end). Coverage
-  of pointwise 95 % bands, averaged over the 12 times, the laws and the repeats: 93 to 97 %.
-- *Log-rank*: two arms of one hazard in three designs: equal arms; a quarter in one arm, which is censored sooner; a
-  fifth that is censored far later. Rejected at level 5 %: 4 to 6 %, of all designs together.
+- *Bands*: four laws of the event, with uniform or administrative censoring (nobody stays to the end). Coverage of
+  pointwise 95 % bands, averaged over the 12 times, the laws and the repeats: 93 to 97 %.
+- *Log-rank*: two arms with one hazard in three designs: equal arms; a quarter in one arm, which is censored sooner; a
+  fifth that is censored far later. Rejections at level 5 %, over all designs: 4 to 6 %.
 - *Hazard ratios*: an arm and two correlated normal features. Coverage of 95 % intervals, averaged over the three: at
-  least 93 %, and at most 97 % but at N = 500 and epsilon 0.5, where intervals are wide and the prior counts.
-- *Wide bounds*: features' bounds ten times as wide cost at most 15 % of the ratios' errors, at N = 5,000.
-- *Each by itself*: what is averaged above could hide a fault, so the bands of each law, the test of each design and the
-  interval of each hazard ratio have to keep the same limits, 2 points wider. Single times have no limit. One ratio at
-  N = 500 has no upper limit: the prior counts there, and at epsilon 1 the interval of the arm held in 99.25 % of 400.
-- *Without noise*: curves, wherever 25 are at risk, and hazard ratios within 2 % of lifelines' on simulated patients
-  (tests/unit/survival_oracle.json). Where fewer are at risk, half of a censored patient makes a larger difference.
-- *What normal features leave out*: bias and coverage of hazard ratios of features that are not normal, at N = 50,000.
-  For the table, without a limit.
+  least 93 %, and at most 97 % except at N = 500 and epsilon 0.5, where intervals are wide and the prior matters.
+- *Wide bounds*: features' bounds ten times as wide raise the ratios' errors by at most 15 %, at N = 5,000.
+- *Each alone*: averages could hide a fault, so the bands of each law, the test of each design and the interval of each
+  hazard ratio must keep the same limits, 2 points wider. Single times have no limit. At N = 500, a ratio has no upper
+  limit: the prior matters there, and at epsilon 1 the interval of the arm covered in 99.25 % of 400 repeats.
+- *Without noise*: curves, where at least 25 are at risk, and hazard ratios are within 2 % of lifelines' on simulated
+  patients (tests/unit/survival_oracle.json). With fewer at risk, half of a censored patient makes more difference.
+- *Features that are not normal*: bias and coverage of their hazard ratios, at N = 50,000. Shown without a limit.
 
-By chance, a right program fails about once in 50 runs: standard errors are 0.3 % of coverage, 0.33 % of sizes (six of
-them), 0.5 % of ratios' coverage; of one law 0.6 %, of one design 0.57 % and of one ratio 0.8 %. Exit code 4 where one
-of these does not hold. Five minutes; --quick has a tenth of the repeats, with limits to match.
+A right program fails by chance about once in 50 runs: standard errors are 0.3 % for coverage, 0.33 % for sizes (six of
+them), 0.5 % for ratios' coverage; for one law 0.6 %, one design 0.57 % and one ratio 0.8 %. Exit code 4 if one of these
+limits is missed. Takes five minutes; --quick runs a tenth of the repeats, with wider limits.
 """
 
 from __future__ import annotations
@@ -57,9 +56,9 @@ SHAPES = ("normal", "even binary", "rare binary", "log-normal")
 BLOCKS = 4  # cells of one kind, so that all cores have work
 REPEATS = {"bands": 100, "log-rank": 360, "ratios": 200, "wide": 200, "shapes": 5}  # in each block
 BANDS, LEVEL, RATIOS, NEAR = (0.93, 0.97), (0.04, 0.06), (0.93, 0.97), 0.02
-LOOSE = 0.03  # what --quick allows beyond
-WIDE, WIDE_MAX, WIDE_N = 10.0, 1.15, 5_000  # how wide bounds are, and what errors within them are at most
-ALONE = 0.02  # what one law, design or ratio is allowed beyond; with --quick twice LOOSE more
+LOOSE = 0.03  # how far --quick widens the limits
+WIDE, WIDE_MAX, WIDE_N = 10.0, 1.15, 5_000  # factor of wide bounds, largest ratio of errors, and least rows
+ALONE = 0.02  # how much wider the limits of one law, design or ratio are; with --quick, by twice LOOSE more
 GRID = tuple(float(k) / 12 for k in range(1, 13))
 EFFECTS = {"arm": -0.4, "x": 0.5, "y": -0.3}
 ORACLE = Path(__file__).parent.parent / "tests" / "unit" / "survival_oracle.json"
@@ -76,13 +75,13 @@ class Cell(NamedTuple):
 
 
 def hold(job: Any, rows: Problem, epsilon: float) -> Any:
-    """The job's result over ideal rounds of a client for each row."""
+    """Return the job's result over ideal rounds with one client per row."""
     terms = JobTerms(budget=Budget(epsilon, DELTA), clients=len(rows.y), tolerated=len(rows.y) // 10, computes=COMPUTES)
     return run(job, IdealSwarm(rows.rows, rows.schema.columns, terms))
 
 
 def followed(died: Array, left: Array, others: dict[str, Array]) -> Problem:
-    """Rows of those who died or left first, with columns of their own."""
+    """Return rows of the time of death or leaving, whichever comes first, with further columns."""
     bounds = {
         "t": Interval(0, 1),
         "event": Interval(0, 1),
@@ -95,7 +94,7 @@ def followed(died: Array, left: Array, others: dict[str, Array]) -> Problem:
 
 
 def drawn(law: str, rng: np.random.Generator, n: int) -> tuple[Array, Array, Array]:
-    """When each dies and leaves, and the true curve at the grid."""
+    """Draw each patient's times of death and leaving; return them with the true curve on the grid."""
     u, at, leave = rng.exponential(size=n), np.array(GRID), rng.uniform(0, 2.5, n)
     if law == "rising":
         return np.sqrt(u / 1.2), leave, np.exp(-1.2 * at**2)
@@ -108,7 +107,7 @@ def drawn(law: str, rng: np.random.Generator, n: int) -> tuple[Array, Array, Arr
 
 
 def bands(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
-    """Whether the band covers, over times, and how wide it is."""
+    """Return the band's coverage over times, and its width."""
     died, left, true = drawn(cell.law, rng, cell.n)
     fit = hold(curves_job(Columns("t", "event", GRID), rng=rng), followed(died, left, {}), cell.epsilon)
     low, high = fit.band()[:, 0]
@@ -116,7 +115,7 @@ def bands(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def log_rank(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
-    """Whether two arms of one hazard are distinguished."""
+    """Return whether the test rejects for two arms with one hazard."""
     share, first, second = {"equal": (0.5, 2.5, 2.5), "quarter": (0.25, 2.5, 1.2), "fifth": (0.2, 1.0, 4.0)}[cell.law]
     arm = (rng.random(cell.n) < share).astype(float)
     died = (rng.exponential(size=cell.n) / 0.8) ** 0.8
@@ -126,7 +125,7 @@ def log_rank(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def trial(rng: np.random.Generator, n: int, shape: str = "normal") -> Problem:
-    """Patients in two arms with two features, the first one of that shape, mean 0 and variance 1."""
+    """Draw patients in two arms with two features of mean 0 and variance 1, the first of that shape."""
     arm, z, x = (rng.random(n) < 0.5).astype(float), rng.standard_normal(n), rng.standard_normal(n)
     if shape == "even binary":
         x = np.sign(x)
@@ -141,7 +140,7 @@ def trial(rng: np.random.Generator, n: int, shape: str = "normal") -> Problem:
 
 
 def ratios(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
-    """Whether the interval of each log hazard ratio covers, how wide it is, and how far off its middle."""
+    """Return whether each log hazard ratio's interval covers, its width, and the error of its middle."""
     rows = trial(rng, cell.n, cell.law)
     if cell.kind == "wide":
         features = {name: Interval(-4 * WIDE, 4 * WIDE) for name in ("x", "y")}
@@ -165,7 +164,7 @@ KINDS = {"bands": bands, "log-rank": log_rank, "ratios": ratios, "wide": ratios,
 
 @cache
 def without_noise() -> tuple[float, float]:
-    """The largest relative distance to lifelines of a curve where 25 are at risk, and of a hazard ratio."""
+    """Return the largest relative distances to lifelines: of curves where 25 are at risk, and of hazard ratios."""
     oracle, far = json.loads(ORACLE.read_text(encoding="utf-8")), 0.0
     for size, rows in (("600", simulated_trial()), ("5000", simulated_trial(5_000, 1))):
         fit = exact_curves(rows, Columns("months", "event", tuple(oracle["times"]), "arm", 2), stream(0, "exact"))
@@ -235,8 +234,8 @@ class SurvivalCheck(BlockExperiment[Cell]):
                 least, most = max(least - ALONE - loose, 0.0), 1.0 if prior_counts else min(most + ALONE + loose, 1.0)
                 alone = _alone(found, kind, what, at)
                 missed = ", ".join(name for name, one in alone.items() if not least <= one <= most)
-                said = f"{min(alone.values()):.4f} to {max(alone.values()):.4f}{missed and f'; not {missed}'}"
-                yield Check(f"{kind}, each, {place}", f"{least:.2f} to {most:.2f}", said, not missed)
+                measured = f"{min(alone.values()):.4f} to {max(alone.values()):.4f}{missed and f'; not {missed}'}"
+                yield Check(f"{kind}, each, {place}", f"{least:.2f} to {most:.2f}", measured, not missed)
         for epsilon in EPSILONS:
             at = {"n": WIDE_N, "epsilon": epsilon}
             wide, narrow = (mean_of(found, "square", kind=kind, **at) for kind in ("wide", "ratios"))
@@ -247,7 +246,7 @@ class SurvivalCheck(BlockExperiment[Cell]):
             yield Check(f"{name} without noise, from lifelines", f"<= {NEAR}", f"{far:.4f}", far <= NEAR)
 
     def draw(self, found: list[Result], path: Path) -> None:
-        """Coverage of bands, sizes and coverage of ratios over epsilon, with their limits."""
+        """Draw coverage of bands, sizes and coverage of ratios over epsilon, with their limits."""
         panels_of = (
             ("bands", "covered", BANDS, "coverage of bands"),
             ("log-rank", "rejected", LEVEL, "size of the test"),
@@ -267,7 +266,7 @@ class SurvivalCheck(BlockExperiment[Cell]):
 
 
 def _alone(found: list[Result], kind: str, what: str, at: dict[str, Any]) -> dict[str, float]:
-    """Of each law, design or hazard ratio."""
+    """Return the figures of each law, design or hazard ratio."""
     if kind == "ratios":
         return {name: mean_of(found, f"{what}_{name}", kind=kind, **at) for name in EFFECTS}
     return {law: mean_of(found, what, kind=kind, law=law, **at) for law in (LAWS if kind == "bands" else DESIGNS)}

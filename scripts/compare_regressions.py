@@ -1,23 +1,23 @@
 #!/usr/bin/env python
-"""Linear and logistic regression beside diffprivlib, adaSSP and no privacy, on four data sets.
+"""Compares linear and logistic regression with diffprivlib, adaSSP and no privacy, on four data sets.
 
 - Wine quality, red and white, and abalone: linear regression; root mean square error on a fifth of the rows, relative
   to that of least squares.
 - Adult: logistic regression; log loss and area under the curve on the official test part.
 
-This library is its job with default settings, over the ideal functionality with the exact noise (no dropouts, no
+This library runs its job with default settings, over the ideal functionality with the exact noise (no dropouts, no
 colluders). It and adaSSP are (epsilon, 1e-5)-private under replacement of a row. adaSSP has one curator who sees all
-rows, spends a third on the smallest eigenvalue, and measures columns in half-widths of the same public bounds.
-"adaSSP, less private" is how figures elsewhere come about: neighbours add or remove a row, and bounds are the rows' own
-ranges, which no budget pays for. diffprivlib is epsilon-private, with one curator too. Both of its regressions get
+rows, spends a third on the smallest eigenvalue, and gets columns in half-widths of the same public bounds. "adaSSP,
+less private" is the setting of figures published elsewhere: neighbours add or remove a row, and bounds are the rows'
+own ranges, which no budget covers. diffprivlib is epsilon-private, also with one curator. Both of its regressions get
 columns in half-widths of the public bounds, the logistic one in the unit ball.
 
-Checked, of medians over splits: this library is no worse than adaSSP in any linear cell, nor, at epsilon 1, than the
-figures of adaSSP that are known from elsewhere (1.174, 1.083 and 1.201); on Adult, whose rows are enough for any
-method without noise, its log loss and its area under the curve are no worse than diffprivlib's.
+The checks are on medians over splits. This library is no worse than adaSSP in any linear cell, nor, at epsilon 1, than
+adaSSP's figures published elsewhere (1.174, 1.083 and 1.201). On Adult, which has enough rows for any method without
+noise, its log loss and area under the curve are no worse than diffprivlib's.
 
-Five minutes with --diffprivlib ENV/bin/python; --quick, without it, one. Exit code 4 where a check fails. diffprivlib
-needs an older scikit-learn, so it runs in an environment of its own:
+Takes five minutes with --diffprivlib ENV/bin/python; --quick, without it, one. Exit code 4 if a check fails.
+diffprivlib needs an older scikit-learn, so it runs in a separate environment:
 
     python -m venv ENV && ENV/bin/pip install diffprivlib==0.6.6 'scikit-learn<1.6'
 """
@@ -88,7 +88,7 @@ print(json.dumps(found))
 
 
 class Cell(NamedTuple):
-    """One data set and one split of it; of Adult, whose parts are given, one noise."""
+    """One data set and one split of it; for Adult, whose parts are fixed, one draw of the noise."""
 
     data: str
     seed: int
@@ -96,21 +96,21 @@ class Cell(NamedTuple):
 
 @cache
 def whole(name: str) -> Problem:
-    """All rows, or those to learn from."""
+    """Return all rows, or the training part."""
     return {"wine-red": lambda: wine("red"), "wine-white": lambda: wine("white"), "abalone": abalone, LOGISTIC: adult}[
         name
     ]()
 
 
 def parts(cell: Cell) -> tuple[Problem, Problem]:
-    """Rows to learn from and to test on."""
+    """Return training and test rows."""
     if cell.data == LOGISTIC:
         return whole(cell.data), adult(part="test")
     return split(whole(cell.data), len(whole(cell.data).y) // 5, cell.seed)
 
 
 def ours(cell: Cell, train: Problem, epsilon: float) -> Any:
-    """The job's result, with its default settings."""
+    """Return the job's result with default settings."""
     job, n = find("logistic" if cell.data == LOGISTIC else "regression"), len(train.y)
     budget = Budget(epsilon, DELTA)
     rng = stream(cell.seed, f"{cell}/{epsilon:g}")
@@ -145,7 +145,7 @@ def ada_ssp(cell: Cell, train: Problem, test: Problem, epsilon: float, *, less: 
 
 
 def diffprivlib(cell: Cell, train: Problem, test: Problem, python: str) -> dict[float, Array]:
-    """Its predictions by ε, from the interpreter that has it."""
+    """Return diffprivlib's predictions by ε, from the interpreter that has it."""
     centre, width, d = train.schema.centres, train.schema.half_widths, train.X.shape[1]
     z, z_test = (np.clip((one.rows - centre) / width, -1, 1) for one in (train, test))
     unit = np.sqrt(d) if cell.data == LOGISTIC else 1.0
@@ -153,15 +153,15 @@ def diffprivlib(cell: Cell, train: Problem, test: Problem, python: str) -> dict[
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "given.npz"
         np.savez(path, logistic=cell.data == LOGISTIC, seed=cell.seed, epsilons=EPSILONS, **given)
-        told = subprocess.run(
+        printed = subprocess.run(
             [python, "-W", "ignore", "-c", _OTHER, str(path)], capture_output=True, text=True, check=True
         ).stdout
     offset, unit = (0.0, 1.0) if cell.data == LOGISTIC else (float(centre[-1]), float(width[-1]))
-    return {float(epsilon): offset + unit * np.array(found) for epsilon, found in json.loads(told).items()}
+    return {float(epsilon): offset + unit * np.array(found) for epsilon, found in json.loads(printed).items()}
 
 
 def work(cell: Cell, python: str | None) -> dict[str, Any]:
-    """Scores by method and ε."""
+    """Return scores by method and ε."""
     train, test = parts(cell)
     logistic, scores = cell.data == LOGISTIC, {}
     other = diffprivlib(cell, train, test, python) if python else {}
@@ -191,7 +191,7 @@ def _score(predicted: Array, test: Problem, plain: Array, *, logistic: bool) -> 
 
 
 class Place(NamedTuple):
-    """Whose figure it is."""
+    """The key of a figure."""
 
     data: str
     measure: str
@@ -200,7 +200,7 @@ class Place(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Median and quartiles over splits."""
+    """The median and quartiles over splits."""
 
     median: float
     quartiles: list[float]
@@ -226,12 +226,12 @@ class Comparison(Experiment[Cell, Found]):
 
     @property
     def has_diffprivlib(self) -> bool:
-        """Whether it is compared with."""
+        """True if the comparison includes diffprivlib."""
         return bool(self.diffprivlib)
 
     def prepare(self) -> None:
         if not self.diffprivlib:
-            print("diffprivlib is left out; --diffprivlib PYTHON names an interpreter that has it", file=sys.stderr)
+            print("diffprivlib is omitted; --diffprivlib PYTHON names an interpreter that has it", file=sys.stderr)
 
     def cells(self) -> list[Cell]:
         cells = [Cell(name, self.seed + seed) for name in LINEAR for seed in range(self.repeats)]
@@ -266,27 +266,27 @@ class Comparison(Experiment[Cell, Found]):
         yield rows
 
     def checks(self, found: Found) -> Iterator[Check]:
-        """Of medians."""
+        """Check the medians."""
         median = {place: one.median for place, one in found.items()}
         behind = {
             at: median[Place(at[0], "rmse", OURS, at[1])] / median[Place(at[0], "rmse", ADASSP, at[1])]
             for at in product(LINEAR, EPSILONS)
         }
         worst = max(behind, key=lambda at: behind[at])
-        said = f"{behind[worst]:.3f} ({worst[0]}, epsilon {at_least(worst[1])})"
-        yield Check("RMSE over adaSSP's", "<= 1", said, behind[worst] <= 1)
+        measured = f"{behind[worst]:.3f} ({worst[0]}, epsilon {at_least(worst[1])})"
+        yield Check("RMSE over adaSSP's", "<= 1", measured, behind[worst] <= 1)
         for data, known in KNOWN.items():
             own = median[Place(data, "rmse", OURS, 1.0)]
             yield Check(f"{data} at epsilon 1, against adaSSP elsewhere", f"<= {known}", f"{own:.3f}", own <= known)
         if Place(LOGISTIC, "auc", DIFFPRIVLIB, EPSILONS[0]) in median:
             for measure, sign in (("log_loss", 1), ("auc", -1)):
                 both = [[median[Place(LOGISTIC, measure, m, e)] for m in (OURS, DIFFPRIVLIB)] for e in EPSILONS]
-                said = ", ".join(f"{own:.3f} and {theirs:.3f}" for own, theirs in both)
+                measured = ", ".join(f"{own:.3f} and {theirs:.3f}" for own, theirs in both)
                 holds = all(sign * own <= sign * theirs for own, theirs in both)
-                yield Check(f"{LOGISTIC}, {measure.replace('_', ' ')}", "no worse than diffprivlib's", said, holds)
+                yield Check(f"{LOGISTIC}, {measure.replace('_', ' ')}", "no worse than diffprivlib's", measured, holds)
 
     def draw(self, found: Found, path: Path) -> None:
-        """A panel for each data set and measure."""
+        """Draw a panel for each data set and measure."""
         with drawing(path, columns=len(_panels(found)), size=(2.6, 2.8)) as panels:
             for axes, (data, measure) in zip(panels[0], _panels(found), strict=True):
                 for method, colour, marker in zip(METHODS, COLOURS, MARKERS, strict=False):

@@ -1,15 +1,13 @@
 #!/usr/bin/env python
-"""Write tests/unit/survival_oracle.json: what lifelines says of the simulated trial, without any privacy.
+"""Writes tests/unit/survival_oracle.json: the results of lifelines on the simulated trial, without privacy.
 
-lifelines wants an older pandas than the tests have, so it has an environment of its own:
+lifelines needs an older pandas than the tests, so it runs in a separate environment, from the checkout:
 
-    scripts/survival_oracle.py
+    python -m venv oracle && oracle/bin/pip install lifelines
+    PYTHONPATH=. oracle/bin/python scripts/survival_oracle.py
 
-That environment: python -m venv oracle && oracle/bin/pip install lifelines. Then run the line above by its python, with
-PYTHONPATH=. in the checkout.
-
-Kaplan and Meier's curves, lifelines' bands, those at risk and the log-rank test are of the 600 patients of the data set
-and of 5,000 from another seed; Cox's proportional hazards of 20,000.
+Kaplan and Meier's curves, lifelines' bands, numbers at risk and the log-rank test are for the 600 patients of the data
+set and for 5,000 from another seed; Cox's proportional hazards for 20,000.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ SIZES, COX_PATIENTS, SEED = {"600": (600, 20261123), "5000": (5_000, 1)}, 20_000
 
 
 def frame(problem: Problem) -> Any:
-    """Its rows by name, as a pandas data frame."""
+    """Return the rows by name, as a pandas data frame."""
     import pandas as pd
 
     return pd.DataFrame(problem.rows, columns=list(problem.schema.columns))
 
 
 def curves(trial: Any) -> dict[str, Any]:
-    """Of both arms at the times, and the test of one hazard."""
+    """Return both arms' curves at the times, and the test of equal hazards."""
     from lifelines import KaplanMeierFitter
     from lifelines.statistics import logrank_test
 

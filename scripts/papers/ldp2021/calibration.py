@@ -261,9 +261,9 @@ class Calibration(RepeatedFits[Cell, Results]):
             yield shown
         columns = ("model", "ε", "fits", "largest R̂", "R̂ > 1.01", "sampled again", "divergent", "fewest effective")
         shown = table("fits of four chains", *columns, "s of a core each", "clipped")
-        for (model, epsilon), own in found.fits.items():
-            count, r_hat, *rest, effective, _ = described(own).values()
-            each, clipped = sum(one.seconds for one in own) / len(own), found.clipped[model, epsilon].mean()
+        for (model, epsilon), runs in found.fits.items():
+            count, r_hat, *rest, effective, _ = described(runs).values()
+            each, clipped = sum(one.seconds for one in runs) / len(runs), found.clipped[model, epsilon].mean()
             numbers = [f"{r_hat:.3f}", *map(str, rest), f"{effective:.0f}", f"{each:.2f}", f"{clipped:.1%}"]
             shown.add_row(model, at_least(epsilon), str(count), *numbers)
         yield shown

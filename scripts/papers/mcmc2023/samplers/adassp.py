@@ -43,7 +43,7 @@ import numpy as np
 from inference.problem import Array
 
 MuOf = Callable[[float, float], float]
-"""Returns the μ of the exact Gaussian mechanism at (ε, δ), whose noise is Δ/μ (`dca_proto.privacy.accounting.mu_of`)."""
+"""The μ of the exact Gaussian mechanism at (ε, δ), whose noise is Δ/μ (`dca_proto.privacy.accounting.mu_of`)."""
 FAILURE = 0.05  # p: probability that S + λI is no larger than S, in the paper's experiments
 
 
