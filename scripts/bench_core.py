@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Microseconds of the pure core per contribution and role, beside the floor of the bare cryptography.
+"""Measures the microseconds of the pure core per contribution and role, beside the floor of the bare cryptography.
 
-One swarm in one process holds secure sums with production actors, by `handle` alone: no network, no store, no event
-loop. Only that is timed, as this thread's processor time, with the garbage collector off. The first round, in which
-every pair agrees on its key, is not counted. What a round takes once, however many contribute (the M nodes' signed and
-sealed lists above all), is reported apart: it is what remains when two swarms, of N and of 50 clients, are compared.
+One swarm in one process runs secure sums with production actors, by `handle` alone: no network, no store, no event
+loop. Only `handle` is timed, in this thread's CPU time, with the garbage collector off. The first round, in which every
+pair agrees on its key, is not counted. The fixed cost of a round (mainly the M nodes' signed and sealed lists) is
+reported separately; comparing two swarms, of N and of 50 clients, gives it.
 
     client    from the announcement to its contribution, and the receipt: consent, row, noise, masks, sealing, records
     holder    from the contribution to its receipt
@@ -62,7 +62,7 @@ FEW = 50
 
 
 class Clock:
-    """Processor time by role; with a profile, also by function."""
+    """CPU time by role; with a profile, also by function."""
 
     def __init__(self, profiled: bool = False) -> None:
         self.us = dict.fromkeys(ROLES, 0.0)
@@ -84,11 +84,7 @@ class Clock:
 
 
 class Swarm:
-    """N clients, M Compute nodes and a trainer, which hold rounds of d numbers.
-
-    Attributes:
-        actors: whose actors they are. clients: N.
-    """
+    """N clients, M Compute nodes and a trainer, which run rounds of d numbers."""
 
     def __init__(self, clients: int, computes: int, dimension: int) -> None:
         columns = tuple(f"x{index}" for index in range(dimension))
@@ -111,12 +107,12 @@ class Swarm:
                 node.handle(Received(client.id, hello.payload), NOW_MS)
 
     def _all(self, events: Sequence[tuple[bytes, Event]]) -> list[tuple[bytes, list[Effect]]]:
-        """Give each actor its event; nothing else, for this is what is timed."""
+        """Give each actor its event and do nothing else, because this is timed."""
         actors = self._by_id
         return [(actor, actors[actor].handle(event, NOW_MS)) for actor, event in events]
 
     def round(self, clock: Clock | None = None) -> dict[str, float]:
-        """One round, from the announcement to its result; microseconds by role."""
+        """Run one round, from the announcement to its result; return microseconds by role."""
         clock = clock or Clock()
         request = self.actors.request(parameters=self.parameters, tolerated=5, epsilon=0.3)
         trainer = self._trainer.id
@@ -162,7 +158,7 @@ class Swarm:
         assert result.aggregate.contributors == self.clients, "everybody is in the sum"
 
     def noise_us(self) -> float:
-        """Microseconds of one client's exact noise."""
+        """Return the microseconds of one client's exact noise."""
         mechanism = DistributedDiscreteGaussian()
         request = self.actors.request(parameters=self.parameters, tolerated=5, epsilon=0.3)
         _, validated = request.draft(mechanism, Limits())
@@ -176,12 +172,12 @@ def _sends(effects: list[Effect]) -> list[Send]:
 
 
 def _received(done: list[tuple[bytes, list[Effect]]]) -> list[tuple[bytes, Event]]:
-    """Who gets what, of all that was sent."""
+    """Return the receivers of all sent messages, with their events."""
     return [(send.to.id, Received(sender, send.payload)) for sender, effects in done for send in _sends(effects)]
 
 
 def cell(clients: int, computes: int, dimension: int, repeats: int) -> dict[str, Any]:
-    """All figures of one (M, d): medians, and the smallest and largest of the repeats' ratios."""
+    """Return the figures of one (M, d): medians, and the smallest and largest ratio of the repeats."""
     swarm, few = Swarm(clients, computes, dimension), Swarm(FEW, computes, dimension)
     measured: list[tuple[dict[str, float], dict[str, float], float]] = []
     once = []
@@ -213,7 +209,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """One cell for people."""
+    """Print one cell."""
     print(
         f"\nN = {result['clients']}, M = {result['computes']}, d = {result['dimension']}: us per further contribution"
     )
@@ -228,7 +224,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def show_profile(clients: int, computes: int, dimension: int) -> None:
-    """Where each role's time goes, by function; the profiler itself makes small functions look larger."""
+    """Print each role's time by function; the profiler inflates small functions."""
     swarm = Swarm(clients, computes, dimension)
     swarm.round()
     clock = Clock(profiled=True)
@@ -250,12 +246,12 @@ def versions() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, help="rounds that are measured in each cell")
+    parser.add_argument("--repeats", type=int, default=5, help="measured rounds in each cell")
     parser.add_argument("--clients", type=int, default=1000, help="N")
     parser.add_argument("--computes", type=int, nargs="+", default=[3, 10], help="M of the cells")
     parser.add_argument("--dimension", type=int, nargs="+", default=[10, 1000], help="d of the cells")
     parser.add_argument("--json", help="write the figures to this file, or - for standard output")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes, by function, instead")
+    parser.add_argument("--profile", action="store_true", help="print the time by function instead")
     options = parser.parse_args()
     cells = [(computes, dimension) for computes in options.computes for dimension in options.dimension]
     if options.profile:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Rounds of many live clients over mosquitto: one connection for each client, and one for each process.
+"""Times rounds of many live clients over mosquitto: with one connection per client, and with one per process.
 
-In the first round each pair of client and Compute node agrees on its key.
+In the first round, each pair of client and Compute node agrees on its key.
 
 Examples:
 
@@ -25,7 +25,7 @@ KEPT = ("wall_s", "phases", "contributors", "messages", "bytes", "core_s_by_role
 
 
 def run_once(options: SwarmOptions) -> dict[str, Any]:
-    """What one fleet did, without what its report is for."""
+    """Run one fleet; return the figures of its report."""
     done = run_rounds(options)
     return {
         "connections": options.connections,
@@ -39,7 +39,7 @@ def run_once(options: SwarmOptions) -> dict[str, Any]:
 
 
 def show(one: dict[str, Any]) -> None:
-    """A line for each round."""
+    """Print a line for each round."""
     for number, row in enumerate(one["rounds"], 1):
         phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in row["phases"].items())
         print(

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Wall seconds of the main job as a user meets it, process start to end, on each broker that is at hand.
+"""Times the main job as a user runs it, from process start to end, on each available broker.
 
 Examples:
 
@@ -27,7 +27,7 @@ ASKED_S = {"embedded": 5.0, "mosquitto": 4.0}
 
 
 def run_once(broker: str) -> tuple[float, str]:
-    """Seconds of one run, and the broker's version."""
+    """Return the seconds of one run, and the broker's version."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         command = [sys.executable, "-m", "dca_proto.cli", "swarm", "--broker", broker, "--json", str(result)]
@@ -61,7 +61,7 @@ def main() -> int:
     for broker, row in figures["brokers"].items():
         print(
             f"{broker:<10} {row['version']:<8} median {row['median_s']:.2f} s "
-            f"({row['least_s']:.2f} to {row['most_s']:.2f}); asked: within {row['asked_s']:.0f} s"
+            f"({row['least_s']:.2f} to {row['most_s']:.2f}); limit: {row['asked_s']:.0f} s"
         )
     return 0
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Speed of the exact discrete Gaussian sampler on one core, of the inexact one, and of the local mechanisms.
+"""Times the exact discrete Gaussian sampler on one core, the inexact one, and the local mechanisms.
 
     scripts/bench_noise.py
     scripts/bench_noise.py --variance 1000000 --repeats 5 --json -
 
 Two figures, each the median of R repeats with the quartiles: samples per second of one long draw (10,000 from one key),
-and microseconds of a single short draw (10 from one key). Beside them the time to build the table of a variance, paid
-once, and the bare ChaCha20 stream of the long draw. `fast_...` are the same of the rounded normals that are not private
-(`dca swarm --fast-noise`).
+and microseconds of a single short draw (10 from one key). Further figures are the time to build the table of a
+variance, which is needed once, and the bare ChaCha20 stream of the long draw. `fast_...` are the same figures for the
+rounded normals that are not private (`dca swarm --fast-noise`).
 
-`local_..._reports_per_s` are reports of 10,000 clients at epsilon 1: vectors of 10 coordinates whose L1 sensitivity is
-2^28 grid units, and categories out of 10; `..._one_us` is the time of a device's single report.
+`local_..._reports_per_s` are for reports of 10,000 clients at epsilon 1: vectors of 10 coordinates with an L1
+sensitivity of 2^28 grid units, and categories out of 10; `..._one_us` is the time of a device's single report.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LOCAL = (
 
 
 def seconds(call: Callable[[], object], loops: int, repeats: int) -> list[float]:
-    """Seconds per call, one figure per repeat, after one call to warm up."""
+    """Return the seconds per call of each repeat, after one call to warm up."""
     call()
     figures = []
     for _ in range(repeats):

@@ -102,7 +102,7 @@ def fits(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
     true = SLOPES / SCALES * (1.0 if cell.model == "poisson" else 5.0)
     off = (fit.coefficients - true) / fit.coefficient_sd
     wider = fit.coefficient_sd / exact_fit(rows.X, rows.y, family).coefficient_sd
-    held = (np.abs(off) < Z90).astype(float)
+    covers = (np.abs(off) < Z90).astype(float)
     each = {f"covered_{name}": float(one) for name, one in zip(NAMES, covers, strict=True)}
     figures = {"wider": float(wider.mean()), "off": float(np.median(off))}
     square = float(np.mean(((fit.coefficients / true - 1) * SLOPES) ** 2))

@@ -143,7 +143,7 @@ def summary(off: Array) -> dict[str, Any]:
     Args:
         off: in standard deviations, shape ``(releases, coefficients)``.
     """
-    held = np.abs(off) <= REACH
+    covers = np.abs(off) <= REACH
     return {
         "releases": len(off),
         "coverage": float(covers.mean()),
@@ -177,15 +177,15 @@ def checks(figures: list[dict[str, Any]], margins: float) -> list[Check]:
     for truth in TRUTHS:
         own = [one for one in figures if one["truth"] == truth]
         unwarned = [one for one in own if one["warned"] < WARNED]
-        for name, key, limit, sign, held in (
+        for name, key, limit, sign, group in (
             ("coverage, least", "coverage", LEVEL - margins * MARGIN, -1, unwarned),
             ("coverage, largest", "coverage", LEVEL + margins * MARGIN, 1, [one for one in unwarned if _many(one)]),
             ("worst coefficient, least", "worst", LEVEL - margins * WORST_MARGIN, -1, unwarned),
         ):
-            over = [sign * (one[key] - limit) for one in held]
-            worst, missed = held[int(np.argmax(over))], sum(one > 0 for one in over)
+            over = [sign * (one[key] - limit) for one in group]
+            worst, missed = group[int(np.argmax(over))], sum(one > 0 for one in over)
             place = f"{worst['kind']}, N {worst['n']:,}, epsilon {at_least(worst['epsilon'])}"
-            measured = f"{worst[key]:.3f} ({place}); {missed} of {len(held)} cells miss it"
+            measured = f"{worst[key]:.3f} ({place}); {missed} of {len(group)} cells miss it"
             measured += f"; {len(own) - len(unwarned)} warned" if sign < 0 and len(unwarned) < len(own) else ""
             asked.append(
                 Check(f"{truth} slopes: {name}", f"{'>=' if sign < 0 else '<='} {limit:g}", measured, missed == 0)

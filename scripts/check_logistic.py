@@ -190,10 +190,10 @@ def _live(cell: Cell, train: Problem) -> Coefficients:
     return found
 
 
-def grouped(held: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+def grouped(fits: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     """Group fits by these attributes, in order."""
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for one in held:
+    for one in fits:
         found.setdefault(tuple(one[name] for name in names), []).append(one)
     return found
 
@@ -212,10 +212,10 @@ def _mean(fits: list[dict[str, Any]], name: str) -> float:
     return float(np.mean([one[name] for one in fits]))
 
 
-def _intervals(held: list[dict[str, Any]]) -> Any:
+def _intervals(fits: list[dict[str, Any]]) -> Any:
     heads = ("method", "rows", "eps", "fits", "L", "hold", "least", "warned", "bias", "sd", "claimed")
     rows = table("90 % intervals", "features", *heads)
-    cells = [one for one in held if one["data"] in SIMULATED]
+    cells = [one for one in fits if one["data"] in SIMULATED]
     for (data, method, n, epsilon), own in grouped(cells, "data", "method", "n", "epsilon").items():
         errors, sds = np.array([one["error"] for one in own]), np.array([one["sd"] for one in own])
         real = float(np.sqrt(errors.var(axis=0, ddof=1).mean()))
@@ -227,9 +227,9 @@ def _intervals(held: list[dict[str, Any]]) -> Any:
     return rows
 
 
-def _predictions(held: list[dict[str, Any]]) -> Any:
+def _predictions(fits: list[dict[str, Any]]) -> Any:
     rows = table("rows held out", "clients", "eps", "fits", "L", "log loss", "AUC", "least AUC")
-    scored = [one for one in held if one["data"] not in SIMULATED]
+    scored = [one for one in fits if one["data"] not in SIMULATED]
     for (data, live, epsilon), own in grouped(scored, "data", "live", "epsilon").items():
         numbers = [_mean(own, "log_loss"), _mean(own, "auc"), min(one["auc"] for one in own)]
         label = f"{data} live" if live else data
@@ -243,9 +243,9 @@ def _predictions(held: list[dict[str, Any]]) -> Any:
     return rows
 
 
-def _checks(held: list[dict[str, Any]]) -> list[Check]:
+def _checks(fits: list[dict[str, Any]]) -> list[Check]:
     found = []
-    cells = [one for one in held if one["data"] in SIMULATED]
+    cells = [one for one in fits if one["data"] in SIMULATED]
     for (data, method, n, epsilon), own in grouped(cells, "data", "method", "n", "epsilon").items():
         low, high = BY_DEFAULT if method == AUTO else COVERAGE
         high = 1.0 if data in TRUTHS else high
@@ -257,7 +257,7 @@ def _checks(held: list[dict[str, Any]]) -> list[Check]:
         measured = f"{part:.3f}, least {worst(own):.3f}{', warned' if warned else ''}"
         found.append(Check(name, asked, measured, holds or warned))
     found += _wide(grouped([one for one in cells if one["method"] == AUTO], "data", "n", "epsilon"))
-    people = {e: own for (e,), own in grouped([one for one in held if one["data"] == ADULT], "epsilon").items()}
+    people = {e: own for (e,), own in grouped([one for one in fits if one["data"] == ADULT], "epsilon").items()}
     losses = [_mean(own, "log_loss") for _, own in sorted(people.items())]
     falls = losses[-1] < losses[0] and all(after <= before + RISE_MAX for before, after in pairwise(losses))
     asked = f"falls, each step <= +{RISE_MAX:g}"
@@ -268,11 +268,11 @@ def _checks(held: list[dict[str, Any]]) -> list[Check]:
     for epsilon, own in sorted(people.items()):
         auc, least = _mean(own, "auc"), ADULT_AUC_MIN[epsilon]
         found.append(Check(f"Adult, AUC at epsilon {at_least(epsilon)}", f">= {least}", f"{auc:.4f}", auc >= least))
-    for (live,), own in grouped([one for one in held if one["data"] == CANCER], "live").items():
+    for (live,), own in grouped([one for one in fits if one["data"] == CANCER], "live").items():
         median = float(np.median([one["auc"] for one in own]))
         name = "breast cancer, live" if live else "breast cancer, median of splits"
         found.append(Check(name, f"AUC >= {CANCER_MIN}", f"{median:.4f}", median >= CANCER_MIN))
-    complete = all(one["private"] and not one["stopped"] for one in held)
+    complete = all(one["private"] and not one["stopped"] for one in fits)
     return [*found, Check("all fits private, none stopped early", "all", str(complete), complete)]
 
 

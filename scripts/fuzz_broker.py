@@ -1,4 +1,4 @@
-"""A small broker, MQTT 3.1.1 byte by byte, that feeds its clients whatever `fuzz_packets.py` asks it to."""
+"""A minimal MQTT 3.1.1 broker that feeds its clients the bytes that `fuzz_packets.py` makes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SETTLING = 65_535  # the number of a publish that only asks whether all before 
 
 
 class Broker:
-    """Just enough of MQTT 3.1.1: it carries what its clients publish, with QoS 0, and what a fuzzer feeds them.
+    """The part of MQTT 3.1.1 that the fuzzer needs: it delivers its clients' messages, with QoS 0, and fed bytes.
 
     Attributes:
-        url: where it listens. log: (topic, payload) of all that was published while `is_logging`.
-        is_over: an actor has ended; nobody is waited for.
+        url: its address. log: (topic, payload) of all messages published while `is_logging`.
+        is_over: True after an actor has ended; then nothing waits any more.
     """
 
     def __init__(self) -> None:
@@ -37,14 +37,14 @@ class Broker:
         self._server.close()
 
     async def feed(self, name: str, data: bytes) -> None:
-        """Send bytes to a client that is subscribed, now or once it is back."""
+        """Send bytes to a subscribed client, now or when it has reconnected."""
         connection = await self._connected(name)
         if connection is not None:
             connection.write(data)
             await asyncio.gather(connection.drain(), return_exceptions=True)
 
     async def settle(self, name: str) -> None:
-        """Wait until a client has read all that was fed, or is gone."""
+        """Wait until a client has read all fed bytes, or is gone."""
         self._alive.discard(name)
         connection = await self._connected(name)
         if connection is not None:
@@ -53,13 +53,13 @@ class Broker:
             await self._wait()
 
     def cut(self, name: str) -> None:
-        """End a client's connection: what was fed may have left it in the middle of a packet."""
+        """End a client's connection, because fed bytes may end in the middle of a packet."""
         connection = self._connections.pop(name, None)
         if connection is not None:
             connection.transport.abort()
 
     def end(self, _: object) -> None:
-        """An actor has ended."""
+        """Stop all waiting, because an actor has ended."""
         self.is_over = True
         self._changed.set()
 

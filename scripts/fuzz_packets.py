@@ -1,15 +1,14 @@
 #!/usr/bin/env python
-"""Fuzz topics, packets, parts and messages through transport, runner and actor; exit code 4 where anything escapes.
+"""Fuzzes topics, packets, parts and messages through transport, runner and actor; exit code 4 if anything escapes.
 
 Production actors (three Compute nodes, five clients, a trainer) run over their MQTT transport on loopback. A small
-broker in the same process carries their rounds and feeds each of them what a seed makes of everything that was sent.
-The seed makes all choices; what was sent holds times and nonces of the run, so the inputs of an actor that failed are
-told, too.
+broker in the same process carries their rounds, and feeds each actor mutations of everything that was sent. The seed
+makes all choices. But messages hold times and nonces of the run, so the output also has the inputs of a failed actor.
 
-    strangers   no key but that of one enrolled client: a round held afterwards must end with the right sum
-    insiders    whoever has all keys: rounds may fail, actors may not
+    strangers   have the key of one enrolled client: a round afterwards must end with the right sum
+    insiders    have all keys: rounds may fail, actors may not
 
-Nothing may escape: no exception but those that the actors count, no task that ends, no message that kills a connection.
+Nothing may escape: no exception but those that the actors count, no ended task, no message that kills a connection.
 
 Examples:
 
@@ -70,8 +69,8 @@ class Attacked:
     """A live federation on the small broker.
 
     Attributes:
-        escaped: exceptions that nobody caught, and tasks that ended.
-        last: to whom the last inputs went, and their packets in hexadecimal.
+        escaped: uncaught exceptions, and ended tasks.
+        last: the last inputs: receiver, and packets in hexadecimal.
     """
 
     def __init__(self, name: str, broker: Broker, escaped: list[str]) -> None:
@@ -115,7 +114,7 @@ class Attacked:
             self._ended.set()
 
     async def hold(self, wait: bool = True, **changes: Any) -> RoundCompleted | RoundFailed | None:
-        """Ask for a round, and wait for its end."""
+        """Run a round; return its outcome."""
         request = self.actors.request(**changes)
         self.runners[self.actors.trainer_identity.id.hex()].command(request)
         while wait and request.round_id not in self.ended:
@@ -124,7 +123,7 @@ class Attacked:
         return self.ended.get(request.round_id)
 
     async def prepare(self) -> None:
-        """Rounds of each kind: one that ended well, one that was aborted, and one that stays open."""
+        """Run a completed and an aborted round of each kind, and leave one open."""
         hour = {"clients_expected": CLIENTS + 2, "collect_window_ms": 3_000_000}
         assert isinstance(await self.hold(tolerated=1), RoundCompleted)
         assert isinstance(await self.hold(tolerated=0, clients_expected=7, collect_window_ms=300), RoundFailed)
@@ -139,19 +138,19 @@ class Attacked:
         await asyncio.sleep(0.3)
 
     async def quiet(self, name: str) -> None:
-        """Wait until an actor has handled what has reached it."""
+        """Wait until an actor has handled everything that has arrived."""
         inbox = self._transports[name].inbox
         while inbox._waiting and not self.tasks[name].done():  # noqa: ASYNC110 - no such event
             await asyncio.sleep(0)
 
     def check(self) -> None:
-        """Note whose task has ended."""
+        """Record the actors whose tasks have ended."""
         for name, task in self.tasks.items():
             if task.done():
                 self.escaped.append(f"actor {name} ended: {task.exception()!r}")
 
     def dropped(self) -> Counter[str]:
-        """All that was counted and dropped, at any layer."""
+        """Return the counts of dropped input, at all layers."""
         layers = (*self._transports.values(), *self.runners.values(), *self.running.values())
         return sum((one.dropped for one in layers), Counter())
 
@@ -161,7 +160,7 @@ class Attacked:
         await asyncio.wait(self.tasks.values())
 
     def forger(self, seed: int, *, insider: bool) -> Forger:
-        """Who makes the inputs: with the keys of the hostile client, or of all."""
+        """Return the maker of inputs, with the keys of the hostile client or of all."""
         actors = self.actors
         log = [(topic, payload[1:]) for topic, payload in self.broker.log if payload[:1] == b"\0"]
         everybody = (*actors.client_identities, *actors.compute_identities, actors.trainer_identity)
@@ -208,7 +207,9 @@ class Attacked:
 async def fuzz(seed: int, inputs: int, advance: Callable[[float], None]) -> dict[str, Any]:
     """Feed `inputs` inputs, half of them of strangers, and report the result."""
     escaped: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: escaped.append(_told(context)))
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: escaped.append(f"{context.get('message')}: {context.get('exception')!r}")
+    )
     figures: dict[str, Any] = {"seed": seed, "inputs": inputs}
     for who in ("strangers", "insiders"):
         async with Broker() as broker:
@@ -225,10 +226,6 @@ async def fuzz(seed: int, inputs: int, advance: Callable[[float], None]) -> dict
             attacked.check()
             await attacked.close()
     return {**figures, "escaped": escaped[:20], "ok": not escaped}
-
-
-def _told(context: dict[str, Any]) -> str:
-    return f"{context.get('message')}: {context.get('exception')!r}"
 
 
 async def _feed(attacked: Attacked, forger: Forger, inputs: int, advance: Callable[[float], None]) -> Counter[str]:
@@ -253,15 +250,15 @@ async def _feed(attacked: Attacked, forger: Forger, inputs: int, advance: Callab
 
 
 async def _last_round(attacked: Attacked, escaped: list[str]) -> float | None:
-    """A round among those who are left: all but one at most must be in it, and nobody's number may be wrong.
+    """Run a round after the attack: it may miss one client at most, and every number in it must be right.
 
-    The one is whom the strangers spoke for, or a client that a busy machine kept waiting until arrivals were quiet.
+    The missing one is the client that the strangers impersonated, or one that a busy machine delayed too long.
     """
-    told = await attacked.hold(tolerated=1, clients_expected=CLIENTS, collect_window_ms=10_000, commit_window_ms=20_000)
-    if not isinstance(told, RoundCompleted):
-        escaped.append(f"the round after the strangers failed: {told}")
+    end = await attacked.hold(tolerated=1, clients_expected=CLIENTS, collect_window_ms=10_000, commit_window_ms=20_000)
+    if not isinstance(end, RoundCompleted):
+        escaped.append(f"the round after the strangers failed: {end}")
         return None
-    value = float(told.aggregate.value[0])
+    value = float(end.aggregate.value[0])
     everybody = sum(range(1, CLIENTS + 1))
     if value * 16 not in range(everybody - CLIENTS, everybody + 1):
         escaped.append(f"the sum after the strangers is {value}, expected {everybody / 16}, less one client at most")

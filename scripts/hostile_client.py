@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""An enrolled client that means harm: it attacks the broker and the members of its federation, each way in turn.
+"""A malicious enrolled client: it attacks the broker and the members of its federation in many ways, one by one.
 
-It has its key, its certificate and its password, and no other secret. `scripts/hostile_test.py` runs it against a
-federation and checks that it has no effect. Run it against no federation but your own.
+Its only secrets are its own key, certificate and password. `scripts/hostile_test.py` runs it against a federation and
+checks that it has no effect. Run it only against a federation of your own.
 
 Examples:
 
@@ -66,15 +66,15 @@ EPOCH_MS = Timing().epoch_ms
 
 
 def text(value: str) -> bytes:
-    """A text as MQTT has it."""
+    """Encode a text for MQTT."""
     return len(value.encode()).to_bytes(2, "big") + value.encode()
 
 
 class Wire:
-    """A connection to the broker on which anything may be sent.
+    """A connection to the broker that can send any bytes.
 
     Args:
-        heard: gets (topic, payload) of what comes. acknowledges: whether it answers what it gets.
+        heard: called with (topic, payload) of each message. acknowledges: whether it acknowledges messages.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Wire:
         self.sent = 0
 
     async def send(self, data: bytes) -> None:
-        """Hand bytes over; raises one of `LOST` where the connection has ended."""
+        """Send bytes; raise one of `LOST` if the connection has ended."""
         if self._hearing.done():
             raise ConnectionError("the broker has ended the connection")
         self.writer.write(data)
@@ -118,10 +118,10 @@ class Wire:
 
 
 class Attacker:
-    """All attacks, and what they need.
+    """All attacks, with their state.
 
     Attributes:
-        done: bursts of each attack. messages: packets that the broker took.
+        done: number of bursts, by attack. messages: packets that the broker accepted.
     """
 
     def __init__(self, path: Path, seed: int) -> None:
@@ -144,20 +144,20 @@ class Attacker:
         return topic_of(self.federation.name, to, sender or self.identity.id)
 
     def any_topic(self) -> str:
-        """Of a member's inbox, or the Hellos."""
+        """Return the topic of a member's inbox, or of the Hellos."""
         return self.topic(self.rng.choice([*self.members, Address(Channel.HELLO)]))
 
     def signed(self, body: Body) -> bytes:
         return encode(sign(self.identity, self.federation.id, body))
 
     def hello(self, **changes: Any) -> bytes:
-        """Its Hello, or one that it should not make."""
+        """Return its own Hello, or a forged one."""
         ends_ms = (self.epoch + 1) * EPOCH_MS
         body = Hello(self.certificate, self.epoch, _now_ms(), self.key.public, ends_ms, self.federation.stamp)
         return self.signed(msgspec.structs.replace(body, **changes))
 
     def announced(self) -> list[OpenedAnnouncement]:
-        """The rounds that it has heard of, the newest last."""
+        """Return the announced rounds that it has heard of, the newest last."""
         found = []
         for topic, payload in list(self.heard):
             if "/announce/" in topic:
@@ -187,7 +187,7 @@ class Attacker:
     # connections
 
     async def raw(self, *, tls: bool = True) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection on which nothing has been said."""
+        """Open a connection without sending anything."""
         context = self.settings.tls_context() if tls else None
         name = self.settings.host if context else None
         opening = asyncio.open_connection(self.settings.host, self.settings.port, ssl=context, server_hostname=name)
@@ -203,7 +203,7 @@ class Attacker:
 
     @contextlib.asynccontextmanager
     async def wire(self, *, acknowledges: bool = True, will: bytes = b"", flags: int = 0xC2) -> AsyncIterator[Wire]:
-        """A connection under its own name. Raises one of `LOST` where the broker refuses."""
+        """Connect under its own name; raise one of `LOST` if the broker refuses."""
         reader, writer = await self.raw()
         writer.write(self.connect_packet(will=will, flags=flags))
         try:
@@ -227,7 +227,7 @@ class Attacker:
     # attacks: each one burst
 
     async def fuzz(self, wire: Wire) -> None:
-        """Everything that the fuzzer makes of what was heard and sent."""
+        """Send the fuzzer's mutations of received and sent messages."""
         forger = self.forger()
         filters = [f"{self.topic(one).rpartition('/')[0]}/+" for one in (*self.members, Address(Channel.HELLO))]
         for _ in range(400):
@@ -249,7 +249,7 @@ class Attacker:
             await wire.send(publish(self.any_topic(), bytes(10_000_000), 1))
 
     async def partial_messages(self, wire: Wire) -> None:
-        """That never complete: many small ones, and few large ones."""
+        """Send messages that never complete: many small ones and few large ones."""
         for _ in range(300):
             size = self.rng.choice((1, 100, 5_000, 250_000))
             digest = self.rng.choice((bytes(16), self.rng.randbytes(16)))
@@ -268,7 +268,7 @@ class Attacker:
         await wire.send(bytes([data[0] | 1]) + data[1:])
 
     async def hellos(self, wire: Wire) -> None:
-        """Of other epochs, with keys of low order, ever newer, of other certificates."""
+        """Send Hellos of other epochs, with keys of low order, ever newer, and with other certificates."""
         for count in range(100):
             ends_ms = (self.epoch + 1) * EPOCH_MS
             changes = self.rng.choice((
@@ -282,7 +282,7 @@ class Attacker:
         await wire.send(publish(self.topic(Address(Channel.HELLO)), b"\0" + self.hello(), 1))
 
     async def contributions(self, wire: Wire) -> None:
-        """Of wrong sizes, twice, with wrong tags, to wrong holders, for rounds that nobody has announced."""
+        """Send contributions of wrong sizes, twice, with wrong tags, to wrong holders, for unannounced rounds."""
         forger, known = self.forger(), [one.body.round_id for one in self.announced()] or [bytes(16)]
         for _ in range(200):
             made = self.rng.choice((
@@ -309,7 +309,7 @@ class Attacker:
             await wire.send(publish(self.any_topic(), b"\0" + sealed, 1))
 
     async def forged(self, wire: Wire) -> None:
-        """What only nodes and trainers may say, with its own signature."""
+        """Send messages that only nodes and trainers may send, with its own signature."""
         rounds = [(one.body.round_id, one.hash) for one in self.announced()] or [(bytes(16), bytes(32))]
         for _ in range(200):
             round_id, ah = self.rng.choice(rounds)
@@ -333,7 +333,7 @@ class Attacker:
             await wire.send(packet(0x82, b"\0\1" + b"".join(text(one) + b"\1" for one in filters)))
 
     async def unfinished(self, wire: Wire) -> None:
-        """QoS 2 without its second half; then questions whose answers it does not read."""
+        """Send QoS 2 without its second half; then questions without reading the answers."""
         for number in range(1, 500):
             await wire.send(publish(self.any_topic(), bytes(2000), 2, number))
         await wire.send(packet(0xC0, b"") * 10_000)
@@ -341,7 +341,7 @@ class Attacker:
     # attacks that need no connection, or several
 
     async def strangers(self) -> None:
-        """Who has no password: names and passwords of others, bytes of any kind, connections that say nothing."""
+        """Attack without a password: others' names and passwords, random bytes, silent connections."""
         other = self.federation.computes[0].id.hex()
         for data in (
             self.connect_packet(password="wrong"), self.connect_packet(name=other),
@@ -362,14 +362,14 @@ class Attacker:
             writer.transport.abort()
 
     async def kills(self) -> None:
-        """It connects and is gone again, over and over."""
+        """Connect and disconnect, over and over."""
         for _ in range(20):
             async with self.wire(flags=0xC0) as wire:
                 await self.listen(wire)
                 await wire.send(publish(self.any_topic(), bytes(5000), 1)[:-100])
 
     async def copies(self) -> None:
-        """Two connections of one identity, of which each ends the other."""
+        """Open two connections with one identity, so that each ends the other."""
         for _ in range(20):
             async with self.wire() as one, self.wire() as other:
                 for wire in (one, other):
@@ -377,7 +377,7 @@ class Attacker:
                         await wire.send(publish(self.topic(Address(Channel.HELLO)), b"\0" + self.hello(), 1))
 
     async def deaf(self) -> None:
-        """It subscribes, acknowledges nothing and reads nothing for a while."""
+        """Subscribe, then acknowledge and read nothing for a while."""
         async with self.wire(acknowledges=False, flags=0xC0) as wire:
             await self.listen(wire)
             wire.reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -392,7 +392,7 @@ class Attacker:
     # the whole
 
     async def run(self, seconds: float) -> None:
-        """All attacks, in any order, again and again."""
+        """Run all attacks in random order, again and again."""
         over = time.monotonic() + seconds
         on_a_wire: tuple[Callable[[Wire], Awaitable[None]], ...] = (
             self.fuzz, self.replays, self.large_messages, self.too_large_messages, self.partial_messages, self.retained,

@@ -1,10 +1,9 @@
 #!/usr/bin/env python
-"""A live federation under attack: what an enrolled client that means harm can do to all others, which is nothing.
+"""A live federation under attack by a malicious enrolled client, which must have no effect on the others.
 
-It makes a federation. It runs mosquitto as `dca broker` configures it (TLS, passwords, access lists, limits), three
-Compute nodes and 25 honest clients, each a process of its own, and a trainer that holds one round after another. Then
-two more come: `scripts/hostile_client.py`, and a client of which two copies run. Checked, with exit code 4 where one
-fails:
+The script creates a federation. It runs mosquitto as `dca broker` configures it (TLS, passwords, access lists, limits),
+three Compute nodes and 25 honest clients, each in its own process, and a trainer that runs one round after another.
+Then it adds `scripts/hostile_client.py`, and a client that runs in two copies. Exit code 4 if a check fails:
 
     rounds      every round ends with a result, and no mean is off by more than seven standard deviations
     processes   none ends
@@ -53,7 +52,7 @@ HOSTILE, TWINS = f"client-{CLIENTS + 1}", f"client-{CLIENTS + 2}"
 GROWTH_MIB_MAX, DEVIATIONS_MAX, WARM_ROUNDS = 50.0, 7.0, 4
 START_S, ROUND_S, POLL_S, PAUSE_S, SETTLED_S = 180.0, 60.0, 0.5, 0.5, 15.0
 LOSSES, LOSSES_A_MINUTE = 12, 4
-"""Of the connections of one of two copies: first they come fast, then every 15 to 30 seconds."""
+"""The most connections of one of two copies: fast at first, then one every 15 to 30 seconds."""
 DATA = "x\n0.5\n"
 LIMITS = {
     "client": "[policy]\nepsilon_per_period_max = 500\nrows_of_many = true\n",
@@ -72,19 +71,19 @@ ROUNDS = (
     SUM_BY_CLIENTS,
     RoundSettings(**MEAN, delta=1e-6, kind="node-release", rows_max=1),
 )
-"""What the trainer asks for, in turn."""
+"""The trainer's rounds, in turn."""
 OPENSSL = (
     *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
     *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "broker.key", "-out", "broker.pem"),
 )
-"""A certificate for the broker, as docs/howto/broker.md makes it."""
+"""The command of docs/howto/broker.md that creates the broker's certificate."""
 
 
 # --- the trainer's process --------------------------------------------------------------------------------------------
 
 
 async def hold_rounds(config: Path) -> None:
-    """Hold rounds until the standard input ends; a line of JSON for each."""
+    """Run rounds until the standard input ends; print a line of JSON for each."""
     actor = device.load(config, roles=("trainer",))
     over = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin, over.set)
@@ -93,18 +92,18 @@ async def hold_rounds(config: Path) -> None:
         while not over.is_set():
             began = time.monotonic()
             settings = ROUNDS[number % len(ROUNDS)]
-            told: dict[str, Any] = {"number": number, "kind": settings.kind}
+            record: dict[str, Any] = {"number": number, "kind": settings.kind}
             try:
-                told |= _figures(await trainer.hold(open_round(settings, actor.config.federation)))
+                record |= _figures(await trainer.hold(open_round(settings, actor.config.federation)))
             except RoundAborted as error:
-                told |= {"ok": False, "error": str(error)}
-            print(json.dumps({**told, "seconds": round(time.monotonic() - began, 2)}), flush=True)
+                record |= {"ok": False, "error": str(error)}
+            print(json.dumps({**record, "seconds": round(time.monotonic() - began, 2)}), flush=True)
             number += 1
             await asyncio.sleep(PAUSE_S)
 
 
 def _figures(aggregate: NoisyAggregate) -> dict[str, Any]:
-    """What a round came to; each honest client holds 0.5."""
+    """Return the result of a round, in which each honest client has the value 0.5."""
     (estimate,) = estimates(aggregate)
     found = {"contributors": aggregate.contributors, "value": estimate.value, "noise_std": estimate.noise_std}
     return {"ok": True, **found}
@@ -114,7 +113,7 @@ def _figures(aggregate: NoisyAggregate) -> dict[str, Any]:
 
 
 class Process:
-    """One process, its log, and how much memory it takes."""
+    """A process with its log and its memory use."""
 
     def __init__(self, name: str, command: list[str], directory: Path, log: TextIO) -> None:
         self.name = name
@@ -126,11 +125,11 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """With what it has ended; None while it runs."""
+        """The exit code; None while it runs."""
         return self.popen.poll()
 
     def measure(self, *, anew: bool = False) -> None:
-        """Note how much it takes now; for its first seconds, or `anew`, as its start."""
+        """Record its memory now; in its first seconds, or with `anew`, as its start value."""
         now = rss_mib(self.pid)
         self.peak_mib = max(self.peak_mib, now)
         if anew or time.monotonic() - self._began < SETTLED_S:
@@ -138,7 +137,7 @@ class Process:
 
 
 def rss_mib(pid: int) -> float:
-    """The memory that a process holds now; 0 if it has ended."""
+    """Return a process's memory; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     except OSError:
@@ -147,7 +146,7 @@ def rss_mib(pid: int) -> float:
 
 
 def child_of(pid: int) -> int:
-    """The process that another one has started."""
+    """Return the child of a process."""
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()[0])
 
 
@@ -161,7 +160,7 @@ class Federation:
         self.mosquitto_mib = (0.0, 0.0)  # at the start, and at most
 
     def prepare(self) -> None:
-        """Keys, certificates, and a file for each actor."""
+        """Create keys, certificates, and a file for each actor."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -177,7 +176,7 @@ class Federation:
         assert copy.exists()
 
     def _complete(self, path: Path) -> None:
-        """An actor's file: its password, its limits, its data."""
+        """Add password, limits and data to an actor's file."""
         role = path.stem.partition("-")[0]
         identity = read_identity(path.with_suffix(".key"), role)
         password = path.parent.parent / "passwords" / f"{path.stem}.password"
@@ -217,12 +216,9 @@ class Federation:
         )
 
     def attack(self, seconds: float, seed: int) -> None:
-        """The hostile client, and two copies of another one."""
-        script, told = (
-            str(Path(__file__).with_name("hostile_client.py").absolute()),
-            str(self.directory / "attacks.json"),
-        )
-        command = (script, f"{HOSTILE}.toml", "--seconds", str(seconds), "--seed", str(seed), "--json", told)
+        """Start the hostile client, and two copies of another one."""
+        script, output = str(Path(__file__).absolute().with_name("hostile_client.py")), self.directory / "attacks.json"
+        command = (script, f"{HOSTILE}.toml", "--seconds", str(seconds), "--seed", str(seed), "--json", str(output))
         self.hostile = self.start("hostile", *command, directory="members")
         self.processes.remove(self.hostile)
         self.twins = [
@@ -231,7 +227,7 @@ class Federation:
         ]
 
     def rounds(self) -> list[dict[str, Any]]:
-        """What the trainer has printed."""
+        """Return the trainer's printed records."""
         return [json.loads(line) for line in self.trainer.log.read_text().splitlines() if line.startswith("{")]
 
     def measure(self, *, start: bool = False) -> None:
@@ -241,14 +237,14 @@ class Federation:
         self.mosquitto_mib = (now, now) if start else (self.mosquitto_mib[0], max(self.mosquitto_mib[1], now))
 
     def ended(self) -> list[str]:
-        """Processes that should run and do not."""
+        """Return the processes that have ended but should run."""
         gone = [
             f"{one.name} ended with {one.code}: {last_line(one.log)}" for one in self.processes if one.code is not None
         ]
         return gone if rss_mib(self.mosquitto) else [*gone, "mosquitto ended"]
 
     def stop(self) -> None:
-        """End all processes of its own."""
+        """End all processes that it started."""
         for process in reversed([*self.processes, *([self.hostile] if hasattr(self, "hostile") else [])]):
             if process.code is None:
                 process.popen.send_signal(signal.SIGTERM)
@@ -282,7 +278,7 @@ def wait_for(is_so: Any, what: str, seconds: float = START_S) -> None:
 
 
 def run(federation: Federation, minutes: float, seed: int, bar: PatientBar) -> dict[str, Any]:
-    """Everything in turn; what was found."""
+    """Run everything in turn; return the figures."""
     federation.prepare()
     federation.start_broker()
     federation.start_members()
@@ -297,7 +293,7 @@ def run(federation: Federation, minutes: float, seed: int, bar: PatientBar) -> d
         federation.measure()
         gone = federation.ended()
     assert federation.trainer.popen.stdin is not None
-    federation.trainer.popen.stdin.close()  # the last round goes to its end
+    federation.trainer.popen.stdin.close()  # the trainer finishes its last round
     if not gone:
         wait_for(lambda: federation.trainer.code is not None, "the last round", 2 * ROUND_S)
         federation.processes.remove(federation.trainer)
@@ -307,7 +303,7 @@ def run(federation: Federation, minutes: float, seed: int, bar: PatientBar) -> d
 
 
 def checked(federation: Federation, warm: int, gone: list[str], minutes: float) -> dict[str, Any]:
-    """All figures, and which checks failed."""
+    """Return all figures with the failed checks."""
     rounds = federation.rounds()
     failed = [f"round {one['number']} ({one['kind']}): {one['error']}" for one in rounds if not one["ok"]]
     failed += [
@@ -315,7 +311,7 @@ def checked(federation: Federation, warm: int, gone: list[str], minutes: float) 
         for one in rounds
         if one["ok"] and abs(one["value"] - 0.5) > DEVIATIONS_MAX * one["noise_std"]
     ]
-    failed += ["no round was held under attack"] if len(rounds) <= warm else []
+    failed += ["no round ran under attack"] if len(rounds) <= warm else []
     memory = {one.name: (one.start_mib, one.peak_mib) for one in [*federation.processes, federation.trainer]}
     memory["mosquitto"] = federation.mosquitto_mib
     failed += [
@@ -346,14 +342,14 @@ def checked(federation: Federation, warm: int, gone: list[str], minutes: float) 
 
 
 def dropped(federation: Federation) -> dict[str, int]:
-    """How many messages the Compute nodes dropped, by code, as far as their logs say."""
+    """Return the number of messages that the Compute nodes dropped, by code, from their logs."""
     found: Counter[str] = Counter()
     for path in sorted((federation.directory / "members").glob("compute-*.log")):
         most: dict[str, int] = {}
         for line in path.read_text(errors="replace").splitlines():
             if '"Dropped"' in line:
-                told = msgspec.json.decode(line)
-                most[told["code"]] = told["count"]
+                entry = msgspec.json.decode(line)
+                most[entry["code"]] = entry["count"]
         found.update(most)
     return dict(found.most_common())
 
@@ -362,7 +358,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", action="store_true", help="leave the folder with all files and logs")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with all files and logs")
     parser.add_argument("--json", help="write the figures to this file, or - for standard output")
     parser.add_argument("--hold", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()

@@ -2,7 +2,7 @@
 """Writes the session diagrams of DESIGN §9 from the actors' literal tables.
 
     scripts/make_diagrams.py                  writes them into dca_proto/DESIGN.md
-    scripts/make_diagrams.py --check          compares only; exit code 1 where they differ
+    scripts/make_diagrams.py --check          compares only; exit code 1 if they differ
 
 `tests/test_tidy.py` runs the comparison.
 """
@@ -24,7 +24,7 @@ BEGIN, END = "<!-- diagrams -->", "<!-- /diagrams -->"
 
 
 def diagram(title: str, table: Table) -> str:
-    """One Mermaid state diagram; events that leave the phase as it is are listed in one line each."""
+    """Return a Mermaid state diagram; events that keep the phase get one line each."""
     moves, stays = defaultdict(list), defaultdict(list)
     for (phase, event), after in table.items():
         (stays[phase] if after == phase else moves[phase, after]).append(event)
@@ -35,7 +35,7 @@ def diagram(title: str, table: Table) -> str:
 
 
 def generated() -> str:
-    """All diagrams, as they are between the markers."""
+    """Return all diagrams, as they stand between the markers."""
     named = (("Client", client_round.TABLE), ("Compute node", compute_round.TABLE), ("Trainer", trainer_round.TABLE))
     return "\n\n".join(diagram(title, table) for title, table in named)
 

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Write the protocol's test vectors: tests/protocol/vectors/v4.json, named by the protocol's version.
+"""Writes the protocol's test vectors: tests/protocol/vectors/v4.json, named by the protocol's version.
 
-    scripts/make_vectors.py                   writes the file, whatever is there
+    scripts/make_vectors.py                   overwrites the file
 
-Another implementation checks itself against the file: every message with its bytes and its fields, every derived key,
-one whole contribution, invitations, every local mechanism's report of a key, what must not decode, and what must not
-verify. The same code gives the same file, byte for byte; where a change alters what was there, the wire format has
-changed and PROTOCOL_VERSION has to.
-Bytes stand as "hex:..." wherever text could stand too.
+Another implementation can test itself by the file. It has every message with its bytes and fields, every derived key,
+one whole contribution, invitations, every local mechanism's report for a key, bytes that must not decode, and
+signatures and ciphertexts that must not verify. The same code gives the same file, byte for byte. If a change alters an
+entry, the wire format has changed, and so must PROTOCOL_VERSION. Bytes are written as "hex:..." where text is possible.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ NONCE = bytes(range(24))
 
 
 def plain(value: Any) -> Any:
-    """Any value of a message as JSON."""
+    """Return a message's value as JSON data."""
     if isinstance(value, bytes):
         return f"hex:{value.hex()}"
     if isinstance(value, msgspec.Struct):
@@ -77,7 +76,7 @@ def plain(value: Any) -> Any:
 
 
 def played() -> tuple[TestFederation, Network]:
-    """A round of three clients and two Compute nodes, all keys known; the nodes are asked for their sessions."""
+    """Play a round of three clients and two Compute nodes with known keys, and ask the nodes for their sessions."""
     actors = TestFederation(3, 2, name="vectors", rows=[np.full((1, 1), 0.25 * index) for index in range(3)])
     network = actors.network()
     network.deliver()
@@ -87,7 +86,7 @@ def played() -> tuple[TestFederation, Network]:
 
 
 def all_messages(actors: TestFederation, network: Network) -> dict[str, Any]:
-    """One frame and one body of each kind, by the name of the kind."""
+    """Return a frame and a body of each kind, by its name."""
     found: dict[str, Any] = {}
     for one in network.sent:
         frame = decode_frame(one.payload)
@@ -143,7 +142,7 @@ def positive(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """What must not decode, with the reason."""
+    """Return bytes that must not decode, with the reason."""
     kinds = ("Signed", "Receipt", "Query", "Progress", "ChargeReused", "Announcement")
     signed, receipt, query, progress, reused, announcement = (encode(found[kind]) for kind in kinds)
     charge_at = len(reused) - 2
@@ -197,7 +196,7 @@ def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def keys() -> list[dict[str, Any]]:
-    """Known answers of hashing, derivation, agreement, signatures and encryption."""
+    """Return known answers of hashing, derivation, agreement, signatures and encryption."""
     identity, alice, bob = Identity(SECRET), AgreementKey(SECRET), AgreementKey(OTHER_SECRET)
     sealed = Sealed(ROUND, *seal_to(bob.public, b"text", HASH, lambda size: (SECRET + NONCE)[:size]))
     federation = TestFederation(1, 2, name="vectors").federation
@@ -244,7 +243,7 @@ def keys() -> list[dict[str, Any]]:
 
 
 def contribution() -> dict[str, Any]:
-    """One value of three coordinates on its way to the second of three nodes, and what the nodes sum."""
+    """Return a value of three coordinates on its way to the second of three nodes, and the nodes' sum."""
     mechanism, value = DistributedDiscreteGaussian(), np.array([1, -2, 2**40], dtype=np.int64)
     columns = [f"x{index}" for index in range(3)]
     flat = {"columns": columns, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
@@ -278,7 +277,7 @@ def contribution() -> dict[str, Any]:
 
 
 def merkle() -> list[dict[str, Any]]:
-    """Invitations of 1 to 9 clients: the root, and each one's path."""
+    """Return invitations of 1 to 9 clients: the root and each client's path."""
     signed, all_ids = Signed(b"", bytes(64)), [bytes((16 * one,)) * 16 for one in range(9)]
     return [
         {
@@ -291,7 +290,7 @@ def merkle() -> list[dict[str, Any]]:
 
 
 def local_reports() -> list[dict[str, Any]]:
-    """What a client reports by each local mechanism from one key, as its bytes; and bytes that are no report."""
+    """Return a client's report by each local mechanism from one key, as bytes; and bytes that are no report."""
     grid = Sensitivity(l1=2**25, l2_squared=2**50, bound=2**24)
     vector, category = [-(2**24), 0, 12345], 3
     mechanisms: list[tuple[LocalMechanism, list[Any], list[bytes]]] = [
@@ -313,7 +312,7 @@ def local_reports() -> list[dict[str, Any]]:
 
 
 def forgeries() -> list[dict[str, Any]]:
-    """Signatures and ciphertexts with one bit changed: none verifies or opens."""
+    """Return signatures and ciphertexts with one changed bit: none verifies or opens."""
     signed = sign(Identity(SECRET), HASH, Query(ROUND, HASH))
     message = bytes([PROTOCOL_VERSION]) + signed.body
     ciphertext = encrypt(ROOT, NONCE, b"text", HASH)
@@ -331,7 +330,7 @@ def forgeries() -> list[dict[str, Any]]:
 
 
 def render() -> str:
-    """The file's text."""
+    """Return the file's text."""
     found = all_messages(*played())
     vectors = {
         "protocol_version": PROTOCOL_VERSION,

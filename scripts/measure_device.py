@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What a client costs a device: import time, and resident memory of a real client, connected and idle.
+"""Measures a client's cost on a device: import time, and resident memory of a real client, connected and idle.
 
     scripts/measure_device.py
     scripts/measure_device.py --kind embedded --runs 3 --json
 
-Each import is timed in a fresh process; the median is printed. Memory is that of `python -m dca_proto client.toml` as
-the operating system accounts for it (psutil), once it is connected to a broker started here. Targets: 0.5 s and 80 MB.
+Each import is timed in a fresh process; the median is printed. Memory is the resident size of
+`python -m dca_proto client.toml` (psutil) when it is connected to a broker that the script starts. Targets: 0.5 s and
+80 MB.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 def main() -> int:
-    """Measure, print, and fail where a target is missed."""
+    """Measure, print, and fail if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one object")
-    parser.add_argument("--runs", type=int, default=5, help="imports that are timed")
+    parser.add_argument("--runs", type=int, default=5, help="number of timed imports")
     parser.add_argument("--kind", default="auto", choices=["auto", "mosquitto", "embedded"], help="the broker")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dca-measure-") as folder:
         figures = asyncio.run(_measure(Path(folder), given.runs, given.kind))
-    print(json.dumps(figures) if given.json else _told(figures))
+    print(json.dumps(figures) if given.json else _text(figures))
     return 0 if figures["ok"] else 1
 
 
@@ -70,7 +71,7 @@ def _import_s() -> float:
 
 
 def _write_client(folder: Path, url: str) -> Path:
-    """A client's files, in a federation of its own with 100 rows of data."""
+    """Write a client's files, in its own federation, with 100 rows of data."""
     authority, client = new_identity(), new_identity()
     members = [Member(f"m{index}", new_identity().public_key) for index in range(3)]
     unsigned = Federation("measure", authority.public_key, tuple(members[:2]), (members[2],))
@@ -89,7 +90,7 @@ def _write_client(folder: Path, url: str) -> Path:
 
 
 def _run_client(config: Path) -> tuple[float, float]:
-    """Seconds until a client is connected, and the megabytes (10^6 bytes) that it then occupies."""
+    """Return the seconds until a client is connected, and its megabytes (10^6 bytes) of memory then."""
     began = time.monotonic()
     command = [sys.executable, "-m", "dca_proto", str(config), "--log-json"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -103,7 +104,7 @@ def _run_client(config: Path) -> tuple[float, float]:
             process.terminate()
 
 
-def _told(figures: dict[str, Any]) -> str:
+def _text(figures: dict[str, Any]) -> str:
     low, high = figures["import_s_range"]
     return (
         f"import  {figures['import_s']:.3f} s (median; {low:.3f} to {high:.3f}), target below {IMPORT_S_MAX} s\n"

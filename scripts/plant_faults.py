@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""Plants faults in the protocol, one at a time, and says which invariant of the emulator catches each.
+"""Plants faults in the protocol, one at a time, and reports the invariant of the emulator that catches each.
 
     scripts/plant_faults.py                          all of `planted_faults.toml`, two at a time
     scripts/plant_faults.py --only forgery --seeds 50
     scripts/plant_faults.py --only "n_min ignored" --json -
 
-A fault is text that takes the place of other text in `dca_proto`, in a process of its own; nothing is written. The
-scenarios are those of `dca emulate sweep --seeds 0..`: each until something breaks, at most 300. A fault that none
-breaks has survived; the table says why. Exit code 4 where fewer than nine of ten are caught.
+A fault replaces text of `dca_proto` in a separate process; no file changes. The scenarios are those of
+`dca emulate sweep --seeds 0..`, until one breaks an invariant, at most 300. A fault that breaks none survives; the
+table has the reason. Exit code 4 if fewer than nine of ten are caught.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from emulator import engine as engines
 
 TABLE = Path(__file__).with_name("planted_faults.toml")
 SEEDS_MAX, EXIT_FAILED, EXIT_SURVIVED, CAUGHT_PART = 300, 2, 4, 0.9
-ACCIDENT = -2  # in place of an invariant: the fault was not tried
+ACCIDENT = -2  # instead of an invariant: the fault could not be tried
 KINDS = ("noise", "forgery", "agreement", "budget", "life cycle", "completion", "durability")
 _GET_CODE, _VERIFY = importlib.machinery.SourceFileLoader.get_code, bindings.crypto_sign_open
 _OURS = ("dca_proto", "emulator", "inference")
 
 
 class Caught(msgspec.Struct, frozen=True):
-    """After how many seeds, and by which invariant: 0 is liveness, -1 an error in place of a result."""
+    """The number of seeds until a catch, and the invariant: 0 is liveness, -1 an error instead of a result."""
 
     seeds: int
     invariant: int
@@ -53,10 +53,10 @@ class Fault(msgspec.Struct, frozen=True):
     """A fault.
 
     Attributes:
-        name: what goes wrong. kind: one of `KINDS`.
-        patch: each a file of `dca_proto`, the text that it has, and what takes its place.
-        slip: whether somebody may write it by oversight.
-        caught: when it was measured last; None where it survived. why: what keeps a sweep from catching it.
+        name: a description of the fault. kind: one of `KINDS`.
+        patch: replacements: a file of `dca_proto`, its text, and the new text.
+        slip: whether somebody could write it by oversight.
+        caught: the last measurement; None if it survived. why: the reason that a sweep does not catch it.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a fault: `broken` has each invariant that broke, with the words of its checker."""
+    """The outcome of a fault: `broken` has each broken invariant with its checker's message."""
 
     name: str
     kind: str
@@ -83,25 +83,25 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the fault could not be tried: its patch fits no more, or its process ended."""
+        """True if the fault could not be tried, because its patch no longer fits or its process ended."""
         return ACCIDENT in self.broken
 
 
 def faults() -> list[Fault]:
-    """The table."""
+    """Read the table of faults."""
     return msgspec.convert(tomllib.loads(TABLE.read_text(encoding="utf-8"))["fault"], list[Fault])
 
 
 def plant(fault: Fault, seeds: int = SEEDS_MAX) -> Found:
-    """Plant a fault in a process of its own, and sweep until it is caught."""
+    """Plant a fault in a separate process, and sweep until it is caught."""
     return next(run([fault], seeds, 1, engines.LOCAL))
 
 
 def _sweep(fault: Fault, seeds: int) -> Found:
-    """In a worker's process: import all that is ours anew, with the fault in it, and run scenarios until one breaks."""
+    """Import our packages again with the fault, in the worker process, and run scenarios until one breaks."""
     began_s = time.monotonic()
     install(fault)
-    bindings.crypto_sign_open = functools.lru_cache(1 << 14)(_VERIFY)  # many check the same one
+    bindings.crypto_sign_open = functools.lru_cache(1 << 14)(_VERIFY)  # many actors check the same signature
     for name in [name for name in sys.modules if name.split(".")[0] in _OURS]:
         del sys.modules[name]
     from emulator.trials.sweep import trial_of
@@ -118,7 +118,7 @@ def _sweep(fault: Fault, seeds: int) -> Found:
 
 
 def install(fault: Fault) -> None:
-    """Have this process import the fault's files with the fault in them."""
+    """Make this process import the fault's files with the fault in them."""
 
     def get_code(loader: Any, fullname: str) -> CodeType | None:
         path = loader.get_filename(fullname)
@@ -129,7 +129,7 @@ def install(fault: Fault) -> None:
 
 
 def patched(path: str, patches: list[tuple[str, str, str]]) -> str:
-    """A file's text with patches in it. Raises `UsageError` where it does not have one's text exactly once."""
+    """Return a file's text with its patches. Raise `UsageError` if it does not have a patch's text exactly once."""
     text = Path(path).read_text(encoding="utf-8")
     for file, old, new in patches:
         if text.count(old) != 1:
@@ -139,7 +139,7 @@ def patched(path: str, patches: list[tuple[str, str, str]]) -> str:
 
 
 def run(chosen: list[Fault], seeds: int, processes: int, engine: str) -> Iterator[Found]:
-    """Plant all, as many at once as there are processes; each as it is done."""
+    """Plant all faults, as many at once as there are processes; yield each outcome when it is done."""
     with engines.open_engine(engine) as one:
         for done in one.map(functools.partial(_sweep, seeds=seeds), chosen, processes=processes):
             failed = {ACCIDENT: done.trouble}
@@ -147,7 +147,7 @@ def run(chosen: list[Fault], seeds: int, processes: int, engine: str) -> Iterato
 
 
 def table(found: list[Found]) -> Table:
-    """By kind: what each was caught by, and when."""
+    """Return the table of catches, by kind."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("fault", "kind", "invariant", "seeds", "s"):
         made.add_column(name, justify="left" if name in ("fault", "kind", "invariant") else "right")
@@ -157,7 +157,7 @@ def table(found: list[Found]) -> Table:
 
 
 def _by(found: Found) -> str:
-    """What has caught a fault."""
+    """Describe what caught a fault."""
     by = ", ".join({0: "liveness", -1: "an error"}.get(number, str(number)) for number in found.broken)
     return f"FAILED: {found.broken[ACCIDENT]}" if found.has_failed else by or f"SURVIVED: {found.why}"
 
@@ -168,7 +168,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="scenarios for each fault, at most")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--engine", default=engines.LOCAL, help=engines.HELP)
-    parser.add_argument("--json", help="write what was found there; - is standard output")
+    parser.add_argument("--json", help="write the outcomes to this file, or - for standard output")
     asked = parser.parse_args()
     chosen = [one for one in faults() if asked.only in (None, one.kind, one.name)]
     if not chosen:

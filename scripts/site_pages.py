@@ -1,8 +1,8 @@
 """Hooks of the documentation site (mkdocs.yml): they add the pages beside the code and the reference of commands.
 
-`pip install -e '.[docs]'`, then `mkdocs build --strict`, makes the site. Its pages are those in docs/, the design
-documents and the changelog as they stand in the checkout, and two that are made from the commands themselves: their
-options, and the types of what they write as JSON.
+`pip install -e '.[docs]'`, then `mkdocs build --strict`, builds the site. Its pages are those in docs/, the design
+documents and the changelog from the checkout, and two that are generated from the commands: their options, and the
+types of their JSON output.
 """
 
 from __future__ import annotations
