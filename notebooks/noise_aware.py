@@ -13,11 +13,11 @@ def _():
         """
         # Noise-aware or not
 
-        A private mean is the true mean plus noise of a known law. An analyst can account for that noise, or take the
-        noisy mean for the true one. Both cost the same privacy. Whose intervals hold?
+        A private mean is the true mean plus noise of a known law. An analyst can account for that noise, or treat the
+        noisy mean as exact. Both cost the same privacy. Which intervals have the coverage that they claim?
 
-        300 clients hold one number each, whose law we know. We release their mean 200 times at ε = 0.5, and count how
-        often a 90 % interval contains the true mean.
+        300 clients hold one number each, drawn from a known law. We release their mean 200 times at ε = 0.5, and count
+        how often a 90 % interval contains the true mean.
         """
     )
     return (mo,)
@@ -38,7 +38,7 @@ def _():
     asked = SecureSumRequest("sum", {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [4.0]})
 
     def released(seed):
-        """A private mean, and the standard deviation of the noise in it, which is public."""
+        """Return a private mean, and the standard deviation of its noise, which is public."""
         x = np.random.default_rng(seed).normal(truth, 1, (clients, 1))
         aggregate = IdealSwarm(x, ["x"], terms, random=seeded(str(seed))).hold(asked)
         return aggregate.value[0] / clients, np.sqrt(aggregate.noise_variance) / clients
@@ -68,8 +68,8 @@ def _(coverage, mo, noises, sampling):
         | ignores the noise | {1.645 * sampling:.3f} | {100 * coverage["ignores the noise"]:.0f} % |
         | noise-aware | {1.645 * (sampling**2 + noises[0] ** 2) ** 0.5:.3f} | {100 * coverage["noise-aware"]:.0f} % |
 
-        The first interval is as narrow as if there were no noise. An analyst who reports it reports chance as a
-        finding. Every job of this library is noise-aware: its posterior contains the law of the noise, which each
+        The first interval is as narrow as if there were no noise. An analyst who reports it mistakes noise for a
+        finding. Every job of this library is noise-aware: its posterior accounts for the noise, whose variance each
         result states (`noise_variance`).
         """
     )

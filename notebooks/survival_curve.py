@@ -48,7 +48,7 @@ def _(exact, months, private):
         axes.fill_between(months, _low, _high, color=_colour, alpha=0.2)
         axes.plot(months, private.survival_[_arm], "o-", color=_colour, label=f"arm {_arm}, private")
         axes.plot(months, exact.survival_[_arm], "--", color=_colour, label=f"arm {_arm}, without privacy")
-    axes.set(xlabel="months", ylabel="part that survives", ylim=(0, 1))
+    axes.set(xlabel="months", ylabel="surviving share", ylim=(0, 1))
     axes.legend()
     figure
     return
@@ -58,15 +58,15 @@ def _(exact, months, private):
 def _(exact, mo, private):
     mo.md(
         f"""
-        The bands contain the privacy noise. Each point of a band covers the truth in 95 % of trials; the whole curve
-        is inside less often.
+        The bands account for the privacy noise. Each point of a band covers the truth in 95 % of trials; the whole
+        curve is inside less often.
 
         | log-rank test | chi-squared | p |
         | --- | --- | --- |
         | private | {private.log_rank_.statistic:.1f} | {private.log_rank_.p_value:.2g} |
         | without privacy | {exact.log_rank_.statistic:.1f} | {exact.log_rank_.p_value:.2g} |
 
-        The dashed curves come from the rows as they are: do not publish them with the private ones.
+        The dashed curves are exact, without privacy: do not publish them with the private ones.
         """
     )
     return

@@ -37,11 +37,11 @@ def _():
     train, test = split(load("diabetes"), 111, stream(1, "split"))
 
     def error(model):
-        """The root mean square error on the patients that were held out."""
+        """Return the root mean square error on the held-out patients."""
         return float(np.sqrt(np.mean((model.predict(test.X) - test.y) ** 2)))
 
     def private_error(epsilon, copies, seed):
-        """The same of a private fit to `copies` of the training rows, as if there were so many more patients."""
+        """Return the error of a private fit to `copies` of the training rows, to simulate more patients."""
         rows = np.tile(train.rows, (copies, 1))
         terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(rows), tolerated=0, computes=(b"a", b"b"))
         swarm = IdealSwarm(rows, train.schema.columns, terms, random=seeded(str(seed)))
@@ -82,8 +82,8 @@ def _(epsilons, errors, mean_alone, without_privacy):
 def _(mo):
     mo.md(
         """
-        The noise of a sum does not grow with the number of patients, and the sum itself does. So ten times as many
-        patients need about a tenth of the ε for the same error. At 331 patients, ε = 0.3 leaves little more than the
+        A sum grows with the number of patients, but its noise does not. So ten times as many patients need about a
+        tenth of the ε for the same error. At 331 patients, ε = 0.3 leaves little more than the
         mean; at 3,310 it costs almost nothing.
 
         `dca account --clients 331 --epsilon 1` answers such questions without data.
