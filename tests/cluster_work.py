@@ -1,4 +1,4 @@
-"""What a test has a cluster do: functions and a class that every process imports by their names."""
+"""Work for a test's cluster: functions and a class that every process imports by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from emulator.trials.trial import examine
 
 
 def digest(seed: int) -> tuple[str, str]:
-    """A trial's digest, and the node on which it was run."""
+    """Return a trial's digest, and the node that ran it."""
     node = "here"
     if "RAY_JOB_ID" in os.environ or "RAY_RAYLET_PID" in os.environ:
         import ray
@@ -19,14 +19,14 @@ def digest(seed: int) -> tuple[str, str]:
 
 
 def dies_at_three(number: int) -> int:
-    """Takes its process with it."""
+    """Kill its process at 3."""
     if number == 3:
         os._exit(7)
     return number
 
 
 class Holder:
-    """Something with a state."""
+    """An object with a state."""
 
     def __init__(self) -> None:
         self.count = 0

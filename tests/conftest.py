@@ -1,4 +1,4 @@
-"""Brokers that tests share. mosquitto is optional on a developer's machine and required where REQUIRE_MOSQUITTO=1."""
+"""Brokers that tests share. mosquitto is optional on a developer's machine, and required if REQUIRE_MOSQUITTO=1."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 
-# JAX compiles the same programs at every run of the suite: it keeps them here, beside pytest's own cache.
+# JAX caches the programs that every run of the suite compiles here, beside pytest's own cache.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 from dca_proto.runtime.broker import Broker, BrokerOptions, find_mosquitto, launch_broker
 
-# Tests send Ctrl-C to commands. A shell that starts the suite in the background has it ignored, and so would they.
+# Tests send Ctrl-C to commands. A shell that starts the suite in the background would make commands ignore SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of test functions and all modules stay; the garbage collector need not look at them each time."""
+    """Exempt test functions and modules, which are thousands and permanent, from the garbage collector."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def mosquitto_installed() -> None:
-    """Skips, visibly, where mosquitto is missing; fails where it is required."""
+    """Skip visibly if mosquitto is missing; fail if it is required."""
     if find_mosquitto() is None:
         missing = pytest.fail if os.environ.get("REQUIRE_MOSQUITTO") == "1" else pytest.skip
         missing("mosquitto is not installed (Debian: apt install mosquitto)")
@@ -37,19 +37,19 @@ def mosquitto_installed() -> None:
 
 @pytest.fixture(scope="session")
 def embedded_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One amqtt for the whole session: use federations and client ids of your own."""
+    """Run one amqtt for the whole session; each test needs its own federation and client ids."""
     yield from _running(tmp_path_factory.mktemp("embedded"), BrokerOptions(kind="embedded"))
 
 
 @pytest.fixture(scope="session")
 def mosquitto_broker(mosquitto_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One mosquitto for the whole session: use federations and client ids of your own."""
+    """Run one mosquitto for the whole session; each test needs its own federation and client ids."""
     yield from _running(tmp_path_factory.mktemp("mosquitto"), BrokerOptions(kind="mosquitto"))
 
 
 @pytest.fixture(params=["embedded", "mosquitto"])
 def any_broker(request: pytest.FixtureRequest) -> Broker:
-    """A test that uses it runs on both brokers."""
+    """Run a test on both brokers."""
     broker: Broker = request.getfixturevalue(f"{request.param}_broker")
     return broker
 

@@ -11,7 +11,7 @@ from dca_proto.runtime.transport import Inbox, InboxLimits, closed
 
 
 class _Session:
-    """What the broker keeps of one client: where it delivers, or what waits while it is away."""
+    """A client's session: the receiver of its messages, or waiting messages while it is away."""
 
     def __init__(self) -> None:
         self.inbox: Inbox | None = None
@@ -25,7 +25,7 @@ class _Session:
 
 
 class MemoryBroker:
-    """Delivers at once to everyone subscribed; keeps sessions and retained messages."""
+    """A broker that delivers at once to all subscribers, and keeps sessions and retained messages."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, _Session] = {}
@@ -33,7 +33,7 @@ class MemoryBroker:
         self._retained: dict[str, bytes] = {}
 
     def connect(self, client_id: str, subscriptions: tuple[str, ...], inbox: Inbox) -> None:
-        """Open the session of `client_id`, new or kept, and deliver what waited."""
+        """Open a new or kept session of `client_id`, and deliver waiting messages."""
         session = self._sessions.setdefault(client_id, _Session())
         session.inbox = inbox
         own: FilterTree[str] = FilterTree()
@@ -55,7 +55,7 @@ class MemoryBroker:
             del self._sessions[client_id]
 
     def publish(self, topic: str, wire: bytes, retain: bool) -> None:
-        """Deliver to all whose subscriptions match, once each."""
+        """Deliver once to each client with a matching subscription."""
         if retain:
             self._retained[topic] = wire
         for client_id in dict.fromkeys(self._filters.matching(topic)):
@@ -72,7 +72,7 @@ class MemoryTransport:
         subscriptions: topic filters.
         clean: forget the session at `close`.
         part_bytes_max: the largest payload on the wire.
-        limits: bounds on what waits to be received.
+        limits: bounds on waiting messages.
     """
 
     def __init__(

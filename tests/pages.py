@@ -1,4 +1,4 @@
-"""Pages of runs as a reader meets them: their text, their tables, and the texts of their charts."""
+"""Parses pages of runs: their text, their tables, and the texts of their charts."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Outline(HTMLParser):
 
 
 def page_of(run: dict[str, Any]) -> Page:
-    """The page of a run, of which nothing is drawn yet."""
+    """Return the page of a run, with nothing drawn yet."""
     return KINDS[run["kind"]].page(run)
 
 
 def html_of(run: dict[str, Any], *, drawn: bool = True) -> str:
-    """The HTML of a run's page; charts are drawn on request, for that is slow."""
+    """Return the HTML of a run's page; charts, which are slow, are drawn on request."""
     if drawn:
         return render(page_of(run), "run.json")
     with patch.object(pages, "svg", lambda chart, width, name: "<svg></svg>"):
@@ -65,10 +65,10 @@ def html_of(run: dict[str, Any], *, drawn: bool = True) -> str:
 
 
 def outline_of(run: dict[str, Any], *, drawn: bool = False) -> Outline:
-    """What is in the page of a run."""
+    """Return the outline of a run's page."""
     return Outline(html_of(run, drawn=drawn))
 
 
 def text_of(run: dict[str, Any], *, drawn: bool = False) -> str:
-    """The text of a run's page, without its charts unless they are drawn."""
+    """Return the text of a run's page, without its charts unless they are drawn."""
     return outline_of(run, drawn=drawn).text

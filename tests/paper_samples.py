@@ -1,4 +1,4 @@
-"""What tests of the papers' experiments share: made-up results go through all that shows them."""
+"""Helper for tests of the papers' experiments: passes invented results through tables, notes and figure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from papers.experiment import Experiment
 
 
 def shown(experiment: Experiment[Any, Any], found: Any, folder: Path) -> list[Table]:
-    """The tables. What else there is to say is plain data, and the figure is drawn."""
+    """Return the tables; check that the notes are plain data and that the figure is drawn."""
     assert isinstance(json.loads(json.dumps(dict(experiment.notes(found)), allow_nan=False)), dict)
     experiment.draw(found, folder / "figure.png")
     assert (folder / "figure.png").stat().st_size > 10_000

@@ -1,4 +1,4 @@
-"""Runs of every kind, as commands write them with `--json`, for pages to be made of. All numbers are invented."""
+"""Invented runs of every kind, as commands write them with `--json`, to make pages of."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_of(plain: dict[str, Any]) -> Run:
 
 
 def whole_swarm() -> dict[str, Any]:
-    """The same as the command has it before it writes it."""
+    """The same, as the command has it before it writes it."""
     return {
         "kind": "swarm",
         "clients": 342,
@@ -415,7 +415,7 @@ def learned() -> dict[str, Any]:
 
 
 def whole_learned() -> dict[str, Any]:
-    """The same as the command has it before it writes it."""
+    """The same, as the command has it before it writes it."""
     held = {"number": 1, "name": "moments", "ok": True, "contributors": 38, "clients": 40, "expected": 40}
     unknown = dict.fromkeys(
         ("prior_interval_95", "contraction", "nonprivate", "nonprivate_sd", "nonprivate_interval_95")

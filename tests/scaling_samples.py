@@ -1,4 +1,4 @@
-"""A measurement of scaling, as the command writes it with `--json`, for its page. All numbers are invented."""
+"""An invented measurement of scaling, as the command writes it with `--json`, to make its page of."""
 
 from __future__ import annotations
 

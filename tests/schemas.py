@@ -25,7 +25,7 @@ def validator(*path: str) -> jsonschema.Draft202012Validator:
 
 
 def parsed(text: str, *path: str) -> Any:
-    """What ``dca PATH --json`` has written, which fits its schema."""
+    """Parse the output of ``dca PATH --json``; assert that it fits its schema."""
     value = json.loads(text)
     validator(*path).validate(value)
     return value

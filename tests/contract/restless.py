@@ -1,4 +1,4 @@
-"""A swarm in memory whose trainer is started and killed, and small jobs for it: what the tests of learning share."""
+"""A swarm in memory whose trainer tests start and kill, and small jobs for it; shared by the tests of learning."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ TERMS = {"budget", "collect_window_ms", "commit_window_ms"}
 
 
 class Killed(Exception):  # noqa: N818 - what ends a process in these tests
-    """The power is off."""
+    """A simulated power failure."""
 
 
 class Power:
-    """Fails at the given point of those that are passed; 0 never."""
+    """A power supply that fails at the nth point that a run passes; 0 for never."""
 
     def __init__(self, fails_at: int = 0) -> None:
         self.passed = 0
@@ -55,7 +55,7 @@ class Power:
 
 
 class PoweredStore(MemoryStore):
-    """A store of a process that is killed before or after a transaction."""
+    """The store of a process that is killed before or after a transaction."""
 
     power = Power()
 
@@ -66,7 +66,7 @@ class PoweredStore(MemoryStore):
 
 
 class PoweredJournal(Journal):
-    """A journal of a process that is killed before, after or while it writes an entry."""
+    """The journal of a process that is killed before, after or while it writes an entry."""
 
     def __init__(self, path: Path, settings: dict[str, Any], power: Power) -> None:
         self._power = power
@@ -84,7 +84,7 @@ class PoweredJournal(Journal):
 
 
 class Muted(MemoryTransport):
-    """Loses what a client contributes while it is muted: a contribution, or what it seals to the trainer."""
+    """A transport that loses messages of one type while it is muted."""
 
     is_muted = False
     loses: type = Contribution
@@ -95,11 +95,11 @@ class Muted(MemoryTransport):
 
 
 class Swarm:
-    """Clients and Compute nodes that stay up, and a trainer that is started and killed.
+    """Clients and Compute nodes that stay up, and a trainer that tests start and kill.
 
     Args:
-        account: of the trainer. actors: who they are and what they hold; by default `ROWS`, and no noise.
-        loses: what is lost while it is muted.
+        account: the trainer's. actors: by default, with `ROWS` and without noise.
+        loses: the type of message that a muted swarm loses.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Swarm:
         return Muted(self._broker, actor_id.hex(), subscriptions("test", role, actor_id))
 
     def mute(self, is_muted: Callable[[], bool]) -> None:
-        """Lose all contributions as long as that is so; it is asked with every round that is announced."""
+        """Lose messages while `is_muted` returns True; it is called at every announcement of a round."""
         self._is_muted = is_muted
         self._hush()
 
@@ -145,7 +145,7 @@ class Swarm:
 
     @contextlib.asynccontextmanager
     async def trainer(self, power: Power | None = None) -> AsyncIterator[LiveTrainer]:
-        """One process of the trainer, from what its store holds."""
+        """Start one process of the trainer from its store."""
         self.store.power = power or Power()
         actors = self.actors
         records = [(one.table, one.key, one.value) for one in self.store.load()]
@@ -161,7 +161,7 @@ class Swarm:
             self._hush()
 
     def charges(self) -> list[int]:
-        """How many rounds each client was charged for."""
+        """Return the number of charged rounds of each client."""
         return [len([one for one in client.ledger.charges if not one.returned]) for client in self.clients]
 
     def terms(self, **changes: Any) -> JobTerms:
@@ -175,7 +175,7 @@ class Swarm:
 
 
 class LoadedTrainer:
-    """Stands for the device of a trainer's file; its swarm is up as long as the trainer is, in the same event loop."""
+    """A substitute for the device of a trainer's file; its swarm runs in the same event loop while the trainer does."""
 
     def __init__(self, swarm: Swarm) -> None:
         self._swarm = swarm
@@ -191,7 +191,7 @@ def ask(batch: int = 0, share: float = 0.1) -> RoundRequest:
 
 
 def means(*batches: int) -> Generator[RoundRequest, NoisyAggregate, list[float]]:
-    """A job that sums the column over everybody, and then over batches."""
+    """A job that sums the column over all clients, then over batches."""
     sums = []
     for batch in batches:
         aggregate = yield ask(batch)
@@ -200,7 +200,7 @@ def means(*batches: int) -> Generator[RoundRequest, NoisyAggregate, list[float]]
 
 
 def modest(*batches: int) -> Generator[RoundRequest, NoisyAggregate, tuple[list[float], str]]:
-    """The same; it can do with less."""
+    """The same job, which accepts fewer rounds."""
     sums: list[float] = []
     try:
         for batch in batches:
@@ -212,7 +212,7 @@ def modest(*batches: int) -> Generator[RoundRequest, NoisyAggregate, tuple[list[
 
 
 def held_of(path: Path) -> list[tuple[Opened, Summed | Failed | None]]:
-    """All rounds of a journal."""
+    """Return all rounds of a journal."""
     with Journal(path, SETTINGS) as journal:
         return [attempt for number in range(1, 20) for attempt in journal.recall(number).attempts]
 
@@ -224,7 +224,7 @@ def job_of(
     kind: type[Journal] = Journal,
     **changes: Any,
 ) -> Any:
-    """The result of a job, in a process of its own; some of its terms or of the arguments of `learn` changed."""
+    """Run a job in a new trainer process, with changed terms or arguments of `learn`; return its result."""
     terms = swarm.terms(**{"collect_window_ms": 200, **{key: changes.pop(key) for key in TERMS & changes.keys()}})
 
     async def story() -> Any:

@@ -1,6 +1,6 @@
-"""Debian's chromium, driven over its DevTools protocol through a pipe: what a page looks like, without any network.
+"""Drives Debian's chromium by its DevTools protocol through a pipe, without any network, to check how pages look.
 
-The protocol's own evaluation is not bound by a page's content policy, so pages can be measured that forbid all scripts.
+The protocol's evaluation ignores a page's content policy, so tests can measure pages that forbid all scripts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME = "chromium"
 _WAIT_S = 30.0
 _OPTIONS = (
     "--headless=new",
-    "--no-sandbox",  # tests may run as root, where there is none
+    "--no-sandbox",  # tests may run as root, which has no sandbox
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
@@ -31,7 +31,7 @@ _OPTIONS = (
 
 
 def find_chromium() -> str | None:
-    """Its path, or None where it is not installed."""
+    """Return chromium's path, or None if it is not installed."""
     return shutil.which(NAME)
 
 
@@ -42,7 +42,7 @@ class Chromium:
         program: path. profile: an empty folder.
 
     Attributes:
-        events: what the tab told, such as requests and log entries.
+        events: the tab's events, such as requests and log entries.
     """
 
     def __init__(self, program: str, profile: Path) -> None:
@@ -81,25 +81,25 @@ class Chromium:
             self._receive()
 
     def resize(self, width: int, scheme: str) -> None:
-        """Another width, another preference."""
+        """Change the width and the preference."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
+        """Return the value of a JavaScript expression."""
         done = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
 
     def told(self, method: str) -> list[dict[str, Any]]:
-        """Events of one kind since the page was asked for."""
-        self.call("Page.enable")  # what was told before this answer has arrived by then
+        """Return the events of one kind since the page was requested."""
+        self.call("Page.enable")  # earlier events have arrived when this is answered
         return [event for event in self.events if event["method"] == method]
 
     def picture(self) -> bytes:
-        """The whole page, at half its size, as PNG."""
+        """Return the whole page, at half its size, as PNG."""
         width, height = self.evaluate("[innerWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 0.5}
         taken = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
@@ -119,7 +119,7 @@ class Chromium:
         return result
 
     def _receive(self) -> dict[str, Any]:
-        """The next message; events are kept as well."""
+        """Return the next message; keep events, too."""
         deadline = time.monotonic() + _WAIT_S
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))

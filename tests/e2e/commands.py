@@ -1,4 +1,4 @@
-"""Running a command in its test's own process: what the fixture `dca` gives."""
+"""Runs a command in its test's own process, for the fixture `dca`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Done(NamedTuple):
-    """What a run left: its exit code and what it printed."""
+    """The exit code and output of a run."""
 
     returncode: int
     stdout: str

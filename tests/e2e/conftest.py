@@ -1,4 +1,4 @@
-"""What brokers with TLS need, made once for all tests; and `dca swarm`, run in the test's own process."""
+"""Fixtures: certificates for brokers with TLS, made once for all tests; and `dca swarm` in the test's own process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dca_proto.cli import main
 
 @pytest.fixture
 def dca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dca:
-    """Runs `dca swarm` to its end, in a folder of its own, through the command's one door."""
+    """Run `dca swarm` to its end, in its own folder, by the entry point of the command."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> Done:
@@ -25,7 +25,7 @@ def dca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A test CA, a certificate for 127.0.0.1, one for a client, and a CA that nobody trusts."""
+    """Make a test CA, a certificate for 127.0.0.1, one for a client, and an untrusted CA."""
     if shutil.which("openssl") is None:
         pytest.skip("the openssl command is not installed")
     directory = tmp_path_factory.mktemp("authority")

@@ -1,7 +1,7 @@
-"""Thousands of clients behind one connection: production actors whose effects are carried out as the runner does.
+"""Thousands of clients behind one connection: production actors, whose effects the gateway carries out as a runner.
 
-Only for tests: the clients' records are not durable, and who holds the gateway holds them all. Their clock can be made
-to run faster, so that waiting to send again takes less.
+Only for tests: the clients' records are not durable, and the gateway holds all their keys. Tests can speed up the
+clients' clock, to shorten the wait before messages are repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dca_proto.protocol.events import Event, Received, Started, Timer, TimerFire
 from dca_proto.protocol.wire.topics import sender_of, topic_of
 from dca_proto.runtime.transport import Transport
 
-_PUBLISHING_MAX = 16  # no more than mosquitto has in flight to a receiver, so that those who are there keep up
+_PUBLISHING_MAX = 16  # mosquitto's limit in flight to a receiver, so that receivers keep up
 _TICK_S = 0.05
 
 
@@ -30,13 +30,13 @@ class Gateway:
     """Runs client actors over one transport.
 
     Args:
-        on_change: called when it is open, and when the broker took over a message to a Compute node.
-        keep_up: awaited with the number of clients that have started, so that the broker drops none of their Hellos.
+        on_change: called when the gateway is open, and when the broker has accepted a message to a Compute node.
+        keep_up: awaited with the number of started clients, so that the broker drops none of their Hellos.
 
     Attributes:
         stored: client -> the message that it stored with its charge.
-        sent: (client, Compute node) -> what the broker took over, in order, repeats included.
-        reached: how many clients' contributions the broker took over, for each Compute node.
+        sent: (client, Compute node) -> messages that the broker accepted, in order, repeats included.
+        reached: number of clients' contributions that the broker accepted, by Compute node.
         is_open: whether it is connected and subscribed.
     """
 
@@ -65,7 +65,7 @@ class Gateway:
         self._speed = 1
 
     def hurry(self, speed: int) -> None:
-        """Let the clients' clock run that much faster from now on."""
+        """Speed up the clients' clock by this factor from now on."""
         self._shown_ms, self._epoch_ms = self._now_ms(), _system_ms()
         self._speed = speed
 
@@ -94,7 +94,7 @@ class Gateway:
             addressed = list(self._clients) if receiver == "all" else [bytes.fromhex(receiver)]
             for client_id in addressed:
                 self._handle(self._clients[client_id], event)
-                await asyncio.sleep(0)  # one by one, so that who shares the loop keeps up
+                await asyncio.sleep(0)  # one by one, so that other tasks of the loop keep up
 
     async def _fire_all(self) -> None:
         while True:

@@ -1,8 +1,8 @@
-"""A live federation that can be killed: production actors over real connections, each with a database of its own.
+"""A live federation that can be killed: production actors over real connections, each with its own database.
 
-`LiveActor.kill` ends an actor as `kill -9` does, as far as one process can: from that moment nothing leaves it, and
-what it had received or queued but not stored is gone. `LiveFederation.kill_at` does so at a fact, before any message of
-the same batch has left; or at a `Left`, when the broker has just taken a message over.
+`LiveActor.kill` ends an actor like `kill -9`, as far as one process can: from then on it sends nothing, and messages
+that it received or queued but did not store are lost. `LiveFederation.kill_at` kills at a fact, before any message of
+the same batch has left; or at a `Left`, when the broker has just accepted a message.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Connected(msgspec.Struct, frozen=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """Fact of these tests: the broker took over a message of the actor on that channel."""
+    """Fact of these tests: the broker accepted a message of the actor on that channel."""
 
     channel: Channel
 
 
 class NotedTransport(MqttTransport):
-    """Notes what leaves, and can be cut: from then on nothing does."""
+    """A transport that records sent messages, and sends nothing once it is cut."""
 
     is_cut = False
     on_note: Callable[[object], None]
@@ -54,7 +54,7 @@ class NotedTransport(MqttTransport):
 
     async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
         if self.is_cut:
-            await asyncio.Event().wait()  # for good
+            await asyncio.Event().wait()  # forever
         await super().publish(topic, payload, retain)
         self.sent[topic].append(payload)
         self.on_note(Left(channel_of(topic)))
@@ -68,12 +68,12 @@ STORE_KEY = bytes(32)
 
 
 class LiveActor:
-    """One actor with its database, over as many lives as a test wants.
+    """One actor with its database, over several lives.
 
     Attributes:
-        id, role: whose it is. path: of its database.
-        life: number of the present life, or the last one, from 1. actor, runner: of that life.
-        sent: topic -> payloads that the broker took over, of all lives, in order, repeats included.
+        path: of its database.
+        life: number of the current or last life, from 1. actor, runner: of that life.
+        sent: topic -> payloads that the broker accepted in all lives, in order, repeats included.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LiveActor:
         self._running.add_done_callback(self._report)
 
     def cut(self) -> None:
-        """From now on it does nothing that others could see; `kill` clears up."""
+        """Stop everything that others could see; `kill` cleans up."""
         self._transport.is_cut = True
         self._running.cancel()
 
@@ -117,17 +117,17 @@ class LiveActor:
         await self._ended()
 
     async def stop(self) -> None:
-        """End this life in order, once everything is handled and handed over."""
+        """End this life in order, when everything is handled and sent."""
         self.runner.stop()
         await self._ended()
 
     def check(self) -> None:
-        """Raise what ended it, if it failed."""
+        """Raise the error that ended it, if any."""
         if self.life and self._running.done() and not self._running.cancelled():
             self._running.result()
 
     def sent_to(self, channel: Channel) -> list[list[bytes]]:
-        """The payloads for each receiver on that channel."""
+        """Return the payloads for each receiver on that channel."""
         return [payloads for topic, payloads in self.sent.items() if channel_of(topic) is channel]
 
     async def _ended(self) -> None:
@@ -137,12 +137,12 @@ class LiveActor:
 
 
 def records(path: Path, table: str) -> list[bytes]:
-    """What the database of an actor that is not running holds in a table."""
+    """Return a table of an actor's database, while the actor is not running."""
     return [value for _, kind, _, value in read_store(path) if kind == table]
 
 
 class Point(NamedTuple):
-    """The moment of the nth such fact (a type of fact, or a `Left`): the victim's own, or of any of `role`."""
+    """The moment of the nth fact of a type, or the nth `Left`, of the victim or of any actor of `role`."""
 
     role: Channel
     fact: type | Left
@@ -157,7 +157,7 @@ class Point(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """What was reported, by whom, and in which of its lives."""
+    """A reported fact, with its actor and the number of the actor's life."""
 
     actor: LiveActor
     life: int
@@ -165,14 +165,14 @@ class Noted(NamedTuple):
 
 
 class LiveFederation:
-    """All actors of a federation on one broker; as an asynchronous context, entered once all are connected.
+    """All actors of a federation on one broker; an asynchronous context that starts when all are connected.
 
     Args:
-        actors: whose name no other test on the broker uses. directory: for databases.
-        settings: how the actor of an id reaches the broker.
+        actors: with a federation name that no other test on the broker uses. directory: for databases.
+        settings: return the broker settings of an actor's id.
 
     Attributes:
-        facts: what was reported, in order.
+        facts: all reported facts, in order.
     """
 
     def __init__(self, actors: TestFederation, directory: Path, settings: Callable[[bytes], BrokerSettings]) -> None:
@@ -197,7 +197,7 @@ class LiveFederation:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End everybody who lives: in order, so that nothing is left unsaid; after a failure at once."""
+        """End all live actors: in order, so that all messages leave; after a failure, at once."""
         ends = [member.kill() if kind else member.stop() for member in self.members if member.life]
         await asyncio.gather(*ends, return_exceptions=kind is not None)
 
@@ -213,16 +213,16 @@ class LiveFederation:
 
     @property
     def is_killed(self) -> bool:
-        """Whether the point of `kill_at` has come."""
+        """True if the point of `kill_at` has come."""
         return self._point is not None and self._left_to_see == 0
 
     def has(self, fact: object, member: LiveActor) -> bool:
-        """Whether a member has reported such a fact (a type, or one that is equal) in its present life."""
+        """Return True if a member has reported such a fact (of a type, or an equal one) in its current life."""
         like = Point(member.role, fact if isinstance(fact, type | Left) else type(fact)).is_like
         return any(noted.actor is member and noted.life == member.life and like(noted.fact) for noted in self.facts)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until what was reported makes the condition true, or an actor fails."""
+        """Wait until the condition holds, or raise if an actor fails."""
         while not condition():
             for member in self.members:
                 member.check()

@@ -1,4 +1,4 @@
-"""What tests of revocation and of changes of a federation share: the next file, and how members get it."""
+"""Helpers for tests of revocation and of federation changes: the next file, and its distribution to members."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class PlaysOn(Client):
 
 
 def following(actors: TestFederation, file: Federation | None = None, **changes: Any) -> Federation:
-    """The file after one, by default after the federation's."""
+    """Return the file after this one, by default after the federation's."""
     file = file or actors.federation
     return sign_federation(actors.authority, msgspec.structs.replace(file, **{"number": file.number + 1, **changes}))
 
 
 def without(actors: TestFederation, *clients: int) -> Federation:
-    """The next file, in which some clients are revoked."""
+    """Return the next file, in which some clients are revoked."""
     return following(actors, revoked=tuple(sorted(actors.clients[index] for index in clients)))
 
 
@@ -52,7 +52,7 @@ def payload_of(file: Federation) -> bytes:
 
 
 def hand(network: Network, member: bytes, file: Federation) -> None:
-    """A member is given a file, and publishes it."""
+    """Give a member a file, which it publishes."""
     network.handle(member, Received(bytes(16), payload_of(file)))
 
 
@@ -70,7 +70,7 @@ def last_sum(network: Network) -> float:
 
 
 def hostile(actors: TestFederation) -> Withholding:
-    """All actors, client 3 of which plays on when it is revoked."""
+    """Return a network whose client 3 takes part even when it is revoked."""
     network = Withholding()
     actors.network(network)
     network.actors[actors.clients[3]].__class__ = PlaysOn

@@ -1,4 +1,4 @@
-"""Node releases: a federation of data nodes with many rows each, and its rounds brought to a step."""
+"""Node releases: a federation of data nodes with many rows each, and rounds advanced to a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
 MU = accounting.mu_of(1.0, 1e-6)
 OPEN = Policy(rows_of_many=True)
-"""What a hospital says; every other limit is at its default, floors of clients and Compute nodes too."""
+"""A hospital's policy; all other limits have their defaults, floors of clients and Compute nodes too."""
 
 
 class Hospitals(TestFederation):
@@ -44,24 +44,24 @@ class Hospitals(TestFederation):
 
 
 def by_id(actors: TestFederation) -> list[int]:
-    """The indices of the data nodes in the order of their ids."""
+    """Return the indices of the data nodes in the order of their ids."""
     return sorted(range(len(actors.clients)), key=lambda index: actors.clients[index])
 
 
 def held(count: int = 3, **changes: Any) -> tuple[Hospitals, Network]:
-    """One round that went well."""
+    """Run one completed round."""
     actors = Hospitals(count, **changes)
     network, _ = begin(actors)
     return actors, network
 
 
 def released(network: Network, client: bytes | None = None) -> list[Envelope]:
-    """The releases that left the data nodes."""
+    """Return the releases that the data nodes sent."""
     return [one for one in network.sent if isinstance(body_of(one.payload), Sealed) and client in (None, one.sender)]
 
 
 def release_of(actors: TestFederation, network: Network, index: int, **changes: Any) -> Release:
-    """What data node `index` released in the newest round, with some fields changed."""
+    """Return the release of data node `index` in the newest round, with some fields changed."""
     body = unsealed(network, actors, released(network, actors.clients[index])[-1].payload)
     assert isinstance(body, Release)
     return msgspec.structs.replace(body, **changes)

@@ -1,4 +1,4 @@
-"""A trainer with an account, and rounds of it that fail: what the tests of both share."""
+"""A trainer with an account, and rounds of it that fail."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def trainer_of(actors: TestFederation, network: Network) -> Trainer:
 
 
 def collecting() -> tuple[TestFederation, Network, bytes]:
-    """A round that was announced; nothing is released or aborted as long as its messages are lost."""
+    """Announce a round; nothing is released or aborted while its messages are lost."""
     actors, network = lab()
     network.tamper = losing(Contribution)
     _, request = begin(actors, network)

@@ -1,4 +1,4 @@
-"""LDP reports: clients that each report by a local mechanism, and their rounds brought to a step."""
+"""LDP reports: clients that each report by a local mechanism, and their rounds advanced to a step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCALED = {"columns": ["x"], "centre": [2.0], "scale": [2.0], "bound": [1.0]}
 
 
 def edges(categories: int) -> dict[str, Any]:
-    """Parameters of a histogram of the categories 0 to k - 1."""
+    """Return the parameters of a histogram of the categories 0 to k - 1."""
     return {"columns": ["x"], "edges": [place - 0.5 for place in range(categories + 1)]}
 
 
@@ -29,8 +29,8 @@ class Reporters(TestFederation):
     """Clients under the default policy, floors and all, without any Compute node.
 
     Args:
-        by: the mechanism of their reports. held: each client's one value, None for a client without a row.
-        categories: k, of a categorical mechanism. changes: as for `TestFederation`.
+        by: the mechanism of their reports. held: each client's value; None for a client without a row.
+        categories: k, for a categorical mechanism. changes: as for `TestFederation`.
     """
 
     def __init__(self, by: str, held: Sequence[float | None], categories: int = 5, **changes: Any) -> None:
@@ -48,12 +48,12 @@ class Reporters(TestFederation):
 
 
 def reported(actors: Reporters, **changes: Any) -> Network:
-    """One round that went well."""
+    """Run one completed round."""
     return begin(actors, **changes)[0]
 
 
 def report_of(actors: TestFederation, network: Network, index: int, **changes: Any) -> Release:
-    """What client `index` reported in the newest round, with some fields changed."""
+    """Return the report of client `index` in the newest round, with some fields changed."""
     body = unsealed(network, actors, released(network, actors.clients[index])[-1].payload)
     assert isinstance(body, Release)
     return msgspec.structs.replace(body, **changes)

@@ -1,7 +1,7 @@
-"""What the protocol tests share: rounds brought to a step, messages opened and forged, and states compared.
+"""Helpers of the protocol tests: rounds advanced to a step, opened and forged messages, and compared states.
 
-A test here speaks as a hostile trainer, Compute node, client or broker: it holds whatever keys that role holds (those
-of a `TestFederation` are all known), writes any message it likes, and looks at what the production actors make of it.
+A test acts as a hostile trainer, Compute node, client or broker. It has the keys of that role (all keys of a
+`TestFederation` are known), writes any message, and checks how the production actors react.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ NOT_STATE = {
     "dropped", "_random", "_rows", "_agreed", "_pace", "_early", "_index", "consents", "_validated", "listed",
     "agreement", "_last_dropped",
 }  # fmt: skip
-"""What an actor may change with a message that it drops: counters, caches of pure functions, and what may be early."""
+"""The state that a dropped message may change: counters, caches of pure functions, and early messages."""
 
 
 EASY = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=1000)
 THREE_ROUNDS = msgspec.structs.replace(EASY, epsilon_per_period_max=2.0, delta_max=1e-6)
-"""Of ε = 1 at δ = 1e-6: exact composition has room for 3.59 of them."""
+"""A budget with room for 3.59 rounds of ε = 1 at δ = 1e-6 by exact composition."""
 
 
 class OneTight(TestFederation):
@@ -71,7 +71,7 @@ class OneTight(TestFederation):
 
 
 def snapshot(value: Any) -> Any:
-    """Everything an actor knows, as plain values that later changes cannot reach."""
+    """Return an actor's whole state as plain values that later changes do not affect."""
     if isinstance(value, Mapping):
         return {key: snapshot(item) for key, item in value.items()}
     if isinstance(value, set):
@@ -83,7 +83,7 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tobytes()
     if isinstance(value, Federation):
-        return value  # it never changes; it remembers what it looked up
+        return value  # immutable, but for a cache of lookups
     if hasattr(value, "__slots__") and hasattr(value, "stored"):  # a client's round
         return {name: snapshot(getattr(value, name)) for name in value.__slots__}
     if hasattr(value, "__dict__") and not callable(value):
@@ -92,7 +92,7 @@ def snapshot(value: Any) -> Any:
 
 
 def refused(network: Network, receiver: bytes, sender: bytes, payload: bytes, code: str | None = None) -> None:
-    """The receiver drops the message (for that reason), says so, and is in the state in which it was."""
+    """Assert that the receiver drops the message (for that reason), reports it, and keeps its state."""
     actor = network.actors[receiver]
     before = snapshot(actor)
     effects = actor.handle(Received(sender, payload), network.now_ms)
@@ -104,7 +104,7 @@ def refused(network: Network, receiver: bytes, sender: bytes, payload: bytes, co
 
 
 def ignored(network: Network, receiver: bytes, sender: bytes, payload: bytes) -> None:
-    """The receiver knows the message already: nothing happens at all."""
+    """Assert that nothing happens, because the receiver already knows the message."""
     actor = network.actors[receiver]
     before = snapshot(actor)
     assert actor.handle(Received(sender, payload), network.now_ms) == []
@@ -112,18 +112,18 @@ def ignored(network: Network, receiver: bytes, sender: bytes, payload: bytes) ->
 
 
 def exact_actors(clients: int = 4, computes: int = 3, **changes: Any) -> TestFederation:
-    """A federation without noise; client i holds the value (i + 1) / 16: sums can be foretold."""
+    """Return a federation without noise, whose client i has the value (i + 1) / 16, so that sums are known."""
     rows = [np.array([[(index + 1) / 16]]) for index in range(clients)]
     return TestFederation(clients, computes, **{"rows": rows, "mechanism": NoNoise(), **changes})
 
 
 def exact_sum(clients: Iterable[int]) -> float:
-    """What the clients of `exact_actors` with these indices add up to."""
+    """Return the sum of the clients of `exact_actors` with these indices."""
     return sum((index + 1) / 16 for index in clients)
 
 
 def begin(actors: TestFederation, network: Network | None = None, **changes: Any) -> tuple[Network, OpenRound]:
-    """A round asked for, and everything delivered until the trainer has heard of all contributions."""
+    """Start a round, and deliver everything until the trainer knows of all contributions."""
     network = network or actors.network()
     network.deliver()
     request = actors.request(**changes)
@@ -153,15 +153,15 @@ def the_sum(network: Network) -> NDArray[np.float64]:
 
 
 class PowerCuts(Network):
-    """A network with transactions, some of whose actors are killed at random points of them.
+    """A network with transactions that kills some actors at random points of them.
 
-    They run as `runtime.runner` runs them: the events that are ready are handled together, all their writes are one
-    transaction, and messages leave after it. A seeded cut kills a victim before the transaction, after it, or between
-    any two of its messages. No contribution leaves anyone uncharged.
+    Actors run as in `runtime.runner`: events that are ready are handled together, all their writes are one transaction,
+    and messages leave after it. A seeded cut kills a victim before the transaction, after it, or between any two of its
+    messages. It checks that no contribution leaves without a charge.
 
     Attributes:
         victims: ids of the actors that may be killed.
-        kills: how many there were, by where they cut, and how many of them cut a charge.
+        kills: number of kills by their point, and of those that cut a charge.
         left: (round, contribution, charge number) of each client's contributions on the wire.
     """
 
@@ -176,7 +176,7 @@ class PowerCuts(Network):
         return self.handle_together(actor_id, [event])
 
     def handle_together(self, actor_id: bytes, events: Sequence[Event]) -> list[Effect]:
-        """One batch: all writes in one transaction, then the rest in order, unless the power fails."""
+        """Handle one batch: all writes in one transaction, then the rest in order, unless the power fails."""
         effects = [effect for event in events for effect in self.actors[actor_id].handle(event, self.now_ms)]
         writes = [effect for effect in effects if isinstance(effect, Persist | Forget)]
         rest = [effect for effect in effects if not isinstance(effect, Persist | Forget)]
@@ -195,19 +195,19 @@ class PowerCuts(Network):
         return effects
 
     def _cut(self, actor_id: bytes, sends: int, probability: float) -> str | int | None:
-        """Where the power fails: before the transaction, or after so many messages; mostly nowhere."""
+        """Draw where the power fails: before the transaction, or after some messages; mostly nowhere."""
         if actor_id not in self.victims or self.generator.random() > probability:
             return None
         return self.generator.choice(["before", *range(sends + 1)])
 
     @staticmethod
     def _up_to(rest: Sequence[Effect], cut: str | int) -> int:
-        """The index behind the message number `cut`; of messages that were not sent no fact is reported either."""
+        """Return the index after message number `cut`; facts about unsent messages are not reported."""
         behind = [index + 1 for index, effect in enumerate(rest) if isinstance(effect, Send)]
         return 0 if cut == "before" or cut == 0 else behind[int(cut) - 1]
 
     def deliver_some(self, count: int) -> None:
-        """Deliver up to `count` waiting messages, out of order, those of one receiver together."""
+        """Deliver up to `count` waiting messages, out of order, together by receiver."""
         waiting = [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
         self.generator.shuffle(waiting)
         inboxes: defaultdict[bytes, list[Event]] = defaultdict(list)
@@ -238,7 +238,7 @@ class PowerCuts(Network):
         super()._post(sender, send)
 
     def charges(self, actor_id: bytes) -> dict[bytes, Charge]:
-        """What an actor's store says, now."""
+        """Return the charges in an actor's store now."""
         decode = msgspec.msgpack.decode
         stored = self.stores[actor_id].items()
         return {key: decode(value, type=Charge) for (table, key), value in stored if table == LEDGER}
@@ -257,7 +257,7 @@ def copy_of(network: Network, actor_id: bytes) -> Records:
 
 
 def restore(network: Network, actor_id: bytes, copy: Records) -> None:
-    """The device or node starts from an old copy of its store."""
+    """Restart a device or node from an old copy of its store."""
     network.stores[actor_id] = dict(copy)
     network.restart(actor_id)
 
@@ -265,7 +265,7 @@ def restore(network: Network, actor_id: bytes, copy: Records) -> None:
 def restored_client(
     rounds: int, forgotten: int, actors: TestFederation | None = None
 ) -> tuple[TestFederation, Network, bytes]:
-    """A client that took part in `rounds` rounds, and was then restored from a copy without the last `forgotten`."""
+    """Return a client that took part in `rounds` rounds and was restored from a copy without the last `forgotten`."""
     actors = actors or exact_actors(4, 3)
     network = actors.network()
     victim = actors.clients[0]
@@ -282,26 +282,26 @@ def restored_client(
 
 
 def body_of(payload: bytes) -> Body | Frame:
-    """The body of a signed message, or the frame itself."""
+    """Return the body of a signed message, or the frame itself."""
     frame = decode_frame(payload)
     return decode_body(frame.body) if isinstance(frame, Signed) else frame
 
 
 def kind_of(envelope: Envelope) -> type:
-    """The kind of a body or frame; what is sealed to a Compute node is a list."""
+    """Return the kind of a body or frame; a message sealed to a Compute node is a list."""
     kind = type(body_of(envelope.payload))
     return FrozenList if kind is Sealed and envelope.to.channel is Channel.COMPUTE else kind
 
 
 def sent(network: Network, kind: type, sender: bytes | None = None, to: bytes | None = None) -> list[Envelope]:
-    """What left the actors so far, of one kind of body or frame."""
+    """Return the messages that actors have sent, of one kind of body or frame."""
     return [
         one for one in network.sent if sender in (None, one.sender) and to in (None, one.to.id) and kind_of(one) is kind
     ]
 
 
 def losing(*kinds: type, to: bytes | None = None, sender: bytes | None = None) -> Callable[[Envelope], list[Envelope]]:
-    """A `Network.tamper` that loses all messages of these kinds (to one actor, from one actor)."""
+    """Return a `Network.tamper` that loses all messages of these kinds (to one actor, from one actor)."""
 
     def tamper(envelope: Envelope) -> list[Envelope]:
         concerned = to in (None, envelope.to.id) and sender in (None, envelope.sender)
@@ -316,47 +316,47 @@ def passing(envelope: Envelope) -> list[Envelope]:
 
 
 def hand_over(network: Network, envelope: Envelope) -> None:
-    """Deliver one message that was held back, and all that it causes."""
+    """Deliver one withheld message, and all that it causes."""
     network.handle(envelope.to.id, Received(envelope.sender, envelope.payload))
     network.deliver()
 
 
 def changed(envelope: Envelope, payload: bytes) -> Envelope:
-    """The same message with another content."""
+    """Return the message with other content."""
     return Envelope(envelope.sender, Send(envelope.to, envelope.round_id, payload))
 
 
 def forged(actors: TestFederation, identity: Identity, body: Body) -> bytes:
-    """A body signed by whoever holds `identity`."""
+    """Return a body signed by `identity`."""
     return encode(sign(identity, actors.federation.id, body))
 
 
 def resigned(actors: TestFederation, identity: Identity, payload: bytes, **changes: Any) -> bytes:
-    """A signed message with some fields of its body changed, signed anew."""
+    """Return a signed message with some fields of its body changed, signed again."""
     return forged(actors, identity, msgspec.structs.replace(body_of(payload), **changes))
 
 
 def announced(network: Network, actors: TestFederation) -> OpenedAnnouncement:
-    """The newest announcement, opened."""
+    """Return the newest announcement, opened."""
     frames = [decode_frame(one.payload) for one in network.sent if kind_of(one) in (Announcement, Invitation)]
     frame = frames[-1].announcement if isinstance(frames[-1], Invitation) else frames[-1]
     return open_announcement(frame, actors.federation, Limits())
 
 
 def sealed_by(actors: TestFederation, identity: Identity, body: Body, opened: OpenedAnnouncement) -> bytes:
-    """A body signed by `identity` and sealed to the trainer of the round."""
+    """Return a body signed by `identity` and sealed to the round's trainer."""
     return seal_answer(sign(identity, actors.federation.id, body), opened, seeded("forger"))
 
 
 def unsealed(network: Network, actors: TestFederation, payload: bytes) -> Body:
-    """What the trainer reads in a sealed answer to the newest announcement."""
+    """Return the content of a sealed answer to the newest announcement, as the trainer reads it."""
     opened = announced(network, actors)
     reply_key: AgreementKey = network.actors[actors.trainer_identity.id]._rounds[opened.body.round_id].reply_key
     return decode_body(open_answer(decode_frame(payload), reply_key, opened.hash).body)
 
 
 def sealed_kind(network: Network, actors: TestFederation, payload: bytes) -> type | None:
-    """The kind of body in a sealed answer; None for anything else."""
+    """Return the kind of body in a sealed answer; None for anything else."""
     try:
         return type(unsealed(network, actors, payload)) if isinstance(decode_frame(payload), Sealed) else None
     except PeerError:
@@ -364,7 +364,7 @@ def sealed_kind(network: Network, actors: TestFederation, payload: bytes) -> typ
 
 
 def opened_list(network: Network, actors: TestFederation, envelope: Envelope) -> FrozenList:
-    """What a peer reads in a list that was sealed to it."""
+    """Return the content of a list that was sealed to a peer, as the peer reads it."""
     opened, receiver = announced(network, actors), network.actors[envelope.to.id]
     key = receiver._keys.key(opened.epochs[opened.computes.index(envelope.to.id)].epoch)
     signer = actors.federation.compute(envelope.sender).key
@@ -376,7 +376,7 @@ def opened_list(network: Network, actors: TestFederation, envelope: Envelope) ->
 def sealed_list(
     actors: TestFederation, identity: Identity, body: FrozenList, opened: OpenedAnnouncement, to: bytes
 ) -> bytes:
-    """A list signed by `identity` and sealed to a peer's epoch key."""
+    """Return a list signed by `identity` and sealed to a peer's epoch key."""
     signed = sign(identity, actors.federation.id, body)
     public = opened.epochs[opened.computes.index(to)].public
     sealed = seal_to(public, encode(signed), opened.hash, seeded("forger"))
@@ -384,7 +384,7 @@ def sealed_list(
 
 
 def forged_list(network: Network, actors: TestFederation, envelope: Envelope, entries: bytes, tags: bytes) -> Envelope:
-    """A list that its sender signs rightly, with entries and tags of its choice, in place of another one."""
+    """Replace a list by one that its sender signs correctly, with entries and tags of the test's choice."""
     identity = next(one for one in actors.compute_identities if one.id == envelope.sender)
     opened = announced(network, actors)
     hashed = list_hash(opened.hash, identity.id, entries)
@@ -395,7 +395,7 @@ def forged_list(network: Network, actors: TestFederation, envelope: Envelope, en
 
 
 def held_by(network: Network, actors: TestFederation, node: int) -> list[int]:
-    """The indices of the clients whose contributions to the newest round a node holds, in the order of their ids."""
+    """Return the indices of the clients whose contributions to the newest round a node has, in the order of ids."""
     opened = announced(network, actors)
     indices = sorted(range(len(actors.clients)), key=lambda index: actors.clients[index])
     return [index for index in indices if opened.holder(actors.clients[index]).id == actors.computes[node]]
@@ -406,13 +406,13 @@ def hello_of(network: Network, actors: TestFederation, client: int = 0) -> Envel
 
 
 def other_hello(actors: TestFederation, network: Network, client: int = 0, **changes: object) -> bytes:
-    """A Hello that the client signs, changed."""
+    """Return a changed Hello that the client signs."""
     body = msgspec.structs.replace(body_of(hello_of(network, actors, client).payload), **changes)
     return forged(actors, actors.client_identities[client], body)
 
 
 def without_hello(actors: TestFederation) -> Network:
-    """A network on which client 0's Hello is lost."""
+    """Return a network that loses client 0's Hello."""
     network = Network()
     network.tamper = losing(Hello, sender=actors.clients[0])
     actors.network(network)
@@ -421,7 +421,7 @@ def without_hello(actors: TestFederation) -> Network:
 
 
 def standing(clients: int = 4, computes: int = 3) -> tuple[TestFederation, Network]:
-    """All sessions stand."""
+    """Return a network in which all sessions are established."""
     actors = exact_actors(clients, computes)
     network = actors.network()
     network.deliver()
@@ -429,7 +429,7 @@ def standing(clients: int = 4, computes: int = 3) -> tuple[TestFederation, Netwo
 
 
 def flipped(payload: bytes, position: int) -> bytes:
-    """One bit changed."""
+    """Return the bytes with one bit changed."""
     return payload[:position] + bytes((payload[position] ^ 1,)) + payload[position + 1 :]
 
 

@@ -1,4 +1,4 @@
-"""What the tests see that nobody on the wire does: the noise that was drawn, and what a contribution hides."""
+"""Access for tests to secrets that nobody on the wire has: drawn noise, and the content of a contribution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dca_proto.protocol.wire.messages import Contribution
 
 
 class Recording(DistributedDiscreteGaussian):
-    """The production mechanism, which remembers every key and vector that it drew."""
+    """The production mechanism, with a record of every key and drawn vector."""
 
     def __init__(self) -> None:
         self.keys: list[bytes] = []
@@ -31,7 +31,7 @@ class Recording(DistributedDiscreteGaussian):
 
 
 def keys_of(client: Client, opened: OpenedAnnouncement) -> list[list[bytes]]:
-    """The pair keys of a client with each node of a round, for each epoch of which it has a key, the newest first."""
+    """Return a client's pair keys with each node of a round, for each epoch that it has a key of, newest first."""
     ring, federation = client._session._keys, client._session._federation
     return [
         [
@@ -43,7 +43,7 @@ def keys_of(client: Client, opened: OpenedAnnouncement) -> list[list[bytes]]:
 
 
 def opened_contribution(client: Client, send: Send) -> Kept:
-    """What a contribution hides, opened by the keys of the client that has made it."""
+    """Open a contribution by the keys of its client; return the hidden value."""
     opened, frame = client._rounds[send.round_id].opened, decode_frame(send.payload)
     assert isinstance(frame, Contribution)
     validated = opened.validated(client._mechanism, client._limits)

@@ -1,4 +1,4 @@
-"""What the workers of a test's sweep do: functions that a fresh process imports by their names."""
+"""Work for the processes of a test's sweep: functions that a new process imports by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from emulator.trials.outcome import Ended, InvariantOutcome, Outcome, RoundOutco
 
 
 def nothing(seed: int) -> Outcome:
-    """A trial in which all holds."""
+    """Return a trial in which all invariants hold."""
     rounds = (RoundOutcome(round_id="00", result="completed"),)
     ended = Ended(result="ok", rounds=rounds, live=True, further="completed")
     held = InvariantOutcome(number=1, name="one", checked=2, ok=True)
@@ -18,19 +18,19 @@ def nothing(seed: int) -> Outcome:
 
 
 def dies_at_three(seed: int) -> Outcome:
-    """Takes its process with it."""
+    """Kill its process at 3."""
     if seed == 3:
         os._exit(7)
     return nothing(seed)
 
 
 def always_dies(seed: int) -> Outcome:
-    """Takes its process with it, always."""
+    """Kill its process, always."""
     os._exit(9)
 
 
 def raises_at_two(seed: int) -> Outcome:
-    """Has a bug."""
+    """Raise at 2."""
     if seed == 2:
         raise ValueError("a bug of the emulator")
     return nothing(seed)

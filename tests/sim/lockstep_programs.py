@@ -1,4 +1,4 @@
-"""Programs that processes run together in the tests of lockstep; fresh ones import them by their names."""
+"""Programs that processes run together in the tests of lockstep; new processes import them by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def world_of(name: str, team: Team, *, always_regional: bool = False) -> World:
 
 
 def hold_rounds(name: str, team: Team) -> dict[str, Any]:
-    """Two rounds, and what there is to tell of them; the same in all processes."""
+    """Run two rounds; return a summary, which is the same in all processes."""
     world = world_of(name, team)
     for _ in range(2):
         if team.number == 0:
@@ -56,7 +56,7 @@ def hold_rounds(name: str, team: Team) -> dict[str, Any]:
 
 
 def told(world: World) -> dict[str, Any]:
-    """Of this process: traffic by role, a digest of each actor's facts, and the values of results."""
+    """Return this process's traffic by role, a digest of each actor's facts, and the values of results."""
     traffic: Counter[str] = Counter()
     for process in world.simulator.machines:
         for field in ("messages_sent", "bytes_sent", "messages_received", "bytes_received"):
@@ -74,7 +74,7 @@ def told(world: World) -> dict[str, Any]:
 
 
 def only_timers(team: Team) -> list[list[int]]:
-    """Each process has calls of its own at other instants, and gives when they came, and how often it met others."""
+    """Schedule calls at different instants in each process; return their times and the number of meetings."""
     region = Region("timers", team, {}, link=IDEAL)
     came: list[int] = []
     for after_ms in (7, 7, 10 * (team.number + 1), 1_000_000_000):
@@ -89,7 +89,7 @@ def only_timers(team: Team) -> list[list[int]]:
 
 
 def ended_by_one(team: Team) -> list[int]:
-    """The last process wants to go no further after 20 ms; virtual milliseconds at which each of them stopped."""
+    """Let the last process stop after 20 ms; return the virtual millisecond at which each stopped."""
     region = Region("ended", team, {}, link=IDEAL)
     for tick in range(10, 100, 10):
         region.after(tick, int)
@@ -100,7 +100,7 @@ def ended_by_one(team: Team) -> list[int]:
 
 
 def swap_large(team: Team) -> bool:
-    """Everybody hands everybody more than pipes hold, twice; whether the right things came."""
+    """Exchange more than pipes hold between all processes, twice; return whether the right data arrived."""
     for _ in range(2):
         out = [bytes([10 * team.number + other]) * LARGE for other in range(team.count)]
         into = [bytes([10 * other + team.number]) * LARGE for other in range(team.count)]
@@ -110,7 +110,7 @@ def swap_large(team: Team) -> bool:
 
 
 def fail(how: str, team: Team) -> None:
-    """The last process ends in some way while the others wait for it."""
+    """Let the last process end in some way while the others wait for it."""
     team.gather(b"")
     if team.number == team.count - 1:
         if how == "raise":
@@ -124,7 +124,7 @@ def fail(how: str, team: Team) -> None:
 
 
 def work_on(team: Team) -> None:
-    """Tell the ids of all processes, and then process 0 waits for workers that never come."""
+    """Report the ids of all processes; then process 0 waits for workers that never come."""
     pids = [msgspec.msgpack.decode(pid) for pid in team.gather(msgspec.msgpack.encode(os.getpid()))]
     if team.number == 0:
         sys.stdout.write(f"{pids}\n")

@@ -1,4 +1,4 @@
-"""Faulty copies of production actors in secure sums, for tests of what is done with a broken invariant.
+"""Faulty copies of production actors in secure sums, for tests of the handling of a broken invariant.
 
 The faults that sweeps must catch are in `scripts/planted_faults.toml`.
 """
@@ -19,7 +19,7 @@ from dca_proto.protocol.wire.messages import Body, PartialSum, Signed
 
 
 class SecondRelease(ComputeNode):
-    """Another partial sum follows the first, as one over a set with one client fewer would."""
+    """Sends a second partial sum, like one over a set with one client fewer."""
 
     def _sign(self, body: Body) -> Signed:
         if isinstance(body, PartialSum):
@@ -36,7 +36,7 @@ class SecondRelease(ComputeNode):
 
 
 class AddsOne(ComputeNode):
-    """One grid unit too much in the first coordinate."""
+    """Adds one grid unit to the first coordinate."""
 
     def _sign(self, body: Body) -> Signed:
         if isinstance(body, PartialSum):
@@ -46,7 +46,7 @@ class AddsOne(ComputeNode):
 
 
 class NeverTells(Trainer):
-    """The result is stored, and nobody is told."""
+    """Stores the result without reporting it."""
 
     def _complete(self, *given: Any) -> list[Effect]:
         told = super()._complete(*given)

@@ -1,6 +1,6 @@
-"""Faulty copies of production actors that forget, keep or never repeat what they must: life cycle and completion.
+"""Faulty copies of production actors that break rules of life cycle and completion: they forget, keep or never repeat.
 
-The seeds are how many `dca emulate sweep --seeds 0..` runs until an invariant breaks, and which.
+The table has the number of seeds that `dca emulate sweep --seeds 0..` runs until an invariant breaks, and which.
 
 | planted fault | in | seeds | invariant |
 | --- | --- | --- | --- |
@@ -12,7 +12,7 @@ The seeds are how many `dca emulate sweep --seeds 0..` runs until an invariant b
 | old ledger believed | clients | 37 | 4 |
 | owner not told of an old ledger | clients | 116 | 4 |
 
-`HANGS` has those that never repeat what they must, each with a fault that is within the promise of completion.
+`HANGS` has those that never repeat messages as they must, each with a fault that completion must survive.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _of(kind: str, actor: str, **more: Any) -> Fault:
 
 
 def without(kind: type, *tables: str) -> Any:
-    """A class whose actors never delete what is in some tables."""
+    """Return a class whose actors never delete from some tables."""
 
     class Keeps(kind):  # type: ignore[misc]
         def handle(self, event: Any, now_ms: int) -> list[Effect]:
@@ -48,21 +48,21 @@ def without(kind: type, *tables: str) -> Any:
 
 
 class NeverForgets(ComputeNode):
-    """An ended round stays for ever."""
+    """Keeps ended rounds for ever."""
 
     def _forget_ms(self, current: Any) -> int:
         return super()._forget_ms(current) * 2
 
 
 class AnyFloor(ComputeNode):
-    """Whatever the owner's floors are."""
+    """Ignores the owner's floors."""
 
     def __init__(self, *given: Any, floors: Floors | None = None, **named: Any) -> None:
         super().__init__(*given, floors=Floors(clients_min=1, honest_min=1), **named)
 
 
 class BelievesOldLedger(Client):
-    """Pays on, though nodes have said that its ledger is an old copy."""
+    """Keeps paying, although nodes have reported that its ledger is an old copy."""
 
     def _on_reused(self, *given: Any) -> list[Effect]:
         effects = super()._on_reused(*given)
@@ -71,21 +71,21 @@ class BelievesOldLedger(Client):
 
 
 class SilentOnReuse(Client):
-    """Does not tell its owner."""
+    """Does not warn its owner."""
 
     def _on_reused(self, *given: Any) -> list[Effect]:
         return [one for one in super()._on_reused(*given) if not isinstance(getattr(one, "fact", None), LedgerReused)]
 
 
 class ReleasesOnce(ComputeNode):
-    """A partial sum is sent once, and not when it is asked for."""
+    """Sends a partial sum once, and not on request."""
 
     def _messages_for_trainer(self, current: Any) -> list[Effect]:
         return [] if current.phase == RELEASED else super()._messages_for_trainer(current)
 
 
 class ListsOnce(ComputeNode):
-    """Lists and answers are sent once, and never asked for."""
+    """Sends lists and answers once, and never requests them."""
 
     def _resend(self, current: Any, now_ms: int) -> list[Effect]:
         return []
@@ -100,10 +100,10 @@ PLANTS: dict[str, tuple[str, type]] = {
     "old ledger believed": ("client", BelievesOldLedger),
     "owner not told of an old ledger": ("client", SilentOnReuse),
 }
-"""By what goes wrong: the role, and the faulty class."""
+"""By fault: the role, and the faulty class."""
 
 HANGS: dict[str, tuple[str, type, Fault]] = {
     "partial sum never resent": ("compute", ReleasesOnce, _of("kill-before", "trainer", phase="done")),
     "lists never resent": ("compute", ListsOnce, _of("kill-torn", "compute 1", phase="answered")),
 }
-"""By what is never repeated: the role, the faulty class, and what makes it matter."""
+"""By the message that is never repeated: the role, the faulty class, and a fault that makes it matter."""

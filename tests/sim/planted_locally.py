@@ -1,4 +1,7 @@
-"""Faulty copies of production actors in node releases: data nodes and trainers, each with one mistake."""
+"""Faulty copies of production actors in node releases: data nodes and trainers, each with one mistake.
+
+Each docstring starts with the numbers of the invariants that the mistake breaks.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from emulator.trials.scenario import Adversary, Fault
 
 
 class AltersReleases(Client):
-    """3: what is signed is not what was encoded."""
+    """3: signs another release than it has encoded."""
 
     def _sign(self, body: Body) -> Signed:
         return super()._sign(self._altered(body) if isinstance(body, Release) else body)
@@ -39,28 +42,28 @@ class AltersReleases(Client):
 
 
 class Miscounts(AltersReleases):
-    """3: one row fewer is said to be in the sum."""
+    """3: reports one row fewer than the sum has."""
 
     def _altered(self, body: Release) -> Release:
         return msgspec.structs.replace(body, rows=body.rows - 1)
 
 
 class ReleasesForNothing(Client):
-    """4: the release leaves, the charge was never written."""
+    """4: releases without writing a charge."""
 
     def _contribute(self, *given: Any) -> list[Effect]:
         return without(super()._contribute(*given), LEDGER)
 
 
 class ReleasesBeyondItsBudget(Client):
-    """4: the budget is never asked about."""
+    """4: never checks the budget."""
 
     def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
         return self._consent.to_terms(opened, self._federation)
 
 
 class ReleasesAgain(Client):
-    """1: another release follows the first, of which nothing was stored."""
+    """1: sends a second release, which is not stored."""
 
     def _sign(self, body: Body) -> Signed:
         if isinstance(body, Release):
@@ -74,7 +77,7 @@ class ReleasesAgain(Client):
 
 
 class OtherRoot:
-    """An identity whose noise keys and contribution ids are altered before they are used."""
+    """An identity whose noise keys and contribution ids are altered before use."""
 
     def __init__(self, identity: Identity, alter: Callable[[bytes], bytes]) -> None:
         self._identity = identity
@@ -88,7 +91,7 @@ class OtherRoot:
 
 
 class ReleasesWithOneKey(Client):
-    """5 and 10: everything is drawn from one key."""
+    """5 and 10: draws all noise from one key."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -97,14 +100,14 @@ class ReleasesWithOneKey(Client):
 
 
 class CallsForNothing(Trainer):
-    """4: the round is announced, the account was never charged."""
+    """4: announces a round without charging the account."""
 
     def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
         return without(super()._announce(request, now_ms), LEDGER)
 
 
 class KeepsTheLatest(Trainer):
-    """2 and 3: a second release takes the place of the first."""
+    """2 and 3: replaces the first release by a second."""
 
     def _on_answer(self, sender: bytes, frame: Signed, current: TrainerRound, now_ms: int) -> list[Effect]:
         if current.releases.get(sender, frame) != frame:
@@ -113,7 +116,7 @@ class KeepsTheLatest(Trainer):
 
 
 class LeavesOneOut(Trainer):
-    """3: the first node is in the sum, and not in the list of nodes."""
+    """3: omits the first node, which is in the sum, from the list of nodes."""
 
     def _combined(self, current: TrainerRound) -> RoundCompleted:
         told = super()._combined(current)
@@ -122,21 +125,21 @@ class LeavesOneOut(Trainer):
 
 
 class KeepsInMemory(Trainer):
-    """3 and 8: releases are acknowledged that only memory holds."""
+    """3 and 8: acknowledges releases that it keeps in memory only."""
 
     def _on_answer(self, *given: Any) -> list[Effect]:
         return without(super()._on_answer(*given), RELEASES)
 
 
 class GivesUp(Trainer):
-    """8: a round that has all releases fails."""
+    """8: fails a round that has all releases."""
 
     def _complete(self, current: TrainerRound, event: str, now_ms: int) -> list[Effect]:
         return self._fail(current, "too few", now_ms)
 
 
 class AcceptsAnybody(Trainer):
-    """2: whoever signs is taken for a data node."""
+    """2: accepts any signer as a data node."""
 
     def _on_answer(self, sender: bytes, frame: Signed, current: TrainerRound, now_ms: int) -> list[Effect]:
         if not isinstance(decode_body(frame.body), Release):
@@ -148,12 +151,12 @@ class AcceptsAnybody(Trainer):
 
 
 def without(effects: list[Effect], table: str) -> list[Effect]:
-    """What is left when nothing is written to a table."""
+    """Return the effects without writes to a table."""
     return [one for one in effects if not (isinstance(one, Persist) and one.table == table)]
 
 
 class Planted(msgspec.Struct, frozen=True):
-    """A mistake: in which role, what it breaks, and what of a scenario makes it show.
+    """A mistake: its role, the invariants that it breaks, and the scenario settings that reveal it.
 
     Attributes:
         stalls: by which mechanisms of reports it keeps a round from its end, too (11).

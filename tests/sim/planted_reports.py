@@ -1,4 +1,7 @@
-"""Faulty copies of production actors in LDP reports, each with one mistake; beside those of node releases."""
+"""Faulty copies of production actors in LDP reports, each with one mistake, in addition to those of node releases.
+
+Each docstring starts with the numbers of the invariants that the mistake breaks.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from emulator.trials.scenario import Adversary
 
 
 class CountsItsRows(AltersReleases):
-    """3: a report tells how many rows its client has."""
+    """3: reports reveal the client's number of rows."""
 
     def _altered(self, body: Release) -> Release:
         return msgspec.structs.replace(body, rows=1 + len(rows_of(self)))
@@ -56,7 +59,7 @@ class RandomisesTooLittle(Client):
 
 
 class Talkative(Client):
-    """6: a fact tells the row."""
+    """6: a fact reveals the row."""
 
     def _contribute(self, current: ClientRound, *given: Any) -> list[Effect]:
         told = DataFailed(current.id, current.body.statistic, f"no error: {float(rows_of(self)[0, 0])!r}")
@@ -64,7 +67,7 @@ class Talkative(Client):
 
 
 class TellsBySending(Client):
-    """5, beside a neighbour: one more message where its first value is large."""
+    """5, beside a neighbour: sends one more message if its first value is large."""
 
     def _contribute(self, *given: Any) -> list[Effect]:
         effects = super()._contribute(*given)
@@ -73,7 +76,7 @@ class TellsBySending(Client):
 
 
 class TellsByDeclining(Client):
-    """5, beside a neighbour: it takes no part where its first value is large."""
+    """5, beside a neighbour: takes no part if its first value is large."""
 
     def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
         refusal = Refusal("policy", "a round", "another one")
@@ -81,17 +84,17 @@ class TellsByDeclining(Client):
 
 
 def rows_of(client: Client) -> Any:
-    """A client's data, shape ``(m, columns)``."""
+    """Return a client's data, shape ``(m, columns)``."""
     return client._composer.rows(tuple(sorted(client._consent.columns)))
 
 
 def _is_large(client: Client) -> bool:
-    """No more true of both a value and its neighbour's (`view.neighbour`)."""
+    """Return True for at most one of a value and its neighbour's (`view.neighbour`)."""
     return bool(rows_of(client)[0, 0] > 0.125)
 
 
 class AltersCharges(Client):
-    """What is charged is not what the round costs."""
+    """Charges another cost than the round's."""
 
     def _restore(self, records: Sequence[tuple[str, bytes, bytes]]) -> None:
         super()._restore(records)
@@ -103,7 +106,7 @@ class AltersCharges(Client):
 
 
 class ChargesTheOtherKind(AltersCharges):
-    """4: a report that is epsilon-private is charged as a Gaussian one of that epsilon, and the other way round."""
+    """4: charges an epsilon-private report as a Gaussian one of that epsilon, and vice versa."""
 
     def _other(self, charge: Charge) -> Charge:
         if charge.delta:
@@ -112,21 +115,21 @@ class ChargesTheOtherKind(AltersCharges):
 
 
 class ChargesHalf(AltersCharges):
-    """4: half the price."""
+    """4: charges half the cost."""
 
     def _other(self, charge: Charge) -> Charge:
         return msgspec.structs.replace(charge, mu=charge.mu / 2, epsilon=charge.epsilon / 2)
 
 
 class ChargesForOneRow(AltersCharges):
-    """4: the charge says that it protects one row alone."""
+    """4: writes a charge that claims to protect one row only."""
 
     def _other(self, charge: Charge) -> Charge:
         return msgspec.structs.replace(charge, relation=REPLACE_ONE_ROW)
 
 
 class Reorders(Trainer):
-    """3: reports are not in the order of the clients' ids."""
+    """3: does not order reports by the clients' ids."""
 
     def _combined(self, current: TrainerRound) -> RoundCompleted:
         told = super()._combined(current)
@@ -137,7 +140,7 @@ class Reorders(Trainer):
 
 
 class LosesReports(Trainer):
-    """3: only the sum is told."""
+    """3: returns the sum without the reports."""
 
     def _combined(self, current: TrainerRound) -> RoundCompleted:
         told = super()._combined(current)
@@ -173,4 +176,4 @@ PLANTS: dict[type, Planted] = {
 }
 
 BESIDE_A_NEIGHBOUR = (TellsBySending, TellsByDeclining)
-"""Clients that break 5, which shows where a run is compared with one on neighbouring data."""
+"""Clients that break 5, which only a comparison with a run on neighbouring data reveals."""

@@ -1,4 +1,4 @@
-"""Actors that do as they are told, for tests of what lies between actors."""
+"""Actors that carry out a test's commands, for tests of the layers between actors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUND = b"r" * 16
 
 
 class Puppet:
-    """Carries out the effects that it is commanded, writes down all events, and persists nothing of its own."""
+    """Carries out commanded effects, records all events, and persists nothing of its own."""
 
     def __init__(self, actor_id: bytes, heard: list[tuple[int, Event]], records: list[Any]) -> None:
         self.id = actor_id
@@ -68,7 +68,7 @@ class Stage:
         return [event.payload for _, event in self.heard[index] if isinstance(event, Received)]
 
     def times(self, index: int) -> list[int]:
-        """When messages came, since the start."""
+        """Return the arrival times of messages since the start."""
         return [at - self.start_ms for at, event in self.heard[index] if isinstance(event, Received)]
 
     def fired(self, index: int) -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""What the tests of trials share: small scenarios, and a trial with its world to look at, all eleven checkers on."""
+"""Helpers of the tests of trials: small scenarios, and a trial under all eleven checkers with its world."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def small(
     heal_ms: int = 0,
     **rounds: Any,
 ) -> Scenario:
-    """A scenario of a few clients, one round and short windows; of a round, anything can be changed."""
+    """Return a scenario of a few clients, one round and short windows; all settings of the round can be changed."""
     windows = {"collect_window_ms": 8_000, "commit_window_ms": 8_000}
     return Scenario(
         seed=seed,
@@ -49,7 +49,7 @@ def run(
     prepare: Callable[[TrialWorld], None] | None = None,
     faulty: dict[str, Callable[[type], type]] | None = None,
 ) -> tuple[TrialWorld, Outcome]:
-    """A trial under all checkers, and its world as it was left. `prepare` may do anything before it begins."""
+    """Run a trial under all checkers; return it with its final world. `prepare` may do anything before the start."""
     worlds: list[TrialWorld] = []
 
     def checkers(world: TrialWorld) -> list[Any]:
@@ -64,7 +64,7 @@ def run(
 
 
 def held(scenario: Scenario, prepare: Callable[[TrialWorld], None] | None = None) -> tuple[TrialWorld, Outcome]:
-    """A trial in which everything that was promised held."""
+    """Run a trial; assert that all invariants hold."""
     world, outcome = run(scenario, prepare)
     broken = [(one.number, one.detail) for one in outcome.invariants if not one.ok]
     assert outcome.ok, (outcome.ended.why, broken)
@@ -72,23 +72,23 @@ def held(scenario: Scenario, prepare: Callable[[TrialWorld], None] | None = None
 
 
 def results(outcome: Outcome) -> list[str]:
-    """How the rounds of the scenario ended; the further one is not among them."""
+    """Return the outcomes of the scenario's rounds, without the further one."""
     ended = [one.result for one in outcome.ended.rounds]
     return ended[: len(ended) - (outcome.ended.further == "completed")]
 
 
 def contributors(world: TrialWorld, index: int = 0) -> int:
-    """How many are in the sum of a round that completed."""
+    """Return the number of contributors to a completed round."""
     fact = world.rounds[index].ended
     assert isinstance(fact, RoundCompleted)
     return fact.aggregate.contributors
 
 
 def reported(world: TrialWorld, kind: type) -> list[Any]:
-    """The last facts of one kind that were told."""
+    """Return the last reported facts of one kind."""
     return [entry.fact for entry in world.simulator.trace.entries if isinstance(entry.fact, kind)]
 
 
 def dropped(world: TrialWorld, code: str) -> int:
-    """How many messages all actors that run have dropped, and counted, for that reason."""
+    """Return the number of messages that all running actors have dropped for that reason."""
     return sum(one.actor.dropped[code] for one in world.simulator.machines if one.actor is not None)

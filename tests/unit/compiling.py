@@ -1,7 +1,7 @@
-"""JAX for tests of compiled samplers: double precision, and hardly any optimisation by the compiler.
+"""JAX settings for tests of compiled samplers: double precision, and hardly any optimisation by the compiler.
 
-Compiling is most of what these tests cost, and small programs gain nothing from passes that take half of it. What is
-calculated is the same but for rounding; `test_joint_distribution` runs the samplers as they are compiled for use.
+These tests spend most of their time compiling, and small programs gain nothing from passes that take half of it.
+Results are the same but for rounding; `test_joint_distribution` runs the samplers with the usual compilation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rounds without noise: what clients' statistics add up to, for tests of what a job makes of them."""
+"""Rounds without noise: exact sums of clients' statistics, for tests of jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ExactRounds:
     """One row for each client; noise of the given standard deviation per unit of sensitivity, by default none.
 
     Attributes:
-        requests: what was asked.
+        requests: all requests so far.
     """
 
     def __init__(self, rows: np.ndarray, columns: Sequence[str], noise: float = 0.0, rounds: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The joint density of the distributed regression model by SciPy's densities: nothing of the samplers is in it."""
+"""The joint density of the distributed regression model by SciPy's densities, independent of the samplers."""
 
 from __future__ import annotations
 

@@ -30,13 +30,13 @@ script = _loaded()
 
 @cache
 def _references(cell: Any) -> tuple[Any, ...]:
-    """ln p of the cell's reports, by numerical integration."""
+    """Return ln p of the cell's reports, by numerical integration."""
     with mp.workdps(script.DIGITS):
         return tuple(script.reference(cell, z) for z in cell.z)
 
 
 def largest_error(cell: Any) -> float:
-    """Of ln p as it is, or has been made by a test, in the cell's reports; infinite if a value is not finite."""
+    """Return the largest error of ln p at the cell's reports; infinite if a value is not finite."""
     found = script.ours(cell)[0](cell.z)
     if not np.isfinite(found).all():
         return np.inf
@@ -44,7 +44,7 @@ def largest_error(cell: Any) -> float:
 
 
 def planted(module: ModuleType, right: str, wrong: str) -> Any:
-    """The module with one piece of its text replaced."""
+    """Return the module with one piece of its text replaced."""
     source = Path(str(module.__file__)).read_text()
     assert source.count(right) == 1, f"{right!r} is there {source.count(right)} times"
     changed = ModuleType(f"{module.__name__}_changed")

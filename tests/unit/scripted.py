@@ -1,4 +1,4 @@
-"""A local report's stream that says what a test tells it to."""
+"""A local report's random stream with words that a test chooses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY = bytes(range(32))
 
 
 class Scripted(Stream):
-    """A stream that says what it is told to."""
+    """A stream that returns given words."""
 
     words: np.ndarray
     later: tuple[int, ...] = ()
