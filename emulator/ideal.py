@@ -246,7 +246,6 @@ class Clients(msgspec.Struct, frozen=True):
 
 
 def _stack(tables: Sequence[NDArray[np.float64]], columns: tuple[str, ...]) -> NDArray[np.float64]:
-    """Stack tables with the same number of rows."""
     if not len(tables[0]):
         return np.empty((len(tables), 0, len(columns)))
     return np.stack([_checked(np.asarray(table, dtype=np.float64)[None], columns)[0] for table in tables])
@@ -377,7 +376,6 @@ def _secure_sum(
 def _node_releases(
     announcement: Announcement, validated: ValidatedRound, present: Clients, noise: _Noise
 ) -> NoisyAggregate:
-    """Return the sum of the releases of the present data nodes."""
     values, counts = present.contributions(validated.statistic, announcement.rows_max, announcement.fraction_bits)
     if not counts.any():
         raise RoundAborted("no data node has released any row", contributors=0, needed=1)

@@ -219,7 +219,7 @@ def sections_of(summary: Summary) -> list[Section]:
     return [
         ("Score", scores(summary)),
         ("Iterations", _iterations(summary)),
-        ("Draws", _draws(summary)),
+        ("Draws", _diagnostics(summary)),
         ("Remarks", settings(remarks(summary))),
     ]
 
@@ -289,8 +289,7 @@ def _iterations(summary: Summary) -> list[Block]:
     return [lines(series, Axis("iteration", whole=True), Axis(name), caption=caption)]
 
 
-def _draws(summary: Summary) -> list[Block]:
-    """Return a table of sampling diagnostics."""
+def _diagnostics(summary: Summary) -> list[Block]:
     sampling = summary.get("sampling")
     if sampling is None:
         return []
@@ -313,13 +312,6 @@ def _floor(value: float | None) -> str:
 
 
 # --- single releases and reports --------------------------------------------------------------------------------------
-
-
-def badge(ok: bool, private: bool) -> tuple[str, Any]:
-    """Return the verdict on a run, and its tone."""
-    if not ok:
-        return "ended without a result", "bad"
-    return ("private", "good") if private else ("not private", "bad")
 
 
 def nodes_of(nodes: Sequence[Node], most: int | None = None) -> list[Block]:

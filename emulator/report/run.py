@@ -199,7 +199,7 @@ def read(found: dict[str, Any]) -> tuple[Run, Summary]:
 def page(found: tuple[Run, Summary]) -> Page:
     """Return the page of a run and what was learned."""
     run, summary = found
-    badge, verdict = learned.badge(run.ok, run.private)
+    badge = ("private" if run.private else "not private") if run.ok else "ended without a result"
     reports = [(round_.contributors or 0, round_.noise_variance, round_.reports) for round_ in run.rounds]
     slow = [(round_.name, client) for round_ in run.rounds for client in round_.slowest]
     roles, peaks = roles_table(run.roles, run.core_s_by_role, run.peak_rss_mb_by_process), run.peak_rss_mb_by_process
@@ -221,7 +221,7 @@ def page(found: tuple[Run, Summary]) -> Page:
         kind="Learned from a federation" if run.federation else f"Swarm of real {run.who}s",
         title=_title(run, summary),
         badge=badge,
-        verdict=verdict,
+        verdict="good" if run.ok and run.private else "bad",
         answer=_answer(run, summary),
         facts=[*_facts(run, summary)],
         sections=sections,

@@ -381,7 +381,6 @@ class Swarm:
         return Usage.of([own, *of_hosts, *([] if self._broker is None else [usage.broker_usage(self._broker.pid)])])
 
     async def _stop(self) -> None:
-        """Stop polling, and end all hosts."""
         for task in self._watched:
             task.cancel()
         await asyncio.gather(*self._watched, return_exceptions=True)
