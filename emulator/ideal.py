@@ -7,10 +7,10 @@ result is marked as not private.
 
 **One draw for all shares.** The result depends on the n clients' shares N_Z(0, S) only through their sum, which is
 drawn at once, as N_Z(0, nS). On a grid the two laws differ, but no experiment can tell them apart: at each point, the
-sum of k + 1 shares has the probability of N_Z(0, (k + 1)S) up to a factor within (1 ± η)/(1 ∓ η), with η = 2 Σ_j
-exp(-2π²s²j²) and s² = S k/(k + 1) >= 32 (the τ' of `privacy.accounting`). Each η is below 1e-273, so no probability in
-d coordinates of n shares differs by more than a factor of 1 ± dn·1e-272, whatever is done with them. If the keys of the
-shares are given, the shares are drawn one by one, and the result equals the protocol's bit for bit.
+sum of N_Z(0, kS) and one more share has the probability of N_Z(0, (k + 1)S) up to a factor within (1 ± η)/(1 ∓ η), with
+η = 2 Σ_j exp(-2π²s²j²) and s² = S k/(k + 1) >= 32 (the τ' of `privacy.accounting`). Each η is below 1e-273, so no
+probability in d coordinates of n shares differs by more than a factor of 1 ± dn·1e-272, whatever is done with them. If
+the keys of the shares are given, the shares are drawn one by one, and the result equals the protocol's bit for bit.
 
 **Node releases**: each data node releases the sum of its rows plus its own draw of the whole noise N_Z(0, S).
 
@@ -113,7 +113,7 @@ class IdealSwarm:
         Raises:
             RoundAborted: fewer than N - T + c clients remain (in a mini-batch, N is its size); without Compute nodes:
                 none remain.
-            UsageError: no round can have this request.
+            UsageError: the request, or an index in `absent`, is not possible.
         """
         round_id, absent = self._random(ID_BYTES), next(self._absent, frozenset())
         _check_absent(absent, len(self._clients))
@@ -152,7 +152,7 @@ def noisy_sum(
 
     Raises:
         RoundAborted: fewer than N - T + c clients remain; without Compute nodes: none remain.
-        UsageError: no round can have this request.
+        UsageError: the request, rows, keys or an index in `absent` are not possible.
     """
     if trusted and keys is not None:
         raise UsageError("keys are for clients' shares, and a trusted aggregator uses none; leave them out")

@@ -1,7 +1,7 @@
 """Recomputes the keys that clients share with Compute nodes, and the tags, masks and receipts under them.
 
-Secrets are read from the disks of the actors that made them. The derivations follow the specification (DESIGN §2.4)
-without the code of the core, so that a mistake in either shows.
+Secrets are read from the disks of the actors that made them. The derivations are written here a second time, from the
+specification (DESIGN §2.4) and not from those of the core, so that a mistake there shows.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def too_little(squares: float, count: int, half: bool = True) -> bool:
 
 
 def unlikely(hits: int, count: int, chance: float, *, above: bool) -> bool:
-    """Return True if `hits` of `count` are surely too many (or too few) for a probability (Hoeffding, 1963)."""
+    """Return True if `hits` of `count` are surely too many (or too few) for a chance (Chernoff; Hoeffding, 1963)."""
     part = hits / count if count else chance
     if (part <= chance) if above else (part >= chance):
         return False

@@ -12,7 +12,7 @@ An adversary guesses world 0 above a threshold. Clopper and Pearson (1934) give 
 A threshold must not be chosen on the runs that count its errors: `best_thresholds` uses separate pilot runs. The record
 keeps a histogram of each world and the error rates of many thresholds.
 
-The noise of a faulty program may differ between coordinates or depend on each other: strong along one line, absent
+The noises of a faulty program may differ between coordinates or depend on each other: strong along one line, absent
 along another. So `Scatter` adds up the second moments of all coordinates. The variance along a line u is u'Σu. Its
 bounds come from the χ² distribution of the sample variance of Gaussian noise; the line must not be chosen on the same
 runs.

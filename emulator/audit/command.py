@@ -163,7 +163,7 @@ def _plan(asked: Setting, plant: str | None, protocol: bool, engine: str, runs: 
 def _attack(
     plan: Audit, world: World, random: Random, engine: engines.Engine, console: Console
 ) -> tuple[Experiment, float | None]:
-    """Run the attack; with real actors, also return the p-value that they agree with the ideal functionality."""
+    """Run the attack; with real actors, also return the p-value of their test against the ideal functionality."""
     adversary = Adversary(world, plan.programme)
     ideal = IdealRounds(world, plan.programme, random)
     rounds: Rounds = ProtocolRounds(plan.setting, random, engine) if plan.protocol else ideal

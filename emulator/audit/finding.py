@@ -60,7 +60,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         variance_floor: the variance that the claim requires on every line. variance_noticeable: a relative shortfall
             on one of these lines that is nearly always detected.
         uniformity: of each view of masked contributions. uniformity_p: of the worst, corrected for their number.
-        same_law_p: the p-value that real actors and the ideal functionality agree, if real actors ran.
+        same_law_p: p-value of the test that real actors and the ideal functionality have one law, if actors ran.
         verdict: stands, refuted or not covered. evidence: the kinds that refuted it. verdict_confidence: of these.
         doubts: the kinds of evidence at 99 %.
     """
@@ -165,7 +165,7 @@ def _verdict(covered: bool, evidence: tuple[str, ...]) -> str:
 
 
 def same_law(protocol: Samples, ideal: Samples) -> float:
-    """Return the p-value that both sources have the same law: Kolmogorov and Smirnov's tests of both worlds."""
+    """Test whether two sources have the same law, by Kolmogorov and Smirnov in both worlds; return the p-value."""
     pairs = zip(protocol, ideal, strict=True)
     return min(1.0, 2 * min(float(ks_2samp(one, other).pvalue) for one, other in pairs))
 

@@ -165,9 +165,8 @@ class _LocalWorker(Worker):
 
     def __init__(self, make: Callable[[], object], name: str, advice: str) -> None:
         super().__init__(name, advice)
-        self._make: Callable[[], object] | None = (
-            make  # sent with the first call; sending may block until it has started
-        )
+        # sent with the first call: sending blocks until the process has started
+        self._make: Callable[[], object] | None = make
         self._process, self._pipe = spawn(_serve)
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> Answer:

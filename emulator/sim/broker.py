@@ -107,7 +107,7 @@ class Broker:
         return self._machines[process].is_open
 
     def cut(self, process: Process, *, up: bool, down: bool) -> None:
-        """Block packets from (`up`) or to (`down`) a machine. Packets the other way are sent again, unacknowledged."""
+        """Block packets from (`up`) or to (`down`) a machine. The other way they arrive, and again later."""
         process.link.up.is_cut, process.link.down.is_cut = up, down
         uplink, session = self._machines[process], self._sessions.get(process.id)
         if uplink.is_open and not up:

@@ -94,7 +94,7 @@ class Process:
     """One actor on its machine.
 
     Attributes:
-        id: of its actor. role: its channel. name: for messages. actor: None while it is down.
+        id: of its actor. role: its channel. name: for output. actor: None while it is down.
         starts: number of starts so far. link_name: of its link in the random streams.
     """
 

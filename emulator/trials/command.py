@@ -42,7 +42,7 @@ _RUN = """Examples:
 
   dca emulate example > scenario.toml     a scenario to start from, with a comment on each line
 
-  dca emulate run scenario.toml           faults, then healing, then liveness; exit code 4 if an invariant is broken
+  dca emulate run scenario.toml           faults, then healing, then liveness; exit code 4 if anything is broken
 
   dca emulate run scenario.toml --seed 7 --json run.json && dca report run.json
 """
@@ -111,7 +111,7 @@ def replay(
     Fields of the JSON object: kind, ok, seed, digest (of all facts and messages), outcome (result, live, rounds with
     phases), invariants (number, name, checked, ok, detail, facts before it broke), faults (reached or not, when),
     options (the scenario), traffic by role, drops, last_facts, replay, wall_s, virtual_s; shrunk (a smaller scenario)
-    if an invariant is broken.
+    if the trial failed.
     """
     _check_options(save, json_to, shrink_seconds)
     return _trial(draw_scenario(_seed(seed)), f"dca emulate replay {seed}", shrink_seconds, save, json_to)

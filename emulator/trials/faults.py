@@ -1,4 +1,7 @@
-"""All kinds of faults. This file defines those of machines, links, the broker and owners; `tampering` the others."""
+"""All kinds of faults. Those of machines, links, the broker and owners are here.
+
+`tampering` has those of a malicious broker, which changes messages.
+"""
 
 from __future__ import annotations
 

@@ -90,9 +90,9 @@ class CallingHalves(HostileTrainer):
         halves = (request.round_id, tuple(asked[::2])), (second, tuple(asked[1::2]))
         try:
             rounds = [self._of_half(request, *half) for half in halves]
-            for request in rounds:
-                request.check(self.federation, self._mechanism, self._limits, self._timing)
-            return [effect for request in rounds for effect in super(CallingHalves, self)._on_open(request, now_ms)]
+            for part in rounds:
+                part.check(self.federation, self._mechanism, self._limits, self._timing)
+            return [effect for part in rounds for effect in super(CallingHalves, self)._on_open(part, now_ms)]
         except UsageError:
             return super()._on_open(request, now_ms)
 

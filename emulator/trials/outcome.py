@@ -19,7 +19,7 @@ from emulator.trials.scenario import to_plain
 from emulator.trials.world import RoundLog, TrialWorld
 
 LIVENESS, LIVENESS_NAME = 0, "live after healing"
-"""Number and name, instead of an invariant's, of a failure to become live."""
+"""Replace the number and name of an invariant if a trial did not become live."""
 UNREPORTED = "the round ended, but the trainer never reported how"
 FACTS_SHOWN = 40
 _ROUND = re.compile(r"\bround ([0-9a-f]{8})\b")
@@ -66,7 +66,7 @@ class InvariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drop(msgspec.Struct, frozen=True, kw_only=True):
-    """A client that was invited but is not in the result. `at_ms`: when it was last killed, at most the round's end."""
+    """A client that was invited but is not in the result. `at_ms`: when it was last killed; else the round's end."""
 
     client: int
     at_ms: int

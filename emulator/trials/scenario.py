@@ -203,7 +203,7 @@ class Scenario(_Part, frozen=True, kw_only=True):
     """The complete description of a trial.
 
     Attributes:
-        seed: of keys, data, network and faults. name: a free text.
+        seed: of keys, data, network and faults. name: free text.
         heal_ms: when everything is mended, in ms from the start; 0 waits for the last round's announced end.
         epoch_ms: how long keys last. The related times keep their proportions to the epoch of production, a day.
     """

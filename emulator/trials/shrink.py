@@ -128,7 +128,7 @@ def _lower(value: int, least: int) -> list[int]:
 
 
 def _with_number(scenario: Scenario, part: str, name: str, value: float) -> dict[str, Any]:
-    """Return the change of one number, and of the faults and adversaries that are impossible with it."""
+    """Return the change of one number, without the faults and adversaries whose actors it removes."""
     changed = {part: msgspec.structs.replace(getattr(scenario, part), **{name: value})}
     if part == "population":
         population = msgspec.structs.replace(scenario, **changed).population

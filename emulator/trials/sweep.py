@@ -31,7 +31,7 @@ class Failure(msgspec.Struct, kw_only=True):
     """A failed seed. The terminal and the page show it, `--json` writes it.
 
     Attributes:
-        seed: of the scenario. invariant: 1 to 11, 0 for liveness, None if the trial gave no result. name: of it.
+        seed: of the scenario. invariant: 1 to 11, 0 for liveness, None if the trial gave no result. name: its name.
         detail, facts: what broke, and the facts of that round before; of the shrunk run if there is one.
         options: the scenario as plain data. replay: the command that repeats it.
         shrunk: a smaller scenario in which the same invariant breaks, as plain data; None if not shrunk.

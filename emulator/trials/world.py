@@ -273,7 +273,9 @@ class TrialWorld(World, Observer):
         return self.simulator.add(original.role, build, link=self.scenario.network, disk=original.disk.copy())
 
     def mend(self) -> None:
-        """End all faults and restart processes; links then lose nothing and delay by at most 1 s.
+        """End all faults and restart what is down.
+
+        Links then lose nothing; their delay, jitter and reordering are at most 1 s each.
 
         Hostile clients, strangers and clients with copied or old stores are removed. Other hostile actors restart as
         honest ones. Clients that were warned that their ledger is an old copy restart.

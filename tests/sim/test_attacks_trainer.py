@@ -41,6 +41,13 @@ def test_attack_41_two_announcements_under_one_id_charge_each_client_once() -> N
     assert dropped(world, "known-round") or dropped(world, "announcement")
 
 
+def test_halves_that_are_too_small_leave_the_round_whole() -> None:
+    scenario = small(adversaries=(Adversary(kind="two-halves", actor="trainer"),), clients=3, computes=2)
+    world, outcome = held(scenario)
+    assert results(outcome) == ["completed"]
+    assert len(world.rounds[0].contributors) == 3
+
+
 def test_attack_44_an_early_close_leaves_stragglers_out_or_aborts() -> None:
     world, outcome = held(under("close-early", amount=6))
     assert outcome.ended.rounds[0].result in ("completed", "aborted")

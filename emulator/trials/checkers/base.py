@@ -1,7 +1,7 @@
 """The log of a run, decoded once for all checkers, and the base class of checkers.
 
-The log reads what actors store and send; the trainer's reply keys open what is sealed to the trainer. It uses no value
-that an actor computed: it derives the agreed set S and its hash again from lists and answers.
+The log reads what actors store and send; the trainer's reply keys open what is sealed to the trainer. It does not trust
+the agreed set S of any actor: it derives S and its hash again from lists and answers.
 """
 
 from __future__ import annotations
@@ -308,9 +308,9 @@ class Checker(Observer):
         on_trainer_round(trainer, round_id, stored)    its state of a round
         on_stored_release(trainer, round_id, client)   a release or report
 
-    an honest member sends the trainer:
-        on_partial_sum(release)                        a partial sum not sent before
-        on_release(release)                            a release or report not sent before
+    an honest member stores, or sends to the trainer:
+        on_partial_sum(release)                        a partial sum not seen before
+        on_release(release)                            a release or report not seen before
         on_unannounced(sender, round_id)               a sealed message of a round that was never announced
 
     Args:

@@ -121,8 +121,8 @@ class Budget(Checker):
         pure = body.mechanism in PURE_MECHANISMS
         cost, announced = _spent_by([charge]), reference.composed([(body.mu, body.epsilon, 0.0 if pure else 1.0)])
         self.expect(_are_close(cost, announced), f"{who}: a charge of {cost}, but {announced} was announced")
-        same = (charge.epsilon, charge.delta) == (body.epsilon, body.delta)
-        self.expect(same, f"{who}: epsilon or delta of its charge differ from the announcement")
+        own_claim, claim = (charge.epsilon, charge.delta), (body.epsilon, body.delta)
+        self.expect(own_claim == claim, f"{who}: a charge of (epsilon, delta) {own_claim}, but {claim} was announced")
         mu_max = sqrt(announced[2]) if pure else reference.mu_of(body.epsilon, body.delta)
         private = body.mu <= mu_max * (1 + _ROUNDING)
         self.expect(private, f"{who}: mu {at_least(body.mu)} is not private at the announced epsilon and delta")
