@@ -22,7 +22,7 @@ sees the target in its own units, within its public bounds: a count is a count. 
     intercept, *slopes = fit.columns.in_own_units(fit.mean)
 
 Without JAX, a `ModelGradient` has a ``gradient``. Give a clip with it, in units of its gradients; the planned clip is
-for logistic regression. `docs/learning.md` has a whole program.
+for logistic regression. `docs/tutorials/model.md` has a whole program.
 
 **Clipping** changes what is learned, in a way that is known for generalised linear models. The gradient of one row is
 its residual times x, so clipping its norm at C bounds the residual to ±C/|x|. The objective stays concave: a likelihood
