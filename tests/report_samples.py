@@ -122,7 +122,7 @@ def round_(
 
 
 def aborted_swarm() -> dict[str, Any]:
-    """Too many dropped."""
+    """Return a run that was aborted by too many dropouts."""
     lost = {
         **round_("second-moments", 4, 2.0, 0.16, 170.0, absent=[]),
         "ok": False,
@@ -156,7 +156,7 @@ def aborted_swarm() -> dict[str, Any]:
 
 
 def fleet() -> dict[str, Any]:
-    """One round of ten thousand."""
+    """Return a run of one round with ten thousand clients."""
     run = swarm()
     for key in ("coefficients", "intercept", "not_covered_by_epsilon"):
         del run[key]
@@ -193,7 +193,7 @@ def fleet() -> dict[str, Any]:
 
 
 def emulation() -> dict[str, Any]:
-    """A scenario with faults in which all held."""
+    """Return a scenario with faults in which all invariants hold."""
     return {
         "kind": "emulation",
         "ok": True,
@@ -264,7 +264,7 @@ def aborted(round_id: str, begin: int) -> dict[str, Any]:
 
 
 def broken_emulation() -> dict[str, Any]:
-    """One invariant did not hold."""
+    """Return a scenario with one broken invariant."""
     run = emulation()
     run["invariants"][2] |= {"ok": False, "detail": "round a1b2c3d4: coordinate 3 of the sum is 912, expected 911"}
     return {
@@ -275,7 +275,7 @@ def broken_emulation() -> dict[str, Any]:
 
 
 def sweep() -> dict[str, Any]:
-    """Many scenarios, two of which failed."""
+    """Return a sweep of many scenarios, two of which failed."""
     shrunk = {"clients": 3, "computes": 2, "faults": [{"kind": "kill", "actor": "compute 0"}]}
     return {
         "kind": "sweep",
@@ -302,7 +302,7 @@ def sweep() -> dict[str, Any]:
 
 
 def collusion() -> dict[str, Any]:
-    """More colluders than T."""
+    """Return a run with more colluders than T."""
     return {
         "kind": "collusion",
         "setting": {"clients": 20, "tolerated": 5, "colluders": 0, "computes": 3, "epsilon": 1.0, "delta": 1e-6},
@@ -325,7 +325,7 @@ def collusion() -> dict[str, Any]:
 
 
 def audit() -> dict[str, Any]:
-    """A claim that stands."""
+    """Return an audit that does not refute the claim."""
     mu, sd, normal = 0.237, 8.45, NormalDist()
     edges = [-40 + place for place in range(81)]
     counts = [
@@ -389,7 +389,7 @@ def iterations() -> list[dict[str, Any]]:
 
 
 def scores(nonprivate: float | None) -> dict[str, Any]:
-    """Of a classifier."""
+    """Return the scores of a classifier."""
     auc = {"name": "AUC", "private": 0.975, "nonprivate": nonprivate, "constant": 0.5, "higher_is_better": True}
     return {"rows": 99, "scores": [auc, {**auc, "name": "log likelihood", "private": -0.2, "constant": -0.69}]}
 
@@ -410,7 +410,7 @@ def iterative_swarm() -> dict[str, Any]:
 
 
 def learned() -> dict[str, Any]:
-    """What a real federation's trainer has learned, without anything to compare it with."""
+    """Return the results of a real federation's trainer, which have no non-private comparison."""
     return separated(whole_learned())
 
 

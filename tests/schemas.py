@@ -1,5 +1,5 @@
-"""What commands write as JSON, held against the schema that `dca schema` prints: by jsonschema, which knows no types
-of this project."""
+"""Checks the JSON output of commands against the schema that `dca schema` prints, by jsonschema, which is independent
+of this project's types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMANDS = {entry.name: entry for entry in entry_points(group=GROUP)}
 
 @cache
 def validator(*path: str) -> jsonschema.Draft202012Validator:
-    """Of the schema of ``dca PATH --json``."""
+    """Return the validator of the schema of ``dca PATH --json``."""
     schema = schema_of(output_of(COMMANDS[path[0]], path[-1]))
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)

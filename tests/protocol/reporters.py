@@ -17,7 +17,7 @@ from dca_proto.protocol.wire.messages import Release
 from dca_proto.testing import Network, TestFederation
 
 SCALED = {"columns": ["x"], "centre": [2.0], "scale": [2.0], "bound": [1.0]}
-"""Of a sum: the values 0 to 4 go to -1 to 1."""
+"""Parameters of a sum, which map the values 0 to 4 to -1 to 1."""
 
 
 def edges(categories: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ BITS = 24
 
 
 class ExactRounds:
-    """One row for each client; noise of the given standard deviation per unit of sensitivity, by default none.
+    """Rounds of one row per client, with noise of the given standard deviation per unit of sensitivity (default: none).
 
     Attributes:
         requests: all requests so far.

@@ -39,7 +39,7 @@ def test_every_method_but_adassp_is_calibrated_and_both_exact_samplers_are_judge
     [
         ({}, ()),
         ({"wrong": True}, ("coverage of {}, no conflict",)),
-        ({"mixed": 0.8}, ("chains of {} have met, no conflict",)),
+        ({"mixed": 0.8}, ("chains of {} have mixed, no conflict",)),
         ({"clipped": 0.01}, ("rows that the bounds change",)),
     ],
 )

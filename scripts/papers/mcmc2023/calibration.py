@@ -254,7 +254,7 @@ class Calibration(Experiment[Cell, list[Coverage]]):
         for method, own in judged.items():
             least = min(share for one in own for share in one.mixed or ())
             asked = f"R̂ below {MIXED:g} in {MIXED_SHARE:.0%} of the data sets, for each parameter and ε"
-            name = f"chains of {method} have met, no conflict"
+            name = f"chains of {method} have mixed, no conflict"
             yield Check(name, asked, f"{least:.1%} at least", least >= MIXED_SHARE)
         clipped = max(one.clipped for one in found)
         yield Check("rows that the bounds change", "at most 1 in 1000", f"{clipped:.1e}", clipped <= 1e-3)
