@@ -309,7 +309,7 @@ def replace_node(
     federation: _Changed = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
 ) -> None:
-    """Replace a Compute node by another one, and revoke it."""
+    """Revoke a Compute node, and put another one in its place."""
     file = read_federation(federation)
     revoked = {member.id: member.name for member in file.computes if old in (member.name, member.id.hex())}
     if not revoked:

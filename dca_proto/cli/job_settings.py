@@ -52,7 +52,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         kind: the kind of the rounds, if the job has a choice: ``secure-sum``, or ``node-release`` by data nodes, each
             with many people's rows. By default it follows from the job and from whether there are Compute nodes.
         clients: N, how many are expected; a round ends as soon as all have answered.
-        tolerate: T, how many may drop out or collude in a round. colluders: c, how many of the T may only collude.
+        tolerate: T, how many may drop out or collude in a round. colluders: c of the T, reserved for colluders.
         computes: names of the Compute nodes; by default all of the federation. Without Compute nodes T = c = 0.
         collect_s: how long clients may contribute to a round. commit_s: how long the Compute nodes may take to agree.
         retries: how often an aborted round is retried.
@@ -118,7 +118,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def free(self) -> tuple[str, ...]:
-        """Names of settings that may change when the job is resumed: they affect no request."""
+        """Names of settings that may change when the job is resumed: they change neither the sums nor their cost."""
         return (*_FREE, *self.job.changeable)
 
     @property

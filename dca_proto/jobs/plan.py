@@ -71,10 +71,10 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
         """Return the trainer's command for each round. Raises `UsageError` if a round is impossible."""
         most = Limits().clients_max
         if not 1 <= self.clients <= most:
-            raise UsageError(f"N = {self.clients} clients, expected 1 to {most}")
-        for name, count in (("T", self.tolerated), ("c", self.colluders)):
+            raise UsageError(f"N = {self.clients} clients, expected 1 to {most}; change the number of clients")
+        for name, setting, count in (("T", "tolerate", self.tolerated), ("c", "colluders", self.colluders)):
             if count < 0:
-                raise UsageError(f"{name} = {count}, expected 0 or more")
+                raise UsageError(f"{name} = {count}, expected 0 or more; change {setting}")
         costs = zip(self.questions, self.budget.split(shares), strict=True)
         return [self._round(number, *question, cost) for number, (question, cost) in enumerate(costs, 1)]
 
@@ -137,7 +137,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         epsilon, delta, mu_budget: the whole budget. mu, epsilon_spent: the cost of these rounds together.
         clients, tolerated, colluders, computes: N, T, c and M. contributors_needed: n_min = N - T + c.
-        honest_shares: N - T - 1, the number of clients with enough noise.
+        honest_shares: N - T - 1, the number of clients whose noises together suffice.
         noise_multiplier, sensitivity, sigma_local, scale_factor, ring_bits: of the first round, as in `rounds`.
         weakest_round: the one with the least signal to noise, counted from 1. curve: ε of all rounds at several δ.
         also: other releases on the same clients. epsilon_with_also: the exact cost of everything.
@@ -211,7 +211,7 @@ def warnings(budget: Budget, clients: int) -> list[str]:
     if budget.epsilon > _EPSILON_LARGE:
         epsilon = at_least(budget.epsilon)
         sentences.append(
-            f"epsilon {epsilon} protects little: it only limits a result to be e^{epsilon} = "
+            f"epsilon {epsilon} protects little: a result may still be e^{epsilon} = "
             f"10^{at_least(budget.epsilon / math.log(10))} times as likely with one client's data as with any "
             f"other's; use {at_most(_EPSILON_LARGE)} at most, better 1"
         )

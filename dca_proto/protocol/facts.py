@@ -143,7 +143,8 @@ class Missed(_Fact, frozen=True):
 class ChargeReturned(_Fact, frozen=True):
     """A client or the trainer's account got a round's charge back, against M signed aborts.
 
-    In a round without Compute nodes, the trainer's account gets it back against signed declines of all clients.
+    In a round without Compute nodes, the trainer's account gets it back against signed declines of all invited clients
+    or, in a round of everybody, of as many as expected.
     """
 
     round_id: bytes
@@ -207,7 +208,7 @@ class RoundCompleted(_Fact, frozen=True):
 class RoundFailed(_Fact, frozen=True):
     """The round ended at the trainer without a result; unknown figures are None.
 
-    `declined`: all clients declined, so a repetition now would fail as well.
+    `declined`: all invited or expected clients declined, so a repetition now would fail as well.
     """
 
     round_id: bytes

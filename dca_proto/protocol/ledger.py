@@ -37,7 +37,7 @@ class Charge(msgspec.Struct, frozen=True):
         at_ms: time of the charge.
         number: 1, 2, ... in the order of charging; never reused, even after a return.
         returned: True if all Compute nodes have signed that they released nothing and never will. In the account, for a
-            round without Compute nodes: True if all clients have signed that they decline.
+            round without Compute nodes: True if all invited clients (or as many as expected) have signed declines.
         clients: in a trainer's account, ids of the invited clients, the only ones charged; empty if all are.
         relation: the neighbouring relation: all data of a client, or one row. Charges of both together protect one row.
     """

@@ -67,7 +67,7 @@ class Access(msgspec.Struct, frozen=True):
 
 
 def limit_lines(access: Access) -> list[str]:
-    """Return mosquitto's limits for a federation of this size, so that no member can exhaust the broker's memory.
+    """Return mosquitto's limits for a federation of this size, so that no member can make the broker exceed them.
 
     A receiver's queue has room for every client's Hello and a contribution of 64 KiB from each. The broker drops what
     does not fit, and senders without a receipt send it again. The memory limit covers the queues of all Compute nodes
@@ -97,7 +97,7 @@ def write_access(access: Access, directory: Path) -> tuple[Path, Path]:
 
 
 def access_lines(access: Access, member: Member) -> Iterator[str]:
-    """Return a member's section of the access list."""
+    """Yield the lines of a member's section of the access list."""
     name = member.id.hex()
     yield f"user {name}"
     for channel in _WRITES[member.role]:

@@ -2,8 +2,8 @@
 
 It accepts every connection, without TLS or passwords: it is for trials on one machine. It exits at the end of its
 standard input, so it never outlives the process that started it. It keeps nothing on disk. It drops a message that the
-receiver does not acknowledge within five seconds or before it reconnects. The protocol's receipts and resends make up
-for such losses.
+receiver does not acknowledge within five seconds, or before the receiver reconnects. The protocol's receipts and
+resends make up for such losses.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class LiveTrainer:
         remedy = ""
         if ended.declined:
             remedy = (
-                "widen the clients' [policy], then run the same command again; to ask for less, name another journal"
+                "once the clients accept these terms, run the same command again; to ask for less, name another journal"
             )
         raise RoundAborted(ended.reason, contributors=ended.contributors, needed=ended.needed, remedy=remedy)
 

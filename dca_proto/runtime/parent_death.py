@@ -3,8 +3,8 @@
     python parent_death.py PARENT PROGRAM [ARGUMENT...]
 
 This process executes the program in its place, so the process id stays. On Linux the kernel sends it SIGTERM when the
-thread that started it ends; if the parent ended before that was set up, this process exits. Other systems just execute
-the program.
+thread that started it ends. If the parent has ended before the program is executed, this process exits. Other systems
+send no signal: there the program may outlive the parent.
 """
 
 from __future__ import annotations

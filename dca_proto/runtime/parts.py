@@ -4,7 +4,7 @@
     one of many      01 digest[16] index[u16] count[u16] piece
 
 The digest is BLAKE2b over the whole payload. It identifies the message, so parts of a resent message complete an
-earlier attempt. It is checked at the end, so a damaged or foreign part can spoil a message but never forge one.
+earlier attempt. It is checked at the end, so a damaged or foreign part can spoil one message at most, and changes none.
 
 The sender is not trusted: messages, parts, partial messages and their bytes are limited, per sender and in total. The
 oldest partial message is dropped first. Age is the number of parts that arrived since, not a time.

@@ -6,7 +6,7 @@ columns = ["x"]
 bounds = { x = [0, 10] }      # public, from what is known of the measurement; never read from the data
 epsilon = 1
 delta = 1e-6
-tolerate = 2                  # T clients may drop out or collude; `colluders` of them may only collude
+tolerate = 2                  # T clients may drop out or collude; `colluders` of them are reserved for colluders
 
 For data nodes that each have many people's rows: kind = "node-release" and rows_max = 5000. For one report by each
 client, private against everybody: kind = "ldp-report" and mechanism = "grid-laplace". Neither needs Compute nodes.
@@ -55,10 +55,10 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         parameters: further public parameters of the statistic (a histogram's ``edges``).
         epsilon, delta: the round's cost to each participant; delta is 0 for epsilon-private reports.
         mechanism: the mechanism of LDP reports. One for categories needs `rows_max` = 1.
-        tolerate: T of a secure sum, how many clients may drop out or collude. colluders: c, how many of the T may only
-            collude. computes: names of the Compute nodes; by default all of the federation.
+        tolerate: T of a secure sum, how many clients may drop out or collude. colluders: c, how many of the T are
+            reserved for colluders. computes: names of the Compute nodes; by default all of the federation.
         clients: N, how many may answer; the round ends as soon as they have. With 0, a secure sum asks the Compute
-            nodes how many clients have a session; the other kinds wait until the collection time is over.
+            nodes how many clients have a session; the other kinds wait until collect_s and commit_s are over.
         rows_max: 0 for the mean of a client's rows, R for the sum of at most R.
         fraction_bits: fraction bits of fixed-point numbers, even.
         collect_s: how long clients may contribute. commit_s: how long the Compute nodes may take to agree.

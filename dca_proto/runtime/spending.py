@@ -97,8 +97,8 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         role: client or trainer. delta: the δ of the totals. period_days: of the limit.
-        epsilon_spent: in the period, or ever if no file states a period. A trainer's totals are those of the client
-            with the highest total.
+        epsilon_spent: in the period, or ever if no file states a period. A trainer's totals are the highest of any
+            client, taken separately for Gaussian rounds and for rounds of delta 0.
         mu_spent: includes converted rounds of delta 0, unless a part is kept for them. pure_spent: Σε of these rounds.
         epsilon_allowed: in the period. epsilon_for_reports: the part of it that is kept for rounds of delta 0.
         epsilon_left: of the largest single Gaussian round that still fits. pure_left: of one of delta 0.

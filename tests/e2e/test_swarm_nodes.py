@@ -308,7 +308,7 @@ def test_hardening_10_two_hospitals_decline_their_policies_are_widened_and_the_s
     assert "clients decline this unless their [policy] is wider: epsilon: 4 at delta 1e-05, expected <= 1 at" in out
     why = "2 declined (epsilon: found 4 at delta 1e-05; accepts <= 1 at delta 1e-05); its charge came back"
     assert why in said
-    remedy = "widen the clients' [policy], then run the same command again; to ask for less, name another journal"
+    remedy = "once the clients accept these terms, run the same command again; to ask for less, name another journal"
     assert f"trainer.regression-mcmc.journal; {remedy}" in said
     assert json.loads((tmp_path / "l.json").read_text())["remedy"] == remedy
     assert [one.returned for one in read_ledger_view(trainer).ledger.charges] == [True], (

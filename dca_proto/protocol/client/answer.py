@@ -133,7 +133,7 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
             validated = opened.validated(self.mechanism, self.limits)
             validated.statistic.require_libraries()  # without them, its contribution would be zero
         except UsageError as error:
-            return Refusal("announcement", str(error), "a valid round")
+            return Refusal("announcement", str(error), "a valid round that this client can compute")
         missing = [column for column in validated.statistic.columns if column not in self.columns]
         if missing:
             return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")

@@ -198,7 +198,9 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         known = {member.id for member in federation.computes}
         unknown = [compute.hex() for compute in self.ask.computes if compute not in known]
         if unknown:
-            raise UsageError(f"not in the federation file (any more): Compute node {', '.join(unknown)}")
+            raise UsageError(
+                f"not in the federation file (any more): Compute node {', '.join(unknown)}; name only nodes of the file"
+            )
         if len(set(self.ask.computes)) < len(self.ask.computes):
             raise UsageError("a Compute node is named twice; name each once")
         self._check_invited(limits)

@@ -157,7 +157,7 @@ class Hello(Wire, frozen=True, array_like=True, tag=11):
 
 
 class HelloWanted(Wire, frozen=True, array_like=True, tag=12):
-    """§2.3: a Compute node asks a client for its Hello, because no session opens the client's message."""
+    """§2.3: a Compute node asks a client for its Hello: no session opens its message, or its tag fails."""
 
     client: Id
 
@@ -252,7 +252,7 @@ class PartialSum(_RoundMessage, frozen=True, array_like=True, tag=20):
 class Abort(_RoundMessage, frozen=True, array_like=True, tag=21):
     """§4.8: a Compute node's final statement that it has released nothing of this announcement and never will.
 
-    `evidence` holds the signed list headers that contradict each other or prove an invalid list; empty otherwise.
+    `evidence` holds the signed list headers that prove equivocation or an invalid list; empty for other reasons.
     """
 
     compute: Id

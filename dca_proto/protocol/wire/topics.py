@@ -75,8 +75,8 @@ class _Node(Generic[T]):
 class FilterTree(Generic[T]):
     """A map from topics, or topic filters with the single-level wildcard ``+``, to values: a tree of topic levels.
 
-    A broker that tests every filter for every message spends its time on filters that do not match. At each
-    node, the tree follows at most two branches: the level's name and ``+``.
+    A broker that tests every filter for every message spends its time on filters that do not match. At each node, the
+    tree follows at most two branches: the level's name and ``+``.
     """
 
     def __init__(self) -> None:
