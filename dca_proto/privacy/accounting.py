@@ -186,8 +186,8 @@ def largest_sum(bound: int, clients: int, variance: int, dimension: int) -> int:
 
     All N clients' noise counts, since nobody may have dropped out. A discrete Gaussian's tail is at most that of the
     Gaussian of the same S, so N C_∞ + √(N S 2 ln(2d/β)) bounds all d coordinates with that probability. `bound` is
-    C_∞, the largest magnitude of a contribution's coordinate, in grid units; `variance` is S. Raises `UsageError` for
-    an argument out of range.
+    C_∞, the largest magnitude of a contribution's coordinate, in grid units; `variance` is S, in squared grid units.
+    Raises `UsageError` for an argument out of range.
     """
     for name, number, least in (("bound", bound, 0), ("N", clients, 1), ("variance", variance, 0), ("d", dimension, 1)):
         _require(name, number, number >= least, f"at least {least}")

@@ -14,8 +14,8 @@ output distributions of two neighbours that is worst for every ε at once:
   discrete ones that many grid units apart. A coarser grid is worse: a geometric variable is k times one of ratio a^k
   plus an independent digit. So the finer noise is the coarser noise plus more noise. The coarsest is randomised
   response at Δ1 = 1, the worst for its ε. (Tests confirm that a single coordinate is the worst case there, too.)
-- Any ε-private mechanism in which at most two answers depend on the data: with probability w the answer distinguishes
-  the two neighbours with odds e^ε or e^-ε, like a coin that shows the truth with probability e^ε/(1 + e^ε); otherwise
+- Any ε-private mechanism in which two neighbours differ in at most two answers: with probability w the answer
+  distinguishes them with odds e^ε or e^-ε, like a coin that shows the truth with probability e^ε/(1 + e^ε); otherwise
   it reveals nothing. Randomised response among k categories has w = (e^ε + 1)/(e^ε + k - 1), as only two categories
   inform; optimal unary encoding has w = 1/2, as its two relevant bits may contradict each other. w = 1 is the worst
   case of any ε-private mechanism (Kairouz, Oh and Viswanath 2015).

@@ -229,7 +229,7 @@ def discrete_gaussian(variance: int) -> DiscreteGaussian:
 
 
 def _accepts(excess: int, variance: int, uniform: int, unknown: int) -> bool | None:
-    """Return True or False if U < p(x) can be decided, else None.
+    """Return whether U < p(x), or None if this step cannot decide it.
 
     `excess` is x² - y² >= 0 (y of the block, see above). With z = excess/2S, (1 - 2^-20) exp(-z) <= p(x) <= exp(-z). U
     is in [uniform, uniform + unknown) / 2^64.

@@ -7,8 +7,8 @@ the end are ignored. Rows are clamped to their bounds and quantised first. The s
 (Σx)(Σy), exact; `unpack` and `estimate` divide them, and so their noise, by k.
 
 A missing row stays in its place as a row of zeros: without it, all later rows would change groups. One row moves one
-group only, by at most 4(k - 1)/k times its own statistic, as proved below; the paper claims a factor of 1. So averaging
-costs noise as well as information.
+group only, by at most 4(k - 1)/k times the largest statistic of one row, as proved below; the paper claims a factor of
+1. So averaging costs noise as well as information.
 
 **How far one row, or a whole group, moves the products of a group's sums.** A group of k rows is released as the unique
 terms of uuᵀ and as u·t, where u = Σx and t = Σy over its rows: k times the S_av and z_av of Appendix B.1. In

@@ -5,6 +5,7 @@ on a grid of f/2 bits, and products are formed exactly in integers: the statisti
 its sensitivity is exact. Its public properties (dimension, bounds, sensitivity) follow from its parameters alone.
 
 To add your own, subclass `Statistic`, decorate the class with `@register`, and import its module on every participant.
+A round carries the statistic's name and parameters, never code.
 `docs/tutorials/statistic.md` shows how.
 
 Parameters come from the network. They enter through `resolve`, which enforces the limits below. A subclass checks its

@@ -9,9 +9,9 @@ The announcement chooses one of two forms:
 - ``rows_max`` = R >= 1: the sum over the client's first R rows, or all if it has fewer. Padded with zero rows, two
   clients differ in R rows: Δ = R·Δ_row, in L1 and in L2.
 
-In a node release (`row_sensitivity`) a client is a data node, and each of its rows belongs to another person. One row
-is protected: replacing it changes one addend of the sum over the first R rows, so Δ = Δ_row whatever R is. The number
-of rows that count is public, and the same for both neighbours.
+In a node release (`row_sensitivity`) a client is a data node, and each of its rows belongs to a different person. One
+row is protected: replacing it changes one addend of the sum over the first R rows, so Δ = Δ_row whatever R is. The
+number of rows that count is public, and the same for both neighbours.
 
 For a statistic of groups of k rows (`rows_per_value`), the two forms apply to values instead of rows: the mean is over
 floor(m/k) values, the sum over floor(R/k), and Δ_row is that of replacing all rows of a group. In a node release Δ_row

@@ -28,7 +28,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
         l2_squared: upper bound of the squared L2 distance, in squared grid units.
         bound: largest absolute value of one coordinate of one client's contribution, in grid units.
         relation: the neighbouring relation: `REPLACE_ONE_CLIENT`, `ADD_OR_REMOVE_ONE_CLIENT`, or `REPLACE_ONE_ROW` for
-            a data node, each of whose rows belongs to another person.
+            a data node, each of whose rows belongs to a different person.
 
     Raises:
         UsageError: a figure is not an integer of at least 1, or the relation is unknown.

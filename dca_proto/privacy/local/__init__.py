@@ -2,7 +2,7 @@
 
 A mechanism M is (ε, δ)-locally private if for all values v, v' of one client and all sets Z of reports
 P(M(v) in Z) <= e^ε P(M(v') in Z) + δ (Kasiviswanathan et al. 2008; definition 2.1 of the LDP paper). A client trusts
-nobody: no Compute node, no session, no other client's noise. In exchange there is much more noise than with secure
+nobody: no Compute node, no session, no other client's noise. The cost is much more noise than with secure
 sums: each report carries about as much as a whole secure sum, so a mean of n reports is about √n times less exact.
 
     AnalyticGaussian(epsilon, delta, sensitivity, dimension)   vectors of integers on the grid, (ε, δ)

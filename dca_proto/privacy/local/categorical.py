@@ -127,7 +127,6 @@ class Categorical:
     def variance_in_sum(self, unit: float) -> float:
         """The largest variance of one report's noise in a category's estimated count, over all values of a client."""
         p, q = self.probabilities
-        p, q = self.probabilities
         chances = float(p), float(q), self.stray_of_missing
         return max(chance * (1 - chance) for chance in chances) / float(p - q) ** 2
 

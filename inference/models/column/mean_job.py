@@ -45,7 +45,9 @@ class Settings(SamplerSettings):
     prior_mean: float | None = setting(None, "Mean of the prior of a normal mean; by default the bounds' middle.")
     prior_mean_sd: float | None = setting(None, "Standard deviation of that prior; by default half of the half-width.")
     prior_shape: float | None = setting(None, "Shape of the Gamma prior of a normal sd, or of a rate; by default 2.")
-    prior_rate: float | None = setting(None, "Rate of that prior; by default bounds are 3 sds, or means, away.")
+    prior_rate: float | None = setting(
+        None, "Rate of that prior; by default such that bounds are 3 sds, or means, away."
+    )
     prior_successes: float | None = setting(None, "First parameter of a geometric probability's Beta prior; default 1.")
     prior_failures: float | None = setting(None, "Second parameter of that prior; default 1.")
 

@@ -23,8 +23,8 @@ The first line is the value without clipping; each bracket is the contribution o
 (Where a bracket cancels, H(±t(z), k) of the first line is as large as the subtracted term.) For an exponential x,
 eq. (30) is 0/0 at bθ = ε (and prints y for z); sinh(v)/v replaces its first quotient.
 
-**Gaussian noise**: the integral is that of Lemma 3.2 with a constant g. p(z) falls like exp(-z²), so all terms are
-logarithms.
+**Gaussian noise**: the integral is that of Lemma 3.2 with a constant g. p(z) falls like exp(-z²/2s²) far out, so all
+terms are logarithms.
 
 **Many reports** (`summarise`, `gaussian_laplace_sum`). Inside [low, high], ln p is smooth on the scale of σ, because p
 is N(·; μ, σ²) convolved with the noise, plus even smoother terms. Replace ln p by its polynomial interpolant in N + 1
@@ -214,9 +214,8 @@ def _poisson(rate: Array, high: int) -> Array:
     inside, top = counts[:-1], counts[-1]
     rate = jnp.asarray(rate, dtype=float)
     low, large = jnp.where(rate <= top, rate, top), jnp.where(rate <= top, top, rate)
-    terms = np.arange(
-        40 + 9 * int(np.sqrt(top))
-    )  # enough: terms fall at least like exp(-i²/2 top), to 1e-17 of the sum
+    # So many terms are enough: they fall at least like exp(-i²/2 top), to 1e-17 of the sum.
+    terms = np.arange(40 + 9 * int(np.sqrt(top)))
     rising = np.cumsum(np.log(top + np.maximum(terms, 1))) - np.log(top + 1)
     series = jax.nn.logsumexp(_log_poisson(low, top) + terms * jnp.log(low) - rising)
     others = jnp.log1p(-jnp.sum(jnp.exp(_log_poisson(large, inside))))

@@ -34,7 +34,7 @@ from inference.rounds import Job
 
 STD_SHARE, ROUNDS = 0.1, 4
 SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores: fewer rounds take the last ones, more repeat the first
-FAR = 60.0  # largest distance of a feature from its centre, in standard deviations times √(number of features)
+FAR = 60.0  # d features lie within FAR/√d standard deviations of their centres
 REACH_MAX = 100.0  # largest linear predictor of a row at a round's slopes
 DISPERSION_MAX = 5.0  # largest κ that a clip is planned for
 STEPS, PULL = 30, 0.001  # of `_next_phi_of_classes`: Newton steps, each of length 1 at most, and the pull to φ

@@ -6,11 +6,11 @@
     step 2   the target's bound q, from public figures and the noise                                `rows`
     step 3   round 2: noisy statistics of whole rows, scaled to the unit sphere                     `closed_form`
 
-Differences from the paper: phases find centres and scales; whole rows are scaled and no feature is clipped beyond its
-public bounds; no threshold is searched; the model has an intercept and learns its prior's scale; and clients also send
-y², without extra cost. `DESIGN.md` gives the reasons (section 2), `scripts/compare_regressions.py` compares the errors
-with other software. The two rounds share one budget: the first gets ``std_share`` of the squared Gaussian DP parameter,
-the second the rest. The noise of the second round follows from that of the first: it is proportional to the
+Differences from the paper: phases find centres and scales; whole rows are scaled, and features are clipped only at
+their public bounds; no threshold is searched; the model has an intercept and learns its prior's scale; and clients also
+send y², without extra cost. `DESIGN.md` gives the reasons (section 2), `scripts/compare_regressions.py` compares the
+errors with other software. The two rounds share one budget: the first gets ``std_share`` of the squared Gaussian DP
+parameter, the second the rest. The noise of the second round follows from that of the first: it is proportional to the
 sensitivity, and inversely proportional to the square root of the share. So the job needs to know neither T nor the
 budget. The constant column's weight (`intercept_bound`) matters little from 0.7 to 1.2.
 

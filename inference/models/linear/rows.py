@@ -125,7 +125,7 @@ def sensitivity(bound: float) -> float:
 
 
 def target_bound(n: int, features: int, noise_std: Callable[[float], float]) -> float:
-    """Return q for targets of standard deviation 1. Args: noise_std: noise of the second round's sum, given q."""
+    """Return q, in standard deviations of the target. Args: noise_std: noise of the second round's sum, given q."""
     rng = np.random.default_rng(features)
     squares = rng.standard_normal(DRAWS) ** 2  # of one feature
     rest = rng.chisquare(features - 1, DRAWS) if features > 1 else 0.0

@@ -67,7 +67,7 @@ def logistic_regression(
     Raises:
         DataError: the method is unknown or does not use one of the settings, held-out rows are of one class, or the
             prior is not above 0; raised before the first round.
-        NoAggregate: one of the first rounds, without which there is no result, ended without a sum.
+        NoAggregate: a round ended without a sum (after the first round of gradients, the job ends early instead).
     """
     method, share = method_of(method, settings), settings.std_share
     gaussian_prior(prior_sd)  # raises if it is not above 0

@@ -64,7 +64,7 @@ INSIDE = 0.95  # share of normal rows inside the ball
 WEIGHTS = (1, 2, 1)  # of xxᵀ, xy and y²: xy has few terms, is smaller, and matters most
 MEAN_SD, ROOT_SD = 0.5, 0.5  # priors of μ and of Σ's Cholesky factor, about the first round's standardisation
 AUXILIARY, NUMBERS_MAX = 2**14, 4_000_000  # the most auxiliary rows (Sobol points), and numbers in them
-TINY = 1e-12  # added to variances: a public constant has none
+TINY = 1e-12  # added to variances, since a public constant has none; also keeps Sobol points off 0 and 1
 NODES = np.linspace(-9.0, 9.0, 601)  # the trapezoidal rule: exact to rounding for standard deviations up to 20
 NODE_WEIGHTS = np.exp(-(NODES**2) / 2) / np.exp(-(NODES**2) / 2).sum()
 

@@ -16,10 +16,10 @@ and responsibilities follow from it by ln ρ_k = E[ln π_k] + ½ Σ_j (E[ln λ_k
 (10.46). A client needs only three public arrays, and its answer is clipped by the columns' bounds alone. So the
 sensitivity does not depend on K. (VIPS, Park, Foulds, Chaudhuri and Welling 2016, perturb the same statistics.)
 
-**Units.** The unit is 2.5 standard deviations of the data. Clients project their values to it, so that |x| is at most
-1. Released are w₁ N, w₂ S and w₃ (Q - h N), with weights and an offset h that leave the sensitivity at 2 w₂ √d, that of
-S alone (`dca_proto.statistics.mixture`). At d = 10 the noise is 0.36 in N, 0.98 in S and 0.59 in Q - h N, relative to
-the noise of releasing (N, S, Q) itself.
+**Units.** The unit is 2.5 standard deviations of the data, and clients clip their values to ±1. A round releases w₁ N,
+w₂ S and w₃ (Q - h N), with weights and an offset h that leave the sensitivity at 2 w₂ √d, that of S alone
+(`dca_proto.statistics.mixture`). At d = 10 the noise is 0.36 in N, 0.98 in S and 0.59 in Q - h N, relative to the noise
+of releasing (N, S, Q) itself.
 
 **A step in natural parameters.** These are the prior's plus (N, S, Q). So a stochastic natural-gradient step of size ρ
 (Hoffman et al. 2013, eq. 27) is an average of statistics, s ← (1 - ρ) s + ρ ŝ, with known noise variances
@@ -36,10 +36,10 @@ noise. So each iteration repairs s, given v:
 
 - counts: the nearest non-negative counts that add up to n, which is public;
 - means: S = N μ + noise, with μ ~ N(m₀, τ²) over components; the posterior mean of μ, which goes to m₀ as N goes to 0;
-- variances about these means: Q is Q - h N plus h times the repaired N. The variance is shrunk in the same way, from
-  Q - S²/N towards the data's variance. It is at least one standard deviation of the remaining uncertainty, because a
-  component that seems to have no width attracts no further rows and never recovers; and at least a thousandth of the
-  data's variance.
+- variances about these means: the released Q - h N plus h times the repaired N gives Q. The variance is shrunk in the
+  same way, from Q - S²/N towards the data's variance. It is at least one standard deviation of the remaining
+  uncertainty, because a component that seems to have no width attracts no further rows and never recovers; and at least
+  a thousandth of the data's variance.
 
 Without noise the repair does not change the statistics.
 """

@@ -283,7 +283,7 @@ class HazardsFit(Posterior):
         about_columns: warnings about centres, scales and features.
         attrs: of the rounds, for `InferenceData`.
         coefficients, coefficient_sd: posterior mean and standard deviation of the log hazard ratio per unit of each
-            feature, shape ``(d,)``. group_effects: mean and sd of each further group's ratio to group 0.
+            feature, shape ``(d,)``. group_effects: both of each further group's log hazard ratio to group 0.
     """
 
     columns: Columns
@@ -308,7 +308,7 @@ class HazardsFit(Posterior):
         object.__setattr__(self, "group_effects", (mean[of_group], sd[of_group]))
 
     def log_hazard_ratio(self, features: Array, groups: Array | None = None) -> Array:
-        """Return the ratio, ``(k,)``, of rows ``(k, d)`` to a row of group 0 with features at `centre`."""
+        """Return the log hazard ratio, ``(k,)``, of rows ``(k, d)`` to a row of group 0 with features at `centre`."""
         effect = np.r_[0.0, self.group_effects[0]]
         own = 0.0 if groups is None else effect[np.clip(np.rint(groups), 0, len(effect) - 1).astype(int)]
         return np.asarray((features - self.centre) @ self.coefficients + own)

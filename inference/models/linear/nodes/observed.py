@@ -116,7 +116,7 @@ class Prior(NamedTuple):
         Args:
             d: features, a constant included. sd: rough standard deviations of the d features, then the target, in the
                 scaled units, broadcastable to ``(d + 1,)``; a third for columns in half-widths of their bounds.
-            constant: value of the first feature if it is a constant, else 0.
+            constant: value of the first feature if it is a constant, else 0. Its entry of ``sd`` is not used.
         """
         spread = np.broadcast_to(np.asarray(sd, float), (d + 1,)) ** 2
         explained, columns = PRIOR_R2 * spread[-1], d - (constant > 0)
