@@ -1,4 +1,4 @@
-"""The claim that attacks test: how many take part in a secure sum, and what is promised to each client."""
+"""The claim that attacks test: the size of a secure sum, and the privacy that it promises each client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VICTIM = 0
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """N, T, c and M, and what is claimed at δ: ε."""
+    """N, T, c and M of a round, and the (ε, δ) that it claims."""
 
     clients: int = 10
     tolerated: int = 3
@@ -31,12 +31,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def honest(self) -> int:
-        """N - T - 1: how many noises must hide a client."""
+        """N - T - 1, the number of noises that must hide a client."""
         return self.clients - self.tolerated - 1
 
     @property
     def needed(self) -> int:
-        """n_min."""
+        """n_min, the number of contributions that a round needs."""
         return self.clients - self.tolerated + self.colluders
 
     @property
@@ -54,22 +54,22 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         check_counts(self.clients, self.computes, self.tolerated, self.colluders, dropped)
 
     def ask(self, computes: tuple[bytes, ...]) -> Ask:
-        """The kind of the round, with these Compute nodes where it has any."""
+        """Return the terms of the request, with these Compute nodes if the round has any."""
         return AskSecureSum(computes=computes, tolerated=self.tolerated, colluders=self.colluders)
 
     def question(self, **fields: Any) -> dict[str, Any]:
-        """The fields of `OpenRound` but for the round's id and Compute nodes."""
+        """Return the fields of `OpenRound`, except the round's id and Compute nodes."""
         terms = {"epsilon": self.epsilon, "delta": self.delta, "fraction_bits": FRACTION_BITS}
         return {**terms, "clients_expected": self.clients, **fields}
 
     def plan(self, **question: Any) -> tuple[OpenRound, ValidatedRound]:
-        """A round, and its numbers as every participant works them out. Raises `UsageError` where there are none."""
+        """Return a request, and the round as every participant validates it. Raises `UsageError` if it is refused."""
         nodes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes))
         request = OpenRound(round_id=bytes(ID_BYTES), ask=self.ask(nodes), **question)
         return request, request.draft(EXACT, Limits())[1]
 
 
 def box_of(columns: int, bound: float) -> dict[str, Any]:
-    """The public parameters of a statistic over so many columns, each within ±bound."""
+    """Return the public parameters of a statistic over `columns` columns, each within ±bound."""
     names = [f"x{index}" for index in range(columns)]
     return {"columns": names, "centre": [0.0] * columns, "scale": [1.0] * columns, "bound": [bound] * columns}

@@ -8,13 +8,13 @@ from dca_proto.protocol.wire.fields import COMPUTES_MAX
 
 
 def check_nodes(nodes: int, rows: int, dropped: int, least: int = 1) -> None:
-    """Refuse numbers of data nodes, of rows for them and of those that drop that no local round can have.
+    """Refuse numbers of data nodes, rows and drop-outs that no round of node releases can have.
 
     Args:
-        least: rows that each of them must have for the job.
+        least: the number of rows that the job needs at each data node.
 
     Raises:
-        UsageError: that says which to change.
+        UsageError: a number is impossible; the message names the option to change.
     """
     if not 1 <= nodes <= rows:
         raise UsageError(f"--data-nodes {nodes}: expected 1 to {rows}, the number of training rows")
@@ -32,7 +32,7 @@ def check_nodes(nodes: int, rows: int, dropped: int, least: int = 1) -> None:
 
 
 def check_reporters(clients: int, dropped: int) -> None:
-    """Refuse to let all clients drop that report by themselves. Raises `UsageError`."""
+    """Refuse to let all clients of a round of LDP reports drop. Raises `UsageError`."""
     if not 0 <= dropped < clients:
         raise UsageError(
             f"--drop {dropped}: 0 to {clients - 1} of {clients} clients may drop, for at least one has to report"
@@ -40,13 +40,13 @@ def check_reporters(clients: int, dropped: int) -> None:
 
 
 def check_clients(clients: int, option: str = "--clients") -> None:
-    """Refuse more clients than a round can have, before room is made for them. Raises `UsageError`."""
+    """Refuse more clients than a round can have, before memory is allocated for them. Raises `UsageError`."""
     if clients > Limits().clients_max:
         raise UsageError(f"{option} {clients}: a round takes at most {Limits().clients_max}; lower it")
 
 
 def check_counts(clients: int, computes: int, tolerated: int, colluders: int, dropped: int) -> None:
-    """Refuse numbers that no round can have. Raises `UsageError` that says which to change."""
+    """Refuse numbers that no secure sum can have. Raises `UsageError` that names the number to change."""
     check_clients(clients)
     if computes < 2:
         raise UsageError(f"M = {computes} Compute nodes; need at least 2, so that no one of them sees a sum")

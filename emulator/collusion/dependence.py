@@ -94,7 +94,10 @@ class Dependence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def same_traffic(case: Case, seed: str) -> tuple[bool, View, Round]:
-    """Return whether both worlds have the same messages over real links; and the view and the last round of world 0."""
+    """Return whether both worlds have the same messages, and the view and the last round of world 0.
+
+    The links of these rounds delay, repeat and reorder.
+    """
     worlds = [Rounds(case, side, f"{seed}/traffic", LinkOptions()) for side in (0, 1)]
     same = True
     for _ in range(SHAPE_ROUNDS):

@@ -80,7 +80,7 @@ def _trade_off(run: Result) -> list[Block]:
         pair = _points(approximate_trade_off(_RATES, run.epsilon_claimed, run.delta))
     found = list(zip(run.trade_off.false_positives, run.trade_off.false_negatives, strict=False))
     series = [
-        Series(f"claim, mu {claimed(run.mu_claimed)}; points below refute it", allowed, -1, "--", filled=True),
+        Series(f"claim, mu {claimed(run.mu_claimed)}; it allows none below", allowed, -1, "--", filled=True),
         Series(f"epsilon {claimed(run.epsilon_claimed)}, delta {claimed(run.delta)} alone", pair, 2, ":"),
         Series("the coalition's guesses", found, 1),
     ]

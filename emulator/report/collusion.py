@@ -120,5 +120,5 @@ def _recovered(run: Result) -> list[Block]:
 
 def _view(run: Result) -> list[Block]:
     p = f" (p = {number(run.view.p_value, 2)})" if run.view.p_value is not None else ""
-    answer = "can" if run.view.depends_on_data else "cannot"
-    return [Note(f"Beyond the private sum, what it sees {answer} tell two neighbouring inputs apart{p}.")]
+    answer = "tell" if run.view.depends_on_data else "do not tell"
+    return [Note(f"Tests of what it sees beyond the private sum {answer} two neighbouring inputs apart{p}.")]

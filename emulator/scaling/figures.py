@@ -71,7 +71,8 @@ class CellMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         sessions_s: core seconds until every Compute node has a session of every client; sessions_wall_s: wall seconds.
         first: the round in which pairs agree on keys. rounds: the measured rounds, at least one.
-        memory: of the actors; None if not measured. peak_rss_mb: MiB.
+        memory: of the actors; None if not measured.
+        peak_rss_mb: MiB, the sum over the processes; live, of the largest process.
     """
 
     sessions_s: float
@@ -92,7 +93,7 @@ class Figures(Cell, frozen=True, kw_only=True):
         floor_us: of the bare cryptography of a contribution. waiting_s: of processes for each other, summed.
         messages, bytes, received, received_bytes: by role. phases: seconds of each.
         sessions_s, sessions_wall_s: core and wall seconds until every Compute node has a session of every client.
-        peak_rss_mb: of the largest process. memory_bytes: of one actor of each role.
+        peak_rss_mb: as of `CellMeasurement`. memory_bytes: of one actor of each role.
         compute_memory_bytes: of a Compute node when it freezes its list. compute_memory_least_bytes: the contributions
             among it, which it must keep until the set is agreed. compute_memory_after_bytes: after the round.
         success_rate, success_expected: part of the rounds that have a result, and its expectation.

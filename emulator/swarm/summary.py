@@ -129,7 +129,7 @@ def round_of(log: RoundLog, swarm: Swarm, private: bool) -> Round:
         known |= _synthetic(log, options, numbers)
     elif options.is_summed and log.aggregate is not None:
         known |= _absent(log, log.clients, numbers)
-    elif not options.is_summed and not options.batch:
+    elif not options.is_summed and not options.batch:  # whom a mini-batch invites stays with the trainer
         known |= _absent(log, log.rows, numbers)
     if log.aggregate is not None and options.kind is NodeReleaseRequest:
         known["nodes"] = _nodes(log, numbers)

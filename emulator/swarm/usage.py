@@ -107,7 +107,7 @@ def require_connections(here: int, at_broker: int | None, advice: str = "use --c
 
     Args:
         here: connections of the largest single process.
-        at_broker: connections of all processes at a broker on this machine; None if it is elsewhere.
+        at_broker: connections of all processes at a broker that the swarm starts; None for another broker.
         advice: what the user can do besides raising the system's limits.
 
     Raises:
