@@ -94,7 +94,7 @@ class ActorRound(Generic[S]):
 
 
 class RateLimit:
-    """Limits repeated answers to one per peer in `every_ms`, however often that peer (or an impostor) asks."""
+    """Limits repeated answers to one per key in `every_ms`; a key is a peer, a round, or a peer in a round."""
 
     def __init__(self, every_ms: int) -> None:
         self._every_ms = every_ms

@@ -43,9 +43,9 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         ("--delta 0", "delta is 0.0, expected a number in (0, 1), such as 1e-6", 2),
         ("--delta 1", "delta is 1.0", 2),
         ("--tolerate 49", "lower T to at most 48, or find at least 51 clients", 2),
-        ("--tolerate -1", "T = -1, expected 0 or more", 2),
+        ("--tolerate -1", "T = -1, expected 0 or more; change tolerate", 2),
         ("--tolerate 5 --colluders 6", "c = 6 colluders exceed T = 5; lower c to 5, or raise T to 6", 2),
-        ("--colluders -1", "c = -1, expected 0 or more", 2),
+        ("--colluders -1", "c = -1, expected 0 or more; change colluders", 2),
         ("--computes 1", "M = 1 Compute nodes; use 2 to 64", 2),
         ("--bound inf", "is inf; give a finite number above 0", 2),
         ("--bound -1", "is -1; give a finite number above 0", 2),
@@ -93,7 +93,10 @@ def test_bad_input_is_one_line_that_says_what_to_change(run: Run, options: str, 
     assert words in error
 
 
-@pytest.mark.parametrize(("clients", "words"), [("0", "expected 1 to 1000000"), ("1", "find at least 2 clients")])
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [("0", "expected 1 to 1000000; change the number of clients"), ("1", "find at least 2 clients")],
+)
 def test_too_few_clients_are_refused(run: Run, clients: str, words: str) -> None:
     code, _, error = run("--clients", clients)
     assert code == 2
