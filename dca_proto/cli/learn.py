@@ -178,7 +178,7 @@ class _Run:
 
     Args:
         actor: the trainer. task: the job. test: rows to score it on, if any. outputs: the result's targets.
-        path: the journal. invite: ids of the clients to pick mini-batches from before the first round of everybody.
+        path: the journal. invite: ids of the clients to pick mini-batches from before the first round open to all.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that all rounds of a job share.
 
     Attributes:
-        budget: for all rounds together. clients: N, how many are expected. tolerated: T of a round of everybody.
+        budget: for all rounds together. clients: N, how many are expected. tolerated: T of a round open to all.
         colluders: c. computes: ids of the M Compute nodes. collect_window_ms, commit_window_ms: of each round.
     """
 

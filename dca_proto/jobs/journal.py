@@ -53,7 +53,7 @@ class Summed(msgspec.Struct, frozen=True, tag="summed"):
     """A round ended with a result.
 
     Attributes:
-        contributors: the ids of the clients in the result of a round of everybody; empty for a mini-batch.
+        contributors: the ids of the clients in the result of a round open to all clients; empty for a mini-batch.
     """
 
     round_id: bytes

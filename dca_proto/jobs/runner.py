@@ -4,11 +4,11 @@ A job is a generator of `RoundRequest`s. After a restart it runs from the beginn
 so it must make the same requests again; this is checked. It continues with the first request that has no recorded
 outcome.
 
-A mini-batch is picked from the clients in the result of the last round of everybody. The job begins with such a round,
-or its caller names the clients. If a batch's round fails at no cost, the retry prefers other clients among those used
-equally often. If it fails and keeps its charge, it counts as a use. Without Compute nodes, every failed round keeps its
-charge unless all invited clients declined. No round starts that could bring some client's total cost above the job's
-budget; the request ends without a result instead.
+A mini-batch is picked from the clients in the result of the last round open to all clients. The job begins with such a
+round, or its caller names the clients. If a batch's round fails at no cost, the retry prefers other clients among those
+used equally often. If it fails and keeps its charge, it counts as a use. Without Compute nodes, every failed round
+keeps its charge unless all invited clients declined. No round starts that could bring some client's total cost above
+the job's budget; the request ends without a result instead.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ async def learn(
         trainer: running.
         terms: the terms of all rounds.
         journal: records progress for a restarted process; without one, a restart begins anew.
-        clients: ids to pick batches from before the first round of everybody. Afterwards batches are picked from the
-            clients in the result of the last such round.
+        clients: ids to pick batches from before the first round open to all clients. Afterwards batches are picked
+            from the clients in the result of the last such round.
         retries: how often an aborted round is retried before `NoAggregate` is thrown into the job. If the job does not
             catch it, the next process tries again. A round that everybody declined is not retried.
         on_round: called when a request has ended, including recalled ones.
@@ -234,7 +234,7 @@ class JobRounds:
         if not self._clients:
             raise UsageError(
                 f"the job's request {self._number} asks for a batch of {request.batch} clients, and no client is known "
-                "yet; begin with a round of everybody, or name the clients"
+                "yet; begin with a round open to all clients, or name the clients"
             )
         try:
             return self._batches.pick(self._clients, request.batch, secrets.token_bytes)

@@ -144,7 +144,7 @@ class ChargeReturned(_Fact, frozen=True):
     """A client or the trainer's account got a round's charge back, against M signed aborts.
 
     In a round without Compute nodes, the trainer's account gets it back against signed declines of all invited clients
-    or, in a round of everybody, of as many as expected.
+    or, in a round open to all clients, of as many as expected.
     """
 
     round_id: bytes

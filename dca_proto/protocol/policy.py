@@ -23,9 +23,9 @@ counts both kinds as mixed even if no client took part in both.
 The trainer stores the charge of a round before its announcement leaves. It also reserves the cost of requested rounds
 that it has not announced yet. A charge comes back as at a client: once, against the signed aborts of all M Compute
 nodes. In a round without Compute nodes, it comes back if all invited clients have signed that they decline, or in a
-round of everybody as many as expected (DESIGN §4.8, §5; `trainer.answers`). The account binds this trainer only. A
-client is protected by its own ledger, which also records other trainers' rounds, and keeps a charge until the client
-has all aborts.
+round open to all clients as many as expected (DESIGN §4.8, §5; `trainer.answers`). The account binds this trainer
+only. A client is protected by its own ledger, which also records other trainers' rounds, and keeps a charge until the
+client has all aborts.
 """
 
 from __future__ import annotations

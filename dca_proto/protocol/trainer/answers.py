@@ -9,8 +9,8 @@ aborts usually follow within moments. So the trainer delays its report of the fa
 M aborts have arrived or a node is known to have released (then the charge stays), but at most for `settle_ms`.
 
 The charge of a round without Compute nodes comes back if every invited client has signed that it declines. In a round
-of everybody, it comes back if as many have signed as are expected. If another client releases later, the charge counts
-again (DESIGN §5).
+open to all clients, it comes back if as many have signed as are expected. If another client releases later, the charge
+counts again (DESIGN §5).
 
 A node keeps its abort for the retention. During that time, the trainer asks for missing aborts, with back-off, and
 again at each start. So a charge also comes back if the trainer or a node was offline.

@@ -246,7 +246,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
 def tolerated_of(batch: int, clients: int, tolerated: int, colluders: int) -> int:
     """Return T for a mini-batch of B clients: the same fraction may drop out, and all c colluders may be in it.
 
-    `clients`, `tolerated` and `colluders` are N, T and c of a round of everybody.
+    `clients`, `tolerated` and `colluders` are N, T and c of a round open to all clients.
     """
     return colluders + math.ceil((tolerated - colluders) * batch / clients)
 
