@@ -115,7 +115,7 @@ def epsilon_of(releases: Iterable[Release], delta: float) -> float:
     _require("delta", delta, 0 <= delta < 1, "in [0, 1)")
     if delta < DELTA_MIN and pure < math.inf:
         return pure
-    _require("delta", delta, delta >= DELTA_MIN, f"at least {at_least(DELTA_MIN)} where a release is Gaussian")
+    _require("delta", delta, delta >= DELTA_MIN, f"at least {at_least(DELTA_MIN)} if a release is Gaussian")
     return min(pure, float(_composed(given).get_epsilon_for_delta(delta * (1 - _ROUNDING) - _NOISE)))
 
 

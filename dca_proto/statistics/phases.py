@@ -35,7 +35,7 @@ from dca_proto.statistics.scaled import ScaledColumns, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
 
 LEVELS = 9
-"""With bounds of ±1.25 they resolve spreads from a third of the half-width down to a three hundredth."""
+"""The default; with bounds of ±1.25 it resolves spreads from a third of the half-width down to a 300th."""
 LEVELS_MAX = 20
 """2^20 times a value is still exact to 2^-30 in a float."""
 

@@ -101,7 +101,7 @@ class NoisySums:
 
 
 def check_once(listed: Sequence[NoisyAggregate]) -> None:
-    """Raise `DataError` if a round is given twice. Data nodes of one round, which differ in value, may repeat it."""
+    """Raise `DataError` if a round is given twice. Several data nodes of one round may be given."""
     rounds: dict[bytes, dict[bytes, int]] = {}
     for place, aggregate in enumerate(listed, start=1):
         nodes = rounds.setdefault(aggregate.round_id, {})

@@ -268,7 +268,7 @@ def test_more_is_never_cheaper_and_less_than_the_sum() -> None:
         (lambda: PureDP(math.nan), "epsilon is nan"),
         (lambda: UnaryEncoding(1000.0), "1e-09 to 100"),
         (lambda: RandomisedResponse(1.0, 1), "categories is 1, expected at least 2"),
-        (lambda: epsilon_of([Gaussian(1.0)], 0.0), "delta is 0, expected at least 1e-12 where a release is Gaussian"),
+        (lambda: epsilon_of([Gaussian(1.0)], 0.0), "delta is 0, expected at least 1e-12 if a release is Gaussian"),
         (lambda: epsilon_of([Gaussian(1.0)], 1e-13), "at least 1e-12"),
         (lambda: epsilon_of([PureDP(1.0)], 1.0), "delta is 1"),
         (lambda: epsilon_of([PureDP(1.0)], math.nan), "delta is nan"),

@@ -52,7 +52,7 @@ class Categorical(Family):
         whole_bounds(self.name, self.column, self.interval, "give the first and the last category")
         if self.categories > CATEGORIES_MAX:
             found = f"column {self.column!r} has {self.categories} categories"
-            raise DataError(f"categorical: {found}; expected at most {CATEGORIES_MAX}: put some together")
+            raise DataError(f"categorical: {found}; expected at most {CATEGORIES_MAX}: merge some")
 
     @property
     def categories(self) -> int:

@@ -224,7 +224,7 @@ def posterior_of(
     if method not in METHODS:
         raise unknown("method", method, None, METHODS)
     if chains < 1 or draws < 4:
-        raise DataError(f"{chains} chains of {draws} draws; expected at least one of at least 4")
+        raise DataError(f"{chains} chains of {draws} draws; expected at least 1 chain of at least 4 draws")
     release = model.release(given) if isinstance(given, NoisyAggregate) else given
     nearest = model.possible(release.value, release.n)
     if method == CONJUGATE or not release.noise_variance.any():

@@ -107,8 +107,8 @@ def _warnings(released: Scores, phi: Normal) -> list[str]:
     if away > AWAY_MAX:
         advice = "" if logistic else "ask for more rounds, or "  # job `logistic` has no setting of rounds
         warnings.append(
-            f"the last round asked {away:.2g} from the result in one standardised parameter, too far for a linear "
-            f"approximation; intervals may fail; {advice}raise epsilon"
+            f"the last round asked at parameters that differ from the result by {away:.2g} (standardised), too far "
+            f"for a linear approximation; intervals may fail; {advice}raise epsilon"
         )
     return warnings
 

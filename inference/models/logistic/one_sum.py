@@ -132,7 +132,7 @@ def one_sum_posterior(aggregate: NoisyAggregate | Sequence[NoisyAggregate], prio
     if not parameters["intercept"]:
         raise DataError("the sum has no constant; ask for the statistic 'regression' with intercept=True")
     if parameters["target_square"]:
-        raise DataError("the sum holds the target's squares, which say nothing about a label; leave them out")
+        raise DataError("the sum has the target's squares, which do not inform about a label; leave out target_square")
     sums = vector_of(statistics_of(listed), listed)
     sums = replace(sums, value=sums.value / sums.n, noise_variance=sums.noise_variance / sums.n**2)  # per row
     law = _Law(sums)

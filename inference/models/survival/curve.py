@@ -137,7 +137,7 @@ def counts_of(sums: NoisySums, statistic: Survival, prior_rows: float = PRIOR_RO
     """
     words = statistic.words.T.astype(float)
     if sums.value.shape != (len(words),):
-        raise DataError(f"the sum has {sums.value.size} coordinates; expected {len(words)} of these times and groups")
+        raise DataError(f"the sum has {sums.value.size} coordinates; expected {len(words)} for these times and groups")
     cells, sd = words.shape[1], float(np.sqrt(sums.noise_variance.max()))
     free = np.linalg.svd(np.ones((1, cells)))[2][1:].T  # directions that do not change the counts' sum
     even = np.full(cells, sums.n / cells)

@@ -35,8 +35,8 @@ INTERVALS_MAX = 100  # their codes take about a second; the time grows with the 
 ROWS_MAX = 100_000  # default for a data node
 STD_SHARE = 0.1
 ASSUMED = (
-    "taken for normal within groups; intervals of binary, skewed or heavy-tailed ones hold less often, the more rows "
-    "and budget there are"
+    "assumed normal within groups; for binary, skewed or heavy-tailed features, intervals hold less often as rows and "
+    "budget grow"
 )
 LOG_HAZARD = "log hazard ratio"
 BITS = 24  # fractional bits of exact sums, as in a round
