@@ -321,7 +321,7 @@ def fitted(
     """Iterate β and λ⁻¹. Arguments and errors as for `posterior`."""
     check_repair(repair)
     if statistics.yy is None and residual_variance is None:
-        raise DataError("the statistics have no yy to estimate the residual variance from; give residual_variance")
+        raise DataError("the residual variance is unknown, and the statistics have no yy to estimate it from; give it")
     noise, known = statistics.noise, residual_variance
     exact = repair == NOISE_AWARE and not (np.any(noise.xx) or np.any(noise.xy))
     aware = repair == NOISE_AWARE and (not exact or statistics.residuals is not None)
