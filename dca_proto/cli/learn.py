@@ -97,8 +97,8 @@ ldp-sgd asks one group of clients after another, so it has to know them: invite 
 certificates from `dca federation`.
 
 A job's results are kept beside the trainer's store, for example in trainer.regression.journal. To learn again, at a new
-cost, name another --journal. Some settings may change at no cost. For regression-mcmc: the draws, the prior and the
-method. For ldp-*: the draws and the prior, and for ldp-mean the family.
+cost, name another --journal. Settings that apply after the rounds may change at no cost; the command names them at its
+end. For example, regression-mcmc may change the draws, the prior and the method, and ldp-mean also the family.
 """.replace("NAMES", ", ".join(NAMES[:4]) + ", ...")
 
 
