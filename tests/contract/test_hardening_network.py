@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from test_mqtt import QUICK, ScriptedBroker, Told, transport
-from test_runner import ECHO, FEDERATION, PEER, Stage, settle
+from test_runner import ECHO, FEDERATION, PEER, RunnerAndPeer, settle
 
 from dca_proto.errors import TransportError, UsageError
 from dca_proto.protocol.effects import Address, Channel, Effect, Send
@@ -35,21 +35,21 @@ def test_hardening_1_a_message_that_cannot_be_sent_ends_no_actor(error: ValueErr
     def answer(event: Event) -> Sequence[Effect]:
         return [Send(Address(Channel.CLIENT, PEER), b"", event.payload)] if isinstance(event, Received) else []
 
-    async def scene(stage: Stage) -> None:
-        deliver = stage.runner._transport.publish
+    async def scenario(pair: RunnerAndPeer) -> None:
+        deliver = pair.runner._transport.publish
 
         async def publish(topic: str, payload: bytes, retain: bool = False) -> None:
             if payload == b"bad":
                 raise error
             await deliver(topic, payload, retain)
 
-        stage.runner._transport.publish = publish  # type: ignore[method-assign]
+        pair.runner._transport.publish = publish  # type: ignore[method-assign]
         for payload in (b"bad", b"good"):
-            await stage.tell(payload)
-        assert (await stage.peer.inbox.take()).payload == b"good"
-        assert stage.runner.dropped == {"unsendable": 1}
+            await pair.tell(payload)
+        assert (await pair.peer.inbox.take()).payload == b"good"
+        assert pair.runner.dropped == {"unsendable": 1}
 
-    Stage(answer).play(scene)
+    RunnerAndPeer(answer).play(scenario)
 
 
 @pytest.mark.parametrize("claimed", [b"", b"\xff", bytes(40_000)])
@@ -61,26 +61,26 @@ def test_hardening_1_an_answer_to_a_sender_of_any_length_ends_no_actor(claimed: 
             return []
         return [Send(Address(Channel.CLIENT, one), b"", b"answer") for one in (claimed, PEER)]
 
-    async def scene(stage: Stage) -> None:
-        await stage.tell(b"question")
-        assert (await stage.peer.inbox.take()).payload == b"answer"
+    async def scenario(pair: RunnerAndPeer) -> None:
+        await pair.tell(b"question")
+        assert (await pair.peer.inbox.take()).payload == b"answer"
         await settle()
-        assert stage.runner.dropped == {"unsendable": 1}
+        assert pair.runner.dropped == {"unsendable": 1}
 
-    Stage(answer).play(scene)
+    RunnerAndPeer(answer).play(scenario)
 
 
 @pytest.mark.parametrize("claimed", ["", "0", "ff" * 15, "ff" * 17, "FF" * 16, "zz" * 16, "f" * 65_000, "é" * 16])
 def test_hardening_1_a_topic_of_another_shape_reaches_no_actor(claimed: str) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scenario(pair: RunnerAndPeer) -> None:
         for payload in (b"\x00whole", b"\x01" + bytes(17) + b"\x01\x00\x02piece"):
-            stage.broker.publish(f"dca/{FEDERATION}/compute/{ECHO.hex()}/{claimed}", payload, False)
-        await stage.tell(b"fine")
+            pair.broker.publish(f"dca/{FEDERATION}/compute/{ECHO.hex()}/{claimed}", payload, False)
+        await pair.tell(b"fine")
         await settle()
-        assert [event.payload for event in stage.actor.events if isinstance(event, Received)] == [b"fine"]
-        assert stage.runner.dropped + stage.runner._transport.inbox.dropped
+        assert [event.payload for event in pair.actor.events if isinstance(event, Received)] == [b"fine"]
+        assert pair.runner.dropped + pair.runner._transport.inbox.dropped
 
-    Stage(lambda event: ()).play(scene)
+    RunnerAndPeer(lambda event: ()).play(scenario)
 
 
 # what is made of packets
@@ -117,7 +117,7 @@ HOSTILE_TOPICS = (b"\xff\xfe", b"x/+", b"x/#", b"#", b"x/\x00", b"\xed\xa0\x80",
 def test_hardening_1_no_topic_ends_the_connection() -> None:
     """A broker would deliver again on the next connection, for ever."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         feed = [published(topic, b"\x00no") for topic in HOSTILE_TOPICS]
         async with Feeding(*feed, published(b"x/a", b"\x00yes")) as broker:
             a = transport(broker.url, "a", "x/a")
@@ -126,7 +126,7 @@ def test_hardening_1_no_topic_ends_the_connection() -> None:
             assert (broker.connections, a.dropped.total()) == (1, len(HOSTILE_TOPICS))
             await a.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 class Breaking(ScriptedBroker):
@@ -141,7 +141,7 @@ class Breaking(ScriptedBroker):
 
 
 def test_hardening_1_an_error_in_the_keeping_of_a_connection_ends_the_actor_and_does_not_hide() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with Breaking() as broker:
             a = transport(broker.url, "a", "x/+")
             await a.open()
@@ -151,7 +151,7 @@ def test_hardening_1_an_error_in_the_keeping_of_a_connection_ends_the_actor_and_
                 await asyncio.wait_for(a.inbox.take(), 5)
             await a.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 class Displaced(ScriptedBroker):
@@ -188,7 +188,7 @@ class Noted(Backoff, frozen=True):
 def test_hardening_7_two_copies_of_one_identity_back_off_from_each_other(most_s: float, anew: int) -> None:
     """Waits go on growing over connections that are ended at once; only a lasting one lets them begin anew."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with Displaced() as broker:
             backoff = Noted(most_s=most_s, begun=[])
             a = transport(broker.url, "a", "x/+", backoff=backoff)
@@ -198,7 +198,7 @@ def test_hardening_7_two_copies_of_one_identity_back_off_from_each_other(most_s:
             await a.close()
             assert len(backoff.begun) in ((1,) if anew == 1 else (anew - 1, anew, anew + 1))
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 def test_hardening_7_waits_begin_anew_after_a_connection_twice_as_long_as_the_longest() -> None:
@@ -211,7 +211,7 @@ def test_hardening_7_waits_begin_anew_after_a_connection_twice_as_long_as_the_lo
 
 
 def test_hardening_7_a_second_process_is_suspected_where_connections_all_end_soon() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with Displaced() as broker:
             told = Told()
             settings = BrokerSettings(url=broker.url)
@@ -221,7 +221,7 @@ def test_hardening_7_a_second_process_is_suspected_where_connections_all_end_soo
             await a.close()
             assert ["another process" in reason for reason in lost] == [False, False, True]
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 # memory
@@ -264,7 +264,7 @@ def test_hardening_7_an_actor_holds_a_bounded_amount_of_what_is_not_handled(
 
 
 def test_hardening_7_no_sender_fills_an_inbox_alone() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         inbox = Inbox(("x/+",), InboxLimits(bytes_max=160_000))
         for _ in range(1000):
             inbox.offer("x/hostile", bytes(1001))
@@ -277,7 +277,7 @@ def test_hardening_7_no_sender_fills_an_inbox_alone() -> None:
         assert len((await inbox.take()).payload) == 50_000  # one large message, where nothing of it waits
         assert not inbox._bytes_of
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_hardening_7_long_topics_hold_no_memory() -> None:
@@ -300,7 +300,7 @@ def test_hardening_1_logs_cut_what_came_from_outside() -> None:
 def test_hardening_1_no_bytes_end_the_embedded_broker(tmp_path: Path) -> None:
     """Strangers connect, or do not, and send whatever they like; a client goes on."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         rng = random.Random(5)
         forger = Forger(rng, Known(bytes(32), [bytes(16)], [], [(f"dca/x/hello/all/{bytes(16).hex()}", b"\x91\x01")]))
         async with launch_broker(tmp_path, BrokerOptions(kind="embedded")) as broker:
@@ -321,4 +321,4 @@ def test_hardening_1_no_bytes_end_the_embedded_broker(tmp_path: Path) -> None:
             assert "Traceback" not in broker.log_path.read_text()
             await a.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -50,19 +50,19 @@ def test_a_tree_of_topics_knows_which_filters_match_any() -> None:
 
 
 def test_what_was_not_subscribed_is_dropped() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         inbox = Inbox(("mine/+",))
         inbox.offer("others/x", b"\x00no")
         inbox.offer("mine/x", b"\x00yes")
         assert await inbox.take() == Message("mine/x", b"yes")
         assert inbox.dropped == {"not subscribed": 1}
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("limits", [InboxLimits(messages_max=3), InboxLimits(bytes_max=3 * (1000 + 512))])
 def test_a_full_inbox_drops_the_newest_and_takes_again_when_read(limits: InboxLimits) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         inbox = Inbox(("x/+",), limits)
         for number in range(5):
             inbox.offer(f"x/{number}", bytes([0, number]) + bytes(999))
@@ -71,7 +71,7 @@ def test_a_full_inbox_drops_the_newest_and_takes_again_when_read(limits: InboxLi
         inbox.offer("x/9", b"\x00\x09")
         assert (await inbox.take()).payload == b"\x09"
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("size", [1, 1000, 50_000])
@@ -102,7 +102,7 @@ async def drained(inbox: Inbox) -> None:
 
 
 def test_a_failure_comes_after_what_waits_and_the_first_stands() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         inbox = Inbox(("x",))
         inbox.offer("x", b"\x00last")
         inbox.fail(TransportError("first"))
@@ -111,7 +111,7 @@ def test_a_failure_comes_after_what_waits_and_the_first_stands() -> None:
         with pytest.raises(TransportError, match="first"):
             await inbox.take()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_messages_do_not_show_their_payloads() -> None:

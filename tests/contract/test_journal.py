@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from restless import SETTINGS, Swarm, ask, held_of, job_of, means
+from memory_swarm import SETTINGS, Swarm, ask, held_of, job_of, means
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import UsageError

@@ -19,12 +19,12 @@ from dca_proto.runtime.broker import Broker, BrokerOptions, TlsFiles, launch_bro
 
 
 def run(directory: Path, options: BrokerOptions) -> Broker:
-    async def scene() -> Broker:
+    async def scenario() -> Broker:
         async with launch_broker(directory, options) as broker:
             assert psutil.pid_exists(broker.pid)
             return broker
 
-    return asyncio.run(scene())
+    return asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("kind", ["embedded", "mosquitto"])
@@ -85,13 +85,13 @@ def test_another_process_that_takes_the_port_first_is_not_taken_for_the_broker(
 
 
 def test_a_broker_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with launch_broker(tmp_path, BrokerOptions(kind="embedded")) as broker:
             os.kill(broker.pid, signal.SIGKILL)
             await broker.ended()
 
     with pytest.raises(UsageError, match=r"the broker exited with code -9: .*; see .*broker.log"):
-        asyncio.run(asyncio.wait_for(scene(), 20))
+        asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 def test_the_embedded_broker_offers_no_security_it_does_not_have(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from restless import (
+from memory_swarm import (
     CLIENTS,
     PARAMETERS,
     SETTINGS,

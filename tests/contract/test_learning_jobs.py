@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from restless import SETTINGS, Killed, LoadedTrainer, Power, PoweredJournal, Swarm
+from memory_swarm import SETTINGS, Killed, LoadedTrainer, Power, PoweredJournal, Swarm
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.jobs.journal import Journal, Summed

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from restless import CLIENTS, COMPUTES, PARAMETERS, SETTINGS, Killed, Power, PoweredJournal, Swarm, held_of, job_of
+from memory_swarm import CLIENTS, COMPUTES, PARAMETERS, SETTINGS, Killed, Power, PoweredJournal, Swarm, held_of, job_of
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.errors import RoundAborted, UsageError

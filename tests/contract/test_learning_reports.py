@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from restless import CLIENTS, PARAMETERS, SETTINGS, Killed, Power, PoweredJournal, Swarm, held_of, job_of
+from memory_swarm import CLIENTS, PARAMETERS, SETTINGS, Killed, Power, PoweredJournal, Swarm, held_of, job_of
 
 from dca_proto.aggregate import LdpReportRequest, LocalReports, NoisyAggregate, RoundRequest
 from dca_proto.errors import RoundAborted, UsageError

@@ -81,7 +81,7 @@ def test_hardening_9_a_broker_that_is_down_at_the_start_is_waited_for_like_a_lat
     options = BrokerOptions(kind="embedded", port=free_port())
     url = f"mqtt://127.0.0.1:{options.port}"
 
-    async def scene() -> None:
+    async def scenario() -> None:
         now = asyncio.get_running_loop().time
         told = Told()
         a = MqttTransport(BrokerSettings(url=url), "a", ("in/+",), rng=random.Random(1), backoff=QUICK, on_report=told)
@@ -99,11 +99,11 @@ def test_hardening_9_a_broker_that_is_down_at_the_start_is_waited_for_like_a_lat
                 assert (await a.inbox.take()).payload == b"echo"
         await a.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_a_refusal_at_the_start_is_the_callers_mistake_also_after_waiting() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         told = Told()
         port = free_port()
         a = MqttTransport(
@@ -116,7 +116,7 @@ def test_a_refusal_at_the_start_is_the_callers_mistake_also_after_waiting() -> N
             with pytest.raises(UsageError, match="refused user name"):
                 await opening
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 def test_many_connect_at_once_where_others_are_subscribed(any_broker: Broker) -> None:
@@ -136,7 +136,7 @@ def test_many_connect_at_once_where_others_are_subscribed(any_broker: Broker) ->
 
 
 def test_a_server_that_never_answers_can_be_cancelled_without_leak() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         said = asyncio.Event()
         ended = asyncio.Event()
 
@@ -157,7 +157,7 @@ def test_a_server_that_never_answers_can_be_cancelled_without_leak() -> None:
         await ended.wait()
         server.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 @pytest.mark.parametrize("kind", ["embedded", "mosquitto"])
@@ -168,7 +168,7 @@ def test_publishes_wait_out_an_outage(kind: str, tmp_path: Path, request: pytest
     options = BrokerOptions(kind=kind, port=free_port())
     sent = [bytes([number]) for number in range(30)]
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with launch_broker(tmp_path, options) as broker:
             a, b = transport(broker.url, "a", "in/+"), transport(broker.url, "b", "x/+")
             await a.open()
@@ -184,13 +184,13 @@ def test_publishes_wait_out_an_outage(kind: str, tmp_path: Path, request: pytest
             await a.close()
             await b.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_subscriptions_are_renewed_after_a_restart_that_forgot_them(tmp_path: Path) -> None:
     options = BrokerOptions(kind="embedded", port=free_port())
 
-    async def scene() -> None:
+    async def scenario() -> None:
         a = transport(f"mqtt://127.0.0.1:{options.port}", "a", "in/+")
         for first in (True, False):
             async with launch_broker(tmp_path, options):
@@ -202,14 +202,14 @@ def test_subscriptions_are_renewed_after_a_restart_that_forgot_them(tmp_path: Pa
                     await asyncio.wait([heard], timeout=0.05)
         await a.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_a_mosquitto_restart_keeps_what_waits(mosquitto_installed: None, tmp_path: Path) -> None:
     """Attack 9: acknowledged, then the broker restarts, then delivered."""
     options = BrokerOptions(kind="mosquitto", port=free_port())
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with launch_broker(tmp_path, options) as broker:
             a, b = transport(broker.url, "a", "in/+"), transport(broker.url, "b", "x/+")
             await a.open()
@@ -223,13 +223,13 @@ def test_a_mosquitto_restart_keeps_what_waits(mosquitto_installed: None, tmp_pat
             assert (await back.inbox.take()).payload == b"kept"
             await back.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_many_publishes_at_once(any_broker: Broker) -> None:
     sent = {number.to_bytes(2, "big") for number in range(500)}
 
-    async def scene() -> None:
+    async def scenario() -> None:
         topic = f"many{os.getpid()}"
         a, b = transport(any_broker.url, topic + "a", topic + "/+"), transport(any_broker.url, topic + "b", "x/+")
         await asyncio.gather(a.open(), b.open())
@@ -239,7 +239,7 @@ def test_many_publishes_at_once(any_broker: Broker) -> None:
             heard.add((await a.inbox.take()).payload)
         await asyncio.gather(a.close(), b.close())
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 class ScriptedBroker:
@@ -295,7 +295,7 @@ class ScriptedBroker:
 
 
 def test_an_unacknowledged_publish_is_sent_again_on_the_next_connection() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with ScriptedBroker(acknowledges=(False, False, True)) as broker:
             a = transport(broker.url, "a", "x/+")
             await a.open()
@@ -303,7 +303,7 @@ def test_an_unacknowledged_publish_is_sent_again_on_the_next_connection() -> Non
             await a.close()
             assert [body[-9:] for body in broker.published] == [b"important"] * 3
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 class Withholding(ScriptedBroker):
@@ -334,7 +334,7 @@ class Withholding(ScriptedBroker):
 
 
 def test_few_packets_are_under_way_at_once_and_the_others_follow_in_order() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with Withholding() as broker:
             a = transport(broker.url, "a", "x/+")
             await a.open()
@@ -347,11 +347,11 @@ def test_few_packets_are_under_way_at_once_and_the_others_follow_in_order() -> N
             assert [int.from_bytes(body[-2:], "big") for body in broker.published] == list(range(600))
             await a.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 def test_who_gives_a_message_up_does_not_hold_up_the_others() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with Withholding() as broker:
             broker.go.set()
             a = transport(broker.url, "a", "x/+", backoff=Backoff(first_s=60))
@@ -362,13 +362,13 @@ def test_who_gives_a_message_up_does_not_hold_up_the_others() -> None:
             assert [body[-4:] for body in broker.published] == [b"kept"]
             await a.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 def test_a_broker_that_falls_silent_is_left() -> None:
     """Nothing comes within the keepalive, not even the answer to a ping."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with Withholding() as broker:
             told = Told()
             settings = BrokerSettings(url=broker.url, keepalive_s=1)
@@ -378,11 +378,11 @@ def test_a_broker_that_falls_silent_is_left() -> None:
             assert lost.reason.endswith("the broker was silent for 1 s")
             await a.close()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 def test_closing_ends_a_publish_that_waits() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with ScriptedBroker(acknowledges=(False,)) as broker:
             a = transport(broker.url, "a", "x/+", backoff=Backoff(first_s=60))
             await a.open()
@@ -393,43 +393,43 @@ def test_closing_ends_a_publish_that_waits() -> None:
             with pytest.raises(TransportError, match="closed"):
                 await waiting
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 @pytest.mark.parametrize("code", [4, 5])
 def test_refused_credentials_are_the_callers_mistake(code: int) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with ScriptedBroker(connack=code) as broker:
             with pytest.raises(UsageError, match=r"refused user name \(none given\) or password"):
                 await transport(broker.url, "a", "x/+").open()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 def test_a_server_too_busy_may_be_tried_again() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with ScriptedBroker(connack=3) as broker:
             assert (await why_not_open(broker.url)).startswith("cannot reach broker")
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 def test_a_refused_subscription_is_named() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with ScriptedBroker(suback=0x80) as broker:
             with pytest.raises(UsageError, match="refused subscriptions of a: see its access list"):
                 await transport(broker.url, "a", "x/+").open()
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 def test_a_connection_lost_while_subscribing_is_noticed_at_once() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with ScriptedBroker(suback=None) as broker:
             told = await why_not_open(broker.url)
             assert told.startswith(f"cannot reach broker at {broker.url}: connection lost while subscribing")
 
-    asyncio.run(asyncio.wait_for(scene(), 5))
+    asyncio.run(asyncio.wait_for(scenario(), 5))
 
 
 def test_back_off_doubles_to_its_limit_and_is_spread() -> None:

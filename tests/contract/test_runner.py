@@ -109,7 +109,7 @@ class WatchedStore(MemoryStore):
         self._diary.append("durable")
 
 
-class Stage:
+class RunnerAndPeer:
     """A runner on a memory broker, and a peer that talks to it."""
 
     def __init__(self, answer: Callable[[Event], Sequence[Effect]], store: Store | None = None) -> None:
@@ -132,13 +132,13 @@ class Stage:
     async def tell(self, payload: bytes) -> None:
         await self.peer.publish(topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), PEER), payload)
 
-    def play(self, scene: Callable[[Stage], Awaitable[None]]) -> None:
+    def play(self, scenario: Callable[[RunnerAndPeer], Awaitable[None]]) -> None:
         async def watched() -> None:
             await self.peer.open()
             running = asyncio.create_task(self.runner.run())
             await settle()  # it has subscribed
             try:
-                await asyncio.wait_for(scene(self), 10)
+                await asyncio.wait_for(scenario(self), 10)
             finally:
                 running.cancel()
                 await asyncio.wait([running])
@@ -156,18 +156,18 @@ async def settle() -> None:
 
 
 def test_started_comes_first_and_messages_are_answered() -> None:
-    async def scene(stage: Stage) -> None:
+    async def scenario(pair: RunnerAndPeer) -> None:
         for number in range(100):
-            await stage.tell(bytes([number]))
-        assert [(await stage.peer.inbox.take()).payload for _ in range(100)] == [
+            await pair.tell(bytes([number]))
+        assert [(await pair.peer.inbox.take()).payload for _ in range(100)] == [
             bytes([number]) for number in range(100)
         ]
-        assert stage.actor.events[0] == Started()
-        assert stage.actor.events[1] == Received(PEER, b"\x00")
+        assert pair.actor.events[0] == Started()
+        assert pair.actor.events[1] == Received(PEER, b"\x00")
         await settle()
-        assert (stage.runner.traffic.messages_sent, stage.runner.traffic.bytes_received) == (100, 100)
+        assert (pair.runner.traffic.messages_sent, pair.runner.traffic.bytes_received) == (100, 100)
 
-    Stage(echo).play(scene)
+    RunnerAndPeer(echo).play(scenario)
 
 
 def test_writes_are_durable_before_anything_leaves() -> None:
@@ -180,44 +180,44 @@ def test_writes_are_durable_before_anything_leaves() -> None:
         to = Address(Channel.CLIENT, PEER)
         return (Send(to, b"", b"1"), Persist("t", event.payload, b""), Forget("t", b"x"), Send(to, b"", b"2"))
 
-    async def scene(stage: Stage) -> None:
+    async def scenario(pair: RunnerAndPeer) -> None:
         topic = topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), PEER)
         for number in range(3):
-            stage.broker.publish(topic, bytes([0, number]), False)
-        deliver = stage.broker.publish
-        stage.broker.publish = lambda *what: (diary.append("sent"), deliver(*what))[1]  # type: ignore[method-assign]
-        assert [(await stage.peer.inbox.take()).payload for _ in range(6)] == [b"1", b"2"] * 3
+            pair.broker.publish(topic, bytes([0, number]), False)
+        deliver = pair.broker.publish
+        pair.broker.publish = lambda *what: (diary.append("sent"), deliver(*what))[1]  # type: ignore[method-assign]
+        assert [(await pair.peer.inbox.take()).payload for _ in range(6)] == [b"1", b"2"] * 3
         assert diary == ["handled"] * 3 + ["commit 6", "durable"] + ["sent"] * 6  # one commit for the whole batch
 
-    Stage(answer, WatchedStore(diary)).play(scene)
+    RunnerAndPeer(answer, WatchedStore(diary)).play(scenario)
 
 
 def test_facts_are_reported_in_order_once_durable() -> None:
     diary: list[object] = []
 
-    async def scene(stage: Stage) -> None:
+    async def scenario(pair: RunnerAndPeer) -> None:
         await settle()
         await settle()  # the commit takes as long
         assert diary == ["commit 1", "durable", "one", "two"]
 
-    stage = Stage(lambda event: (Report("one"), Persist("t", b"k", b""), Report("two")), WatchedStore(diary))
-    stage.facts = diary
-    stage.play(scene)
+    pair = RunnerAndPeer(lambda event: (Report("one"), Persist("t", b"k", b""), Report("two")), WatchedStore(diary))
+    pair.facts = diary
+    pair.play(scenario)
 
 
 def test_nothing_leaves_when_the_store_fails(tmp_path: Path) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         store = SqliteStore(tmp_path / "store.db", bytes(32))
         store._connection.execute("PRAGMA max_page_count = 4")
-        stage = Stage(lambda event: (Persist("t", b"k", bytes(1 << 20)), *echo(event)), store)
-        await stage.peer.open()
-        await stage.tell(b"question")
+        pair = RunnerAndPeer(lambda event: (Persist("t", b"k", bytes(1 << 20)), *echo(event)), store)
+        await pair.peer.open()
+        await pair.tell(b"question")
         with pytest.raises(UsageError, match="free disk space"):
-            await stage.runner.run()
-        assert stage.runner.traffic.messages_sent == 0
+            await pair.runner.run()
+        assert pair.runner.traffic.messages_sent == 0
         await store.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_timers_fire_when_due_in_order_and_once() -> None:
@@ -232,32 +232,32 @@ def test_timers_fire_when_due_in_order_and_once() -> None:
                 return [CancelTimer(dropped), SetTimer(moved, 9000)]
         return ()
 
-    def fired(stage: Stage) -> list[Timer]:
-        return [event.timer for event in stage.actor.events if isinstance(event, TimerFired)]
+    def fired(pair: RunnerAndPeer) -> list[Timer]:
+        return [event.timer for event in pair.actor.events if isinstance(event, TimerFired)]
 
-    async def scene(stage: Stage) -> None:
-        assert fired(stage) == []
-        stage.clock.advance(1_000)
+    async def scenario(pair: RunnerAndPeer) -> None:
+        assert fired(pair) == []
+        pair.clock.advance(1_000)
         await settle()
-        assert fired(stage) == [first]
-        stage.clock.advance(5_000)
+        assert fired(pair) == [first]
+        pair.clock.advance(5_000)
         await settle()
-        assert fired(stage) == [first, second]
-        stage.clock.advance(5_000)
+        assert fired(pair) == [first, second]
+        pair.clock.advance(5_000)
         await settle()
-        assert fired(stage) == [first, second, moved]
+        assert fired(pair) == [first, second, moved]
 
-    Stage(answer).play(scene)
+    RunnerAndPeer(answer).play(scenario)
 
 
 def test_commands_reach_the_actor() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.runner.command("go")
+    async def scenario(pair: RunnerAndPeer) -> None:
+        pair.runner.command("go")
         await settle()
-        assert stage.actor.events == [Started(), Command("go")]
-        assert stage.facts == ["went"]
+        assert pair.actor.events == [Started(), Command("go")]
+        assert pair.facts == ["went"]
 
-    Stage(lambda event: [Report("went")] if isinstance(event, Command) else ()).play(scene)
+    RunnerAndPeer(lambda event: [Report("went")] if isinstance(event, Command) else ()).play(scenario)
 
 
 def test_stop_hands_over_what_is_ready_then_returns() -> None:
@@ -265,27 +265,27 @@ def test_stop_hands_over_what_is_ready_then_returns() -> None:
         number = 50 if isinstance(event, Command) else 0
         return [Send(Address(Channel.CLIENT, PEER), b"", bytes([n])) for n in range(number)]
 
-    async def scene() -> None:
-        stage = Stage(answer)
-        await stage.peer.open()
-        stage.runner.command("all")
-        stage.runner.stop()
-        await asyncio.wait_for(stage.runner.run(), 10)
-        assert [(await stage.peer.inbox.take()).payload for _ in range(50)] == [bytes([n]) for n in range(50)]
+    async def scenario() -> None:
+        pair = RunnerAndPeer(answer)
+        await pair.peer.open()
+        pair.runner.command("all")
+        pair.runner.stop()
+        await asyncio.wait_for(pair.runner.run(), 10)
+        assert [(await pair.peer.inbox.take()).payload for _ in range(50)] == [bytes([n]) for n in range(50)]
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_messages_on_topics_of_another_shape_are_dropped_and_counted() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.broker.publish(f"dca/{FEDERATION}/compute/{ECHO.hex()}/not-hex", b"\x00x", False)
-        await stage.tell(b"fine")
-        assert (await stage.peer.inbox.take()).payload == b"fine"
-        assert stage.runner.dropped == {"topic": 1}
-        assert len(stage.actor.events) == 2
+    async def scenario(pair: RunnerAndPeer) -> None:
+        pair.broker.publish(f"dca/{FEDERATION}/compute/{ECHO.hex()}/not-hex", b"\x00x", False)
+        await pair.tell(b"fine")
+        assert (await pair.peer.inbox.take()).payload == b"fine"
+        assert pair.runner.dropped == {"topic": 1}
+        assert len(pair.actor.events) == 2
 
-    Stage(echo).play(scene)
+    RunnerAndPeer(echo).play(scenario)
 
 
 class Stubborn:
@@ -326,7 +326,7 @@ class Endless(Pending):
 
 
 def test_a_broker_that_does_not_answer_stops_the_handling_and_no_deadlock_follows() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         transport, actor = Stubborn(), Echo(echo)
         limits = RunnerLimits(batch_events_max=8, publishing_max=16)
         runner = Runner(actor, transport, MemoryStore(), federation=FEDERATION, limits=limits)
@@ -341,7 +341,7 @@ def test_a_broker_that_does_not_answer_stops_the_handling_and_no_deadlock_follow
         running.cancel()
         await asyncio.wait([running])
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -355,7 +355,7 @@ def test_who_is_cancelled_twice_leaves_no_connection_behind(turns: int) -> None:
             await asyncio.sleep(0)
             self.is_closed = True
 
-    async def scene() -> None:
+    async def scenario() -> None:
         transport = Watched()
         runner = Runner(Echo(echo), transport, MemoryStore(), federation=FEDERATION)
         running = asyncio.create_task(runner.run())
@@ -368,13 +368,13 @@ def test_who_is_cancelled_twice_leaves_no_connection_behind(turns: int) -> None:
         assert transport.is_closed
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_a_batch_is_bounded_in_bytes_too() -> None:
     """Two messages of four bytes are as much as one batch may have, so that as much is written at once."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         diary: list[Any] = []
         limits = RunnerLimits(batch_bytes_max=8)
         runner = Runner(Echo(echo), Stubborn(), WatchedStore(diary), federation=FEDERATION, limits=limits)
@@ -385,32 +385,32 @@ def test_a_batch_is_bounded_in_bytes_too() -> None:
         running.cancel()
         await asyncio.wait([running])
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 def test_a_transport_that_fails_for_good_ends_the_run() -> None:
-    async def scene() -> None:
-        stage = Stage(echo)
-        running = asyncio.create_task(stage.runner.run())
+    async def scenario() -> None:
+        pair = RunnerAndPeer(echo)
+        running = asyncio.create_task(pair.runner.run())
         await settle()
-        await stage.runner._transport.close()
+        await pair.runner._transport.close()
         with pytest.raises(TransportError, match="closed"):
             await running
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_an_actors_own_failure_ends_the_run_as_it_is() -> None:
     def answer(event: Event) -> Sequence[Effect]:
         raise AssertionError("ours")
 
-    async def scene() -> None:
+    async def scenario() -> None:
         with pytest.raises(AssertionError, match="ours"):
-            await Stage(answer).runner.run()
+            await RunnerAndPeer(answer).runner.run()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_timers_keep_no_more_than_is_set_and_stale() -> None:
@@ -424,24 +424,24 @@ def test_timers_keep_no_more_than_is_set_and_stale() -> None:
 
 
 def test_the_system_clock_calls_back() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         called = asyncio.Event()
         clock = SystemClock()
         clock.call_at(clock.now_ms() - 5, called.set)
         await asyncio.wait_for(called.wait(), 5)
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_the_store_holds_what_was_persisted() -> None:
     store = MemoryStore()
 
-    async def scene(stage: Stage) -> None:
-        await stage.tell(b"k")
-        await stage.peer.inbox.take()
+    async def scenario(pair: RunnerAndPeer) -> None:
+        await pair.tell(b"k")
+        await pair.peer.inbox.take()
         assert store.load() == [Record("seen", b"k", b"")]
 
-    Stage(echo, store).play(scene)
+    RunnerAndPeer(echo, store).play(scenario)
 
 
 def test_hardening_4_a_clock_that_is_set_is_logged_and_one_set_back_starts_the_actors_timers_anew() -> None:
@@ -450,35 +450,35 @@ def test_hardening_4_a_clock_that_is_set_is_logged_and_one_set_back_starts_the_a
 
     def answer(event: Event) -> Sequence[Effect]:
         due = isinstance(event, Started) or event == TimerFired(tick)
-        return [SetTimer(tick, stage.clock.now_ms() + 1_000)] if due else ()
+        return [SetTimer(tick, pair.clock.now_ms() + 1_000)] if due else ()
 
     def count(kind: type[Event]) -> int:
-        return sum(isinstance(event, kind) for event in stage.actor.events)
+        return sum(isinstance(event, kind) for event in pair.actor.events)
 
     async def wake() -> None:
-        await stage.tell(b"any message")
+        await pair.tell(b"any message")
         await settle()
 
-    async def scene(stage: Stage) -> None:
+    async def scenario(pair: RunnerAndPeer) -> None:
         with capture_logs() as logs:
             await wake()
-            stage.clock.set(4_000)
-            stage.clock.set(-4_000)
+            pair.clock.set(4_000)
+            pair.clock.set(-4_000)
             await wake()
             assert [one["event"] for one in logs] == []
-            stage.clock.set(3_600_000)
+            pair.clock.set(3_600_000)
             await wake()
             fired = count(TimerFired)
             assert count(Started) == 1
-            stage.clock.set(-3_600_000)
+            pair.clock.set(-3_600_000)
             await wake()
             assert count(Started) == 2
-            stage.clock.advance(1_000)
+            pair.clock.advance(1_000)
             await settle()
             assert count(TimerFired) == fired + 1
         told = [(one["log_level"], one["event"], one["by_s"]) for one in logs]
         assert told == [("warning", "clock set, or machine asleep", by_s) for by_s in (3600.0, -3600.0)]
         assert {one["actor"] for one in logs} == {ECHO.hex()}
 
-    stage = Stage(answer)
-    stage.play(scene)
+    pair = RunnerAndPeer(answer)
+    pair.play(scenario)

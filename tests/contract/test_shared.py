@@ -84,27 +84,27 @@ class Gateway:
             await member.close()
 
 
-def play(scene: Coroutine[Any, Any, None]) -> None:
+def play(scenario: Coroutine[Any, Any, None]) -> None:
     async def watched() -> None:
-        await asyncio.wait_for(scene, 10)
+        await asyncio.wait_for(scenario, 10)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(watched())
 
 
 def test_one_connection_and_each_filter_once() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()
         assert gateway.line.opened == 1
         assert gateway.line.filters == ("in/a/+", "all/+", "in/b/+", "in/c/+")
         await gateway.close()
 
-    play(scene())
+    play(scenario())
 
 
 def test_each_hears_its_own_and_a_broadcast_crosses_once() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()
         a, b, c = gateway.members
@@ -119,11 +119,11 @@ def test_each_hears_its_own_and_a_broadcast_crosses_once() -> None:
         assert gateway.line.received == 2
         await gateway.close()
 
-    play(scene())
+    play(scenario())
 
 
 def test_a_member_that_does_not_read_loses_its_own_messages_only() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway(limits=InboxLimits(messages_max=3))
         await gateway.open()
         slow, reader, _ = gateway.members
@@ -134,22 +134,22 @@ def test_a_member_that_does_not_read_loses_its_own_messages_only() -> None:
         assert [(await slow.inbox.take()).payload for _ in range(3)] == [b"\x00", b"\x01", b"\x02"]
         await gateway.close()
 
-    play(scene())
+    play(scenario())
 
 
 def test_what_members_publish_leaves_in_their_order() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()
         await asyncio.gather(*(gateway.members[n % 3].publish("in/a/x", bytes([n])) for n in range(20)))
         assert [(await gateway.members[0].inbox.take()).payload for _ in range(20)] == [bytes([n]) for n in range(20)]
         await gateway.close()
 
-    play(scene())
+    play(scenario())
 
 
 def test_who_leaves_is_heard_no_more_and_the_last_one_closes_the_connection() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()
         a, b, c = gateway.members
@@ -164,11 +164,11 @@ def test_who_leaves_is_heard_no_more_and_the_last_one_closes_the_connection() ->
         await c.close()
         assert gateway.line.is_closed
 
-    play(scene())
+    play(scenario())
 
 
 def test_a_connection_that_fails_is_told_to_all_and_may_be_tried_again() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway(failures=1)
         failures = await asyncio.gather(*(member.open() for member in gateway.members), return_exceptions=True)
         assert [str(failure) for failure in failures] == ["not yet"] * 3
@@ -176,11 +176,11 @@ def test_a_connection_that_fails_is_told_to_all_and_may_be_tried_again() -> None
         assert gateway.line.opened == 2
         await gateway.close()
 
-    play(scene())
+    play(scenario())
 
 
 def test_a_publish_whose_turn_comes_after_the_end_is_told_so() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()
         line = gateway.line
@@ -193,11 +193,11 @@ def test_a_publish_whose_turn_comes_after_the_end_is_told_so() -> None:
             with pytest.raises(TransportError, match=r"closed|not open"):
                 await task
 
-    play(scene())
+    play(scenario())
 
 
 def test_who_tries_again_at_once_does_not_meet_the_failure_that_others_still_hear_of() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway(failures=1)
 
         async def open_twice(member: Transport) -> None:
@@ -210,11 +210,11 @@ def test_who_tries_again_at_once_does_not_meet_the_failure_that_others_still_hea
         await gateway.close()
         assert gateway.line.is_closed
 
-    play(scene())
+    play(scenario())
 
 
 def test_who_opens_after_all_others_have_left_connects_anew() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway()
         first, late, _ = gateway.members
         await first.open()
@@ -226,11 +226,11 @@ def test_who_opens_after_all_others_have_left_connects_anew() -> None:
         await late.close()
         assert gateway.lines[1].is_closed
 
-    play(scene())
+    play(scenario())
 
 
 def test_nothing_is_kept_for_who_has_left() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()
         gone, reader, _ = gateway.members
@@ -244,11 +244,11 @@ def test_nothing_is_kept_for_who_has_left() -> None:
             await gone.inbox.take()
         await gateway.close()
 
-    play(scene())
+    play(scenario())
 
 
 def test_who_is_cancelled_while_it_opens_leaves_nothing_behind() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway(stuck=True)
         opening = [asyncio.create_task(member.open()) for member in gateway.members]
         for _ in range(3):  # until it has begun to connect
@@ -261,11 +261,11 @@ def test_who_is_cancelled_while_it_opens_leaves_nothing_behind() -> None:
         )
         assert gateway.line.is_closed
 
-    play(scene())
+    play(scenario())
 
 
 def test_who_is_cancelled_while_it_closes_leaves_no_connection_behind() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()
         closing = [asyncio.create_task(member.close()) for member in gateway.members]
@@ -275,11 +275,11 @@ def test_who_is_cancelled_while_it_closes_leaves_no_connection_behind() -> None:
         await asyncio.wait(closing)
         assert gateway.line.is_closed
 
-    play(scene())
+    play(scenario())
 
 
 def test_the_end_of_the_connection_reaches_every_reader() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()
         reading = [asyncio.create_task(member.inbox.take()) for member in gateway.members]
@@ -290,11 +290,11 @@ def test_the_end_of_the_connection_reaches_every_reader() -> None:
                 await task
         await gateway.close()
 
-    play(scene())
+    play(scenario())
 
 
 def test_members_are_made_before_it_is_opened() -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         gateway = Gateway()
         with pytest.raises(TransportError, match="not open"):
             await gateway.members[0].publish("all/a", b"")
@@ -303,11 +303,11 @@ def test_members_are_made_before_it_is_opened() -> None:
             gateway.shared.member(("late/+",))
         await gateway.members[0].close()
 
-    play(scene())
+    play(scenario())
 
 
 def test_thousands_of_filters_are_subscribed_in_packets_of_limited_size(mosquitto_broker: Broker) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         def connect(filters: tuple[str, ...]) -> Transport:
             settings = BrokerSettings(url=mosquitto_broker.url, session_expiry_s=0)
             return MqttTransport(settings, "gateway-of-600", filters, rng=random.Random(1))
@@ -321,4 +321,4 @@ def test_thousands_of_filters_are_subscribed_in_packets_of_limited_size(mosquitt
             assert {(await member.inbox.take()).payload for _ in range(2)} == {b"%d" % number, b"all"}
         await asyncio.gather(*(member.close() for member in members))
 
-    play(scene())
+    play(scenario())

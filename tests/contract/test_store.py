@@ -33,7 +33,7 @@ def reopened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any
 
 
 def test_records_come_back_in_order_replaced_and_forgotten(reopened: Callable[[], AnyStore]) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         store = reopened()
         assert store.load() == []
         await store.commit([Persist("b", b"1", b"one"), Persist("a", b"\xff", b""), Persist("a", b"\x00", b"x")])
@@ -44,11 +44,11 @@ def test_records_come_back_in_order_replaced_and_forgotten(reopened: Callable[[]
         assert store.load() == [Record("a", b"\xff", b""), Record("b", b"1", b"uno"), Record("c", b"k", b"2")]
         await store.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_views_are_apart(reopened: Callable[[], AnyStore]) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         store = reopened()
         await store.commit([Persist("t", b"k", b"root")])
         await asyncio.gather(*(store.view(bytes([n])).commit([Persist("t", b"k", bytes([n]))]) for n in range(5)))
@@ -58,13 +58,13 @@ def test_views_are_apart(reopened: Callable[[], AnyStore]) -> None:
         assert store.load() == [Record("t", b"k", b"root")]
         await store.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_commits_that_arrive_together_share_a_transaction(tmp_path: Path) -> None:
     """The first starts at once; the other 349, arriving while it runs, make one more."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         store = SqliteStore(tmp_path / "store.db", KEY)
         views = [store.view(n.to_bytes(16, "big")) for n in range(350)]
         await asyncio.gather(*(view.commit([Persist("t", b"k", b"v")]) for view in views))
@@ -72,11 +72,11 @@ def test_commits_that_arrive_together_share_a_transaction(tmp_path: Path) -> Non
         assert all(view.load() for view in views)
         await store.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_a_cancelled_commit_harms_no_other(tmp_path: Path) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         store = SqliteStore(tmp_path / "store.db", KEY)
         impatient = asyncio.create_task(store.commit([Persist("t", b"1", b"v")]))
         patient = asyncio.create_task(store.commit([Persist("t", b"2", b"v")]))
@@ -86,7 +86,7 @@ def test_a_cancelled_commit_harms_no_other(tmp_path: Path) -> None:
         assert [record.key for record in store.load()] == [b"1", b"2"]
         await store.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 WRITER = """
@@ -229,7 +229,7 @@ def test_a_path_that_cannot_be_is_named(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_fails_the_commit_and_changes_nothing(tmp_path: Path) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         store = SqliteStore(tmp_path / "store.db", KEY)
         await store.commit([Persist("t", b"before", b"v")])
         store._connection.execute("PRAGMA max_page_count = 8")  # as if the disk ended there
@@ -238,7 +238,7 @@ def test_a_full_disk_fails_the_commit_and_changes_nothing(tmp_path: Path) -> Non
         assert [record.key for record in store.load()] == [b"before"]
         await store.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def on_disk(directory: Path, content: bytes) -> bool:
@@ -248,7 +248,7 @@ def on_disk(directory: Path, content: bytes) -> bool:
 def test_what_is_forgotten_is_overwritten(tmp_path: Path) -> None:
     secret = random.Random(5).randbytes(600)
 
-    async def scene() -> None:
+    async def scenario() -> None:
         store = SqliteStore(tmp_path / "store.db", KEY)
         await store.commit([Persist("t", b"k", secret), Persist("t", b"other", b"stays")])
         assert on_disk(tmp_path, secret[:64])
@@ -256,7 +256,7 @@ def test_what_is_forgotten_is_overwritten(tmp_path: Path) -> None:
         assert not on_disk(tmp_path, secret[:64])
         await store.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_records_do_not_show_their_values() -> None:

@@ -37,11 +37,11 @@ def test_a_transport_that_takes_over_receives(old: str, any_broker: Broker) -> N
         await publishing
         await asyncio.gather(leaving or first.close(), second.close(), other.close())
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*(comes_back(f"{old}-{any_broker.kind}-{index}") for index in range(20)))
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def text(value: str) -> bytes:
@@ -85,7 +85,7 @@ def test_of_two_connections_at_once_the_later_one_receives(before: str, clean: b
     async def opened() -> Connection:
         return Connection(*await asyncio.open_connection(settings.host, settings.port))
 
-    async def scene() -> None:
+    async def scenario() -> None:
         old, earlier, later, other = [await opened() for _ in range(4)]
         if before == "is connected":
             old.connect(name, f"{name}/+", clean=clean)
@@ -102,7 +102,7 @@ def test_of_two_connections_at_once_the_later_one_receives(before: str, clean: b
         for one in (old, later, other):
             await one.close()
 
-    asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 class Handler:
@@ -116,7 +116,7 @@ class Handler:
 def test_a_session_is_connected_as_long_as_its_newest_connection(order: str) -> None:
     """Else messages would go to a connection that is no more, in place of waiting for the device."""
 
-    async def scene() -> list[bool]:
+    async def scenario() -> list[bool]:
         broker, session, seen = Embedded(configuration("127.0.0.1", 0, 60)), Session(), []
         session.client_id, session.clean_session = "device", False
         session.transitions.connect()
@@ -129,4 +129,4 @@ def test_a_session_is_connected_as_long_as_its_newest_connection(order: str) -> 
             seen.append(session.transitions.is_connected())
         return seen
 
-    assert asyncio.run(scene()) == [order == "old first", False]
+    assert asyncio.run(scenario()) == [order == "old first", False]

@@ -34,7 +34,7 @@ KEY = bytes(32)
 FRAME_HEAD_BYTES, LOG_HEAD_BYTES = 24, 32  # of SQLite's log, file format section 4
 
 
-class Scene:
+class TornStore:
     """A store as it lay on disk before its last transaction and after it, and its records then."""
 
     def __init__(self, directory: Path) -> None:
@@ -77,48 +77,48 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene() -> Iterator[Scene]:
+def files() -> Iterator[TornStore]:
     """In memory where there is such a folder: hundreds of flushes are not what is tested."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
-        made = Scene(Path(directory))
+        made = TornStore(Path(directory))
         assert made.before != made.after
         assert made.tail_at < len(made.log), "the last transaction is in the log"
         yield made
 
 
-def test_untouched_copies_hold_what_they_should(scene: Scene) -> None:
-    assert scene.found(scene.log) == scene.after
-    assert scene.found(scene.log[: scene.tail_at]) == scene.before
+def test_untouched_copies_hold_what_they_should(files: TornStore) -> None:
+    assert files.found(files.log) == files.after
+    assert files.found(files.log[: files.tail_at]) == files.before
 
 
-def test_a_tail_that_is_cut_anywhere_is_not_there(scene: Scene) -> None:
+def test_a_tail_that_is_cut_anywhere_is_not_there(files: TornStore) -> None:
     """At every frame's edges, the last bytes, and a sample of places in between: before, and after only if whole."""
-    page = int.from_bytes(scene.log[8:12], "big")
-    frames = range(scene.tail_at, len(scene.log) + 1, page + FRAME_HEAD_BYTES)
+    page = int.from_bytes(files.log[8:12], "big")
+    frames = range(files.tail_at, len(files.log) + 1, page + FRAME_HEAD_BYTES)
     edges = {edge + off for edge in frames for off in (-1, 0, 1, FRAME_HEAD_BYTES)}
-    sample = random.Random(28).sample(range(scene.tail_at, len(scene.log)), 60)
-    cuts = sorted(cut for cut in edges | set(sample) if scene.tail_at <= cut < len(scene.log))
+    sample = random.Random(28).sample(range(files.tail_at, len(files.log)), 60)
+    cuts = sorted(cut for cut in edges | set(sample) if files.tail_at <= cut < len(files.log))
     assert len(cuts) > 70
     for cut in cuts:
-        assert scene.found(scene.log[:cut]) == scene.before, cut
-        zeroed = scene.log[:cut] + bytes(len(scene.log) - cut)
-        assert scene.found(zeroed) == (scene.after if zeroed == scene.log else scene.before), (cut, "zeros after")
+        assert files.found(files.log[:cut]) == files.before, cut
+        zeroed = files.log[:cut] + bytes(len(files.log) - cut)
+        assert files.found(zeroed) == (files.after if zeroed == files.log else files.before), (cut, "zeros after")
 
 
-def test_a_flipped_bit_anywhere_in_the_tail_undoes_it(scene: Scene) -> None:
+def test_a_flipped_bit_anywhere_in_the_tail_undoes_it(files: TornStore) -> None:
     """Checksums of the log, each over all before it: what stands behind the damage counts as never written."""
     generator = random.Random(29)
-    for place in generator.sample(range(scene.tail_at, len(scene.log)), 80):
-        damaged = bytearray(scene.log)
+    for place in generator.sample(range(files.tail_at, len(files.log)), 80):
+        damaged = bytearray(files.log)
         damaged[place] ^= 1 << generator.randrange(8)
-        assert scene.found(bytes(damaged)) == scene.before, place
+        assert files.found(bytes(damaged)) == files.before, place
 
 
-def test_parts_of_the_tail_that_reached_the_disk_out_of_order_undo_it(scene: Scene) -> None:
+def test_parts_of_the_tail_that_reached_the_disk_out_of_order_undo_it(files: TornStore) -> None:
     """A disk may write the second half first: without the first half it counts as never written."""
-    middle = (scene.tail_at + len(scene.log)) // 2
-    torn = scene.log[: scene.tail_at] + bytes(middle - scene.tail_at) + scene.log[middle:]
-    assert scene.found(torn) == scene.before
+    middle = (files.tail_at + len(files.log)) // 2
+    torn = files.log[: files.tail_at] + bytes(middle - files.tail_at) + files.log[middle:]
+    assert files.found(torn) == files.before
 
 
 # --- a full disk -----------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_a_full_disk_refuses_whole_transactions_and_the_store_goes_on_when_there
 def test_a_full_database_refuses_what_does_not_fit_and_takes_what_does(tmp_path: Path) -> None:
     """SQLite's own limit of pages, as where a quota ends: nothing of the transaction is done, its deletions neither."""
 
-    async def scene() -> None:
+    async def write() -> None:
         store = SqliteStore(tmp_path / "store.db", KEY)
         await store.commit([Persist("t", b"old", b"o" * 20_000)])
         (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
@@ -190,4 +190,4 @@ def test_a_full_database_refuses_what_does_not_fit_and_takes_what_does(tmp_path:
         assert [record.key for record in store.load()] == [b"new"]
         await store.close()
 
-    asyncio.run(scene())
+    asyncio.run(write())

@@ -79,11 +79,11 @@ def mqtt_link(url: str) -> Link:
     return Link(make)
 
 
-def play(scene: Awaitable[None]) -> None:
-    """Run a scene within reasonable time, and see that it leaves no task behind."""
+def play(scenario: Awaitable[None]) -> None:
+    """Run a scenario within reasonable time, and see that it leaves no task behind."""
 
     async def watched() -> None:
-        await asyncio.wait_for(scene, _PATIENCE_S)
+        await asyncio.wait_for(scenario, _PATIENCE_S)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(watched())
@@ -100,7 +100,7 @@ async def payloads(transport: Transport, number: int) -> list[bytes]:
 def test_delivers_any_bytes_whole(link: Link) -> None:
     contents = [b"", b"\x00", b"\x01" * 30, bytes(range(256)), os.urandom(PART_BYTES - 1)]
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with link.opened("a", "in/+") as a, link.opened("b", "other/+") as b:
             for content in contents:
                 await b.publish(f"{link.root}/in/b", content)
@@ -108,34 +108,34 @@ def test_delivers_any_bytes_whole(link: Link) -> None:
             await b.publish(f"{link.root}/in/b", b"last")
             assert await a.inbox.take() == Message(f"{link.root}/in/b", b"last")
 
-    play(scene())
+    play(scenario())
 
 
 def test_one_megabyte_travels_in_parts(link: Link) -> None:
     content = os.urandom(1_000_000)
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with link.opened("a", "in/+") as a:
             await a.publish(f"{link.root}/in/a", content)
             assert (await a.inbox.take()).payload == content
 
-    play(scene())
+    play(scenario())
 
 
 def test_a_sender_is_heard_in_its_order(link: Link) -> None:
     sent = [number.to_bytes(4, "big") for number in range(200)]
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with link.opened("a", "in/+") as a, link.opened("b", "x/+") as b:
             for content in sent:
                 await b.publish(f"{link.root}/in/b", content)
             assert await payloads(a, len(sent)) == sent
 
-    play(scene())
+    play(scenario())
 
 
 def test_wildcards_match_one_level(link: Link) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with link.opened("a", "+/inbox/a/+", "news/+") as a:
             others = ("r1/inbox/b/s", "r1/inbox/a/s/t", "inbox/a/s", "news")
             for topic in ("r1/inbox/a/s", *others, "news/x", "end/inbox/a/s"):
@@ -145,56 +145,56 @@ def test_wildcards_match_one_level(link: Link) -> None:
                 heard.append((await a.inbox.take()).payload)
             assert list(dict.fromkeys(heard)) == [b"r1/inbox/a/s", b"news/x", b"end/inbox/a/s"]
 
-    play(scene())
+    play(scenario())
 
 
 def test_everyone_subscribed_hears(link: Link) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with AsyncExitStack() as stack:
             listeners = [await stack.enter_async_context(link.opened(f"l{n}", "news/+")) for n in range(5)]
             await listeners[0].publish(f"{link.root}/news/x", b"to all")
             for listener in listeners:
                 assert (await listener.inbox.take()).payload == b"to all"
 
-    play(scene())
+    play(scenario())
 
 
 def test_retained_reaches_the_late_and_the_last_counts(link: Link) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with link.opened("a", "x/+") as a:
             await a.publish(f"{link.root}/f/epoch/all/a", b"old", True)
             await a.publish(f"{link.root}/f/epoch/all/a", b"new", True)
             async with link.opened("late", "f/epoch/all/+") as late:
                 assert (await late.inbox.take()).payload == b"new"
 
-    play(scene())
+    play(scenario())
 
 
 @pytest.mark.parametrize("place", ["f/compute/b/a", "f/announce/all/a", "f/abort/all/a", "f/hello/b/a"])
 def test_what_was_retained_where_no_key_stands_reaches_nobody(link: Link, place: str) -> None:
     """Whoever may write to an inbox may leave a message there for good: it is dropped each time it is found."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with link.opened("a", "x/+") as a:
             await a.publish(f"{link.root}/{place}", b"left behind", True)
             async with link.opened("b", f"{place.rpartition('/')[0]}/+") as b:
                 await a.publish(f"{link.root}/{place}", b"of now")
                 assert (await b.inbox.take()).payload == b"of now"
 
-    play(scene())
+    play(scenario())
 
 
 def test_retained_must_fit_one_part(link: Link) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with link.opened("a", "x/+") as a:
             with pytest.raises(UsageError, match="retained message must fit one part"):
                 await a.publish(f"{link.root}/epoch/a", bytes(PART_BYTES), True)
 
-    play(scene())
+    play(scenario())
 
 
 def test_a_kept_session_gathers_messages(link: Link) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with link.opened("away", "in/+"):
             pass
         async with link.opened("b", "x/+") as b:
@@ -203,11 +203,11 @@ def test_a_kept_session_gathers_messages(link: Link) -> None:
         async with link.opened("away", "in/+") as back:
             assert sorted(await payloads(back, 20)) == [bytes([number]) for number in range(20)]
 
-    play(scene())
+    play(scenario())
 
 
 def test_a_clean_session_forgets(link: Link) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with link.opened("away", "in/+", clean=True):
             pass
         async with link.opened("b", "x/+") as b:
@@ -216,11 +216,11 @@ def test_a_clean_session_forgets(link: Link) -> None:
             await b.publish(f"{link.root}/in/b", b"heard")
             assert (await back.inbox.take()).payload == b"heard"
 
-    play(scene())
+    play(scenario())
 
 
 def test_closing_ends_a_waiting_reader_and_every_later_call(link: Link) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with link.opened("a", "in/+") as a:
             waiting = asyncio.create_task(a.inbox.take())
             await asyncio.sleep(0)
@@ -232,4 +232,4 @@ def test_closing_ends_a_waiting_reader_and_every_later_call(link: Link) -> None:
             with pytest.raises(TransportError, match="closed"):
                 await a.open()
 
-    play(scene())
+    play(scenario())

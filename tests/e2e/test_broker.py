@@ -102,8 +102,8 @@ async def why_not_open(settings: BrokerSettings) -> str:
     return lost.reason
 
 
-def play(scene: object) -> None:
-    asyncio.run(asyncio.wait_for(scene, 20))  # type: ignore[arg-type]
+def play(scenario: object) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 20))  # type: ignore[arg-type]
 
 
 def test_members_reach_whom_their_role_needs(ward: Ward) -> None:
@@ -121,7 +121,7 @@ def test_members_reach_whom_their_role_needs(ward: Ward) -> None:
         (TRAINER, broadcast(Channel.ANNOUNCE, TRAINER), OTHER),
     ]
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with AsyncExitStack() as stack:
             links = {m.id: await opened(stack, ward.transport(m)) for m in (CLIENT, OTHER, COMPUTE, TRAINER)}
             for number, (sender, way, receiver) in enumerate(ways):
@@ -131,23 +131,23 @@ def test_members_reach_whom_their_role_needs(ward: Ward) -> None:
                     heard = await links[receiver.id].inbox.take()
                 assert heard.topic == way
 
-    play(scene())
+    play(scenario())
 
 
 def test_a_wrong_password_is_refused_and_not_tried_again(ward: Ward) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         wrong = ward.transport(CLIENT, settings=ward.settings(CLIENT, password="guessed-wrong"))
         with pytest.raises(UsageError, match=r"refused user name .* or password: check username") as caught:
             await wrong.open()
         assert "guessed-wrong" not in str(caught.value)
 
-    play(scene())
+    play(scenario())
 
 
 def test_a_password_withdrawn_is_reported_and_tried_again(ward: Ward, tmp_path: Path) -> None:
     """A broker may say so for want of memory, or because it lies: whoever was let in before does not end over it."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         told: asyncio.Queue[object] = asyncio.Queue()
         changed = Access(FEDERATION, (Member(CLIENT.role, CLIENT.id, "another password"),))
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", access=ACCESS)) as broker:
@@ -164,32 +164,32 @@ def test_a_password_withdrawn_is_reported_and_tried_again(ward: Ward, tmp_path: 
                 pass
             await client.close()
 
-    play(scene())
+    play(scenario())
 
 
 def test_nobody_gets_in_without_a_name(ward: Ward) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         settings = BrokerSettings(url=ward.broker.url, ca=ward.authority / "ca.pem")
         with pytest.raises(UsageError, match=r"refused user name \(none given\)"):
             await ward.transport(CLIENT, settings=settings).open()
 
-    play(scene())
+    play(scenario())
 
 
 def test_a_broker_that_our_ca_did_not_sign_is_not_trusted(ward: Ward) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         told = await why_not_open(ward.settings(CLIENT, ca="stranger.pem"))
         assert re.search(r"certificate verify failed.*; check ca", told)
 
-    play(scene())
+    play(scenario())
 
 
 def test_plain_mqtt_on_the_tls_port_fails(ward: Ward) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         settings = BrokerSettings(url=ward.broker.url.replace("mqtts", "mqtt"))
         assert "cannot reach broker" in await why_not_open(settings)
 
-    play(scene())
+    play(scenario())
 
 
 def test_nothing_gets_through_in_anothers_name_or_off_ones_role(ward: Ward) -> None:
@@ -207,7 +207,7 @@ def test_nothing_gets_through_in_anothers_name_or_off_ones_role(ward: Ward) -> N
         topic(COMPUTE, CLIENT).replace(FEDERATION, "elsewhere"),
     ]
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with AsyncExitStack() as stack:
             client = await opened(stack, ward.transport(CLIENT))
             watchers = [await opened(stack, ward.transport(member)) for member in (OTHER, COMPUTE, TRAINER)]
@@ -222,11 +222,11 @@ def test_nothing_gets_through_in_anothers_name_or_off_ones_role(ward: Ward) -> N
             assert (await watchers[0].inbox.take()).payload == b"allowed"
             assert compute.dropped == trainer.dropped == {}
 
-    play(scene())
+    play(scenario())
 
 
 def test_nobody_reads_anothers_inbox(ward: Ward) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         async with AsyncExitStack() as stack:
             own = f"dca/{FEDERATION}/client/{CLIENT.id.hex()}/+"
             spied = (f"dca/{FEDERATION}/client/{OTHER.id.hex()}/+", f"dca/{FEDERATION}/+/+/+", "+/+/+/+/+")
@@ -239,13 +239,13 @@ def test_nobody_reads_anothers_inbox(ward: Ward) -> None:
             await compute.publish(topic(CLIENT, COMPUTE), b"own")
             assert (await spy.inbox.take()).payload == b"own"
 
-    play(scene())
+    play(scenario())
 
 
 def test_nobody_takes_over_anothers_session(ward: Ward) -> None:
     """A member that connects under another's client id gets its own session: the other stays connected and served."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with AsyncExitStack() as stack:
             other = await opened(stack, ward.transport(OTHER))
             await opened(stack, ward.transport(CLIENT, client_id=OTHER.id.hex()))
@@ -253,13 +253,13 @@ def test_nobody_takes_over_anothers_session(ward: Ward) -> None:
             await compute.publish(topic(OTHER, COMPUTE), b"still here")
             assert (await other.inbox.take()).payload == b"still here"
 
-    play(scene())
+    play(scenario())
 
 
 def test_a_broker_may_ask_for_certificates(mosquitto_installed: None, authority: Path, tmp_path: Path) -> None:
     tls = TlsFiles(authority / "ca.pem", authority / "broker.pem", authority / "broker.key", require_certificate=True)
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with launch_broker(tmp_path, BrokerOptions(kind="mosquitto", tls=tls)) as broker:
             bare = BrokerSettings(url=broker.url, ca=authority / "ca.pem")
             assert "cannot reach broker" in await why_not_open(bare)
@@ -275,7 +275,7 @@ def test_a_broker_may_ask_for_certificates(mosquitto_installed: None, authority:
             assert len((await transport.inbox.take()).payload) == 1_000_000
             await transport.close()
 
-    play(scene())
+    play(scenario())
 
 
 def test_passwords_are_neither_shown_nor_left_readable(ward: Ward) -> None:

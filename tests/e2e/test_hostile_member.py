@@ -168,7 +168,7 @@ def test_hardening_5_a_member_cannot_make_the_broker_grow_nor_silence_the_others
     """A node that was there and does not read, so that everything waits; then one that reads, and an honest client."""
     (limit,) = (int(line.split()[1]) for line in limit_lines(ACCESS) if line.startswith("memory_limit"))
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", access=ACCESS)) as broker:
             process = psutil.Process(broker.pid)
             start = process.memory_info().rss
@@ -188,7 +188,7 @@ def test_hardening_5_a_member_cannot_make_the_broker_grow_nor_silence_the_others
                     pass
             assert process.memory_info().rss - start < limit + PAGES
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_hardening_5_what_a_member_retains_in_anothers_inbox_reaches_nobody(
@@ -196,7 +196,7 @@ def test_hardening_5_what_a_member_retains_in_anothers_inbox_reaches_nobody(
 ) -> None:
     """A client cannot write to a client at all. To a node it can, and the node drops what was left there for it."""
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", access=ACCESS)) as broker:
             raw = Raw(broker, HOSTILE)
             for member in (NODE, HONEST, TRAINER):
@@ -214,4 +214,4 @@ def test_hardening_5_what_a_member_retains_in_anothers_inbox_reaches_nobody(
                 assert [(await one.inbox.take()).payload for one in (node, trainer, honest)] == [b"1", b"2", b"3"]
                 assert [one.dropped for one in (node, trainer, honest)] == [{"retained": 1}, {"retained": 1}, {}]
 
-    asyncio.run(asyncio.wait_for(scene(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 20))

@@ -199,7 +199,7 @@ def secured(folder: Path) -> Access:
     return Access("changing", tuple(members))
 
 
-async def scene(folder: Path, kind: Kind, *parts: str) -> None:
+async def scenario(folder: Path, kind: Kind, *parts: str) -> None:
     owner = folder / "owner"
     run("federation", "init", owner, "--computes", 3, "--clients", CLIENTS, "--name", "changing")
     options = BrokerOptions(kind=kind, access=secured(owner) if kind == "mosquitto" else None)
@@ -211,15 +211,15 @@ async def scene(folder: Path, kind: Kind, *parts: str) -> None:
 
 
 def test_a_client_is_revoked_between_two_rounds(tmp_path: Path) -> None:
-    asyncio.run(scene(tmp_path, "embedded", "revoke"))
+    asyncio.run(scenario(tmp_path, "embedded", "revoke"))
 
 
 def test_nodes_and_a_trainer_come_and_go(tmp_path: Path) -> None:
-    asyncio.run(scene(tmp_path, "embedded", "nodes"))
+    asyncio.run(scenario(tmp_path, "embedded", "nodes"))
 
 
 @pytest.mark.long
 def test_a_federation_changes_on_mosquitto_with_passwords_and_an_access_list(
     mosquitto_installed: None, tmp_path: Path
 ) -> None:
-    asyncio.run(scene(tmp_path, "mosquitto", "revoke", "nodes"))
+    asyncio.run(scenario(tmp_path, "mosquitto", "revoke", "nodes"))

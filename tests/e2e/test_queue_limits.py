@@ -30,7 +30,7 @@ SPEED = 15
 PROBE = bytes(16)
 
 
-class Scene:
+class GatewayFederation:
     """Two Compute nodes, a trainer, and all clients behind a gateway; counts what is reported.
 
     Attributes:
@@ -72,7 +72,7 @@ class Scene:
         nodes = (self.steady.id, self.absent.id)
         await self.until(lambda: all(self.counts[one, facts.SessionKept] >= started - QUEUED_MAX // 2 for one in nodes))
 
-    async def __aenter__(self) -> Scene:
+    async def __aenter__(self) -> GatewayFederation:
         self.running = asyncio.create_task(self.gateway.run())
         self.running.add_done_callback(lambda _: self._changed.set())
         members = (self.steady, self.absent, self.trainer)
@@ -117,9 +117,9 @@ def test_contributions_that_the_broker_took_over_and_lost_are_sent_again(
     actors = TestFederation(CLIENTS, 2, rows=rows, name="queue-limits", mechanism=NoNoise(), timing=timing)
     request = actors.request(tolerated=0, collect_window_ms=600_000)
 
-    async def scene() -> tuple[Scene, int, int]:
+    async def scenario() -> tuple[GatewayFederation, int, int]:
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", limits="default")) as broker:
-            async with Scene(actors, tmp_path, broker.url) as live:
+            async with GatewayFederation(actors, tmp_path, broker.url) as live:
                 absent = live.absent
                 for node in (live.steady, absent):
                     await live.until(lambda node=node: live.counts[node.id, facts.SessionKept] == CLIENTS)
@@ -136,7 +136,7 @@ def test_contributions_that_the_broker_took_over_and_lost_are_sent_again(
                 await live.until(lambda: bool(live.completed))
             return live, before, kept
 
-    live, before, kept = asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
+    live, before, kept = asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
     assert IN_FLIGHT_MAX <= kept - before <= QUEUED_MAX + IN_FLIGHT_MAX
     for (client, _), sent in live.gateway.sent.items():
         assert set(sent) == {live.gateway.stored[client]}

@@ -82,7 +82,7 @@ HURRIED = Timing(resend_first_ms=200)  # the clock is real
 def test_a_killed_actor_goes_on_from_its_store(role: Channel, point: Point, any_broker: Broker, tmp_path: Path) -> None:
     name = re.sub("[^a-z0-9]+", "-", f"{any_broker.kind[0]} {role.value[:2]} {point}".lower())[:32]
 
-    async def scene() -> None:
+    async def scenario() -> None:
         actors = TestFederation(CLIENTS, COMPUTES, rows=ROWS, name=name, mechanism=NoNoise(), timing=HURRIED)
         live = LiveFederation(actors, tmp_path, lambda _: BrokerSettings(url=any_broker.url))
         victim = {CLIENT: live.clients[0], COMPUTE: live.computes[0], TRAINER: live.trainer}[role]
@@ -101,7 +101,7 @@ def test_a_killed_actor_goes_on_from_its_store(role: Channel, point: Point, any_
         for member in live.clients:
             await check_client(member)
 
-    asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 def is_over(live: LiveFederation, round_id: bytes) -> bool:
@@ -187,7 +187,7 @@ def test_a_compute_process_killed_by_the_system_goes_on(any_broker: Broker, tmp_
     that were missing, or counted twice, would be of the order of the ring.
     """
 
-    async def scene() -> None:
+    async def scenario() -> None:
         actors = TestFederation(CLIENTS, COMPUTES, rows=ROWS, name=f"nine-{any_broker.kind}", timing=HURRIED)
         live = LiveFederation(actors, tmp_path, lambda _: BrokerSettings(url=any_broker.url))
         node, peer, late = Process(actors, tmp_path, any_broker.url), live.computes[1], live.clients[0]
@@ -219,4 +219,4 @@ def test_a_compute_process_killed_by_the_system_goes_on(any_broker: Broker, tmp_
         await check_released(node.store)
         assert abs(aggregate.value[0] - (1 - 2.0**-CLIENTS)) < 8 * aggregate.noise_variance**0.5
 
-    asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))

@@ -51,7 +51,7 @@ def test_a_round_where_a_client_with_anothers_identity_gets_nothing_through(
     access = access_of(actors)
     tls = TlsFiles(authority / "ca.pem", authority / "broker.pem", authority / "broker.key")
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", tls=tls, access=access)) as broker:
             assert broker.url.startswith("mqtts://")
             given = {one.id: settings_of(one, broker.url, authority / "ca.pem", tmp_path) for one in access.members}
@@ -73,4 +73,4 @@ def test_a_round_where_a_client_with_anothers_identity_gets_nothing_through(
         assert completed.aggregate.value.tolist() == [0.5 - 2.0 ** -(CLIENTS - 1)]
         assert not live.has(facts.Acknowledged, impostor)
 
-    asyncio.run(asyncio.wait_for(scene(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 30))

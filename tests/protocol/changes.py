@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from scene import results
+from round_helpers import results
 
 from dca_proto.crypto.sealing import Identity
 from dca_proto.protocol import facts

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from scene import begin, body_of, unsealed
+from round_helpers import begin, body_of, unsealed
 
 from dca_proto.privacy import accounting
 from dca_proto.protocol.policy import BudgetLimit, Policy

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from hospitals import released
-from scene import begin, unsealed
+from round_helpers import begin, unsealed
 
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.protocol.policy import Policy

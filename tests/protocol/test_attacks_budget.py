@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from lab import abort_of
-from scene import (
+from failing_rounds import abort_of
+from round_helpers import (
     EASY,
     THREE_ROUNDS,
     OneTight,

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from scene import (
+from round_helpers import (
     announced,
     begin,
     body_of,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
-from scene import (
+from round_helpers import (
     announced,
     begin,
     body_of,

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 from hospitals import OPEN, Hospitals, held, release_of, released
-from scene import announced as opened_of
-from scene import (
+from round_helpers import announced as opened_of
+from round_helpers import (
     begin,
     body_of,
     copy_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scene import (
+from round_helpers import (
     announced,
     begin,
     copy_of,

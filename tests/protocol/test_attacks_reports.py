@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hospitals import OPEN, released
 from reporters import SCALED, Reporters, edges, report_of, reported
-from scene import announced as opened_of
-from scene import (
+from round_helpers import announced as opened_of
+from round_helpers import (
     begin,
     body_of,
     copy_of,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from scene import announced, begin, body_of, flipped, sent, until_the_end
+from round_helpers import announced, begin, body_of, flipped, sent, until_the_end
 from wiretap import keys_of
 
 from dca_proto import testing

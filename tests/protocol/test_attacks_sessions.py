@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from scene import (
+from round_helpers import (
     announced,
     begin,
     body_of,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from scene import (
+from round_helpers import (
     announced,
     begin,
     body_of,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from scene import (
+from round_helpers import (
     begin,
     body_of,
     exact_actors,

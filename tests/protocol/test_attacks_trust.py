@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from scene import (
+from round_helpers import (
     announced,
     begin,
     body_of,

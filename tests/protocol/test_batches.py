@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from failing_rounds import MU, TWO_ROUNDS, AccountedFederation, abort_of, trainer_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab import MU, TWO_ROUNDS, Lab, abort_of, trainer_of
-from scene import (
+from round_helpers import (
     PowerCuts,
     announced,
     begin,
@@ -270,8 +270,8 @@ def test_the_worst_is_over_the_clients_that_are_looked_at(borne: list[Cost], amo
         assert getattr(found, part) == pytest.approx(max(getattr(one, part) for one in each), rel=1e-12)
 
 
-def epoch_lab() -> tuple[Lab, Network]:
-    actors = Lab(6, 3, mechanism=NoNoise())
+def epoch_lab() -> tuple[AccountedFederation, Network]:
+    actors = AccountedFederation(6, 3, mechanism=NoNoise())
     network = actors.network()
     network.deliver()
     return actors, network
@@ -383,7 +383,7 @@ def test_power_failures_never_spend_more_of_a_client_than_its_own_batches() -> N
     while kills < KILLS:
         seed += 1
         generator = random.Random(seed)
-        actors = Lab(6, 2, mechanism=NoNoise())
+        actors = AccountedFederation(6, 2, mechanism=NoNoise())
         network = actors.network(PowerCuts(generator))
         network.deliver()
         trainer = actors.trainer_identity.id

@@ -6,8 +6,8 @@ import functools
 
 import msgspec
 import pytest
-from lab import abort_of
-from scene import (
+from failing_rounds import abort_of
+from round_helpers import (
     EASY,
     announced,
     begin,
@@ -55,7 +55,7 @@ EVENTS = {
 KEPT_TABLES = {LEDGER, "seen", "epoch", "hello"}
 
 
-class Scene:
+class ActorInPhase:
     """Client 0 of four, brought to a phase; the rest of the round goes on as far as it can."""
 
     def __init__(self, phase: str) -> None:
@@ -81,11 +81,11 @@ class Scene:
 
     def _fresh(self):
         """A round whose nodes all abort."""
-        scene = Scene("kept")
+        phased = ActorInPhase("kept")
         for node in range(3):
-            scene.network.handle(scene.client, Received(*abort_of(scene.actors, scene.network, node)))
-        self.actors, self.opened, self.round_id = scene.actors, scene.opened, scene.round_id
-        return scene.network
+            phased.network.handle(phased.client, Received(*abort_of(phased.actors, phased.network, node)))
+        self.actors, self.opened, self.round_id = phased.actors, phased.opened, phased.round_id
+        return phased.network
 
     @property
     def actor(self) -> Client:
@@ -118,45 +118,45 @@ def is_legal(phase: str, event: str) -> bool:
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("event", EVENTS)
 def test_a_message_outside_the_table_changes_nothing(phase: str, event: str) -> None:
-    scene = Scene(phase)
-    sender, payload = scene.message(event)
+    phased = ActorInPhase(phase)
+    sender, payload = phased.message(event)
     if is_legal(phase, event):
-        before = dict(scene.actor.dropped)
-        scene.network.handle(scene.client, Received(sender, payload))
-        assert dict(scene.actor.dropped) == before
+        before = dict(phased.actor.dropped)
+        phased.network.handle(phased.client, Received(sender, payload))
+        assert dict(phased.actor.dropped) == before
     elif event == "abort":  # broadcast: most are of rounds that were none of this client's
-        ignored(scene.network, scene.client, sender, payload)
+        ignored(phased.network, phased.client, sender, payload)
     else:
-        refused(scene.network, scene.client, sender, payload)
+        refused(phased.network, phased.client, sender, payload)
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_timer_that_has_lost_its_purpose_changes_nothing(phase: str) -> None:
-    scene = Scene(phase)
-    before = snapshot(scene.actor)
+    phased = ActorInPhase(phase)
+    before = snapshot(phased.actor)
     if phase != "sent":  # which resends
-        assert scene.actor.handle(TimerFired(Timer("resend", scene.round_id)), scene.network.now_ms) == []
+        assert phased.actor.handle(TimerFired(Timer("resend", phased.round_id)), phased.network.now_ms) == []
     for purpose in ("resend", "close", "ask"):
-        assert scene.actor.handle(TimerFired(Timer(purpose, bytes(16))), scene.network.now_ms) == []
-    assert snapshot(scene.actor) == before
+        assert phased.actor.handle(TimerFired(Timer(purpose, bytes(16))), phased.network.now_ms) == []
+    assert snapshot(phased.actor) == before
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_client_takes_no_commands(phase: str) -> None:
-    scene = Scene(phase)
-    before = snapshot(scene.actor)
+    phased = ActorInPhase(phase)
+    before = snapshot(phased.actor)
     with pytest.raises(UsageError, match="takes no command"):
-        scene.actor.handle(Command(object()), scene.network.now_ms)
-    assert snapshot(scene.actor) == before
+        phased.actor.handle(Command(object()), phased.network.now_ms)
+    assert snapshot(phased.actor) == before
 
 
 @pytest.mark.parametrize("phase", PHASES[1:])
 def test_a_restart_restores_the_phase_and_all_that_was_promised(phase: str) -> None:
-    scene = Scene(phase)
-    before = scene.actor._rounds[scene.round_id]
-    scene.network.tamper = lambda one: ()
-    scene.network.restart(scene.client)
-    after = scene.actor._rounds[scene.round_id]
+    phased = ActorInPhase(phase)
+    before = phased.actor._rounds[phased.round_id]
+    phased.network.tamper = lambda one: ()
+    phased.network.restart(phased.client)
+    after = phased.actor._rounds[phased.round_id]
     assert (after.stored, after.opened.hash) == (before.stored, before.opened.hash)
 
 
@@ -171,14 +171,14 @@ def test_every_entry_of_the_table_is_taken() -> None:
 # What each step does.
 
 
-def stored_round(scene: Scene) -> StoredRound:
+def stored_round(phased: ActorInPhase) -> StoredRound:
     """The round as the client's store has it."""
-    return msgspec.msgpack.decode(scene.network.stores[scene.client][ROUNDS, scene.round_id], type=StoredRound)
+    return msgspec.msgpack.decode(phased.network.stores[phased.client][ROUNDS, phased.round_id], type=StoredRound)
 
 
 def test_the_charge_and_the_message_are_stored_before_the_first_send() -> None:
-    scene = Scene("new")
-    effects = scene.actor.handle(Received(*scene.message("announcement")), scene.network.now_ms)
+    phased = ActorInPhase("new")
+    effects = phased.actor.handle(Received(*phased.message("announcement")), phased.network.now_ms)
     kinds = [effect.table if isinstance(effect, Persist) else type(effect).__name__ for effect in effects]
     assert kinds.count("Send") == 1, "one message, to its holder"
     before = kinds[: kinds.index("Send")]
@@ -186,19 +186,19 @@ def test_the_charge_and_the_message_are_stored_before_the_first_send() -> None:
 
 
 def test_a_decline_is_stored_and_resent_byte_for_byte_and_costs_nothing() -> None:
-    scene = Scene("declined")
-    (answer, *_) = sent(scene.network, Sealed, sender=scene.client)
-    again = scene.actor.handle(Received(*scene.message("announcement")), scene.network.now_ms)
+    phased = ActorInPhase("declined")
+    (answer, *_) = sent(phased.network, Sealed, sender=phased.client)
+    again = phased.actor.handle(Received(*phased.message("announcement")), phased.network.now_ms)
     assert [send.payload for send in sends(again)] == [answer.payload]
-    assert scene.actor.ledger.charges == ()
-    assert (ROUNDS, scene.round_id) in scene.network.stores[scene.client]
+    assert phased.actor.ledger.charges == ()
+    assert (ROUNDS, phased.round_id) in phased.network.stores[phased.client]
 
 
 def test_a_contribution_is_resent_with_back_off_until_the_receipt() -> None:
-    scene = Scene("sent")
-    waits, now_ms = [], scene.network.now_ms
+    phased = ActorInPhase("sent")
+    waits, now_ms = [], phased.network.now_ms
     for _ in range(8):
-        effects = scene.actor.handle(TimerFired(Timer("resend", scene.round_id)), now_ms)
+        effects = phased.actor.handle(TimerFired(Timer("resend", phased.round_id)), now_ms)
         (timer,) = [effect for effect in effects if isinstance(effect, SetTimer)]
         waits.append(timer.at_ms - now_ms)
         assert len(sends(effects)) == 1
@@ -208,49 +208,49 @@ def test_a_contribution_is_resent_with_back_off_until_the_receipt() -> None:
 
 
 def test_the_receipt_forgets_the_ciphertext() -> None:
-    scene = Scene("sent")
-    ciphertext = stored_round(scene).outbound.payload
-    scene.network.handle(scene.client, Received(*scene.message("receipt")))
-    assert stored_round(scene).outbound is None
-    assert not [value for value in scene.network.stores[scene.client].values() if ciphertext in value]
+    phased = ActorInPhase("sent")
+    ciphertext = stored_round(phased).outbound.payload
+    phased.network.handle(phased.client, Received(*phased.message("receipt")))
+    assert stored_round(phased).outbound is None
+    assert not [value for value in phased.network.stores[phased.client].values() if ciphertext in value]
 
 
 @pytest.mark.parametrize("phase", ["sent", "kept", "missed"])
 def test_the_charge_comes_back_with_the_last_abort_and_not_before(phase: str) -> None:
-    scene = Scene(phase)
+    phased = ActorInPhase(phase)
     for compute in (0, 1, 1, 0):
-        scene.network.handle(scene.client, Received(*scene.message("abort", compute)))
-        assert not scene.actor.ledger.charges[0].returned
-    scene.network.handle(scene.client, Received(*scene.message("abort", 2)))
-    assert scene.actor.ledger.charges[0].returned
-    assert scene.actor.phase(scene.round_id) == "returned"
+        phased.network.handle(phased.client, Received(*phased.message("abort", compute)))
+        assert not phased.actor.ledger.charges[0].returned
+    phased.network.handle(phased.client, Received(*phased.message("abort", 2)))
+    assert phased.actor.ledger.charges[0].returned
+    assert phased.actor.phase(phased.round_id) == "returned"
 
 
 def test_word_that_it_was_late_ends_the_sending_and_frees_room_and_number_but_no_charge() -> None:
-    scene = Scene("missed")
-    assert scene.network.reported(Missed, scene.client) == [Missed(scene.round_id)]
-    assert scene.network.reported(Acknowledged, scene.client) == []
-    assert (scene.actor._waiting, scene.actor._waiting_bytes, scene.actor._unsent) == (set(), 0, {})
-    assert stored_round(scene).outbound is None
-    before = len(sent(scene.network, Contribution, sender=scene.client))
-    scene.network.advance(scene.opened.body.commit_by_ms)
-    assert len(sent(scene.network, Contribution, sender=scene.client)) == before
-    until_the_end(scene.network)
-    assert sent(scene.network, AbortWanted, sender=scene.client) == [], "nobody aborted"
-    assert scene.actor.ledger.is_charged(scene.round_id)
+    phased = ActorInPhase("missed")
+    assert phased.network.reported(Missed, phased.client) == [Missed(phased.round_id)]
+    assert phased.network.reported(Acknowledged, phased.client) == []
+    assert (phased.actor._waiting, phased.actor._waiting_bytes, phased.actor._unsent) == (set(), 0, {})
+    assert stored_round(phased).outbound is None
+    before = len(sent(phased.network, Contribution, sender=phased.client))
+    phased.network.advance(phased.opened.body.commit_by_ms)
+    assert len(sent(phased.network, Contribution, sender=phased.client)) == before
+    until_the_end(phased.network)
+    assert sent(phased.network, AbortWanted, sender=phased.client) == [], "nobody aborted"
+    assert phased.actor.ledger.is_charged(phased.round_id)
 
 
 @pytest.mark.parametrize("phase", ["kept", "missed"])
 def test_a_client_that_starts_again_asks_for_aborts_once_the_round_has_ended(phase: str) -> None:
     """They may have been sent while it was off."""
-    scene = Scene(phase)
-    scene.network.restart(scene.client)
-    scene.network.tamper = lambda one: ()
-    scene.network.advance(scene.opened.body.commit_by_ms)
-    assert sent(scene.network, AbortWanted, sender=scene.client) == []
-    scene.network.advance(scene.opened.body.commit_by_ms + 5_000)
-    asked = sent(scene.network, AbortWanted, sender=scene.client)
-    assert {one.to.id for one in asked} == set(scene.actors.computes)
+    phased = ActorInPhase(phase)
+    phased.network.restart(phased.client)
+    phased.network.tamper = lambda one: ()
+    phased.network.advance(phased.opened.body.commit_by_ms)
+    assert sent(phased.network, AbortWanted, sender=phased.client) == []
+    phased.network.advance(phased.opened.body.commit_by_ms + 5_000)
+    asked = sent(phased.network, AbortWanted, sender=phased.client)
+    assert {one.to.id for one in asked} == set(phased.actors.computes)
 
 
 def test_one_missed_round_stops_no_client_from_taking_part_in_200_more() -> None:
@@ -268,46 +268,46 @@ def test_one_missed_round_stops_no_client_from_taking_part_in_200_more() -> None
 
 
 def test_closing_forgets_the_round_and_keeps_the_charge() -> None:
-    scene = Scene("sent")
-    scene.network.down |= set(scene.actors.computes)
-    until_the_end(scene.network)
-    assert scene.actor.phase(scene.round_id) == "new"
-    assert {table for table, _ in scene.network.stores[scene.client]} == KEPT_TABLES
-    assert len(scene.actor.ledger.charges) == 1
+    phased = ActorInPhase("sent")
+    phased.network.down |= set(phased.actors.computes)
+    until_the_end(phased.network)
+    assert phased.actor.phase(phased.round_id) == "new"
+    assert {table for table, _ in phased.network.stores[phased.client]} == KEPT_TABLES
+    assert len(phased.actor.ledger.charges) == 1
 
 
 def test_no_row_is_read_to_decline() -> None:
-    scene = Scene("declined")
-    scene.actor._composer = None  # nothing to call
-    scene.network.handle(scene.client, Received(*scene.message("announcement")))
-    assert not scene.actor.dropped
+    phased = ActorInPhase("declined")
+    phased.actor._composer = None  # nothing to call
+    phased.network.handle(phased.client, Received(*phased.message("announcement")))
+    assert not phased.actor.dropped
 
 
 def test_a_restart_resumes_the_timers() -> None:
-    scene = Scene("sent")
-    records = [(table, key, value) for (table, key), value in scene.network.stores[scene.client].items()]
-    effects = scene.actors.client(0, records).handle(Started(), scene.network.now_ms)
+    phased = ActorInPhase("sent")
+    records = [(table, key, value) for (table, key), value in phased.network.stores[phased.client].items()]
+    effects = phased.actors.client(0, records).handle(Started(), phased.network.now_ms)
     assert {effect.timer.purpose for effect in effects if isinstance(effect, SetTimer)} >= {"close", "resend", "epoch"}
     (again,) = [send for send in sends(effects) if not send.retain]
-    assert again.payload == sent(scene.network, Contribution, sender=scene.client)[0].payload
+    assert again.payload == sent(phased.network, Contribution, sender=phased.client)[0].payload
 
 
 def test_epoch_keys_are_deleted_with_their_epoch_also_by_a_client_that_does_nothing_more() -> None:
     """Forward secrecy: who opens the device a day later finds no key to the recorded contributions."""
-    scene = Scene("kept")
-    ring = scene.actor._session._keys
-    epoch, expires_ms = ring.epoch, ring.expires_ms + scene.actors.timing.epoch_grace_ms
+    phased = ActorInPhase("kept")
+    ring = phased.actor._session._keys
+    epoch, expires_ms = ring.epoch, ring.expires_ms + phased.actors.timing.epoch_grace_ms
     key = ("epoch", epoch.to_bytes(4, "big"))
-    scene.network.advance(expires_ms - 1)
-    assert key in scene.network.stores[scene.client]
-    scene.network.advance(expires_ms + scene.actors.timing.hello_spread_ms)
-    assert key not in scene.network.stores[scene.client]
+    phased.network.advance(expires_ms - 1)
+    assert key in phased.network.stores[phased.client]
+    phased.network.advance(expires_ms + phased.actors.timing.hello_spread_ms)
+    assert key not in phased.network.stores[phased.client]
     assert ring.key(epoch) is None
 
 
 def test_a_key_that_expired_while_the_device_was_off_is_deleted_at_its_start() -> None:
-    scene = Scene("kept")
-    records = [(table, key, value) for (table, key), value in scene.network.stores[scene.client].items()]
-    over_ms = scene.actor._session._keys.expires_ms + scene.actors.timing.epoch_grace_ms
-    effects = scene.actors.client(0, records).handle(Started(), over_ms)
+    phased = ActorInPhase("kept")
+    records = [(table, key, value) for (table, key), value in phased.network.stores[phased.client].items()]
+    over_ms = phased.actor._session._keys.expires_ms + phased.actors.timing.epoch_grace_ms
+    effects = phased.actors.client(0, records).handle(Started(), over_ms)
     assert "epoch" in [effect.table for effect in effects if isinstance(effect, Forget)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from scene import (
+from round_helpers import (
     announced,
     begin,
     body_of,
@@ -70,7 +70,7 @@ LOST = {
 GRACE_MS = Timing().epoch_grace_ms
 
 
-class Scene:
+class ActorInPhase:
     """The holder of client 0 among three nodes, brought to a phase with four clients."""
 
     def __init__(self, phase: str) -> None:
@@ -140,22 +140,22 @@ def is_legal(phase: str, event: str) -> bool:
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("event", EVENTS)
 def test_a_message_outside_the_table_changes_nothing(phase: str, event: str) -> None:
-    scene = Scene(phase)
-    message = scene.message(event)
+    phased = ActorInPhase(phase)
+    message = phased.message(event)
     if phase == "new" and event in ("peer abort", "contribution"):  # broadcast; and early, which is kept for a moment
-        assert scene.actor.handle(Received(*message), scene.network.now_ms) == []
+        assert phased.actor.handle(Received(*message), phased.network.now_ms) == []
     elif is_legal(phase, event):
-        before = dict(scene.actor.dropped)
-        scene.network.handle(scene.node, Received(*message))
-        assert dict(scene.actor.dropped) == before
+        before = dict(phased.actor.dropped)
+        phased.network.handle(phased.node, Received(*message))
+        assert dict(phased.actor.dropped) == before
     else:
-        refused(scene.network, scene.node, *message)
+        refused(phased.network, phased.node, *message)
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_timer_that_has_lost_its_purpose_changes_nothing(phase: str) -> None:
     """Above all, no timer forgets a round that is still open: a forgotten one could be opened again."""
-    scene = Scene(phase)
+    phased = ActorInPhase(phase)
     stale = {
         "new": ("freeze", "commit", "resend", "progress", "close"),
         "collecting": ("resend",),
@@ -163,29 +163,29 @@ def test_a_timer_that_has_lost_its_purpose_changes_nothing(phase: str) -> None:
         "answered": ("freeze", "progress"),
     }.get(phase, ("freeze", "commit", "resend", "progress"))
     for purpose in stale:
-        before = snapshot(scene.actor)
-        effects = scene.actor.handle(TimerFired(TimerName(purpose, scene.round_id)), scene.network.now_ms)
+        before = snapshot(phased.actor)
+        effects = phased.actor.handle(TimerFired(TimerName(purpose, phased.round_id)), phased.network.now_ms)
         assert sends(effects) == []
         assert not [effect for effect in effects if isinstance(effect, Persist | Forget)]
-        assert snapshot(scene.actor) == before
+        assert snapshot(phased.actor) == before
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_compute_node_takes_no_commands(phase: str) -> None:
-    scene = Scene(phase)
-    before = snapshot(scene.actor)
+    phased = ActorInPhase(phase)
+    before = snapshot(phased.actor)
     with pytest.raises(UsageError, match="takes no command"):
-        scene.actor.handle(Command(object()), scene.network.now_ms)
-    assert snapshot(scene.actor) == before
+        phased.actor.handle(Command(object()), phased.network.now_ms)
+    assert snapshot(phased.actor) == before
 
 
 @pytest.mark.parametrize("phase", PHASES[1:])
 def test_a_restart_restores_the_phase_and_all_that_was_promised(phase: str) -> None:
-    scene = Scene(phase)
-    before = scene.actor._rounds[scene.round_id]
-    scene.network.down |= set(scene.actors.computes) - {scene.node} | {scene.actors.trainer_identity.id}
-    scene.network.restart(scene.node)
-    after = scene.actor._rounds[scene.round_id]
+    phased = ActorInPhase(phase)
+    before = phased.actor._rounds[phased.round_id]
+    phased.network.down |= set(phased.actors.computes) - {phased.node} | {phased.actors.trainer_identity.id}
+    phased.network.restart(phased.node)
+    after = phased.actor._rounds[phased.round_id]
     assert (after.stored, after.kept) == (before.stored, before.kept)
     if phase == "answered":
         assert (after.lists, after.answers) == (before.lists, before.answers)
@@ -206,11 +206,11 @@ def test_every_entry_of_the_table_is_taken() -> None:
 
 
 def test_closing_forgets_all_but_keys_sessions_and_charge_numbers_after_the_retention() -> None:
-    scene = Scene("released")
-    scene.network.tamper = lambda envelope: ()
-    scene.network.advance(scene.network.now_ms + 8 * 24 * 3600 * 1000)
-    assert scene.actor.phase(scene.round_id) == "new"
-    assert {table for table, _ in scene.network.stores[scene.node]} == {"epoch", "seen", "charges", "session"}
+    phased = ActorInPhase("released")
+    phased.network.tamper = lambda envelope: ()
+    phased.network.advance(phased.network.now_ms + 8 * 24 * 3600 * 1000)
+    assert phased.actor.phase(phased.round_id) == "new"
+    assert {table for table, _ in phased.network.stores[phased.node]} == {"epoch", "seen", "charges", "session"}
 
 
 # What each step does.
@@ -253,29 +253,29 @@ def test_contributions_that_overtook_their_announcement_are_taken_with_it() -> N
 
 
 def test_a_list_is_durable_before_it_leaves_and_the_answer_with_lists_and_numbers() -> None:
-    scene = Scene("collecting")
-    effects = scene.network.handle(scene.node, Received(*scene.message("close")))
+    phased = ActorInPhase("collecting")
+    effects = phased.network.handle(phased.node, Received(*phased.message("close")))
     assert tables(effects)[0] == "round"
     assert len(sends(effects)) == 2
-    scene = Scene("frozen")
-    lists = sent(scene.network, FrozenList, to=scene.node)
+    phased = ActorInPhase("frozen")
+    lists = sent(phased.network, FrozenList, to=phased.node)
     for one in lists:
-        effects = scene.network.handle(scene.node, Received(one.sender, one.payload))
+        effects = phased.network.handle(phased.node, Received(one.sender, one.payload))
     kinds = tables(effects)
     assert kinds[: kinds.index(Send)] == ["charges", "list", "list", "round"], "one transaction, then the answer"
 
 
 def test_the_final_word_is_durable_before_it_leaves_and_the_contributions_go_with_it() -> None:
-    scene = Scene("answered")
-    held = len(scene.actor._rounds[scene.round_id].kept)
-    for one in sent(scene.network, Answer, to=scene.node):
-        effects = scene.actor.handle(Received(one.sender, one.payload), scene.network.now_ms)
+    phased = ActorInPhase("answered")
+    held = len(phased.actor._rounds[phased.round_id].kept)
+    for one in sent(phased.network, Answer, to=phased.node):
+        effects = phased.actor.handle(Received(one.sender, one.payload), phased.network.now_ms)
     released = next(
         at for at, each in enumerate(effects) if isinstance(each, Send) and each.to.channel is Channel.TRAINER
     )
     assert tables(effects).index("round") < released
     assert sum(isinstance(effect, Forget) for effect in effects) == held + 2
-    assert scene.actor._rounds[scene.round_id].kept == {}
+    assert phased.actor._rounds[phased.round_id].kept == {}
 
 
 @pytest.mark.parametrize("phase", ["frozen", "answered", "released"])
@@ -311,48 +311,48 @@ def test_a_contribution_after_the_freeze_is_told_that_it_was_late(phase: str) ->
 )
 def test_copies_of_a_contribution_are_answered_once_a_second(case: str, phase: str, word: type) -> None:
     """Anybody can send copies, and some answers cost a signature. An honest resend comes after two seconds."""
-    scene = Scene(phase)
-    client, made = scene.contribution()
+    phased = ActorInPhase(phase)
+    client, made = phased.contribution()
     if case == "late":
-        del scene.actor._rounds[scene.round_id].listed[client]
+        del phased.actor._rounds[phased.round_id].listed[client]
     if case == "refused":
-        del scene.actor._rounds[scene.round_id].kept[client]
-        scene.actor._charges.is_used = lambda slot, number: True
-    answers, now_ms = [], scene.network.now_ms
+        del phased.actor._rounds[phased.round_id].kept[client]
+        phased.actor._charges.is_used = lambda slot, number: True
+    answers, now_ms = [], phased.network.now_ms
     for wait_ms in (0, 0, 999, 1, Timing().resend_first_ms):
         now_ms += wait_ms
-        effects = scene.actor.handle(Received(client, made), now_ms)
+        effects = phased.actor.handle(Received(client, made), now_ms)
         answers.append([type(body_of(one.payload)) for one in sends(effects)])
     assert answers == [[word], [], [], [word], [word]]
-    assert scene.actor.dropped["ledger-rollback"] == (5 if case == "refused" else 0)
+    assert phased.actor.dropped["ledger-rollback"] == (5 if case == "refused" else 0)
 
 
 @pytest.mark.parametrize("more", [0, 4])
 def test_an_answer_has_room_for_an_objection_to_every_entry_and_no_more(more: int) -> None:
     """M lists of n_max entries, 4 bytes each. What fits is looked at; what does not is dropped."""
-    scene = Scene("answered")
-    most = 4 * scene.opened.body.terms.most * 3
-    sender, payload = scene.answer()
+    phased = ActorInPhase("answered")
+    most = 4 * phased.opened.body.terms.most * 3
+    sender, payload = phased.answer()
     longer = msgspec.structs.replace(body_of(payload), objections=bytes(most + more))
-    payload = forged(scene.actors, scene.peer, longer)
+    payload = forged(phased.actors, phased.peer, longer)
     if more:
-        refused(scene.network, scene.node, sender, payload, "answer")
+        refused(phased.network, phased.node, sender, payload, "answer")
     else:
-        scene.network.handle(scene.node, Received(sender, payload))
-        assert not scene.actor.dropped
-        assert sender in scene.actor._rounds[scene.round_id].answers
+        phased.network.handle(phased.node, Received(sender, payload))
+        assert not phased.actor.dropped
+        assert sender in phased.actor._rounds[phased.round_id].answers
 
 
 def test_an_abort_for_other_list_hashes_shows_headers_and_neither_lists_nor_answers() -> None:
     """An answer may have megabytes of objections; an abort goes to everybody."""
-    scene = Scene("answered")
-    known = {one.hash for one in scene.actor._rounds[scene.round_id].lists.values()}
-    scene.network.tamper = passing
-    for one in sent(scene.network, Answer, to=scene.node):
+    phased = ActorInPhase("answered")
+    known = {one.hash for one in phased.actor._rounds[phased.round_id].lists.values()}
+    phased.network.tamper = passing
+    for one in sent(phased.network, Answer, to=phased.node):
         body = msgspec.structs.replace(body_of(one.payload), lists=(bytes(32),) * 3)
-        identity = next(each for each in scene.actors.compute_identities if each.id == one.sender)
-        scene.network.handle(scene.node, Received(one.sender, forged(scene.actors, identity, body)))
-    (abort,) = sent(scene.network, Abort, sender=scene.node)
+        identity = next(each for each in phased.actors.compute_identities if each.id == one.sender)
+        phased.network.handle(phased.node, Received(one.sender, forged(phased.actors, identity, body)))
+    (abort,) = sent(phased.network, Abort, sender=phased.node)
     body = body_of(abort.payload)
     shown = [decode_body(frame.body) for frame in body.evidence]
     assert body.reason == "equivocation"
@@ -362,29 +362,29 @@ def test_an_abort_for_other_list_hashes_shows_headers_and_neither_lists_nor_answ
 
 def test_one_abort_of_each_node_is_kept_and_given_to_clients_with_a_session_alone() -> None:
     """A peer with two different aborts crowds out nobody, and a stranger gets the question for its session alone."""
-    scene = Scene("aborted")
-    (other,) = [one for one in scene.actors.compute_identities if one.id not in (scene.node, scene.peer.id)]
-    head = (scene.round_id,)
-    for identity, detail in ((scene.peer, "first"), (scene.peer, "second"), (scene.peer, "third"), (other, "last")):
-        body = Abort(*head, scene.opened.hash, identity.id, "too-few", detail, 2, 3, ())
-        scene.network.handle(scene.node, Received(identity.id, forged(scene.actors, identity, body)))
-    client, contribution = scene.contribution()
-    given = sends(scene.actor.handle(Received(client, contribution), scene.network.now_ms))
+    phased = ActorInPhase("aborted")
+    (other,) = [one for one in phased.actors.compute_identities if one.id not in (phased.node, phased.peer.id)]
+    head = (phased.round_id,)
+    for identity, detail in ((phased.peer, "first"), (phased.peer, "second"), (phased.peer, "third"), (other, "last")):
+        body = Abort(*head, phased.opened.hash, identity.id, "too-few", detail, 2, 3, ())
+        phased.network.handle(phased.node, Received(identity.id, forged(phased.actors, identity, body)))
+    client, contribution = phased.contribution()
+    given = sends(phased.actor.handle(Received(client, contribution), phased.network.now_ms))
     assert [(one.to.id, body_of(one.payload).compute) for one in given] == [
-        (client, scene.node), (client, scene.peer.id), (client, other.id)
+        (client, phased.node), (client, phased.peer.id), (client, other.id)
     ]  # fmt: skip
     assert [body_of(one.payload).detail for one in given[1:]] == ["first", "last"]
     stranger = (bytes([salt]) * 16 for salt in range(256))
-    posing = next(one for one in stranger if scene.opened.holder(one).id == scene.node)
-    (asked,) = scene.actor.handle(Received(posing, contribution), scene.network.now_ms)
+    posing = next(one for one in stranger if phased.opened.holder(one).id == phased.node)
+    (asked,) = phased.actor.handle(Received(posing, contribution), phased.network.now_ms)
     assert body_of(asked.payload) == HelloWanted(posing)
 
 
 def test_lists_go_to_each_peer_with_its_own_tags_alone() -> None:
     """44 bytes an entry, whatever M is."""
-    scene = Scene("frozen")
-    sizes = {len(one.payload) for one in sent(scene.network, FrozenList, sender=scene.node)}
-    entries = len(scene.actor._rounds[scene.round_id].stored.entries) // ENTRY_BYTES
+    phased = ActorInPhase("frozen")
+    sizes = {len(one.payload) for one in sent(phased.network, FrozenList, sender=phased.node)}
+    entries = len(phased.actor._rounds[phased.round_id].stored.entries) // ENTRY_BYTES
     assert len(sizes) == 1
     assert 44 * entries < sizes.pop() < 44 * entries + 500
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from failing_rounds import trainer_of
 from hospitals import OPEN, Hospitals, by_id
-from lab import trainer_of
-from scene import begin, body_of, failures, results, until_the_end
+from round_helpers import begin, body_of, failures, results, until_the_end
 
 from dca_proto.protocol import facts
 from dca_proto.protocol.events import Received

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from scene import begin, exact_actors, exact_sum, kind_of, losing, passing, recompose, refused, sent, the_sum
+from round_helpers import begin, exact_actors, exact_sum, kind_of, losing, passing, recompose, refused, sent, the_sum
 
 from dca_proto.protocol import facts
 from dca_proto.protocol.announcement import _verified

@@ -20,7 +20,18 @@ from changes import (
     payload_of,
     without,
 )
-from scene import begin, body_of, exact_actors, exact_sum, failures, ignored, losing, refused, results, until_the_end
+from round_helpers import (
+    begin,
+    body_of,
+    exact_actors,
+    exact_sum,
+    failures,
+    ignored,
+    losing,
+    refused,
+    results,
+    until_the_end,
+)
 
 from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import UsageError

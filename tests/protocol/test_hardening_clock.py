@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from scene import announced, begin, failures, forged, losing, refused, results, sends, until_the_end
+from round_helpers import announced, begin, failures, forged, losing, refused, results, sends, until_the_end
 
 from dca_proto.protocol import facts
 from dca_proto.protocol.effects import Channel, Persist

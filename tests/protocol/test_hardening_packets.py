@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scene import announced, begin, body_of, exact_actors, losing, passing, sends, sent
+from round_helpers import announced, begin, body_of, exact_actors, losing, passing, sends, sent
 from wiretap import keys_of
 
 from dca_proto.crypto import sealing

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hospitals import Hospitals
 from reporters import Reporters
-from scene import announced, begin, body_of, losing, recompose, sends
+from round_helpers import announced, begin, body_of, losing, recompose, sends
 
 from dca_proto.crypto.sealing import AgreementKey, Identity, open_sealed, seal_to
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS

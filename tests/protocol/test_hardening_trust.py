@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 import msgspec
-from scene import begin, failures, losing, results, until_the_end
+from round_helpers import begin, failures, losing, results, until_the_end
 
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
 from dca_proto.protocol.announcement import open_epoch_key

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from scene import PowerCuts, body_of, exact_actors, exact_sum, kind_of
+from round_helpers import PowerCuts, body_of, exact_actors, exact_sum, kind_of
 
 from dca_proto.privacy import accounting
 from dca_proto.protocol.effects import Effect, Forget, Persist, Send

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from hospitals import Hospitals
-from scene import begin, results
+from round_helpers import begin, results
 
 from dca_proto.errors import UsageError
 from dca_proto.protocol import facts

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 import pytest
-from scene import (
+from round_helpers import (
     begin,
     body_of,
     exact_actors,

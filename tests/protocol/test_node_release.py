@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from hospitals import MU, OPEN, Hospitals, by_id, held, release_of, released
-from scene import (
+from round_helpers import (
     PowerCuts,
     announced,
     begin,

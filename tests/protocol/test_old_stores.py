@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from scene import announced, begin, losing
+from round_helpers import announced, begin, losing
 
 from dca_proto.errors import UsageError
 from dca_proto.privacy.accounting import mu_of

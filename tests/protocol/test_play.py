@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from scene import begin, exact_actors, exact_sum, failures, results, the_sum, until_the_end
+from round_helpers import begin, exact_actors, exact_sum, failures, results, the_sum, until_the_end
 
 import dca_proto.privacy.mechanism as mechanisms
 from dca_proto.aggregate import NoisyAggregate

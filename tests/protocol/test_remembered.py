@@ -6,8 +6,19 @@ import gc
 
 import msgspec
 import pytest
-from lab import abort_of
-from scene import announced, begin, exact_actors, forged, losing, passing, refused, resigned, sent, until_the_end
+from failing_rounds import abort_of
+from round_helpers import (
+    announced,
+    begin,
+    exact_actors,
+    forged,
+    losing,
+    passing,
+    refused,
+    resigned,
+    sent,
+    until_the_end,
+)
 
 from dca_proto.errors import PeerError
 from dca_proto.protocol import facts

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from reporters import Reporters, reported
-from scene import results
+from round_helpers import results
 from scipy import stats
 
 from dca_proto.privacy.local import RandomisedResponse, UnaryEncoding

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hospitals import released
 from reporters import SCALED, Reporters, edges, report_of, reported
-from scene import PowerCuts, announced, begin, body_of, failures, losing, results, sent, until_the_end
+from round_helpers import PowerCuts, announced, begin, body_of, failures, losing, results, sent, until_the_end
 
 from dca_proto.aggregate import LdpReportRequest
 from dca_proto.errors import UsageError

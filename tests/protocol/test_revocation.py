@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from changes import PlaysOn, codes, hand, hostile, last_sum, numbers, payload_of, without
 from reporters import Reporters
-from scene import begin, exact_actors, exact_sum, failures, losing, refused, results, until_the_end
+from round_helpers import begin, exact_actors, exact_sum, failures, losing, refused, results, until_the_end
 
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.protocol import facts

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from scene import exact_actors, exact_sum, kind_of
+from round_helpers import exact_actors, exact_sum, kind_of
 
 from dca_proto.privacy import accounting
 from dca_proto.protocol.effects import Forget, Persist, Send

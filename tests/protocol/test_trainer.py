@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from scene import (
+from round_helpers import (
     announced,
     begin,
     body_of,
@@ -60,7 +60,7 @@ EVENTS = {
 """What arrives, and the events of the table that it can be."""
 
 
-class Scene:
+class ActorInPhase:
     """The trainer of a round with four clients and three Compute nodes, brought to a phase."""
 
     def __init__(self, phase: str) -> None:
@@ -109,37 +109,37 @@ def is_legal(phase: str, event: str) -> bool:
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("event", EVENTS)
 def test_a_message_outside_the_table_changes_nothing(phase: str, event: str) -> None:
-    scene = Scene(phase)
-    message = scene.message(event)
+    phased = ActorInPhase(phase)
+    message = phased.message(event)
     if event == "abort" and phase == "new":  # broadcast: most are of another trainer's rounds
-        assert scene.actor.handle(Received(*message), scene.network.now_ms) == []
+        assert phased.actor.handle(Received(*message), phased.network.now_ms) == []
     elif is_legal(phase, event):
-        scene.network.handle(scene.id, Received(*message))
-        assert not scene.actor.dropped
+        phased.network.handle(phased.id, Received(*message))
+        assert not phased.actor.dropped
     else:
-        refused(scene.network, scene.id, *message)
+        refused(phased.network, phased.id, *message)
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_timer_that_has_lost_its_purpose_changes_nothing(phase: str) -> None:
-    scene = Scene(phase)
+    phased = ActorInPhase(phase)
     stale = {
         "collecting": ("keys", "settle", "quiet", "forget"),  # an open round is not forgotten
         "committing": ("keys", "settle", "quiet", "close-by", "forget"),
     }
     for purpose in stale.get(phase, ("keys", "quiet", "close-by", "end")):
-        before = snapshot(scene.actor)
-        assert scene.actor.handle(TimerFired(Timer(purpose, scene.round_id)), scene.network.now_ms) == []
-        assert snapshot(scene.actor) == before
+        before = snapshot(phased.actor)
+        assert phased.actor.handle(TimerFired(Timer(purpose, phased.round_id)), phased.network.now_ms) == []
+        assert snapshot(phased.actor) == before
 
 
 @pytest.mark.parametrize("phase", PHASES[1:])
 def test_a_restart_restores_the_phase(phase: str) -> None:
-    scene = Scene(phase)
-    before = scene.actor._rounds[scene.round_id]
-    scene.network.tamper = lambda envelope: ()
-    scene.network.restart(scene.id)
-    after = scene.actor._rounds[scene.round_id]
+    phased = ActorInPhase(phase)
+    before = phased.actor._rounds[phased.round_id]
+    phased.network.tamper = lambda envelope: ()
+    phased.network.restart(phased.id)
+    after = phased.actor._rounds[phased.round_id]
     assert after.stored == before.stored
     assert after.partials == before.partials
 
@@ -170,20 +170,20 @@ def test_a_restart_restores_the_phase(phase: str) -> None:
     ],
 )
 def test_a_request_that_cannot_be_is_the_callers_error(changes: dict[str, Any], says: str) -> None:
-    scene = Scene("done")
-    before = snapshot(scene.actor)
+    phased = ActorInPhase("done")
+    before = snapshot(phased.actor)
     with pytest.raises(UsageError, match=says):
-        scene.actor.handle(Command(scene.actors.request(**changes)), scene.network.now_ms)
-    assert snapshot(scene.actor) == before
+        phased.actor.handle(Command(phased.actors.request(**changes)), phased.network.now_ms)
+    assert snapshot(phased.actor) == before
 
 
 def test_an_announcement_too_large_to_be_read_is_the_callers_error() -> None:
     """Otherwise every actor would drop it, the trainer's own included, and the caller would wait for ever."""
-    scene = Scene("done")
-    scene.actor._limits = msgspec.structs.replace(scene.actor._limits, announcement_bytes_max=1000)
+    phased = ActorInPhase("done")
+    phased.actor._limits = msgspec.structs.replace(phased.actor._limits, announcement_bytes_max=1000)
     edges = {"columns": ["x"], "edges": [float(edge) for edge in range(100)]}
     with pytest.raises(UsageError, match=r"would have \d+ bytes, expected at most 1000"):
-        scene.actor.handle(Command(scene.actors.request(statistic="histogram", parameters=edges)), 0)
+        phased.actor.handle(Command(phased.actors.request(statistic="histogram", parameters=edges)), 0)
 
 
 def test_whole_numbers_for_epsilon_are_taken_as_such() -> None:
@@ -192,32 +192,32 @@ def test_whole_numbers_for_epsilon_are_taken_as_such() -> None:
 
 
 def test_a_known_round_and_an_unknown_command_are_the_callers_errors() -> None:
-    scene = Scene("done")
-    before = snapshot(scene.actor)
+    phased = ActorInPhase("done")
+    before = snapshot(phased.actor)
     with pytest.raises(UsageError, match="known already"):
-        scene.actor.handle(Command(scene.actors.request(round_id=scene.round_id)), scene.network.now_ms)
+        phased.actor.handle(Command(phased.actors.request(round_id=phased.round_id)), phased.network.now_ms)
     with pytest.raises(UsageError, match="takes OpenRound, found int"):
-        scene.actor.handle(Command(3), scene.network.now_ms)
-    assert snapshot(scene.actor) == before
+        phased.actor.handle(Command(3), phased.network.now_ms)
+    assert snapshot(phased.actor) == before
 
 
 def test_the_id_of_a_round_that_is_over_and_forgotten_is_not_used_again() -> None:
     """Its charge is there for good, and a round is charged once."""
-    scene = Scene("done")
-    until_the_end(scene.network, 24 * 8)
-    assert scene.actor.phase(scene.round_id) == "new"
+    phased = ActorInPhase("done")
+    until_the_end(phased.network, 24 * 8)
+    assert phased.actor.phase(phased.round_id) == "new"
     with pytest.raises(UsageError, match="known already"):
-        scene.actor.check_request(scene.actors.request(round_id=scene.round_id), scene.network.now_ms)
+        phased.actor.check_request(phased.actors.request(round_id=phased.round_id), phased.network.now_ms)
 
 
 def test_the_id_of_a_round_that_cannot_be_read_now_is_not_used_again() -> None:
-    scene = Scene("collecting")
-    records = [(table, key, value) for (table, key), value in scene.network.stores[scene.id].items()]
-    other = msgspec.structs.replace(scene.actors.federation, name="other")
-    actor = Trainer(scene.actors.trainer_identity, other, random=bytes, records=records)
-    assert actor.phase(scene.round_id) == "new"
+    phased = ActorInPhase("collecting")
+    records = [(table, key, value) for (table, key), value in phased.network.stores[phased.id].items()]
+    other = msgspec.structs.replace(phased.actors.federation, name="other")
+    actor = Trainer(phased.actors.trainer_identity, other, random=bytes, records=records)
+    assert actor.phase(phased.round_id) == "new"
     with pytest.raises(UsageError, match="known already"):
-        actor.check_request(scene.actors.request(round_id=scene.round_id), scene.network.now_ms)
+        actor.check_request(phased.actors.request(round_id=phased.round_id), phased.network.now_ms)
 
 
 # Epoch keys
@@ -238,11 +238,11 @@ def test_a_round_waits_for_the_compute_nodes_keys_and_says_which_is_missing() ->
 
 
 def test_an_epoch_key_never_goes_back() -> None:
-    scene = Scene("done")
-    node = scene.actors.compute_identities[0]
-    known = scene.actor._waiting._keys[node.id][0]
+    phased = ActorInPhase("done")
+    node = phased.actors.compute_identities[0]
+    known = phased.actor._waiting._keys[node.id][0]
     older = msgspec.structs.replace(known, epoch=known.epoch - 1)
-    refused(scene.network, scene.id, node.id, forged(scene.actors, node, older), "epoch")
+    refused(phased.network, phased.id, node.id, forged(phased.actors, node, older), "epoch")
 
 
 @pytest.mark.parametrize("trouble", ["too large", "too few sessions", "a number too large", "no value"])
@@ -309,14 +309,14 @@ def test_a_key_of_a_far_epoch_does_not_block_a_lower_one_that_comes_later() -> N
 
 
 def test_an_epoch_key_is_taken_from_its_node_alone() -> None:
-    scene = Scene("done")
-    node, other = scene.actors.compute_identities[:2]
-    key = scene.actor._waiting._keys[node.id][0]
+    phased = ActorInPhase("done")
+    node, other = phased.actors.compute_identities[:2]
+    key = phased.actor._waiting._keys[node.id][0]
     newer = msgspec.structs.replace(key, epoch=key.epoch + 1)
-    refused(scene.network, scene.id, node.id, forged(scene.actors, other, newer), "signature")
-    refused(scene.network, scene.id, other.id, forged(scene.actors, node, newer), "sender")
-    stranger = scene.actors.client_identities[0]
-    refused(scene.network, scene.id, stranger.id, forged(scene.actors, stranger, newer), "signature")
+    refused(phased.network, phased.id, node.id, forged(phased.actors, other, newer), "signature")
+    refused(phased.network, phased.id, other.id, forged(phased.actors, node, newer), "sender")
+    stranger = phased.actors.client_identities[0]
+    refused(phased.network, phased.id, stranger.id, forged(phased.actors, stranger, newer), "signature")
 
 
 # Arrivals, and the rule of closing
@@ -330,22 +330,22 @@ def test_a_round_closes_when_all_expected_have_come_those_that_declined_not_coun
     actors = exact_actors(4)
     network, _ = begin(actors)
     assert closing(network) == ["all"]
-    scene = Scene("collecting")
+    phased = ActorInPhase("collecting")
     for number in range(3):
-        scene.network.handle(scene.id, Received(*scene.message("progress", number)))
-    assert scene.actor.phase(scene.round_id) == "collecting"
-    scene.network.handle(scene.id, Received(*scene.message("decline", 3)))
-    assert scene.actor.phase(scene.round_id) == "committing"
+        phased.network.handle(phased.id, Received(*phased.message("progress", number)))
+    assert phased.actor.phase(phased.round_id) == "collecting"
+    phased.network.handle(phased.id, Received(*phased.message("decline", 3)))
+    assert phased.actor.phase(phased.round_id) == "committing"
 
 
 def test_a_count_that_shrinks_or_is_repeated_is_no_news() -> None:
-    scene = Scene("collecting")
-    node = scene.actors.compute_identities[0]
+    phased = ActorInPhase("collecting")
+    node = phased.actors.compute_identities[0]
     for count in (2, 2, 1, 0):
-        body = Progress(scene.round_id, scene.opened.hash, count)
-        scene.network.handle(scene.id, Received(node.id, forged(scene.actors, node, body)))
-    assert scene.actor._rounds[scene.round_id].arrivals.total == 2
-    assert scene.actor.phase(scene.round_id) == "collecting"
+        body = Progress(phased.round_id, phased.opened.hash, count)
+        phased.network.handle(phased.id, Received(node.id, forged(phased.actors, node, body)))
+    assert phased.actor._rounds[phased.round_id].arrivals.total == 2
+    assert phased.actor.phase(phased.round_id) == "collecting"
 
 
 def test_a_round_closes_when_enough_have_come_and_arrivals_are_quiet() -> None:
@@ -451,10 +451,10 @@ def test_the_round_fails_when_a_compute_node_is_silent() -> None:
 
 
 def test_a_finished_round_is_forgotten_after_the_retention() -> None:
-    scene = Scene("done")
-    until_the_end(scene.network, 24 * 8)
-    assert scene.actor.phase(scene.round_id) == "new"
-    assert {table for table, _ in scene.network.stores[scene.id]} == {"ledger"}, "all but its charge"
+    phased = ActorInPhase("done")
+    until_the_end(phased.network, 24 * 8)
+    assert phased.actor.phase(phased.round_id) == "new"
+    assert {table for table, _ in phased.network.stores[phased.id]} == {"ledger"}, "all but its charge"
 
 
 def test_a_restart_in_mid_round_sets_its_timers() -> None:
@@ -462,7 +462,7 @@ def test_a_restart_in_mid_round_sets_its_timers() -> None:
         ("collecting", {"close-by", "end", "resend"}),
         ("committing", {"resend", "end"}),
     ):
-        scene = Scene(phase)
-        records = [(table, key, value) for (table, key), value in scene.network.stores[scene.id].items()]
-        effects = scene.actors.trainer(records).handle(Started(), scene.network.now_ms)
+        phased = ActorInPhase(phase)
+        records = [(table, key, value) for (table, key), value in phased.network.stores[phased.id].items()]
+        effects = phased.actors.trainer(records).handle(Started(), phased.network.now_ms)
         assert {effect.timer.purpose for effect in effects if isinstance(effect, SetTimer)} == timers

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from lab import MU, TWO_ROUNDS, Lab, lab, trainer_of
-from scene import PowerCuts, begin, body_of, failures, losing, results, sent, until_the_end
+from failing_rounds import MU, TWO_ROUNDS, AccountedFederation, trainer_of, with_account
+from round_helpers import PowerCuts, begin, body_of, failures, losing, results, sent, until_the_end
 
 from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
@@ -40,7 +40,7 @@ def refusal(actors: TestFederation, network: Network, **changes: object) -> str:
 
 
 def test_two_rounds_are_held_and_the_third_is_refused_in_figures_before_anything_leaves() -> None:
-    actors, network = lab()
+    actors, network = with_account()
     for _ in range(2):
         begin(actors, network)
     assert len(results(network)) == 2
@@ -59,7 +59,7 @@ def test_two_rounds_are_held_and_the_third_is_refused_in_figures_before_anything
 
 
 def test_without_a_limit_everything_is_recorded_all_the_same() -> None:
-    actors, network = lab(None)
+    actors, network = with_account(None)
     for _ in range(3):
         begin(actors, network)
     ledger = trainer_of(actors, network).ledger
@@ -68,7 +68,7 @@ def test_without_a_limit_everything_is_recorded_all_the_same() -> None:
 
 
 def test_a_charge_counts_for_its_period() -> None:
-    actors, network = lab(msgspec.structs.replace(TWO_ROUNDS, period_days=0.1))
+    actors, network = with_account(msgspec.structs.replace(TWO_ROUNDS, period_days=0.1))
     for _ in range(2):
         begin(actors, network)
     refusal(actors, network)
@@ -80,9 +80,9 @@ def test_a_charge_counts_for_its_period() -> None:
 # Charged before the announcement leaves
 
 
-def waiting_scene() -> tuple[Lab, Network, tuple[bytes, bytes], bytes]:
+def waiting_scene() -> tuple[AccountedFederation, Network, tuple[bytes, bytes], bytes]:
     """A round that waits for one node's key, that node's message, and the round's id."""
-    actors = Lab(4, 3, mechanism=NoNoise())
+    actors = AccountedFederation(4, 3, mechanism=NoNoise())
     network, last = Network(), actors.computes[2]
     network.tamper = losing(EpochKey, sender=last)
     actors.network(network)
@@ -123,7 +123,7 @@ def test_a_crash_around_the_announcement_charges_once(committed: bool) -> None:
 
 
 def test_rounds_that_wait_for_keys_are_reserved_for() -> None:
-    actors = Lab(4, 3, mechanism=NoNoise())
+    actors = AccountedFederation(4, 3, mechanism=NoNoise())
     network = Network()
     network.add(Channel.TRAINER, actors.trainer)
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_rounds_that_wait_for_keys_are_reserved_for() -> None:
 
 
 def test_requests_on_their_way_are_reserved_for_once() -> None:
-    actors, network = lab()
+    actors, network = with_account()
     begin(actors, network)
     trainer, coming = trainer_of(actors, network), actors.request()
     trainer.check_request(actors.request(), network.now_ms)
@@ -154,7 +154,7 @@ def test_requests_on_their_way_are_reserved_for_once() -> None:
 
 
 def test_a_request_that_is_charged_is_not_reserved_for_as_well() -> None:
-    actors, network = lab()
+    actors, network = with_account()
     network.tamper = losing(Contribution)
     _, running = begin(actors, network)
     trainer_of(actors, network).check_request(actors.request(), network.now_ms, [running])
@@ -162,7 +162,7 @@ def test_a_request_that_is_charged_is_not_reserved_for_as_well() -> None:
 
 def test_an_account_that_refuses_what_it_let_through_before_ends_that_round_alone() -> None:
     """The clock went back between the caller's check and the actor's: the charges count again."""
-    actors, network = lab(msgspec.structs.replace(TWO_ROUNDS, period_days=0.1))
+    actors, network = with_account(msgspec.structs.replace(TWO_ROUNDS, period_days=0.1))
     begin(actors, network)
     begin(actors, network)
     trainer, request = trainer_of(actors, network), actors.request()
@@ -177,7 +177,7 @@ def test_an_account_that_refuses_what_it_let_through_before_ends_that_round_alon
 
 
 def test_a_job_that_would_not_fit_is_refused_before_its_first_round() -> None:
-    actors, network = lab()
+    actors, network = with_account()
     trainer = trainer_of(actors, network)
     trainer.check_job([PrivacyCost.of_mu(MU)] * 2, network.now_ms)
     with pytest.raises(UsageError, match=r"found a total of epsilon .* expected <= 1.6 at delta 1e-06"):
@@ -188,7 +188,7 @@ def test_a_job_that_would_not_fit_is_refused_before_its_first_round() -> None:
 
 
 def test_a_job_stops_in_its_middle_when_another_has_used_up_the_account() -> None:
-    actors, network = lab()
+    actors, network = with_account()
     trainer_of(actors, network).check_job([PrivacyCost.of_mu(MU)] * 2, network.now_ms)
     begin(actors, network)  # the job's first round
     begin(actors, network)  # another job
@@ -217,7 +217,7 @@ def tell(
 
 
 def test_reports_of_everybody_add_up_to_the_account_and_no_further() -> None:
-    actors, network = lab()
+    actors, network = with_account()
     assert tell(actors, network) == tell(actors, network) == ""
     assert len(results(network)) == 2
     assert trainer_of(actors, network).ledger.spent() == PrivacyCost.of_pure(0.8) + PrivacyCost.of_pure(0.8)
@@ -231,7 +231,7 @@ def test_reports_of_everybody_add_up_to_the_account_and_no_further() -> None:
 def test_hardening_13_reports_and_sums_go_side_by_side_where_a_part_is_kept_for_reports() -> None:
     """Of 1.6, 0.8 for reports: one of 0.8 and a sum of 0.8, both at the clients and in the account; then no more."""
     limits = {"epsilon_per_period_max": 1.6, "delta_max": 1e-6, "epsilon_for_reports": 0.8}
-    actors = Lab(4, 3, mechanism=NoNoise(), policy=Policy(clients_min=1, honest_min=1, **limits))
+    actors = AccountedFederation(4, 3, mechanism=NoNoise(), policy=Policy(clients_min=1, honest_min=1, **limits))
     actors.account = msgspec.structs.replace(TWO_ROUNDS, epsilon_for_reports=0.8)
     network = actors.network()
     assert tell(actors, network) == ""
@@ -252,7 +252,7 @@ def test_hardening_13_reports_and_sums_go_side_by_side_where_a_part_is_kept_for_
 def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the_most_in_each_kind() -> None:
     """Of four clients two have told reports, two were in a Gaussian round: a batch across both has the room of a client
     that was in both kinds; each pair by itself has what it has left."""
-    actors, network = lab()
+    actors, network = with_account()
     assert tell(actors, network, (0, 1)) == ""
     request = actors.request(invited=actors.clients[2:4], clients_expected=0, tolerated=0)
     network.command(actors.trainer_identity.id, request)
@@ -282,7 +282,7 @@ def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the
 
 
 def test_a_ledger_never_holds_more_than_the_account_allows_whatever_is_asked() -> None:
-    actors, network = lab()
+    actors, network = with_account()
     for epsilon in (0.9, 0.9, 0.9, 0.7, 0.5, 0.3, 0.1):
         request = actors.request(epsilon=epsilon)
         try:
@@ -311,10 +311,10 @@ class TrainersPowerCuts(PowerCuts):
         super()._post(sender, send)
 
 
-def under_power_cuts(seed: int) -> tuple[Lab, TrainersPowerCuts]:
+def under_power_cuts(seed: int) -> tuple[AccountedFederation, TrainersPowerCuts]:
     """Four rounds asked for, of which two fit; at the end all are up and every round has ended."""
     generator = random.Random(seed)
-    actors = Lab(4, 2, mechanism=NoNoise())
+    actors = AccountedFederation(4, 2, mechanism=NoNoise())
     network = TrainersPowerCuts(generator)
     actors.network(network)
     trainer = actors.trainer_identity.id

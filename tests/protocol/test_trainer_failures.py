@@ -6,8 +6,20 @@ from collections import Counter
 
 import msgspec
 import pytest
-from lab import MU, abort_of, collecting, lab, trainer_of
-from scene import begin, body_of, failures, forged, kind_of, losing, refused, results, sealed_by, sent, until_the_end
+from failing_rounds import MU, abort_of, collecting, trainer_of, with_account
+from round_helpers import (
+    begin,
+    body_of,
+    failures,
+    forged,
+    kind_of,
+    losing,
+    refused,
+    results,
+    sealed_by,
+    sent,
+    until_the_end,
+)
 
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.events import Received
@@ -86,7 +98,7 @@ def test_forged_aborts_bring_nothing_back() -> None:
 
 def test_the_charge_stays_when_some_have_released() -> None:
     """One node never hears of the others' lists and aborts, the others release: nobody knows who has what."""
-    actors, network = lab()
+    actors, network = with_account()
     odd = actors.computes[2]
     network.tamper = losing(Answer, Query, Abort, to=odd)
     begin(actors, network)
@@ -100,7 +112,7 @@ def test_the_charge_stays_when_some_have_released() -> None:
 
 
 def test_a_result_keeps_the_charge_whatever_is_signed_afterwards() -> None:
-    actors, network = lab()
+    actors, network = with_account()
     _, request = begin(actors, network)
     for node in range(3):
         network.handle(actors.trainer_identity.id, Received(*abort_of(actors, network, node)))
@@ -112,7 +124,7 @@ def test_a_result_keeps_the_charge_whatever_is_signed_afterwards() -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_aborts_that_were_lost_are_asked_for_again(restarted: bool) -> None:
     """The round fails with the first abort; the other nodes' were lost, and come when they are asked for."""
-    actors, network = lab()
+    actors, network = with_account()
     first = actors.computes[0]
 
     def tamper(one):
@@ -132,7 +144,7 @@ def test_aborts_that_were_lost_are_asked_for_again(restarted: bool) -> None:
 
 
 def test_a_node_that_has_released_is_not_asked_for_its_abort_for_ever() -> None:
-    actors, network = lab()
+    actors, network = with_account()
     odd, trainer = actors.computes[2], actors.trainer_identity.id
     network.tamper = losing(Answer, Abort, to=odd)
     asked: list[bytes] = []
@@ -231,7 +243,7 @@ def test_a_node_that_has_released_settles_that_the_charge_stays(released_first: 
 
 def aborted_by_one() -> tuple[TestFederation, Network, bytes, int]:
     """A round in which no share comes and all aborts but the first are lost; with its id and its close."""
-    actors, network = lab()
+    actors, network = with_account()
     first = actors.computes[0]
 
     def tamper(one: Envelope) -> list[Envelope]:
@@ -307,7 +319,7 @@ def test_a_trainer_that_was_away_until_nobody_can_be_asked_advises_nobody_to_ask
 
 def test_a_node_that_has_not_heard_of_the_end_says_so_and_is_asked_again() -> None:
     """Asked before its own deadline, it is still ready."""
-    actors, network = lab()
+    actors, network = with_account()
     late = actors.computes[2]
     network.tamper = losing(Contribution, Answer, FrozenList)
     begin(actors, network)

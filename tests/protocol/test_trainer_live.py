@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import pytest
-from lab import Lab
+from failing_rounds import AccountedFederation
 from memory_broker import MemoryBroker, MemoryTransport
-from scene import begin, body_of
+from round_helpers import begin, body_of
 
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.protocol.actor import Actor
@@ -84,7 +84,7 @@ def charges(store: MemoryStore) -> list[tuple[int, bool]]:
 
 def test_a_live_trainer_refuses_the_caller_and_goes_on_with_its_rounds() -> None:
     """Three asked for at once, before the actor has seen any: the third is its caller's mistake alone."""
-    actors = Lab(4, 3)
+    actors = AccountedFederation(4, 3)
 
     async def play() -> list[object]:
         way = MemoryTransport(MemoryBroker(), actors.trainer_identity.id.hex(), ())
@@ -104,7 +104,7 @@ def test_a_live_trainer_refuses_the_caller_and_goes_on_with_its_rounds() -> None
 
 def test_a_failure_is_raised_when_all_aborts_have_come_and_the_next_round_can_be_held() -> None:
     """The second node's abort leaves after the first has ended the round at the trainer."""
-    actors = Lab(3, 2, mechanism=NoNoise())
+    actors = AccountedFederation(3, 2, mechanism=NoNoise())
     actors.account = ONE_ROUND
     store, told = TrainersStore(), []
 
@@ -130,9 +130,9 @@ def test_a_failure_is_raised_when_all_aborts_have_come_and_the_next_round_can_be
     assert sum(isinstance(fact, ChargeReturned) for fact in told) == 2
 
 
-def earlier_failure() -> tuple[Lab, Network]:
+def earlier_failure() -> tuple[AccountedFederation, Network]:
     """A round ten minutes ago, of which the trainer heard one abort of two; nobody is up since."""
-    actors = Lab(3, 2, mechanism=NoNoise(), timing=Timing(settle_ms=200))
+    actors = AccountedFederation(3, 2, mechanism=NoNoise(), timing=Timing(settle_ms=200))
     actors.account = ONE_ROUND
     network = actors.network(Network(time.time_ns() // 1_000_000 - 10 * MINUTE_MS))
 

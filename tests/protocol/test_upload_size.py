@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgpack
 import pytest
-from scene import begin, results
+from round_helpers import begin, results
 
 from dca_proto.protocol.effects import Channel
 from dca_proto.testing import Envelope, Network, TestFederation

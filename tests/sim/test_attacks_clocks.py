@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stage import contributors, dropped, held, results, small
+from trial_helpers import contributors, dropped, held, results, small
 
 from dca_proto.protocol.compute.round import RELEASED
 from dca_proto.protocol.params import Timing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from stage import contributors, dropped, held, reported, results, small
+from trial_helpers import contributors, dropped, held, reported, results, small
 
 from dca_proto.protocol.compute.round import ROUNDS
 from dca_proto.protocol.facts import Declined, RoundFailed

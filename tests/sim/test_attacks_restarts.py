@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from stage import contributors, dropped, held, results, small
+from trial_helpers import contributors, dropped, held, results, small
 
 from dca_proto.errors import UsageError
 from dca_proto.protocol.compute.round import CONTRIBUTIONS

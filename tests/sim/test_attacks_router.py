@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from stage import FAST, contributors, held, results, small
+from trial_helpers import FAST, contributors, held, results, small
 
 from dca_proto.protocol.effects import Send
 from emulator.sim.broker import BrokerOptions

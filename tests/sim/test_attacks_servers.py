@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from stage import contributors, held, reported, results, small
+from trial_helpers import contributors, held, reported, results, small
 
 from dca_proto.protocol.facts import Declined, LedgerReused, NodeAborted, RoundCompleted
 from emulator.trials.hostile import HOSTILE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stage import contributors, dropped, held, reported, results, small, with_limits
+from trial_helpers import contributors, dropped, held, reported, results, small, with_limits
 
 from dca_proto.protocol.facts import Declined, ListFrozen
 from emulator.trials.hostile import HOSTILE

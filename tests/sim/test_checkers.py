@@ -62,7 +62,7 @@ class PlantedFederation(TestFederation):
         return actor
 
 
-class Stage(World):
+class HonestWorld(World):
     """A world as checkers want it, in which all are honest."""
 
     hostile: frozenset[bytes] = frozenset()
@@ -84,15 +84,15 @@ class Stage(World):
         return 0
 
 
-def stage(plant: type | None = None, seed: int = 0) -> Stage:
+def new_world(plant: type | None = None, seed: int = 0) -> HonestWorld:
     generator = np.random.default_rng(seed)
     rows = [generator.uniform(-1, 1, (2, 1)) for _ in range(CLIENTS)]
     actors = PlantedFederation(CLIENTS, COMPUTES, rows=rows, name=f"checkers-{seed}", policy=TIGHT)
     actors.plant = plant
-    return Stage(actors, Simulator(seed, federation=actors.federation.name, raise_crashes=False))
+    return HonestWorld(actors, Simulator(seed, federation=actors.federation.name, raise_crashes=False))
 
 
-def play(world: Stage, *others: Transcript, **told: Any) -> list[Checker]:
+def play(world: HonestWorld, *others: Transcript, **told: Any) -> list[Checker]:
     """Four rounds, in the second of which two clients vanish, with kills; all checkers look on."""
     checkers = checkers_of(world, **told)
     world.simulator.observers += [*checkers, *others]
@@ -116,7 +116,7 @@ def play(world: Stage, *others: Transcript, **told: Any) -> list[Checker]:
     return checkers
 
 
-def heal(world: Stage) -> None:
+def heal(world: HonestWorld) -> None:
     for process in world.simulator.processes.values():
         if not process.is_up:
             process.restart()
@@ -132,12 +132,12 @@ def texts(checkers: Iterable[Checker]) -> list[str]:
 
 def compared(plant: type | None, seed: int = 0) -> list[Checker]:
     """A run held against one on neighbouring data, and against one of the same seed."""
-    other = stage(plant, seed)
+    other = new_world(plant, seed)
     transcript, changed = Transcript(other), neighbour(other)
     play(other, transcript)
-    again = stage(plant, seed)
+    again = new_world(plant, seed)
     play(again)
-    return play(stage(plant, seed), neighbour=(transcript, changed), digest=again.simulator.trace.digest())
+    return play(new_world(plant, seed), neighbour=(transcript, changed), digest=again.simulator.trace.digest())
 
 
 def test_all_eleven_hold_for_production_actors_and_each_has_checked_something() -> None:
@@ -156,7 +156,7 @@ def test_the_codes_of_drops_are_those_of_the_core() -> None:
 
 def test_what_is_kept_for_reports_is_not_there_for_sums() -> None:
     """The actors know nothing of that part: two rounds at epsilon 1 fit into 1.5, the first does not into 0.9."""
-    world = stage()
+    world = new_world()
     world.actors.policy = msgspec.structs.replace(TIGHT, epsilon_for_reports=0.6)
     checkers = play(world)
     assert broken(checkers) == {4}
@@ -164,9 +164,9 @@ def test_what_is_kept_for_reports_is_not_there_for_sums() -> None:
 
 
 def test_a_stream_that_is_not_of_the_seed_breaks_the_ninth() -> None:
-    before = stage()
+    before = new_world()
     play(before)
-    world = stage()
+    world = new_world()
     world.simulator.streams = Streams(random.getrandbits(64))  # what a draw from elsewhere would do
     for process in world.simulator.processes.values():
         process.link._streams = world.simulator.streams
@@ -184,6 +184,6 @@ class SendsOutsideRounds(ComputeNode):
 
 
 def test_a_sealed_message_of_a_round_that_was_never_announced_breaks_the_second() -> None:
-    checkers = play(stage(SendsOutsideRounds))
+    checkers = play(new_world(SendsOutsideRounds))
     assert broken(checkers) == {2}, texts(checkers)
     assert "a round that was never announced" in texts(checkers)[0]

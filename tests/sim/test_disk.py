@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from puppet import ROUND, Stage
+from commanded_actor import ROUND, CommandedWorld
 
 from dca_proto.protocol.effects import Address, Channel, Forget, Persist, Report, Send
 from emulator.sim.disk import Disk, DiskFullError
 from emulator.sim.events import Killed, Restarted
 from emulator.sim.process import KillPoint, ProcessOptions, Where
 
-TO_1 = Address(Channel.COMPUTE, Stage.id(1))
+TO_1 = Address(Channel.COMPUTE, CommandedWorld.id(1))
 WRITES = (Persist("t", b"1", b"one"), Persist("t", b"2", b"two"), Send(TO_1, ROUND, b"a"), Send(TO_1, ROUND, b"b"))
 
 
@@ -51,17 +51,17 @@ def test_an_old_copy_has_forgotten_what_came_since() -> None:
     [("before", 0, 0), ("torn", 0, 0), ("after", 2, 0)],
 )
 def test_power_fails_around_a_transaction(where: Where, durable: int, sent: int) -> None:
-    stage = Stage(2)
-    machine = stage.machines[0]
+    world = CommandedWorld(2)
+    machine = world.machines[0]
     machine.plan_kill(KillPoint(1, where))
-    stage.do(0, Persist("t", b"0", b"zero"))
-    stage.do(0, *WRITES)
+    world.do(0, Persist("t", b"0", b"zero"))
+    world.do(0, *WRITES)
     assert not machine.is_up
-    stage.run(1000)
+    world.run(1000)
     machine.restart()
     assert len(machine.disk.records) == 1 + durable
-    assert len(stage.messages(1)) == sent
-    assert [entry.fact for entry in stage.simulator.trace.entries if isinstance(entry.fact, Restarted)] == [
+    assert len(world.messages(1)) == sent
+    assert [entry.fact for entry in world.simulator.trace.entries if isinstance(entry.fact, Restarted)] == [
         Restarted(1 + durable)
     ]
 
@@ -69,55 +69,55 @@ def test_power_fails_around_a_transaction(where: Where, durable: int, sent: int)
 def test_power_fails_between_two_messages_anywhere_among_them() -> None:
     came = set()
     for seed in range(20):
-        stage = Stage(2, seed=seed)
-        stage.machines[0].plan_kill(KillPoint(0, "between"))
-        stage.do(0, *WRITES, Report(Killed("a fact that stands last")))
-        assert not stage.machines[0].is_up
-        stage.run(1000)
-        assert len(stage.machines[0].disk.records) == 2
-        came.add(tuple(stage.messages(1)))
+        world = CommandedWorld(2, seed=seed)
+        world.machines[0].plan_kill(KillPoint(0, "between"))
+        world.do(0, *WRITES, Report(Killed("a fact that stands last")))
+        assert not world.machines[0].is_up
+        world.run(1000)
+        assert len(world.machines[0].disk.records) == 2
+        came.add(tuple(world.messages(1)))
     assert came == {(), (b"a",), (b"a", b"b")}, "messages are in the order in which they were sent"
 
 
 def test_a_kill_point_without_writes_waits_for_the_next_transaction() -> None:
-    stage = Stage(2)
-    stage.machines[0].plan_kill(KillPoint(0, "after"))
-    stage.send(0, 1, b"no transaction")
-    assert stage.machines[0].is_up
-    stage.do(0, *WRITES)
-    assert not stage.machines[0].is_up
-    stage.run(1000)
-    assert stage.messages(1) == [b"no transaction"]
+    world = CommandedWorld(2)
+    world.machines[0].plan_kill(KillPoint(0, "after"))
+    world.send(0, 1, b"no transaction")
+    assert world.machines[0].is_up
+    world.do(0, *WRITES)
+    assert not world.machines[0].is_up
+    world.run(1000)
+    assert world.messages(1) == [b"no transaction"]
 
 
 def test_a_full_disk_ends_its_process_before_anything_leaves() -> None:
-    stage = Stage(2)
-    machine = stage.machines[0]
+    world = CommandedWorld(2)
+    machine = world.machines[0]
     machine.disk.is_full = True
-    stage.do(0, *WRITES)
+    world.do(0, *WRITES)
     assert not machine.is_up
     machine.disk.is_full = False
     machine.restart()
-    stage.run(1000)
-    assert stage.messages(1) == []
-    stage.do(0, *WRITES)
-    stage.run(1000)
-    assert stage.messages(1) == [b"a", b"b"]
+    world.run(1000)
+    assert world.messages(1) == []
+    world.do(0, *WRITES)
+    world.run(1000)
+    assert world.messages(1) == [b"a", b"b"]
 
 
 def test_a_slow_disk_holds_up_what_depends_on_it_and_nothing_is_durable_before() -> None:
-    stage = Stage(2)
-    machine = stage.machines[0]
+    world = CommandedWorld(2)
+    machine = world.machines[0]
     machine.options = ProcessOptions(commit_ms=300)
-    stage.do(0, *WRITES)
-    stage.send(0, 1, b"next batch")
-    stage.run(299)
+    world.do(0, *WRITES)
+    world.send(0, 1, b"next batch")
+    world.run(299)
     assert not machine.disk.records
-    stage.run(1000)
-    assert stage.times(1) == [320, 320, 320]
-    stage.do(0, *WRITES)
-    stage.run(299)
+    world.run(1000)
+    assert world.times(1) == [320, 320, 320]
+    world.do(0, *WRITES)
+    world.run(299)
     machine.kill("while it writes")
-    stage.run(1000)
+    world.run(1000)
     assert machine.disk.transactions == 1
-    assert len(stage.messages(1)) == 3
+    assert len(world.messages(1)) == 3

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from stage import FAST, contributors, dropped, held, reported, results, small
+from trial_helpers import FAST, contributors, dropped, held, reported, results, small
 
 from dca_proto.protocol.effects import Send
 from dca_proto.protocol.facts import DataFailed, RoundFailed

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from planted_locally import PLANTS
-from stage import dropped, held, results, run, small, with_limits
+from trial_helpers import dropped, held, results, run, small, with_limits
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.errors import UsageError

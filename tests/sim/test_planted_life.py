@@ -8,7 +8,7 @@ import re
 import msgspec
 import planted_life
 import pytest
-from stage import held, run, small
+from trial_helpers import held, run, small
 
 from emulator.sim.broker import BrokerOptions
 from emulator.trials.draw import draw_scenario

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from puppet import ROUND, Stage
+from commanded_actor import ROUND, CommandedWorld
 
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Address, CancelTimer, Channel, Persist, Report, Send, SetTimer
@@ -215,37 +215,37 @@ def test_a_round_survives_a_power_failure_at_every_transaction(where: Where) -> 
 
 
 def test_timers_fire_once_at_their_time_and_not_if_cancelled_or_set_anew() -> None:
-    stage = Stage(1)
-    now = stage.start_ms
-    stage.do(0, *(SetTimer(Timer(name), now + at) for name, at in [("a", 50), ("b", 60), ("c", 70), ("past", -5)]))
-    stage.do(0, CancelTimer(Timer("a")), SetTimer(Timer("b"), now + 90), CancelTimer(Timer("never set")))
-    stage.run(1000)
-    assert stage.fired(0) == [(0, "past"), (70, "c"), (90, "b")]
-    assert stage.simulator.is_idle
+    world = CommandedWorld(1)
+    now = world.start_ms
+    world.do(0, *(SetTimer(Timer(name), now + at) for name, at in [("a", 50), ("b", 60), ("c", 70), ("past", -5)]))
+    world.do(0, CancelTimer(Timer("a")), SetTimer(Timer("b"), now + 90), CancelTimer(Timer("never set")))
+    world.run(1000)
+    assert world.fired(0) == [(0, "past"), (70, "c"), (90, "b")]
+    assert world.simulator.is_idle
 
 
 def test_timers_of_an_earlier_life_are_gone() -> None:
-    stage = Stage(1)
-    stage.do(0, SetTimer(Timer("old"), stage.start_ms + 50))
-    stage.machines[0].restart()
-    stage.do(0, SetTimer(Timer("new"), stage.start_ms + 50))
-    stage.run(1000)
-    assert stage.fired(0) == [(50, "new")]
-    assert stage.starts(0) == 2
+    world = CommandedWorld(1)
+    world.do(0, SetTimer(Timer("old"), world.start_ms + 50))
+    world.machines[0].restart()
+    world.do(0, SetTimer(Timer("new"), world.start_ms + 50))
+    world.run(1000)
+    assert world.fired(0) == [(50, "new")]
+    assert world.starts(0) == 2
 
 
 def test_a_wrong_clock_tells_wrong_times_and_its_timers_follow_it_when_it_is_set() -> None:
-    stage = Stage(1)
-    ahead = stage.add(0, ProcessOptions(skew_ms=5000))
-    stage.do(ahead, SetTimer(Timer("a"), stage.start_ms + 5100), SetTimer(Timer("b"), stage.start_ms + 6000))
-    stage.run(500)
-    assert stage.fired(0) == [(5100, "a")]
+    world = CommandedWorld(1)
+    ahead = world.add(0, ProcessOptions(skew_ms=5000))
+    world.do(ahead, SetTimer(Timer("a"), world.start_ms + 5100), SetTimer(Timer("b"), world.start_ms + 6000))
+    world.run(500)
+    assert world.fired(0) == [(5100, "a")]
     ahead.options = ProcessOptions(skew_ms=-10_000)
-    stage.run(2000)
-    assert len(stage.fired(0)) == 1
+    world.run(2000)
+    assert len(world.fired(0)) == 1
     ahead.options = ProcessOptions(skew_ms=3600)
-    stage.run(2000)
-    assert stage.fired(0) == [(5100, "a"), (6100, "b")], "set past it at 2,500 ms"
+    world.run(2000)
+    assert world.fired(0) == [(5100, "a"), (6100, "b")], "set past it at 2,500 ms"
 
 
 def test_a_round_with_wrong_clocks_and_slow_machines_ends_well() -> None:
@@ -259,38 +259,38 @@ def test_a_round_with_wrong_clocks_and_slow_machines_ends_well() -> None:
 
 
 def test_a_slow_machine_handles_what_came_meanwhile_as_batches_and_drops_what_is_too_much() -> None:
-    stage = Stage(2)
-    slow = stage.machines[1]
+    world = CommandedWorld(2)
+    slow = world.machines[1]
     slow.options = ProcessOptions(work_ms=1000, batch_events_max=3, inbox_events_max=5)
-    stage.send(0, 1, *(bytes([number]) for number in range(10)))
-    stage.run(500)
-    assert "5 events wait in compute 02020202" in stage.simulator.pending()
-    stage.run(5000)
-    assert stage.times(1) == [20] + [1020] * 3 + [2020] * 2
+    world.send(0, 1, *(bytes([number]) for number in range(10)))
+    world.run(500)
+    assert "5 events wait in compute 02020202" in world.simulator.pending()
+    world.run(5000)
+    assert world.times(1) == [20] + [1020] * 3 + [2020] * 2
     assert slow.traffic.dropped == 4
 
 
 def test_a_machine_that_is_no_longer_slow_leaves_nothing_waiting() -> None:
     """More than a batch has come meanwhile."""
-    stage = Stage(2)
-    slow = stage.machines[1]
+    world = CommandedWorld(2)
+    slow = world.machines[1]
     slow.options = ProcessOptions(work_ms=1000, batch_events_max=3)
-    stage.send(0, 1, *(bytes([number]) for number in range(10)))
-    stage.run(500)
+    world.send(0, 1, *(bytes([number]) for number in range(10)))
+    world.run(500)
     slow.options = ProcessOptions(batch_events_max=3)
-    stage.run(5000)
-    assert stage.times(1) == [20] + [1020] * 9
+    world.run(5000)
+    assert world.times(1) == [20] + [1020] * 9
 
 
 def test_a_timer_that_a_batch_cancels_does_not_fire_stale_after_it() -> None:
-    stage = Stage(1)
-    slow = stage.machines[0]
-    stage.do(0, SetTimer(Timer("cancelled"), stage.start_ms + 500), SetTimer(Timer("stands"), stage.start_ms + 600))
+    world = CommandedWorld(1)
+    slow = world.machines[0]
+    world.do(0, SetTimer(Timer("cancelled"), world.start_ms + 500), SetTimer(Timer("stands"), world.start_ms + 600))
     slow.options = ProcessOptions(work_ms=1000)
-    stage.do(0)
-    stage.do(0, CancelTimer(Timer("cancelled")))
-    stage.run(5000)
-    assert stage.fired(0) == [(1000, "stands")]
+    world.do(0)
+    world.do(0, CancelTimer(Timer("cancelled")))
+    world.run(5000)
+    assert world.fired(0) == [(1000, "stands")]
 
 
 def test_a_wrong_command_is_told_to_its_owner_at_once_or_when_there_is_time_for_it() -> None:
@@ -321,14 +321,14 @@ class Killer(Observer):
 
 @pytest.mark.parametrize("method", ["on_handled", "on_commit", "on_send", "on_fact"])
 def test_an_observer_may_kill_at_any_step(method: str) -> None:
-    stage = Stage(2)
-    to = Address(Channel.COMPUTE, Stage.id(1))
-    stage.simulator.observers.append(Killer(method))
-    stage.do(0, Persist("t", b"k", b"v"), Report(Happened("x")), Send(to, ROUND, b"never"))
-    stage.run(1000)
-    assert not stage.machines[0].is_up
-    assert stage.messages(1) == []
-    assert bool(stage.machines[0].disk.records) == (method != "on_handled")
+    world = CommandedWorld(2)
+    to = Address(Channel.COMPUTE, CommandedWorld.id(1))
+    world.simulator.observers.append(Killer(method))
+    world.do(0, Persist("t", b"k", b"v"), Report(Happened("x")), Send(to, ROUND, b"never"))
+    world.run(1000)
+    assert not world.machines[0].is_up
+    assert world.messages(1) == []
+    assert bool(world.machines[0].disk.records) == (method != "on_handled")
 
 
 def test_an_actor_that_raises_stops_the_run_or_is_reported_and_ends() -> None:

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from stage import contributors, held, results, run, small, with_limits
+from trial_helpers import contributors, held, results, run, small, with_limits
 
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Channel, Effect, Send

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from scene import announced, begin, forged, losing
+from round_helpers import announced, begin, forged, losing
 
 from dca_proto.privacy import accounting
 from dca_proto.protocol.policy import BudgetLimit
@@ -18,7 +18,7 @@ TWO_ROUNDS = BudgetLimit(epsilon=1.6, delta=1e-6)
 MU = accounting.mu_of(1.0, 1e-6)
 
 
-class Lab(TestFederation):
+class AccountedFederation(TestFederation):
     """A federation whose trainer has an account."""
 
     account: BudgetLimit | None = TWO_ROUNDS
@@ -32,8 +32,8 @@ class Lab(TestFederation):
         )
 
 
-def lab(account: BudgetLimit | None = TWO_ROUNDS) -> tuple[Lab, Network]:
-    actors = Lab(4, 3, mechanism=NoNoise())
+def with_account(account: BudgetLimit | None = TWO_ROUNDS) -> tuple[AccountedFederation, Network]:
+    actors = AccountedFederation(4, 3, mechanism=NoNoise())
     actors.account = account
     return actors, actors.network()
 
@@ -46,7 +46,7 @@ def trainer_of(actors: TestFederation, network: Network) -> Trainer:
 
 def collecting() -> tuple[TestFederation, Network, bytes]:
     """Announce a round; nothing is released or aborted while its messages are lost."""
-    actors, network = lab()
+    actors, network = with_account()
     network.tamper = losing(Contribution)
     _, request = begin(actors, network)
     network.tamper = lambda one: ()

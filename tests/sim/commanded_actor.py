@@ -17,7 +17,7 @@ PLAIN = LinkOptions(delay_ms=10, jitter_ms=0, duplicate=0, reorder=0)
 ROUND = b"r" * 16
 
 
-class Puppet:
+class CommandedActor:
     """Carries out commanded effects, records all events, and persists nothing of its own."""
 
     def __init__(self, actor_id: bytes, heard: list[tuple[int, Event]], records: list[Any]) -> None:
@@ -32,8 +32,8 @@ class Puppet:
         return []
 
 
-class Stage:
-    """Puppets on one simulator: Compute nodes by number. `heard[i]`: (its clock, event) over all its starts."""
+class CommandedWorld:
+    """Commanded Compute nodes on one simulator. `heard[i]`: (clock, event) of node i, over all its starts."""
 
     def __init__(
         self, count: int, *, link: LinkOptions = PLAIN, broker: BrokerOptions | None = None, seed: int = 1
@@ -46,7 +46,7 @@ class Stage:
 
     def add(self, index: int, options: ProcessOptions | None = None, link: LinkOptions | None = None) -> Process:
         def build(records: Iterable[Any]) -> Any:
-            return Puppet(self.id(index), self.heard[index], list(records))
+            return CommandedActor(self.id(index), self.heard[index], list(records))
 
         return self.simulator.add(Channel.COMPUTE, build, options, link)
 
