@@ -16,7 +16,7 @@ _US = 1000
 
 
 class LinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The quality of a link. By default it repeats and reorders some packets.
+    """The quality of a link. By default it duplicates and reorders some packets.
 
     Attributes:
         delay_ms, jitter_ms: one way; the jitter is uniform from 0. bandwidth_bytes_s: 0 is no limit.

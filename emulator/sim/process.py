@@ -150,7 +150,7 @@ class Process:
 
     @property
     def options(self) -> ProcessOptions:
-        """The machine's options. Setting them changes the clock, and reschedules timers."""
+        """The machine's options. They can be replaced at any time; if that changes the clock, timers follow it."""
         return self._options
 
     @options.setter

@@ -46,7 +46,7 @@ def _each(strike: Strike, undo: Strike) -> Make:
     return steps
 
 
-# --- killed, and gone -------------------------------------------------------------------------------------------------
+# --- kills ------------------------------------------------------------------------------------------------------------
 
 
 def _vanishes_at(moment: str, phase: str, applies: Callable[[Any], bool]) -> Make:

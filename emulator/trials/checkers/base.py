@@ -72,7 +72,7 @@ class RunLog(Observer):
     """The decoded events of a run. It observes before the checkers, and notifies them.
 
     Attributes:
-        checkers: that are notified. draws: the noise that honest clients draw.
+        checkers: notified of the decoded events. draws: the noise that honest clients draw.
         announcements, requests: by round id, as the trainer stored them.
         accepted: by honest member and round: the first announcement that it stored.
         ends, ended_hash: by honest node and round: the durable final phase, and the hash of its announcement.

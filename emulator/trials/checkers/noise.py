@@ -111,4 +111,5 @@ class Noise(Checker):
             )
         for (what, chance, above), (hits, count) in self._hits.items():
             odd = reference.unlikely(hits, count, chance, above=above)
-            self.expect(not odd, f"reports name an {what} {hits} times of {count}, expected a share of {chance:.3g}")
+            expected = f"{'at most' if above else 'at least'} a share of {chance:.3g}"
+            self.expect(not odd, f"reports name an {what} {hits} times of {count}, expected {expected}")
