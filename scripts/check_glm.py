@@ -10,8 +10,8 @@ within bounds ten times as *wide*, which raise the errors by at most 15 % at 20,
 - *Robust*: residuals of Student's t law with 4 degrees of freedom, and normal ones of which one in twenty is ten times
   as large.
 
-Coverage of slopes, averaged over the two laws, the three slopes and the repeats: 85 to 95 %. At N = 2,000, where
-much of the spread is the margin for non-linearity, up to 98 %. Each slope alone: at least 80 %. A right program fails by
+Coverage of slopes, averaged over the two laws, the three slopes and the repeats: 85 to 95 %. At N = 2,000, where much
+of the spread is the margin for non-linearity, up to 98 %. Each slope alone: at least 80 %. A right program fails by
 chance about once in 40 runs: the standard error of a cell is at most 1.5 %, that of a slope 2.7 %. The table also has,
 without a limit, the ratio of interval widths with and without privacy.
 
