@@ -201,7 +201,8 @@ def _check_counts(settings: JobSettings, kind: type[RoundRequest], batch: int) -
     """Raise `UsageError` for invalid counts. `batch`: the size of the smallest round, or 0 if all rounds ask all."""
     n, t, c = settings.clients, settings.tolerate, settings.colluders
     if n < 1 or min(t, c, settings.retries) < 0:
-        raise UsageError("job: clients must be 1 or more; tolerate, colluders and retries cannot be below 0")
+        found = f"found clients = {n}, tolerate = {t}, colluders = {c}, retries = {settings.retries}"
+        raise UsageError(f"job: {found}; clients must be 1 or more; tolerate, colluders and retries cannot be below 0")
     if kind is not SecureSumRequest:
         require_without_computes(_NAME_OF[kind], t, c, settings.computes)
         return

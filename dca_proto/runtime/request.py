@@ -114,7 +114,8 @@ def _ask(settings: RoundSettings, federation: Federation) -> Ask:
     """Return the round's kind with the terms that only this kind has."""
     check_kind(settings.kind)
     if min(settings.clients, settings.tolerate, settings.colluders) < 0:
-        raise UsageError("clients, tolerate and colluders cannot be below 0")
+        found = f"found {settings.clients}, {settings.tolerate} and {settings.colluders}"
+        raise UsageError(f"clients, tolerate and colluders cannot be below 0: {found}")
     if settings.mechanism and settings.kind != LDP_REPORT:
         raise UsageError(f'mechanism {settings.mechanism!r} needs kind = "{LDP_REPORT}"; give that, or leave it out')
     if settings.kind == SECURE_SUM:

@@ -411,7 +411,7 @@ def test_a_statistic_without_bounds_takes_parameters() -> None:
         ({"epsilon": 0.0}, "epsilon"),
         ({"epsilon": math.nan}, "epsilon"),
         ({"delta": 1.0}, "delta"),
-        ({"tolerate": -1}, "cannot be below 0"),
+        ({"tolerate": -1}, "cannot be below 0: found 0, -1 and 0"),
         ({"colluders": 1}, "c = 1 exceeds T = 0"),
         ({"clients": 5, "tolerate": 4}, "N - T - 1 = 5 - 4 - 1 is below 1"),
         ({"collect_s": 0.0}, "collect_s is 0"),
