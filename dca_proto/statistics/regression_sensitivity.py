@@ -11,7 +11,7 @@ coordinate, P = Σa, Q = Σb, t = x·x', α = y², β = y'². The three blocks a
 Every bound below holds, so the smallest is used.
 
 **Any box: Δ² <= max{AX² + BXY + CY², (AX + BY)²/A}**, X = Σ c_j² with the constant, Y = s². In (1) the terms in t are
-at most B²αβ/A. What is then left is convex in each a_j, in each b_j, in α and in β, so its maximum is at vertices a_j,
+at most B²αβ/A. The rest is convex in each a_j, in each b_j, in α and in β, so its maximum is at vertices a_j,
 b_j in {0, c_j²}, α, β in {0, Y}. Let p, q, r be the sums of c_j² over the features where both, only a, only b are not
 0: the first block is at most A·½[(p+q)² + (p+r)² + q² + r²], and all is convex in (p, q, r) over p + q + r <= X, so at
 a vertex of that simplex. For (α, β) = (0, 0), (Y, 0), (Y, Y) the largest of these values are AX², AX² + BXY + CY² and
@@ -21,10 +21,9 @@ AX² + 2BXY + B²Y²/A. Unit weights: Δ <= Σ c_j², target included.
 weights that is attained. The weights can be no more than their largest; let them and c be 1, and y be the n-th
 coordinate z_n; it suffices to show it with y². In one coordinate k, all others fixed, Δ² is (uv)² plus a positive
 semidefinite quadratic form in u = z_k + z'_k and v = z_k - z'_k. For fixed u it is convex in v, so |z_k| or |z'_k| can
-be moved to 1 without loss. Where z_k = ±1 and z'_k = r it is, but for linear terms, r⁴ + (Q - b_k - 2)r² (P, Q, b over
+be moved to 1 without loss. If z_k = ±1 and z'_k = r, Δ² is, up to linear terms, r⁴ + (Q - b_k - 2)r² (P, Q, b over
 all n): convex if Q - b_k >= 2, and then |r| can be moved to 1 as well. So a maximum with the fewest entries below 1 in
-absolute value has a 1 in each coordinate of z or z', and Q - b_k < 2 where b_k < 1 (likewise P - a_k < 2 where a_k <
-1).
+absolute value has a 1 in each coordinate of z or z', and Q - b_k < 2 if b_k < 1 (likewise P - a_k < 2 if a_k < 1).
 
 1. All entries are ±1: Δ² = n² - t², and t is an odd integer. At t = ±1 this is n² - 1.
 2. Both z and z' have entries below 1: by those inequalities each has at most one entry at 1, too few for n >= 3.
@@ -32,16 +31,16 @@ absolute value has a 1 in each coordinate of z or z', and Q - b_k < 2 where b_k 
    ½(n² + n + 6) <= n² - 1 for n >= 5, and at most 7 for n = 3, Q <= 2. For n = 3, Q > 2: Σb² <= 2 + (Q-2)² and
    t² >= Q - 2 (the worst case of both is b = (1, 1, Q-2)), so at most Q² - 4Q + 11 <= 8.
 
-**Box with BY >= AX: Δ² <= 4BXY + CY².** The first two blocks are A times those of unit weights and Y' = BY/A, as the
-weight can be put into y. With unit weights, no y² and Y >= X they are at most 4XY: the terms in y are at most Y(P + Q +
+**Box with BY >= AX: Δ² <= 4BXY + CY².** The first two blocks are A times those of unit weights and Y' = BY/A, since y
+can absorb the weight. With unit weights, no y² and Y >= X they are at most 4XY: the terms in y are at most Y(P + Q +
 2|t|), so Δ² <= ½[P² + Q² + Σ(a-b)²] - t² + Y(P + Q + 2|t|). This grows with |t| up to Y, and |t| <= τ = Σ√(a_j·b_j) <=
 X <= Y. Put |t| = τ and call it G(Y), linear in Y with slope P + Q + 2τ <= 4X. G(X) is the Δ² of a pair with Y = X and
 y' = -y, so at most (X + X)² by the first bound. So G(Y) <= 4X² + (Y-X)·4X = 4XY. Attained (C = 0) by x = x' at a corner
 and y' = -y = s.
 
-**Ball, |x|² <= ρ** (ρ is R², or Σ c_j² of the features if that is less; x and what belongs to it are without the
-constant now, k = c_0²). Let first both rows be there. With the constant's terms, and ½[|D|² + Σ D_jj²] <= |D|² = P² +
-Q² - 2t² for D = xxᵀ - x'x'ᵀ (equality where D is diagonal: rotate the pair),
+**Ball, |x|² <= ρ** (ρ is R², or Σ c_j² of the features if that is less; from here on x, P, Q and t omit the constant,
+and k = c_0²). First let neither row be missing. With the constant's terms, and ½[|D|² + Σ D_jj²] <= |D|² = P² + Q² -
+2t² for D = xxᵀ - x'x'ᵀ (equality if D is diagonal: rotate the pair),
 
     Δ² <= A[P² + Q² - 2t² + k(P + Q - 2t)] + B[αP + βQ - 2t·y·y' + k(y-y')²] + C(α-β)².
 
@@ -52,10 +51,10 @@ or the end of [-ρ, ρ] next to that, K = Ak + Bs·y'. With v = y', an integer f
     g(v) = 2Aρ² + 2Akρ + H(K) + B[ρ(s² + v²) + k(s - v)²] + C(s² - v²)²,
     H(K) = K²/(2A) for |K| <= 2Aρ, else 2ρ|K| - 2Aρ².
 
-Between the two v where |K| = 2Aρ, and on either side, g is a polynomial ½·g2·v² + C(s² - v²)² + (linear) with g2 >= 0,
+Between the two v with |K| = 2Aρ, and on either side, g is a polynomial ½·g2·v² + C(s² - v²)² + (linear) with g2 >= 0,
 hence concave for |v| <= i, i² = s²/3 - g2/(12C), and convex elsewhere: its largest value over integers is at the ends
 of a convex stretch or is found by halving the concave one. So the maximum over v is exact, and for d >= 2 it is
-attained but for the grid. A row against a missing one is A(k² + kρ + ρ²) + B(k + ρ)s² + Cs⁴ at most.
+attained up to the grid. For a row and a missing one, Δ² is at most A(k² + kρ + ρ²) + B(k + ρ)s² + Cs⁴.
 
 Without a constant and with unit weights that is √2(R² + s²/2) for s² <= 2R², d >= 2, as the replacement sensitivity of
 (xxᵀ, xy) must be (ICML 2023 has that of adding or removing, √(R⁴ + R²s²)). Lemma 3.1 of the LDP paper (2021), whose σ_g

@@ -7,8 +7,8 @@ and Meier.) Cumulative sums of the cell counts give all at-risk and event counts
 
 **Codes.** A row contributes the public integer vector b_c of its cell, in the block of its group. The sum over rows is
 B·counts, a *strategy* of the matrix mechanism (Li, Miklau, Hay, McGregor and Rastogi 2015). Unit vectors give the
-histogram itself; better codes lower the noise of cumulative sums (`inference.models.survival.codes`). Two rows are
-max |b_c - b_c'| apart, or max |b_c| if one of them is missing. The codes are integers, so this is exact.
+histogram itself; better codes lower the noise of cumulative sums (`inference.models.survival.codes`). Two rows are at
+most max |b_c - b_c'| apart, or max |b_c| if one of them is missing. The codes are integers, so this is exact.
 
 **Features.** `SurvivalRegression` adds the features x, scaled into a box and a ball, times the integers a_c of the
 row's cell, and w times the unique terms of xxᵀ. Let X be the integers of x on a grid of 2^(-f/2), |X|² <= ρ. With
