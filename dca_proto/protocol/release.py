@@ -159,8 +159,8 @@ def combine(
     """Add the partial sums, one of each Compute node. Return the aggregate, and the sorted ids of its clients.
 
     `expected` is how many clients were expected; `private` is True if an epsilon may be claimed for the mechanism.
-    Raises `RoundAborted` if the partial sums do not fit together (then the masks do not cancel, and nothing is
-    learned), or if the size of their set is outside n_min to n_max.
+    Raises `RoundAborted` if the partial sums do not fit together, or if the size of their set is outside n_min to
+    n_max.
     """
     ordered, terms = [partials[compute] for compute in opened.computes], validated.terms
     assert isinstance(terms, SecureSum), "only a secure sum has partial sums"

@@ -239,8 +239,8 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
             )
         if invited and self.clients_expected > len(invited):
             raise UsageError(
-                f"{self.clients_expected} clients are expected and {len(invited)} are invited; expect {len(invited)} at "
-                "most, or invite more"
+                f"{self.clients_expected} clients are expected and {len(invited)} are invited; expect at most "
+                f"{len(invited)}, or invite more"
             )
 
 
