@@ -2,14 +2,15 @@
 
 Logistic regression depends on features through u = xᵀθ alone. For normal features these means are all that it needs.
 
-**Quadrature.** σ has poles at ±iπ. So Gauss-Hermite quadrature, whose nodes spread over many standard deviations s =
-√v, would need thousands of nodes for s = 30. The trapezoidal rule converges like exp(-2πa/h) for a step h in a variable
-in which the integrand is analytic within ±ia. With u = m + sz, a = π/s, so up to s = 1 evenly spaced z are enough.
-Beyond, u = π√2·sinh t puts the poles at ±iπ/4, where the normal density still decays. Steps are then even near 0, where
-σ bends, and as wide as |u| far from it, where σ is 1 or eᵘ and only the density must be resolved. The 64 nodes lie
-within 9.2 s of the integrand's mode (about min(m + v, 0) for m <= 0). The negative logarithm of the integrand curves by
-1/v or more, so the part left out is below 1e-16 of the whole. The error relative to E[σ(u)], even far in its tail, is
-below 1e-12 up to s = 30 and 1e-10 at s = 100. The exceptions are tails below e⁻¹⁰⁰ at s > 7, where it may be 1e-6.
+**Quadrature.** σ has poles at ±iπ. So Gauss-Hermite quadrature, whose nodes spread over many standard deviations
+s = √v, would need thousands of nodes for s = 30. The trapezoidal rule converges like exp(-2πa/h) for a step h in a
+variable in which the integrand is analytic within ±ia. With u = m + sz, a = π/s, so up to s = 1 evenly spaced z are
+enough. Beyond, u = π√2·sinh t puts the poles at ±iπ/4, where the normal density still decays. Steps are then even near
+0, where σ bends, and as wide as |u| far from it, where σ is 1 or eᵘ and only the density must be resolved. The 64 nodes
+lie within 9.2 s of the integrand's mode (about min(m + v, 0) for m <= 0). The negative logarithm of the integrand
+curves by 1/v or more, so the part left out is below 1e-16 of the whole. The error relative to E[σ(u)], even far in its
+tail, is below 1e-12 up to s = 30 and 1e-10 at s = 100. The exceptions are tails below e⁻¹⁰⁰ at s > 7, where it may be
+1e-6.
 
 **Derivatives.** With E_k = E[dᵏσ/duᵏ], ∂E_k/∂m = E_{k+1} and ∂E_k/∂v = ½E_{k+2} (the density solves the heat equation).
 So gradients come from the same nodes, and v = 0 is no special case. For s > 1, E_k = E[He_{k-1}(z) σ'(u)]/sᵏ⁻¹ (by
