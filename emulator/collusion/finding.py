@@ -362,15 +362,15 @@ def _noise_left(case: Case, finding: Finding) -> str:
     if finding.verdict == HOLDS:
         return (
             f"The claim holds: {unknown} hide{'s' * (noise.noises_left == 1)} the client, and {noise.noises_needed} "
-            f"are needed. Their variance is {ratio}, which gives epsilon {_bound(epsilon.meant)} of "
+            f"are needed. Together, their variance is {ratio}, which gives epsilon {_bound(epsilon.meant)} of "
             f"{at_least(epsilon.claimed)}.{_worse(case)}"
         )
     missing = case.coalition.clients + case.coalition.left_out
     return (
         f"A documented break: {missing} clients collude or drop out, and the claim of epsilon "
         f"{at_least(epsilon.claimed)} covers at most T + 1 = {setting.tolerated + 1}, including the curious one. "
-        f"Unknown noises left: {noise.noises_left}, of {noise.noises_needed} needed. Their variance is {ratio}, which "
-        f"gives epsilon {_bound(epsilon.meant)}."
+        f"Unknown noises left: {noise.noises_left}, of {noise.noises_needed} needed. Together, their variance is "
+        f"{ratio}, which gives epsilon {_bound(epsilon.meant)}."
     )
 
 
@@ -392,7 +392,7 @@ def _view(case: Case, finding: Finding) -> str:
     if finding.view.p_value is None:
         return f"It sees {'the private sum and' if has_sum else 'only'} traffic, which is the same for both inputs."
     return (
-        f"What it sees does not depend on any client's data{', except through the private sum' if has_sum else ''} "
+        f"What it sees shows no dependence on any client's data{', except through the private sum' if has_sum else ''} "
         f"(p = {finding.view.p_value:.2g} over {len(finding.view.tests)} tests; traffic is the same to the byte)."
     )
 
