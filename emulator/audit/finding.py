@@ -258,7 +258,7 @@ def sentence(setting: Setting, finding: Finding) -> str:
             f"claim needs N - T - 1 = {setting.honest}. {learned}"
         )
     return (
-        f"{_opening(finding)} {learned} The audit would have detected a variance that is short by "
+        f"{_opening(finding)} {learned} The audit would nearly always have detected a variance short by "
         f"{_percent(finding.variance_noticeable)} or more{' on one of these lines' if finding.lines > 1 else ''}."
     )
 
