@@ -43,9 +43,10 @@ its result is known. The results known by then are a part of what is charged, an
 
 instead of "(1) or (2)". That is (ε, δ)-private for any adaptive choice of releases (proof: PRIVACY.md).
 
-*Why basic composition does not admit a mixture*, Σε_r + ε_G(√Σμ_r², δ) <= ε: it holds for releases fixed beforehand.
-Suppose an adversary stops asking for Gaussian releases when they happen to have revealed much, and spends the rest on
-randomised response. It reaches 11 times δ in 150 rounds and 19 times in 10,000 (ε = 4, δ = 1e-5, by optimal stopping).
+*Why (1) does not admit a mixture by basic composition*, Σε_r + ε_G(√Σμ_r², δ) <= ε: that holds only for releases fixed
+beforehand. Suppose an adversary stops asking for Gaussian releases when they happen to have revealed much, and spends
+the rest on randomised response. It reaches 11 times δ in 150 rounds and 19 times in 10,000 (ε = 4, δ = 1e-5, by optimal
+stopping).
 
 **Rounding.** μ(ε) is rounded up. Sums of squares have a relative error of some 2^-52, far less than the margins of
 `mu_of` and `epsilon_of`. Decimals that add up to ε may exceed it as floats (0.1 + 0.2 > 0.3), so (1) tolerates that:

@@ -3,8 +3,8 @@
 No binary floating-point number takes part: a rounded normal is not exact, and attacks read the secret from its low
 bits. Every decision is made in integers, or in decimal arithmetic with a bound on its error.
 
-**The method** is rejection from blocks. Write σ = √S and w = 2^m with 64 w <= σ < 128 w (w = 1 where σ < 128). Block k
-holds the w integers x with kw - w/2 <= x < kw + w/2 (x = k where w = 1). A candidate is two words of 64 bits of the
+**The method** is rejection from blocks. Write σ = √S and w = 2^m with 64 w <= σ < 128 w (w = 1 if σ < 128). Block k
+holds the w integers x with kw - w/2 <= x < kw + w/2 (x = k if w = 1). A candidate is two words of 64 bits of the
 key's ChaCha20 stream:
 
 1. The first word picks a block from a table of integer weights W_k that sum to 2^64, by the alias method (Walker 1977):
@@ -22,7 +22,7 @@ W_k p(x) / w, that is to exp(-x²/2S), exactly: the acceptance corrects the roun
 `_decide` computes exp in decimal, and takes more bits of U and more digits until the decision is certain.
 
 **The tail** beyond the table (|x| > 6.6 σ, 1 in 10^10) has one block on each side, whose weight bounds its mass. It is
-divided into blocks of width w again, along which the density falls by at least the factor r = 1 - 2^-s. The i-th is
+divided into blocks of width w again; from each to the next the density falls to r = 1 - 2^-s of it or less. The i-th is
 drawn with probability (1 - r) r^i, by drawing s bits until all are zero, and p(x) is as above with W r^i for W_k.
 
 **The stream.** Candidates are read in order from ChaCha20 under the key; after each `_CHUNK` of them a new ChaCha20

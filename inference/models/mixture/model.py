@@ -32,7 +32,7 @@ v ← (1 - ρ)² v + ρ² σ². ρ = 1 is plain coordinate ascent. At iteration 
 Without noise ρ is always 1: exact coordinate ascent, whatever the start is.
 
 **Repair.** Noise makes counts negative and squares impossibly small. The smaller a component, the more of its mean is
-noise. So each iteration repairs s, given v:
+noise. So each iteration computes the posterior from a repaired s, given v; s itself stays as averaged:
 
 - counts: the nearest non-negative counts that add up to n, which is public;
 - means: S = N μ + noise, with μ ~ N(m₀, τ²) over components; the posterior mean of μ, which goes to m₀ as N goes to 0;
