@@ -3,8 +3,8 @@
 
 lifelines needs an older pandas than the tests, so it runs in a separate environment, from the checkout:
 
-    python -m venv oracle && oracle/bin/pip install lifelines
-    PYTHONPATH=. oracle/bin/python scripts/survival_oracle.py
+    python -m venv oracle && oracle/bin/pip install lifelines && export PYTHONPATH=. PATH=oracle/bin:$PATH
+    scripts/survival_oracle.py
 
 Kaplan and Meier's curves, lifelines' bands, numbers at risk and the log-rank test are for the 600 patients of the data
 set and for 5,000 from another seed; Cox's proportional hazards for 20,000.

@@ -41,7 +41,7 @@ def run(script: ModuleType, seed: int, inputs: int) -> dict[str, Any]:
 def test_hardening_no_packet_topic_part_or_message_ends_an_actor(script: ModuleType) -> None:
     figures = run(script, 1, 1000)
     assert figures["escaped"] == []
-    assert figures["sum"] in (10 / 16, 15 / 16)
+    assert 15 - 16 * figures["sum"] in range(6)  # of rows 1 to 5, without one client's at most
     for who in ("strangers", "insiders"):
         assert {"packet", "topic", "parts", "signed", "sealed", "contribution"} <= figures[who]["kinds"].keys()
         assert {"malformed", "topic", "not subscribed", "retained"} <= figures[who]["dropped"].keys()
