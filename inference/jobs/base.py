@@ -27,14 +27,14 @@ from inference.variational.progress import OnProgress
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """What a job may know besides the schema, all of it public.
+    """What a job may know besides the schema: public figures and the trainer's own held-out rows.
 
     Attributes:
         clients: N, or J data nodes. tolerated: T, for rounds of all of them; 0 without Compute nodes.
         mu: Gaussian DP parameter of all rounds together.
         rng: for auxiliary data and Monte Carlo draws; nothing private depends on it.
         on_iteration: called after each iteration of an iterative job.
-        held_out: rows to score iterations on, or None.
+        held_out: rows of the trainer's own, to score iterations on, or None.
         kind: of the job's rounds, one of its `kinds`.
         on_sampling: called with the iterations done and their total, while draws are made after the rounds.
         epsilon: of all rounds together.
