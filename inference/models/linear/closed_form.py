@@ -20,7 +20,7 @@ It stays near the prior in directions in which A is mostly noise. At s = 0, wher
 
 Bayes' rule gives this posterior under a flat prior on xx if S is known. S is plugged in: β and λ are iterated from
 zero, and xx in S is the positive semi-definite matrix nearest to A. The spread then replaces ββᵀ by E[ββᵀ]. A is first
-shrunk (`shrunk`), which reduces its error. The variance of E still stands for that error; on average it is not too small.
+shrunk (`shrunk`), which reduces its error. The variance of E still stands for that error: on average it is enough.
 
 This repair is the default: it has the smallest errors, and its intervals have close to nominal coverage. The table
 shows the median squared error of predictions beyond the residuals, in variances of the target. The features explain 0.5
