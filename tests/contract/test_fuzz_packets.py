@@ -39,7 +39,7 @@ def run(script: ModuleType, seed: int, inputs: int) -> dict[str, Any]:
 
 
 def test_hardening_no_packet_topic_part_or_message_ends_an_actor(script: ModuleType) -> None:
-    figures = run(script, 1, 1000)
+    figures = run(script, 1, 500)
     assert figures["escaped"] == []
     assert 15 - 16 * figures["sum"] in range(6)  # of rows 1 to 5, without one client's at most
     for who in ("strangers", "insiders"):

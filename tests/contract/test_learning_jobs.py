@@ -99,6 +99,7 @@ def play(swarm: Swarm, path: Path, power: Power) -> tuple[Any, list[Asked]]:
     return asyncio.run(story()), processes
 
 
+@pytest.mark.long
 def test_variational_inference_that_is_killed_gives_what_it_would_have_given(tmp_path: Path) -> None:
     """The same sums give the same posterior to the last bit, and each round is held and paid for once."""
     power = Power()

@@ -105,6 +105,7 @@ def start_clients(processes: Processes, numbers: Iterable[int]) -> None:
         until(process, "Connected")
 
 
+@pytest.mark.parametrize("any_broker", ["mosquitto", pytest.param("embedded", marks=pytest.mark.long)], indirect=True)
 def test_a_round_from_files_gives_a_result_and_signals_end_everyone(
     any_broker: Broker, tmp_path: Path, processes: Processes
 ) -> None:

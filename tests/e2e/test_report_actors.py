@@ -63,6 +63,7 @@ async def _end(running: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*running, return_exceptions=True)
 
 
+@pytest.mark.parametrize("any_broker", ["mosquitto", pytest.param("embedded", marks=pytest.mark.long)], indirect=True)
 def test_two_rounds_of_reports_from_files(
     any_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

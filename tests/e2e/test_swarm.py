@@ -214,7 +214,9 @@ def test_dropping_as_many_as_tolerated_gives_a_result(
     assert parsed((tmp_path / "out.json").read_text(), "swarm")["contributors"] == 27
 
 
-@pytest.mark.parametrize(("drop", "colluders", "needed"), [("5", "0", 27), ("3", "2", 29)])
+@pytest.mark.parametrize(
+    ("drop", "colluders", "needed"), [("5", "0", 27), pytest.param("3", "2", 29, marks=pytest.mark.long)]
+)
 def test_one_drop_too_many_aborts(
     drop: str, colluders: str, needed: int, dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def page_of(capsys: pytest.CaptureFixture[str]) -> str:
     return Path("run/result.html").read_text()
 
 
+@pytest.mark.parametrize("any_broker", ["mosquitto", pytest.param("embedded", marks=pytest.mark.long)], indirect=True)
 @sampled
 def test_a_histogram_of_reports(
     dca: Dca, table: Path, any_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -54,6 +54,7 @@ def test_a_worker_that_dies_is_named_and_replaced() -> None:
     assert found.run == 7, "the other seeds are run nevertheless"
 
 
+@pytest.mark.long
 def test_a_machine_on_which_all_workers_die_gets_no_more_seeds() -> None:
     found = sweep(0, 1_000, processes=1, work=faulty_work.always_dies)
     assert found.run == len(found.failed) == 5

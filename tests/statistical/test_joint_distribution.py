@@ -57,13 +57,8 @@ ERRORS = {
 }
 
 
-def marks(sampler: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Compiling takes ten seconds."""
-    return () if sampler == "fixed-s" else (pytest.mark.long,)
-
-
 PLANTED = [
-    pytest.param(sampler, error, id=f"{sampler}: {name}", marks=marks(sampler))
+    pytest.param(sampler, error, id=f"{sampler}: {name}")
     for sampler, errors in ERRORS.items()
     for name, error in errors.items()
 ]
@@ -169,6 +164,7 @@ def test_a_step_leaves_the_joint_distribution_as_it_is(judge: Judge, sampler: st
     assert found.holds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("sampler", "error"), PLANTED)
 def test_an_error_in_one_update_is_found(judge: Judge, sampler: str, error: int) -> None:
     found = judge(sampler, error)

@@ -79,6 +79,7 @@ def test_with_noise_a_posterior_is_wider_and_still_within_the_prior() -> None:
     assert 1.3 * rate(100.0).sd["rate"] < found.sd["rate"] < 0.5 * found.prior["rate"].std()
 
 
+@pytest.mark.long
 def test_seeds_say_all_and_data_of_one_shape_compile_once() -> None:
     from inference.mcmc import nuts
 

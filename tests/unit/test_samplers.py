@@ -240,6 +240,7 @@ def test_a_hard_case_stays_finite_and_consistent(watched: Watched, case: str) ->
     assert len(np.unique(draws["theta"][..., 0])) == draws["theta"][..., 0].size
 
 
+@pytest.mark.long
 def test_proposals_adapt_in_the_warm_up_only(watched: Watched) -> None:
     starts = {"log_alpha": np.stack([normal_x.first_log_alpha(one) for one in watched.observed])[:, None]}
     starts["log_step"] = np.full((5, 1), LOG_STEP)

@@ -66,7 +66,7 @@ def expected(value: Array, n: float, noise: Any, row: tuple[Array, Array]) -> fl
     return float(scaled.logpdf((value - n * row[0]) / sd) - np.log(sd).sum())
 
 
-@pytest.mark.parametrize("logistic", [False, True])
+@pytest.mark.parametrize("logistic", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_it_is_the_normal_density(logistic: bool) -> None:
     """Near and 30 standard deviations off, for any noise; and one with half of n's covariance is told apart."""
     rng = np.random.default_rng(1)
@@ -100,6 +100,7 @@ def test_without_the_targets_squares_it_is_the_marginal() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("logistic", [False, True])
 @pytest.mark.parametrize("noise", [0.0, 20.0])
 def test_a_constants_own_square_says_nothing(logistic: bool, noise: float) -> None:
@@ -125,7 +126,7 @@ def test_it_integrates_to_one() -> None:
         assert density.sum() * sd.prod() * 0.5**2 == pytest.approx(1, abs=1e-9)
 
 
-@pytest.mark.parametrize("logistic", [False, True])
+@pytest.mark.parametrize("logistic", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_gradients_are_finite_and_those_of_differences(logistic: bool) -> None:
     """Σ from tiny to large and of very different scales within, noise relative to the sums or none."""
     rng = np.random.default_rng(3)

@@ -121,6 +121,7 @@ def test_isotonic_regression_is_scikit_learns() -> None:
     assert isotonic(values, weights) == pytest.approx(np.array(expected))
 
 
+@pytest.mark.long
 def test_bands_cover_what_is_true_and_the_log_rank_test_has_its_size() -> None:
     """300 trials of 500 rows in two arms of one hazard, at sigma / sensitivity 7 (epsilon 0.5).
 

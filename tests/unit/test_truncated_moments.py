@@ -68,6 +68,7 @@ def test_the_closed_form_is_that_of_a_constant() -> None:
         np.testing.assert_allclose(slopes[0](*at), slopes[1](*at), rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.long
 def test_a_derivative_for_h1_is_the_next_moment() -> None:
     """∂/∂h₁ of the integral of g is that of xg."""
     z = np.array([-30.0, -3.0, 0.7, 6.0])
