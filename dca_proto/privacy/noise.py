@@ -17,21 +17,23 @@ rounded up, and W_0 takes up the remainder to 2^64). So p <= 1, and x comes out 
 W_k p(x) / w, that is to exp(-x²/2S), exactly: the acceptance corrects the rounding of the weights.
 
 **Three steps decide U < p(x).** Each decides only what it can prove, and leaves the rest to the next one.
-`_propose` (vectorised) accepts U below a bound that holds in the whole block: all but 1 in 80 candidates or fewer.
-`_accepts` brackets exp by 1 - z <= exp(-z) <= 1 - z + z²/2 in integers: all but 1 in 2·10^4 of the candidates.
+`_propose` (vectorised) accepts U below a bound that holds in the whole block. It leaves at most 1 in 80 candidates.
+`_accepts` brackets exp by 1 - z <= exp(-z) <= 1 - z + z²/2 in integers. It leaves at most 1 in 2·10^4 of all.
 `_decide` computes exp in decimal, and takes more bits of U and more digits until the decision is certain.
 
-**The tail** beyond the table (|x| > 6.6 σ, 1 in 10^10) has one block on each side, whose weight bounds its mass. It is
-divided into blocks of width w again; from each to the next the density falls to r = 1 - 2^-s of it or less. The i-th is
-drawn with probability (1 - r) r^i, by drawing s bits until all are zero, and p(x) is as above with W r^i for W_k.
+**The tail** beyond the table (|x| > 6.6 σ, 1 in 10^10) has one entry on each side, of weight 2^s W, which bounds its
+mass. It is divided into blocks of width w again. From each to the next, the density falls to at most r = 1 - 2^-s
+times its value. Block i (from 0) is drawn with probability (1 - r) r^i: draw s bits until all are zero, and count the
+failures. p(x) is as above with W r^i for W_k.
 
 **The stream.** Candidates are read in order from ChaCha20 under the key; after each `_CHUNK` of them a new ChaCha20
 key is derived from the chunk's number by keyed BLAKE2b. The rare further bits of a candidate come from keyed BLAKE2b
 of its position, so they change no other candidate. The samples are the accepted candidates in order; hence the first n
 samples do not depend on how many are requested.
 
-Rejection takes a varying time, which depends on rejected candidates and, in the two rare steps, slightly on where in
-its block an accepted one lies: there is no defence against an observer who times a device to the microsecond.
+The time that rejection takes varies with the rejected candidates. In the two rare steps, it also depends slightly on
+where in its block an accepted one lies. So there is no defence against an observer who times a device to the
+microsecond.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ _SPARE_WEIGHT = 2**12  # reserved for rounding every weight up
 _TABLE_BITS = 32  # blocks are tabulated while exp(-y²/2S) >= 2^-32: then A exp(-y²/2S) >= 2^20, whatever S is
 _SLACK = _ONE >> 20  # so rounding a weight up costs less than 2^-20 of it
 _TABLE_ERROR = Decimal("1e-40")  # relative; products of 3·10^3 factors at 60 digits err by less than 1e-50
-_CHUNK = 4096  # candidates; their 64 KiB of stream fit the cache and avoid allocating kernel pages
+_CHUNK = 4096  # candidates; their 64 KiB of stream fit the cache, and need no new pages from the kernel
 _CANDIDATE_BYTES = 16
 _FEW = 32  # up to this many samples, plain integers are faster than numpy
 

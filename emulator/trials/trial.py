@@ -29,11 +29,11 @@ from emulator.trials.scenario import Scenario
 from emulator.trials.world import TrialWorld
 
 COMPARED = frozenset({5, 9})
-"""The invariants that need further runs for a full check: one on neighbouring data, one with the same seed."""
+"""The invariants whose full check needs another run: 5 compares with neighbouring data, 9 repeats the same seed."""
 SLACK_MS = 150_000
 """Time for resends, back-off and settling after the mending, on top of the rounds' own windows."""
 FURTHER_COLLECT_MS, FURTHER_COMMIT_MS = 400_000, 120_000
-"""Windows of the further round. Actors publish keys anew within five minutes if a broker has lost them.
+"""Windows of the further round. The first exceeds the five minutes within which actors publish keys that a broker lost.
 
 If a second process ran a copy of a Compute node, the trial waits for that interval first. Until then the last key that
 the copy published counts as the node's, and no process holds its secret."""
@@ -66,8 +66,8 @@ def examine(
     """Run a scenario under all eleven checkers.
 
     Args:
-        compare: whether to run the scenario twice more, first: unchanged, for its digest, and on neighbouring data.
-        faulty: as of `run_trial`. on_world: called with each world before it runs.
+        compare: whether to run it twice beforehand: once unchanged, for its digest, and once on neighbouring data.
+        faulty: as for `run_trial`. on_world: called with each world before it runs.
     """
     recorded: list[tuple[Transcript, bytes]] = []
     digest: str | None = None
@@ -111,11 +111,11 @@ def run_trial(
         world.mend()
         why = _wait_for_ends(world)
         further = _further_round(world) if not why else "not asked for: a round has not ended"
-        if TOO_FEW in further:  # nodes that lacked a Hello have asked for it when they objected
+        if TOO_FEW in further:  # in that round, the nodes asked for the Hellos that they lacked
             further = _further_round(world)
         if further != "completed" and not further.startswith("not "):
             why.append(f"one more round: {further}")
-        if scenario.epoch_ms < Timing().epoch_ms:  # epochs turn, their keys are deleted, and rounds are forgotten
+        if scenario.epoch_ms < Timing().epoch_ms:  # short epochs: run on until keys are deleted and rounds forgotten
             latest_ms = max(log.request.collect_window_ms + 2 * log.request.commit_window_ms for log in world.rounds)
             world.simulator.run(world.simulator.now_ms + latest_ms + scenario.timing.retention_ms)
         for checker in checks:
@@ -201,10 +201,10 @@ class _NotingTable(dict[tuple[str, str], str]):
         return super().get(entry, default)
 
     def __contains__(self, entry: object) -> bool:
-        """Return True if a phase takes an event.
+        """Return True if a phase accepts an event, and note the entry if no `get` will follow.
 
-        No other look-up follows for a timer or a question that leaves the phase as it is, nor for a node's deadline,
-        after which it takes the entry of an abort.
+        No `get` follows a timer or a question that leaves the phase as it is. Nor does one follow a Compute node's
+        deadline with that event: the node then looks up an abort.
         """
         is_entry = super().__contains__(entry)
         if is_entry and isinstance(entry, tuple) and (self[entry] == entry[0] or entry[1] == compute_round.COMMIT):

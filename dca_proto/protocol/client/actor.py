@@ -109,7 +109,7 @@ class Client(Actor):
         )
         self._rounds: dict[bytes, Round] = {}
         self._unsent: dict[bytes, int] = {}  # charge numbers of messages without a receipt, by round
-        self._waiting: set[bytes] = set()  # rounds that it declined, or that have no receipt
+        self._waiting: set[bytes] = set()  # rounds that count against `_check_room`: declined, or without a receipt
         self._waiting_bytes = 0  # total size of their announcements
         self._foreign: list[bytes] = []  # stored rounds that the present federation file does not accept
         self._outdated: Refusal | None = None  # set once a Compute node has shown that the ledger lost charges
@@ -136,7 +136,7 @@ class Client(Actor):
         return []
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
-        known = recall(payload, self._federation)
+        known = recall(payload, self._federation)  # verified before in this process, maybe by another client
         return self._consent_to(known, None, now_ms) if known else super()._receive(sender, payload, now_ms)
 
     # --- the session (§2.3) ---------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Client(Actor):
         )
         outbound, errors = self._composer.compose(current.opened, validated, charge.number)
         charged = self.ledger.charge(charge)
-        current.attempt = 1  # skips the shortest wait: the receipt takes a durable write
+        current.attempt = 1  # skips the shortest wait: the node writes to disk before it sends the receipt
         stored = current.advance("announcement", outbound=outbound)
         self._hold(current)
         return [
@@ -351,7 +351,7 @@ class Client(Actor):
             self._waiting_bytes -= len(current.opened.payload)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
-        """Until the round's end, resend the message without a receipt; afterwards, ask the nodes for aborts."""
+        """Until the round's end, resend the message that has no receipt; afterwards, ask the nodes for aborts."""
         if now_ms < current.body.commit_by_ms:
             return [*current.answers(), current.resend_timer(self._timing, self._random(1), now_ms)]
         return [self._close_timer(current, now_ms), *self._ask(current, now_ms)]
@@ -369,8 +369,8 @@ class Client(Actor):
             tag = ask_tag(key, current.opened.hash)
             payload = encode(m.AbortWanted(current.opened.frame, tag))
             questions.append(Send(Address(Channel.COMPUTE, node), current.id, payload))
-        patient = msgspec.structs.replace(self._timing, resend_max_ms=self._timing.abort_grace_ms)
-        wait_ms = patient.resend_after_ms(current.asked, self._random(1))
+        back_off = msgspec.structs.replace(self._timing, resend_max_ms=self._timing.abort_grace_ms)
+        wait_ms = back_off.resend_after_ms(current.asked, self._random(1))
         current.asked += 1
         return [*questions, SetTimer(Timer(ASK, current.id), now_ms + wait_ms)]
 
@@ -379,7 +379,7 @@ class Client(Actor):
         return [self._close_timer(current, now_ms), *again(current, now_ms)]
 
     def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
-        """Set the time at which the client forgets a round: its decline and its aborts are no longer needed (§4.8)."""
+        """Set the time to forget a round, when its decline or its aborts are no longer needed (§4.8)."""
         aborting = current.takes(RESEND) or current.stored.aborted_by
         grace_ms = self._timing.abort_grace_ms if aborting else self._timing.kept_ms
         over_ms = current.body.close_by_ms if current.stored.decline else current.body.commit_by_ms + grace_ms

@@ -1,8 +1,8 @@
 """A Compute node stores sessions and contributions, agrees on one set, and releases one sum (DESIGN §2.3, §4.5, §4.7).
 
-`round` has its rounds and their phases, `commit` the second half of a round, `agreement` the arithmetic. A release or
-an abort is final, and stored before it is sent. The node does not rely on the announcement's numbers alone: it enforces
-its own floors, and checks each client's session, tag and charge number itself.
+`round` has its rounds and their phases, `commit` the second half of a round, `agreement` the computation of the agreed
+set and its sum. A release or an abort is final, and stored before it is sent. The node does not rely on the
+announcement's numbers alone: it enforces its own floors, and checks each client's session, tag and charge number.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ComputeNode(Committing):
         return Round.loaded(stored, payload, self._federation, self._mechanism, self._limits)
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
-        detail = "the federation file was replaced in mid-round, or its statistic is not known here any more"
+        detail = "the federation file was replaced during the round, or this node no longer knows the round's statistic"
         rounds = [current for _, current in sorted(self._rounds.items())]
         lost = [current for current in rounds if current.is_open and not current.is_loaded]
         aborted = [effect for current in lost for effect in self._abort(current, "unreadable", detail)]
@@ -124,7 +124,7 @@ class ComputeNode(Committing):
         return [*file_effects, *aborted, *self._turn_epoch(now_ms), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
-        """Abort open rounds of a removed member, and end the sessions of revoked clients."""
+        """Abort open rounds whose trainer or Compute nodes the file no longer names; end revoked clients' sessions."""
         detail = f"{self._federation.title} lacks a member of the round"
         rounds = [self._rounds[round_id] for round_id in sorted(self._open)]
         ended = [r for r in rounds if not self._federation.has(r.stored.trainer, r.stored.computes)]
@@ -221,8 +221,8 @@ class ComputeNode(Committing):
 
     def _begin(self, opened: OpenedAnnouncement, terms: SecureSum, payload: bytes) -> Round:
         body = opened.body
-        known_by = (body.round_id, opened.hash, body.trainer, opened.computes)
-        current = self._load(StoredRound(NEW, *known_by, terms.fewest, body.commit_by_ms), payload)
+        fields = (body.round_id, opened.hash, body.trainer, opened.computes)
+        current = self._load(StoredRound(NEW, *fields, terms.fewest, body.commit_by_ms), payload)
         self._rounds[current.id] = current
         self._open.add(current.id)
         return current

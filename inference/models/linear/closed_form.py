@@ -18,9 +18,10 @@ is itself a linear regression, of b on the rows of A, with a known noise covaria
 needs no positive definite A, because Aᵀ S⁻¹ A is always positive semi-definite. Its spread contains the privacy noise.
 It stays near the prior in directions in which A is mostly noise. At s = 0, where S = λ⁻¹ xx, it is (6) and (7).
 
-Bayes' rule gives this posterior under a flat prior on xx if S is known. S is plugged in: β and λ are iterated from
-zero, and xx in S is the positive semi-definite matrix nearest to A. The spread then replaces ββᵀ by E[ββᵀ]. A is first
-shrunk (`shrunk`), which reduces its error. The variance of E still stands for that error: on average it is enough.
+If S were known, Bayes' rule would give this posterior under a flat prior on xx. S is estimated: starting from β = 0, λ
+(unless it is known) and β are computed in turn, and xx in S is the positive semi-definite matrix nearest to A. For the
+posterior covariance, S has E[ββᵀ] instead of ββᵀ. A is first shrunk (`shrunk`), which reduces its error. S keeps the
+variance of E, which on average is no smaller than that of the remaining error.
 
 This repair is the default: it has the smallest errors, and its intervals have close to nominal coverage. The table
 shows the median squared error of predictions beyond the residuals, in variances of the target. The features explain 0.5
@@ -138,7 +139,7 @@ def noise_covariance(
     variances = noise if isinstance(noise, Noise) else Noise(noise, noise, noise)
     second = beta[..., :, None] * beta[..., None, :] + (0.0 if cov is None else cov)
     squares = np.diagonal(second, axis1=-2, axis2=-1)
-    diagonal = squares.sum(axis=-1, keepdims=True) - squares  # the other half of each diagonal comes from B
+    diagonal = squares.sum(axis=-1, keepdims=True) - squares  # the diagonal of tr(B) I - diag(B)
     if constant:
         diagonal[..., 0] -= squares[..., 0]
     eye = np.eye(beta.shape[-1])
@@ -288,7 +289,7 @@ class Fit:
         return self._privacy(cov) + self.variance[..., None, None] * residuals
 
     def log_evidence(self) -> float:
-        """Return ln p(b | A, λ₀) up to a constant: b ~ N(0, A diag(λ₀)⁻¹ A + S), S as in the posterior; no batches."""
+        """Return ln p(b | A, λ₀) up to a constant: b ~ N(0, A diag(λ₀)⁻¹ A + S), S as in the posterior; one release."""
         A = self.statistics.xx if self.aware else self.plus
         cov = A @ np.linalg.solve(self.prior, A) + self._of_residuals(self.published_spread())
         cov = cov + np.eye(len(cov)) * np.finfo(float).eps * np.trace(cov)
@@ -302,9 +303,10 @@ class Fit:
     def spread(self) -> Array:
         """Return the covariance with all of the privacy noise, including its products with an uncertain β.
 
-        If not aware, it is Λ̂⁻¹ + λ² Λ̂⁻¹ Cov(e - E β) Λ̂⁻¹. With M = xx + E' instead of xx, b = M β + (e - E' β)
-        + Σ xᵢrᵢ, so that μ̂ - β is Λ̂⁻¹ times λ (e - E' β) + λ Σ xᵢrᵢ - diag(λ₀) β. The last two have the covariance Λ̂
-        over residuals and prior, which leaves Λ̂⁻¹; the first is independent of them. E' is no larger than E.
+        If not aware, it is Λ̂⁻¹ + λ² Λ̂⁻¹ Cov(e - E β) Λ̂⁻¹. Let M = xx + E' be the repaired matrix. Then b = M β
+        + (e - E' β) + Σ xᵢrᵢ, and μ̂ - β is Λ̂⁻¹ times λ (e - E' β) + λ Σ xᵢrᵢ - diag(λ₀) β. Over residuals and prior,
+        the last two terms have the covariance Λ̂, which gives Λ̂⁻¹. The first is independent of them, and E' is no
+        larger than E.
         """
         cov = self.published_spread()
         if self.aware:
