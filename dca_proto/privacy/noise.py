@@ -130,8 +130,8 @@ class DiscreteGaussian:
         if count < 0:
             raise UsageError(f"the number of noise samples is {count}, expected 0 or more")
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-            found = f"{type(key).__name__} of length {len(key)}"
-            raise UsageError(f"a noise key is a {found}, expected {KEY_BYTES} secret bytes")
+            found = f"{len(key)} bytes" if isinstance(key, bytes) else f"of type {type(key).__name__}"
+            raise UsageError(f"a noise key is {found}, expected {KEY_BYTES} secret bytes")
         few = self._sample_few(key, count) if 0 < count <= _FEW else None
         if few is not None:
             return few

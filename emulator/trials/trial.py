@@ -116,8 +116,8 @@ def run_trial(
         if further != "completed" and not further.startswith("not "):
             why.append(f"one more round: {further}")
         if scenario.epoch_ms < Timing().epoch_ms:  # short epochs: run on until keys are deleted and rounds forgotten
-            latest_ms = max(log.request.collect_window_ms + 2 * log.request.commit_window_ms for log in world.rounds)
-            world.simulator.run(world.simulator.now_ms + latest_ms + scenario.timing.retention_ms)
+            longest_ms = max(log.request.collect_window_ms + 2 * log.request.commit_window_ms for log in world.rounds)
+            world.simulator.run(world.simulator.now_ms + longest_ms + scenario.timing.retention_ms)
         for checker in checks:
             checker.finish()
     return outcome_of(world, checks, why, further, taken, time.perf_counter() - began_s)

@@ -230,7 +230,7 @@ def test_word_that_it_was_late_ends_the_sending_and_frees_room_and_number_but_no
     phased = ActorInPhase("missed")
     assert phased.network.reported(Missed, phased.client) == [Missed(phased.round_id)]
     assert phased.network.reported(Acknowledged, phased.client) == []
-    assert (phased.actor._waiting, phased.actor._waiting_bytes, phased.actor._unsent) == (set(), 0, {})
+    assert (phased.actor._unsettled, phased.actor._unsettled_bytes, phased.actor._pending_charges) == (set(), 0, {})
     assert stored_round(phased).outbound is None
     before = len(sent(phased.network, Contribution, sender=phased.client))
     phased.network.advance(phased.opened.body.commit_by_ms)

@@ -209,16 +209,16 @@ def test_a_clients_room_for_announcements_is_free_again_when_rounds_are_over() -
     _, request = begin(actors, network)
     client = network.actors[actors.clients[0]]
     size = len(announced(network, actors).payload)
-    assert client._waiting_bytes == size
+    assert client._unsettled_bytes == size
     client._limits = msgspec.structs.replace(LIMITS, announcements_bytes_max=2 * size - 1)
     opened = announced(network, actors)
     second = resigned(actors, actors.trainer_identity, encode(opened.frame), round_id=bytes(16))
     refused(network, client.id, actors.trainer_identity.id, second, "rounds")
     network.restart(client.id)
     client = network.actors[client.id]
-    assert client._waiting_bytes == size, "counted again from the store"
+    assert client._unsettled_bytes == size, "counted again from the store"
     until_the_end(network)
-    assert (client._waiting_bytes, client.phase(request.round_id)) == (0, "new")
+    assert (client._unsettled_bytes, client.phase(request.round_id)) == (0, "new")
 
 
 def test_only_declined_rounds_and_those_without_a_receipt_take_up_a_clients_room() -> None:
@@ -229,19 +229,19 @@ def test_only_declined_rounds_and_those_without_a_receipt_take_up_a_clients_room
     client._limits = msgspec.structs.replace(LIMITS, rounds_open_max=2)
     for _ in range(3):
         begin(actors, network)
-    assert (len(client._rounds), client._waiting, client._waiting_bytes) == (4, set(), 0)
+    assert (len(client._rounds), client._unsettled, client._unsettled_bytes) == (4, set(), 0)
     begin(actors, network, epsilon=100.0)  # beyond every policy
     network.tamper = losing(Receipt)
     _, third = begin(actors, network)
-    assert len(client._waiting) == 2
+    assert len(client._unsettled) == 2
     refused(network, client.id, actors.trainer_identity.id, third_announcement(actors, network), "rounds")
     network.restart(client.id)
     client = network.actors[client.id]
-    assert len(client._waiting) == 2, "counted again from the store"
+    assert len(client._unsettled) == 2, "counted again from the store"
     network.tamper = passing
     network.advance(network.now_ms + 20_000)
     assert client.phase(third.round_id) == "kept"
-    assert len(client._waiting) == 1
+    assert len(client._unsettled) == 1
 
 
 @pytest.mark.parametrize("started_again", [False, True])
@@ -281,11 +281,11 @@ def test_a_repeated_refusal_or_announcement_is_counted_once() -> None:
     actors = exact_actors(3, 2)
     network, _ = begin(actors, epsilon=100.0)  # beyond every policy
     client = network.actors[actors.clients[0]]
-    size = client._waiting_bytes
+    size = client._unsettled_bytes
     assert size > 0
     for envelope in sent(network, Announcement):
         network.handle(client.id, Received(envelope.sender, envelope.payload))
-    assert client._waiting_bytes == size
+    assert client._unsettled_bytes == size
 
 
 def test_rounds_that_have_ended_leave_room_at_a_compute_node() -> None:

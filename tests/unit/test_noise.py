@@ -251,7 +251,7 @@ def test_variance_out_of_range_is_refused(variance: int, words: str) -> None:
         discrete_gaussian(variance)
 
 
-@pytest.mark.parametrize("key", [b"", b"k" * 31, b"k" * 33, "k" * 32, bytearray(32)])
+@pytest.mark.parametrize("key", [b"", b"k" * 31, b"k" * 33, "k" * 32, bytearray(32), 32, None])
 def test_bad_key_is_refused_and_not_shown(key: bytes) -> None:
     sampler = discrete_gaussian(100)
     with pytest.raises(UsageError, match="expected 32 secret bytes") as caught:

@@ -108,9 +108,9 @@ class Client(Actor):
             random=self._random,
         )
         self._rounds: dict[bytes, Round] = {}
-        self._unsent: dict[bytes, int] = {}  # charge numbers of messages without a receipt, by round
-        self._waiting: set[bytes] = set()  # rounds that count against `_check_room`: declined, or without a receipt
-        self._waiting_bytes = 0  # total size of their announcements
+        self._pending_charges: dict[bytes, int] = {}  # charge numbers of messages without a receipt, by round
+        self._unsettled: set[bytes] = set()  # rounds that count against `_check_room`: declined, or without a receipt
+        self._unsettled_bytes = 0  # total size of their announcements
         self._foreign: list[bytes] = []  # stored rounds that the present federation file does not accept
         self._outdated: Refusal | None = None  # set once a Compute node has shown that the ledger lost charges
         announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
@@ -196,7 +196,7 @@ class Client(Actor):
 
     def _check_room(self, opened: OpenedAnnouncement) -> None:
         """Limit declined rounds and rounds without a receipt, in number and in bytes; the budget limits all others."""
-        limits, count, size = self._limits, len(self._waiting), self._waiting_bytes
+        limits, count, size = self._limits, len(self._unsettled), self._unsettled_bytes
         if count >= limits.rounds_open_max or size + len(opened.payload) > limits.announcements_bytes_max:
             found = f"{count} rounds, {size} bytes of announcements"
             raise PeerError("rounds", found=found, expected="fewer at the same time")
@@ -204,10 +204,10 @@ class Client(Actor):
     def _hold(self, current: Round) -> None:
         self._rounds[current.id] = current
         if current.answers():
-            self._waiting.add(current.id)
-            self._waiting_bytes += len(current.opened.payload)
+            self._unsettled.add(current.id)
+            self._unsettled_bytes += len(current.opened.payload)
         if current.stored.outbound is not None and current.id in self.ledger:
-            self._unsent[current.id] = self.ledger[current.id].number
+            self._pending_charges[current.id] = self.ledger[current.id].number
 
     def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
         """Check the round against the client's limits, without reading a row."""
@@ -216,7 +216,8 @@ class Client(Actor):
         validated = self._consent.to_terms(opened, self._federation)
         if isinstance(validated, Refusal):
             return validated
-        return self._consent.to_charge(opened.body, validated, self.ledger, self._unsent.values(), now_ms) or validated
+        pending = self._pending_charges.values()
+        return self._consent.to_charge(opened.body, validated, self.ledger, pending, now_ms) or validated
 
     def _contribute(self, current: Round, validated: ValidatedRound, now_ms: int) -> list[Effect]:
         """Charge the budget, and store the contribution in the same transaction."""
@@ -345,10 +346,10 @@ class Client(Actor):
 
     def _settle(self, current: Round) -> None:
         """Stop counting the round against the limits of `_check_room`."""
-        self._unsent.pop(current.id, None)
-        if current.id in self._waiting:
-            self._waiting.discard(current.id)
-            self._waiting_bytes -= len(current.opened.payload)
+        self._pending_charges.pop(current.id, None)
+        if current.id in self._unsettled:
+            self._unsettled.discard(current.id)
+            self._unsettled_bytes -= len(current.opened.payload)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """Until the round's end, resend the message that has no receipt; afterwards, ask the nodes for aborts."""

@@ -141,17 +141,17 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
         return self.policy.check_announcement(opened.body, validated, missing_computes) or validated
 
     def to_charge(
-        self, body: Announcement, validated: ValidatedRound, ledger: Ledger, unsent: Collection[int], now_ms: int
+        self, body: Announcement, validated: ValidatedRound, ledger: Ledger, pending: Collection[int], now_ms: int
     ) -> Refusal | None:
         """Return a refusal if this client's certificate, open rounds or ledger forbid the round, else None.
 
-        `unsent` are the charge numbers of messages without a receipt.
+        `pending` are the charge numbers of messages without a receipt.
         """
         if self.certificate.expires_ms <= body.commit_by_ms:
             found = f"a certificate that ends at {self.certificate.expires_ms}"
             return Refusal("certificate", found, f"one that outlasts the round, {body.commit_by_ms}")
-        if unsent and ledger.next_number - min(unsent) >= WINDOW:
-            found = f"charge {min(unsent)} without a receipt, and {ledger.next_number} next"
+        if pending and ledger.next_number - min(pending) >= WINDOW:
+            found = f"charge {min(pending)} without a receipt, and {ledger.next_number} next"
             return Refusal("open-rounds", found, f"fewer than {WINDOW} charges since the oldest open one")
         if ledger.next_number > NUMBER_MAX:
             return Refusal("charge-numbers", f"{NUMBER_MAX} charges", "a new enrolment: all numbers are used")

@@ -142,8 +142,8 @@ class ComputeNode(Committing):
         if now_ms >= body.commit_by_ms:
             return self._give_up(current, now_ms)
         if current.takes(FREEZE):
-            late = self._freeze(current, now_ms) if now_ms >= body.close_by_ms else []
-            return [*self._timers(current), *self._messages_for_trainer(current), *late]
+            frozen = self._freeze(current, now_ms) if now_ms >= body.close_by_ms else []
+            return [*self._timers(current), *self._messages_for_trainer(current), *frozen]
         return [*self._timers(current), *self._resend(current, now_ms), *self._answer_when_complete(current, now_ms)]
 
     # --- sessions (§2.3) ------------------------------------------------------------------------------------------

@@ -293,8 +293,8 @@ class Fit:
         A = self.statistics.xx if self.aware else self.plus
         cov = A @ np.linalg.solve(self.prior, A) + self._of_residuals(self.published_spread())
         cov = cov + np.eye(len(cov)) * np.finfo(float).eps * np.trace(cov)
-        off = self.statistics.xy
-        return float(-0.5 * (np.linalg.slogdet(cov)[1] + off @ np.linalg.solve(cov, off)))
+        b = self.statistics.xy
+        return float(-0.5 * (np.linalg.slogdet(cov)[1] + b @ np.linalg.solve(cov, b)))
 
     def published_spread(self) -> Array:
         """Return Λ̂⁻¹, eq. (6), as if S contained the true β."""
@@ -345,8 +345,8 @@ def _residual_variance(statistics: SufficientStatistics, plus: Array, beta: Arra
     assert statistics.yy is not None
     explained = 2 * (beta * statistics.xy).sum(axis=-1) - (beta * _apply(plus, beta)).sum(axis=-1)
     yy = np.abs(statistics.yy)
-    hidden = np.sqrt(statistics.noise.yy) + np.finfo(float).eps * np.where(yy > 0, yy, 1.0)
-    return np.asarray(np.maximum(statistics.yy - explained, hidden) / statistics.n)
+    least = np.sqrt(statistics.noise.yy) + np.finfo(float).eps * np.where(yy > 0, yy, 1.0)
+    return np.asarray(np.maximum(statistics.yy - explained, least) / statistics.n)
 
 
 def _apply(matrix: Array, vector: Array) -> Array:
