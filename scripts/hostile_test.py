@@ -48,7 +48,7 @@ from dca_proto.runtime.outcome import estimates
 from dca_proto.runtime.request import RoundSettings, open_round
 
 CLIENTS, COMPUTES = 25, 3
-HOSTILE, TWINS = f"client-{CLIENTS + 1}", f"client-{CLIENTS + 2}"
+HOSTILE, DUPLICATES = f"client-{CLIENTS + 1}", f"client-{CLIENTS + 2}"
 GROWTH_MIB_MAX, DEVIATIONS_MAX, WARM_ROUNDS = 50.0, 7.0, 4
 START_S, ROUND_S, POLL_S, PAUSE_S, SETTLED_S = 180.0, 60.0, 0.5, 0.5, 15.0
 LOSSES, LOSSES_A_MINUTE = 12, 4
@@ -221,8 +221,8 @@ class Federation:
         command = (script, f"{HOSTILE}.toml", "--seconds", str(seconds), "--seed", str(seed), "--json", str(output))
         self.hostile = self.start("hostile", *command, directory="members")
         self.processes.remove(self.hostile)
-        self.twins = [
-            self.start(f"twin-{folder}", "-m", "dca_proto", f"{TWINS}.toml", "--log-json", directory=folder)
+        self.duplicates = [
+            self.start(f"duplicate-{folder}", "-m", "dca_proto", f"{DUPLICATES}.toml", "--log-json", directory=folder)
             for folder in ("members", "copy")
         ]
 
@@ -320,7 +320,7 @@ def checked(federation: Federation, warm: int, gone: list[str], minutes: float) 
         if peak - start > GROWTH_MIB_MAX
     ]
     failed += gone
-    lost = [len(LOST.findall(one.log.read_text(errors="replace"))) for one in federation.twins]
+    lost = [len(LOST.findall(one.log.read_text(errors="replace"))) for one in federation.duplicates]
     most = LOSSES + LOSSES_A_MINUTE * minutes
     if max(lost) > most:
         failed.append(f"two copies of one identity lost {lost} connections, expected at most {most:g} each")

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from dca_proto.cli import options
-from dca_proto.cli.account_options import Columns, parse_also, parse_shares, questions
+from dca_proto.cli.account_options import Columns, named_statistics, parse_also, parse_shares
 from dca_proto.cli.output import require_plot_target, result_console, say, table, whole_file, write_json
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import forecast
@@ -98,7 +98,7 @@ def account(
         tolerated=clients // 10 if tolerate is None else tolerate,
         colluders=colluders,
         computes=computes,
-        questions=questions(statistic or ["sum"], requested, given["parameters"] or {}),
+        statistics=named_statistics(statistic or ["sum"], requested, given["parameters"] or {}),
         shares=parse_shares(shares),
         rows_max=rows_max,
         fraction_bits=fraction_bits,

@@ -16,7 +16,7 @@ import numpy as np
 
 from dca_proto.cli.options import require_known
 from dca_proto.errors import UsageError
-from dca_proto.jobs.plan import Question
+from dca_proto.jobs.plan import NamedStatistic
 from dca_proto.privacy import composition as privacy_loss
 from dca_proto.runtime.request import parameters_of
 from dca_proto.statistics import registered
@@ -73,8 +73,8 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         return {"centre": [0.0] * len(names), "scale": [1.0] * len(names), "bound": [bound] * len(names)}
 
 
-def questions(statistics: Sequence[str], columns: Columns, given: dict[str, Any]) -> tuple[Question, ...]:
-    """Return the question of each round, for statistics ``A`` or ``A,B`` with the `given` parameters.
+def named_statistics(statistics: Sequence[str], columns: Columns, given: dict[str, Any]) -> tuple[NamedStatistic, ...]:
+    """Return the statistic of each round, from texts ``A`` or ``A,B``, with the `given` parameters.
 
     Raises `UsageError` for an unknown name (it names the nearest), or options that contradict each other.
     """
@@ -90,10 +90,10 @@ def questions(statistics: Sequence[str], columns: Columns, given: dict[str, Any]
                 f"--parameter {key}: no such parameter of {', '.join(names)}{nearest(key, known)}; "
                 f"known: {', '.join(known)}"
             )
-    return tuple(question(name, columns, given) for name in names)
+    return tuple(named_statistic(name, columns, given) for name in names)
 
 
-def question(name: str, columns: Columns, given: dict[str, Any]) -> Question:
+def named_statistic(name: str, columns: Columns, given: dict[str, Any]) -> NamedStatistic:
     """Return a statistic with all of its parameters, including the `given` ones that it has. Raises `UsageError`."""
     known = parameter_names(name)
     mine = {key: value for key, value in given.items() if key in known}

@@ -30,7 +30,7 @@ DATA, SCALED_TO_ONE, SCALED = "data", "columns scaled to ±1", "scaled columns"
 _OF_FIRST_ROUND = ("noise_multiplier", "sensitivity", "sigma_local", "scale_factor", "ring_bits")
 _LABELLED_MAX = 100  # more coordinates are not listed by name
 _EPSILON_LARGE = 10.0
-Question = tuple[str, dict[str, Any]]
+NamedStatistic = tuple[str, dict[str, Any]]
 """A statistic's name and its parameters."""
 
 
@@ -40,7 +40,7 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         budget: of the whole job, for each participant.
         clients, tolerated, colluders, computes: N, T, c and M.
-        questions: one per round. shares: each round's share of μ²; None for the best ones.
+        statistics: one per round. shares: each round's share of μ²; None for the best ones.
         rows_max, fraction_bits: as in an announcement. also: other releases on the same participants.
     """
 
@@ -49,7 +49,7 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
     tolerated: int
     colluders: int
     computes: int
-    questions: tuple[Question, ...]
+    statistics: tuple[NamedStatistic, ...]
     shares: tuple[float, ...] | None
     rows_max: int
     fraction_bits: int
@@ -61,10 +61,12 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
         Raises `UsageError` if the number of shares is not that of the rounds, or a statistic is invalid.
         """
         if self.shares is None:
-            statistics = (resolve(*question) for question in self.questions)
-            return best_shares(_noise_variance(each, self.rows_max, self.fraction_bits) for each in statistics)
-        if len(self.shares) != len(self.questions):
-            raise UsageError(f"shares: found {len(self.shares)}, expected one for each of {len(self.questions)} rounds")
+            resolved = (resolve(*each) for each in self.statistics)
+            return best_shares(_noise_variance(each, self.rows_max, self.fraction_bits) for each in resolved)
+        if len(self.shares) != len(self.statistics):
+            raise UsageError(
+                f"shares: found {len(self.shares)}, expected one for each of {len(self.statistics)} rounds"
+            )
         return self.shares
 
     def rounds(self, shares: Sequence[float]) -> list[OpenRound]:
@@ -75,8 +77,8 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
         for name, setting, count in (("T", "tolerate", self.tolerated), ("c", "colluders", self.colluders)):
             if count < 0:
                 raise UsageError(f"{name} = {count}, expected 0 or more; change {setting}")
-        costs = zip(self.questions, self.budget.split(shares), strict=True)
-        return [self._round(number, *question, cost) for number, (question, cost) in enumerate(costs, 1)]
+        costs = zip(self.statistics, self.budget.split(shares), strict=True)
+        return [self._round(number, *named, cost) for number, (named, cost) in enumerate(costs, 1)]
 
     def _round(self, number: int, statistic: str, parameters: dict[str, Any], cost: RoundCost) -> OpenRound:
         computes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes))
@@ -95,7 +97,7 @@ class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
         try:
             request.draft(EXACT, Limits())
         except UsageError as error:
-            if len(self.questions) == 1:
+            if len(self.statistics) == 1:
                 raise
             raise UsageError(f"round {number}, {statistic} at epsilon {at_least(cost.epsilon)}: {error}") from None
         return request

@@ -107,7 +107,7 @@ class Metered:
         return effects
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """What one process measured of a round.
 
     Attributes:
@@ -129,22 +129,22 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         return self.used[role]["busy_ns"] / 1e9 * self.core_s / self.awake_s
 
 
-def merge_accounts(accounts: Sequence[Account]) -> RoundMeasurement:
-    """Return the measurement of a round from the accounts of all processes; the trainer's is the first."""
-    roles = {role: math.fsum(account.role_s(role) for account in accounts) for role in ROLES}
-    core_s = math.fsum(account.core_s for account in accounts)
-    phases, last_s = dict.fromkeys(PHASES, 0.0), accounts[0].at_s[_BEGAN]
+def merge_measurements(measured: Sequence[ProcessMeasurement]) -> RoundMeasurement:
+    """Return the measurement of a round from those of all processes; the trainer's is the first."""
+    roles = {role: math.fsum(own.role_s(role) for own in measured) for role in ROLES}
+    core_s = math.fsum(own.core_s for own in measured)
+    phases, last_s = dict.fromkeys(PHASES, 0.0), measured[0].at_s[_BEGAN]
     for name in PHASES:  # a phase ends with its last fact in any process; one that did not begin takes 0
-        at_s = max((account.at_s[name] for account in accounts if name in account.at_s), default=last_s)
+        at_s = max((own.at_s[name] for own in measured if name in own.at_s), default=last_s)
         phases[name], last_s = at_s - last_s, at_s
-    contributors, noise_sd, ideal_sd = accounts[0].result or (0, None, None)
+    contributors, noise_sd, ideal_sd = measured[0].result or (0, None, None)
     return RoundMeasurement(
         wall_s=math.fsum(phases.values()),
-        waiting_s=math.fsum(account.waiting_s for account in accounts),
+        waiting_s=math.fsum(own.waiting_s for own in measured),
         phases=phases,
         core_s={**roles, "emulator": max(0.0, core_s - math.fsum(roles.values()))},
-        **{name: {role: sum(account.used[role][name] for account in accounts) for role in ROLES} for name in COUNTED},
-        completed=accounts[0].result is not None,
+        **{name: {role: sum(own.used[role][name] for own in measured) for role in ROLES} for name in COUNTED},
+        completed=measured[0].result is not None,
         contributors=contributors,
         noise_sd=noise_sd,
         noise_sd_ideal=ideal_sd,
@@ -215,7 +215,7 @@ class Population:
         simulator.run(simulator.now_ms + 1)  # deliver the last messages
         core_s, waiting_s = time.process_time() - worked_s, team.waited_s - waited_s
         awake_s, used = time.perf_counter() - self._at_s[_BEGAN] - waiting_s, self._used()
-        account = Account(
+        own = ProcessMeasurement(
             core_s=core_s,
             waiting_s=waiting_s,
             awake_s=awake_s,
@@ -223,10 +223,10 @@ class Population:
             at_s=self._at_s,
             result=self._result(),
         )
-        accounts = [msgspec.msgpack.decode(data, type=Account) for data in team.gather(_encode(account))]
+        measured = [msgspec.msgpack.decode(data, type=ProcessMeasurement) for data in team.gather(_encode(own))]
         self._away.clear()
         simulator.run(simulator.now_ms + _BETWEEN_MS)
-        return merge_accounts(accounts)
+        return merge_measurements(measured)
 
     def measure(self) -> CellMeasurement:
         """Run all rounds of the cell, and a last one, not timed, in which memory is measured."""

@@ -69,7 +69,7 @@ Messages = Counter[tuple[str, str, int]]
 Facts = Counter[tuple[bytes, str, str]]
 
 
-class Account:
+class RunRecord:
     """What happened: messages by topic, kind of frame and size; facts by actor; traffic by role; sums by round."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ def stored(actor: Actor, now_ms: int) -> list[tuple[str, bytes, bytes]]:
 
 
 class Listener(Observer):
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: RunRecord) -> None:
         self.account = account
 
     def on_send(self, process: Process, send: Send) -> None:
@@ -148,14 +148,14 @@ class Listener(Observer):
         self.account.add_fact(process.id, fact)
 
 
-def emulated(now_ms: int, announced_ms: Sequence[int]) -> Account:
+def emulated(now_ms: int, announced_ms: Sequence[int]) -> RunRecord:
     actors = Prepared(now_ms)
     for role, count in ((actors.compute, COMPUTES), (actors.client, CLIENTS), (lambda _: actors.trainer(), 1)):
         for index in range(count):
             role(index)  # the live federation makes each actor once before it starts, to know its id
     link = LinkOptions(delay_ms=2, jitter_ms=2, duplicate=0, reorder=0)
     simulator = Simulator(1, federation=NAME, start_ms=announced_ms[0] - 1000, link=link)
-    account = Account()
+    account = RunRecord()
     simulator.observers.append(Listener(account))
     world = World(actors, simulator)
     for done, (at_ms, changes) in enumerate(zip(announced_ms, ROUNDS, strict=True)):
@@ -171,7 +171,7 @@ def emulated(now_ms: int, announced_ms: Sequence[int]) -> Account:
 # --- on mosquitto ----------------------------------------------------------------------------------------------------
 
 
-async def live(broker: Broker, directory: Path, now_ms: int) -> Account:
+async def live(broker: Broker, directory: Path, now_ms: int) -> RunRecord:
     actors = Prepared(now_ms)
     federation = LiveFederation(actors, directory, lambda actor_id: BrokerSettings(url=broker.url))
     async with federation, asyncio.timeout(PATIENCE_S):
@@ -181,7 +181,7 @@ async def live(broker: Broker, directory: Path, now_ms: int) -> Account:
             await federation.until(functools.partial(is_over, federation, number))
             await asyncio.sleep(BETWEEN_S)
         await quiet(federation)
-    account = Account()
+    account = RunRecord()
     for member in federation.members:
         account.add_traffic(member.role, member.runner.traffic)
         for topic, payloads in member.sent.items():
@@ -238,32 +238,32 @@ def listeners(topics: Iterable[str]) -> int:
 
 
 @pytest.fixture(scope="module")
-def both(mosquitto_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> tuple[Account, Account]:
+def both(mosquitto_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunRecord, RunRecord]:
     now_ms = int(time.time() * 1000)
     theirs = asyncio.run(live(mosquitto_broker, tmp_path_factory.mktemp("fidelity"), now_ms))
     return emulated(now_ms, theirs.announced_ms), theirs
 
 
-def test_the_same_messages_of_the_same_sizes_are_sent(both: tuple[Account, Account]) -> None:
+def test_the_same_messages_of_the_same_sizes_are_sent(both: tuple[RunRecord, RunRecord]) -> None:
     ours, theirs = both
     assert ours.messages == theirs.messages
     assert sum(ours.messages.values()) > len(ROUNDS) * CLIENTS * 2 + CLIENTS
 
 
-def test_each_role_sends_and_receives_the_same_number_of_messages_and_bytes(both: tuple[Account, Account]) -> None:
+def test_each_role_sends_and_receives_the_same_number_of_messages_and_bytes(both: tuple[RunRecord, RunRecord]) -> None:
     ours, theirs = both
     assert ours.traffic == theirs.traffic
     assert set(ours.traffic) == {Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER}
 
 
-def test_each_actor_reports_the_same_facts(both: tuple[Account, Account]) -> None:
+def test_each_actor_reports_the_same_facts(both: tuple[RunRecord, RunRecord]) -> None:
     ours, theirs = both
     assert ours.facts == theirs.facts
     assert ours.counts == theirs.counts
     assert sum(ours.facts.values()) > len(ROUNDS) * CLIENTS * 3 + COMPUTES * CLIENTS
 
 
-def test_the_noisy_sums_agree_in_every_bit(both: tuple[Account, Account]) -> None:
+def test_the_noisy_sums_agree_in_every_bit(both: tuple[RunRecord, RunRecord]) -> None:
     ours, theirs = both
     assert len(ours.sums) == len(ROUNDS)
     assert ours.sums == theirs.sums

@@ -82,18 +82,18 @@ def test_attack_17_a_fork_draws_fresh_noise_and_hears_of_it() -> None:
     actors = exact_actors(5, 3)
     network, payload = announced_to_nobody(actors)
     network.tamper = losing(Close)
-    (twin,) = copies(actors, network, 1)
+    (duplicate,) = copies(actors, network, 1)
     for client in actors.clients:
         network.handle(client, Received(actors.trainer_identity.id, payload))
     network.deliver()
-    second = contributed(twin, actors, network, payload)
-    first = sent(network, Contribution, sender=twin.id)[0]
+    second = contributed(duplicate, actors, network, payload)
+    first = sent(network, Contribution, sender=duplicate.id)[0]
     assert body_of(first.payload).contribution != body_of(second.payload).contribution
-    network.handle(second.to.id, Received(twin.id, second.payload))
+    network.handle(second.to.id, Received(duplicate.id, second.payload))
     network.tamper = passing
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(range(5))]
-    assert [fact.compute for fact in network.reported(LedgerReused, twin.id)] == [second.to.id]
+    assert [fact.compute for fact in network.reported(LedgerReused, duplicate.id)] == [second.to.id]
 
 
 def test_attack_17_copies_of_one_store_never_repeat_a_key() -> None:

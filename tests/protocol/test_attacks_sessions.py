@@ -230,7 +230,7 @@ def test_sessions_are_kept_up_to_the_limit_and_counted_for_trainers_alone() -> N
     )
 
 
-# G6, G13: turning epochs, twins, copied keys
+# G6, G13: turning epochs, duplicates, copied keys
 
 
 def test_a_cloned_device_is_never_in_a_sum_twice_and_is_told() -> None:

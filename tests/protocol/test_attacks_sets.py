@@ -142,15 +142,15 @@ def test_attack_36_two_contributions_of_one_client_are_never_mixed() -> None:
     network.tamper = losing(Announcement, to=b"")  # the broadcast
     begin(actors, network)
     victim, announcement = actors.clients[0], sent(network, Announcement)[-1]
-    twin = actors.client(0, [(table, key, value) for (table, key), value in network.stores[victim].items()])
-    recompose(twin, random=bytes)
+    duplicate = actors.client(0, [(table, key, value) for (table, key), value in network.stores[victim].items()])
+    recompose(duplicate, random=bytes)
     network.tamper = losing(Close)
     for client in actors.clients:
         network.handle(client, Received(announcement.sender, announcement.payload))
     network.deliver()
     (second,) = [
         effect
-        for effect in twin.handle(Received(announcement.sender, announcement.payload), network.now_ms)
+        for effect in duplicate.handle(Received(announcement.sender, announcement.payload), network.now_ms)
         if getattr(effect, "payload", b"")
     ]
     dropped, told = network.handle(second.to.id, Received(victim, second.payload))

@@ -82,8 +82,8 @@ def test_attack_28_a_damaged_record_stops_the_start_and_names_its_table(actor: s
 def test_attack_28_two_processes_with_one_identity(actor: str, at_ms: int) -> None:
     """A copy of the disk runs beside the original, at any step. Nobody else is hurt; a real store is locked by its
     process, so that only a copy can do so."""
-    twin = Fault(kind="duplicate-instance", actor=actor, at_ms=at_ms)
-    world, outcome = held(small(twin, clients=5, computes=2, count=2, every_ms=3_000))
+    duplicate = Fault(kind="duplicate-instance", actor=actor, at_ms=at_ms)
+    world, outcome = held(small(duplicate, clients=5, computes=2, count=2, every_ms=3_000))
     assert world.faults[0].reached
     assert len(world.duplicated) == 1
     assert results(outcome) == ["completed", "completed"]

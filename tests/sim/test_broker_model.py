@@ -306,21 +306,23 @@ def test_whoever_sends_too_large_a_packet_is_thrown_out_and_nobody_else_suffers(
 def test_two_machines_with_one_id_throw_each_other_out() -> None:
     """Attack 32: the broker closes the older connection; no message is lost, each goes to whoever is connected."""
     world = CommandedWorld(2)
-    twin = world.add(1)
-    assert world.simulator.processes[twin.id] is world.machines[1]
+    duplicate = world.add(1)
+    assert world.simulator.processes[duplicate.id] is world.machines[1]
     assert not world.broker.is_connected(world.machines[1])
     owners = set()
     for number in numbered(50):
         world.send(0, 1, number)
         world.run(200)
-        assert world.broker.is_connected(twin) + world.broker.is_connected(world.machines[1]) <= 1
-        owners |= {machine.link_name for machine in (twin, world.machines[1]) if world.broker.is_connected(machine)}
+        assert world.broker.is_connected(duplicate) + world.broker.is_connected(world.machines[1]) <= 1
+        owners |= {
+            machine.link_name for machine in (duplicate, world.machines[1]) if world.broker.is_connected(machine)
+        }
     world.run(1000)
     assert len(owners) == 2
     assert set(world.messages(1)) == set(numbered(50))
     assert world.broker.connections > 3 + 10
-    assert twin.traffic.messages_received > 5 < world.machines[1].traffic.messages_received
-    twin.kill("the fight is over")
+    assert duplicate.traffic.messages_received > 5 < world.machines[1].traffic.messages_received
+    duplicate.kill("the fight is over")
     before = world.broker.connections
     world.run(5000)
     assert world.broker.connections <= before + 1
@@ -329,10 +331,10 @@ def test_two_machines_with_one_id_throw_each_other_out() -> None:
 
 def test_what_the_machine_that_was_thrown_out_sends_waits_until_it_is_back() -> None:
     world = CommandedWorld(2)
-    twin = world.add(1)
+    duplicate = world.add(1)
     to = Address(Channel.COMPUTE, CommandedWorld.id(0))
     world.do(1, Send(to, ROUND, b"of the first"))
-    world.do(twin, Send(to, ROUND, b"of the second"))
+    world.do(duplicate, Send(to, ROUND, b"of the second"))
     world.run(100)
     assert world.messages(0) == [b"of the second"]
     world.run(1000)

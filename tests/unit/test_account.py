@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from dca_proto.cli import main
-from dca_proto.cli.account_options import Columns, parse_also, question
+from dca_proto.cli.account_options import Columns, named_statistic, parse_also
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT, forecast
 from dca_proto.privacy.accounting import compose, epsilon_of, mu_of, mu_of_pure
@@ -248,10 +248,10 @@ def test_several_statistics_may_stand_in_one_option(answer: Any) -> None:
 
 
 def test_a_histogram_has_as_many_bins_as_are_asked() -> None:
-    assert question("histogram", Columns(dimension=3), {})[1]["edges"] == [0, 1, 2, 3]
+    assert named_statistic("histogram", Columns(dimension=3), {})[1]["edges"] == [0, 1, 2, 3]
     quarters = Columns(names=["age"], dimension=4, bounds={"age": [0.0, 100.0]})
-    assert question("histogram", quarters, {})[1] == {"columns": ["age"], "edges": [0, 25, 50, 75, 100]}
-    assert question("histogram", Columns(), {"edges": [1, 5]})[1]["edges"] == [1, 5]
+    assert named_statistic("histogram", quarters, {})[1] == {"columns": ["age"], "edges": [0, 25, 50, 75, 100]}
+    assert named_statistic("histogram", Columns(), {"edges": [1, 5]})[1]["edges"] == [1, 5]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import account, actors, job_run, ledger
-from dca_proto.cli.account_options import Columns, question
+from dca_proto.cli.account_options import Columns, named_statistic
 from dca_proto.jobs.plan import Enquiry, answer
 from dca_proto.privacy import accounting
 from dca_proto.privacy.budget import Budget
@@ -218,10 +218,10 @@ def test_the_terminal_of_learn(epsilon: float, delta: float) -> None:
 @quickly
 @given(st.floats(1e-2, 20), DELTAS)
 def test_the_account_before_anything_runs(epsilon: float, delta: float) -> None:
-    asked = (question("sum", Columns(dimension=1, bound=1.0), {}),)
+    asked = (named_statistic("sum", Columns(dimension=1, bound=1.0), {}),)
     enquiry = Enquiry(
-        budget=Budget(epsilon, delta), clients=100, tolerated=10, colluders=0, computes=3, questions=asked, shares=None,
-        rows_max=1, fraction_bits=32, also=(),
+        budget=Budget(epsilon, delta), clients=100, tolerated=10, colluders=0, computes=3, statistics=asked,
+        shares=None, rows_max=1, fraction_bits=32, also=(),
     )  # fmt: skip
     divided = enquiry.round_shares()
     found, shown = answer(enquiry, divided, enquiry.rounds(divided)), io.StringIO()

@@ -14,7 +14,7 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Address, Channel, Report, Send
 from dca_proto.protocol.events import Received, Started
 from emulator.scaling.cell import Cell, Sweep, tolerated_of
-from emulator.scaling.emulated import Account, Metered, footprint
+from emulator.scaling.emulated import Metered, ProcessMeasurement, footprint
 from emulator.scaling.figures import CellMeasurement, Memory, RoundMeasurement, cell_figures
 from emulator.scaling.measure import floor_by_role_us
 
@@ -160,7 +160,7 @@ def test_a_meter_times_its_actor_passes_facts_on_and_hears_nothing_while_it_is_a
 
 def test_what_an_actor_used_is_its_part_of_the_time_that_the_process_was_on_a_core() -> None:
     """An actor was at work for half of 4 s awake, of which the process had 3 s of a core."""
-    account = Account(
+    measured = ProcessMeasurement(
         core_s=3.0,
         waiting_s=1.0,
         awake_s=4.0,
@@ -168,7 +168,7 @@ def test_what_an_actor_used_is_its_part_of_the_time_that_the_process_was_on_a_co
         at_s={"began": 0.0},
         result=None,
     )
-    assert account.role_s("client") == 1.5
+    assert measured.role_s("client") == 1.5
 
 
 def test_the_floor_grows_with_nodes_and_numbers_and_asks_nothing_of_the_trainer() -> None:
