@@ -31,7 +31,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, ttest_ind
 
-from dca_proto.crypto.fixedpoint import from_ring, to_ring
 from dca_proto.crypto.masks import RingVector
 from emulator.audit.uniformity import byte_counts, byte_p_value
 from emulator.collusion.coalition import Case
@@ -123,7 +122,7 @@ class Tally:
             self._counts.setdefault(name, (_NONE.copy(), _NONE.copy()))[side][:] += byte_counts(words)
         if seen.victim is None:
             return
-        self._means[side].append(float(from_ring(seen.victim).astype(np.float64).mean()))
+        self._means[side].append(float(seen.victim.view(np.int64).astype(np.float64).mean()))
         if seen.total is not None and self._case.coalition.trainer:
             is_high = seen.total - seen.known > seen.honest
             for place in (0, 1):
@@ -172,7 +171,7 @@ def _visible_words(case: Case, seen: Round) -> Iterator[tuple[str, RingVector]]:
     if seen.victim is not None:
         yield VICTIMS, seen.victim
         if case.coalition.trainer and seen.total is not None:
-            yield REST, to_ring(seen.total) - seen.victim
+            yield REST, seen.total.view(np.uint64) - seen.victim
     if seen.others:
         yield OTHERS, np.concatenate(seen.others)
     if case.coalition.trainer and seen.partials:

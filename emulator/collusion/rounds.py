@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.fixedpoint import from_ring, quantise
 from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import digest
 from dca_proto.errors import UsageError
@@ -77,7 +76,7 @@ class Rounds:
         name = f"collude-{digest(b'dca-collude', seed.encode()).hex()[:_NAME_CHARS]}"
         rows = rows_of(case, side)
         self._case = case
-        self._data = quantise(rows, FRACTION_BITS)
+        self._data = np.rint(np.ldexp(rows, FRACTION_BITS)).astype(np.int64)
         self._party = Party(case, rows, name)
         self._simulator = Simulator(name, federation=name, link=link, keep_facts_max=0)
         colluding = self._party.computes[: case.coalition.nodes]
@@ -110,7 +109,7 @@ class Rounds:
             arrived=view.arrived(clients[VICTIM]),
             others=[vector for vector in others if vector is not None],
             partials=partials,
-            total=from_ring(np.sum(partials, axis=0)) if isinstance(view.ended, RoundCompleted) else None,
+            total=np.sum(partials, axis=0).view(np.int64) if isinstance(view.ended, RoundCompleted) else None,
             known=self._data[colluding].sum(axis=0) + sum(self._party.spy.drawn, np.zeros_like(self._data[VICTIM])),
             honest=self._data[honest].sum(axis=0),
             secret=self._data[VICTIM],
