@@ -63,6 +63,11 @@ _NEXT = """Examples:
 Errors are one line; `dca --debug COMMAND ...` adds the traceback.
 """
 
+_SCHEMA_HELP = """Usage: dca schema COMMAND
+
+Print the JSON schema of what the command writes with --json, as in: dca schema account; dca schema emulate sweep
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `dca` and return the exit code.
@@ -138,6 +143,9 @@ def _print_help(commands: dict[str, EntryPoint]) -> int:
 
 def _print_schema(commands: dict[str, EntryPoint], path: list[str]) -> int:
     """Print the JSON schema of the output of ``dca PATH --json``."""
+    if {"-h", "--help"} & {*path}:
+        print(_SCHEMA_HELP, end="")
+        return 0
     if not path or path[0] not in commands:
         hint = nearest(path[0], commands) if path else ""
         return _fail(f"schema needs the name of a command{hint}, as in: dca schema account; dca schema emulate sweep")

@@ -47,6 +47,12 @@ def test_each_command_with_json_has_a_schema(call: Call, path: tuple[str, ...]) 
     assert call("schema", *path) == json.loads(json.dumps(validator(*path).schema))
 
 
+@pytest.mark.parametrize("words", [("schema", "-h"), ("schema", "account", "--help"), ("help", "schema")])
+def test_its_help_is_printed(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("Usage: dca schema COMMAND\n")
+
+
 def test_what_has_no_schema_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     for words, line in (
         (("keygen",), "`dca keygen` has no option --json"),
