@@ -164,6 +164,8 @@ def test_the_source_distribution_has_tests_and_scripts_too(built: Path) -> None:
         "LICENSE",
         "README.md",
         "pyproject.toml",
+        "mkdocs.yml",
+        "notebooks/survival_curve.py",
         "scripts/run",
         "tests/test_tidy.py",
         "tests/sim/seeds.toml",
