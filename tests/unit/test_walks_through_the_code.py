@@ -34,7 +34,7 @@ def test_a_step_leads_to_a_file_and_to_what_it_defines(step: str) -> None:
 
 
 def test_the_folders_of_the_layout_exist() -> None:
-    layout = CODE.partition("## Layout")[2].partition("What the test folders hold")[0]
+    layout = CODE.partition("## Layout")[2].partition("\n## ")[0]
     folders = re.findall(r"^\| `([\w/.]+)`", layout, re.MULTILINE)
     assert len(folders) > 15
     assert not [folder for folder in folders if not (ROOT / folder).exists()]
