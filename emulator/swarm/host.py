@@ -1,7 +1,7 @@
 """Runs the actors of one process: thousands of clients, all Compute nodes, or both, with connections and a store.
 
 Clients may vanish for a round: their connection drops what they contribute or release, as if a device had lost its
-network. In the next round they are back. The actors are the production ones, and are not told.
+network. In the next round they are back. The actors are the production ones, and do not know of it.
 
 A host runs in an event loop of its own, in a thread of this process or of an engine's worker (`HostThread`). The swarm
 queries it. Its records are durable in a database, as on devices, which is deleted when the host ends.

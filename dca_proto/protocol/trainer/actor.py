@@ -178,8 +178,8 @@ class Trainer(Answering):
     def check_request(self, request: OpenRound, now_ms: int, beside: Iterable[OpenRound] = ()) -> None:
         """Check in advance what every participant will check, and that the account has room for the round.
 
-        The requests `beside` are on their way to this actor; the account must have room for them, too. Raises
-        `UsageError` for an invalid round, `BudgetError` if the account has no room now.
+        The requests `beside` are not yet with this actor; the account must have room for them, too. Raises `UsageError`
+        for an invalid round, `BudgetError` if the account has no room now.
         """
         self._check_terms(request)
         self.check_job([request.price], now_ms, beside, invited=request.invited)
