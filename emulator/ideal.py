@@ -75,8 +75,8 @@ class IdealSwarm:
         trusted: a trusted aggregator adds noise once, in place of the clients' shares.
 
     Raises:
-        UsageError: N differs from that of the terms, or rows and columns do not fit. `hold` raises it for an absent
-            client that is none of the N.
+        UsageError: N differs from that of the terms, or rows and columns do not fit. `run_round` raises it for an
+            absent client that is none of the N.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class IdealSwarm:
         self._ids = [_id_of(index) for index in range(terms.clients)]
         self._batches = Batches()
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         """Run one round.
 
         For node releases, the result is the sum of the releases of the present data nodes, with each release in

@@ -10,7 +10,7 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol.announcement import announcement_hash
 from dca_proto.protocol.client.round import ROUNDS as CLIENT_ROUNDS
 from dca_proto.protocol.client.round import StoredRound as ClientRound
-from dca_proto.protocol.contribution import Outbound
+from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.effects import Effect, Persist
 from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.records import decoded
@@ -74,7 +74,7 @@ def ids_in(data: bytes) -> list[bytes]:
     return [data[at : at + ID_BYTES] for at in range(0, len(data), ID_BYTES)]
 
 
-def contributions_in(effects: Iterable[Effect]) -> list[tuple[bytes, Outbound]]:
+def contributions_in(effects: Iterable[Effect]) -> list[tuple[bytes, ClientMessage]]:
     """Return the contributions that these writes of a client pay for, each with its round id."""
     contributions = []
     for effect in effects:

@@ -23,7 +23,7 @@ R = TypeVar("R")
 class Rounds(Protocol):
     """A source of noisy sums."""
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         """Run one round and wait for its result. Raises `NoAggregate` if it ends without a sum."""
 
 
@@ -50,7 +50,7 @@ class Replayed:
     def __init__(self, aggregates: Iterable[NoisyAggregate]) -> None:
         self._left = iter(aggregates)
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         """Return the next aggregate. Raises `DataError` if there is none, or it answers another request."""
         aggregate = next(self._left, None)
         if aggregate is None:
@@ -78,7 +78,7 @@ def run(job: Job[R], rounds: Rounds) -> R:
         request = next(job)
         while True:
             try:
-                aggregate = rounds.hold(request)
+                aggregate = rounds.run_round(request)
             except NoAggregate as ended:
                 request = job.throw(ended)
             else:

@@ -40,7 +40,7 @@ def _():
     def released(seed):
         """Return a private mean, and the standard deviation of its noise, which is public."""
         x = np.random.default_rng(seed).normal(truth, 1, (clients, 1))
-        aggregate = IdealSwarm(x, ["x"], terms, random=seeded(str(seed))).hold(asked)
+        aggregate = IdealSwarm(x, ["x"], terms, random=seeded(str(seed))).run_round(asked)
         return aggregate.value[0] / clients, np.sqrt(aggregate.noise_variance) / clients
 
     return clients, np, released, truth, z

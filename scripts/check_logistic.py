@@ -213,7 +213,7 @@ def _mean(fits: list[dict[str, Any]], name: str) -> float:
 
 
 def _intervals(fits: list[dict[str, Any]]) -> Any:
-    heads = ("method", "rows", "eps", "fits", "L", "hold", "least", "warned", "bias", "sd", "claimed")
+    heads = ("method", "rows", "eps", "fits", "L", "run_round", "least", "warned", "bias", "sd", "claimed")
     rows = table("90 % intervals", "features", *heads)
     cells = [one for one in fits if one["data"] in SIMULATED]
     for (data, method, n, epsilon), own in grouped(cells, "data", "method", "n", "epsilon").items():

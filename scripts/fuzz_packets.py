@@ -113,7 +113,7 @@ class Attacked:
             self.ended[fact.round_id] = fact
             self._ended.set()
 
-    async def hold(self, wait: bool = True, **changes: Any) -> RoundCompleted | RoundFailed | None:
+    async def run_round(self, wait: bool = True, **changes: Any) -> RoundCompleted | RoundFailed | None:
         """Run a round; return its outcome."""
         request = self.actors.request(**changes)
         self.runners[self.actors.trainer_identity.id.hex()].command(request)
@@ -125,16 +125,16 @@ class Attacked:
     async def prepare(self) -> None:
         """Run a completed and an aborted round of each kind, and leave one open."""
         hour = {"clients_expected": CLIENTS + 2, "collect_window_ms": 3_000_000}
-        assert isinstance(await self.hold(tolerated=1), RoundCompleted)
-        assert isinstance(await self.hold(tolerated=0, clients_expected=7, collect_window_ms=300), RoundFailed)
+        assert isinstance(await self.run_round(tolerated=1), RoundCompleted)
+        assert isinstance(await self.run_round(tolerated=0, clients_expected=7, collect_window_ms=300), RoundFailed)
         kinds: tuple[dict[str, Any], ...] = (
             {"ask": AskNodeRelease(), "rows_max": 3},
             {"ask": AskLdpReport(mechanism=GRID_LAPLACE), "delta": 0.0},
         )
         for kind in kinds:
-            assert isinstance(await self.hold(**kind), RoundCompleted)
-            await self.hold(wait=False, **kind, **hour)
-        await self.hold(wait=False, tolerated=0, **hour)
+            assert isinstance(await self.run_round(**kind), RoundCompleted)
+            await self.run_round(wait=False, **kind, **hour)
+        await self.run_round(wait=False, tolerated=0, **hour)
         await asyncio.sleep(0.3)
 
     async def quiet(self, name: str) -> None:
@@ -254,7 +254,9 @@ async def _last_round(attacked: Attacked, escaped: list[str]) -> float | None:
 
     The missing one is the client that the strangers impersonated, or one that a busy machine delayed too long.
     """
-    end = await attacked.hold(tolerated=1, clients_expected=CLIENTS, collect_window_ms=10_000, commit_window_ms=20_000)
+    end = await attacked.run_round(
+        tolerated=1, clients_expected=CLIENTS, collect_window_ms=10_000, commit_window_ms=20_000
+    )
     if not isinstance(end, RoundCompleted):
         escaped.append(f"the round after the strangers failed: {end}")
         return None

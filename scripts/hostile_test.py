@@ -94,7 +94,7 @@ async def hold_rounds(config: Path) -> None:
             settings = ROUNDS[number % len(ROUNDS)]
             record: dict[str, Any] = {"number": number, "kind": settings.kind}
             try:
-                record |= _figures(await trainer.hold(open_round(settings, actor.config.federation)))
+                record |= _figures(await trainer.run_round(open_round(settings, actor.config.federation)))
             except RoundAborted as error:
                 record |= {"ok": False, "error": str(error)}
             print(json.dumps({**record, "seconds": round(time.monotonic() - began, 2)}), flush=True)

@@ -20,7 +20,7 @@ from dca_proto.cli.account_options import Columns, named_statistics, parse_also,
 from dca_proto.cli.output import require_plot_target, result_console, say, table, whole_file, write_json
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import forecast
-from dca_proto.jobs.plan import DATA, Answer, Enquiry, PlannedRound, answer
+from dca_proto.jobs.plan import DATA, JobForecast, PlannedJob, PlannedRound, forecast_job
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
@@ -37,7 +37,7 @@ EXAMPLES = """Examples:
 
   dca account --clients 1000 --json - | jq .scale_factor
 """
-OUTPUT = Answer
+OUTPUT = JobForecast
 _SHOWN_MAX = 12  # more coordinates are not listed one by one
 _GAIN_SHOWN = 0.01  # fraction of the noise; a smaller gain is not shown
 _LEFT_SHOWN = 0.999  # fraction of the budget's mu; several rounds leave less than the rest unspent, for rounding
@@ -92,7 +92,7 @@ def account(
     require_plot_target(plot_to)
     given = context.params  # parsed by the options' callbacks
     requested = Columns(names=given["columns"], dimension=dimension, bound=bound, bounds=given["bounds"])
-    enquiry = Enquiry(
+    job = PlannedJob(
         budget=Budget(epsilon, delta),
         clients=clients,
         tolerated=clients // 10 if tolerate is None else tolerate,
@@ -105,9 +105,9 @@ def account(
         also=tuple(map(parse_also, also or [])),
     )
     with Console(stderr=True).status("computing"):  # up to three seconds
-        round_shares = enquiry.round_shares()
-        requests = enquiry.rounds(round_shares)
-        result = answer(enquiry, round_shares, requests)
+        round_shares = job.round_shares()
+        requests = job.rounds(round_shares)
+        result = forecast_job(job, round_shares, requests)
         if plot_to is not None:
             with whole_file(plot_to) as place:
                 plot(requests, place, claim_words(epsilon, delta))
@@ -117,7 +117,7 @@ def account(
         say(console, "picture", str(plot_to))
 
 
-def show(console: Console, answer: Answer) -> None:
+def show(console: Console, answer: JobForecast) -> None:
     """Print the answer as tables and sentences."""
     n, t, c, honest = answer.clients, answer.tolerated, answer.colluders, answer.honest_shares
     say(
@@ -152,7 +152,7 @@ def show(console: Console, answer: Answer) -> None:
         say(console, "also", _also_in_words(answer))
 
 
-def _figures(answer: Answer) -> list[tuple[str, Callable[[PlannedRound], str]]]:
+def _figures(answer: JobForecast) -> list[tuple[str, Callable[[PlannedRound], str]]]:
     """Return the rows of the table: a label, and a function that formats a round's figure."""
     return [
         ("share of the budget (of mu²)", lambda r: f"{100 * r.share:.3g} %"),
@@ -187,7 +187,7 @@ def _estimates_in_words(planned: PlannedRound) -> Iterator[tuple[str, str]]:
         yield "weights", f"--parameter weights=[{weights}] for xxᵀ, xy and y² {saved}"
 
 
-def _colluders_in_words(answer: Answer) -> str:
+def _colluders_in_words(answer: JobForecast) -> str:
     """Return which coalitions the guarantee covers with the fewest contributors, and how many clients may drop out."""
     t, c, needed = answer.tolerated, answer.colluders, answer.contributors_needed
     nodes = f"any {answer.computes - 1} of the Compute nodes"
@@ -208,7 +208,7 @@ def _colluders_in_words(answer: Answer) -> str:
     )
 
 
-def _signal_in_words(answer: Answer) -> str:
+def _signal_in_words(answer: JobForecast) -> str:
     """Compare signal and noise in the round with the weakest signal."""
     number, n = answer.weakest_round, answer.clients
     weakest = answer.rounds[number - 1]
@@ -228,7 +228,7 @@ def _signal_in_words(answer: Answer) -> str:
     )
 
 
-def _also_in_words(answer: Answer) -> str:
+def _also_in_words(answer: JobForecast) -> str:
     combined = f"epsilon {at_least(answer.epsilon_with_also or 0)} at delta {at_least(answer.delta)}"
     charged = f"epsilon {at_least(answer.epsilon_charged_with_also or 0)}"
     if pure := sum(getattr(release, "epsilon", 0.0) for release in answer.also):
@@ -270,7 +270,7 @@ def plot(rounds: Sequence[OpenRound], path: Path, caption: str) -> None:
 
 def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
     """Draw one figure of a `Forecast` over N: a line for each T, and a ring at the requested N and T."""
-    assert isinstance(request.ask, AskSecureSum), "`Enquiry` makes secure sums only"
+    assert isinstance(request.ask, AskSecureSum), "`PlannedJob` makes secure sums only"
     asked_n, asked_t = request.clients_expected, request.ask.tolerated
     curves = [*((f"T = {t}", t, 0) for t in (0, 5, 10)), ("T = 10 % of N", 0, 10)]  # T = fixed + N * percent / 100
     if asked_t not in (0, 5, 10):

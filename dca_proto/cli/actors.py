@@ -194,7 +194,7 @@ def _hold(actor: Device, settings: RoundSettings, console: Console, json_to: str
     with Reporter(Console(stderr=True), actor.config.federation, settings.clients) as reporter:
         reporter.waiting(f"connecting to {actor.config.broker.url}")
         try:
-            aggregate = complete(actor.hold(request, reporter))
+            aggregate = complete(actor.run_round(request, reporter))
         except RoundAborted as error:
             write_json(aborted(error), json_to)
             raise

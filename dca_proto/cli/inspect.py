@@ -251,7 +251,7 @@ def _content(kind: str, key: bytes, value: bytes) -> Plain:
 
 
 def _contribution(key: bytes, value: bytes) -> Plain:
-    kept = contribution.restored_kept(compute_round.CONTRIBUTIONS, value)
+    kept = contribution.restore_contribution(compute_round.CONTRIBUTIONS, value)
     ids = {"round_id": key[:ID_BYTES].hex(), "client": key[ID_BYTES:].hex(), "contribution": kept.contribution.hex()}
     return {**ids, "charge": kept.charge, "tags": f"<{len(kept.tags)} bytes>", "y": f"<{len(kept.y)} bytes>"}
 

@@ -21,7 +21,7 @@ from dca_proto.cli.output import whole_file
 from dca_proto.cli.progress import SamplingBar
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import JobTerms
-from dca_proto.jobs.runner import HeldRound
+from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.runtime.outcome import report_values
@@ -80,7 +80,7 @@ _FIGURES = ("dimension", "clients", "contributors", "fewest", "sigma_local", "no
             "relation", "mechanism")  # fmt: skip
 
 
-def job_round(held: HeldRound) -> Round:
+def job_round(held: FinishedRequest) -> Round:
     """Return the public record of a job's request that has ended."""
     sum_ = held.aggregate
     figures: dict[str, Any] = {"ok": False, "error": held.reason} if sum_ is None else figures_of(sum_)

@@ -111,10 +111,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return 0.0 if self.reports in PURE_MECHANISMS else self.terms.budget.delta
 
     @property
-    def price(self) -> PrivacyCost:
+    def cost(self) -> PrivacyCost:
         """The cost of all rounds together to each participant."""
         budget = self.terms.budget
-        return PrivacyCost.of_pure(budget.epsilon) if self.reports in PURE_MECHANISMS else budget.price
+        return PrivacyCost.of_pure(budget.epsilon) if self.reports in PURE_MECHANISMS else budget.cost
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -263,17 +263,17 @@ def check_plan(
     return drafts
 
 
-def beyond_default_limits(drafts: Sequence[Draft], price: PrivacyCost) -> list[str]:
+def beyond_default_limits(drafts: Sequence[Draft], cost: PrivacyCost) -> list[str]:
     """Return the reasons why a client with the default limits would decline, before anything is charged.
 
     Data nodes are assumed to set `rows_of_many`.
 
     Args:
-        drafts: as `check_plan` returns them. price: of the whole job.
+        drafts: as `check_plan` returns them. cost: of the whole job.
     """
     policy = Policy(rows_of_many=True)
     refusals = [refusal for draft in drafts for refusal in policy.refusals(*draft, frozenset())]
-    if over_budget := policy.check_budget(price, Ledger(), 0):
+    if over_budget := policy.check_budget(cost, Ledger(), 0):
         refusals.append(over_budget)
     return list(
         dict.fromkeys(f"{refusal.reason}: {refusal.found}, expected {refusal.expected}" for refusal in refusals)

@@ -28,7 +28,7 @@ from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.journal import Journal, journal_path
-from dca_proto.jobs.runner import HeldRound
+from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.jobs.runner import learn as learn_over
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.policy import BudgetError
@@ -196,7 +196,7 @@ class _Run:
             test=test,
             on_iteration=lambda iteration: self._reporter.iterated(iteration),
         )
-        self._held: list[HeldRound] = []
+        self._held: list[FinishedRequest] = []
         self._drafts: list[Draft] = []
 
     def play(self) -> int:
@@ -207,7 +207,7 @@ class _Run:
         )
         with Journal(self._path, self._task.identity, free=self._task.free) as journal:
             self._say_plan(stages)
-            for limit in beyond_default_limits(self._drafts, self._task.price) if journal.is_new else ():
+            for limit in beyond_default_limits(self._drafts, self._task.cost) if journal.is_new else ():
                 say(self._console, "limits", f"clients decline this unless their [policy] is wider: {limit}")
             try:
                 with self._reporter:
@@ -255,7 +255,7 @@ class _Run:
     def _check_account(self, trainer: LiveTrainer) -> None:
         """Raise `BudgetError` if the account lacks room for all rounds of the job; for an iterative job, only warn."""
         try:
-            trainer.check_job(self._task.price)
+            trainer.check_job(self._task.cost)
         except BudgetError as refusal:
             if not self._task.job.iterative:
                 raise
@@ -272,7 +272,7 @@ class _Run:
             )
         return stages
 
-    def _on_round(self, held: HeldRound) -> None:
+    def _on_round(self, held: FinishedRequest) -> None:
         self._held.append(held)
         self._reporter.ended(held)
 

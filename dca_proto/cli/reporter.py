@@ -20,7 +20,7 @@ from dca_proto.runtime.transport import Connected, Disconnected
 from dca_proto.wording import counted
 
 if TYPE_CHECKING:  # only `dca learn` needs them
-    from dca_proto.jobs.runner import HeldRound
+    from dca_proto.jobs.runner import FinishedRequest
     from inference.jobs.base import Stage
     from inference.variational.progress import Iteration
 
@@ -167,7 +167,7 @@ class ProgressReporter(Reporter):
         self._rounds = sum(stage.rounds for stage in stages)
         self._has_bar = console.is_terminal and self._rounds > NARRATED_MAX
         super().__init__(console, federation, expected, iterative=self._has_bar)
-        self._ended: HeldRound | None = None
+        self._ended: FinishedRequest | None = None
         self._recalled = 0
 
     def __call__(self, fact: object) -> None:
@@ -175,7 +175,7 @@ class ProgressReporter(Reporter):
         if self._rounds <= NARRATED_MAX or not isinstance(fact, _PHASES):
             super().__call__(fact)
 
-    def ended(self, held: HeldRound) -> None:
+    def ended(self, held: FinishedRequest) -> None:
         """Take the outcome of a request. It is printed once the job has used it, with the score."""
         if held.recalled:
             self._recalled += 1

@@ -34,7 +34,7 @@ NamedStatistic = tuple[str, dict[str, Any]]
 """A statistic's name and its parameters."""
 
 
-class Enquiry(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job to forecast.
 
     Attributes:
@@ -133,7 +133,7 @@ class CurvePoint(msgspec.Struct, frozen=True):
     epsilon_with_also: float | None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class JobForecast(msgspec.Struct, frozen=True, kw_only=True):
     """The output of `dca account --json`. Unknown values are null.
 
     Attributes:
@@ -174,22 +174,22 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
-def answer(enquiry: Enquiry, shares: Sequence[float], requests: Sequence[OpenRound]) -> Answer:
+def forecast_job(job: PlannedJob, shares: Sequence[float], requests: Sequence[OpenRound]) -> JobForecast:
     """Forecast the rounds."""
-    budget, also = enquiry.budget, enquiry.also
+    budget, also = job.budget, job.also
     mu = accounting.compose(request.mu for request in requests)
     rounds = [_planned(request, share) for request, share in zip(requests, shares, strict=True)]
     signals = [planned.signal_to_noise for planned in rounds]
     charged = _charged(mu, also)
-    return Answer(
+    return JobForecast(
         epsilon=budget.epsilon,
         delta=budget.delta,
         mu_budget=budget.mu,
         mu=mu,
         epsilon_spent=min(accounting.epsilon_of(mu, budget.delta), budget.epsilon),  # `epsilon_of` rounds up
-        **{name: getattr(enquiry, name) for name in ("clients", "tolerated", "colluders", "computes")},
-        contributors_needed=enquiry.clients - enquiry.tolerated + enquiry.colluders,
-        honest_shares=enquiry.clients - enquiry.tolerated - 1,
+        **{name: getattr(job, name) for name in ("clients", "tolerated", "colluders", "computes")},
+        contributors_needed=job.clients - job.tolerated + job.colluders,
+        honest_shares=job.clients - job.tolerated - 1,
         **{name: getattr(rounds[0], name) for name in _OF_FIRST_ROUND},
         rounds=rounds,
         weakest_round=1 + signals.index(min(signals)),
@@ -198,7 +198,7 @@ def answer(enquiry: Enquiry, shares: Sequence[float], requests: Sequence[OpenRou
         epsilon_with_also=_with_also(mu, also, budget.delta),
         epsilon_charged_with_also=charged.epsilon(budget.delta) if also else None,
         epsilon_charged_apart_with_also=charged.epsilon(budget.delta, apart=True) if also else None,
-        warnings=warnings(budget, enquiry.clients),
+        warnings=warnings(budget, job.clients),
     )
 
 

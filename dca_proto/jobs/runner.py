@@ -26,7 +26,7 @@ from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.job import Batches, JobTerms
 from dca_proto.jobs.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.protocol.ledger import Cost, max_client_cost
+from dca_proto.protocol.ledger import CostToClients, max_client_cost
 from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.request import OpenRound
 
@@ -43,11 +43,11 @@ class JobTrainer(Protocol):
     async def check(self, request: OpenRound) -> None:
         """Check a round before it starts. Raises `UsageError`, `BudgetError`."""
 
-    async def hold(self, request: OpenRound) -> NoisyAggregate:
+    async def run_round(self, request: OpenRound) -> NoisyAggregate:
         """Run a new round. Raises `RoundAborted`, `BudgetError`."""
 
-    async def rejoin(self, request: OpenRound) -> NoisyAggregate:
-        """Finish a round of an earlier process, from its stored state. Raises as `hold`."""
+    async def resume_round(self, request: OpenRound) -> NoisyAggregate:
+        """Finish a round of an earlier process, from its stored state. Raises as `run_round`."""
 
     def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
         """Return the sorted ids of the clients in a round's result, from the trainer's store."""
@@ -56,7 +56,7 @@ class JobTrainer(Protocol):
         """Return True if the account has a charge for the round that was not given back."""
 
 
-class HeldRound(msgspec.Struct, frozen=True, kw_only=True):
+class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a job's request, as passed to `on_round`.
 
     Attributes:
@@ -81,7 +81,7 @@ async def learn(
     *,
     clients: Sequence[bytes] = (),
     retries: int = RETRIES,
-    on_round: Callable[[HeldRound], None] | None = None,
+    on_round: Callable[[FinishedRequest], None] | None = None,
 ) -> R:
     """Run a job and return its result.
 
@@ -108,7 +108,7 @@ async def learn(
             request = next(job)
             while True:
                 try:
-                    aggregate = await rounds.hold(request)
+                    aggregate = await rounds.run_round(request)
                 except NoAggregate as ended:
                     request = job.throw(ended)
                 else:
@@ -130,7 +130,7 @@ class JobRounds:
         *,
         clients: Sequence[bytes] = (),
         retries: int = RETRIES,
-        on_round: Callable[[HeldRound], None] | None = None,
+        on_round: Callable[[FinishedRequest], None] | None = None,
     ) -> None:
         self._trainer = trainer
         self._terms = terms
@@ -139,7 +139,7 @@ class JobRounds:
         self._retries = retries
         self._on_round = on_round
         self._batches = Batches()
-        self._costs: dict[bytes, Cost] = {}  # of all rounds, by id
+        self._costs: dict[bytes, CostToClients] = {}  # of all rounds, by id
         self._summed: set[bytes] = set()  # ids of rounds with a result; they count even if not charged
         self._number = 0
         self._attempts, self._is_recalled = 0, True  # of the current request
@@ -154,11 +154,11 @@ class JobRounds:
         return max_client_cost(self._charged)
 
     @property
-    def _charged(self) -> list[Cost]:
+    def _charged(self) -> list[CostToClients]:
         rounds = self._costs.items()
         return [cost for round_id, cost in rounds if round_id in self._summed or self._trainer.is_charged(round_id)]
 
-    async def hold(self, request: RoundRequest) -> NoisyAggregate:
+    async def run_round(self, request: RoundRequest) -> NoisyAggregate:
         """Return the result of the job's next request, run now or recalled. Raises as `learn`."""
         self.go_on()
         self._number += 1
@@ -186,7 +186,7 @@ class JobRounds:
         """Return the result of a recorded round, after finishing an open one; otherwise run new rounds."""
         end: End | None = None
         for opened, recorded in known.attempts:
-            end = recorded or await self._end_of(opened.round, self._trainer.rejoin(opened.round))
+            end = recorded or await self._end_of(opened.round, self._trainer.resume_round(opened.round))
             self._is_recalled = recorded is not None
             self._note(opened.round, end)
             if isinstance(end, Summed):
@@ -214,7 +214,8 @@ class JobRounds:
         """Run a round under a fresh id. Raises `RoundAborted` if no round can start now."""
         self._is_recalled = False
         opened = self._terms.open(request, secrets.token_bytes(ID_BYTES), self._invited(request))
-        if not self._terms.budget.covers(max_client_cost([*self._charged, opened.cost], opened.cost.clients)):
+        cost = opened.cost_to_clients
+        if not self._terms.budget.covers(max_client_cost([*self._charged, cost], cost.clients)):
             raise RoundAborted(
                 "the job's budget has no room for the round: failed rounds have kept their charges",
                 remedy="start the job again, at a new cost, with another journal",
@@ -224,7 +225,7 @@ class JobRounds:
         except BudgetError as refusal:
             raise RoundAborted(str(refusal), remedy=_ROOM) from None
         self._record(Opened(self._number, opened))
-        end = await self._end_of(opened, self._trainer.hold(opened))
+        end = await self._end_of(opened, self._trainer.run_round(opened))
         self._note(opened, end)
         return end
 
@@ -241,11 +242,11 @@ class JobRounds:
         except UsageError as error:  # too few clients contributed before: let the job decide what to do
             raise RoundAborted(str(error)) from None
 
-    async def _end_of(self, opened: OpenRound, held: Awaitable[NoisyAggregate]) -> End:
+    async def _end_of(self, opened: OpenRound, result: Awaitable[NoisyAggregate]) -> End:
         """Wait for a round and record its outcome."""
-        self._costs[opened.round_id] = opened.cost  # counts even if the wait fails
+        self._costs[opened.round_id] = opened.cost_to_clients  # counts even if the wait fails
         try:
-            aggregate = await held
+            aggregate = await result
         except RoundAborted as aborted:
             charged = self._trainer.is_charged(opened.round_id)
             counts = (aborted.contributors, aborted.needed)
@@ -263,7 +264,7 @@ class JobRounds:
     def _note(self, opened: OpenRound, end: End) -> None:
         """Count a round's clients as used, unless it failed at no cost, and note who is available."""
         self._attempts += 1
-        self._costs[opened.round_id] = opened.cost
+        self._costs[opened.round_id] = opened.cost_to_clients
         self._batches.note(opened.invited)
         if isinstance(end, Summed):
             self._summed.add(opened.round_id)
@@ -273,7 +274,7 @@ class JobRounds:
 
     def _notify(self, request: RoundRequest, aggregate: NoisyAggregate | None, reason: str) -> None:
         if self._on_round is not None:
-            ended = HeldRound(
+            ended = FinishedRequest(
                 number=self._number,
                 request=request,
                 aggregate=aggregate,

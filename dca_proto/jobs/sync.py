@@ -93,11 +93,11 @@ class TrainerRounds:
         """The cost of all rounds so far to the client with the highest total (`JobRounds.spent`)."""
         return self._running.spent
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         """Run one round and return its result. Raises as `learn`."""
         rounds = self._running
         assert self._loop is not None, "`_running` checks it"
-        waiting = asyncio.run_coroutine_threadsafe(rounds.hold(request), self._loop)
+        waiting = asyncio.run_coroutine_threadsafe(rounds.run_round(request), self._loop)
         try:
             return waiting.result()
         except KeyboardInterrupt:

@@ -53,7 +53,7 @@ class Budget(msgspec.Struct, frozen=True):
         return accounting.mu_of(self.epsilon, self.delta)
 
     @property
-    def price(self) -> PrivacyCost:
+    def cost(self) -> PrivacyCost:
         """The cost of Gaussian rounds that use the whole budget. Raises `UsageError` for values out of range."""
         return PrivacyCost.of_mu(self.mu)
 

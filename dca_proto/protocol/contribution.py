@@ -35,7 +35,7 @@ _NODES_AT, _CHARGE_AT = 2 * ID_BYTES, 2 * ID_BYTES + 1
 _TAGS_AT = _CHARGE_AT + CHARGE_BYTES
 
 
-class Outbound(msgspec.Struct, frozen=True):
+class ClientMessage(msgspec.Struct, frozen=True):
     """A client's message: stored before it is sent, then resent byte for byte until the receipt.
 
     Attributes:
@@ -51,7 +51,7 @@ class Outbound(msgspec.Struct, frozen=True):
     late: bytes
 
     def __repr__(self) -> str:
-        return f"Outbound({self.contribution.hex()}, <{len(self.payload)} bytes>)"
+        return f"ClientMessage({self.contribution.hex()}, <{len(self.payload)} bytes>)"
 
 
 def hedged_root(
@@ -82,7 +82,7 @@ def make_contribution(
     holder_key: bytes,
     pair_keys: Sequence[bytes],
     random: Random,
-) -> Outbound:
+) -> ClientMessage:
     """Noise, mask and seal one client's statistic.
 
     Args:
@@ -102,10 +102,10 @@ def make_contribution(
     associated = b"".join((announcement_hash, identity.id, holder, contribution))
     ciphertext = encrypt(keys.seal, SINGLE_USE_NONCE, plaintext, associated)
     payload = encode(Contribution(round_id, contribution, ciphertext))
-    return Outbound(contribution, payload, keys.receipt, keys.late)
+    return ClientMessage(contribution, payload, keys.receipt, keys.late)
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class HeldContribution(msgspec.Struct, frozen=True, gc=False):
     """A contribution at its holder.
 
     Attributes:
@@ -142,12 +142,12 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
         return _TAGS_AT + TAG_BYTES * self.record[_NODES_AT]
 
     def __repr__(self) -> str:
-        return f"Kept({self.contribution.hex()}, <{len(self.record)} bytes>)"
+        return f"HeldContribution({self.contribution.hex()}, <{len(self.record)} bytes>)"
 
 
-def restored_kept(table: str, record: bytes) -> Kept:
+def restore_contribution(table: str, record: bytes) -> HeldContribution:
     """Read a stored contribution. Raises `UsageError` if it is damaged."""
-    kept = Kept(record)
+    kept = HeldContribution(record)
     size = len(record) - kept._vector_at if len(record) >= _TAGS_AT else 0
     if size <= 0 or size % WORD_BYTES:
         raise unreadable(table, f"{len(record)} bytes")
@@ -163,7 +163,7 @@ def open_contribution(
     holder: bytes,
     nodes: int,
     dimension: int,
-) -> tuple[Kept, ContributionKeys]:
+) -> tuple[HeldContribution, ContributionKeys]:
     """Open a contribution at its holder; also return the keys for the holder's answer.
 
     Raises `PeerError`: ``contribution`` for a wrong length or charge number, ``ciphertext`` if it is not authentic.
@@ -176,4 +176,4 @@ def open_contribution(
     opened = decrypt(keys.seal, SINGLE_USE_NONCE, message.ciphertext, associated)
     if opened.startswith(bytes(CHARGE_BYTES)):
         raise PeerError("contribution", found="charge number 0", expected="1 or more")
-    return Kept(b"".join((client, message.contribution, nodes.to_bytes(1, "little"), opened))), keys
+    return HeldContribution(b"".join((client, message.contribution, nodes.to_bytes(1, "little"), opened))), keys

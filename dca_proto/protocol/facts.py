@@ -99,7 +99,7 @@ class Contributed(_Fact, frozen=True):
     pure: float = 0.0
 
     @property
-    def price(self) -> PrivacyCost:
+    def cost(self) -> PrivacyCost:
         """The privacy cost that was charged."""
         return PrivacyCost.of_pure(self.pure) if self.pure else PrivacyCost.of_mu(self.mu)
 

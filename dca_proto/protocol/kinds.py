@@ -56,7 +56,7 @@ class _Kind(Wire, frozen=True, array_like=True):
         """The number of noises that a coalition does not know, at least; together they must suffice."""
         return 1
 
-    def price(self, asked: Announcement) -> PrivacyCost:
+    def cost(self, asked: Announcement) -> PrivacyCost:
         """Return the round's cost to each participant. Raises `UsageError` if μ exceeds what (ε, δ) allow."""
         accounting.check_mu(asked.mu, asked.epsilon, asked.delta)
         return PrivacyCost.of_mu(asked.mu)
@@ -136,16 +136,16 @@ class NodeRelease(_Kind, frozen=True, array_like=True, tag=2):
 class LdpReport(_Kind, frozen=True, array_like=True, tag=3):
     """§5.2: a report by each client, by the announcement's mechanism."""
 
-    def price(self, asked: Announcement) -> PrivacyCost:
+    def cost(self, asked: Announcement) -> PrivacyCost:
         if asked.mechanism not in PURE_MECHANISMS:
-            return super().price(asked)
-        price = PrivacyCost.of_pure(asked.epsilon)
-        if asked.delta != 0 or asked.mu != price.mu:
+            return super().cost(asked)
+        cost = PrivacyCost.of_pure(asked.epsilon)
+        if asked.delta != 0 or asked.mu != cost.mu:
             raise UsageError(
                 f"mechanism {asked.mechanism!r} is private by epsilon alone: found delta {at_least(asked.delta)} and "
-                f"mu {asked.mu!r}, expected delta 0 and mu {price.mu!r}"
+                f"mu {asked.mu!r}, expected delta 0 and mu {cost.mu!r}"
             )
-        return price
+        return cost
 
     def noise(
         self, asked: Announcement, statistic: Statistic, sensitivity: Sensitivity, mechanism: Mechanism
@@ -171,7 +171,7 @@ class ValidatedRound(msgspec.Struct, frozen=True):
         terms: the kind of the round, with its terms.
         statistic: the named statistic.
         sensitivity: how far the protected data can move a contribution, in grid units.
-        price: the round's cost to each participant.
+        cost: the round's cost to each participant.
         noise_variance: S, the variance of one client's noise (of a report: of its noise in the sum), in squared grid
             units.
         unit: 2^-f, the size of a grid unit in the statistic's units.
@@ -181,7 +181,7 @@ class ValidatedRound(msgspec.Struct, frozen=True):
     terms: Terms
     statistic: Statistic
     sensitivity: Sensitivity
-    price: PrivacyCost
+    cost: PrivacyCost
     noise_variance: int
     unit: float
     report: LocalMechanism | None = None
@@ -199,7 +199,7 @@ class ValidatedRound(msgspec.Struct, frozen=True):
     @property
     def mu(self) -> float:
         """The Gaussian DP parameter that is charged; of a report at delta 0, the smallest that its ε implies."""
-        return self.price.mu
+        return self.cost.mu
 
     @property
     def sensitivity_l2(self) -> float:
@@ -225,6 +225,6 @@ def validate_announcement(announcement: Announcement, mechanism: Mechanism, limi
     sensitivity = terms.sensitivity(statistic, announcement.rows_max, announcement.fraction_bits)
     unit = math.ldexp(1.0, -announcement.fraction_bits)
     sensitivity.require(terms.relation)
-    price = terms.price(announcement)
+    cost = terms.cost(announcement)
     variance, report = terms.noise(announcement, statistic, sensitivity, mechanism)
-    return ValidatedRound(terms, statistic, sensitivity, price, variance, unit, report)
+    return ValidatedRound(terms, statistic, sensitivity, cost, variance, unit, report)

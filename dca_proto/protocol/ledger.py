@@ -33,7 +33,7 @@ class Charge(msgspec.Struct, frozen=True):
         round_id: 16 bytes.
         statistic: the round's statistic.
         trainer: id of the trainer that announced the round, 16 bytes.
-        mu, epsilon, delta: the cost. For an ε-private report, delta is 0 and mu is its μ(ε) (`price`).
+        mu, epsilon, delta: the cost. For an ε-private report, delta is 0 and mu is its μ(ε) (`cost`).
         at_ms: time of the charge.
         number: 1, 2, ... in the order of charging; never reused, even after a return.
         returned: True if all Compute nodes have signed that they released nothing and never will. In the account, for a
@@ -55,31 +55,31 @@ class Charge(msgspec.Struct, frozen=True):
     relation: str = REPLACE_ONE_CLIENT
 
     @property
-    def price(self) -> PrivacyCost:
+    def cost(self) -> PrivacyCost:
         """The privacy cost of the charge."""
         return PrivacyCost.of_mu(self.mu) if self.delta else PrivacyCost.of_pure(self.epsilon)
 
 
-class Cost(msgspec.Struct, frozen=True, gc=False):
-    """The price of a round, and the ids of the clients that pay it; empty if all do."""
+class CostToClients(msgspec.Struct, frozen=True, gc=False):
+    """The cost of a round to each client that bears it, and the ids of these clients; empty if all do."""
 
-    price: PrivacyCost
+    each: PrivacyCost
     clients: frozenset[bytes] = frozenset()
 
 
-def max_client_cost(costs: Iterable[Cost], of: Collection[bytes] = ()) -> PrivacyCost:
+def max_client_cost(costs: Iterable[CostToClients], of: Collection[bytes] = ()) -> PrivacyCost:
     """Return the largest total cost of any one client; for costs of two kinds, the largest total of each kind.
 
     Only the clients `of` are considered; if it is empty, all.
     """
     costs = tuple(costs)
     if not any(cost.clients for cost in costs):
-        return total(cost.price for cost in costs)
+        return total(cost.each for cost in costs)
     among = frozenset(of)
     return PrivacyCost(
-        _largest([(cost.price.gaussian, cost.clients) for cost in costs], among),
-        _largest([(cost.price.pure, cost.clients) for cost in costs], among),
-        _largest([(cost.price.converted, cost.clients) for cost in costs], among),
+        _largest([(cost.each.gaussian, cost.clients) for cost in costs], among),
+        _largest([(cost.each.pure, cost.clients) for cost in costs], among),
+        _largest([(cost.each.converted, cost.clients) for cost in costs], among),
     )
 
 
@@ -125,7 +125,9 @@ class Ledger:
         """Return True if a round has a charge that was not returned."""
         return round_id in self._counting
 
-    def spent(self, since_ms: int = 0, *, of: Collection[bytes] = (), beside: Iterable[Cost] = ()) -> PrivacyCost:
+    def spent(
+        self, since_ms: int = 0, *, of: Collection[bytes] = (), beside: Iterable[CostToClients] = ()
+    ) -> PrivacyCost:
         """Return the total of charges since `since_ms` that were not returned, as `max_client_cost` adds them up.
 
         Only the clients `of` are considered; if it is empty, all. Costs `beside` are added, but not charged.
@@ -153,7 +155,7 @@ class Ledger:
         self._counting[charge.round_id] = (charge.at_ms, cost)
         if self._total is not None:
             adds_up = len(self._counting) > 1 and not charge.clients
-            self._total = self._total + cost.price if adds_up else None
+            self._total = self._total + cost.each if adds_up else None
         self._oldest_ms = min(self._oldest_ms, charge.at_ms)
         return self._store(charge)
 
@@ -178,5 +180,5 @@ class Ledger:
         return Persist(TABLE, charge.round_id, msgspec.msgpack.encode(charge))
 
 
-def _cost(charge: Charge) -> Cost:
-    return Cost(charge.price, frozenset(charge.clients))
+def _cost(charge: Charge) -> CostToClients:
+    return CostToClients(charge.cost, frozenset(charge.clients))

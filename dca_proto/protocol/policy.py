@@ -42,7 +42,7 @@ from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.kinds import SecureSum, ValidatedRound
-from dca_proto.protocol.ledger import Cost, Ledger
+from dca_proto.protocol.ledger import CostToClients, Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import Statistic
@@ -92,21 +92,21 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def check(
         self,
-        price: PrivacyCost,
+        cost: PrivacyCost,
         ledger: Ledger,
         now_ms: int,
         *,
         of: Collection[bytes] = (),
-        reserved: Collection[Cost] = (),
+        reserved: Collection[CostToClients] = (),
         remedy: str = "",
     ) -> Refusal | None:
-        """Return a refusal if rounds of this price exceed the limit, given what the ledger records as spent.
+        """Return a refusal if rounds of this cost exceed the limit, given what the ledger records as spent.
 
         In a trainer's account, the rounds cost only the clients `of`; if it is empty, everybody. `reserved` costs are
         planned but not yet charged. `remedy` is further advice if rounds of the two kinds do not fit together.
         """
         spent = ledger.spent(self.since_ms(now_ms), of=of, beside=reserved)
-        new_total, kept = spent + price, self.epsilon_for_reports
+        new_total, kept = spent + cost, self.epsilon_for_reports
         if new_total.within(self.epsilon, self.delta, kept):
             return None
         found = f"a total of epsilon {at_least(self.epsilon_of(new_total))} with this round"
@@ -114,7 +114,7 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if kept:
             found += f", {at_least(new_total.pure_epsilon)} of it for reports of delta 0"
             allowed += f", {at_most(kept)} of it kept for these"
-        allowed += f"; at most {at_most(self._left(spent, price.is_pure))} is left"
+        allowed += f"; at most {at_most(self._left(spent, cost.is_pure))} is left"
         if new_total.gaussian and new_total.pure and not kept:
             allowed += (
                 "; reports of delta 0 and Gaussian rounds cost more together than apart: keep them to different "
@@ -124,18 +124,18 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def require(
         self,
-        prices: Iterable[PrivacyCost],
+        costs: Iterable[PrivacyCost],
         ledger: Ledger,
         now_ms: int,
         *,
         invited: Collection[bytes] = (),
-        reserved: Collection[Cost] = (),
+        reserved: Collection[CostToClients] = (),
         failed: int = 0,
     ) -> None:
         """Refuse a trainer's rounds if they exceed its account, together with the rounds under way.
 
         Args:
-            prices: the prices of the new rounds.
+            costs: the costs of the new rounds.
             ledger: the account.
             now_ms: the time now.
             invited: the clients of the new rounds; empty for everybody.
@@ -145,7 +145,7 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Raises:
             BudgetError: names the total, the limit, what is left and what to do.
         """
-        refusal = self.check(total(prices), ledger, now_ms, of=invited, reserved=reserved)
+        refusal = self.check(total(costs), ledger, now_ms, of=invited, reserved=reserved)
         if refusal is None:
             return
         under_way = f", {counted(len(reserved), 'round')} under way included" if reserved else ""
@@ -164,7 +164,9 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def _left(self, spent: PrivacyCost, pure: bool) -> float:
         return (spent.left_pure if pure else spent.left)(self.epsilon, self.delta, self.epsilon_for_reports)
 
-    def left(self, ledger: Ledger, now_ms: int, reserved: Collection[Cost] = (), *, pure: bool = False) -> float:
+    def left(
+        self, ledger: Ledger, now_ms: int, reserved: Collection[CostToClients] = (), *, pure: bool = False
+    ) -> float:
         """Return the ε of the largest single round of all clients that the limit still allows, or 0.0.
 
         With `pure`, it is a round of ε-private reports, otherwise a Gaussian round at `delta`. `reserved` is as for
@@ -263,7 +265,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         yield from asked.terms.refusals(self, missing)
         if not asked.delta <= self.delta_max:
             yield Refusal("delta", at_least(asked.delta), f"<= {at_most(self.delta_max)}")
-        if not round_.price.within(self.epsilon_per_round_max, self.delta_max):
+        if not round_.cost.within(self.epsilon_per_round_max, self.delta_max):
             expected = f"<= {at_most(self.epsilon_per_round_max)} at delta {at_most(self.delta_max)}"
             yield Refusal("epsilon", f"{at_least(asked.epsilon)} at delta {at_least(asked.delta)}", expected)
 
@@ -310,9 +312,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 return Refusal("bounds", f"{column} within {asked_low:.9g} to {asked_high:.9g}", expected)
         return None
 
-    def check_budget(self, price: PrivacyCost, ledger: Ledger, now_ms: int) -> Refusal | None:
-        """Return a refusal if another round of this price exceeds the period's budget."""
-        return self.budget_limit.check(price, ledger, now_ms, remedy=", or raise epsilon_per_period_max")
+    def check_budget(self, cost: PrivacyCost, ledger: Ledger, now_ms: int) -> Refusal | None:
+        """Return a refusal if another round of this cost exceeds the period's budget."""
+        return self.budget_limit.check(cost, ledger, now_ms, remedy=", or raise epsilon_per_period_max")
 
 
 class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

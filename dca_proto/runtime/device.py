@@ -95,10 +95,10 @@ class Device:
             )
             await runner.run()
 
-    async def hold(self, request: OpenRound, on_report: Report | None = None) -> NoisyAggregate:
+    async def run_round(self, request: OpenRound, on_report: Report | None = None) -> NoisyAggregate:
         """Run one round as a trainer and return its result. Raises `RoundAborted`, and the errors of `run`."""
         async with self.live(on_report) as trainer:
-            return await trainer.hold(request)
+            return await trainer.run_round(request)
 
     @contextlib.asynccontextmanager
     async def live(self, on_report: Report | None = None) -> AsyncIterator[LiveTrainer]:
@@ -276,7 +276,7 @@ def run(path: Path, *, json_logs: bool = False, verbose: bool = False) -> int:
         raise InputError(f"{path}: a trainer needs the section [round], which names the statistic and its cost")
     request = open_round(device.config.round, device.config.federation)
     try:
-        aggregate = complete(device.hold(request, FactLog()))
+        aggregate = complete(device.run_round(request, FactLog()))
     except RoundAborted as error:
         sys.stderr.write(f"dca: {abort_line(error)}\n")
         return 3

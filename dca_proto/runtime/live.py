@@ -1,9 +1,9 @@
 """Runs a trainer in the background: a caller asks for rounds and awaits their results.
 
 async with LiveTrainer(actor, transport, store, federation="demo") as trainer:
-    aggregate = await trainer.hold(request)
+    aggregate = await trainer.run_round(request)
 
-`rejoin` finishes a round that an earlier process began, under the same id, from its state in the trainer's store.
+`resume_round` finishes a round that an earlier process began, under the same id, from its state in the trainer's store.
 
 When a trainer starts, it asks again for the aborts of earlier failed rounds, which may give charges back. If the
 account refuses a new round, the round waits for these answers, for some seconds at most.
@@ -91,7 +91,7 @@ class LiveTrainer:
         """Raise `BudgetError` if the account has no room now for a job with this total cost."""
         self._actor.check_job([cost], self._clock.now_ms())
 
-    async def hold(self, request: OpenRound) -> NoisyAggregate:
+    async def run_round(self, request: OpenRound) -> NoisyAggregate:
         """Run one round and return its result.
 
         Raises:
@@ -101,20 +101,21 @@ class LiveTrainer:
         """
         return await self._result(request.round_id, self._start(request))
 
-    async def rejoin(self, request: OpenRound) -> NoisyAggregate:
+    async def resume_round(self, request: OpenRound) -> NoisyAggregate:
         """Finish a round of an earlier process, from its stored state; run it from the start if it never began.
 
-        Raises as `hold`, and `RoundAborted` if the round ended so long ago that the store no longer has its result.
+        Raises as `run_round`, and `RoundAborted` if the round ended so long ago that the store no longer has its
+        result.
         """
         round_id = request.round_id
         if self._actor.phase(round_id) != NEW:
             return await self._result(round_id, self._recall(round_id))
         if round_id in self._actor.ledger:
             raise RoundAborted(f"round {round_id.hex()} is over, and the trainer's store no longer has its result")
-        return await self.hold(request)
+        return await self.run_round(request)
 
     async def finish(self) -> list[RoundCompleted | RoundFailed]:
-        """Run until all rounds in the trainer's store have ended; return how each did, by id. Raises as `hold`."""
+        """Run until all rounds in the trainer's store have ended; return how each did, by id. Raises as `run_round`."""
         round_ids = self._actor.unfinished(self._clock.now_ms())
         results = {round_id: asyncio.get_running_loop().create_future() for round_id in round_ids}
         self._results |= results

@@ -106,7 +106,7 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
         return request
     statistic = resolve(request.statistic, request.parameters)  # check what does not depend on the number of clients
     client_sensitivity(statistic, request.rows_max, request.fraction_bits)
-    check_mu(request.price.mu, request.epsilon, request.delta)
+    check_mu(request.cost.mu, request.epsilon, request.delta)
     return request
 
 

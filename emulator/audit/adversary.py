@@ -108,7 +108,7 @@ def observe(
     samples = (np.empty(runs), np.empty(runs))
     for side, signal in ((0, adversary.step / 2), (1, -adversary.step / 2)):
         first = 0
-        for seen in rounds.hold(side, runs):
+        for seen in rounds.run_rounds(side, runs):
             rest = adversary.residual(seen)
             samples[side][first : first + len(rest)] = rest @ line
             noise.add(side, rest - signal)

@@ -34,7 +34,7 @@ class Seen(NamedTuple):
 class Rounds(Protocol):
     """Runs rounds to be audited."""
 
-    def hold(self, side: int, runs: int) -> Iterator[Seen]:
+    def run_rounds(self, side: int, runs: int) -> Iterator[Seen]:
         """Yield `runs` independent runs in world `side`, 0 or 1, in batches."""
 
 
@@ -91,7 +91,7 @@ class IdealRounds:
         self._random = random
         self._values = [[programme.encode(world, client, side) for client in world.present] for side in (0, 1)]
 
-    def hold(self, side: int, runs: int) -> Iterator[Seen]:
+    def run_rounds(self, side: int, runs: int) -> Iterator[Seen]:
         world, programme = self._world, self._programme
         batch = max(1, _BATCH_WORDS // world.size)
         for first in range(0, runs, batch):

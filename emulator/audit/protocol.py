@@ -53,7 +53,7 @@ class ProtocolRounds:
         self._random = random
         self._engine = engine
 
-    def hold(self, side: int, runs: int) -> Iterator[Seen]:
+    def run_rounds(self, side: int, runs: int) -> Iterator[Seen]:
         batches = [(side, min(_BATCH, runs - first), self._random(KEY_BYTES).hex()) for first in range(0, runs, _BATCH)]
         results = self._engine.map(functools.partial(_run_batch, self._setting), batches, ordered=True)
         return (done.value() for done in results)
@@ -63,7 +63,7 @@ def _run_batch(setting: Setting, batch: tuple[int, int, str]) -> Seen:
     """Run the rounds of a batch: the world's side, the number of runs, and the seed."""
     side, runs, seed = batch
     federation = _AuditFederation(World(setting), side, seeded(seed))
-    totals, own = zip(*(federation.hold() for _ in range(runs)), strict=True)
+    totals, own = zip(*(federation.run_round() for _ in range(runs)), strict=True)
     return Seen(np.array(totals), np.array(own))
 
 
@@ -89,7 +89,7 @@ class _AuditFederation(TestFederation):
         self.mechanism = self._spy if index in self._world.coalition else DistributedDiscreteGaussian()
         return super().client(index, records)
 
-    def hold(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def run_round(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Run a round; return the released sum, and the contributions of the coalition's own clients to it."""
         world, network = self._world, Network()
         lost = set(self.clients[world.present.stop :])  # clients that drop out

@@ -100,8 +100,8 @@ def same_traffic(case: Case, seed: str) -> tuple[bool, View, Round]:
     worlds = [Rounds(case, side, f"{seed}/traffic", LinkOptions()) for side in (0, 1)]
     same = True
     for _ in range(SHAPE_ROUNDS):
-        first = worlds[0].hold()
-        worlds[1].hold()
+        first = worlds[0].run_round()
+        worlds[1].run_round()
         view, other = (world.view for world in worlds)
         same = same and view.sent == other.sent and view.delivered == other.delivered
     return same, worlds[0].view, first

@@ -170,7 +170,7 @@ def investigate(case: Case, runs: int, seed: str, progress: Progress = lambda do
     for side in (0, 1):
         rounds = Rounds(case, side, f"{seed}/{side}", IDEAL)
         for _ in range(runs):
-            seen = rounds.hold()
+            seen = rounds.run_round()
             tally.add(side, seen)
             rest = residual(case, seen)
             if rest is not None:

@@ -85,7 +85,7 @@ class Rounds:
         self._world = World(self._party, self._simulator)
         self._simulator.run(self._simulator.now_ms + _SESSIONS_MS)
 
-    def hold(self) -> Round:
+    def run_round(self) -> Round:
         """Run one more round. Raises `UsageError` if a client declines."""
         simulator, view, setting = self._simulator, self.view, self._case.setting
         if len(self._world.requests) % _ROUNDS_KEPT == _ROUNDS_KEPT - 1:

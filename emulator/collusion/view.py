@@ -17,7 +17,7 @@ import numpy as np
 from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.protocol.compute.round import ANNOUNCEMENTS, CONTRIBUTIONS, LISTS, StoredList
-from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.contribution import HeldContribution
 from dca_proto.protocol.effects import Persist, Send, Write
 from dca_proto.protocol.facts import Declined, RoundCompleted, RoundFailed
 from dca_proto.protocol.lists import clients_of
@@ -77,7 +77,7 @@ class View(Observer):
         """Start a new round; forget the last one."""
         self.announcement: Accepted | None = None
         self.clients: set[bytes] = set()
-        self.kept: dict[bytes, Kept] = {}
+        self.kept: dict[bytes, HeldContribution] = {}
         self.from_peers = 0
         self.partials: dict[bytes, RingVector] = {}
         self.sent: list[Message] = []
@@ -126,7 +126,7 @@ class View(Observer):
                 case Persist(table, _, value) if is_ours and table == ANNOUNCEMENTS:
                     self.announcement = decode_accepted(value)
                 case Persist(table, key, value) if is_ours and table == CONTRIBUTIONS:
-                    self.kept[key[ID_BYTES:]] = Kept(value)
+                    self.kept[key[ID_BYTES:]] = HeldContribution(value)
                     self.clients.add(key[ID_BYTES:])
                 case Persist(table, _, value) if is_ours and table == LISTS:
                     self.clients.update(clients_of(decoded(LISTS, value, StoredList).entries))

@@ -199,7 +199,7 @@ class Population:
             hear = self._hear if process.id in heard else None
             process.actor = cast(Actor, Metered(process.actor, hear, self._away))
 
-    def hold(self) -> RoundMeasurement:
+    def run_round(self) -> RoundMeasurement:
         """Run one round, from the command to its end, and return the measurement of all processes together."""
         simulator, team, cell = self._simulator, self._team, self._cell
         before = self._used()
@@ -231,8 +231,8 @@ class Population:
     def measure(self) -> CellMeasurement:
         """Run all rounds of the cell, and a last one, not timed, in which memory is measured."""
         cores = self._gathered(self.sessions_s)
-        first = self.hold()  # in which pairs agree on keys
-        rounds = [self.hold() for _ in range(self._cell.repeats)]
+        first = self.run_round()  # in which pairs agree on keys
+        rounds = [self.run_round() for _ in range(self._cell.repeats)]
         peaks = self._gathered(peak_rss_bytes() or 0)
         return CellMeasurement(
             sessions_s=sum(cores),
@@ -246,7 +246,7 @@ class Population:
     def measure_memory(self) -> Memory:
         """Run a round, and measure the memory of one actor of each role."""
         self._memory = sizes = {}
-        self.hold()
+        self.run_round()
         self._memory = None
         node = self._weighed.get(facts.ListFrozen)
         if node is not None:

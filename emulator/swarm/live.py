@@ -239,12 +239,12 @@ class Swarm:
             for round_id, count in sent.items():
                 self.sent[round_id] = self.sent.get(round_id, 0) + count
 
-    async def hold(self, request: OpenRound) -> NoisyAggregate:
+    async def run_round(self, request: OpenRound) -> NoisyAggregate:
         """Run one round, in which some clients, drawn anew, vanish. Raises as `learn`."""
         vanished = self._dropouts.next_round(request.invited)
         before, count = await self._usage("prepare", vanished), len(self.timeline.rounds)
         try:
-            aggregate = await unless_one_ends(self._trainer.hold(request), self._watched)
+            aggregate = await unless_one_ends(self._trainer.run_round(request), self._watched)
         except RoundAborted as error:
             if len(self.timeline.rounds) > count:
                 await self._complete(request, vanished, before, 0)
@@ -416,7 +416,7 @@ class _SwarmTrainer:
 
     def __init__(self, trainer: LiveTrainer, swarm: Swarm) -> None:
         self.check, self.contributors, self.is_charged = trainer.check, trainer.contributors, trainer.is_charged
-        self.hold, self.rejoin = swarm.hold, trainer.rejoin
+        self.run_round, self.resume_round = swarm.run_round, trainer.resume_round
 
 
 async def unless_one_ends(waiting: Awaitable[T], watched: Sequence[asyncio.Task[None]]) -> T:

@@ -18,7 +18,7 @@ from dca_proto.protocol.client.round import Round as ClientRound
 from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.compute.round import FROZEN
 from dca_proto.protocol.compute.round import Round as NodeRound
-from dca_proto.protocol.contribution import Kept, Outbound
+from dca_proto.protocol.contribution import ClientMessage, HeldContribution
 from dca_proto.protocol.effects import Address, Channel, Effect, Report, Send, SetTimer
 from dca_proto.protocol.events import Event, Timer
 from dca_proto.protocol.facts import Released
@@ -47,7 +47,9 @@ class HostileClient(Client):
         self._honest = self._composer
         self._composer = Replaced(self._composer, compose=self._make)  # type: ignore[assignment]
 
-    def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+    def _make(
+        self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
+    ) -> tuple[ClientMessage, list[str]]:
         return self._honest.compose(opened, validated, charge)
 
 
@@ -60,7 +62,9 @@ class _Far(Composer, frozen=True, eq=False):
 class _OutOfRange(HostileClient):
     """Numbers far beyond the announced bounds; in an LDP report, bytes that no mechanism gives."""
 
-    def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+    def _make(
+        self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
+    ) -> tuple[ClientMessage, list[str]]:
         if isinstance(validated.terms, LdpReport):
             return msgspec.structs.replace(self._honest, sign=self._forge).compose(opened, validated, charge)
         return _Far(*msgspec.structs.astuple(self._honest)).compose(opened, validated, charge)
@@ -82,7 +86,9 @@ class _TwoFaced(HostileClient):
 class _WrongTags(HostileClient):
     """It uses a wrong pair key for one Compute node other than its holder."""
 
-    def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+    def _make(
+        self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
+    ) -> tuple[ClientMessage, list[str]]:
         def pair_keys(epochs: tuple[m.EpochKey, ...]) -> list[bytes]:
             keys, holder = list(self._honest.session.pair_keys(epochs)), opened.holder(self.id).id
             keys[-1 if holder != opened.computes[-1] else 0] = self._honest.random(KEY_BYTES)
@@ -94,7 +100,9 @@ class _WrongTags(HostileClient):
 
 @_OWN.kind("reuse-charge", "pays for all rounds with one charge number", "round")
 class _ReusingCharges(HostileClient):
-    def _make(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+    def _make(
+        self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
+    ) -> tuple[ClientMessage, list[str]]:
         return super()._make(opened, validated, 1)
 
 
@@ -198,7 +206,7 @@ class _MakingUp(HostileCompute):
         for client in self._invented_clients(current)[: self.amount]:
             rest = self._random(TAG_BYTES * nodes + WORD_BYTES * dimension)
             charge = (1).to_bytes(CHARGE_BYTES, "little")
-            kept = Kept(b"".join((client, self._random(ID_BYTES), bytes([nodes]), charge, rest)))
+            kept = HeldContribution(b"".join((client, self._random(ID_BYTES), bytes([nodes]), charge, rest)))
             current.kept.setdefault(client, kept)
         return super()._freeze(current, now_ms)
 
@@ -310,7 +318,9 @@ class _AbortingLate(HostileCompute):
 class _CallingOld(HostileCompute):
     """It does so to the first `amount` clients, and keeps none of their contributions."""
 
-    def _keep(self, current: NodeRound, client: bytes, kept: Kept, reply: Effect, now_ms: int) -> list[Effect]:
+    def _keep(
+        self, current: NodeRound, client: bytes, kept: HeldContribution, reply: Effect, now_ms: int
+    ) -> list[Effect]:
         if client in sorted(self._sessions.slots)[: self.amount]:
             return [self._reused(current, client, kept.charge)]
         return super()._keep(current, client, kept, reply, now_ms)

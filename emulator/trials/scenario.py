@@ -123,7 +123,7 @@ class Rounds(_Part, frozen=True, kw_only=True):
         return 0.0 if self.mechanism in PURE_MECHANISMS else self.delta
 
     @property
-    def price(self) -> PrivacyCost:
+    def cost(self) -> PrivacyCost:
         """The privacy cost of one round for each participant. Raises `UsageError` for an ε or δ out of range."""
         return PrivacyCost.of(self.epsilon, self.announced_delta)
 

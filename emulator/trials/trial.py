@@ -181,10 +181,10 @@ def _further_round(world: TrialWorld) -> str:
 
 def _has_budget(world: TrialWorld, actor: object, now_ms: int) -> bool:
     """Return True if a client's budget, or the trainer's account if it has one, allows one more round."""
-    price, account = world.scenario.rounds.price, world.actors.account
+    cost, account = world.scenario.rounds.cost, world.actors.account
     if isinstance(actor, Client):
-        return world.actors.policy.check_budget(price, actor.ledger, now_ms) is None
-    return not isinstance(actor, Trainer) or account is None or account.check(price, actor.ledger, now_ms) is None
+        return world.actors.policy.check_budget(cost, actor.ledger, now_ms) is None
+    return not isinstance(actor, Trainer) or account is None or account.check(cost, actor.ledger, now_ms) is None
 
 
 class _NotingTable(dict[tuple[str, str], str]):

@@ -35,9 +35,9 @@ class RecordedRounds:
         self.results: list[tuple[RoundRequest, NoisyAggregate]] = []
         self._rounds = rounds
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
-        """Run the round (`Rounds.hold`) and record it."""
-        aggregate = self._rounds.hold(request)
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
+        """Run the round (`Rounds.run_round`) and record it."""
+        aggregate = self._rounds.run_round(request)
         self.results.append((request, aggregate))
         return aggregate
 
@@ -76,7 +76,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise
 
     def _learn(self, X: Any, y: Any) -> Self:
-        aggregates, is_rounds = aggregates_in(X), callable(getattr(X, "hold", None))
+        aggregates, is_rounds = aggregates_in(X), callable(getattr(X, "run_round", None))
         self._named_by_rows = not (aggregates or is_rounds)
         if not self._named_by_rows and y is not None:
             raise DataError("y was given beside aggregates or rounds; the targets are in them, so leave y out")
@@ -93,7 +93,8 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         elif y is None and not _could_be_rows(X):
             raise DataError(
                 f"found {'an empty list' if X == [] else f'a {type(X).__name__}'} without targets; expected rows with "
-                "targets, as in fit(X, y), a NoisyAggregate or a list of them, or rounds, which have a method 'hold'"
+                "targets, as in fit(X, y), a NoisyAggregate or a list of them, or rounds, which have a method "
+                "'run_round'"
             )
         else:
             fit = self._of_rows(X, y)

@@ -31,14 +31,14 @@ class Silent:
     async def check(self, request: OpenRound) -> None:
         """All is well."""
 
-    async def hold(self, request: OpenRound) -> Any:
+    async def run_round(self, request: OpenRound) -> Any:
         self._charged.add(request.round_id)
         self.spent.update(dict.fromkeys(request.invited or CLIENTS, request.mu**2))
         if len(self._charged) in self._fail:
             raise RoundAborted("a Compute node is silent")
         return object()
 
-    rejoin = hold
+    resume_round = run_round
 
     def contributors(self, round_id: bytes) -> tuple[bytes, ...]:
         return CLIENTS
@@ -81,8 +81,8 @@ def test_a_job_ends_before_it_costs_a_client_more_than_its_budget(
 class Cut(Silent):
     """A trainer that loses its broker after the account was charged."""
 
-    async def hold(self, request: OpenRound) -> Any:
-        await super().hold(request)
+    async def run_round(self, request: OpenRound) -> Any:
+        await super().run_round(request)
         raise TransportError("the connection is lost")
 
 
@@ -90,13 +90,13 @@ def test_a_round_whose_end_was_never_heard_counts_as_long_as_it_is_charged() -> 
     rounds = JobRounds(Cut(), TERMS, None)
     for _ in range(3):
         with pytest.raises((TransportError, RoundAborted)):
-            asyncio.run(rounds.hold(SecureSumRequest("sum", {"columns": ["x"]}, budget_share=0.8)))
+            asyncio.run(rounds.run_round(SecureSumRequest("sum", {"columns": ["x"]}, budget_share=0.8)))
     assert rounds.spent.mu == pytest.approx(0.8**0.5 * TERMS.budget.mu, rel=1e-5), "the others found no room"
 
 
 def test_a_sum_has_cost_what_it_cost_whatever_the_account_remembers() -> None:
     trainer = Silent()
     rounds = JobRounds(trainer, TERMS, None)
-    asyncio.run(rounds.hold(SecureSumRequest("sum", {"columns": ["x"]}, budget_share=0.5)))
+    asyncio.run(rounds.run_round(SecureSumRequest("sum", {"columns": ["x"]}, budget_share=0.5)))
     trainer._charged.clear()  # another store
     assert rounds.spent.mu == pytest.approx(0.5**0.5 * TERMS.budget.mu, rel=1e-5)

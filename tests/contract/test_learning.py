@@ -36,7 +36,7 @@ from memory_swarm import (
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.journal import Entry, Failed, Journal, Summed, journal_path
-from dca_proto.jobs.runner import HeldRound, JobRounds, learn
+from dca_proto.jobs.runner import FinishedRequest, JobRounds, learn
 from dca_proto.jobs.sync import TrainerRounds
 from dca_proto.privacy.budget import Budget
 from dca_proto.protocol.ledger import TABLE as LEDGER
@@ -96,8 +96,8 @@ def test_a_job_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: P
 def test_a_job_that_is_over_gives_its_result_without_a_trainer(path: Path) -> None:
     swarm = Swarm()
 
-    async def story() -> tuple[list[float], list[float], list[HeldRound]]:
-        told: list[HeldRound] = []
+    async def story() -> tuple[list[float], list[float], list[FinishedRequest]]:
+        told: list[FinishedRequest] = []
         async with swarm.up():
             first = await play(swarm, path)
         count = len(swarm.announced)
@@ -163,10 +163,10 @@ def test_what_a_job_has_cost_counts_a_round_that_failed_and_kept_its_charge(
         del swarm.store._records[key]
     with Journal(path, SETTINGS) as journal, TrainerRounds(path, swarm.terms(), journal) as rounds:
         assert rounds.spent.mu == 0
-        rounds.hold(ask())
+        rounds.run_round(ask())
         assert rounds.spent.mu == pytest.approx((0.1 + 0.1) ** 0.5 * swarm.terms().budget.mu), "the lost one too"
-        rounds.hold(ask(2))
-        rounds.hold(ask(2))
+        rounds.run_round(ask(2))
+        rounds.run_round(ask(2))
         assert rounds.spent.mu == pytest.approx((0.1 + 0.1 + 0.1) ** 0.5 * swarm.terms().budget.mu), "one of two"
     assert swarm.charges() == [3] * CLIENTS
 
@@ -178,7 +178,7 @@ def test_what_came_back_costs_nothing(path: Path) -> None:
     async def story() -> float:
         async with swarm.up(), swarm.trainer() as trainer:
             rounds = JobRounds(trainer, swarm.terms(collect_window_ms=200), None)
-            await rounds.hold(ask())
+            await rounds.run_round(ask())
             return rounds.spent.mu
 
     assert asyncio.run(story()) == pytest.approx(0.1**0.5 * swarm.terms().budget.mu)
@@ -194,13 +194,13 @@ def test_the_end_of_a_round_is_heard_however_late_it_is_asked_for(path: Path) ->
             await killed_after_a_round(swarm, path)
             ((opened, _),) = held_of(path)
             async with swarm.trainer() as trainer:
-                early = await trainer.rejoin(opened.round)
-                late = await trainer.rejoin(opened.round)
+                early = await trainer.resume_round(opened.round)
+                late = await trainer.resume_round(opened.round)
                 swarm.mute(lambda: True)
                 lost = swarm.terms(collect_window_ms=200).open(ask(), bytes(16))
                 for _ in range(2):
                     with pytest.raises(RoundAborted, match="too-few") as caught:
-                        await trainer.rejoin(lost)
+                        await trainer.resume_round(lost)
                     told.append((str(caught.value), caught.value.contributors))
             return float(early.value[0]), float(late.value[0])
 
@@ -215,7 +215,7 @@ def test_the_end_of_a_round_is_heard_however_late_it_is_asked_for(path: Path) ->
 def test_an_aborted_round_is_held_again_under_a_fresh_id(path: Path) -> None:
     swarm = Swarm()
     swarm.mute(lambda: len(swarm.announced) < 3)
-    told: list[HeldRound] = []
+    told: list[FinishedRequest] = []
     assert job_of(swarm, path, lambda: means(0), on_round=told.append) == [WHOLE]
     assert [one.attempts for one in told] == [3]
     assert len(set(swarm.announced)) == 3
@@ -393,7 +393,7 @@ def test_a_journal_that_cannot_be_written_at_the_end_ends_the_trainers_thread_al
         rounds = TrainerRounds(path, swarm.terms(), journal, clients=swarm.actors.clients)
         with pytest.raises(UsageError, match="disk is full"), rounds:  # noqa: PT012
             with pytest.raises(NoAggregate):
-                rounds.hold(ask(5))
+                rounds.run_round(ask(5))
             monkeypatch.setattr(journal, "append", refuse)
     assert "dca-trainer" not in [thread.name for thread in threading.enumerate()]
 

@@ -101,7 +101,7 @@ def test_a_round_without_any_release_keeps_its_charge_and_is_held_again(path: Pa
         with Journal(path, SETTINGS) as journal:
             async with swarm.up(), swarm.trainer() as trainer:
                 rounds = JobRounds(trainer, swarm.terms(**SHORT), journal)
-                aggregate = await rounds.hold(ask())
+                aggregate = await rounds.run_round(ask())
                 return [[float(node.value[0]) for node in aggregate.nodes]], rounds.spent.mu
 
     told, spent = asyncio.run(story())

@@ -132,10 +132,10 @@ def test_a_job_divides_epsilon_among_pure_reports_and_ends_where_it_is_spent() -
         async with swarm.up(), swarm.trainer() as trainer:
             rounds = JobRounds(trainer, swarm.terms(budget=Budget(2.0, 1e-6)), None)
             for _ in range(2):
-                await rounds.hold(asked(UNARY_ENCODING, share=0.5))
+                await rounds.run_round(asked(UNARY_ENCODING, share=0.5))
                 spent.append((rounds.spent.pure, rounds.spent.gaussian))
             with pytest.raises(RoundAborted, match="the job's budget has no room for the round"):
-                await rounds.hold(asked(UNARY_ENCODING, share=0.1))
+                await rounds.run_round(asked(UNARY_ENCODING, share=0.1))
         return spent
 
     assert asyncio.run(story()) == [(pytest.approx(1.0, rel=1e-5), 0.0), (pytest.approx(2.0, rel=1e-5), 0.0)]

@@ -266,11 +266,11 @@ def test_a_result_is_written_before_anything_else_can_fail(
     network.advance(network.now_ms + 1000)
     (completed,) = network.reported(RoundCompleted)
 
-    async def hold(*_: object) -> NoisyAggregate:
+    async def run_round(*_: object) -> NoisyAggregate:
         (tmp_path / "trainer.db").write_bytes(b"no store")
         return completed.aggregate
 
-    monkeypatch.setattr(Device, "hold", hold)
+    monkeypatch.setattr(Device, "run_round", run_round)
     capsys.readouterr()
     out = tmp_path / "out.json"
     assert main(["trainer", str(tmp_path / "trainer.toml"), *ROUND, "--tolerate", "1", "--json", str(out)]) == 8

@@ -186,7 +186,7 @@ def test_a_round_that_is_never_announced_is_told_in_one_line(
     async def refuse(trainer: LiveTrainer, request: OpenRound) -> NoisyAggregate:
         raise RoundAborted("no epoch key of Compute node compute-1")
 
-    monkeypatch.setattr(LiveTrainer, "hold", refuse)
+    monkeypatch.setattr(LiveTrainer, "run_round", refuse)
     with pytest.raises(UsageError, match=r"^round 1 was never announced: no epoch key of Compute node compute-1$"):
         run_rounds(changed(broker=mosquitto_broker.url, processes=0))
 

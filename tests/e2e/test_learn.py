@@ -20,7 +20,7 @@ from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli import main
 from dca_proto.cli.job_run import iterated, show_run
 from dca_proto.cli.reporter import ProgressReporter
-from dca_proto.jobs.runner import HeldRound
+from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.protocol import facts
 from dca_proto.runtime import device
 from dca_proto.runtime.broker import Broker
@@ -249,7 +249,7 @@ def told_of(iterations: int, *, terminal: bool) -> str:
             reporter(facts.Announced(round_id, "gradient", 2))
             reporter(facts.Arrived(round_id, 5, 8))
             held = {"request": SecureSumRequest("gradient", {}), "aggregate": _Eight(), "reason": "", "recalled": False}
-            reporter.ended(HeldRound(number=number, attempts=2 if number == 2 else 1, **held))
+            reporter.ended(FinishedRequest(number=number, attempts=2 if number == 2 else 1, **held))
             reporter.iterated(Iteration(number, iterations, "held-out AUC", 0.9 + number / 1000))
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 

@@ -100,7 +100,7 @@ def test_a_job_survives_kill_9_at_every_stage_and_nobody_pays_twice(folder: Path
                 raise AssertionError("what the thread's start raises is raised here")
             whole, first, second = run(sums(), rounds)
     with pytest.raises(UsageError, match="inside `with TrainerRounds"):
-        rounds.hold(SecureSumRequest("sum", PARAMETERS))
+        rounds.run_round(SecureSumRequest("sum", PARAMETERS))
     assert (whole.contributors, first.contributors, second.contributors) == (6, 3, 3)
     noise = (whole.noise_variance + first.noise_variance + second.noise_variance) ** 0.5
     # false alarm: three noises beyond 7 standard deviations, below 1e-11

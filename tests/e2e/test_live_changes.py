@@ -113,9 +113,9 @@ class Members:
     def told(self, kind: type, name: str) -> list[object]:
         return [fact for who, fact in self.facts if who == name and isinstance(fact, kind)]
 
-    async def hold(self, trainer: str = "trainer") -> NoisyAggregate:
+    async def run_round(self, trainer: str = "trainer") -> NoisyAggregate:
         loaded = device.load(self.folder / trainer / "actor.toml")
-        return await loaded.hold(open_round(ROUND, loaded.config.federation))
+        return await loaded.run_round(open_round(ROUND, loaded.config.federation))
 
     @contextlib.asynccontextmanager
     async def all(self) -> AsyncIterator[Members]:
@@ -143,11 +143,11 @@ def new_member(members: Members, name: str) -> str:
 
 async def a_client_is_revoked(members: Members) -> None:
     """The owner gives the next file to the trainer alone; nobody is enrolled anew."""
-    assert (await members.hold()).contributors == CLIENTS
+    assert (await members.run_round()).contributors == CLIENTS
     certificates = {path: path.read_bytes() for path in members.folder.rglob("*.cert")}
     members.federation("revoke", "client-3")
     members.give("trainer")
-    assert (await members.hold()).contributors == CLIENTS - 1
+    assert (await members.run_round()).contributors == CLIENTS - 1
     assert [fact.reason for fact in members.told(Declined, "client-3")] == ["revoked"]
     assert {path: path.read_bytes() for path in members.folder.rglob("*.cert")} == certificates
     await members.until(lambda: all(members.told(FederationChanged, f"client-{i}") for i in range(1, CLIENTS + 1)))
@@ -165,21 +165,21 @@ async def nodes_and_a_trainer_come(members: Members, *, number: int) -> None:
     members.start("compute-4")
     await members.until(lambda: len(members.told(SessionKept, "compute-4")) >= expected)
     with pytest.raises(RoundAborted, match="request the round again"):  # the trainer's file is older
-        await members.hold()
+        await members.run_round()
     assert members.number("trainer") == number + 1
-    assert (await members.hold()).contributors == expected
+    assert (await members.run_round()).contributors == expected
 
     members.federation("replace-node", "compute-1", new_member(members, "compute-5"))
     members.make("compute-5")
     members.start("compute-5")
     await members.until(lambda: len(members.told(SessionKept, "compute-5")) >= expected)
     members.give("trainer")
-    assert (await members.hold()).contributors == expected
+    assert (await members.run_round()).contributors == expected
     assert not members.told(Dropped, "client-1")
 
     members.federation("add-trainer", new_member(members, "trainer-2"))
     members.make("trainer-2")
-    assert (await members.hold("trainer-2")).contributors == expected
+    assert (await members.run_round("trainer-2")).contributors == expected
     for name in ("compute-2", "client-1"):
         await members.stop(name)
         assert members.number(name) == number + 3, "the newest file stands where the first one stood"

@@ -74,7 +74,7 @@ ages = np.random.default_rng(1).normal(50, 10, size=(2000, 1))
 terms = JobTerms(budget=Budget(4.0, 1e-5), clients=2000, tolerated=0, computes=())
 parameters = {"columns": ["age"], "centre": [50.0], "scale": [50.0], "bound": [1.0]}
 asked = LdpReportRequest("sum", parameters, rows_max=1, mechanism="grid-laplace")
-released = IdealSwarm(ages, ("age",), terms).hold(asked)
+released = IdealSwarm(ages, ("age",), terms).run_round(asked)
 found = column(released, warmup=300, draws=300, seed=1)
 found.inference_data().to_netcdf("draws.nc")
 mean = arviz.from_netcdf("draws.nc").posterior["mean"].values

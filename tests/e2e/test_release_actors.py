@@ -39,7 +39,7 @@ async def held(folder: Path) -> tuple[float, list[int]]:
     ]
     trainer = load(folder / "trainer.toml")
     assert trainer.config.round is not None
-    result = await trainer.hold(open_round(trainer.config.round, trainer.config.federation))
+    result = await trainer.run_round(open_round(trainer.config.round, trainer.config.federation))
     await asyncio.gather(*(done.wait() for done in confirmed))
     for task in hospitals:
         task.cancel()

@@ -96,7 +96,7 @@ def test_peak_memory_is_in_mebibytes_as_a_fleet_tells_it(monkeypatch: pytest.Mon
 
 def test_the_noise_is_the_ideal_one_and_the_unused_tolerance() -> None:
     """All N noises of variance σ²/(N - T - 1) are in the sum; the discrete mechanism adds at most a little."""
-    held = Population(cell(clients=20, tolerated=4)).hold()
+    held = Population(cell(clients=20, tolerated=4)).run_round()
     assert held.noise_sd is not None
     assert held.noise_sd_ideal is not None
     assert held.noise_sd / held.noise_sd_ideal == pytest.approx(math.sqrt(20 / (20 - 4 - 1)), rel=0.01)
@@ -105,8 +105,8 @@ def test_the_noise_is_the_ideal_one_and_the_unused_tolerance() -> None:
 def test_more_drop_outs_than_are_tolerated_end_a_round_and_the_next_one_begins_with_all() -> None:
     """With half of 20 clients dropping and T = 1 a round succeeds with probability 2e-5; the draws are seeded."""
     population = Population(cell(clients=20, tolerated=1, drop_rate=0.5))
-    first = population.hold()
-    second = population.hold()
+    first = population.run_round()
+    second = population.run_round()
     assert [first.completed, second.completed] == [False, False]
     assert (first.noise_sd, first.contributors) == (None, 0)
     assert first.messages["client"] > 0
@@ -128,7 +128,7 @@ def test_keys_of_pairs_are_agreed_on_in_the_set_up_and_in_no_measured_round(monk
     one = cell()
     population = Population(one)
     counts = []
-    for hold in (population.hold, population.hold, population.hold):
+    for hold in (population.run_round, population.run_round, population.run_round):
         multiplied = 0
         assert hold().completed
         counts.append(multiplied)
@@ -151,11 +151,11 @@ def test_processes_in_step_hold_the_same_rounds_as_one(drop_rate: float) -> None
 
 def test_a_round_leaves_nothing_for_the_garbage_collector_that_is_off_while_it_is_measured() -> None:
     population = Population(cell(clients=30))
-    population.hold()
+    population.run_round()
     gc.collect()
     gc.disable()
     try:
-        population.hold()
+        population.run_round()
         assert gc.collect() == 0
     finally:
         gc.enable()
@@ -163,7 +163,7 @@ def test_a_round_leaves_nothing_for_the_garbage_collector_that_is_off_while_it_i
 
 def test_measured_actors_pay_for_no_trace() -> None:
     population = Population(cell())
-    assert population.hold().completed
+    assert population.run_round().completed
     assert population._simulator.trace.count == 0
 
 

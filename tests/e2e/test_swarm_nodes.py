@@ -132,7 +132,7 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
     async def lost(trainer: LiveTrainer, request: OpenRound) -> None:
         raise RoundAborted("no data node released anything; 0 declined")
 
-    monkeypatch.setattr(LiveTrainer, "hold", lost)
+    monkeypatch.setattr(LiveTrainer, "run_round", lost)
     done = dca(*own(table, "--data-nodes", "2", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 3
     result = parsed(done.stdout, "swarm")

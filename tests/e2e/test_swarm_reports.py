@@ -251,7 +251,7 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
     async def lost(trainer: LiveTrainer, request: OpenRound) -> None:
         raise RoundAborted("no client released anything; 0 declined")
 
-    monkeypatch.setattr(LiveTrainer, "hold", lost)
+    monkeypatch.setattr(LiveTrainer, "run_round", lost)
     done = dca(*own(table, embedded_broker.url, "y", "--job", "ldp-sgd", "--json", "-"))
     assert done.returncode == 3
     assert parsed(done.stdout, "swarm")["error"] == "no client released anything; 0 declined"

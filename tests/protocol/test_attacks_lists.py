@@ -36,7 +36,7 @@ from round_helpers import (
 )
 
 from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES, entry_of
-from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.contribution import HeldContribution
 from dca_proto.protocol.facts import ChargeReturned, NodeAborted, Released
 from dca_proto.protocol.lists import encode_places
 from dca_proto.protocol.wire.codec import decode_body, encode
@@ -238,7 +238,7 @@ def test_attack_43_a_lying_holder_with_a_list_of_its_own_locks_nobody_out(number
     victim = held_by(network, actors, 0)[0]
     kept = network.actors[actors.computes[0]]._rounds[announced(network, actors).body.round_id].kept
     mine = kept[actors.clients[victim]]
-    kept[actors.clients[victim]] = Kept(mine.record[:33] + number.to_bytes(4, "little") + mine.record[37:])
+    kept[actors.clients[victim]] = HeldContribution(mine.record[:33] + number.to_bytes(4, "little") + mine.record[37:])
     assert kept[actors.clients[victim]].entry == entry_of(actors.clients[victim], mine.contribution, number)
     network.tamper = passing
     until_the_end(network)
@@ -260,7 +260,7 @@ def test_attack_43_flipped_tags_leave_a_client_out_and_keep_the_sum_exact(which:
     victim = held_by(network, actors, 0)[0]
     kept = network.actors[actors.computes[0]]._rounds[announced(network, actors).body.round_id].kept
     mine = kept[actors.clients[victim]]
-    kept[actors.clients[victim]] = Kept(flipped(mine.record, 37 + TAG_BYTES * which))
+    kept[actors.clients[victim]] = HeldContribution(flipped(mine.record, 37 + TAG_BYTES * which))
     network.tamper = passing
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(set(range(7)) - {victim})]

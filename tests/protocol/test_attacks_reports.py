@@ -287,8 +287,8 @@ def test_attack_16_weaker_terms_are_declined_with_words(
     asked = {"mechanism": by, "epsilon": 1.0, "delta": body_of(genuine).delta, **changes}
     with contextlib.suppress(UsageError):  # a hostile trainer announces the μ that fits
         pure = asked["mechanism"] in PURE_MECHANISMS
-        price = PrivacyCost.of_pure(asked["epsilon"]) if pure else PrivacyCost.of(asked["epsilon"], asked["delta"])
-        changes = {"mu": price.mu, **changes}
+        cost = PrivacyCost.of_pure(asked["epsilon"]) if pure else PrivacyCost.of(asked["epsilon"], asked["delta"])
+        changes = {"mu": cost.mu, **changes}
     payload = resigned(actors, actors.trainer_identity, genuine, round_id=bytes(16), **changes)
     network.handle(actors.clients[0], Received(actors.trainer_identity.id, payload))
     (declined,) = network.reported(facts.Declined)

@@ -41,7 +41,7 @@ from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.effects import Channel, Persist
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Contributed, Declined
-from dca_proto.protocol.ledger import Cost, max_client_cost
+from dca_proto.protocol.ledger import CostToClients, max_client_cost
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
@@ -253,16 +253,16 @@ def test_what_cannot_be_an_invitation_is_the_callers_mistake() -> None:
 # What it costs whom
 
 
-prices = st.builds(PrivacyCost, *[st.just(0.0) | st.floats(1e-6, 4.0)] * 3)
-costs = st.lists(st.builds(Cost, prices, st.frozensets(st.sampled_from(ids(4)), max_size=4)), max_size=8)
+each_cost = st.builds(PrivacyCost, *[st.just(0.0) | st.floats(1e-6, 4.0)] * 3)
+costs = st.lists(st.builds(CostToClients, each_cost, st.frozensets(st.sampled_from(ids(4)), max_size=4)), max_size=8)
 
 
 @settings(max_examples=100, deadline=None)
 @given(costs, st.frozensets(st.sampled_from(ids(5)), max_size=5))
-def test_the_worst_is_over_the_clients_that_are_looked_at(borne: list[Cost], among: frozenset[bytes]) -> None:
+def test_the_worst_is_over_the_clients_that_are_looked_at(borne: list[CostToClients], among: frozenset[bytes]) -> None:
     everybody = ids(6)  # one of them in no batch at all
     each = [
-        total(cost.price for cost in borne if not cost.clients or client in cost.clients)
+        total(cost.each for cost in borne if not cost.clients or client in cost.clients)
         for client in (among or everybody)
     ]
     found = max_client_cost(borne, among)

@@ -148,14 +148,14 @@ def test_the_budget_is_charged_before_a_report_leaves_and_once(mechanism: str) -
     (charge,) = client.ledger.charges
     delta = 0.0 if mechanism in PURE_MECHANISMS else 1e-6
     assert (charge.epsilon, charge.delta, charge.relation) == (1.0, delta, REPLACE_ONE_CLIENT)
-    assert charge.price == announced_price(actors)
+    assert charge.cost == announced_price(actors)
     trainer = network.actors[actors.trainer_identity.id]
     assert isinstance(trainer, Trainer)
-    assert [(one.relation, one.price) for one in trainer.ledger.charges] == [(REPLACE_ONE_CLIENT, charge.price)]
+    assert [(one.relation, one.cost) for one in trainer.ledger.charges] == [(REPLACE_ONE_CLIENT, charge.cost)]
 
 
 def announced_price(actors: Reporters) -> Any:
-    return actors.request().price
+    return actors.request().cost
 
 
 def test_pure_reports_add_up_in_epsilon_and_end_with_the_budget() -> None:

@@ -89,7 +89,7 @@ def test_a_live_trainer_refuses_the_caller_and_goes_on_with_its_rounds() -> None
     async def play() -> list[object]:
         way = MemoryTransport(MemoryBroker(), actors.trainer_identity.id.hex(), ())
         async with LiveTrainer(actors.trainer(), way, MemoryStore(), federation="test") as live:
-            held = [asyncio.create_task(live.hold(actors.request())) for _ in range(3)]
+            held = [asyncio.create_task(live.run_round(actors.request())) for _ in range(3)]
             await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
             done = [one.exception() if one.done() else None for one in held]
             for one in held:
@@ -121,7 +121,7 @@ def test_a_failure_is_raised_when_all_aborts_have_come_and_the_next_round_can_be
             for number in (1, 2):
                 store.failed.clear()
                 with pytest.raises(RoundAborted, match=r"too-few.*; its charge came back to the account") as caught:
-                    await asyncio.wait_for(live.hold(actors.request(collect_window_ms=200)), 20)
+                    await asyncio.wait_for(live.run_round(actors.request(collect_window_ms=200)), 20)
                 assert (caught.value.contributors, caught.value.needed) == (0, 2)
                 assert charges(store) == [(one, True) for one in range(1, number + 1)]
             assert live._results == {}, "nothing is kept of rounds that are over"
@@ -171,7 +171,7 @@ def test_a_round_that_the_account_refuses_waits_for_charges_of_earlier_ones(node
             running(*ways) if nodes_are_up else contextlib.nullcontext(),
             LiveTrainer(actor, way, MemoryStore(), federation="test", on_report=note) as live,
         ):
-            held = asyncio.create_task(live.hold(actors.request()))
+            held = asyncio.create_task(live.run_round(actors.request()))
             going_on = asyncio.create_task(announced.wait())
             await asyncio.wait([held, going_on], return_when=asyncio.FIRST_COMPLETED)
             going_on.cancel()

@@ -9,7 +9,7 @@ from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.contribution import Kept, open_contribution
+from dca_proto.protocol.contribution import HeldContribution, open_contribution
 from dca_proto.protocol.effects import Send
 from dca_proto.protocol.sessions import pair_key
 from dca_proto.protocol.wire.codec import decode_frame
@@ -42,7 +42,7 @@ def keys_of(client: Client, opened: OpenedAnnouncement) -> list[list[bytes]]:
     ]
 
 
-def opened_contribution(client: Client, send: Send) -> Kept:
+def opened_contribution(client: Client, send: Send) -> HeldContribution:
     """Open a contribution by the keys of its client; return the hidden value."""
     opened, frame = client._rounds[send.round_id].opened, decode_frame(send.payload)
     assert isinstance(frame, Contribution)

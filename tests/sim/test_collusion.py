@@ -169,7 +169,7 @@ def test_what_all_nodes_make_of_contributions_adds_up_to_the_sum_in_the_ring(dim
     setting = msgspec.structs.replace(SETTING, dimension=dimension)
     rounds = Rounds(Case(setting, Coalition(nodes=3, trainer=True)), 0, "ring", IDEAL)
     for _ in range(3):
-        one = rounds.hold()
+        one = rounds.run_round()
         assert one.victim is not None
         assert len(one.others) == 5
         assert one.total is not None
@@ -318,7 +318,7 @@ def test_a_residual_is_the_honest_clients_noise_to_the_last_bit(monkeypatch: pyt
     monkeypatch.setattr(DistributedDiscreteGaussian, "sample", noted)
     case = Case(SETTING, Coalition(revealing=1, omitting=1))
     rounds = Rounds(case, 1, "bits", IDEAL)
-    one = rounds.hold()
+    one = rounds.run_round()
     left = residual(case, one)
     assert left is not None
     assert len(drawn) == 5  # the spy's among them, whose noise is subtracted again

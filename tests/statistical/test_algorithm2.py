@@ -49,7 +49,7 @@ class Protocol:
         self._computes = [actors.compute(index) for index in range(COMPUTES)]
         self._clients = [actors.client(index) for index in range(CLIENTS)]
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         opened = self._terms.open(request, self._random(16))
         return play(self._trainer, self._computes, self._clients, opened, NOW_MS)
 
@@ -60,7 +60,7 @@ class Replayed:
     def __init__(self, actors: TestFederation, keys: Sequence[bytes]) -> None:
         self._actors, self._keys, self._random = actors, list(keys), seeded("replayed")
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         keys, self._keys = self._keys[:CLIENTS], self._keys[CLIENTS:]
         opened = terms(self._actors).open(request, self._random(16))
         return noisy_sum(opened, self._actors.rows, self._actors.columns, frozenset(), keys=keys)

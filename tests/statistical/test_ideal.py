@@ -140,7 +140,7 @@ def test_all_rows_at_once_give_the_sum_of_what_each_client_contributes(
         for rows in (one, one.reshape(20, 2, 2), uneven):
             each = [np.atleast_2d(table)[:, places] for table in rows]
             expected = sum(contribution(asked, table, rows_max, FRACTION_BITS) for table in each)
-            found = swarm_of(len(rows), rows).hold(request)
+            found = swarm_of(len(rows), rows).run_round(request)
             assert found.value.tolist() == np.ldexp(expected, -FRACTION_BITS).tolist()
 
 
@@ -150,7 +150,7 @@ def test_wide_rows_are_computed_in_one_order() -> None:
     rows = generator.normal(size=(50, 100))
     asked = box(*reversed(columns)) | {"theta": generator.normal(size=99).tolist(), "clip": 1.0}
     each = sum(contribution(resolve("gradient", asked), row[None, ::-1], 0, FRACTION_BITS) for row in rows)
-    whole = swarm_of(50, rows, columns).hold(SecureSumRequest("gradient", asked))
+    whole = swarm_of(50, rows, columns).run_round(SecureSumRequest("gradient", asked))
     assert whole.value.tolist() == np.ldexp(each, -24).tolist()
 
 
@@ -224,8 +224,8 @@ def test_a_trusted_aggregator_adds_its_noise_once_and_pairs_with_the_clients() -
     """On the same unit normals the distributed sum's error is that of the trusted one, times √(N/(N - T - 1))."""
     rows, mechanism = np.random.default_rng(6).normal(size=(50, 2)), RoundedGaussian()
     question = SecureSumRequest("regression", {**box("a", "b"), "target_square": True})
-    exact = swarm_of(50, rows).hold(question).value
-    both = [swarm_of(50, rows, mechanism=mechanism, trusted=trusted).hold(question) for trusted in (True, False)]
+    exact = swarm_of(50, rows).run_round(question).value
+    both = [swarm_of(50, rows, mechanism=mechanism, trusted=trusted).run_round(question) for trusted in (True, False)]
     trusted, distributed = both
     assert trusted.mechanism == "trusted-aggregator:rounded-gaussian-not-private"
     assert (trusted.contributors, trusted.clients, trusted.fewest, trusted.sigma_local) == (50, 50, 49, 0.0)
@@ -233,7 +233,7 @@ def test_a_trusted_aggregator_adds_its_noise_once_and_pairs_with_the_clients() -
     ratio = distributed.noise_variance / trusted.noise_variance
     assert ratio == pytest.approx(50 / 48, rel=1e-9)
     assert (distributed.value - exact) / (trusted.value - exact) == pytest.approx([math.sqrt(ratio)] * 3, rel=1e-5)
-    honest = swarm_of(50, rows, mechanism=DistributedDiscreteGaussian(), trusted=True).hold(question)
+    honest = swarm_of(50, rows, mechanism=DistributedDiscreteGaussian(), trusted=True).run_round(question)
     assert (honest.private, honest.mechanism) == (True, "trusted-aggregator:distributed-discrete-gaussian")
     assert math.sqrt(honest.noise_variance) == pytest.approx(honest.sensitivity / honest.mu, rel=1e-6)
 
@@ -246,12 +246,12 @@ def test_mini_batches_go_round() -> None:
     rows = np.arange(60.0)[:, None] * np.array([[1.0, 0.0]])
     swarm = swarm_of(60, rows, absent=[frozenset(), frozenset(range(60))])
     question = SecureSumRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [100.0]}, batch=20)
-    first = swarm.hold(question)
+    first = swarm.run_round(question)
     assert (first.clients, first.contributors) == (20, 20)
     with pytest.raises(RoundAborted) as aborted:
-        swarm.hold(question)
+        swarm.run_round(question)
     assert (aborted.value.contributors, aborted.value.needed) == (0, 19)
-    sums = [first.value[0], *(swarm.hold(question).value[0] for _ in range(5))]
+    sums = [first.value[0], *(swarm.run_round(question).value[0] for _ in range(5))]
     assert sum(sums[:3]) == sum(sums[3:]) == 59 * 60 / 2
     assert len(set(sums[:5])) == 5, "batches are random"
     assert sums[2] == sums[5], "whose round was given back come last among equals"
@@ -260,8 +260,8 @@ def test_mini_batches_go_round() -> None:
 def test_who_drops_is_missing_by_its_place_in_the_batch() -> None:
     rows = [np.full((1, 2), 2.0**index) for index in range(10)]
     question = SecureSumRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [4096.0]})
-    whole = swarm_of(10, rows, absent=[frozenset({7})]).hold(question)
-    part = swarm_of(10, rows, absent=[frozenset({7})]).hold(replace(question, batch=10))
+    whole = swarm_of(10, rows, absent=[frozenset({7})]).run_round(question)
+    part = swarm_of(10, rows, absent=[frozenset({7})]).run_round(replace(question, batch=10))
     assert whole.contributors == part.contributors == 9
     assert whole.value[0] == part.value[0] == 2**10 - 1 - 2**7
 
@@ -271,7 +271,7 @@ def test_who_drops_of_a_mini_batch_is_missing_from_its_sum_alone() -> None:
     rows = [np.full((1 + index % 2, 2), 2.0**index) for index in range(12)]
     question = SecureSumRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [4096.0]}, batch=6)
     swarm = swarm_of(12, rows, absent=[frozenset({7})] * 2)
-    sums = [int(swarm.hold(question).value[0]) for _ in range(2)]
+    sums = [int(swarm.run_round(question).value[0]) for _ in range(2)]
     assert sums[0] + sums[1] == 2**12 - 1 - 2**7
     assert sorted(total.bit_count() for total in sums) == [5, 6]
 
@@ -281,9 +281,9 @@ def test_a_sum_of_fewer_than_are_needed_is_not_released() -> None:
     terms = JobTerms(budget=Budget(1.0, 1e-6), clients=10, tolerated=3, colluders=2, computes=(b"a" * 16, b"b" * 16))
     absent = [frozenset({1}), frozenset({1, 2})]
     swarm = IdealSwarm(np.ones((10, 2)), ("a", "b"), terms, absent=absent, mechanism=NoNoise())
-    assert swarm.hold(SecureSumRequest("sum", box("a"))).contributors == 9
+    assert swarm.run_round(SecureSumRequest("sum", box("a"))).contributors == 9
     with pytest.raises(RoundAborted) as aborted:
-        swarm.hold(SecureSumRequest("sum", box("a")))
+        swarm.run_round(SecureSumRequest("sum", box("a")))
     assert (aborted.value.contributors, aborted.value.needed) == (8, 9)
 
 
@@ -305,7 +305,7 @@ def test_rows_that_do_not_fit_are_refused(clients: int, rows: Any, said: str) ->
 
 def test_a_column_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="column 'c' is not in the rows; expected some of a, b"):
-        swarm_of(4, np.ones((4, 2))).hold(SecureSumRequest("sum", box("c")))
+        swarm_of(4, np.ones((4, 2))).run_round(SecureSumRequest("sum", box("c")))
     with pytest.raises(UsageError, match="a column is named twice in a, a; name each once"):
         swarm_of(4, np.ones((4, 2)), ("a", "a"))
 
@@ -315,7 +315,7 @@ def test_who_is_absent_must_be_one_of_the_clients(batch: int) -> None:
     """Else a client that is in the sum would be counted as missing from it."""
     for index in (-1, 10):
         with pytest.raises(UsageError, match=f"absent client {index} is unknown; the clients are 0 to 9"):
-            swarm_of(10, np.ones((10, 2)), absent=[frozenset({1, index})]).hold(
+            swarm_of(10, np.ones((10, 2)), absent=[frozenset({1, index})]).run_round(
                 SecureSumRequest("sum", box("a"), batch=batch)
             )
     actors = TestFederation(CLIENTS, COMPUTES)
@@ -348,19 +348,19 @@ def test_each_data_node_releases_its_own_rows_and_the_sum_is_of_them() -> None:
     tables = nodes_of([3, 9, 0, 5, 3])
     asked = resolve(RELEASES.statistic, RELEASES.parameters)
     expected = [np.ldexp(contribution(asked, table, 5, FRACTION_BITS), -FRACTION_BITS).tolist() for table in tables]
-    whole = swarm_of(5, tables).hold(RELEASES)
+    whole = swarm_of(5, tables).run_round(RELEASES)
     assert [node.value.tolist() for node in whole.nodes] == [expected[index] for index in (0, 1, 3, 4)]
     assert [node.contributors for node in whole.nodes] == [3, 5, 5, 3]
     assert whole.value.tolist() == sum(node.value for node in whole.nodes).tolist()
     assert (whole.contributors, whole.clients, whole.relation) == (16, 4, REPLACE_ONE_ROW)
-    part = swarm_of(5, tables, absent=[frozenset({1, 3})]).hold(replace(RELEASES, batch=5))
+    part = swarm_of(5, tables, absent=[frozenset({1, 3})]).run_round(replace(RELEASES, batch=5))
     assert [node.value.tolist() for node in part.nodes] == [expected[index] for index in (0, 4)]
     assert (part.contributors, part.clients) == (6, 2)
 
 
 def test_rows_count_in_whole_groups_where_a_statistic_is_of_groups() -> None:
     averages = replace(RELEASES, statistic="averaged-regression", parameters={**box("a", "b"), "group": 2})
-    whole = swarm_of(3, nodes_of([3, 9, 1])).hold(averages)
+    whole = swarm_of(3, nodes_of([3, 9, 1])).run_round(averages)
     assert [node.contributors for node in whole.nodes] == [2, 4], "as the data nodes count them; the third has no group"
 
 
@@ -369,9 +369,9 @@ def test_each_data_node_adds_the_whole_noise_of_one_rows_replacement() -> None:
     variance within 4 standard errors, and two nodes' do not hang together; a false alarm of each of five comparisons
     below 1e-4, and none on the seeds as they stand."""
     tables, exact = nodes_of([3, 9, 1, 5, 3]), DistributedDiscreteGaussian()
-    silent = swarm_of(5, tables).hold(RELEASES)
+    silent = swarm_of(5, tables).run_round(RELEASES)
     swarm = swarm_of(5, tables, mechanism=exact)
-    results = [swarm.hold(RELEASES) for _ in range(40)]
+    results = [swarm.run_round(RELEASES) for _ in range(40)]
     row = resolve(RELEASES.statistic, RELEASES.parameters).stated_sensitivity(FRACTION_BITS)
     variance = exact.share_variance(row.l2, results[0].mu, 1, silent.dimension) * 2.0 ** (-2 * FRACTION_BITS)
     assert {node.noise_variance for one in results for node in one.nodes} == {variance}
@@ -383,7 +383,7 @@ def test_each_data_node_adds_the_whole_noise_of_one_rows_replacement() -> None:
         assert abs(errors.mean()) < 4 / math.sqrt(errors.size)
         assert abs(errors.var() - 1) < 4 * math.sqrt(2 / errors.size)
     assert abs((noise[:, 0] * noise[:, 1]).mean()) < 4 / math.sqrt(noise[:, 0].size)
-    wider = swarm_of(5, tables, mechanism=exact).hold(replace(RELEASES, rows_max=1000))
+    wider = swarm_of(5, tables, mechanism=exact).run_round(replace(RELEASES, rows_max=1000))
     assert wider.nodes[0].noise_variance == variance
 
 
@@ -411,12 +411,12 @@ def test_the_keys_of_the_data_nodes_give_the_protocols_releases() -> None:
 def test_a_round_without_any_release_and_one_by_a_trusted_aggregator_are_refused() -> None:
     tables = nodes_of([2, 2, 2])
     with pytest.raises(RoundAborted, match="no data node has released any row") as aborted:
-        swarm_of(3, tables, absent=[frozenset(range(3))]).hold(RELEASES)
+        swarm_of(3, tables, absent=[frozenset(range(3))]).run_round(RELEASES)
     assert aborted.value.contributors == 0
     with pytest.raises(UsageError, match="a trusted aggregator has no part in a round whose data nodes or clients"):
-        swarm_of(3, tables, trusted=True).hold(RELEASES)
+        swarm_of(3, tables, trusted=True).run_round(RELEASES)
     with pytest.raises(UsageError, match="rows_max"):
-        swarm_of(3, tables).hold(replace(RELEASES, rows_max=0))
+        swarm_of(3, tables).run_round(replace(RELEASES, rows_max=0))
 
 
 def test_a_data_frame_is_one_row_for_each_client_by_its_columns_names() -> None:

@@ -125,7 +125,7 @@ def test_each_client_that_is_present_reports_what_it_holds(by: str, rows_max: in
     values = CATEGORIES if by in CATEGORICAL else sums
     present, unit = [0, 2, 3, 4, 5, 6], 1.0 if by in CATEGORICAL else 2.0**-FRACTION_BITS
     whole, part = (
-        swarm(absent=[absent], random=bytes).hold(question(by, rows_max=rows_max))
+        swarm(absent=[absent], random=bytes).run_round(question(by, rows_max=rows_max))
         for absent in (frozenset(), frozenset({1}))
     )
     for aggregate, held in ((whole, values), (part, values[present])):
@@ -142,7 +142,7 @@ def test_every_report_has_randomness_of_its_own_and_the_law_of_its_value() -> No
     between two are no more often alike than independent ones are."""
     categories = np.tile([0.0, 1.0, np.nan], 3000)[:, None]
     rounds = swarm(categories, random=seeded("law"))
-    first, second = (told(rounds.hold(question(RANDOMISED_RESPONSE))).values for _ in range(2))
+    first, second = (told(rounds.run_round(question(RANDOMISED_RESPONSE))).values for _ in range(2))
     p, q = map(float, RandomisedResponse(EPSILON, 5).probabilities)
     for reports in (first, second):
         for place, odds in enumerate(((p, q), (q, p), (0.2, 0.2))):
@@ -163,11 +163,11 @@ def test_mini_batches_report_once_an_epoch_each() -> None:
     absent = [everybody, frozenset({10}), frozenset({10}), frozenset({10})]
     rounds = IdealSwarm(np.arange(12.0)[:, None], ("x",), terms, absent=absent, random=seeded("batches"))
     with pytest.raises(RoundAborted, match="no client has reported anything") as aborted:
-        rounds.hold(asked)
+        rounds.run_round(asked)
     assert (aborted.value.contributors, aborted.value.needed) == (0, 1)
     named: list[int] = []
     for _ in range(3):
-        found = told(rounds.hold(asked))
+        found = told(rounds.run_round(asked))
         reports = np.rint(found.values)
         assert reports.sum(axis=1).tolist() == [1.0] * len(reports)
         assert found.clients == tuple(place.to_bytes(16, "big") for place in reports.argmax(axis=1).tolist())
@@ -209,8 +209,8 @@ def test_a_statistic_of_a_users_own_is_held_to_its_bound(monkeypatch: pytest.Mon
 
 def test_what_is_no_report_round_is_refused() -> None:
     with pytest.raises(UsageError, match="a trusted aggregator has no part in a round whose data nodes or clients"):
-        swarm(trusted=True).hold(question(UNARY_ENCODING))
+        swarm(trusted=True).run_round(question(UNARY_ENCODING))
     with pytest.raises(UsageError, match="expected 1: a report by unary-encoding is of one row's category"):
-        swarm().hold(question(UNARY_ENCODING, rows_max=2))
+        swarm().run_round(question(UNARY_ENCODING, rows_max=2))
     with pytest.raises(UsageError, match="mechanism 'exponential' makes no reports; use one of analytic-gaussian"):
-        swarm().hold(question("exponential"))
+        swarm().run_round(question("exponential"))

@@ -26,7 +26,7 @@ class ExactRounds:
         self._noise, self._left = noise, rounds
         self._rng = np.random.default_rng(1)
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         if self._left is not None and len(self.requests) >= self._left:
             raise NoAggregate("the account is spent")
         self.requests.append(request)

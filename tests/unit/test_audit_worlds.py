@@ -140,7 +140,7 @@ def test_the_adversary_is_left_with_the_victims_value_and_the_honest_noises() ->
 
     world, counting = World(Setting(coalition=Coalition(9, 2))), Counting()
     rounds, adversary = IdealRounds(world, counting, seeded("left")), Adversary(world, counting)
-    sides = [adversary.residual(next(rounds.hold(side, 3))) for side in (0, 1)]
+    sides = [adversary.residual(next(rounds.run_rounds(side, 3))) for side in (0, 1)]
     assert sides[0].tolist() == [[1 + 1000 * world.validated.unit]] * 3
     assert sides[1].tolist() == [[-1 + 1000 * world.validated.unit]] * 3
     assert adversary.step.tolist() == [2]

@@ -90,7 +90,7 @@ def test_in_bounds_asks_for_one_round_with_all_of_the_budget() -> None:
     request = next(job)
     assert (request.statistic, request.budget_share) == ("regression", 1.0)
     with pytest.raises(StopIteration) as finished:
-        job.send(swarm(train, 200.0).hold(request))
+        job.send(swarm(train, 200.0).run_round(request))
     result = finished.value.value
     np.testing.assert_allclose(result.coefficients, nonprivate_regression(train).coefficients, rtol=0.05)
     assert (result.repair, result.private) == ("nearest-psd", True)

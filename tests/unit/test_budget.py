@@ -107,7 +107,7 @@ def test_rounds_of_reports_divide_epsilon() -> None:
     assert [(one.mu, one.delta) for one in shares] == [(mu_of_pure(epsilon), 0.0) for epsilon in rounds]
     assert budget.covers(total(map(PrivacyCost.of_pure, rounds)))
     assert budget.covers(PrivacyCost.of_pure(2.0))
-    assert budget.covers(budget.price)
+    assert budget.covers(budget.cost)
     assert not budget.covers(PrivacyCost.of_pure(2.0) + PrivacyCost.of_pure(1e-3))
     assert not budget.covers(PrivacyCost.of_pure(2.0) + PrivacyCost.of_mu(1e-3))
     assert not budget.covers(PrivacyCost.of_pure(1.0) + PrivacyCost.of(1.0, 1e-6)), (

@@ -23,7 +23,7 @@ from dca_proto.cli.inspect import describe_message
 from dca_proto.errors import PeerError, RoundAborted, TransportError, UsageError
 from dca_proto.protocol.client.round import StoredRound as ClientRound
 from dca_proto.protocol.compute.round import StoredList
-from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.contribution import HeldContribution
 from dca_proto.protocol.effects import Persist
 from dca_proto.protocol.keyring import TABLE as EPOCHS
 from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
@@ -306,10 +306,10 @@ def test_a_device_without_the_command_line_says_the_same(demo: Path) -> None:
 def test_a_trainer_without_the_command_line_needs_a_round_and_tells_an_abort(
     demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def hold(*_: object) -> None:
+    async def run_round(*_: object) -> None:
         raise RoundAborted("too few", contributors=5, needed=7)
 
-    monkeypatch.setattr(device.Device, "hold", hold)
+    monkeypatch.setattr(device.Device, "run_round", run_round)
     with pytest.raises(UsageError, match=r"needs the section \[round\]"):
         device.run(demo / "trainer.toml")
     with (demo / "trainer.toml").open("a") as file:
@@ -321,7 +321,7 @@ def test_a_trainer_without_the_command_line_needs_a_round_and_tells_an_abort(
 def test_only_a_trainer_holds_and_resumes_rounds(demo: Path) -> None:
     client = device.load(demo / "client-1.toml")
     request = TestFederation(3, 2, name="unused").request()
-    for work in (client.hold(request), client.resume()):
+    for work in (client.run_round(request), client.resume()):
         with pytest.raises(UsageError, match="only a trainer"):
             device.complete(work)
 
@@ -406,7 +406,7 @@ def secrets_of(network: Network) -> set[str]:
             elif table == "client-round" and (made := msgspec.msgpack.decode(value, type=ClientRound).outbound):
                 found.add(made.receipt)
             elif table == "contribution":
-                kept = Kept(value)
+                kept = HeldContribution(value)
                 found |= {kept.tags, kept.y}
             elif table == "list":
                 found.add(msgspec.msgpack.decode(value, type=StoredList).tags)

@@ -230,7 +230,7 @@ def test_a_trainers_account_has_defaults_and_is_given_to_its_actor(folder: Path)
     assert device.config.account == BudgetLimit(epsilon=0.5, delta=1e-6, period_days=7.0)
     request = open_round(RoundSettings(**{**PLAIN, "epsilon": 0.6}), FEDERATION)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"the federation's account: found a total of epsilon .* expected <= 0.5"):
-        asyncio.run(device.hold(request))
+        asyncio.run(device.run_round(request))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import dca_proto.protocol.contribution as module
 from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.protocol.contribution import Outbound, hedged_root, make_contribution, open_contribution
+from dca_proto.protocol.contribution import ClientMessage, hedged_root, make_contribution, open_contribution
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Contribution
@@ -30,7 +30,7 @@ HOLDER, ROUND = b"h" * 16, b"r" * 16
 
 def made(
     value: NDArray[np.int64] | None = None, *, nodes: int = 3, mechanism: Mechanism | None = None, **changes: Any
-) -> Outbound:
+) -> ClientMessage:
     """A contribution of which all but what is changed stays the same, randomness too."""
     value = np.arange(3, dtype=np.int64) if value is None else value
     mechanism = mechanism or DistributedDiscreteGaussian()
@@ -46,7 +46,7 @@ def made(
     return make_contribution(value, validated=validated, mechanism=mechanism, **{**plain, **changes})
 
 
-def opened(out: Outbound, nodes: int = 3, dimension: int = 3, **changes: Any) -> module.Kept:
+def opened(out: ClientMessage, nodes: int = 3, dimension: int = 3, **changes: Any) -> module.HeldContribution:
     """As its holder opens it."""
     message = changes.pop("message", decode_frame(out.payload))
     plain = {"pair_key": KEYS[1], "announcement_hash": AH, "client": CLIENT.id, "holder": HOLDER}

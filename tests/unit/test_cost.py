@@ -202,13 +202,13 @@ PAIRS = [(0.1, 1e-9), (1.0, 1e-5), (4.0, 1e-5), (20.0, 1e-3)]
 
 @pytest.mark.parametrize(("epsilon", "delta"), PAIRS)
 def test_all_can_be_spent_at_once_in_either_kind_and_then_nothing_is_left(epsilon: float, delta: float) -> None:
-    for price in (PrivacyCost.of(epsilon, delta), PrivacyCost.of(epsilon, 0.0)):
-        assert price.within(epsilon, delta)
-        assert not price.within(epsilon * (1 - 1e-9), delta)
-        assert price.left(epsilon, delta) == pytest.approx(0.0, abs=1e-6 * epsilon)
-        assert price.left_pure(epsilon, delta) == pytest.approx(0.0, abs=1e-6 * epsilon)
+    for cost in (PrivacyCost.of(epsilon, delta), PrivacyCost.of(epsilon, 0.0)):
+        assert cost.within(epsilon, delta)
+        assert not cost.within(epsilon * (1 - 1e-9), delta)
+        assert cost.left(epsilon, delta) == pytest.approx(0.0, abs=1e-6 * epsilon)
+        assert cost.left_pure(epsilon, delta) == pytest.approx(0.0, abs=1e-6 * epsilon)
         for further in (PrivacyCost.of(1e-3 * epsilon, delta), PrivacyCost.of(1e-3 * epsilon, 0.0)):
-            assert not (price + further).within(epsilon, delta)
+            assert not (cost + further).within(epsilon, delta)
     assert PrivacyCost().left(epsilon, delta) == PrivacyCost().left_pure(epsilon, delta) == epsilon
 
 
@@ -245,7 +245,7 @@ def test_decimals_that_add_up_to_an_allowance_fit_although_floats_do_not() -> No
     assert total([PrivacyCost.of_pure(0.1)] * 10).within(1.0, 1e-12)
 
 
-prices = st.builds(
+costs = st.builds(
     lambda mus, epsilons: total([*map(PrivacyCost.of_mu, mus), *map(PrivacyCost.of_pure, epsilons)]),
     st.lists(st.floats(1e-3, 2.0), max_size=3),
     st.lists(st.floats(1e-3, 3.0), max_size=3),
@@ -254,7 +254,7 @@ deltas = st.floats(-10, -1).map(lambda power: 10**power)
 
 
 @settings(max_examples=80, deadline=None)
-@given(prices, prices, deltas)
+@given(costs, costs, deltas)
 def test_more_never_costs_less(one: PrivacyCost, other: PrivacyCost, delta: float) -> None:
     both = one + other
     assert both == other + one
@@ -263,7 +263,7 @@ def test_more_never_costs_less(one: PrivacyCost, other: PrivacyCost, delta: floa
 
 
 @settings(max_examples=80, deadline=None)
-@given(prices, prices, st.floats(0.01, 20.0), deltas)
+@given(costs, costs, st.floats(0.01, 20.0), deltas)
 def test_what_fits_goes_with_what_it_is_said_to_cost(
     one: PrivacyCost, other: PrivacyCost, epsilon: float, delta: float
 ) -> None:
@@ -278,7 +278,7 @@ def test_what_fits_goes_with_what_it_is_said_to_cost(
 
 
 @settings(max_examples=80, deadline=None)
-@given(prices, st.floats(0.1, 20.0), deltas)
+@given(costs, st.floats(0.1, 20.0), deltas)
 def test_what_is_left_fits_and_no_more(spent: PrivacyCost, epsilon: float, delta: float) -> None:
     left, pure = spent.left(epsilon, delta), spent.left_pure(epsilon, delta)
     assert left == 0 or (spent + PrivacyCost.of(left, delta)).within(epsilon, delta)
@@ -312,7 +312,7 @@ def gained(
     normal with the mean μ²/2 and the variance μ².
 
     Args:
-        fits: whether releases of that price are let through. left: the ε of the largest report beside them.
+        fits: whether releases of that cost are let through. left: the ε of the largest report beside them.
     """
     steps, mu = 150, mu_of(epsilon, delta)
     step = mu / math.sqrt(steps)
@@ -330,10 +330,10 @@ def gained(
     for reports in range(int(epsilon / report) + 50, -1, -1):
         here: dict[int, Array] = {}
         for count in range(steps, -1, -1):
-            price = PrivacyCost.of_mu(mu * math.sqrt(count / steps)) + total([PrivacyCost.of_pure(report)] * reports)
-            if not fits(price):
+            cost = PrivacyCost.of_mu(mu * math.sqrt(count / steps)) + total([PrivacyCost.of_pure(report)] * reports)
+            if not fits(cost):
                 continue
-            options = [known(loss), told(known, loss, left(price))]
+            options = [known(loss), told(known, loss, left(cost))]
             if count + 1 in here:
                 padded = np.pad(here[count + 1], reach, constant_values=(0, 1))
                 options.append(np.convolve(padded, kernel, "valid"))

@@ -40,7 +40,7 @@ def released(epsilon: float = 5.0, **more: Any) -> NoisyAggregate:
     rows, _ = tables()
     terms = JobTerms(budget=Budget(epsilon=epsilon, delta=1e-6), clients=3, tolerated=0, computes=())
     swarm = IdealSwarm(rows, list(SCHEMA.columns), terms, random=np.random.default_rng(3).bytes)
-    return swarm.hold(NodeReleaseRequest("regression", {**PARAMETERS, **more}, rows_max=2000))
+    return swarm.run_round(NodeReleaseRequest("regression", {**PARAMETERS, **more}, rows_max=2000))
 
 
 def observed(J: int = 2, d: int = 2, noise: float = 1.0, rows: int = 200, **changes: Any) -> NodeStatistics:

@@ -125,7 +125,7 @@ def test_a_local_round_is_as_many_nodes_and_a_summed_one_is_one() -> None:
     tables = [rows_of(n, n) for n in (40, 50, 60)]
     terms = JobTerms(budget=Budget(epsilon=2.0, delta=1e-5), clients=3, tolerated=0, computes=(b"a" * 32, b"b" * 32))
     swarm = IdealSwarm(tables, COLUMNS, terms, random=np.random.default_rng(5).bytes)
-    local = swarm.hold(NodeReleaseRequest("regression", PARAMETERS, rows_max=100))
+    local = swarm.run_round(NodeReleaseRequest("regression", PARAMETERS, rows_max=100))
     found = nodes_of(local)
     assert found.n.tolist() == [40, 50, 60]
     assert found.variance_S.tolist() == [node.noise_variance for node in local.nodes]
@@ -140,7 +140,7 @@ def test_a_local_round_is_as_many_nodes_and_a_summed_one_is_one() -> None:
             nodes_of(twice)
     terms = JobTerms(budget=terms.budget, clients=150, tolerated=5, computes=(b"a" * 32, b"b" * 32))
     swarm = IdealSwarm(np.concatenate(tables), COLUMNS, terms, random=np.random.default_rng(6).bytes)
-    summed = swarm.hold(SecureSumRequest("regression", PARAMETERS, rows_max=1))
+    summed = swarm.run_round(SecureSumRequest("regression", PARAMETERS, rows_max=1))
     alone = nodes_of(summed)
     assert (alone.nodes, alone.n[0], alone.variance_z[0]) == (1, 150, summed.noise_variance)
     assert nodes_of([summed, summed_again(summed)]).nodes == 2

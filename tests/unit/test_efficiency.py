@@ -48,7 +48,7 @@ def test_its_sums_are_those_of_the_ideal_functionality(model: str) -> None:
     rows = e.draw(model, stream(1, "rows"), n)
     terms = JobTerms(budget=Budget(epsilon, e.DELTA), clients=n, tolerated=0, computes=e.COMPUTES)
     columns = e.request_of(model).parameters["columns"]
-    aggregate = IdealSwarm(rows, columns, terms, random=stream(1, "noise").bytes).hold(e.request_of(model))
+    aggregate = IdealSwarm(rows, columns, terms, random=stream(1, "noise").bytes).run_round(e.request_of(model))
     assert aggregate.noise_variance == pytest.approx(n * plan.noise_variance * plan.unit**2, rel=1e-12)
     np.testing.assert_allclose(aggregate.value, total * plan.unit, atol=6 * math.sqrt(aggregate.noise_variance))
 

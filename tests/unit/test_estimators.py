@@ -54,7 +54,7 @@ def swarm(X: np.ndarray, y: np.ndarray, epsilon: float = 2.0, name: str = "estim
 def released(epsilon: float = 2.0, seed: int = 1, **changes: Any) -> NoisyAggregate:
     parameters = {"columns": ["a", "b", "y"], "centre": [5.0, 0.0, 100.0], "scale": [1.5, 0.3, 40.0]}
     parameters |= {"bound": [2.0, 2.0, 2.0], "intercept": True, "target_square": True} | changes
-    return swarm(*rows(1000, seed), epsilon, f"estimators/{seed}").hold(SecureSumRequest("regression", parameters))
+    return swarm(*rows(1000, seed), epsilon, f"estimators/{seed}").run_round(SecureSumRequest("regression", parameters))
 
 
 # Without privacy, equal to scikit-learn
@@ -161,7 +161,7 @@ class Costly:
     """Rounds of which one was aborted before and kept its charge, of as much as is left for the others."""
 
     def __init__(self, rounds: IdealSwarm) -> None:
-        self.hold = rounds.hold
+        self.run_round = rounds.run_round
         self.spent = PrivacyCost.of_mu(np.sqrt(2) * mu_of(2.0, 1e-5))
 
 
@@ -230,7 +230,7 @@ class Replayed:
     def __init__(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> None:
         self._left = list(held)
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         asked, aggregate = self._left.pop(0)
         assert asked == request, "a prior changes no request"
         return aggregate
@@ -248,7 +248,7 @@ def test_a_fit_over_rounds_survives_pickling() -> None:
 def test_recorded_rounds_remember_requests_with_their_aggregates() -> None:
     recorded = RecordedRounds(swarm(*rows(50, 8)))
     request = SecureSumRequest("sum", {"columns": ["a"], "centre": [5.0], "scale": [1.0], "bound": [5.0]})
-    assert recorded.hold(request) is recorded.results[0][1]
+    assert recorded.run_round(request) is recorded.results[0][1]
     assert recorded.results[0][0] is request
 
 

@@ -179,7 +179,7 @@ def test_a_client_of_several_rows_gives_its_first(model: Family) -> None:
     x = data_of(model, np.random.default_rng(12), 40)
     tables = [np.array([[value], [1.0], [2.0]])[: 1 + index % 3] for index, value in enumerate(x)]
     terms = JobTerms(budget=Budget(200.0, 1e-5), clients=40, tolerated=0, computes=(bytes(16), bytes([1]) * 16))
-    aggregate = IdealSwarm(tables, ["x"], terms, random=np.random.default_rng(3).bytes).hold(model.request())
+    aggregate = IdealSwarm(tables, ["x"], terms, random=np.random.default_rng(3).bytes).run_round(model.request())
     found, expected = model.release(aggregate), model.release(released(model.request(), x))
     np.testing.assert_allclose(found.value, expected.value, atol=6 * np.sqrt(found.noise_variance.max()))
 

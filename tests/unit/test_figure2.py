@@ -239,8 +239,10 @@ def test_runs_of_one_seed_share_their_noise_up_to_theorem_1() -> None:
     exact = {"columns": columns, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [5.0] * 3}
     values = {}
     for mode in (TRUSTED, DISTRIBUTED, PERTURBED):
-        values[mode] = swarm(train, Budget(1.0, 1e-4), mode, 1, "a").hold(SecureSumRequest("regression", exact))
-    noiseless = swarm(train, Budget(140.0, 1e-4), TRUSTED, 1, "a").hold(SecureSumRequest("regression", exact)).value
+        values[mode] = swarm(train, Budget(1.0, 1e-4), mode, 1, "a").run_round(SecureSumRequest("regression", exact))
+    noiseless = (
+        swarm(train, Budget(140.0, 1e-4), TRUSTED, 1, "a").run_round(SecureSumRequest("regression", exact)).value
+    )
     ratio = [values[mode].noise_variance / values[TRUSTED].noise_variance for mode in (DISTRIBUTED, PERTURBED)]
     assert_allclose(ratio, [n / (n - 1), n], rtol=1e-6)
     added = [values[mode].value - noiseless for mode in (TRUSTED, DISTRIBUTED)]
@@ -254,9 +256,9 @@ def test_without_noise_in_the_regression_projection_is_what_is_left() -> None:
     limits = np.array([1.5, 3.0, 2.0])
     asked = {"columns": columns, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": limits.tolist()}
     rounds = {mode: swarm(train, Budget(1.0, 1e-4), mode, 1, "a") for mode in (DISTRIBUTED, UNNOISED)}
-    held = {mode: one.hold(SecureSumRequest("second-moments", asked)) for mode, one in rounds.items()}
+    held = {mode: one.run_round(SecureSumRequest("second-moments", asked)) for mode, one in rounds.items()}
     assert_allclose(held[UNNOISED].value, held[DISTRIBUTED].value, rtol=0)  # the standard deviations' noise stays
-    released = rounds[UNNOISED].hold(SecureSumRequest("regression", asked))
+    released = rounds[UNNOISED].run_round(SecureSumRequest("regression", asked))
     z = np.clip(train.rows, -limits, limits)
     i, j = np.triu_indices(2)
     assert_allclose(released.value, [*(z.T @ z)[i, j], *(z[:, :2].T @ z[:, 2])], rtol=1e-4)

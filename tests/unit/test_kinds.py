@@ -73,7 +73,7 @@ def test_a_secure_sums_share_is_for_the_honest_ones_and_for_the_announced_mu(
     assert found.honest == fewest - 1 - colluders
     expected = variance_of(MU * part, found.sensitivity.l2, found.honest)
     assert abs(found.noise_variance - expected) <= max(1, expected * 1e-12)
-    assert found.mu == found.price.mu == pytest.approx(MU * part, rel=1e-15)
+    assert found.mu == found.cost.mu == pytest.approx(MU * part, rel=1e-15)
 
 
 def test_a_data_node_adds_all_of_the_noise_for_one_row() -> None:
@@ -223,7 +223,7 @@ def test_so_much_mu_protects_nobody_and_is_refused() -> None:
 def test_a_report_that_is_private_by_epsilon_has_no_other_figures(name: str) -> None:
     mu = accounting.mu_of_pure(1.0)
     found = validated(LdpReport(), **report(name))
-    assert (found.price.pure, found.price.gaussian, found.mu) == (1.0, 0.0, mu)
+    assert (found.cost.pure, found.cost.gaussian, found.mu) == (1.0, 0.0, mu)
     for changes in ({"delta": 1e-6}, {"mu": math.nextafter(mu, 0)}, {"mu": math.nextafter(mu, math.inf)}, {"mu": MU}):
         with pytest.raises(UsageError, match="is private by epsilon alone"):
             validated(LdpReport(), **report(name, **changes))
@@ -265,7 +265,7 @@ def test_consent_is_by_mu_and_not_by_how_it_is_quoted() -> None:
     assert declined(tight, SUM, mu=limit) is None
     assert declined(tight, SUM, mu=limit * (1 + 1e-12)) == "epsilon"
     found = validated(mu=limit)
-    assert tight.check_budget(found.price, Ledger(), 0) is None
+    assert tight.check_budget(found.cost, Ledger(), 0) is None
 
 
 # From a request to the announcement

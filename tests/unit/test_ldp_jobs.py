@@ -243,15 +243,15 @@ def test_features_and_labels_of_a_client_cost_it_its_budget_together(epsilon: fl
     asking = job.make(data.schema, own, known)
     features = next(asking)
     swarm = clients_of(data, epsilon)
-    labels = asking.send(swarm.hold(features))
+    labels = asking.send(swarm.run_round(features))
     assert (features.statistic, features.parameters["columns"]) == ("sum", ["a", "b"])
     assert (labels.statistic, labels.parameters["columns"]) == ("histogram", ["y"])
     assert len(labels.parameters["edges"]) == 3
     opened = [terms.open(each, bytes(16)) for each in (features, labels)]
-    prices = [PrivacyCost.of(one.epsilon, one.delta) for one in opened]
-    assert total(prices).within(epsilon, 1e-5)
-    assert not total([*prices, PrivacyCost.of_mu(0.05 * budget.mu)]).within(epsilon, 1e-5)
-    assert prices[1].converted / budget.mu**2 == pytest.approx(share, rel=1e-5)
+    costs = [PrivacyCost.of(one.epsilon, one.delta) for one in opened]
+    assert total(costs).within(epsilon, 1e-5)
+    assert not total([*costs, PrivacyCost.of_mu(0.05 * budget.mu)]).within(epsilon, 1e-5)
+    assert costs[1].converted / budget.mu**2 == pytest.approx(share, rel=1e-5)
 
 
 # --- what is refused before anybody is asked --------------------------------------------------------------------------

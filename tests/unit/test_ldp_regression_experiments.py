@@ -230,7 +230,7 @@ def test_reporters_are_the_ideal_functionality() -> None:
     told = methods.sufficient(split, TERMS, Fixed(np.random.PCG64(1)), label=False, tight=True)
     job = JobTerms(budget=Budget(*TERMS), clients=320, tolerated=0, computes=())
     table = np.column_stack([split.X, split.y])
-    ideal = IdealSwarm(table, methods.names_of(split), job, random=lambda n: bytes(range(n))).hold(asked)
+    ideal = IdealSwarm(table, methods.names_of(split), job, random=lambda n: bytes(range(n))).run_round(asked)
     assert told.reports is not None
     assert ideal.reports is not None
     assert np.array_equal(told.reports.values, ideal.reports.values)
@@ -243,17 +243,17 @@ def test_reporters_are_the_ideal_functionality() -> None:
 
 def test_clients_report_once() -> None:
     clients = Reporters(np.zeros((10, 3)), ("x1", "x2", "y"), TERMS, np.random.default_rng(1))
-    assert [clients.hold(request(batch=size)).contributors for size in (4, 5)] == [4, 5]
+    assert [clients.run_round(request(batch=size)).contributors for size in (4, 5)] == [4, 5]
     with pytest.raises(NoAggregate, match="needs 2 clients; 1"):
-        clients.hold(request(batch=2))
+        clients.run_round(request(batch=2))
 
 
 @pytest.mark.parametrize("wrong", [{"mechanism": ""}, {"rows_max": 0}, {"budget_share": 0.5}])
 def test_requests_on_other_terms_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        Reporters(np.zeros((9, 3)), ("x1", "x2", "y"), TERMS, np.random.default_rng(1)).hold(request(**wrong))
+        Reporters(np.zeros((9, 3)), ("x1", "x2", "y"), TERMS, np.random.default_rng(1)).run_round(request(**wrong))
     with pytest.raises(UsageError, match="columns"):
-        Reporters(np.zeros((9, 3)), ("x2", "x1", "y"), TERMS, np.random.default_rng(1)).hold(request())
+        Reporters(np.zeros((9, 3)), ("x2", "x1", "y"), TERMS, np.random.default_rng(1)).run_round(request())
 
 
 def test_inputs_share_the_budget() -> None:

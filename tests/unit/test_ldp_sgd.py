@@ -38,7 +38,7 @@ class Told:
         self.requests: list[LdpReportRequest] = []
         self._gradients, self._variance, self._private = iter(gradients), variance, private
 
-    def hold(self, request: LdpReportRequest) -> NoisyAggregate:
+    def run_round(self, request: LdpReportRequest) -> NoisyAggregate:
         self.requests.append(request)
         mean = next(self._gradients, None)
         if mean is None:
@@ -102,11 +102,11 @@ def test_the_steps_of_the_plan_give_the_posterior_mean(family: str, h: float, cl
     truth, noise = np.array([0.4, -0.2, 0.1]), math.sqrt(variance) * rng.standard_normal((steps, 3))
 
     class Quadratic(Told):
-        def hold(self, request: LdpReportRequest) -> NoisyAggregate:
+        def run_round(self, request: LdpReportRequest) -> NoisyAggregate:
             assert request.parameters["clip"] == pytest.approx(clip)
             mean = h * (truth - np.array(request.parameters["theta"])) + noise[len(self.requests)]
             self._gradients = iter([mean.tolist()])
-            return super().hold(request)
+            return super().run_round(request)
 
     found = run(ldp_sgd(SCHEMA, Groups(steps, 10), SgdSettings(family)), Quadratic([], variance))
     predicted = {NORMAL: 0.5, BERNOULLI: 2.0}[family]

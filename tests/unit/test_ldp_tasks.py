@@ -96,7 +96,7 @@ def test_a_descent_whose_round_fails_tells_why_it_stopped() -> None:
     data, job = problem(), JOBS["ldp-sgd"]
     generator = job.make(data.schema, settings("ldp-sgd", group=200), conditions())
     swarm = clients_of(data, 2.0)
-    generator.send(swarm.hold(next(generator)))
+    generator.send(swarm.run_round(next(generator)))
     with pytest.raises(StopIteration) as ended:
         generator.throw(NoAggregate("nobody reported"))
     summary = job.summarise(ended.value.value, None, None, None, data.schema)
@@ -124,13 +124,13 @@ def task(name: str = "ldp-histogram", nodes: int = 2, **given: Any) -> Task:
 def test_a_job_on_pure_reports_needs_no_delta_and_spends_none() -> None:
     for found in (task(), task(delta=1e-3), task("ldp-mean", delta=0)):
         assert (found.delta, found.table["delta"], found.terms.budget) == (0.0, 0.0, Budget(2, DELTA))
-        assert found.price == PrivacyCost.of_pure(2.0)
+        assert found.cost == PrivacyCost.of_pure(2.0)
         assert (found.kind, found.terms.computes, found.terms.tolerated) == (LdpReportRequest, (), 0)
     assert task(delta=1e-3).identity == task().identity, "a journal is gone on with, whatever is said of delta"
     with pytest.raises(UsageError, match="delta missing; give them in"):
         task("ldp-mean", mechanism="analytic-gaussian")
     gaussian = task("ldp-regression", delta=1e-6)
-    assert (gaussian.delta, gaussian.price) == (1e-6, Budget(2, 1e-6).price)
+    assert (gaussian.delta, gaussian.cost) == (1e-6, Budget(2, 1e-6).cost)
     with pytest.raises(UsageError, match="delta missing"):
         task("regression", delta=None)
 
@@ -171,13 +171,13 @@ def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out(monke
         generator = JOBS["ldp-histogram"].make(
             data.schema, settings("ldp-histogram", mechanism=mechanism, categories=13), conditions()
         )
-        told = clients_of(data, 2.0).hold(next(generator)).reports
+        told = clients_of(data, 2.0).run_round(next(generator)).reports
         assert told is not None
         row = msgspec.to_builtins(reports_of(told))
         assert len(row["counts"]) == 13
         assert row["counts"] == (np.sum(row["values"], axis=0).tolist() if mechanism == "unary-encoding" else
                                [row["values"].count(k) for k in range(13)])  # fmt: skip
-    number = clients_of(data, 2.0).hold(asked("ldp-mean", data)).reports
+    number = clients_of(data, 2.0).run_round(asked("ldp-mean", data)).reports
     assert number is not None
     found = reports_of(number)
     assert found.histogram is not None

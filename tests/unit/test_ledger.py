@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.protocol.ledger import TABLE, Charge, Cost, Ledger, max_client_cost
+from dca_proto.protocol.ledger import TABLE, Charge, CostToClients, Ledger, max_client_cost
 
 
 def charge(number: int, mu: float = 0.5, at_ms: int = 0) -> Charge:
@@ -131,7 +131,8 @@ def test_what_is_spent_is_what_a_ledger_that_adds_up_afresh_says(done: list[tupl
             assert_same(ledger.spent(since_ms), Ledger(ledger.charges).spent(since_ms))
             counted = [one for one in ledger.charges if not one.returned and one.at_ms >= since_ms]
             assert_same(
-                ledger.spent(since_ms), max_client_cost(Cost(one.price, frozenset(one.clients)) for one in counted)
+                ledger.spent(since_ms),
+                max_client_cost(CostToClients(one.cost, frozenset(one.clients)) for one in counted),
             )
 
 

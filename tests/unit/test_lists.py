@@ -17,7 +17,7 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol.charges import SeenCharges
 from dca_proto.protocol.compute.agreement import Agreement
 from dca_proto.protocol.compute.round import StoredList
-from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.contribution import HeldContribution
 from dca_proto.protocol.lists import (
     agreed,
     charges_of,
@@ -182,7 +182,7 @@ class Table:
         self.union = [client for node in range(3) for client in held_by(node)]
         words = {client: b"".join(one.to_bytes(8, "little") for one in y) for client, y in self.values.items()}
         number = charge.to_bytes(4, "little")
-        kept = {one: Kept(one + one[::-1] + b"\0" + number + words[one]) for one in held_by(0)}
+        kept = {one: HeldContribution(one + one[::-1] + b"\0" + number + words[one]) for one in held_by(0)}
         self.round = SimpleNamespace(
             hash=AH,
             stored=SimpleNamespace(computes=self.NODES),

@@ -43,7 +43,7 @@ def test_without_privacy_it_is_the_mode() -> None:
 
 
 class Aborting:
-    def hold(self, request: SecureSumRequest) -> NoisyAggregate:
+    def run_round(self, request: SecureSumRequest) -> NoisyAggregate:
         raise NoAggregate("nobody came")
 
 
@@ -83,7 +83,7 @@ def test_it_warns_of_what_speaks_against_the_fit() -> None:
     assert PrivateLogisticRegression(schema=SCHEMA, random_state=0).fit(source).warnings_ == ()
     warned = PrivateLogisticRegression(schema=SCHEMA, method="one-sum", random_state=0).fit(source)
     assert "intervals rest on normal features" in warned.warnings_[0]
-    again = PrivateLogisticRegression(random_state=0).fit(source.hold(source.requests[-1]))
+    again = PrivateLogisticRegression(random_state=0).fit(source.run_round(source.requests[-1]))
     assert "an aggregate alone does not show whether they are normal" in again.warnings_[0]
 
 
@@ -97,7 +97,7 @@ def test_what_it_cannot_learn_from_is_said() -> None:
     assert not source.requests
     parameters = {"columns": ["a"], "centre": [5.0], "scale": [5.0], "bound": [1.0]}
     with pytest.raises(DataError, match="expected 'regression'"):
-        PrivateLogisticRegression().fit(source.hold(SecureSumRequest("sum", parameters)))
+        PrivateLogisticRegression().fit(source.run_round(SecureSumRequest("sum", parameters)))
     with pytest.raises(DataError, match="one class"):
         PrivateLogisticRegression().fit(X, np.ones(50))
     with pytest.raises(DataError, match="prior_sd is 0; expected a number above 0"):

@@ -76,7 +76,7 @@ def test_without_noise_one_sum_is_consistent_however_much_is_clipped() -> None:
     columns = Standardisation((*FEATURES, "y"), np.r_[0, 0, 0, 0.5], np.r_[1, 1, 1, 0.5], np.r_[4, 4, 4, 1.0])
     request = sum_request(columns, 0.9)
     narrow = {**request.parameters, "radius": 1.9}
-    released = ExactRounds(rows, (*FEATURES, "y")).hold(type(request)(request.statistic, narrow))
+    released = ExactRounds(rows, (*FEATURES, "y")).run_round(type(request)(request.statistic, narrow))
     found = one_sum_posterior(released, 2.0)
     assert np.all(np.abs(found.mean - TRUTH) < 4 * np.sqrt(np.diag(found.cov)))
     assert np.sqrt(np.diag(found.cov)).max() < 0.01
@@ -239,7 +239,7 @@ def test_the_planned_clip_widens_as_noise_falls() -> None:
 def test_the_estimator_learns_from_a_released_sum() -> None:
     rows = normal_rows(20_000, 2)
     columns = Standardisation((*FEATURES, "y"), np.r_[0, 0, 0, 0.5], np.r_[1, 1, 1, 0.5], np.r_[4, 4, 4, 1.0])
-    model = PrivateLogisticRegression(random_state=1).fit(swarm(rows, 4.0, 2).hold(sum_request(columns, 1.0)))
+    model = PrivateLogisticRegression(random_state=1).fit(swarm(rows, 4.0, 2).run_round(sum_request(columns, 1.0)))
     assert np.abs(model.coef_[0] - TRUTH[1:]).max() < 0.1
     assert (model.private_, list(model.classes_)) == (True, [0, 1])
     assert model.score(rows[:, :3], rows[:, 3]) > 0.7
@@ -254,7 +254,7 @@ def test_one_sum_agrees_with_the_sampler_of_the_same_model() -> None:
     columns = Standardisation((*FEATURES, "y"), np.r_[0, 0, 0, 0.5], np.r_[1, 1, 1, 0.5], np.r_[4, 4, 4, 1.0])
     wide = {**sum_request(columns, 1.0).parameters, "radius": None, "bound": [5.0, 5.0, 5.0, 1.0]}
     request = sum_request(columns, 1.0)
-    released = swarm(normal_rows(5000, 3), 4.0, 3).hold(type(request)(request.statistic, wide))
+    released = swarm(normal_rows(5000, 3), 4.0, 3).run_round(type(request)(request.statistic, wide))
     ours = one_sum_posterior(released, np.sqrt(5.0))
     theirs = sampled.regression(released, logistic=True, seed=1)
     sd = np.sqrt(np.diag(ours.cov))[1:]

@@ -80,7 +80,7 @@ def test_a_users_model_is_a_statistic_like_any_other(monkeypatch: pytest.MonkeyP
     parameters = {key: list(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
     rows = np.random.default_rng(1).normal(size=(30, 3))
     terms = JobTerms(budget=Budget(1.0, 1e-6), clients=30, tolerated=1, computes=(b"a" * 16, b"b" * 16))
-    found = IdealSwarm(rows, BOX["columns"], terms, mechanism=NoNoise()).hold(
+    found = IdealSwarm(rows, BOX["columns"], terms, mechanism=NoNoise()).run_round(
         SecureSumRequest(Poisson.name, parameters)
     )
     statistic = resolve(Poisson.name, parameters)

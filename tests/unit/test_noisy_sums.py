@@ -69,9 +69,9 @@ def test_all_kinds_of_rounds_become_sums_with_the_noise_that_they_carry() -> Non
     nodes = JobTerms(budget=Budget(1, 1e-5), clients=3, tolerated=0, computes=())
     swarm = IdealSwarm(rows, ["x", "y"], clients)
     asked = [
-        swarm.hold(SecureSumRequest("sum", PARAMETERS)),
-        IdealSwarm(np.split(rows, 3), ["x", "y"], nodes).hold(NodeReleaseRequest("sum", PARAMETERS, rows_max=20)),
-        swarm.hold(LdpReportRequest("sum", PARAMETERS, mechanism="analytic-gaussian")),
+        swarm.run_round(SecureSumRequest("sum", PARAMETERS)),
+        IdealSwarm(np.split(rows, 3), ["x", "y"], nodes).run_round(NodeReleaseRequest("sum", PARAMETERS, rows_max=20)),
+        swarm.run_round(LdpReportRequest("sum", PARAMETERS, mechanism="analytic-gaussian")),
     ]
     secure, node, local = (NoisySums.of(one) for one in asked)
     assert secure.n == node.n == local.n == 60

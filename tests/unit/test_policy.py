@@ -13,7 +13,7 @@ from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.kinds import LdpReport, SecureSum, validate_announcement
-from dca_proto.protocol.ledger import Charge, Cost, Ledger
+from dca_proto.protocol.ledger import Charge, CostToClients, Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import DAY_MS, BudgetLimit, Floors, Policy, Refusal
 from dca_proto.protocol.wire.messages import Announcement, Signed
@@ -52,7 +52,7 @@ def found(
     asked = announcement(**changes)
     validated = validate_announcement(asked, DistributedDiscreteGaussian(), Limits())
     refused = policy.check_announcement(asked, validated, frozenset(missing))
-    return refused or policy.check_budget(validated.price, ledger or Ledger(), NOW_MS)
+    return refused or policy.check_budget(validated.cost, ledger or Ledger(), NOW_MS)
 
 
 def refusal(
@@ -133,7 +133,9 @@ def test_what_is_left_is_let_through_and_no_more(share: float, epsilon: float, d
         assert budget_limit.check(PrivacyCost.of(left, delta), ledger, NOW_MS) is None
     more = max(left * (1 + 1e-5), 2e-4 * epsilon)
     assert budget_limit.check(PrivacyCost.of(more, delta), ledger, NOW_MS) is not None
-    assert budget_limit.left(ledger, NOW_MS, [Cost(PrivacyCost.of_mu(budget_limit.mu))]) == 0.0, "all of it is promised"
+    assert budget_limit.left(ledger, NOW_MS, [CostToClients(PrivacyCost.of_mu(budget_limit.mu))]) == 0.0, (
+        "all of it is promised"
+    )
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])

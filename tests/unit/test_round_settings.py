@@ -149,11 +149,11 @@ def test_a_file_and_options_ask_for_the_same(tmp_path: Path, monkeypatch: pytest
     """`[round] kind` and `mechanism`, and `dca trainer --mechanism` on top of it."""
     asked: list[OpenRound] = []
 
-    async def hold(actor: device.Device, request: OpenRound, on_report: Any) -> NoisyAggregate:
+    async def run_round(actor: device.Device, request: OpenRound, on_report: Any) -> NoisyAggregate:
         asked.append(request)
         raise RoundAborted("nobody came")
 
-    monkeypatch.setattr(device.Device, "hold", hold)
+    monkeypatch.setattr(device.Device, "run_round", run_round)
     given = ("--without-computes", "--clients", "2", "--broker", "mqtt://127.0.0.1")
     assert main(["federation", "init", str(tmp_path / "a"), *given]) == 0
     trainer = tmp_path / "a" / "trainer.toml"

@@ -28,7 +28,7 @@ from rich.console import Console
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import account, actors, job_run, ledger
 from dca_proto.cli.account_options import Columns, named_statistic
-from dca_proto.jobs.plan import Enquiry, answer
+from dca_proto.jobs.plan import PlannedJob, forecast_job
 from dca_proto.privacy import accounting
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
@@ -116,8 +116,8 @@ def test_what_was_given_is_printed_as_it_was_given(epsilon: float, delta: float)
 
 
 def test_sums_of_decimals_are_told_as_decimals() -> None:
-    price = PrivacyCost.of_pure(0.1) + PrivacyCost.of_pure(0.2)
-    assert (price.pure, price.epsilon(0), price.epsilon(1e-12)) == (0.30000000000000004, 0.3, 0.3)
+    cost = PrivacyCost.of_pure(0.1) + PrivacyCost.of_pure(0.2)
+    assert (cost.pure, cost.epsilon(0), cost.epsilon(1e-12)) == (0.30000000000000004, 0.3, 0.3)
 
 
 # Outputs.
@@ -219,12 +219,12 @@ def test_the_terminal_of_learn(epsilon: float, delta: float) -> None:
 @given(st.floats(1e-2, 20), DELTAS)
 def test_the_account_before_anything_runs(epsilon: float, delta: float) -> None:
     asked = (named_statistic("sum", Columns(dimension=1, bound=1.0), {}),)
-    enquiry = Enquiry(
+    job = PlannedJob(
         budget=Budget(epsilon, delta), clients=100, tolerated=10, colluders=0, computes=3, statistics=asked,
         shares=None, rows_max=1, fraction_bits=32, also=(),
     )  # fmt: skip
-    divided = enquiry.round_shares()
-    found, shown = answer(enquiry, divided, enquiry.rounds(divided)), io.StringIO()
+    divided = job.round_shares()
+    found, shown = forecast_job(job, divided, job.rounds(divided)), io.StringIO()
     account.show(Console(file=shown, width=300), found)
     check(re.sub(r"at delta .*\n|epsilon  .*\n", "", shown.getvalue()), epsilon=(epsilon,), delta=delta)
     for point in found.curve:

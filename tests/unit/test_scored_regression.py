@@ -42,7 +42,7 @@ class NoisyRounds:
         self.rows, self.mu, self.rng = rows, mu_of(epsilon, 1e-5), np.random.default_rng(seed)
         self.asked: list[RoundRequest] = []
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         self.asked.append(request)
         statistic, n = resolve(request.statistic, request.parameters), len(self.rows)
         sums = np.ldexp(statistic.evaluate(self.rows, F).astype(float).sum(axis=0), -F)

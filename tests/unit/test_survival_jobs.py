@@ -206,8 +206,8 @@ class Kept:
         self.rounds = rounds
         self.held: list[NoisyAggregate] = []
 
-    def hold(self, request: Any) -> NoisyAggregate:
-        self.held.append(self.rounds.hold(request))
+    def run_round(self, request: Any) -> NoisyAggregate:
+        self.held.append(self.rounds.run_round(request))
         return self.held[-1]
 
 

@@ -57,7 +57,7 @@ def located(rows: np.ndarray, half_width: float, epsilon: float = 1.0) -> Locate
     schema = Schema(columns[:-1], columns[-1], dict.fromkeys(columns, Interval(-half_width, half_width)))
     terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(rows), tolerated=0, computes=(bytes(16), b"\1" * 16))
     rounds = IdealSwarm(rows, columns, terms, random=seeded("located"))
-    return locate(rounds.hold(phases_request(schema, 1.0, columns)))
+    return locate(rounds.run_round(phases_request(schema, 1.0, columns)))
 
 
 # Centres and scales
@@ -232,7 +232,7 @@ def test_with_a_huge_budget_it_is_unbiased_and_its_spread_is_that_of_weighted_ro
 
 def test_sums_of_whole_rows_are_refused_where_rows_are_taken_as_they_are() -> None:
     train = problem(200, 4)
-    released = swarm(train, 4.0).hold(
+    released = swarm(train, 4.0).run_round(
         SecureSumRequest(
             "regression", parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), 1.0)
         )
@@ -325,9 +325,9 @@ def test_two_hundred_features_are_planned_and_fitted_in_seconds() -> None:
     train = Problem("wide", schema, X, X[:, 0] + rng.standard_normal(1000))
     held = swarm(train, 10.0)
     job = regression_with_projection(schema)
-    first = held.hold(next(job))
+    first = held.run_round(next(job))
     start = time.process_time()
     second = job.send(first)
     planned = time.process_time() - start
     assert planned < 10
-    assert isinstance(held.hold(second), NoisyAggregate)
+    assert isinstance(held.run_round(second), NoisyAggregate)

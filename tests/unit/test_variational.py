@@ -402,7 +402,7 @@ def test_the_same_aggregates_give_the_same_requests_and_result() -> None:
     request = next(first)
     try:
         while True:
-            recorded.append((request, source.hold(request)))
+            recorded.append((request, source.run_round(request)))
             request = first.send(recorded[-1][1])
     except StopIteration as end:
         once = end.value

@@ -246,7 +246,7 @@ class Client(Actor):
             stored,
             *current.answers(),
             current.resend_timer(self._timing, self.id, now_ms),  # spread by the id, not by data
-            Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.price.pure)),
+            Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.cost.pure)),
             *(Report(facts.DataFailed(current.id, body.statistic, error)) for error in errors),
         ]
 

@@ -18,7 +18,7 @@ from dca_proto.errors import UsageError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
 from dca_proto.protocol.charges import NUMBER_MAX, WINDOW
-from dca_proto.protocol.contribution import Outbound, hedged_root, make_contribution
+from dca_proto.protocol.contribution import ClientMessage, hedged_root, make_contribution
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.ledger import Ledger
@@ -45,7 +45,9 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
     sign: Callable[[Body], Signed]
     random: Random
 
-    def compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> tuple[Outbound, list[str]]:
+    def compose(
+        self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
+    ) -> tuple[ClientMessage, list[str]]:
         """Return the message for the round's holder, and the type of the data's first error in a list (or none).
 
         `charge` is the number of the charge in the client's ledger.
@@ -72,7 +74,7 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
 
     def _release(
         self, value: NDArray[np.int64], rows: int, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
-    ) -> Outbound:
+    ) -> ClientMessage:
         """Randomise, sign and seal the client's value, which covers `rows` rows."""
         key, release_id = hedged_root(self.identity, self.random(KEY_BYTES), b"", opened.hash, charge, value)
         randomiser = randomiser_of(validated, self.mechanism)
@@ -81,7 +83,7 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
         body = Release(
             opened.body.round_id, opened.hash, self.certificate, rows_stated, release_id, receipt_key, vector
         )
-        return Outbound(release_id, seal_answer(self.sign(body), opened, self.random), *receipt_tags(receipt_key))
+        return ClientMessage(release_id, seal_answer(self.sign(body), opened, self.random), *receipt_tags(receipt_key))
 
     def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
         """Return the client's value, the number of rows that it covers, and the type of the first error.
@@ -155,4 +157,4 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
             return Refusal("open-rounds", found, f"fewer than {WINDOW} charges since the oldest open one")
         if ledger.next_number > NUMBER_MAX:
             return Refusal("charge-numbers", f"{NUMBER_MAX} charges", "a new enrolment: all numbers are used")
-        return self.policy.check_budget(validated.price, ledger, now_ms)
+        return self.policy.check_budget(validated.cost, ledger, now_ms)

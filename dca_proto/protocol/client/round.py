@@ -14,7 +14,7 @@ import msgspec
 
 from dca_proto.protocol.actor import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.protocol.announcement import OpenedAnnouncement
-from dca_proto.protocol.contribution import Outbound
+from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Send, Write
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.records import loaded
@@ -48,7 +48,7 @@ class StoredRound(Stored, frozen=True):
         aborted_by: ids of the Compute nodes whose signed aborts arrived.
     """
 
-    outbound: Outbound | None = None
+    outbound: ClientMessage | None = None
     decline: bytes = b""
     aborted_by: tuple[bytes, ...] = ()
 

@@ -33,7 +33,7 @@ from dca_proto.protocol.compute.round import (
     announced,
     restored_rounds,
 )
-from dca_proto.protocol.contribution import Kept, open_contribution
+from dca_proto.protocol.contribution import HeldContribution, open_contribution
 from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation
@@ -262,7 +262,7 @@ class ComputeNode(Committing):
 
     def _open_contribution(
         self, current: Round, client: bytes, message: m.Contribution, now_ms: int
-    ) -> tuple[Kept, ContributionKeys] | None:
+    ) -> tuple[HeldContribution, ContributionKeys] | None:
         """Open a contribution with the client's newest session or the previous one; None if neither opens it."""
         for key in self._sessions.keys_of(client, current.own_key(self.id).epoch, now_ms):
             try:
@@ -280,7 +280,7 @@ class ComputeNode(Committing):
                     raise
         return None
 
-    def _keep(self, current: Round, client: bytes, kept: Kept, reply: Effect, now_ms: int) -> list[Effect]:
+    def _keep(self, current: Round, client: bytes, kept: HeldContribution, reply: Effect, now_ms: int) -> list[Effect]:
         """Store a client's first contribution, unless its charge number was used or the round is full."""
         try:
             if client in current.kept:

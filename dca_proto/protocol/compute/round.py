@@ -24,7 +24,7 @@ from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.actor import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.protocol.announcement import OpenedAnnouncement, open_announcement
-from dca_proto.protocol.contribution import Kept, restored_kept
+from dca_proto.protocol.contribution import HeldContribution, restore_contribution
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.kinds import SecureSum, ValidatedRound
 from dca_proto.protocol.lists import clients_of, list_hash
@@ -120,7 +120,7 @@ class Round(ActorRound[StoredRound]):
         self.invited = invited
         self._opened = opened
         self._validated = validated
-        self.kept: dict[bytes, Kept] = {}  # contributions that this node holds, by client
+        self.kept: dict[bytes, HeldContribution] = {}  # contributions that this node holds, by client
         self.lists: dict[bytes, StoredList] = {}  # by node, including its own
         self.answers: dict[bytes, tuple[Signed, Answer]] = {}  # by node, including its own
         self.agreement: Agreement | None = None  # computed again after a restart
@@ -258,7 +258,7 @@ def restored_rounds(
             if current is None or len(key) != 2 * ID_BYTES:
                 raise unreadable(table, "it belongs to no round")
             if table == CONTRIBUTIONS:
-                current.kept[key[ID_BYTES:]] = restored_kept(table, value)
+                current.kept[key[ID_BYTES:]] = restore_contribution(table, value)
             else:
                 current.lists[key[ID_BYTES:]] = decoded(table, value, StoredList)
     for current in rounds.values():

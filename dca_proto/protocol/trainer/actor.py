@@ -182,7 +182,7 @@ class Trainer(Answering):
         for an invalid round, `BudgetError` if the account has no room now.
         """
         self._check_terms(request)
-        self.check_job([request.price], now_ms, beside, invited=request.invited)
+        self.check_job([request.cost], now_ms, beside, invited=request.invited)
 
     def _check_terms(self, request: OpenRound) -> None:
         round_id = request.round_id
@@ -208,7 +208,7 @@ class Trainer(Answering):
     def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
         self._check_terms(request)
         try:
-            self.check_job([request.price], now_ms, invited=request.invited)
+            self.check_job([request.cost], now_ms, invited=request.invited)
         except BudgetError as refusal:  # no room any more since `check_request`; other rounds continue
             return [Report(facts.RoundFailed(request.round_id, str(refusal), None, None))]
         if not request.answers_expected:

@@ -16,7 +16,7 @@ from dca_proto.protocol.announcement import invitation_root, last_commit_ms, ope
 from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum, ValidatedRound, validate_announcement
-from dca_proto.protocol.ledger import Charge, Cost
+from dca_proto.protocol.ledger import Charge, CostToClients
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.wire.codec import decode_body, encode
 from dca_proto.protocol.wire.messages import Announcement, EpochKey, Signed
@@ -133,18 +133,18 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         return self.clients_expected or len(self.invited)
 
     @property
-    def cost(self) -> Cost:
+    def cost_to_clients(self) -> CostToClients:
         """The round's cost, and the clients that it costs."""
-        return Cost(self.price, frozenset(self.invited))
+        return CostToClients(self.cost, frozenset(self.invited))
 
     @property
-    def price(self) -> PrivacyCost:
+    def cost(self) -> PrivacyCost:
         """The round's cost to a client. Raises `UsageError` for values out of range."""
         return PrivacyCost.of_mu(self.mu) if self.mu and self.delta else PrivacyCost.of(self.epsilon, self.delta)
 
     def charge(self, trainer: bytes, number: int, now_ms: int) -> Charge:
         """Return the charge of this round in the trainer's account."""
-        cost = (self.price.mu, float(self.epsilon), float(self.delta))
+        cost = (self.cost.mu, float(self.epsilon), float(self.delta))
         identity = (self.round_id, self.statistic, trainer)
         return Charge(*identity, *cost, now_ms, number, clients=self.invited, relation=self.ask.relation)
 
@@ -173,7 +173,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
             rows_max=self.rows_max,
             fraction_bits=self.fraction_bits,
             mechanism=self.ask.mechanism if isinstance(self.ask, AskLdpReport) else mechanism,
-            mu=self.price.mu,
+            mu=self.cost.mu,
             epsilon=float(self.epsilon),
             delta=float(self.delta),
             terms=self.ask.terms(epochs, self.answers_expected),
@@ -291,10 +291,10 @@ class WaitingRequests:
         reason = f"{federation.title} names other Compute nodes; request the round again"
         return [RoundFailed(round_id, reason, None, None) for round_id in failed]
 
-    def reserved(self, beside: Iterable[OpenRound]) -> list[Cost]:
+    def reserved(self, beside: Iterable[OpenRound]) -> list[CostToClients]:
         """Return the costs of the waiting requests and of others `beside` them."""
         requests = {request.round_id: request for request in (*self.requests.values(), *beside)}
-        return [request.cost for request in requests.values()]
+        return [request.cost_to_clients for request in requests.values()]
 
     def take_ready(self, now_ms: int) -> list[OpenRound]:
         """Remove and return the requests for which all keys and the number of clients are known."""

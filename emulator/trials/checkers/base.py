@@ -17,7 +17,7 @@ from dca_proto.protocol.announcement import open_answer
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.round import ANNOUNCEMENTS as CLIENT_ANNOUNCEMENTS
 from dca_proto.protocol.compute import round as node_round
-from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.contribution import HeldContribution
 from dca_proto.protocol.effects import Channel, Effect, Persist, Send, Write
 from dca_proto.protocol.events import Event
 from dca_proto.protocol.ledger import TABLE as LEDGER
@@ -95,7 +95,7 @@ class RunLog(Observer):
         self.tags: defaultdict[Key, dict[bytes, bytes]] = defaultdict(dict)
         self.ends: dict[Key, str] = {}
         self.ended_hash: dict[Key, bytes] = {}
-        self.kept: defaultdict[Key, dict[tuple[bytes, bytes], Kept]] = defaultdict(dict)
+        self.kept: defaultdict[Key, dict[tuple[bytes, bytes], HeldContribution]] = defaultdict(dict)
         self.pairs = Pairs(world.actors.federation.id)
         self.stored_releases: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
         for process in world.simulator.machines:  # they have started and have made their first keys
@@ -220,7 +220,7 @@ class RunLog(Observer):
     def _read_node(self, process: Process, write: Persist) -> list[tuple[Any, ...]]:
         node, key, owner = process.id, (process.id, write.key[:ID_BYTES]), write.key[ID_BYTES:]
         if write.table == node_round.CONTRIBUTIONS:
-            kept = Kept(write.value)
+            kept = HeldContribution(write.value)
             self.kept[key].setdefault((owner, kept.contribution), kept)
             return [("on_kept", process, key[1], owner, kept)]
         if node in self.dishonest:

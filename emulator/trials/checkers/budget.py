@@ -23,7 +23,7 @@ from dca_proto.protocol.charges import TABLE as SEEN_CHARGES
 from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.compute.round import ABORTED
-from dca_proto.protocol.contribution import Kept, Outbound
+from dca_proto.protocol.contribution import ClientMessage, HeldContribution
 from dca_proto.protocol.effects import Channel, Forget, Send, Write
 from dca_proto.protocol.facts import LedgerReused
 from dca_proto.protocol.kinds import NodeRelease, SecureSum
@@ -53,7 +53,7 @@ class Budget(Checker):
     def __init__(self, world: TrialWorld, log: RunLog) -> None:
         super().__init__(world, log)
         self._charges: defaultdict[bytes, dict[bytes, Charge]] = defaultdict(dict)
-        self._outbound: dict[Key, Outbound] = {}
+        self._outbound: dict[Key, ClientMessage] = {}
         self._numbers: defaultdict[Key, set[int]] = defaultdict(set)  # by node and client
         self._aborts: defaultdict[tuple[bytes, bytes], set[bytes]] = defaultdict(set)  # by receiver and announcement
         self._genuine: dict[bytes, bool] = {}  # by payload
@@ -62,7 +62,7 @@ class Budget(Checker):
         self._unreported: set[bytes] = set()  # clients that got a report of a reused number, and must warn their owners
         self._warned: dict[bytes, int] = {}  # client -> the number of its start in which it warned its owner
 
-    def on_paid(self, client: Process, round_id: bytes, outbound: Outbound) -> None:
+    def on_paid(self, client: Process, round_id: bytes, outbound: ClientMessage) -> None:
         """Each client has one contribution to a round, with the same bytes after any restart."""
         if self.is_honest(client):
             first = self._outbound.setdefault((client.id, round_id), outbound)
@@ -155,7 +155,7 @@ class Budget(Checker):
         allowed = f"{at_most(limit.epsilon)} allowed at delta {at_least(limit.delta)}"
         self.expect(within, f"{process.name} has spent epsilon {at_least(epsilon)} of {allowed}")
 
-    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
+    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: HeldContribution) -> None:
         """A kept contribution of an honest client has the number of a charge that it paid for that round."""
         if self.is_honest(node) and client not in self.log.dishonest:
             paid = kept.charge in self._paid[client, round_id]

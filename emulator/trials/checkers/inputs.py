@@ -20,7 +20,7 @@ from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.compute import round as node_round
 from dca_proto.protocol.compute.actor import ComputeNode
-from dca_proto.protocol.contribution import Kept
+from dca_proto.protocol.contribution import HeldContribution
 from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, Send, Write
 from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.ledger import TABLE as LEDGER
@@ -168,7 +168,7 @@ class Inputs(Checker):
             if isinstance(write, Persist) and write.table == keyring.TABLE:
                 self._keep(write.value, "an epoch key")
 
-    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
+    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: HeldContribution) -> None:
         self._keep(kept.tags, "tags")
 
     def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredRound) -> None:

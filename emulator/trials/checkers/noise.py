@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.privacy.mechanism import GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING, DistributedDiscreteGaussian
-from dca_proto.protocol.contribution import Outbound
+from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement
 from emulator import reference
@@ -40,7 +40,7 @@ class Noise(Checker):
         self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0])  # scaled noise and number of draws
         self._hits: defaultdict[tuple[str, float, bool], list[int]] = defaultdict(lambda: [0, 0])
 
-    def on_drawn(self, client: Process, round_id: bytes, outbound: Outbound) -> None:
+    def on_drawn(self, client: Process, round_id: bytes, outbound: ClientMessage) -> None:
         """An honest client's draw for a contribution has enough noise, from a fresh key."""
         drawn, body = self.log.draws.drawn, self.log.accepted[client.id, round_id].body
         if drawn is None:

@@ -20,7 +20,7 @@ from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.answer import Composer
-from dca_proto.protocol.contribution import Outbound
+from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.wire.messages import Body, Signed
 from emulator.trials.adversary import Replaced
@@ -63,7 +63,7 @@ class Recording(Replaced):
 
     def _compose(
         self, composer: Composer, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
-    ) -> tuple[Outbound, list[str]]:
+    ) -> tuple[ClientMessage, list[str]]:
         """Compose as the composer does; for the first contribution to a round, test what the key depends on."""
         if validated.report is not None:
             kept = functools.partial(self._report, validated.report)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.compute.round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
-from dca_proto.protocol.contribution import Kept, Outbound
+from dca_proto.protocol.contribution import ClientMessage, HeldContribution
 from dca_proto.protocol.effects import Channel, Effect, Forget, Send, Write
 from dca_proto.protocol.events import Event, Started
 from dca_proto.protocol.facts import Acknowledged, ChargeReturned, RoundCompleted, RoundFailed
@@ -165,7 +165,7 @@ class EnoughContributors(Checker):
         self.expect((client, round_id) not in self._stored, f"{who} is stored twice")
         self._stored.add((client, round_id))
 
-    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
+    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: HeldContribution) -> None:
         """A node keeps one contribution of each client that is invited and that it holds."""
         if not self.is_honest(node):
             return
@@ -192,10 +192,10 @@ class Kills(Checker):
         self._messages: dict[Key, tuple[bytes, Signed | None, Signed | None]] = {}  # entries, header and answer
         self._in_result: dict[bytes, set[bytes]] = {}  # round without Compute nodes -> clients
         self._receipts: dict[tuple[bytes, ...], str] = {}  # meaning, by node, round, client and contribution
-        self._outbound: dict[tuple[bytes, bytes], Outbound] = {}  # by client and contribution id
+        self._outbound: dict[tuple[bytes, bytes], ClientMessage] = {}  # by client and contribution id
         self._results: dict[bytes, bytes | None] = {}  # round -> the result's bytes; None if it failed
 
-    def on_paid(self, client: Process, round_id: bytes, outbound: Outbound) -> None:
+    def on_paid(self, client: Process, round_id: bytes, outbound: ClientMessage) -> None:
         """A client stores the announcement with the charge."""
         self._outbound[client.id, outbound.contribution] = outbound
         known = (client_round.ANNOUNCEMENTS, round_id) in client.disk.records
@@ -219,7 +219,7 @@ class Kills(Checker):
                 ended = (process.id, round_id) in self.log.ends
                 self.expect(ended, f"{about(process, round_id)}: it forgets a contribution before the end")
 
-    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
+    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: HeldContribution) -> None:
         """A node keeps no new contribution after it has frozen its list."""
         key = node.id, round_id
         if self.is_honest(node):

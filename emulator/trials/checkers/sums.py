@@ -29,7 +29,7 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import digest
 from dca_proto.privacy.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
-from dca_proto.protocol.contribution import Outbound
+from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.protocol.kinds import NodeRelease, SecureSum, validate_announcement
@@ -61,7 +61,7 @@ class ExactSum(Checker):
         self._variances: dict[bytes, float] = {}  # of each client's noise, in squared units of the grid, by round
         self._summed: dict[bytes, dict[bytes, list[Entry]]] = defaultdict(dict)  # by round and honest node
 
-    def on_drawn(self, client: Process, round_id: bytes, outbound: Outbound) -> None:
+    def on_drawn(self, client: Process, round_id: bytes, outbound: ClientMessage) -> None:
         """Record what an honest client must have encoded."""
         draws, drawn = self.log.draws, self.log.draws.drawn
         if drawn is None:

@@ -19,7 +19,7 @@ import numpy as np
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.protocol.compute.round import CONTRIBUTIONS
-from dca_proto.protocol.contribution import Kept, Outbound
+from dca_proto.protocol.contribution import ClientMessage, HeldContribution
 from dca_proto.protocol.effects import Channel, Persist, Send, Write
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.trainer.round import RELEASES
@@ -55,7 +55,7 @@ class Transcript(Observer):
 
     def __init__(self, world: TrialWorld) -> None:
         self.passed: list[Passed] = []
-        self.held: dict[tuple[bytes, bytes, bytes], Kept] = {}
+        self.held: dict[tuple[bytes, bytes, bytes], HeldContribution] = {}
         self.released: dict[tuple[bytes, bytes], Signed] = {}
         self._simulator = world.simulator
 
@@ -67,7 +67,7 @@ class Transcript(Observer):
         for write in writes:
             key = write.key[:ID_BYTES], write.key[ID_BYTES:]
             if isinstance(write, Persist) and write.table == CONTRIBUTIONS:
-                self.held[process.id, *key] = Kept(write.value)
+                self.held[process.id, *key] = HeldContribution(write.value)
             elif isinstance(write, Persist) and write.table == RELEASES:
                 self.released[key] = decoded(RELEASES, write.value, Signed)
 
@@ -106,7 +106,7 @@ class View(Checker):
         self._sizes: dict[bytes, int] = {}  # by round
         self._noise_keys: dict[bytes, Key] = {}  # -> client and round
 
-    def on_drawn(self, client: Process, round_id: bytes, outbound: Outbound) -> None:
+    def on_drawn(self, client: Process, round_id: bytes, outbound: ClientMessage) -> None:
         """Noise is fresh: no other contribution has drawn it from the same key."""
         first = self._noise_keys.setdefault(self.log.draws.key, (client.id, round_id))
         self.expect(first == (client.id, round_id), f"{about(client, round_id)}: its noise was used before")
@@ -130,7 +130,7 @@ class View(Checker):
             size = self._sizes.setdefault(send.round_id, len(send.payload))
             self.expect(size == len(send.payload), f"{who}: it sends {len(send.payload)} bytes, others {size}")
 
-    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: Kept) -> None:
+    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: HeldContribution) -> None:
         """Masks are fresh: no two contributions share a tag or the first masked word."""
         if client not in self.log.dishonest:
             tags = [kept.tags[at : at + 8] for at in range(0, len(kept.tags), 8)]

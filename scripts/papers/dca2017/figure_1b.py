@@ -66,7 +66,7 @@ def measured(clients: int, tolerated: int, seed: int) -> float:
     random = stream(seed, f"scaling-factor/{clients}/{tolerated}").bytes
     swarm = IdealSwarm(np.zeros((clients, DRAWS)), request.parameters["columns"], terms, random=random)
     sigma_std = forecast(terms.open(request, bytes(ID_BYTES))).sigma_std
-    return float(np.mean(swarm.hold(request).value ** 2) / sigma_std**2)
+    return float(np.mean(swarm.run_round(request).value ** 2) / sigma_std**2)
 
 
 def _terms(clients: int, tolerated: int) -> JobTerms:

@@ -45,10 +45,10 @@ class Unnoised:
     noisy: Rounds
     silent: Rounds
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         if request.statistic != REGRESSION:
-            return self.noisy.hold(request)
-        return replace(self.silent.hold(request), noise_variance=0.0)
+            return self.noisy.run_round(request)
+        return replace(self.silent.run_round(request), noise_variance=0.0)
 
 
 def rounds_of(train: Problem, budget: Budget, mode: str, random: Random, mechanism: Mechanism, computes: int) -> Rounds:
@@ -76,4 +76,4 @@ def swarm(
 
 def round_by_round(train: Problem, mode: str, seed: int, name: str) -> Hold:
     """Return a function that runs each round with its own budget, and noise from a stream named by its statistic."""
-    return lambda request, budget: swarm(train, budget, mode, seed, f"{name}/{request.statistic}").hold(request)
+    return lambda request, budget: swarm(train, budget, mode, seed, f"{name}/{request.statistic}").run_round(request)

@@ -119,7 +119,7 @@ class Reporters:
         self._rows, self._columns, self._terms, self._rng = rows, tuple(columns), terms, rng
         self._left = rng.permutation(len(rows))
 
-    def hold(self, request: RoundRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         """Run a round of reports by the analytic Gaussian mechanism.
 
         Raises:
@@ -200,7 +200,7 @@ def sufficient(rows: Split, terms: Terms, rng: np.random.Generator, *, label: bo
         terms = Terms(epsilon_of(mu_of(*terms) / looser, terms.delta), terms.delta)
     by = AnalyticGaussian.name
     request = LdpReportRequest(statistic.name, to_builtins(statistic), rows_max=ROWS_MAX, mechanism=by)
-    return Reporters(_table(rows, rows.X), names_of(rows), terms, rng).hold(request)
+    return Reporters(_table(rows, rows.X), names_of(rows), terms, rng).run_round(request)
 
 
 def unnoised(rows: Split, *, label: bool) -> NoisyAggregate:

@@ -340,8 +340,8 @@ def release(rows: Rows, trust: str, epsilon: float, rng: np.random.Generator) ->
     swarm = IdealSwarm(rows.table, columns, terms, absent=[absent], random=rng.bytes, trusted=trusted)
     asked = rows.statistic.name, to_builtins(rows.statistic)
     if trust == LOCAL:
-        return swarm.hold(LdpReportRequest(*asked, rows_max=1, mechanism=GAUSSIAN))
-    return swarm.hold(SecureSumRequest(*asked, rows_max=1))
+        return swarm.run_round(LdpReportRequest(*asked, rows_max=1, mechanism=GAUSSIAN))
+    return swarm.run_round(SecureSumRequest(*asked, rows_max=1))
 
 
 Drawn = tuple[Array, Array, float]

@@ -175,7 +175,7 @@ def _held(
 ) -> NoisyAggregate:
     terms = JobTerms(budget=budget, clients=len(parts), tolerated=0, computes=())
     request = NodeReleaseRequest(statistic, parameters, share, rows_max=len(parts[-1]))
-    return IdealSwarm(parts, parameters["columns"], terms, random=random).hold(request)
+    return IdealSwarm(parts, parameters["columns"], terms, random=random).run_round(request)
 
 
 @dataclass(frozen=True)
