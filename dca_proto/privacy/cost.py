@@ -41,7 +41,16 @@ its result is known. The results known by then are a part of what is charged, an
 
     (3)  Σε_r <= ε₁  and  √Σμ_r² <= μ(ε - ε₁, δ)
 
-instead of "(1) or (2)". That is (ε, δ)-private for any adaptive choice of releases (proof: PRIVACY.md).
+instead of "(1) or (2)". That is (ε, δ)-private for any adaptive choice of releases. Proof. Let P and Q be the
+distributions of everything seen, for neighbours x and x'. Let H be a third one: ε-private releases are drawn for x, the
+others for x'. In all three, each choice depends in the same way on what was seen.
+
+H and Q differ in the ε-private releases only. The likelihood ratio of each, given what was seen before it, is at most
+e^ε_r, and on every path these multiply to dH/dQ <= e^Σε_r <= e^ε₁, for a filter of ε-privacy holds on every path
+(Rogers et al. 2016). So H(A) <= e^ε₁ Q(A) for all A. P and H differ in the other releases only. The ε-private ones are
+drawn for x in both, from distributions that depend only on what was seen, so they count as the adversary's own random
+choices. Against every adversary, random choices included, √Σμ_r² <= μ keeps the others μ-private (as above). So
+P(A) <= e^(ε - ε₁) H(A) + δ. Together, P(A) <= e^ε Q(A) + δ. ∎
 
 *Why (1) does not admit a mixture by basic composition*, Σε_r + ε_G(√Σμ_r², δ) <= ε: that holds only for releases fixed
 beforehand. Suppose an adversary stops asking for Gaussian releases when they happen to have revealed much, and spends

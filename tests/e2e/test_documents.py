@@ -281,13 +281,35 @@ def test_commands_and_files_that_are_named_exist(page: Path) -> None:
 
 def test_the_code_and_the_tests_of_every_privacy_claim_exist() -> None:
     text = text_of(ROOT / "dca_proto/PRIVACY.md")
-    named = set(re.findall(r"`([a-z0-9_/]+\.py)`", text)) - {"a/b.py"}
+    named = set(re.findall(r"`([a-z0-9_/]+\.py)`", text))
     assert len(named) > 60
-    folders = ("dca_proto", "tests", "tests/unit", ".")
-    assert [path for path in sorted(named) if not any((ROOT / folder / path).exists() for folder in folders)] == []
+    tests = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
+    code = {path for path in named if not path.startswith("test_")}
+    assert [name for name in sorted(named - code) if name not in tests] == []
+    assert [
+        path for path in sorted(code) if not any((ROOT / folder / path).exists() for folder in ("dca_proto", "."))
+    ] == []
     attacks = set(map(int, re.findall(r"attacks? (\d+)", text)))
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/protocol").glob("test_attacks_*.py"))
-    assert attacks <= set(map(int, re.findall(r"def test_attack_(\d+)_", tests)))
+    written = "".join(path.read_text(encoding="utf-8") for name, path in tests.items() if "_attacks_" in name)
+    assert attacks <= set(map(int, re.findall(r"def test_attack_(\d+)_", written)))
+
+
+def test_the_sections_of_designs_that_are_cited_exist() -> None:
+    """Code, tests and documents cite sections of `dca_proto/DESIGN.md`, unless they name another design or are one."""
+    designs = {name_of(path): text_of(path) for path in ROOT.glob("*/DESIGN.md")}
+    sections = {name: set(re.findall(r"(?m)^(?:## |\*\*)§(\d+(?:\.\d+)?) ", text)) for name, text in designs.items()}
+    texts = {path: text_of(path) for path in DOCUMENTS}
+    for folder in ("dca_proto", "emulator", "inference", "scripts", "tests"):
+        texts |= {path: path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob("*.py")}
+    wrong = []
+    for path, text in texts.items():
+        own = name_of(path) if name_of(path) in designs else "dca_proto/DESIGN.md"
+        for design, section in re.findall(
+            r"(?:((?:dca_proto|emulator|inference)/DESIGN\.md)`? )?§(\d+(?:\.\d+)?)", text
+        ):
+            if section not in sections[design or own]:
+                wrong.append(f"{name_of(path)}: §{section}")
+    assert wrong == []
 
 
 @cache
