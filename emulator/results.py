@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 
+from dca_proto.aggregate import LocalReports, NoisyAggregate
+from dca_proto.runtime.outcome import report_values
 from dca_proto.runtime.request import LDP_REPORT, NODE_RELEASE, SECURE_SUM
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -271,3 +274,43 @@ def grouped(rounds: Sequence[Round]) -> list[list[Round]]:
     for entry in rounds:
         groups.setdefault((entry.name, entry.dimension, entry.ok), []).append(entry)
     return list(groups.values())
+
+
+_NUMBERS_MAX = 10**6  # more numbers of reports are not written to a file
+_BINS = 30
+_FIGURES = ("dimension", "clients", "contributors", "fewest", "sigma_local", "noise_variance", "sensitivity",
+            "relation", "mechanism")  # fmt: skip
+
+
+def reports_of(reports: LocalReports) -> Reports:
+    """Return the record of a round's LDP reports, without their values if they are too many."""
+    plain, values, counts, histogram = report_values(reports, most=_NUMBERS_MAX), reports.values, None, None
+    if reports.categories:
+        totals = values.sum(axis=0) if values.ndim == 2 else np.bincount(values, minlength=reports.categories)
+        counts = [int(total) for total in totals]
+    elif values.shape[1] == 1:
+        bins, edges = np.histogram(values[:, 0], _BINS)
+        histogram = Histogram(float(edges[0]), float(edges[-1]), bins.tolist())
+    return Reports(**msgspec.structs.asdict(plain), counts=counts, histogram=histogram)
+
+
+def node_of(node: NoisyAggregate, **known: Any) -> Node:
+    """Return the record of one data node's release."""
+    variance = node.noise_variance
+    return Node(
+        rows=node.contributors, noise_variance=variance, noise_sd=variance**0.5, value=node.value.tolist(), **known
+    )
+
+
+def figures_of(aggregate: NoisyAggregate) -> dict[str, Any]:
+    """Return the fields of a round that come from its result, without epsilon if the noise is not private."""
+    is_private = aggregate.private
+    return {
+        **{name: getattr(aggregate, name) for name in _FIGURES},
+        "ok": True,
+        "round_id": aggregate.round_id.hex(),
+        "epsilon": aggregate.epsilon if is_private else None,
+        "mu": aggregate.mu if is_private else None,
+        "value": aggregate.value.tolist(),
+        "reports": None if aggregate.reports is None else reports_of(aggregate.reports),
+    }

@@ -43,7 +43,6 @@ import msgspec
 import nacl
 import numpy as np
 
-from dca_proto.cli.output import STDOUT, write_json
 from dca_proto.crypto.sealing import AgreementKey
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.actor import Actor
@@ -53,6 +52,7 @@ from dca_proto.protocol.events import Command, Event, Received, Started, Timer, 
 from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
+from dca_proto.runtime.files import STDOUT, write_json
 from dca_proto.testing import TestFederation
 from emulator.scaling.measure import floor_us, timed_us
 

@@ -17,7 +17,7 @@ import platform
 import sys
 from typing import Any
 
-from dca_proto.cli.output import STDOUT, write_json
+from dca_proto.runtime.files import STDOUT, write_json
 from emulator.swarm.options import CONNECTIONS, SwarmOptions
 from emulator.swarm.synthetic import run_rounds
 

@@ -20,8 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from dca_proto.cli.output import STDOUT, write_json
 from dca_proto.runtime.broker import find_mosquitto
+from dca_proto.runtime.files import STDOUT, write_json
 
 ASKED_S = {"embedded": 5.0, "mosquitto": 4.0}
 

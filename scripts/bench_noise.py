@@ -27,10 +27,10 @@ import nacl
 import numpy as np
 from nacl.bindings import randombytes_buf_deterministic
 
-from dca_proto.cli.output import STDOUT, write_json
 from dca_proto.crypto.sealing import KEY_BYTES
 from dca_proto.privacy.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.noise import DiscreteGaussian
+from dca_proto.runtime.files import STDOUT, write_json
 from dca_proto.statistics.sensitivity import Sensitivity
 from emulator.inexact import RoundedGaussian
 

@@ -47,13 +47,13 @@ import numpy as np
 from rich.table import Table
 from scipy.special import expit
 
+from dca_proto.cli.swarm_job import assign
 from dca_proto.errors import RoundAborted
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from dca_proto.runtime.logs import configure_logs
 from emulator.ideal import IdealSwarm
-from emulator.swarm.learn import assign
 from emulator.swarm.live import Watcher, play
 from emulator.swarm.options import SwarmOptions
 from inference.bounds import Interval

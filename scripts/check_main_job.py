@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.table import Table
 
+from dca_proto.cli.swarm_job import TEST_FRACTION, assign
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
-from emulator.swarm.learn import TEST_FRACTION, assign
 from emulator.swarm.live import Dropouts
 from inference.datasets import diabetes, split
 from inference.models.coefficients import rmse

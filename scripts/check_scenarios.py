@@ -16,8 +16,8 @@ import sys
 
 from rich.console import Console
 
+from dca_proto.cli.emulate_output import show_sweep
 from emulator import engine as engines
-from emulator.trials.display import show_sweep
 from emulator.trials.sweep import Sweep, sweep
 
 MINUTES = 10.0

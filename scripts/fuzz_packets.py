@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from dca_proto.cli.output import write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.privacy.mechanism import GRID_LAPLACE
 from dca_proto.protocol.announcement import open_announcement, open_answer
@@ -44,6 +43,7 @@ from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease
 from dca_proto.protocol.wire.codec import decode_frame, encode
 from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.runtime.files import write_json
 from dca_proto.runtime.logs import configure_logs
 from dca_proto.runtime.mqtt import Backoff, MqttTransport
 from dca_proto.runtime.runner import Runner

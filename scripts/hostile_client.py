@@ -27,7 +27,6 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.cli.output import write_json
 from dca_proto.crypto.masks import ask_tag
 from dca_proto.crypto.sealing import AgreementKey
 from dca_proto.errors import PeerError
@@ -56,6 +55,7 @@ from dca_proto.protocol.wire.messages import (
 )
 from dca_proto.protocol.wire.topics import subscriptions, topic_of
 from dca_proto.runtime.config import read_config
+from dca_proto.runtime.files import write_json
 from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_identity
 from emulator.fuzz.forger import Forger, Known, Sealable, packet, publish
 

@@ -39,10 +39,10 @@ import msgspec
 from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.cli.output import write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import RoundAborted
 from dca_proto.runtime import device
+from dca_proto.runtime.files import write_json
 from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.outcome import estimates
 from dca_proto.runtime.request import RoundSettings, open_round

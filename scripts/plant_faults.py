@@ -29,9 +29,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from dca_proto.cli.output import STDOUT, write_json
 from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import UsageError
+from dca_proto.runtime.files import STDOUT, write_json
 from emulator import engine as engines
 
 TABLE = Path(__file__).with_name("planted_faults.toml")

@@ -20,8 +20,8 @@ import typer
 from mkdocs.structure.files import File, Files
 
 from dca_proto.cli import GROUP, examples_of, output_of
+from dca_proto.cli import collude as collusion
 from dca_proto.cli.output import schema_of
-from emulator.collusion import command as collusion
 
 ROOT = Path(__file__).parents[1]
 BESIDE_THE_CODE = {

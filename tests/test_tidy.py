@@ -66,10 +66,11 @@ LAYERS = {
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", *PROTOCOL, *JOBS,
                  "dca_proto.statistics", "dca_proto.testing"},
 }  # fmt: skip
-LIVE = DEVICE | {"dca_proto", "emulator", "inference", "typer", "rich"}
-"""The live swarm runs real actors over real connections, and its command shows them."""
-LAYERS["emulator.results"] = {"msgspec", "dca_proto.runtime.request"}
-LAYERS["emulator.swarm"] = LIVE
+LAYERS["emulator.results"] = {
+    "numpy", "msgspec", "dca_proto.aggregate", "dca_proto.runtime.outcome", "dca_proto.runtime.request",
+}  # fmt: skip
+LAYERS["emulator.swarm"] = {*DEVICE, *RUNTIME, "dca_proto.jobs", "emulator", "inference"}
+"""The live swarm runs real actors over real connections."""
 LAYERS["emulator.engine"] = {"dca_proto.errors", "emulator.engine"}
 LAYERS["emulator.engine.local"] = {"joblib", "emulator.engine"}
 LAYERS["emulator.engine.cluster"] = {"ray", "dca_proto.errors", "dca_proto.wording", "emulator.engine"}
@@ -84,42 +85,25 @@ LAYERS["emulator.sim"] = {
     "emulator.engine.local",
 }  # pure: filters and the split into packets
 AUDIT = {"numpy", "msgspec", "scipy", "emulator", *JOBS, *PROTOCOL, "dca_proto.statistics", "dca_proto.testing"}
-LAYERS |= {
-    "emulator.audit": AUDIT,
-    "emulator.audit.command": AUDIT | {"typer", "rich", "dca_proto.cli"},
-}
-LAYERS |= {
-    "emulator.collusion": AUDIT,
-    "emulator.collusion.command": AUDIT | {"typer", "rich", "dca_proto.cli"},
-}
-TRIALS = {"numpy", "msgspec", "emulator", *JOBS, "dca_proto.aggregate", *PROTOCOL, "dca_proto.statistics",
-          "dca_proto.testing"}  # fmt: skip
-LAYERS |= {
-    "emulator.trials": TRIALS,
-    "emulator.pairs": TRIALS | {"nacl"},  # a checker does not use the code under test
-    "emulator.trials.world": TRIALS | {"dca_proto.runtime.parts"},
-    "emulator.trials.display": TRIALS | {"rich", "dca_proto.cli.output"},
-    "emulator.trials.command": TRIALS | {"typer", "rich", "dca_proto.cli"},
-}
+TRIALS = AUDIT - {"scipy"}
 PAGE = {"msgspec", "emulator.report", "emulator.results", "dca_proto.errors", "dca_proto.privacy.rounding",
         "dca_proto.wording", "emulator.trials", "emulator.audit", "emulator.collusion", "emulator.scaling"}  # fmt: skip
 """Pages show the records that the commands of each kind write."""
+SCALING = AUDIT | {"dca_proto.runtime.files"}
 LAYERS |= {
+    "emulator.audit": AUDIT,
+    "emulator.collusion": AUDIT,
+    "emulator.trials": TRIALS,
+    "emulator.trials.world": TRIALS | {"dca_proto.runtime.parts"},
+    "emulator.pairs": TRIALS | {"nacl"},  # a checker does not use the code under test
+    "emulator.scaling": SCALING,
+    "emulator.scaling.measure": SCALING | {"nacl"},
     "emulator.report": PAGE,
     "emulator.report.page": PAGE | {"jinja2", "markupsafe"},
     "emulator.report.charts": PAGE | {"matplotlib"},
     "emulator.report.audit": PAGE | {"numpy"},
     "emulator.report.learned": PAGE | {"inference"},
     "emulator.report.run": PAGE | {"inference"},
-    "emulator.report.blocks": PAGE | {"rich", "dca_proto.cli.output"},
-    "emulator.report.command": PAGE | {"typer", "rich", "dca_proto.cli"},
-}
-
-SCALING = AUDIT | {"dca_proto.aggregate", "dca_proto.cli.output"}
-LAYERS |= {
-    "emulator.scaling": SCALING,
-    "emulator.scaling.measure": SCALING | {"nacl"},
-    "emulator.scaling.command": SCALING | {"typer", "rich", "dca_proto.cli", "dca_proto.runtime.broker"},
 }
 
 ENTRY_POINTS = {
@@ -308,3 +292,14 @@ def test_a_device_needs_nothing_that_a_device_has_not() -> None:
 def test_the_diagrams_of_the_design_are_those_of_the_tables() -> None:
     checked = subprocess.run([sys.executable, "scripts/make_diagrams.py", "--check"], cwd=ROOT, check=False)
     assert checked.returncode == 0, "run scripts/make_diagrams.py"
+
+
+def test_nothing_imports_the_command_line() -> None:
+    upward = [
+        f"{show(path)} imports {name}"
+        for path in files()
+        if not name_of(path).startswith("dca_proto.cli")
+        for name in imports_of(path)
+        if name.startswith("dca_proto.cli")
+    ]
+    assert not upward

@@ -17,13 +17,14 @@ from rich.console import Console
 
 from dca_proto.cli import options
 from dca_proto.cli.account_options import Columns, named_statistics, parse_also, parse_shares
-from dca_proto.cli.output import require_plot_target, result_console, say, table, whole_file, write_json
+from dca_proto.cli.output import require_plot_target, result_console, say, table
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import forecast
 from dca_proto.jobs.plan import DATA, JobForecast, PlannedJob, PlannedRound, forecast_job
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.runtime.files import whole_file, write_json
 
 EXAMPLES = """Examples:
 

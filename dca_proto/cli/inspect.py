@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dca_proto.cli.options import Json
-from dca_proto.cli.output import STDOUT, result_console, write_json
+from dca_proto.cli.output import result_console
 from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, actor_id
 from dca_proto.errors import InputError, PeerError, UsageError
@@ -33,6 +33,7 @@ from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.wire.codec import decode_body, decode_frame
 from dca_proto.protocol.wire.fields import Signed
 from dca_proto.protocol.wire.messages import Certificate, InvitedRound
+from dca_proto.runtime.files import STDOUT, write_json
 from dca_proto.runtime.logs import printable
 from dca_proto.runtime.parts import Assembler
 from dca_proto.runtime.spending import YEAR_10000_MS

@@ -12,23 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from rich.console import Console
 
-from dca_proto.aggregate import LocalReports, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.cli.job_settings import Draft, best_weights, check_plan
-from dca_proto.cli.output import whole_file
 from dca_proto.cli.progress import SamplingBar
+from dca_proto.cli.show import show
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.rounding import claim_words
-from dca_proto.runtime.outcome import report_values
+from dca_proto.runtime.files import whole_file
 from emulator.report import learned as view
-from emulator.report.blocks import Block, show
+from emulator.report.blocks import Block
 from emulator.report.run import aborted_lines, closing_lines, missing_lines, tables
-from emulator.results import Histogram, Node, Reports, Round, Run
+from emulator.results import Round, Run, figures_of, node_of
 from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.estimates import separated
 from inference.jobs.picture import plot_estimates
@@ -38,46 +37,6 @@ from inference.rounds import Job
 from inference.variational.progress import Iteration
 
 SHOWN_ESTIMATES = 12
-_NUMBERS_MAX = 10**6  # more numbers of reports are not written to a file
-_BINS = 30
-
-
-def reports_of(reports: LocalReports) -> Reports:
-    """Return the record of a round's LDP reports, without their values if they are too many."""
-    plain, values, counts, histogram = report_values(reports, most=_NUMBERS_MAX), reports.values, None, None
-    if reports.categories:
-        totals = values.sum(axis=0) if values.ndim == 2 else np.bincount(values, minlength=reports.categories)
-        counts = [int(total) for total in totals]
-    elif values.shape[1] == 1:
-        bins, edges = np.histogram(values[:, 0], _BINS)
-        histogram = Histogram(float(edges[0]), float(edges[-1]), bins.tolist())
-    return Reports(**msgspec.structs.asdict(plain), counts=counts, histogram=histogram)
-
-
-def node_of(node: NoisyAggregate, **known: Any) -> Node:
-    """Return the record of one data node's release."""
-    variance = node.noise_variance
-    return Node(
-        rows=node.contributors, noise_variance=variance, noise_sd=variance**0.5, value=node.value.tolist(), **known
-    )
-
-
-def figures_of(aggregate: NoisyAggregate) -> dict[str, Any]:
-    """Return the fields of a round that come from its result, without epsilon if the noise is not private."""
-    is_private = aggregate.private
-    return {
-        **{name: getattr(aggregate, name) for name in _FIGURES},
-        "ok": True,
-        "round_id": aggregate.round_id.hex(),
-        "epsilon": aggregate.epsilon if is_private else None,
-        "mu": aggregate.mu if is_private else None,
-        "value": aggregate.value.tolist(),
-        "reports": None if aggregate.reports is None else reports_of(aggregate.reports),
-    }
-
-
-_FIGURES = ("dimension", "clients", "contributors", "fewest", "sigma_local", "noise_variance", "sensitivity",
-            "relation", "mechanism")  # fmt: skip
 
 
 def job_round(held: FinishedRequest) -> Round:

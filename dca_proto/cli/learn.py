@@ -15,15 +15,7 @@ from dca_proto.cli import options
 from dca_proto.cli.job_run import JobRun, claimed_by, iterated, job_round, show_run, written
 from dca_proto.cli.job_settings import Draft, JobName, JobSettings, Task, beyond_default_limits, task_of
 from dca_proto.cli.ledger import account_line
-from dca_proto.cli.output import (
-    STDOUT,
-    require_json_target,
-    require_plot_target,
-    require_writable,
-    say,
-    whole_file,
-    write_json,
-)
+from dca_proto.cli.output import require_json_target, require_plot_target, say
 from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import RoundAborted, UsageError
@@ -33,6 +25,7 @@ from dca_proto.jobs.runner import learn as learn_over
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.policy import BudgetError
 from dca_proto.runtime.device import Device, complete, load
+from dca_proto.runtime.files import STDOUT, require_writable, whole_file, write_json
 from dca_proto.runtime.keyfile import certified_id, read_certificate
 from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.logs import configure_logs

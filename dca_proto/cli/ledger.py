@@ -12,11 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from dca_proto.cli.options import DELTA, Json
-from dca_proto.cli.output import result_console, table, write_json
+from dca_proto.cli.output import result_console, table
 from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.runtime.config import Config
+from dca_proto.runtime.files import write_json
 from dca_proto.runtime.runner import now_ms
 from dca_proto.runtime.spending import Asked, Spending, ledger_view_of, read_ledger_view, spending
 from dca_proto.statistics import REPLACE_ONE_ROW

@@ -1,19 +1,9 @@
-"""Writes the output of commands: tables, labelled texts and files.
-
-As far as possible, a command checks before its work that it can write its files. A file is never left incomplete.
-"""
+"""Prints a command's tables and labelled texts, and checks before its work that its files can be written."""
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-import shutil
-import sys
-import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dca_proto.errors import StorageError, UsageError
+from dca_proto.errors import UsageError
+from dca_proto.runtime.files import STDOUT, require_writable
 
-STDOUT = "-"
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 _LABEL_WIDTH = 12
 
@@ -57,26 +47,6 @@ def table(
     return styled
 
 
-def require_writable(path: Path, *, make_folders: bool = False) -> None:
-    """Raise `UsageError` if no file can be written to a path; with `make_folders`, folders may be missing."""
-    folder = path.parent
-    while make_folders and not folder.exists():
-        folder = folder.parent
-    if path.is_dir():
-        raise StorageError(f"cannot write {path}: it is a folder; name a file")
-    if not folder.exists():
-        raise StorageError(f"cannot write {path}: folder {folder} does not exist; make it, or name another")
-    if not folder.is_dir():
-        raise StorageError(f"cannot write {path}: {folder} is not a folder; name another")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise StorageError(f"cannot write {path}: permission denied; name another place")
-    if not path.exists():
-        try:
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:  # for example in /proc
-            raise StorageError(f"cannot write {path}: {error.strerror}; name another place") from None
-
-
 def require_matplotlib() -> None:
     """Raise `ModuleNotFoundError`, which the command line explains, if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
@@ -103,46 +73,6 @@ def result_console(json_to: str | None) -> Console:
     """Return the console for tables: stderr if JSON goes to stdout. Checks the target as `require_json_target`."""
     require_json_target(json_to)
     return Console(stderr=json_to == STDOUT)
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Replace the file at `path` when the block ends; leave it unchanged if the block fails.
-
-    Yields the path of a new file beside it, with the same suffix. Yields `path` itself if it must not be replaced: a
-    link (such as /dev/stdout), a device, a pipe, or a file in a folder that is not writable. Raises `UsageError` if the
-    file cannot be written, for example because the disk is full.
-    """
-    in_place = path.is_symlink() or (path.exists() and not path.is_file()) or not os.access(path.parent, os.W_OK)
-    place = path if in_place else path.with_name(f".dca-{secrets.token_hex(8)}{path.suffix}")
-    try:
-        if not in_place and path.exists():
-            place.touch()
-            shutil.copymode(path, place)  # while it is still empty
-        yield place
-        if not in_place:
-            place.replace(path)
-    except BrokenPipeError:
-        raise  # not an error: the reader closed the pipe
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror or error}; free space or name another place"
-        ) from None
-    finally:
-        if not in_place:
-            place.unlink(missing_ok=True)
-
-
-def write_json(value: object, target: str | None) -> None:
-    """Write a record or plain values as JSON to a file, or to stdout for ``-``; None writes nothing."""
-    if target is None:
-        return
-    text = json.dumps(msgspec.to_builtins(value), indent=2, allow_nan=False) + "\n"
-    if target == STDOUT:
-        sys.stdout.write(text)
-        return
-    with whole_file(Path(target)) as place:
-        place.write_text(text, encoding="utf-8")
 
 
 def schema_of(output: Any) -> dict[str, Any]:

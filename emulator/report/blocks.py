@@ -1,4 +1,4 @@
-"""The parts of a page as data: tables, texts, charts and sections. Prints the tables and notes on a terminal."""
+"""The parts of a page as data: tables, texts, charts and sections."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-import rich.table
-from rich.console import Console
 
-from dca_proto.cli import output
 from emulator.report.charts import Chart
 from emulator.report.figures import MIB, UNKNOWN, count, seconds, setting, size
 from emulator.results import Traffic
@@ -174,28 +171,3 @@ def as_json(summary: str, value: Any) -> list[Block]:
     if not value:
         return []
     return [Folded(summary, Code(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))]
-
-
-_NAME_MAX = 16
-
-
-def show(console: Console, blocks: Iterable[Block], lines: Iterable[Line] = ()) -> None:
-    """Print the tables and notes among these blocks, then the lines."""
-    for block in blocks:
-        if isinstance(block, Table):
-            console.print(drawn(block), "")
-        elif isinstance(block, Note):
-            console.print(block.text, "", highlight=False, markup=False, sep="\n")
-    for line in lines:
-        output.say(console, *line)
-
-
-def drawn(table: Table) -> rich.table.Table:
-    """Return a table for rich. On a narrow console, text columns shrink first; numbers and short names stay whole."""
-    is_short = all(len(text_of(row[0])) <= _NAME_MAX for row in table.rows)
-    align = "".join(">" if is_number else "w" for is_number in table.numbers)
-    align = ("<" if is_short else "w") + align[1:]
-    rows = [
-        [cell if isinstance(cell, str) else "\n".join(filter(None, cell[:2])) for cell in row] for row in table.rows
-    ]
-    return output.table(table.header, rows, title=table.title or None, align=align)

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.cli.output import require_writable, write_json
 from dca_proto.errors import InputError
+from dca_proto.runtime.files import require_writable, write_json
 from dca_proto.wording import in_words
 from emulator import provenance
 from emulator.results import Count

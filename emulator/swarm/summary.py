@@ -12,13 +12,12 @@ from typing import Any
 import msgspec
 
 from dca_proto.aggregate import NodeReleaseRequest
-from dca_proto.cli.job_run import figures_of, node_of
 from dca_proto.errors import RoundAborted
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.facts import RoundFailed
 from dca_proto.runtime.request import KINDS
 from dca_proto.wording import listed
-from emulator.results import Node, Round, Run, Sessions, Slow, Traffic
+from emulator.results import Node, Round, Run, Sessions, Slow, Traffic, figures_of, node_of
 from emulator.swarm.host import SLOWEST_MAX
 from emulator.swarm.live import Swarm, SwarmResult
 from emulator.swarm.options import SwarmOptions

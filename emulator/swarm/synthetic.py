@@ -11,27 +11,18 @@ import asyncio
 import time
 from collections.abc import Callable, Generator
 
-import msgspec
 import numpy as np
-from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
-from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
-from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.params import Limits
-from dca_proto.runtime.device import complete
 from dca_proto.statistics.histogram import BINS_MAX
-from dca_proto.wording import counted
 from emulator.counts import check_counts
-from emulator.report.blocks import show
-from emulator.report.run import aborted_lines, missing_lines, synthetic_lines, tables
 from emulator.results import Run
 from emulator.swarm.live import Swarm, Watcher, play
 from emulator.swarm.options import SwarmOptions
-from emulator.swarm.progress import Progress, broker_words, who_words
-from emulator.swarm.summary import TERMINATED, exit_code, not_private_because, summarise
+from emulator.swarm.summary import not_private_because, summarise
 
 CLIENTS = 1000
 COLUMN = "category"
@@ -82,27 +73,3 @@ async def hold_rounds(
 def _job(options: SwarmOptions) -> Generator[SecureSumRequest, NoisyAggregate, None]:
     for _ in range(options.rounds):
         yield request(options)
-
-
-def show_rounds(options: SwarmOptions, json_to: str | None) -> int:
-    """Run the rounds, print and write their measurements, and return the exit code.
-
-    Raises:
-        RoundAborted: a round was aborted; the measurements are printed before.
-        UsageError, TransportError: as `run_rounds`.
-    """
-    require_json_target(json_to)
-    check(options)
-    console = Console(stderr=json_to == STDOUT)
-    say(console, "federation", who_words(options))
-    reasons, budget = not_private_because((), options.mechanism), options.budget
-    terms = f"not private: {'; '.join(reasons)}" if reasons else f"{claim_words(budget.epsilon, budget.delta)} in all"
-    numbers = counted(options.dimension, "number")
-    say(console, "plan", f"{counted(options.rounds, 'round')} of a synthetic sum of {numbers}; {terms}")
-    with Progress(console, options.clients) as progress:
-        run = complete(hold_rounds(options, progress, lambda swarm: say(console, "broker", broker_words(swarm))))
-    if run is None:
-        return TERMINATED
-    write_json(msgspec.to_builtins(run), json_to)
-    show(console, tables(run), [*aborted_lines(run), *missing_lines(run), *synthetic_lines(run)])
-    return exit_code(run)

@@ -26,8 +26,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, require_writable, write_json
+from dca_proto.cli.output import require_json_target, require_plot_target
 from dca_proto.errors import UsageError
+from dca_proto.runtime.files import STDOUT, require_writable, write_json
 from emulator import engine as engines
 from emulator import provenance
 from inference.errors import DataError

@@ -16,7 +16,7 @@ import pytest
 from chromium import Chromium, find_chromium
 from report_samples import SAMPLES, swarm, sweep
 
-from emulator.report.command import report
+from dca_proto.cli.report import report
 
 DESK, PHONE = 1280, 390
 FONT_PX_MIN = 11

@@ -23,6 +23,7 @@ from rich.console import Console
 from schemas import parsed
 
 from dca_proto.cli import main
+from dca_proto.cli.swarm_progress import Progress
 from dca_proto.errors import RoundAborted
 from dca_proto.jobs.runner import RETRIES
 from dca_proto.protocol import facts
@@ -33,7 +34,6 @@ from emulator.report.run import closing_lines
 from emulator.results import Run
 from emulator.swarm.host import Vanished
 from emulator.swarm.live import Dropouts, Swarm
-from emulator.swarm.progress import Progress
 from emulator.swarm.timeline import RoundLog
 from inference.jobs.summary import HeldOut
 

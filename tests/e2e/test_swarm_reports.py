@@ -25,13 +25,13 @@ from scipy.stats import binom
 from test_learn import Actors
 
 from dca_proto.cli import main
+from dca_proto.cli.swarm_progress import Progress
 from dca_proto.errors import RoundAborted
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.spending import read_ledger_view
 from emulator.swarm import options
-from emulator.swarm.progress import Progress
 from emulator.swarm.timeline import RELEASE_PHASES, RoundLog
 from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dca_proto.cli import collude as command
+from dca_proto.cli import finding
 from dca_proto.crypto import masks
 from dca_proto.crypto.fixedpoint import from_ring
 from dca_proto.errors import UsageError
@@ -24,7 +26,6 @@ from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol import contribution
 from emulator.audit.uniformity import byte_counts
 from emulator.claim import VICTIM
-from emulator.collusion import command, finding
 from emulator.collusion.coalition import Case, Coalition, Setting, worst_revealing
 from emulator.collusion.dependence import ALARM, Test, joint_p_value, same_p_value, same_traffic
 from emulator.collusion.finding import (

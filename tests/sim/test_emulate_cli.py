@@ -17,7 +17,8 @@ import planted
 import pytest
 
 from dca_proto import cli
-from emulator.trials import command, trial
+from dca_proto.cli import emulate as command
+from emulator.trials import trial
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario_file import example_toml, from_plain, load_scenario
@@ -31,7 +32,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     """Calls `dca emulate` in a folder of its own: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    entry = EntryPoint("emulate", "emulator.trials.command:app", cli.GROUP)
+    entry = EntryPoint("emulate", "dca_proto.cli.emulate:app", cli.GROUP)
     monkeypatch.setattr(cli.importlib.metadata, "entry_points", lambda group: [entry])
 
     def call(*arguments: str) -> tuple[int, str, str]:
@@ -237,6 +238,6 @@ def test_the_example_is_valid_toml_by_itself() -> None:
 
 def test_trials_need_no_scipy() -> None:
     """It is of another extra than the command line."""
-    probe = "import sys; sys.modules['scipy'] = None; import emulator.trials.command"
+    probe = "import sys; sys.modules['scipy'] = None; import dca_proto.cli.emulate"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -20,6 +20,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import f
 
+from dca_proto.cli import audit as command
 from dca_proto.cli import main
 from dca_proto.cli.output import schema_of
 from dca_proto.crypto import masks
@@ -27,7 +28,6 @@ from dca_proto.crypto.fixedpoint import to_ring
 from dca_proto.crypto.sealing import Random, expand
 from dca_proto.errors import UsageError
 from dca_proto.testing import seeded
-from emulator.audit import command
 from emulator.audit.adversary import Adversary, Experiment, experiment, require_time
 from emulator.audit.faults import FAULTS
 from emulator.audit.finding import NOT_COVERED, REFUTED, STANDS, Finding, find, same_law

@@ -68,7 +68,7 @@ def refused(run: Run, *arguments: str, code: int = 2) -> str:
 def test_help_lists_every_command_with_a_line_and_imports_none() -> None:
     code = (
         "import sys; from dca_proto.cli import main; code = main(['--help'])\n"
-        "heavy = {'typer', 'rich', 'scipy', 'sklearn', 'asyncio', 'emulator.swarm.command', 'dca_proto.cli.actors'}\n"
+        "heavy = {'typer', 'rich', 'scipy', 'sklearn', 'asyncio', 'dca_proto.cli.swarm', 'dca_proto.cli.client'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\nsys.exit(code)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

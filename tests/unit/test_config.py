@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from dca_proto.cli.actors import EXAMPLES
+from dca_proto.cli import client, compute, trainer
 from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import UsageError
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
@@ -250,7 +250,11 @@ def test_mistakes_in_an_account_are_named(folder: Path, text: str, message: str)
     ("role", "section", "kind"), [("client", "policy", Policy), ("trainer", "account", BudgetLimit)]
 )
 def test_the_examples_of_the_help_are_valid(role: str, section: str, kind: type) -> None:
-    shown = EXAMPLES[role].partition(f"[{section}]")[2].partition("\n\n")[0]
+    shown = (
+        {"client": client, "compute": compute, "trainer": trainer}[role]
+        .EXAMPLES.partition(f"[{section}]")[2]
+        .partition("\n\n")[0]
+    )
     convert(f"[{section}]", tomllib.loads(shown.partition("\n")[2]), kind)
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from scipy import stats
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.cli import actors
+from dca_proto.cli import trainer
 from dca_proto.cli.reporter import Reporter
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import JobTerms
@@ -152,7 +152,7 @@ def test_programs_get_null() -> None:
 def test_people_are_told_that_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
     for mechanism in (RoundedGaussian(), DistributedDiscreteGaussian()):
-        actors._show(Console(width=100), ideal(mechanism))
+        trainer._show(Console(width=100), ideal(mechanism))
         shown[mechanism.private] = capsys.readouterr().out
     assert "no privacy claim: the noise is not private" in shown[False]
     assert "estimate, not private" in shown[False]

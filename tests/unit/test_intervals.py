@@ -15,7 +15,7 @@ from pages import outline_of
 from report_samples import whole_swarm
 from rich.console import Console
 
-from emulator.report.blocks import drawn as drawn_table
+from dca_proto.cli.show import drawn as drawn_table
 from emulator.report.learned import estimates, read
 from inference.bounds import Interval
 from inference.columns import Standardisation

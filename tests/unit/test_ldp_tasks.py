@@ -17,12 +17,12 @@ from rich.console import Console
 from test_ldp_jobs import JOBS, N, asked, clients_of, conditions, learnt, problem, sampled, settings
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate
-from dca_proto.cli.job_run import reports_of, show_run
+from dca_proto.cli.job_run import show_run
 from dca_proto.cli.job_settings import DELTA, Task, task_of
 from dca_proto.errors import UsageError
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
-from emulator.results import Run
+from emulator.results import Run, reports_of
 from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval
 from inference.datasets import load
@@ -183,7 +183,7 @@ def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out(monke
     assert found.histogram is not None
     assert sum(found.histogram.counts) == 60
     assert found.histogram.low == min(number.values)[0]
-    monkeypatch.setattr("dca_proto.cli.job_run._NUMBERS_MAX", 59)
+    monkeypatch.setattr("emulator.results._NUMBERS_MAX", 59)
     assert reports_of(number).values is None
 
 

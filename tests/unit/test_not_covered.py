@@ -17,7 +17,7 @@ from rich.console import Console
 
 from dca_proto.cli import main
 from dca_proto.cli.job_run import show_run, written
-from emulator.report.blocks import drawn
+from dca_proto.cli.show import drawn
 from emulator.report.learned import estimates, scores
 from emulator.report.run import closing_lines
 from inference.jobs.estimates import NOT_COVERED, separated

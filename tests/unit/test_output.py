@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dca_proto.cli import explain
-from dca_proto.cli.output import whole_file, write_json
 from dca_proto.errors import UsageError
+from dca_proto.runtime.files import whole_file, write_json
 
 
 def test_a_file_is_replaced_whole_and_keeps_its_rights(tmp_path: Path) -> None:

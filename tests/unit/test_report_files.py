@@ -19,9 +19,10 @@ from report_samples import SAMPLES, audit, emulation, swarm, sweep
 from schemas import parsed
 
 from dca_proto.cli import GROUP, main
-from dca_proto.cli.output import whole_file
+from dca_proto.cli import report as commands
+from dca_proto.cli.report import report
 from dca_proto.errors import UsageError
-from emulator.report import command as commands
+from dca_proto.runtime.files import whole_file
 from emulator.report import reading
 from emulator.report.charts import (
     Axis,
@@ -33,7 +34,6 @@ from emulator.report.charts import (
     svg,
     timeline,
 )
-from emulator.report.command import report
 from emulator.report.reading import KINDS, read_page
 from inference.jobs.estimates import Estimate, Figure
 from inference.jobs.picture import Kind, forest
@@ -241,7 +241,7 @@ def test_a_kind_may_be_hostile_too(write: Write) -> None:
 def dca(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Calls `dca report`: exit code, stdout, stderr."""
     monkeypatch.setenv("COLUMNS", "300")
-    entry = EntryPoint(name="report", value="emulator.report.command:report", group=GROUP)
+    entry = EntryPoint(name="report", value="dca_proto.cli.report:report", group=GROUP)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
 
     def call(*arguments: str) -> tuple[int, str, str]:

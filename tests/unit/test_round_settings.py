@@ -12,7 +12,7 @@ import pytest
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import main
-from dca_proto.cli.actors import result_lines
+from dca_proto.cli.trainer import result_lines
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.play import play_releases

@@ -26,7 +26,7 @@ from pages import text_of as page_text
 from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.cli import account, actors, job_run, ledger
+from dca_proto.cli import account, job_run, ledger, trainer
 from dca_proto.cli.account_options import Columns, named_statistic
 from dca_proto.jobs.plan import PlannedJob, forecast_job
 from dca_proto.privacy import accounting
@@ -201,7 +201,7 @@ def test_the_picture_of_an_audit(epsilon: float, delta: float) -> None:
 @given(EPSILONS, DELTAS)
 def test_a_trainers_result_on_the_terminal_and_as_json(epsilon: float, delta: float) -> None:
     result = replace(a_sum(), epsilon=epsilon, delta=delta, mu=accounting.mu_of(epsilon, delta))
-    check("\n".join(actors.result_lines(result)), epsilon=(epsilon,), delta=delta)
+    check("\n".join(trainer.result_lines(result)), epsilon=(epsilon,), delta=delta)
     plain = json.loads(msgspec.json.encode(outcome(result)))
     assert (plain["epsilon"], plain["delta"]) == (epsilon, delta), "JSON has all digits"
 

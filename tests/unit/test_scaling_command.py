@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from dca_proto.cli import scaling as command
+from dca_proto.cli.scaling import scaling
 from dca_proto.errors import UsageError
-from emulator.scaling import command
 from emulator.scaling.cell import Cell
-from emulator.scaling.command import scaling
 from emulator.scaling.figures import Figures
 
 SIZES = {"clients": "100,1000,10000", "dimension": "10,100,1000", "computes": "10"}

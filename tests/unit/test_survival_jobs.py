@@ -17,10 +17,10 @@ from test_jobs import NODES
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, SecureSumRequest
 from dca_proto.cli.job_settings import task_of
+from dca_proto.cli.swarm_job import DataOptions, problem_of
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
-from emulator.swarm.learn import DataOptions, problem_of
 from emulator.swarm.live import fresh_keys
 from inference.datasets import simulated_trial
 from inference.errors import DataError

@@ -9,8 +9,8 @@ import msgspec
 from report_samples import aborted_swarm, run_of
 from rich.console import Console
 
+from dca_proto.cli.show import show
 from dca_proto.protocol import facts
-from emulator.report.blocks import show
 from emulator.report.run import aborted_lines, rounds_table
 from emulator.results import Run, grouped
 from emulator.swarm.summary import missing, public_round

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from rich.console import Console
 
 from dca_proto.cli.output import say
+from dca_proto.cli.show import show
 from emulator.report import emulation as view
-from emulator.report.blocks import Table, show
+from emulator.report.blocks import Table
 from emulator.trials.outcome import LIVENESS_NAME, Outcome
 from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE
 from emulator.trials.scenario_file import from_plain, to_toml

@@ -10,8 +10,9 @@ import msgspec
 import typer
 from rich.console import Console
 
-from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
+from dca_proto.cli.output import require_json_target, say
 from dca_proto.errors import UsageError
+from dca_proto.runtime.files import STDOUT, require_writable, whole_file, write_json
 
 EXAMPLES = """Examples:
 

@@ -14,14 +14,15 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from dca_proto.cli.options import Json, Plot
-from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
+from dca_proto.cli.output import require_json_target, require_plot_target, say
 from dca_proto.cli.progress import PatientBar
+from dca_proto.cli.show import show
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import find_mosquitto
+from dca_proto.runtime.files import STDOUT, whole_file, write_json
 from dca_proto.wording import counted
 from emulator import engine as engines
 from emulator.report import scaling as view
-from emulator.report.blocks import show
 from emulator.scaling import costs
 from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, Size, Sweep
 from emulator.scaling.figures import Figures, warnings_of

@@ -15,13 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from dca_proto.cli import INTERRUPTED, run_command, verbatim
+from dca_proto.cli.emulate_output import show_failure, show_sweep, show_trial
 from dca_proto.cli.options import Json
-from dca_proto.cli.output import STDOUT, require_json_target, require_writable, say, whole_file, write_json
+from dca_proto.cli.output import require_json_target, say
 from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import UsageError
+from dca_proto.runtime.files import STDOUT, require_writable, whole_file, write_json
 from emulator import engine as engines
 from emulator.sim.events import Observer
-from emulator.trials.display import show_failure, show_sweep, show_trial
 from emulator.trials.draw import draw_scenario
 from emulator.trials.outcome import Outcome
 from emulator.trials.scenario import Scenario, to_plain
@@ -72,7 +73,7 @@ _GROUP = """Examples:
 
   dca emulate collude -h                  more about one of these commands
 """
-OUTPUT = {"run": Outcome, "replay": Outcome, "sweep": Sweep, "collude": "emulator.collusion.command:OUTPUT"}
+OUTPUT = {"run": Outcome, "replay": Outcome, "sweep": Sweep, "collude": "dca_proto.cli.collude:OUTPUT"}
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help=__doc__, epilog=verbatim(_GROUP), no_args_is_help=True
@@ -249,7 +250,7 @@ _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_op
 @app.command("collude", short_help="Measure what a coalition of parties learns.", context_settings=_PASSED_ON)
 def collude(context: typer.Context) -> int:
     """Pass all arguments to the command in `emulator.collusion`, which is slow to import (scipy)."""
-    from emulator.collusion import command
+    from dca_proto.cli import collude as command
 
     inner = typer.Typer(add_completion=False, rich_markup_mode=None)
     inner.command("collude", epilog=verbatim(command.EXAMPLES))(command.collude)

@@ -7,23 +7,34 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
+from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli import options
 from dca_proto.cli.job_settings import JobName
+from dca_proto.cli.output import require_json_target, say
+from dca_proto.cli.show import show
+from dca_proto.cli.swarm_job import TEST_FRACTION, DataOptions, JobSpec, check_outputs, first_rows, learn, problem_of
+from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
+from dca_proto.privacy.rounding import claim_words
+from dca_proto.runtime.device import complete
+from dca_proto.runtime.files import STDOUT, write_json
 from dca_proto.runtime.logs import configure_logs
+from dca_proto.wording import counted
 from emulator import engine as engines
 from emulator.counts import check_clients
 from emulator.inexact import RoundedGaussian
+from emulator.report.run import aborted_lines, missing_lines, synthetic_lines, tables
 from emulator.results import Run
-from emulator.swarm.learn import TEST_FRACTION, DataOptions, JobSpec, check_outputs, first_rows, learn, problem_of
+from emulator.swarm import synthetic
 from emulator.swarm.options import SwarmOptions
-from emulator.swarm.synthetic import CLIENTS, show_rounds
+from emulator.swarm.summary import TERMINATED, exit_code, not_private_because
 from inference.jobs import NAMES, find, require_kind
 from inference.jobs.base import LearningJob
 from inference.jobs.settings import parse_words, settings_from
@@ -145,8 +156,8 @@ def swarm(
         "mechanism": RoundedGaussian() if fast_noise else EXACT,
     }  # fmt: skip
     if dimension is not None:
-        number = CLIENTS if clients is None else clients
-        synthetic = SwarmOptions(
+        number = synthetic.CLIENTS if clients is None else clients
+        rounds_of = SwarmOptions(
             clients=number,
             dimension=dimension,
             computes=computes,
@@ -157,7 +168,7 @@ def swarm(
             budget=Budget(epsilon, delta),
             **shared,
         )
-        return show_rounds(synthetic, json_to)
+        return _show_rounds(rounds_of, json_to)
     if nodes is not None:
         _refuse(context, SUMS, f"{_SUMS}; with --data-nodes J each data node releases by itself, {_NO_COMPUTES}")
     data = DataOptions(**{name: context.params[name] for name in DataOptions.__struct_fields__})
@@ -226,3 +237,29 @@ def _refuse(context: typer.Context, names: Iterable[str], purpose: str) -> None:
     given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
     if given:
         raise UsageError(f"{', '.join(given)} {'go' if given[1:] else 'goes'} with {purpose}")
+
+
+def _show_rounds(options: SwarmOptions, json_to: str | None) -> int:
+    """Run the rounds, print and write their measurements, and return the exit code.
+
+    Raises:
+        RoundAborted: a round was aborted; the measurements are printed before.
+        UsageError, TransportError: as `run_rounds`.
+    """
+    require_json_target(json_to)
+    synthetic.check(options)
+    console = Console(stderr=json_to == STDOUT)
+    say(console, "federation", who_words(options))
+    reasons, budget = not_private_because((), options.mechanism), options.budget
+    terms = f"not private: {'; '.join(reasons)}" if reasons else f"{claim_words(budget.epsilon, budget.delta)} in all"
+    numbers = counted(options.dimension, "number")
+    say(console, "plan", f"{counted(options.rounds, 'round')} of a synthetic sum of {numbers}; {terms}")
+    with Progress(console, options.clients) as progress:
+        run = complete(
+            synthetic.hold_rounds(options, progress, lambda swarm: say(console, "broker", broker_words(swarm)))
+        )
+    if run is None:
+        return TERMINATED
+    write_json(msgspec.to_builtins(run), json_to)
+    show(console, tables(run), [*aborted_lines(run), *missing_lines(run), *synthetic_lines(run)])
+    return exit_code(run)

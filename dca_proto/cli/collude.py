@@ -10,12 +10,13 @@ import typer
 from rich.console import Console
 
 from dca_proto.cli import options
-from dca_proto.cli.output import STDOUT, require_json_target, say, write_json
+from dca_proto.cli.output import require_json_target, say
 from dca_proto.cli.progress import PatientBar
+from dca_proto.cli.show import show
 from dca_proto.errors import UsageError
+from dca_proto.runtime.files import STDOUT, write_json
 from emulator.collusion.coalition import Case, Coalition, Setting, worst_revealing
 from emulator.collusion.finding import REFUTED, Result, case_lines, investigate, least_runs, require_runs, result
-from emulator.report.blocks import show
 from emulator.report.collusion import figures
 
 EXIT_REFUTED = 4

@@ -10,11 +10,13 @@ import typer
 from rich.console import Console
 
 from dca_proto.cli import options
-from dca_proto.cli.output import STDOUT, require_json_target, require_plot_target, say, whole_file, write_json
+from dca_proto.cli.output import require_json_target, require_plot_target, say
 from dca_proto.cli.progress import PatientBar
+from dca_proto.cli.show import show
 from dca_proto.crypto.sealing import Random
 from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_most
+from dca_proto.runtime.files import STDOUT, whole_file, write_json
 from dca_proto.testing import seeded
 from emulator import engine as engines
 from emulator.audit.adversary import (
@@ -34,7 +36,6 @@ from emulator.audit.protocol import ProtocolRounds
 from emulator.audit.uniformity import views
 from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default_coalition, of_release
 from emulator.report.audit import figures, page
-from emulator.report.blocks import show
 from emulator.report.charts import picture
 
 EXIT_REFUTED = 4

@@ -1,9 +1,8 @@
-"""`dca client`, `dca compute` and `dca trainer`: each runs one actor from its TOML file."""
+"""`dca trainer` runs one round from the trainer's TOML file, and prints its private result."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -12,63 +11,24 @@ from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import options
+from dca_proto.cli.actor import CONFIG, Config
 from dca_proto.cli.ledger import account_line
-from dca_proto.cli.output import result_console, table, write_json
+from dca_proto.cli.output import result_console, table
 from dca_proto.cli.reporter import Reporter
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.runtime.device import Device, complete, load
-from dca_proto.runtime.logs import FactLog, configure_logs
+from dca_proto.runtime.files import write_json
+from dca_proto.runtime.logs import configure_logs
 from dca_proto.runtime.outcome import Aborted, Outcome, aborted, estimates, outcome
 from dca_proto.runtime.request import KINDS, RoundSettings, open_round
 from dca_proto.runtime.settings import convert
 
-OUTPUT = {"trainer": Outcome | Aborted | list[Outcome | Aborted]}
-_CONFIG = """  [{role}]
-  identity = "{role}.key"            # made by `dca keygen`, mode 0600
-  federation = "federation.toml"
-{extra}  store = "{role}.db"
-
-  [broker]
-  url = "mqtts://broker.example"     # also: ca, certificate, key, username, password_file, keepalive_s, ...
-"""
-EXAMPLES = {
-    "client": "Example:\n\n  dca client client.toml\n\nExample of a file:\n\n"
-    + _CONFIG.format(role="client", extra='  data = "readings.csv"\n')
-    + """
-  [policy]                           # the client's own limits: examples; each has a safe default
-  epsilon_per_round_max = 0.5        # this and the next at delta_max
-  epsilon_per_period_max = 4         # of all rounds together, in any period_days
-  epsilon_for_reports = 1            # the part kept for reports of delta 0; set it before there are results
-  period_days = 365
-  delta_max = 1e-6
-  clients_min = 100                  # n_min: the fewest contributions of a sum that is released
-  honest_min = 50                    # n_min - 1 - c: the honest clients, whose noise must suffice
-  colluders_min = 5                  # c, and as a fraction of n_min:
-  colluders_part_min = 0.05
-  computes_min = 3                   # M
-  dimension_max = 1000               # numbers in a statistic
-  statistics = ["mean", "regression"]
-  bounds = { age = [0, 120] }        # the widest bounds accepted for a column
-  trainers = ["lab"]
-  trusted_computes = ["hospital-a"]  # decline rounds without it
-  rows_of_many = true                # each row is another person's: also take part in node releases, which protect rows
-
-Many clients can share a policy: policy = "policy.toml" in [client] names a file of these keys without [policy].
-To see what is spent and left: dca ledger client.toml
-
-A device without the command line runs the same file with: python -m dca_proto client.toml
-""",
-    "compute": "Example:\n\n  dca compute compute.toml\n\nExample of a file:\n\n"
-    + _CONFIG.format(role="compute", extra="")
-    + """
-  [floors]                           # the node's own limits
-  clients_min = 100
-  honest_min = 50
-""",
-    "trainer": """Examples:
+OUTPUT = Outcome | Aborted | list[Outcome | Aborted]
+EXAMPLES = (
+    """Examples:
 
   dca trainer trainer.toml --statistic mean --columns x --bounds x=0:10 --epsilon 1 --delta 1e-6 --tolerate 2
   dca trainer trainer.toml --statistic histogram --columns age --parameter edges=[0,40,80] --epsilon 1 --delta 1e-6
@@ -88,7 +48,7 @@ A device without the command line runs the same file with: python -m dca_proto c
 Example of a file:
 
 """
-    + _CONFIG.format(role="trainer", extra="")
+    + CONFIG.format(role="trainer", extra="")
     + """
   [account]                          # the limits on all rounds together, for each client; these are the defaults
   epsilon = 4
@@ -103,34 +63,11 @@ Example of a file:
   epsilon = 1
   delta = 1e-6
   tolerate = 2
-""",
-}
+"""
+)
 
-Config = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="CONFIG")]
-JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr in place of sentences.")]
-
-
-def client(config: Config, json_logs: JsonLogs = False) -> None:
-    """Run a client, which contributes its data to rounds within its own policy, until Ctrl-C."""
-    _serve(load(config, roles=("client",)), json_logs)
-
-
-def compute(config: Config, json_logs: JsonLogs = False) -> None:
-    """Run a Compute node, which collects contributions and releases a partial sum of them, until Ctrl-C."""
-    _serve(load(config, roles=("compute",)), json_logs)
-
-
-def _serve(actor: Device, json_logs: bool) -> None:
-    if json_logs:
-        configure_logs(json=True)
-        complete(actor.run(FactLog()))
-        return
-    configure_logs(level=logging.WARNING)
-    with Reporter(Console(stderr=True), actor.config.federation) as reporter:
-        reporter.say(f"{actor.role} {actor.id.hex()} of federation {actor.config.federation.name}")
-        reporter.waiting("waiting for rounds; Ctrl-C stops")
-        complete(actor.run(reporter))
-        reporter.say("stopped")
+_SD_NORMAL, _SD_LAPLACE = 1.96, 2.12
+"""Half of a 95 % interval, in standard deviations of the noise. That of one Laplace number covers sums of them, too."""
 
 
 def trainer(
@@ -227,8 +164,13 @@ def _resume(actor: Device, console: Console, json_to: str | None) -> None:
 
 
 def _show(console: Console, aggregate: NoisyAggregate) -> None:
-    columns = ("", "private estimate" if aggregate.private else "estimate, not private", "noise (standard deviation)")
-    rows = [(estimate.label, f"{estimate.value:.6g}", f"{estimate.noise_std:.3g}") for estimate in estimates(aggregate)]
+    columns = ("", "private estimate" if aggregate.private else "estimate, not private", "95 % interval, noise only")
+    half_width = _SD_LAPLACE if aggregate.reports else _SD_NORMAL
+    rows = [
+        (one.label, f"{one.value:.6g}", f"[{one.value - half:.6g}, {one.value + half:.6g}]")
+        for one in estimates(aggregate)
+        for half in [half_width * one.noise_std]
+    ]
     console.print(table(columns, rows, title=aggregate.statistic))
     for line in result_lines(aggregate):
         console.print(line, highlight=False, soft_wrap=True)

@@ -16,18 +16,19 @@ from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest
 from dca_proto.cli.job_run import JobRun, claimed_by, show_run, written
-from dca_proto.cli.output import STDOUT, require_json_target, require_matplotlib, require_writable, say, write_json
+from dca_proto.cli.output import require_json_target, require_matplotlib, say
+from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.jobs.runner import RETRIES
 from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.runtime.device import complete
+from dca_proto.runtime.files import STDOUT, require_writable, write_json
 from dca_proto.statistics.categories import parse_categories
 from emulator.counts import check_counts, check_nodes, check_reporters
 from emulator.results import Run
 from emulator.swarm.live import Failure, Swarm, SwarmResult, play
 from emulator.swarm.options import SwarmOptions
-from emulator.swarm.progress import Progress, broker_words, who_words
 from emulator.swarm.summary import TERMINATED, exit_code, not_private_because, summarise
 from inference.bounds import MissingBoundsError, given_bounds
 from inference.datasets import from_csv, load

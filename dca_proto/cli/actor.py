@@ -1,0 +1,41 @@
+"""What `dca client` and `dca compute` share: both run one actor from its TOML file until Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dca_proto.cli.reporter import Reporter
+from dca_proto.runtime.device import Device, complete
+from dca_proto.runtime.logs import FactLog, configure_logs
+
+CONFIG = """  [{role}]
+  identity = "{role}.key"            # made by `dca keygen`, mode 0600
+  federation = "federation.toml"
+{extra}  store = "{role}.db"
+
+  [broker]
+  url = "mqtts://broker.example"     # also: ca, certificate, key, username, password_file, keepalive_s, ...
+"""
+"""The sections that the files of all actors have."""
+
+Config = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="CONFIG")]
+JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr in place of sentences.")]
+
+
+def serve(actor: Device, json_logs: bool) -> None:
+    """Run an actor until Ctrl-C, and print what it does as sentences, or log it as JSON."""
+    if json_logs:
+        configure_logs(json=True)
+        complete(actor.run(FactLog()))
+        return
+    configure_logs(level=logging.WARNING)
+    with Reporter(Console(stderr=True), actor.config.federation) as reporter:
+        reporter.say(f"{actor.role} {actor.id.hex()} of federation {actor.config.federation.name}")
+        reporter.waiting("waiting for rounds; Ctrl-C stops")
+        complete(actor.run(reporter))
+        reporter.say("stopped")

@@ -1,0 +1,40 @@
+"""`dca client` runs a client from its TOML file."""
+
+from __future__ import annotations
+
+from dca_proto.cli.actor import CONFIG, Config, JsonLogs, serve
+from dca_proto.runtime.device import load
+
+EXAMPLES = (
+    "Example:\n\n  dca client client.toml\n\nExample of a file:\n\n"
+    + CONFIG.format(role="client", extra='  data = "readings.csv"\n')
+    + """
+  [policy]                           # the client's own limits: examples; each has a safe default
+  epsilon_per_round_max = 0.5        # this and the next at delta_max
+  epsilon_per_period_max = 4         # of all rounds together, in any period_days
+  epsilon_for_reports = 1            # the part kept for reports of delta 0; set it before there are results
+  period_days = 365
+  delta_max = 1e-6
+  clients_min = 100                  # n_min: the fewest contributions of a sum that is released
+  honest_min = 50                    # n_min - 1 - c: the honest clients, whose noise must suffice
+  colluders_min = 5                  # c, and as a fraction of n_min:
+  colluders_part_min = 0.05
+  computes_min = 3                   # M
+  dimension_max = 1000               # numbers in a statistic
+  statistics = ["mean", "regression"]
+  bounds = { age = [0, 120] }        # the widest bounds accepted for a column
+  trainers = ["lab"]
+  trusted_computes = ["hospital-a"]  # decline rounds without it
+  rows_of_many = true                # each row is another person's: also take part in node releases, which protect rows
+
+Many clients can share a policy: policy = "policy.toml" in [client] names a file of these keys without [policy].
+To see what is spent and left: dca ledger client.toml
+
+A device without the command line runs the same file with: python -m dca_proto client.toml
+"""
+)
+
+
+def client(config: Config, json_logs: JsonLogs = False) -> None:
+    """Run a client, which contributes its data to rounds within its own policy, until Ctrl-C."""
+    serve(load(config, roles=("client",)), json_logs)

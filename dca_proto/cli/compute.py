@@ -1,0 +1,21 @@
+"""`dca compute` runs a Compute node from its TOML file."""
+
+from __future__ import annotations
+
+from dca_proto.cli.actor import CONFIG, Config, JsonLogs, serve
+from dca_proto.runtime.device import load
+
+EXAMPLES = (
+    "Example:\n\n  dca compute compute.toml\n\nExample of a file:\n\n"
+    + CONFIG.format(role="compute", extra="")
+    + """
+  [floors]                           # the node's own limits
+  clients_min = 100
+  honest_min = 50
+"""
+)
+
+
+def compute(config: Config, json_logs: JsonLogs = False) -> None:
+    """Run a Compute node, which collects contributions and releases a partial sum of them, until Ctrl-C."""
+    serve(load(config, roles=("compute",)), json_logs)
