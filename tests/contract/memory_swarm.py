@@ -211,7 +211,7 @@ def modest(*batches: int) -> Generator[RoundRequest, NoisyAggregate, tuple[list[
     return sums, ""
 
 
-def held_of(path: Path) -> list[tuple[Opened, Summed | Failed | None]]:
+def rounds_in(path: Path) -> list[tuple[Opened, Summed | Failed | None]]:
     """Return all rounds of a journal."""
     with Journal(path, SETTINGS) as journal:
         return [attempt for number in range(1, 20) for attempt in journal.recall(number).attempts]

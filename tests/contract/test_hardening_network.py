@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from test_mqtt import QUICK, ScriptedBroker, Told, transport
+from test_mqtt import QUICK, ReportQueue, ScriptedBroker, transport
 from test_runner import ECHO, FEDERATION, PEER, RunnerAndPeer, settle
 
 from dca_proto.errors import TransportError, UsageError
@@ -45,7 +45,7 @@ def test_hardening_1_a_message_that_cannot_be_sent_ends_no_actor(error: ValueErr
 
         pair.runner._transport.publish = publish  # type: ignore[method-assign]
         for payload in (b"bad", b"good"):
-            await pair.tell(payload)
+            await pair.send(payload)
         assert (await pair.peer.inbox.take()).payload == b"good"
         assert pair.runner.dropped == {"unsendable": 1}
 
@@ -62,7 +62,7 @@ def test_hardening_1_an_answer_to_a_sender_of_any_length_ends_no_actor(claimed: 
         return [Send(Address(Channel.CLIENT, one), b"", b"answer") for one in (claimed, PEER)]
 
     async def scenario(pair: RunnerAndPeer) -> None:
-        await pair.tell(b"question")
+        await pair.send(b"question")
         assert (await pair.peer.inbox.take()).payload == b"answer"
         await settle()
         assert pair.runner.dropped == {"unsendable": 1}
@@ -75,7 +75,7 @@ def test_hardening_1_a_topic_of_another_shape_reaches_no_actor(claimed: str) -> 
     async def scenario(pair: RunnerAndPeer) -> None:
         for payload in (b"\x00whole", b"\x01" + bytes(17) + b"\x01\x00\x02piece"):
             pair.broker.publish(f"dca/{FEDERATION}/compute/{ECHO.hex()}/{claimed}", payload, False)
-        await pair.tell(b"fine")
+        await pair.send(b"fine")
         await settle()
         assert [event.payload for event in pair.actor.events if isinstance(event, Received)] == [b"fine"]
         assert pair.runner.dropped + pair.runner._transport.inbox.dropped
@@ -213,11 +213,11 @@ def test_hardening_7_waits_begin_anew_after_a_connection_twice_as_long_as_the_lo
 def test_hardening_7_a_second_process_is_suspected_where_connections_all_end_soon() -> None:
     async def scenario() -> None:
         async with Displaced() as broker:
-            told = Told()
+            reports = ReportQueue()
             settings = BrokerSettings(url=broker.url)
-            a = MqttTransport(settings, "a", ("x/+",), rng=random.Random(1), backoff=QUICK, on_report=told)
+            a = MqttTransport(settings, "a", ("x/+",), rng=random.Random(1), backoff=QUICK, on_report=reports)
             await a.open()
-            lost = [(await told.next(Disconnected))[-1].reason for _ in range(3)]
+            lost = [(await reports.next(Disconnected))[-1].reason for _ in range(3)]
             await a.close()
             assert ["another process" in reason for reason in lost] == [False, False, True]
 
@@ -241,7 +241,7 @@ def test_hardening_7_one_sender_holds_no_more_in_partial_messages_than_one_messa
     assert sum(assembler._bytes_of.values()) == assembler.bytes_held
 
 
-def most_held(limits: InboxLimits, senders: int) -> float:
+def max_bytes_held(limits: InboxLimits, senders: int) -> float:
     """MiB that an inbox and its partial messages hold, at the worst, of what some senders make."""
     topics = [topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), bytes([100 + n]) * 16) for n in range(senders)]
     inbox, most, largest = Inbox(("dca/+/+/+/+",), limits), 0, limits.parts.message_bytes_max
@@ -259,8 +259,8 @@ def test_hardening_7_an_actor_holds_a_bounded_amount_of_what_is_not_handled(
     limits: InboxLimits, one: int, all_of_them: int
 ) -> None:
     """Of one sender, and in all, in MiB: the figures of DESIGN §7, and not one MiB below them."""
-    assert one - 1 < most_held(limits, 1) <= one
-    assert all_of_them - 1 < most_held(limits, 16) <= all_of_them
+    assert one - 1 < max_bytes_held(limits, 1) <= one
+    assert all_of_them - 1 < max_bytes_held(limits, 16) <= all_of_them
 
 
 def test_hardening_7_no_sender_fills_an_inbox_alone() -> None:

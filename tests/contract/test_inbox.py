@@ -85,10 +85,10 @@ def test_a_flood_of_parts_stays_within_what_a_client_has_and_lets_an_announcemen
             head = b"\x01" + rng.randbytes(16) + rng.randrange(4096).to_bytes(2, "big") + b"\x10\x00"
             inbox.offer(f"x/{number}", head + bytes(size))
             inbox.offer(f"x/{number}", bytes(1 + number % 5000))
-        held, _ = tracemalloc.get_traced_memory()
+        allocated_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert 4 << 20 < held < 12 << 20  # both are full, and what Python's own objects add is small
+    assert 4 << 20 < allocated_bytes < 12 << 20  # both are full, and what Python's own objects add is small
     asyncio.run(drained(inbox))
     announcement = rng.randbytes((1 << 20) + 200)
     for part in split(announcement, 4096):

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from memory_swarm import SETTINGS, Swarm, ask, held_of, job_of, means
+from memory_swarm import SETTINGS, Swarm, ask, job_of, means, rounds_in
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import UsageError
@@ -38,7 +38,7 @@ def written(path: Path) -> Path:
 
 
 def numbers_of(path: Path) -> list[tuple[int, type]]:
-    return [(opened.number, type(end)) for opened, end in held_of(path)]
+    return [(opened.number, type(end)) for opened, end in rounds_in(path)]
 
 
 def test_each_entry_is_on_the_disk_before_the_next_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_entries_out_of_place_are_damage(written: Path) -> None:
         Journal(written, SETTINGS)
 
 
-def test_what_is_recalled_is_what_was_held_to_the_last_bit(written: Path) -> None:
+def test_a_recalled_result_equals_the_original_to_the_last_bit(written: Path) -> None:
     swarm, got = Swarm(), []
 
     def keep() -> Generator[RoundRequest, NoisyAggregate, list[NoisyAggregate]]:
@@ -149,7 +149,7 @@ def test_only_its_owner_reads_it_and_one_process_at_a_time(path: Path) -> None:
     Journal(path, SETTINGS).close()
 
 
-def test_a_journal_that_cannot_be_opened_or_written_is_told_in_a_line(path: Path) -> None:
+def test_a_journal_that_cannot_be_opened_or_written_is_a_one_line_error(path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot open the journal .*: No such file or directory; check"):
         Journal(path / "x", SETTINGS)
     journal = Journal(path, SETTINGS)
@@ -162,9 +162,7 @@ def test_a_journal_that_cannot_be_opened_or_written_is_told_in_a_line(path: Path
     full.close()
 
 
-def test_a_disk_that_gives_no_lock_or_no_durable_name_is_told_in_a_line(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_locks_or_durable_names_is_a_one_line_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

@@ -1,4 +1,4 @@
-"""The broker launcher: what it starts it ends, and it says why it cannot."""
+"""The broker launcher: what it starts it ends, and it reports why it cannot."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_port_in_use_is_named_and_nothing_started(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["embedded", "mosquitto"])
-@pytest.mark.parametrize("port", ["asked", "any"])
+@pytest.mark.parametrize("port", ["given", "any"])
 def test_another_process_that_takes_the_port_first_is_not_taken_for_the_broker(
     kind: str, port: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +106,7 @@ def test_missing_tls_files_are_named(mosquitto_installed: None, tmp_path: Path) 
         run(tmp_path, BrokerOptions(kind="mosquitto", tls=tls))
 
 
-def test_a_broker_that_fails_to_start_says_why(mosquitto_installed: None, tmp_path: Path) -> None:
+def test_a_broker_that_fails_to_start_reports_why(mosquitto_installed: None, tmp_path: Path) -> None:
     (tmp_path / "bad.pem").write_text("no certificate")
     bad = tmp_path / "bad.pem"
     with pytest.raises(UsageError, match=r"the broker did not start on port \d+: .*broker.log"):
@@ -160,7 +160,7 @@ def test_no_broker_outlives_a_killed_owner(kind: str, tmp_path: Path, request: p
     if kind == "mosquitto":
         request.getfixturevalue("mosquitto_installed")
         if sys.platform != "linux":
-            pytest.skip("only Linux tells a process that its parent has ended")
+            pytest.skip("only Linux signals a process when its parent ends")
     owner, broker = owned(tmp_path, kind)
     owner.kill()
     owner.wait(10)

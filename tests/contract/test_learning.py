@@ -27,10 +27,10 @@ from memory_swarm import (
     PoweredJournal,
     Swarm,
     ask,
-    held_of,
     job_of,
     means,
     modest,
+    rounds_in,
 )
 
 from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest, SecureSumRequest
@@ -85,7 +85,7 @@ def test_a_job_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: P
         path = tmp_path / f"{point}.journal"
         was_reached, swarm = killed_at(point, path)
         assert swarm.charges() == [2] * CLIENTS
-        assert [type(end) for _, end in held_of(path)] == [Summed] * 3
+        assert [type(end) for _, end in rounds_in(path)] == [Summed] * 3
         table = [msgspec.msgpack.decode(one.value) for one in swarm.store.load() if one.table == LEDGER]
         assert sorted(len(one["clients"]) for one in table) == [0, 2, 2]
         if not was_reached:
@@ -97,17 +97,17 @@ def test_a_job_that_is_over_gives_its_result_without_a_trainer(path: Path) -> No
     swarm = Swarm()
 
     async def story() -> tuple[list[float], list[float], list[FinishedRequest]]:
-        told: list[FinishedRequest] = []
+        results: list[FinishedRequest] = []
         async with swarm.up():
             first = await play(swarm, path)
         count = len(swarm.announced)
-        second = await play(swarm, path, on_round=told.append)
+        second = await play(swarm, path, on_round=results.append)
         assert len(swarm.announced) == count
-        return first, second, told
+        return first, second, results
 
-    first, second, told = asyncio.run(story())
+    first, second, results = asyncio.run(story())
     assert first == second
-    assert [(one.number, one.attempts, one.recalled, one.reason) for one in told] == [
+    assert [(one.number, one.attempts, one.recalled, one.reason) for one in results] == [
         (number, 1, True, "") for number in (1, 2, 3)
     ]
 
@@ -128,24 +128,24 @@ async def killed_after_a_round(swarm: Swarm, path: Path) -> None:
             await learn(means(0, 2, 2), trainer, swarm.terms(), journal)
 
 
-def test_a_round_whose_result_is_forgotten_is_held_anew(path: Path) -> None:
+def test_a_round_whose_result_is_forgotten_is_repeated(path: Path) -> None:
     """The next process comes after the trainer has forgotten it: only its charge is left."""
-    swarm, told = Swarm(), []
+    swarm, results = Swarm(), []
 
     async def story() -> list[float]:
         async with swarm.up():
             await killed_after_a_round(swarm, path)
             for key in [key for key in swarm.store._records if key[0] == ROUNDS]:
                 del swarm.store._records[key]
-            return await play(swarm, path, on_round=told.append)
+            return await play(swarm, path, on_round=results.append)
 
     assert asyncio.run(story())[0] == WHOLE
-    opened, failed = held_of(path)[0]
+    opened, failed = rounds_in(path)[0]
     assert isinstance(failed, Failed)
     assert failed.charged
     gone = f"round {opened.round.round_id.hex()} is over, and the trainer's store no longer has its result"
     assert failed.reason == gone
-    assert (told[0].attempts, told[0].recalled) == (2, False)
+    assert (results[0].attempts, results[0].recalled) == (2, False)
 
 
 def test_what_a_job_has_cost_counts_a_round_that_failed_and_kept_its_charge(
@@ -185,14 +185,14 @@ def test_what_came_back_costs_nothing(path: Path) -> None:
     assert len(swarm.announced) == 2
 
 
-def test_the_end_of_a_round_is_heard_however_late_it_is_asked_for(path: Path) -> None:
-    """A trainer tells what it finished when it starts; who comes after that is told all the same."""
-    swarm, told = Swarm(), []
+def test_a_late_caller_receives_the_end_of_a_round(path: Path) -> None:
+    """A trainer reports what it finished when it starts; a caller that comes later gets the same result."""
+    swarm, failures = Swarm(), []
 
     async def story() -> tuple[float, float]:
         async with swarm.up():
             await killed_after_a_round(swarm, path)
-            ((opened, _),) = held_of(path)
+            ((opened, _),) = rounds_in(path)
             async with swarm.trainer() as trainer:
                 early = await trainer.resume_round(opened.round)
                 late = await trainer.resume_round(opened.round)
@@ -201,25 +201,25 @@ def test_the_end_of_a_round_is_heard_however_late_it_is_asked_for(path: Path) ->
                 for _ in range(2):
                     with pytest.raises(RoundAborted, match="too-few") as caught:
                         await trainer.resume_round(lost)
-                    told.append((str(caught.value), caught.value.contributors))
+                    failures.append((str(caught.value), caught.value.contributors))
             return float(early.value[0]), float(late.value[0])
 
     assert asyncio.run(story()) == (WHOLE, WHOLE)
-    assert told[0] == told[1]
-    assert told[0][1] == 0
+    assert failures[0] == failures[1]
+    assert failures[0][1] == 0
 
 
 # Rounds that fail
 
 
-def test_an_aborted_round_is_held_again_under_a_fresh_id(path: Path) -> None:
+def test_an_aborted_round_is_repeated_under_a_fresh_id(path: Path) -> None:
     swarm = Swarm()
     swarm.mute(lambda: len(swarm.announced) < 3)
-    told: list[FinishedRequest] = []
-    assert job_of(swarm, path, lambda: means(0), on_round=told.append) == [WHOLE]
-    assert [one.attempts for one in told] == [3]
+    results: list[FinishedRequest] = []
+    assert job_of(swarm, path, lambda: means(0), on_round=results.append) == [WHOLE]
+    assert [one.attempts for one in results] == [3]
     assert len(set(swarm.announced)) == 3
-    ends = [end for _, end in held_of(path)]
+    ends = [end for _, end in rounds_in(path)]
     assert [type(end) for end in ends] == [Failed, Failed, Summed]
     assert not any(end.charged for end in ends[:2] if isinstance(end, Failed)), "it came back against all aborts"
     assert swarm.charges() == [1] * CLIENTS
@@ -232,7 +232,7 @@ def test_when_all_attempts_are_aborted_the_job_ends_with_what_it_has_and_so_it_i
     assert sums == [WHOLE]
     assert "too-few" in reason
     assert len(swarm.announced) == 3
-    first, second = (opened.round.invited for opened, _ in held_of(path)[1:])
+    first, second = (opened.round.invited for opened, _ in rounds_in(path)[1:])
     assert sorted((*first, *second)) == sorted(swarm.actors.clients), "tried with others, as nobody had paid"
     swarm.mute(lambda: False)
     assert job_of(swarm, path, lambda: modest(0, 2), retries=5) == (sums, reason)
@@ -242,11 +242,11 @@ def test_when_all_attempts_are_aborted_the_job_ends_with_what_it_has_and_so_it_i
 
 
 def test_a_batch_whose_charge_came_back_is_not_used(path: Path) -> None:
-    """The first batch is aborted and the other half asked instead; so the next batch is the first one again."""
+    """The first batch is aborted and the other half invited instead; so the next batch is the first one again."""
     swarm = Swarm()
     swarm.mute(lambda: len(swarm.announced) == 2)
     job_of(swarm, path, lambda: means(0, 2, 2))
-    first, second, third = (set(opened.round.invited) for opened, _ in held_of(path)[1:])
+    first, second, third = (set(opened.round.invited) for opened, _ in rounds_in(path)[1:])
     assert first == third
     assert not first & second
     assert swarm.charges() == [2] * CLIENTS
@@ -262,7 +262,7 @@ def test_a_batch_whose_charge_is_kept_is_used(path: Path) -> None:
         assert [rounds._batches._uses[client] for client in (one, two, *others)] == [used, used, 0, 0]
 
 
-def test_a_job_that_asks_on_without_a_sum_is_told_the_same_again(path: Path) -> None:
+def test_a_job_that_continues_without_a_sum_receives_the_same_error_again(path: Path) -> None:
     """Also where it was killed before it had the next one."""
     swarm = Swarm()
     swarm.mute(lambda: len(swarm.announced) < 2)
@@ -286,17 +286,17 @@ def test_a_job_that_asks_on_without_a_sum_is_told_the_same_again(path: Path) -> 
 
 @pytest.mark.parametrize("why", ["aborts", "account"])
 def test_a_request_that_ended_the_job_is_tried_again_by_the_next_process(path: Path, why: str) -> None:
-    """The job could not do without its sum; so what it is told is not settled, as long as it does not go on."""
-    swarm, told = Swarm(BudgetLimit(epsilon=1e-3, delta=1e-6) if why == "account" else None), []
+    """The job could not do without its sum; so the error is not final, as long as it does not continue."""
+    swarm, results = Swarm(BudgetLimit(epsilon=1e-3, delta=1e-6) if why == "account" else None), []
     swarm.mute(lambda: why == "aborts")
     for _ in range(2):
         with pytest.raises(RoundAborted, match="too-few" if why == "aborts" else "the federation's account"):
-            job_of(swarm, path, lambda: means(0), retries=0, on_round=told.append)
+            job_of(swarm, path, lambda: means(0), retries=0, on_round=results.append)
     swarm.mute(lambda: False)
     swarm.account = None
-    assert job_of(swarm, path, lambda: means(0), retries=0, on_round=told.append) == [WHOLE]
+    assert job_of(swarm, path, lambda: means(0), retries=0, on_round=results.append) == [WHOLE]
     attempts = [1, 2, 3] if why == "aborts" else [0, 0, 1]
-    assert [(one.attempts, one.recalled) for one in told] == [(count, False) for count in attempts]
+    assert [(one.attempts, one.recalled) for one in results] == [(count, False) for count in attempts]
 
 
 def test_an_account_that_is_spent_ends_the_job_with_what_it_has(path: Path) -> None:
@@ -306,22 +306,22 @@ def test_an_account_that_is_spent_ends_the_job_with_what_it_has(path: Path) -> N
     share = room / 2.5
 
     def job() -> Generator[RoundRequest, NoisyAggregate, tuple[int, str]]:
-        held = 0
+        rounds_n = 0
         try:
             for batch in (0, 2, 2, 2):
                 yield ask(batch, share)
-                held += 1
+                rounds_n += 1
         except NoAggregate as ended:
-            return held, ended.reason
+            return rounds_n, ended.reason
         raise AssertionError
 
-    held, reason = job_of(swarm, path, job)
-    assert held == 3
+    rounds_n, reason = job_of(swarm, path, job)
+    assert rounds_n == 3
     assert reason.startswith("the federation's account: found a total of epsilon")
     assert len(swarm.announced) == 3, "the fourth was not announced"
     assert swarm.charges() == [2] * CLIENTS
     swarm.account = None
-    assert job_of(swarm, path, job) == (3, reason), "what a job was told stays so"
+    assert job_of(swarm, path, job) == (3, reason), "a job gets the same answer again"
 
 
 def test_a_batch_needs_somebody_to_pick_of(path: Path) -> None:
@@ -335,11 +335,11 @@ def test_a_batch_needs_somebody_to_pick_of(path: Path) -> None:
     assert reason == "a batch of 5 clients was requested and 4 are available; request 1 to 4"
 
 
-def test_a_round_that_cannot_be_held_leaves_nothing_behind(path: Path) -> None:
+def test_an_impossible_round_leaves_nothing_behind(path: Path) -> None:
     swarm = Swarm()
     with pytest.raises(UsageError, match="bound"):
         job_of(swarm, path, wrong)
-    assert held_of(path) == []
+    assert rounds_in(path) == []
     assert job_of(swarm, path, lambda: means(0)) == [WHOLE]
 
 
@@ -350,7 +350,7 @@ def wrong() -> Generator[RoundRequest, NoisyAggregate, None]:
 # Another job
 
 
-def test_a_job_that_asks_differently_is_told_so(path: Path) -> None:
+def test_a_job_with_other_requests_is_refused(path: Path) -> None:
     swarm = Swarm()
     job_of(swarm, path, lambda: means(0, 2))
 

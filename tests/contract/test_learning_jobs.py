@@ -28,7 +28,7 @@ from inference.problem import Schema
 
 CLIENTS, EPOCHS = 6, 4
 ROUNDS = 2 + EPOCHS
-Asked = list[RoundRequest]
+Requests = list[RoundRequest]
 
 
 def swarm_of(target: Callable[[np.ndarray], np.ndarray], **mechanism: Any) -> Swarm:
@@ -63,7 +63,7 @@ def illness(x: np.ndarray) -> np.ndarray:
     return (x > 0).astype(float)
 
 
-def logistic(asked: Asked) -> Generator[RoundRequest, NoisyAggregate, Any]:
+def logistic(requests: Requests) -> Generator[RoundRequest, NoisyAggregate, Any]:
     """The job as `dca learn` makes it, from the same seed in each process; what it asks is noted."""
     schema = Schema(("x",), "y", {"x": Interval(-1, 1), "y": Interval(0, 1)})
     job = find("logistic")
@@ -72,15 +72,15 @@ def logistic(asked: Asked) -> Generator[RoundRequest, NoisyAggregate, Any]:
     request = next(made)
     try:
         while True:
-            asked.append(request)
+            requests.append(request)
             request = made.send((yield request))
     except StopIteration as end:
         return end.value
 
 
-def play(swarm: Swarm, path: Path, power: Power) -> tuple[Any, list[Asked]]:
-    """The job's result, however often its process is killed, and what each process asked."""
-    processes: list[Asked] = []
+def play(swarm: Swarm, path: Path, power: Power) -> tuple[Any, list[Requests]]:
+    """The job's result, however often its process is killed, and what each process requested."""
+    processes: list[Requests] = []
 
     async def process() -> Any:
         processes.append([])
@@ -101,16 +101,16 @@ def play(swarm: Swarm, path: Path, power: Power) -> tuple[Any, list[Asked]]:
 
 @pytest.mark.long
 def test_variational_inference_that_is_killed_gives_what_it_would_have_given(tmp_path: Path) -> None:
-    """The same sums give the same posterior to the last bit, and each round is held and paid for once."""
+    """The same sums give the same posterior to the last bit, and each round takes place and is paid for once."""
     power = Power()
-    whole, (asked,) = play(swarm_of(illness, mechanism=NoNoise()), tmp_path / "whole.journal", power)
-    assert [one.statistic for one in asked] == ["phases", "regression"] + ["gradient"] * EPOCHS
+    whole, (requests,) = play(swarm_of(illness, mechanism=NoNoise()), tmp_path / "whole.journal", power)
+    assert [one.statistic for one in requests] == ["phases", "regression"] + ["gradient"] * EPOCHS
     assert power.passed > 10 * ROUNDS
     for point in range(3, power.passed, 11):
         swarm, path = swarm_of(illness, mechanism=NoNoise()), tmp_path / f"{point}.journal"
         result, (first, second) = play(swarm, path, Power(point))
-        assert first == asked[: len(first)]
-        assert second == asked
+        assert first == requests[: len(first)]
+        assert second == requests
         np.testing.assert_array_equal(result.coefficients, whole.coefficients)
         np.testing.assert_array_equal(result.coefficient_sd, whole.coefficient_sd)
         assert swarm.charges() == [ROUNDS] * CLIENTS

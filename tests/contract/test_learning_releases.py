@@ -15,7 +15,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from memory_swarm import CLIENTS, COMPUTES, PARAMETERS, SETTINGS, Killed, Power, PoweredJournal, Swarm, held_of, job_of
+from memory_swarm import (
+    CLIENTS,
+    COMPUTES,
+    PARAMETERS,
+    SETTINGS,
+    Killed,
+    Power,
+    PoweredJournal,
+    Swarm,
+    job_of,
+    rounds_in,
+)
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.errors import RoundAborted, UsageError
@@ -51,12 +62,12 @@ def ask(batch: int = 0, share: float = 0.1) -> NodeReleaseRequest:
 
 def releases(*batches: int, share: float = 0.1) -> Generator[RoundRequest, NoisyAggregate, Releases]:
     """A job that gathers what all data nodes release, and then batches of them."""
-    told = []
+    released = []
     for batch in batches:
         aggregate = yield ask(batch, share)
         assert aggregate.value.tolist() == [sum(float(node.value[0]) for node in aggregate.nodes)]
-        told.append(sorted(float(node.value[0]) for node in aggregate.nodes))
-    return told
+        released.append(sorted(float(node.value[0]) for node in aggregate.nodes))
+    return released
 
 
 async def play(swarm: Swarm, path: Path, power: Power | None = None) -> Releases:
@@ -84,7 +95,7 @@ def test_a_job_of_node_releases_that_is_killed_anywhere_goes_on_and_nobody_pays_
         assert whole == SUMS
         assert len(batch) == 2
         assert sorted(swarm.charges()) == [1, 1, 2, 2]
-        assert [type(end) for _, end in held_of(path)] == [Summed] * 2
+        assert [type(end) for _, end in rounds_in(path)] == [Summed] * 2
         table = [msgspec.msgpack.decode(one.value) for one in swarm.store.load() if one.table == LEDGER]
         assert sorted(len(one["clients"]) for one in table) == [0, 2]
         if power.passed < point:
@@ -92,7 +103,7 @@ def test_a_job_of_node_releases_that_is_killed_anywhere_goes_on_and_nobody_pays_
     assert 20 < point < 199, "all points of the job"
 
 
-def test_a_round_without_any_release_keeps_its_charge_and_is_held_again(path: Path) -> None:
+def test_a_round_without_any_release_keeps_its_charge_and_is_repeated(path: Path) -> None:
     """The data nodes have heard of it, and paid; what they released was lost. So both rounds count."""
     swarm = nodes()
     swarm.mute(lambda: len(swarm.announced) < 2)
@@ -104,10 +115,10 @@ def test_a_round_without_any_release_keeps_its_charge_and_is_held_again(path: Pa
                 aggregate = await rounds.run_round(ask())
                 return [[float(node.value[0]) for node in aggregate.nodes]], rounds.spent.mu
 
-    told, spent = asyncio.run(story())
-    assert sorted(told[0]) == SUMS
+    released, spent = asyncio.run(story())
+    assert sorted(released[0]) == SUMS
     assert spent == pytest.approx(0.2**0.5 * swarm.terms().budget.mu)
-    (first, lost), (second, end) = held_of(path)
+    (first, lost), (second, end) = rounds_in(path)
     assert isinstance(lost, Failed)
     assert lost.charged
     assert lost.reason.startswith("no data node released anything; 0 declined; clients may have released")
@@ -116,7 +127,7 @@ def test_a_round_without_any_release_keeps_its_charge_and_is_held_again(path: Pa
     assert swarm.charges() == [2] * CLIENTS
 
 
-def test_a_round_that_failed_at_the_whole_budget_is_not_held_again() -> None:
+def test_a_failed_round_that_spent_the_whole_budget_is_not_repeated() -> None:
     swarm = nodes()
     swarm.mute(lambda: True)
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from memory_swarm import CLIENTS, PARAMETERS, SETTINGS, Killed, Power, PoweredJournal, Swarm, held_of, job_of
+from memory_swarm import CLIENTS, PARAMETERS, SETTINGS, Killed, Power, PoweredJournal, Swarm, job_of, rounds_in
 
 from dca_proto.aggregate import LdpReportRequest, LocalReports, NoisyAggregate, RoundRequest
 from dca_proto.errors import RoundAborted, UsageError
@@ -36,7 +36,7 @@ from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.testing import TestFederation
 
 EDGES = {"columns": ["x"], "edges": [-0.5, 0.5, 1.5, 2.5]}
-Told = list[list[list[float]]]
+ReportedValues = list[list[list[float]]]
 
 
 @pytest.fixture
@@ -51,24 +51,24 @@ def reporters() -> Swarm:
     return Swarm(actors=TestFederation(CLIENTS, 2, rows=rows, policy=policy), loses=Sealed)
 
 
-def asked(mechanism: str, batch: int = 0, share: float = 0.25) -> LdpReportRequest:
+def ldp_request(mechanism: str, batch: int = 0, share: float = 0.25) -> LdpReportRequest:
     if mechanism in (RANDOMISED_RESPONSE, UNARY_ENCODING):
         return LdpReportRequest("histogram", EDGES, share, rows_max=1, batch=batch, mechanism=mechanism)
     return LdpReportRequest("sum", PARAMETERS, share, batch=batch, mechanism=mechanism)
 
 
-def told_of(aggregate: NoisyAggregate) -> LocalReports:
+def reports_of(aggregate: NoisyAggregate) -> LocalReports:
     assert aggregate.reports is not None
     return aggregate.reports
 
 
-def gathering(*batches: int) -> Generator[RoundRequest, NoisyAggregate, Told]:
+def gathering(*batches: int) -> Generator[RoundRequest, NoisyAggregate, ReportedValues]:
     """A job that gathers reports of everybody, and then of batches."""
-    told = []
+    values = []
     for batch in batches:
-        aggregate = yield asked(GRID_LAPLACE, batch)
-        told.append(told_of(aggregate).values.tolist())
-    return told
+        aggregate = yield ldp_request(GRID_LAPLACE, batch)
+        values.append(reports_of(aggregate).values.tolist())
+    return values
 
 
 def test_a_job_of_reports_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: Path) -> None:
@@ -76,13 +76,13 @@ def test_a_job_of_reports_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(
     for point in range(1, 200, 2):
         path, swarm, power = tmp_path / f"{point}.journal", reporters(), Power(point)
 
-        async def play(power: Power, path: Path = path, swarm: Swarm = swarm) -> Told:
+        async def play(power: Power, path: Path = path, swarm: Swarm = swarm) -> ReportedValues:
             with contextlib.ExitStack() as stack:
                 journal = stack.enter_context(PoweredJournal(path, SETTINGS, power))
                 async with swarm.trainer(power) as trainer:
                     return await asyncio.wait_for(learn(gathering(0, 2), trainer, swarm.terms(), journal), 20)
 
-        async def story(power: Power = power, swarm: Swarm = swarm, play: Any = play) -> Told:
+        async def story(power: Power = power, swarm: Swarm = swarm, play: Any = play) -> ReportedValues:
             async with swarm.up():
                 try:
                     return await play(power)
@@ -92,8 +92,8 @@ def test_a_job_of_reports_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(
         whole, batch = asyncio.run(story())
         assert (len(whole), len(batch)) == (CLIENTS, 2)
         assert sorted(swarm.charges()) == [1, 1, 2, 2]
-        kept = [end.aggregate for _, end in held_of(path) if isinstance(end, Summed)]
-        assert [told_of(aggregate).values.tolist() for aggregate in kept] == [whole, batch]
+        kept = [end.aggregate for _, end in rounds_in(path) if isinstance(end, Summed)]
+        assert [reports_of(aggregate).values.tolist() for aggregate in kept] == [whole, batch]
         table = [msgspec.msgpack.decode(one.value) for one in swarm.store.load() if one.table == LEDGER]
         assert [one["epsilon"] for one in table] == pytest.approx([1.0, 1.0], rel=1e-5)
         if power.passed < point:
@@ -107,7 +107,7 @@ def test_what_each_client_reported_is_recalled_to_the_last_bit(path: Path, mecha
     swarm = reporters()
 
     def keep() -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
-        return (yield asked(mechanism))
+        return (yield ldp_request(mechanism))
 
     fresh, recalled = (job_of(swarm, path, keep) for _ in range(2))
     assert len(swarm.announced) == 1
@@ -115,7 +115,7 @@ def test_what_each_client_reported_is_recalled_to_the_last_bit(path: Path, mecha
         if field.name not in ("value", "reports"):
             assert getattr(fresh, field.name) == getattr(recalled, field.name), field.name
     assert fresh.value.tobytes() == recalled.value.tobytes()
-    one, other = told_of(fresh), told_of(recalled)
+    one, other = reports_of(fresh), reports_of(recalled)
     assert (one.values.dtype, one.values.shape) == (other.values.dtype, other.values.shape)
     assert one.values.tobytes() == other.values.tobytes()
     for field in dataclasses.fields(LocalReports):
@@ -132,22 +132,22 @@ def test_a_job_divides_epsilon_among_pure_reports_and_ends_where_it_is_spent() -
         async with swarm.up(), swarm.trainer() as trainer:
             rounds = JobRounds(trainer, swarm.terms(budget=Budget(2.0, 1e-6)), None)
             for _ in range(2):
-                await rounds.run_round(asked(UNARY_ENCODING, share=0.5))
+                await rounds.run_round(ldp_request(UNARY_ENCODING, share=0.5))
                 spent.append((rounds.spent.pure, rounds.spent.gaussian))
             with pytest.raises(RoundAborted, match="the job's budget has no room for the round"):
-                await rounds.run_round(asked(UNARY_ENCODING, share=0.1))
+                await rounds.run_round(ldp_request(UNARY_ENCODING, share=0.1))
         return spent
 
     assert asyncio.run(story()) == [(pytest.approx(1.0, rel=1e-5), 0.0), (pytest.approx(2.0, rel=1e-5), 0.0)]
     assert swarm.charges() == [2] * CLIENTS
 
 
-def test_a_job_that_asks_by_another_mechanism_than_the_journal_says_is_refused(path: Path) -> None:
+def test_a_job_with_another_mechanism_than_its_journal_is_refused(path: Path) -> None:
     swarm = reporters()
     job_of(swarm, path, lambda: gathering(0))
 
     def other() -> Generator[RoundRequest, NoisyAggregate, None]:
-        yield asked(ANALYTIC_GAUSSIAN)
+        yield ldp_request(ANALYTIC_GAUSSIAN)
 
     with pytest.raises(UsageError, match="has another ask, epsilon, delta, mu than in the journal"):
         job_of(swarm, path, other)

@@ -32,8 +32,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Told:
-    """What a transport reports."""
+class ReportQueue:
+    """The queue of a transport's reports."""
 
     def __init__(self) -> None:
         self._facts: asyncio.Queue[object] = asyncio.Queue()
@@ -51,12 +51,12 @@ class Told:
 
 async def why_not_open(url: str, **settings: object) -> str:
     """What the transport of a broker reports at its start, where that is why it has no connection. Leaves no task."""
-    told, others = Told(), asyncio.all_tasks()
+    reports, others = ReportQueue(), asyncio.all_tasks()
     waiting = MqttTransport(
-        BrokerSettings(url=url, **settings), "a", ("x/+",), rng=random.Random(1), backoff=QUICK, on_report=told
+        BrokerSettings(url=url, **settings), "a", ("x/+",), rng=random.Random(1), backoff=QUICK, on_report=reports
     )
     opening = asyncio.create_task(waiting.open())
-    (lost,) = await told.next(Disconnected)
+    (lost,) = await reports.next(Disconnected)
     opening.cancel()
     await asyncio.wait([opening])
     await asyncio.sleep(0)
@@ -67,8 +67,8 @@ async def why_not_open(url: str, **settings: object) -> str:
 
 def test_an_unreachable_broker_is_named_at_once() -> None:
     url = f"mqtt://127.0.0.1:{free_port()}"
-    told = asyncio.run(why_not_open(url))
-    assert told == f"cannot reach broker at {url}: connection refused; is it running?"
+    reason = asyncio.run(why_not_open(url))
+    assert reason == f"cannot reach broker at {url}: connection refused; is it running?"
 
 
 def test_a_host_that_does_not_exist_is_named() -> None:
@@ -83,15 +83,17 @@ def test_hardening_9_a_broker_that_is_down_at_the_start_is_waited_for_like_a_lat
 
     async def scenario() -> None:
         now = asyncio.get_running_loop().time
-        told = Told()
-        a = MqttTransport(BrokerSettings(url=url), "a", ("in/+",), rng=random.Random(1), backoff=QUICK, on_report=told)
+        reports = ReportQueue()
+        a = MqttTransport(
+            BrokerSettings(url=url), "a", ("in/+",), rng=random.Random(1), backoff=QUICK, on_report=reports
+        )
         opening = asyncio.create_task(a.open())
         for outage in range(2):
             began = now()
-            (lost,) = await told.next(Disconnected)
+            (lost,) = await reports.next(Disconnected)
             assert lost.reason.startswith(("cannot reach broker at", "lost the connection to broker")[outage])
             async with launch_broker(tmp_path, options):
-                *reasons, back = await told.next(Connected)
+                *reasons, back = await reports.next(Connected)
                 assert len(reasons) <= 1
                 assert 0 < back.away_s <= now() - began
                 await opening
@@ -104,14 +106,14 @@ def test_hardening_9_a_broker_that_is_down_at_the_start_is_waited_for_like_a_lat
 
 def test_a_refusal_at_the_start_is_the_callers_mistake_also_after_waiting() -> None:
     async def scenario() -> None:
-        told = Told()
+        reports = ReportQueue()
         port = free_port()
         a = MqttTransport(
             BrokerSettings(url=f"mqtt://127.0.0.1:{port}"), "a", ("x/+",), rng=random.Random(1), backoff=QUICK,
-            on_report=told,
+            on_report=reports,
         )  # fmt: skip
         opening = asyncio.create_task(a.open())
-        await told.next(Disconnected)
+        await reports.next(Disconnected)
         async with ScriptedBroker(connack=5, port=port):
             with pytest.raises(UsageError, match="refused user name"):
                 await opening
@@ -307,7 +309,7 @@ def test_an_unacknowledged_publish_is_sent_again_on_the_next_connection() -> Non
 
 
 class Withholding(ScriptedBroker):
-    """Acknowledges nothing until told to."""
+    """Acknowledges nothing until the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -370,11 +372,11 @@ def test_a_broker_that_falls_silent_is_left() -> None:
 
     async def scenario() -> None:
         async with Withholding() as broker:
-            told = Told()
+            reports = ReportQueue()
             settings = BrokerSettings(url=broker.url, keepalive_s=1)
-            a = MqttTransport(settings, "a", ("x/+",), rng=random.Random(1), backoff=QUICK, on_report=told)
+            a = MqttTransport(settings, "a", ("x/+",), rng=random.Random(1), backoff=QUICK, on_report=reports)
             await a.open()
-            (*_, lost) = await told.next(Disconnected)
+            (*_, lost) = await reports.next(Disconnected)
             assert lost.reason.endswith("the broker was silent for 1 s")
             await a.close()
 
@@ -426,8 +428,8 @@ def test_a_refused_subscription_is_named() -> None:
 def test_a_connection_lost_while_subscribing_is_noticed_at_once() -> None:
     async def scenario() -> None:
         async with ScriptedBroker(suback=None) as broker:
-            told = await why_not_open(broker.url)
-            assert told.startswith(f"cannot reach broker at {broker.url}: connection lost while subscribing")
+            reason = await why_not_open(broker.url)
+            assert reason.startswith(f"cannot reach broker at {broker.url}: connection lost while subscribing")
 
     asyncio.run(asyncio.wait_for(scenario(), 5))
 

@@ -35,7 +35,7 @@ FEDERATION = "test"
 
 
 class HandClock:
-    """Time that passes when told."""
+    """A clock that advances only when the test sets it."""
 
     def __init__(self) -> None:
         self.ms = 1_000
@@ -129,7 +129,7 @@ class RunnerAndPeer:
             limits=RunnerLimits(batch_events_max=8, publishing_max=16),
         )
 
-    async def tell(self, payload: bytes) -> None:
+    async def send(self, payload: bytes) -> None:
         await self.peer.publish(topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), PEER), payload)
 
     def play(self, scenario: Callable[[RunnerAndPeer], Awaitable[None]]) -> None:
@@ -158,7 +158,7 @@ async def settle() -> None:
 def test_started_comes_first_and_messages_are_answered() -> None:
     async def scenario(pair: RunnerAndPeer) -> None:
         for number in range(100):
-            await pair.tell(bytes([number]))
+            await pair.send(bytes([number]))
         assert [(await pair.peer.inbox.take()).payload for _ in range(100)] == [
             bytes([number]) for number in range(100)
         ]
@@ -211,7 +211,7 @@ def test_nothing_leaves_when_the_store_fails(tmp_path: Path) -> None:
         store._connection.execute("PRAGMA max_page_count = 4")
         pair = RunnerAndPeer(lambda event: (Persist("t", b"k", bytes(1 << 20)), *echo(event)), store)
         await pair.peer.open()
-        await pair.tell(b"question")
+        await pair.send(b"question")
         with pytest.raises(UsageError, match="free disk space"):
             await pair.runner.run()
         assert pair.runner.traffic.messages_sent == 0
@@ -280,7 +280,7 @@ def test_stop_hands_over_what_is_ready_then_returns() -> None:
 def test_messages_on_topics_of_another_shape_are_dropped_and_counted() -> None:
     async def scenario(pair: RunnerAndPeer) -> None:
         pair.broker.publish(f"dca/{FEDERATION}/compute/{ECHO.hex()}/not-hex", b"\x00x", False)
-        await pair.tell(b"fine")
+        await pair.send(b"fine")
         assert (await pair.peer.inbox.take()).payload == b"fine"
         assert pair.runner.dropped == {"topic": 1}
         assert len(pair.actor.events) == 2
@@ -289,7 +289,7 @@ def test_messages_on_topics_of_another_shape_are_dropped_and_counted() -> None:
 
 
 class Stubborn:
-    """A transport whose broker answers no publish until told, but delivers without end."""
+    """A transport whose broker answers no publish until the test allows it, but delivers without end."""
 
     def __init__(self) -> None:
         self.answer = asyncio.Event()
@@ -437,7 +437,7 @@ def test_the_store_holds_what_was_persisted() -> None:
     store = MemoryStore()
 
     async def scenario(pair: RunnerAndPeer) -> None:
-        await pair.tell(b"k")
+        await pair.send(b"k")
         await pair.peer.inbox.take()
         assert store.load() == [Record("seen", b"k", b"")]
 
@@ -456,7 +456,7 @@ def test_hardening_4_a_clock_that_is_set_is_logged_and_one_set_back_starts_the_a
         return sum(isinstance(event, kind) for event in pair.actor.events)
 
     async def wake() -> None:
-        await pair.tell(b"any message")
+        await pair.send(b"any message")
         await settle()
 
     async def scenario(pair: RunnerAndPeer) -> None:
@@ -476,8 +476,8 @@ def test_hardening_4_a_clock_that_is_set_is_logged_and_one_set_back_starts_the_a
             pair.clock.advance(1_000)
             await settle()
             assert count(TimerFired) == fired + 1
-        told = [(one["log_level"], one["event"], one["by_s"]) for one in logs]
-        assert told == [("warning", "clock set, or machine asleep", by_s) for by_s in (3600.0, -3600.0)]
+        entries = [(one["log_level"], one["event"], one["by_s"]) for one in logs]
+        assert entries == [("warning", "clock set, or machine asleep", by_s) for by_s in (3600.0, -3600.0)]
         assert {one["actor"] for one in logs} == {ECHO.hex()}
 
     pair = RunnerAndPeer(answer)

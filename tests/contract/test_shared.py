@@ -167,7 +167,7 @@ def test_who_leaves_is_heard_no_more_and_the_last_one_closes_the_connection() ->
     play(scenario())
 
 
-def test_a_connection_that_fails_is_told_to_all_and_may_be_tried_again() -> None:
+def test_all_users_learn_of_a_failed_connection_and_may_try_again() -> None:
     async def scenario() -> None:
         gateway = Gateway(failures=1)
         failures = await asyncio.gather(*(member.open() for member in gateway.members), return_exceptions=True)
@@ -179,7 +179,7 @@ def test_a_connection_that_fails_is_told_to_all_and_may_be_tried_again() -> None
     play(scenario())
 
 
-def test_a_publish_whose_turn_comes_after_the_end_is_told_so() -> None:
+def test_a_publish_queued_past_the_end_raises() -> None:
     async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()

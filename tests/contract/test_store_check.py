@@ -149,7 +149,7 @@ def test_hardening_2_what_is_missing_or_changed_by_hand_stops_the_start(
 
 @pytest.mark.parametrize("length", [0, 31, 35, 40])
 def test_a_damaged_contribution_is_shown_as_unreadable(tmp_path: Path, length: int) -> None:
-    """It ends before what stands at fixed places, or before the tags that it says it has."""
+    """It ends before what stands at fixed places, or before the tags that its header counts."""
     filled(tmp_path / "compute.db", [Persist(CONTRIBUTIONS, bytes(32), b"\xff" * length)])
     (shown,) = describe_store(tmp_path / "compute.db")
     assert shown.keys() == {"kind", "unreadable", "size"}
@@ -218,7 +218,7 @@ def test_hardening_2_a_damaged_index_stops_the_start(path: Path) -> None:
             SqliteStore(path, KEY)
 
 
-def test_hardening_2_another_actors_store_is_refused_in_words(path: Path) -> None:
+def test_hardening_2_another_actors_store_is_refused_with_a_reason(path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(UsageError, match=r"written under another identity, or its seal is damaged: name this actor's"):
         SqliteStore(path, OTHER)
@@ -291,7 +291,7 @@ def test_hardening_2_an_untouched_log_is_read_whole(killed: Killed) -> None:
 
 
 def test_hardening_2_a_flipped_bit_in_the_log_never_takes_back_more_than_its_last_transaction(killed: Killed) -> None:
-    """SQLite itself would take the log as ended there, and forget every later charge without a word."""
+    """SQLite itself would take the log as ended there, and silently forget every later charge."""
     generator = random.Random(3)
     earlier = range(32, killed.ends[-2])
     heads = [32 + frame * FRAME + at for frame in range(killed.ends[-2] // FRAME) for at in range(24)]
@@ -303,7 +303,7 @@ def test_hardening_2_a_flipped_bit_in_the_log_never_takes_back_more_than_its_las
         if found != killed.states[-1]:
             assert f"store {killed.path} is damaged (" in found, place
             assert " of its log" in found
-            assert killed.log_path.read_bytes() == damaged, "and the next start says so, too"
+            assert killed.log_path.read_bytes() == damaged, "and the next start reports it, too"
             refused += 1
     assert refused > 0.9 * (32 + len(heads) + 60)
 
@@ -327,7 +327,7 @@ def test_hardening_2_what_remains_is_the_last_transaction_and_the_whole_file(kil
     assert len(opened(path)) == 5
 
 
-def test_hardening_2_a_store_of_an_earlier_format_says_so(path: Path) -> None:
+def test_hardening_2_a_store_of_an_earlier_format_is_refused_as_such(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[71] = 1
     path.write_bytes(content)

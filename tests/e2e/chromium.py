@@ -93,7 +93,7 @@ class Chromium:
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
 
-    def told(self, method: str) -> list[dict[str, Any]]:
+    def events_of(self, method: str) -> list[dict[str, Any]]:
         """Return the events of one kind since the page was requested."""
         self.call("Page.enable")  # earlier events have arrived when this is answered
         return [event for event in self.events if event["method"] == method]
@@ -123,7 +123,7 @@ class Chromium:
         deadline = time.monotonic() + _WAIT_S
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, "chromium says nothing"
+            assert ready, "chromium prints nothing"
             data = os.read(self._in, 1 << 20)
             assert data, "chromium has ended"
             self._buffer += data

@@ -35,7 +35,7 @@ LET_THROUGH = "[policy]\nclients_min = 1\nhonest_min = 1\n"
 
 
 class Processes:
-    """Started processes; those that still run are told to stop at the end, as each must be able to, in good time."""
+    """Started processes; the fixture stops those that still run at the end. Each must stop in good time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -66,15 +66,15 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     found.close()
 
 
-def until(process: subprocess.Popen[str], word: str) -> str:
-    """Read a process's log until a line holds the word; its end is a failure."""
+def until(process: subprocess.Popen[str], text: str) -> str:
+    """Read a process's log until a line contains the text; its end is a failure."""
     assert process.stderr is not None
     seen = []
     for line in process.stderr:
         seen.append(line)
-        if word in line:
+        if text in line:
             return line
-    raise AssertionError(f"ended with {process.wait()} before {word!r}: {''.join(seen)}")
+    raise AssertionError(f"ended with {process.wait()} before {text!r}: {''.join(seen)}")
 
 
 def federation(folder: Path, url: str, clients: int = CLIENTS, data: str = "x\n4\n") -> None:
@@ -92,7 +92,7 @@ def federation(folder: Path, url: str, clients: int = CLIENTS, data: str = "x\n4
 
 
 def start_all(processes: Processes, clients: int = CLIENTS) -> None:
-    """Two Compute nodes, one told to people and one to programs, and clients; all connected."""
+    """Two Compute nodes, one that logs for people and one that logs for programs, and clients; all connected."""
     computes = [processes.start(*DCA, "compute", "compute-1.toml"), processes.start(*DEVICE, "compute-2.toml")]
     start_clients(processes, range(1, clients + 1))
     until(computes[0], "connected to")
@@ -114,14 +114,14 @@ def test_a_round_from_files_gives_a_result_and_signals_end_everyone(
     trainer = processes.start(
         *DCA, "trainer", "trainer.toml", *ROUND, "--tolerate", "1", "--clients", str(CLIENTS), "--json", "-"
     )
-    told, narrated = trainer.communicate(timeout=PATIENCE_S)
-    assert trainer.returncode == 0, narrated
-    result = parsed(told, "trainer")
+    output, log = trainer.communicate(timeout=PATIENCE_S)
+    assert trainer.returncode == 0, log
+    result = parsed(output, "trainer")
     assert (result["ok"], result["contributors"], result["labels"]) == (True, CLIENTS, ["x"])
     # false alarm: noise beyond 8 standard deviations, below 1e-14
     assert abs(result["estimate"][0] - 4) < 8 * result["noise_std"][0]
-    assert "private estimate" in narrated
-    assert "epsilon 1, delta 1e-06 of every participant's budget" in narrated
+    assert "private estimate" in log
+    assert "epsilon 1, delta 1e-06 of every participant's budget" in log
 
     servers, devices = processes.started[:2], processes.started[2 : 2 + CLIENTS]
     for process in devices[:1]:
@@ -137,10 +137,10 @@ def test_a_round_from_files_gives_a_result_and_signals_end_everyone(
     assert "ledger" in shown.stdout
     assert "mean" in shown.stdout
     for name in ("client-1.toml", "trainer.toml"):
-        told = subprocess.run(
+        completed = subprocess.run(
             [*DCA, "ledger", str(tmp_path / name), "--json", "-"], capture_output=True, text=True, check=True
         )
-        book = json.loads(told.stdout)
+        book = json.loads(completed.stdout)
         assert [(one["statistic"], one["epsilon"], one["counts"]) for one in book["charges"]] == [("mean", 1, True)]
         assert 3.5 < book["epsilon_left"] < book["epsilon_allowed"] == 4
 
@@ -154,13 +154,13 @@ def test_a_trainer_stops_before_it_exceeds_its_account(
     start_all(processes)
     call = (*DCA, "trainer", "trainer.toml", *ROUND, "--tolerate", "1", "--clients", str(CLIENTS))
     first = processes.start(*call)
-    told, narrated = first.communicate(timeout=PATIENCE_S)
-    assert first.returncode == 0, narrated
-    assert re.search(r"account    epsilon 0\.6\d+ is left for one more round, of 1.2 in total, at delta 1e-06", told)
+    output, log = first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == 0, log
+    assert re.search(r"account    epsilon 0\.6\d+ is left for one more round, of 1.2 in total, at delta 1e-06", output)
     second = processes.start(*call)
-    _, narrated = second.communicate(timeout=PATIENCE_S)
+    _, log = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 2
-    last = narrated.splitlines()[-1]
+    last = log.splitlines()[-1]
     assert last.startswith("dca: the federation's account: found a total of epsilon 1.4")
     assert "expected <= 1.2 at delta 1e-06 in 365 days; at most 0.6" in last
 
@@ -176,15 +176,15 @@ def test_a_trainer_without_the_command_line_holds_its_files_round(
         )
     start_all(processes)
     trainer = processes.start(*DEVICE, "trainer.toml", "--log-json")
-    told, logged = trainer.communicate(timeout=PATIENCE_S)
-    assert trainer.returncode == 0, logged
-    assert parsed(told, "trainer")["labels"] == ["x in [0, 5)", "x in [5, 10]"]
-    assert {json.loads(line)["event"] for line in logged.splitlines()} >= {"Announced", "Closed", "RoundCompleted"}
+    output, log = trainer.communicate(timeout=PATIENCE_S)
+    assert trainer.returncode == 0, log
+    assert parsed(output, "trainer")["labels"] == ["x in [0, 5)", "x in [5, 10]"]
+    assert {json.loads(line)["event"] for line in log.splitlines()} >= {"Announced", "Closed", "RoundCompleted"}
 
     again = processes.start(*DCA, "trainer", "trainer.toml", "--resume", "--json", "-")
-    repeated, narrated = again.communicate(timeout=PATIENCE_S)
-    assert again.returncode == 0, narrated
-    assert parsed(repeated, "trainer") == [parsed(told, "trainer")], "the same answer, no fresh noise"
+    repeated, log = again.communicate(timeout=PATIENCE_S)
+    assert again.returncode == 0, log
+    assert parsed(repeated, "trainer") == [parsed(output, "trainer")], "the same answer, no fresh noise"
 
 
 def test_a_trainer_killed_in_mid_round_finishes_it_later(
@@ -201,12 +201,12 @@ def test_a_trainer_killed_in_mid_round_finishes_it_later(
     assert "collecting" in shown.stdout
     start_clients(processes, [CLIENTS])
     again = processes.start(*DCA, "trainer", "trainer.toml", "--resume", "--json", "-")
-    told, narrated = again.communicate(timeout=PATIENCE_S)
-    assert again.returncode == 0, narrated
-    assert [result["contributors"] for result in parsed(told, "trainer")] == [CLIENTS]
+    output, log = again.communicate(timeout=PATIENCE_S)
+    assert again.returncode == 0, log
+    assert [result["contributors"] for result in parsed(output, "trainer")] == [CLIENTS]
 
 
-def test_an_aborted_round_ends_with_code_3_and_says_why(
+def test_an_aborted_round_exits_with_code_3_and_its_reason(
     embedded_broker: Broker, tmp_path: Path, processes: Processes
 ) -> None:
     federation(tmp_path, embedded_broker.url)
@@ -214,9 +214,9 @@ def test_an_aborted_round_ends_with_code_3_and_says_why(
     trainer = processes.start(
         *DCA, "trainer", "trainer.toml", *ROUND, "--clients", "5", "--collect-s", "1", "--json", "out.json"
     )
-    _, narrated = trainer.communicate(timeout=PATIENCE_S)
-    assert trainer.returncode == 3, narrated
-    assert "dca: the round was aborted: 4 clients contributed, at least 5 were needed; nothing was released" in narrated
+    _, log = trainer.communicate(timeout=PATIENCE_S)
+    assert trainer.returncode == 3, log
+    assert "dca: the round was aborted: 4 clients contributed, at least 5 were needed; nothing was released" in log
     assert parsed((tmp_path / "out.json").read_text(), "trainer")["ok"] is False
 
 
@@ -233,9 +233,9 @@ def test_a_charge_whose_aborts_were_missing_comes_back_with_resume(
     for client in clients:
         until(client, "Acknowledged")
     node.kill()
-    _, narrated = trainer.communicate(timeout=PATIENCE_S)
+    _, log = trainer.communicate(timeout=PATIENCE_S)
     assert trainer.returncode == 3
-    last = narrated.splitlines()[-1]
+    last = log.splitlines()[-1]
     assert last.startswith("dca: the round was aborted: compute-1 aborted: peer-silent: no list from compute-2")
     assert last.endswith(
         "no confirmation yet from compute-2 that nothing was released, so the account keeps the charge: "
@@ -243,12 +243,12 @@ def test_a_charge_whose_aborts_were_missing_comes_back_with_resume(
     )
     until(processes.start(*DEVICE, "compute-2.toml"), "Connected")
     again = processes.start(*DCA, "trainer", "trainer.toml", "--resume", "--json", "-")
-    told, narrated = again.communicate(timeout=PATIENCE_S)
-    assert again.returncode == 3, narrated
-    (ended,) = parsed(told, "trainer")
+    output, log = again.communicate(timeout=PATIENCE_S)
+    assert again.returncode == 3, log
+    (ended,) = parsed(output, "trainer")
     assert ended["ok"] is False
     assert ended["error"].endswith("; its charge came back to the account")
-    assert "nothing was released, and the charge is returned" in narrated
+    assert "nothing was released, and the charge is returned" in log
     done = subprocess.run([*DCA, "ledger", "trainer.toml"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "left      epsilon 4 at delta 1e-05" in done.stdout
     nothing = processes.start(*DCA, "trainer", "trainer.toml", "--resume")
@@ -286,10 +286,10 @@ def test_clients_decline_what_their_policy_does_not_allow(
     trainer = processes.start(
         *DCA, "trainer", "trainer.toml", *ROUND, "--epsilon", "3", "--tolerate", "1", "--clients", str(CLIENTS)
     )
-    _, narrated = trainer.communicate(timeout=PATIENCE_S)
+    _, log = trainer.communicate(timeout=PATIENCE_S)
     assert trainer.returncode == 3
-    assert "declined: epsilon: found 3 at delta 1e-06; accepts <= 1 at delta 1e-05" in narrated
-    assert "0 clients contributed, at least 3 were needed" in narrated
+    assert "declined: epsilon: found 3 at delta 1e-06; accepts <= 1 at delta 1e-05" in log
+    assert "0 clients contributed, at least 3 were needed" in log
 
 
 def test_ctrl_c_at_a_broker_leaves_no_process_and_no_folder(tmp_path: Path, processes: Processes) -> None:

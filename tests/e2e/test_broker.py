@@ -90,12 +90,12 @@ async def opened(stack: AsyncExitStack, transport: MqttTransport) -> MqttTranspo
 
 async def why_not_open(settings: BrokerSettings) -> str:
     """What is reported where there is no connection at the start."""
-    told: asyncio.Queue[object] = asyncio.Queue()
+    reports: asyncio.Queue[object] = asyncio.Queue()
     waiting = MqttTransport(
-        settings, "a", ("x/+",), rng=random.Random(1), answer_timeout_s=1.0, on_report=told.put_nowait
+        settings, "a", ("x/+",), rng=random.Random(1), answer_timeout_s=1.0, on_report=reports.put_nowait
     )
     opening = asyncio.create_task(waiting.open())
-    lost = await told.get()
+    lost = await reports.get()
     opening.cancel()
     await asyncio.wait([opening])
     assert isinstance(lost, Disconnected)
@@ -148,19 +148,21 @@ def test_a_password_withdrawn_is_reported_and_tried_again(ward: Ward, tmp_path: 
     """A broker may say so for want of memory, or because it lies: whoever was let in before does not end over it."""
 
     async def scenario() -> None:
-        told: asyncio.Queue[object] = asyncio.Queue()
+        reports: asyncio.Queue[object] = asyncio.Queue()
         changed = Access(FEDERATION, (Member(CLIENT.role, CLIENT.id, "another password"),))
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", access=ACCESS)) as broker:
             port = int(broker.url.rpartition(":")[2])
             settings = msgspec.structs.replace(ward.settings(CLIENT), url=broker.url, ca=None)
-            client = MqttTransport(settings, CLIENT.id.hex(), ("x/+",), rng=random.Random(1), on_report=told.put_nowait)
+            client = MqttTransport(
+                settings, CLIENT.id.hex(), ("x/+",), rng=random.Random(1), on_report=reports.put_nowait
+            )
             await client.open()
-            assert await told.get() == Connected(broker.url)
+            assert await reports.get() == Connected(broker.url)
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", port=port, access=changed)):
-            while "refused user name" not in (await told.get()).reason:
+            while "refused user name" not in (await reports.get()).reason:
                 pass
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", port=port, access=ACCESS)):
-            while not isinstance(await told.get(), Connected):
+            while not isinstance(await reports.get(), Connected):
                 pass
             await client.close()
 
@@ -178,8 +180,8 @@ def test_nobody_gets_in_without_a_name(ward: Ward) -> None:
 
 def test_a_broker_that_our_ca_did_not_sign_is_not_trusted(ward: Ward) -> None:
     async def scenario() -> None:
-        told = await why_not_open(ward.settings(CLIENT, ca="stranger.pem"))
-        assert re.search(r"certificate verify failed.*; check ca", told)
+        reason = await why_not_open(ward.settings(CLIENT, ca="stranger.pem"))
+        assert re.search(r"certificate verify failed.*; check ca", reason)
 
     play(scenario())
 

@@ -148,7 +148,7 @@ def test_work_that_dies_is_named_and_a_worker_keeps_its_state(cluster: Addresses
     assert died.startswith("the process of holding died (")
 
 
-def test_no_cluster_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_cluster_is_a_one_line_error(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[cluster]'")
     nowhere = Addresses("127.0.0.1:1", "ray://127.0.0.1:1")
     done = run(nowhere, "-m", "dca_proto.cli", "emulate", "sweep", "--engine", nowhere.outside, folder=tmp_path)

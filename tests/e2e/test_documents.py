@@ -208,10 +208,10 @@ def test_quick_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path) 
 def test_all_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path) -> None:
     printed = printed_by(page, tmp_path, ("", "long"), LONG_S)
     if page.stem == "devices":
-        (told,) = re.findall(r"^temperature: (-?[\d.]+) ± ([\d.]+)$", printed, re.MULTILINE)
-        mean, noise = map(float, told)
-        held = [18.5 + i % 5 for i in range(1, 25)] + [21.75]
-        assert abs(mean - np.mean(held)) < 6 * noise + 0.1  # fails by chance once in 10^9 runs
+        (groups,) = re.findall(r"^temperature: (-?[\d.]+) ± ([\d.]+)$", printed, re.MULTILINE)
+        mean, noise = map(float, groups)
+        temperatures = [18.5 + i % 5 for i in range(1, 25)] + [21.75]
+        assert abs(mean - np.mean(temperatures)) < 6 * noise + 0.1  # fails by chance once in 10^9 runs
         assert noise < 0.2 * mean, "an answer that one can use"
         assert "[info" not in printed, "the library logs nothing between a program's results"
 
@@ -219,10 +219,10 @@ def test_all_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path) ->
 @pytest.mark.long
 def test_the_readme_can_be_followed_to_the_letter(tmp_path: Path) -> None:
     printed = printed_by(README, tmp_path, ("",), QUICK_S)
-    asked = printed[printed.rindex("\nmean") :]
-    told = re.search(r"^ *temperature +(-?[\d.]+)", asked, re.MULTILINE)
-    assert told is not None
-    assert abs(float(told[1]) - 21) < 6 * 2 + 1, "the mean, within its noise; fails by chance once in 10^9 runs"
+    last_summary = printed[printed.rindex("\nmean") :]
+    match = re.search(r"^ *temperature +(-?[\d.]+)", last_summary, re.MULTILINE)
+    assert match is not None
+    assert abs(float(match[1]) - 21) < 6 * 2 + 1, "the mean, within its noise; fails by chance once in 10^9 runs"
 
 
 def test_the_readme_embeds_a_client_in_a_few_lines() -> None:
@@ -247,7 +247,7 @@ def test_lines_outside_of_tables_are_short(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of a page's headings, as they are made from their words; a repeated one has a number."""
+    """Of a page's headings, as they are made from their text; a repeated one has a number."""
     found: dict[str, int] = {}
     text = re.sub(r"(?ms)^```.*?^```$", "", text_of(page))
     for heading in re.findall(r"(?m)^#+ (.*)$", text):
@@ -342,12 +342,12 @@ def test_options_that_are_typed_exist(page: Path, capsys: pytest.CaptureFixture[
 def test_options_of_scripts_that_are_typed_exist(page: Path) -> None:
     for called, options in calls(page, r"\S*scripts/\w+\.py"):
         if options:
-            asked = [sys.executable, called.split()[0], "--help"]
-            told = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-            assert options <= set(re.findall(r"(?<!\S)\[?(--[a-z][a-z-]*)", told)), called
+            arguments = [sys.executable, called.split()[0], "--help"]
+            help_text = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+            assert options <= set(re.findall(r"(?<!\S)\[?(--[a-z][a-z-]*)", help_text)), called
 
 
-def test_nobody_is_told_to_install_a_stranger() -> None:
+def test_no_text_installs_the_unrelated_package_dca() -> None:
     """The name `dca` on PyPI is another project's."""
     folders = ("dca_proto", "emulator", "inference", "scripts", "tests", "docs")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md")]

@@ -10,7 +10,7 @@ and with them holders, noise and hashes. Compared are:
 - every fact of every actor, as a multiset, with all hashes; but for which client was the how-manieth (the order in
   which messages come is the network's), where the numbers themselves are compared. The noisy sums and the reports agree
   in every bit, so all noise was drawn alike.
-- how often a node tells the trainer of its progress hangs on the network: that, and what the trainer says while it
+- how often a node reports its progress to the trainer depends on the network: that, and what the trainer sends while it
   waits for keys that have not come yet, is left out.
 
 Resends are minutes away on both sides, so nothing is said twice.
@@ -217,7 +217,7 @@ def is_over(federation: LiveFederation, rounds: int) -> bool:
 async def quiet(federation: LiveFederation) -> None:
     """Until whatever was sent has been received: each inbox message once, each broadcast by all that listen."""
     expected = listeners(topic for member in federation.members for topic in sent_topics(member.sent))
-    while received(federation) < expected:  # noqa: ASYNC110 - nobody tells of the last message
+    while received(federation) < expected:  # noqa: ASYNC110 - nothing reports the last message
         await asyncio.sleep(0.01)
 
 

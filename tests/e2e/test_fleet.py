@@ -51,19 +51,19 @@ def workers() -> list[psutil.Process]:
 
 
 class Seen(Watcher):
-    """What a watcher is told."""
+    """Records the progress that a watcher receives."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, int, int]] = []
+        self.progress: list[tuple[str, int, int]] = []
 
     def connected(self, count: int, total: int) -> None:
-        self.told.append(("connected", count, total))
+        self.progress.append(("connected", count, total))
 
     def sessions(self, count: int, total: int) -> None:
-        self.told.append(("sessions", count, total))
+        self.progress.append(("sessions", count, total))
 
     def changed(self, log: RoundLog) -> None:
-        self.told.append(("contributed", log.arrived, 40))
+        self.progress.append(("contributed", log.arrived, 40))
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> N
         assert (row["expected"], row["closed"]) == (40, "all")
         assert row["exact"] == [14, 13, 13]
         assert row["declined"] == {}
-        # a contribution each; receipts, the nodes' words to each other and to the trainer; announcements and closes
+        # a contribution each; receipts, the nodes' messages to each other and to the trainer; announcements and closes
         assert row["roles"]["client"]["messages"] == 40
         assert row["roles"]["compute"]["messages"] >= 40 + 12 + 9
         assert row["roles"]["trainer"]["messages"] == 1 + 3 + 3
@@ -115,21 +115,21 @@ def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> N
     assert result["peak_rss_mb"] > 30
     assert result["facts"]["Contributed"] == result["facts"]["Acknowledged"] == 80
     assert result["epsilon_spent"] == pytest.approx(16.0, rel=1e-5)
-    assert ("connected", 44, 44) in seen.told
-    assert ("sessions", 40, 40) in seen.told
-    assert ("contributed", 40, 40) in seen.told
+    assert ("connected", 44, 44) in seen.progress
+    assert ("sessions", 40, 40) in seen.progress
+    assert ("contributed", 40, 40) in seen.progress
     assert 0 < result["connect_s"] < result["sessions"]["wall_s"]
     assert result["sessions"]["core_s"] > 0
     json.dumps(result, allow_nan=False)
 
 
 def test_all_actors_in_one_process_hold_the_same_rounds(mosquitto_broker: Broker) -> None:
-    """Nothing can be told apart there but what each role sent."""
+    """The counts there separate messages only by the sender's role."""
     run = run_rounds(changed(broker=mosquitto_broker.url, connections="shared", processes=0, dropped=2))
     (one,) = run.rounds
     assert (run.ok, run.processes, run.core_s, run.peak_rss_mb_by_process) == (True, None, None, {})
     assert (one.contributors, one.dropped, one.failed, one.roles, one.core_s_by_role) == (38, 2, 0, {}, {})
-    assert one.messages >= 38 + 38 + 12 + 9 + 7, "contributions, receipts, words of the nodes and of the trainer"
+    assert one.messages >= 38 + 38 + 12 + 9 + 7, "contributions, receipts, messages of the nodes and of the trainer"
     assert len(one.slowest) == 5
     assert run.epsilon_spent == pytest.approx(16.0, rel=1e-5)
     check_sums(msgspec.to_builtins(run))
@@ -164,7 +164,7 @@ def test_where_too_many_vanish_they_are_waited_for_less_long() -> None:
     assert changed(dropped=5).windows_ms()[0] < 5_000
 
 
-def test_an_abort_is_told_with_what_it_took(dca: Dca, embedded_broker: Broker) -> None:
+def test_an_abort_reports_its_traffic(dca: Dca, embedded_broker: Broker) -> None:
     more = ("--tolerate", "2", "--drop", "5", "--broker", embedded_broker.url, "--json", "-", "--fast-noise")
     done = dca("--dimension", "3", "--clients", "30", "--processes", "1", *more)
     assert done.returncode == 3, done.stderr
@@ -178,10 +178,10 @@ def test_an_abort_is_told_with_what_it_took(dca: Dca, embedded_broker: Broker) -
     assert not list(Path.cwd().iterdir())
 
 
-def test_a_round_that_is_never_announced_is_told_in_one_line(
+def test_a_round_that_is_never_announced_is_a_one_line_error(
     mosquitto_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a broker delivers no epoch key, say: then there is no round to tell of."""
+    """Where a broker delivers no epoch key, say: then there is no round to report."""
 
     async def refuse(trainer: LiveTrainer, request: OpenRound) -> NoisyAggregate:
         raise RoundAborted("no epoch key of Compute node compute-1")
@@ -216,13 +216,13 @@ def test_a_killed_worker_is_named(mosquitto_broker: Broker) -> None:
         run_rounds(changed(broker=mosquitto_broker.url, dropped=2), Killer())
 
 
-def test_a_broker_that_is_not_there_is_told_in_one_line() -> None:
+def test_a_missing_broker_is_a_one_line_error() -> None:
     line = "cannot reach broker at mqtt://127.0.0.1:1: connection refused; is it running?"
     with pytest.raises(TransportError, match=f"^{re.escape(line)}$"):
         run_rounds(changed(broker="mqtt://127.0.0.1:1"))
 
 
-def test_a_server_that_does_not_answer_is_told_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_is_an_error_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mqtt, "_ANSWER_TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"mqtt://127.0.0.1:{silent.getsockname()[1]}"
@@ -260,7 +260,7 @@ def test_however_it_ends_nothing_is_left(number: signal.Signals, code: int, tmp_
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--rounds", "2"], "--rounds goes with --dimension D"),
         (["--rounds", "2", "--processes", "2"], "--rounds goes with --dimension D"),
@@ -279,10 +279,10 @@ def test_however_it_ends_nothing_is_left(number: signal.Signals, code: int, tmp_
         (["--engine", "spark", "--broker", "mqtt://h:1"], "--engine spark: expected local, ray or ray://host:port"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_starts(dca: Dca, arguments: list[str], told: str) -> None:
+def test_impossible_arguments_are_refused_before_anything_starts(dca: Dca, arguments: list[str], message: str) -> None:
     done = dca(*arguments)
     assert done.returncode == 2
-    assert told in done.stderr.splitlines()[-1]
+    assert message in done.stderr.splitlines()[-1]
     assert "broker      " not in done.stdout
 
 

@@ -153,15 +153,15 @@ def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn
     assert "is the journal of a job with another epsilon" in other.stderr
 
 
-def test_a_round_that_is_aborted_is_told_with_what_is_kept(learn: Learn, folder: Path) -> None:
+def test_an_aborted_round_reports_what_is_kept(learn: Learn, folder: Path) -> None:
     options = ("--job", "gaussian", "--clients", "9", "--tolerate", "0", "--set", "collect_s=0.3", "--set", "retries=0")
     done = learn(*options, "--json", "-")
     assert done.returncode == 3
     result = parsed(done.stdout, "learn")
     assert (result["ok"], result["kind"], [one["ok"] for one in result["rounds"]]) == (False, "learn", [False])
-    told = " ".join(done.stderr.split())
-    assert "stopped 0 rounds done and recorded in" in told
-    assert "the same command continues from there" in told
+    printed = " ".join(done.stderr.split())
+    assert "stopped 0 rounds done and recorded in" in printed
+    assert "the same command continues from there" in printed
 
 
 def test_what_the_account_has_no_room_for_is_refused_before_it_costs_anything(learn: Learn, folder: Path) -> None:
@@ -173,7 +173,7 @@ def test_what_the_account_has_no_room_for_is_refused_before_it_costs_anything(le
     assert "announced" not in done.stderr
     assert len(read_ledger_view(folder / "trainer.toml").ledger.charges) == before
     smaller = learn("--job", "regression", "--epsilon", "20", "--journal", "large.journal")
-    assert smaller.returncode == 0, "nothing was held under the other settings"
+    assert smaller.returncode == 0, "no round took place under the other settings"
     alone = ("--clients", "9", "--tolerate", "0", "--set", "collect_s=0.3", "--set", "retries=0")
     mixture = ("--job", "mixture", "--set", "components=2", "--epsilon", "150", "--journal", "mixture.journal")
     early = learn(*mixture, *alone)
@@ -200,16 +200,18 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said", "code"), BAD, ids=[" ".join(arguments) for arguments, *_ in BAD])
-def test_bad_input_is_one_line_and_nothing_is_asked(arguments: list[str], said: str, learn: Learn, code: int) -> None:
+@pytest.mark.parametrize(("arguments", "message", "code"), BAD, ids=[" ".join(arguments) for arguments, *_ in BAD])
+def test_bad_input_is_a_one_line_error_and_starts_no_round(
+    arguments: list[str], message: str, learn: Learn, code: int
+) -> None:
     done = learn(*arguments)
     assert done.returncode == code
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("dca: ")]
-    assert said in line
+    assert message in line
     assert "round" not in done.stdout
 
 
-def test_ctrl_c_says_what_is_kept(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_reports_what_is_kept(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(work: Coroutine[object, object, object]) -> None:
         work.close()
         raise KeyboardInterrupt
@@ -220,25 +222,25 @@ def test_ctrl_c_says_what_is_kept(learn: Learn, monkeypatch: pytest.MonkeyPatch)
     assert "stopped     0 rounds done and recorded in" in done.stderr
 
 
-def test_a_file_without_a_job_says_what_to_give(learn: Learn, folder: Path) -> None:
+def test_a_file_without_a_job_is_an_error_that_names_the_missing_setting(learn: Learn, folder: Path) -> None:
     (folder / "bare.toml").write_text((folder / "trainer.toml").read_text().split("[job]")[0])
     done = learn("--target", "x", "--epsilon", "1", file="bare.toml")
     assert done.returncode == 2
-    said = "bounds, delta, clients missing; give them in [job] of the file, or --bounds, --delta, --clients"
-    assert said in done.stderr
+    message = "bounds, delta, clients missing; give them in [job] of the file, or --bounds, --delta, --clients"
+    assert message in done.stderr
 
 
-def test_what_speaks_against_a_result_is_told_with_it() -> None:
+def test_a_result_is_printed_with_its_warnings() -> None:
     console = Console(file=io.StringIO(), width=200)
     estimate = {"name": "mean of x", "unit": "", "estimate": 1.0, "estimate_sd": 0.1, "interval_95": [0.8, 1.2],
                 "nonprivate": None}  # fmt: skip
-    told = {"private": False, "estimates": [estimate], "test": None, "warnings": ["the chains have not met"]}
-    show_run(console, Run(ok=True, clients=3, computes=2, tolerated=0, rounds=[], private=False), told)
+    result = {"private": False, "estimates": [estimate], "test": None, "warnings": ["the chains have not met"]}
+    show_run(console, Run(ok=True, clients=3, computes=2, tolerated=0, rounds=[], private=False), result)
     assert re.search(r"^warning +the chains have not met$", console.file.getvalue(), re.MULTILINE)  # type: ignore[attr-defined]
 
 
-def told_of(iterations: int, *, terminal: bool) -> str:
-    """What is told of a job of so many iterations, of which three are done; the second took two attempts."""
+def progress_output(iterations: int, *, terminal: bool) -> str:
+    """The progress output of a job of so many iterations, of which three are done; the second took two attempts."""
     console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
     federation = TestFederation(1, 2).federation
     round_id = bytes([0xAB]) * 16
@@ -248,8 +250,13 @@ def told_of(iterations: int, *, terminal: bool) -> str:
         for number in (1, 2, 3):
             reporter(facts.Announced(round_id, "gradient", 2))
             reporter(facts.Arrived(round_id, 5, 8))
-            held = {"request": SecureSumRequest("gradient", {}), "aggregate": _Eight(), "reason": "", "recalled": False}
-            reporter.ended(FinishedRequest(number=number, attempts=2 if number == 2 else 1, **held))
+            common = {
+                "request": SecureSumRequest("gradient", {}),
+                "aggregate": _Eight(),
+                "reason": "",
+                "recalled": False,
+            }
+            reporter.ended(FinishedRequest(number=number, attempts=2 if number == 2 else 1, **common))
             reporter.iterated(Iteration(number, iterations, "held-out AUC", 0.9 + number / 1000))
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
@@ -261,12 +268,12 @@ class _Eight:
 
 
 def test_a_job_of_many_iterations_has_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
-    bar = told_of(60, terminal=True)
+    bar = progress_output(60, terminal=True)
     assert re.search(r"iteration .*3/60 .*held-out AUC 0\.903", bar)
     assert "round abababab: 5 of 8 contributions" in bar, "what is waited for, below the bar"
-    assert re.findall(r"round (\d+) of 61", bar) == ["2"], "the bar tells of those that went smoothly"
+    assert re.findall(r"round (\d+) of 61", bar) == ["2"], "the bar reports those that went smoothly"
     assert "attempt 2" in bar
-    lines = told_of(60, terminal=False)
+    lines = progress_output(60, terminal=False)
     assert re.findall(r"round (\d+) of 61: .*; held-out AUC ([\d.]+)", lines) == [
         ("1", "0.901"),
         ("2", "0.902"),
@@ -274,8 +281,8 @@ def test_a_job_of_many_iterations_has_a_bar_on_a_terminal_and_lines_elsewhere() 
     ]
     assert "3/60" not in lines
     assert "5 of 8 contributions" not in lines
-    few = told_of(2, terminal=True)
-    assert len(re.findall(r"announced gradient", few)) == 3, "few rounds are told phase by phase"
+    few = progress_output(2, terminal=True)
+    assert len(re.findall(r"announced gradient", few)) == 3, "few rounds are reported phase by phase"
     assert "iteration " not in few
 
 

@@ -54,8 +54,8 @@ def process(file: Path, fact: str, count: int) -> None:
 
     seen: Counter[str] = Counter()
 
-    def note(told: object) -> None:
-        seen[type(told).__name__] += 1
+    def note(fact: object) -> None:
+        seen[type(fact).__name__] += 1
         if seen[fact] == count:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -110,7 +110,7 @@ class Members:
                         task.result()
                 await asyncio.sleep(0.02)
 
-    def told(self, kind: type, name: str) -> list[object]:
+    def facts_of(self, kind: type, name: str) -> list[object]:
         return [fact for who, fact in self.facts if who == name and isinstance(fact, kind)]
 
     async def run_round(self, trainer: str = "trainer") -> NoisyAggregate:
@@ -126,7 +126,7 @@ class Members:
         try:
             for name in names:
                 self.start(name)
-            await self.until(lambda: all(len(self.told(SessionKept, name)) >= CLIENTS for name in names[:3]))
+            await self.until(lambda: all(len(self.facts_of(SessionKept, name)) >= CLIENTS for name in names[:3]))
             yield self
         finally:
             for name in list(self._running):
@@ -148,9 +148,9 @@ async def a_client_is_revoked(members: Members) -> None:
     members.federation("revoke", "client-3")
     members.give("trainer")
     assert (await members.run_round()).contributors == CLIENTS - 1
-    assert [fact.reason for fact in members.told(Declined, "client-3")] == ["revoked"]
+    assert [fact.reason for fact in members.facts_of(Declined, "client-3")] == ["revoked"]
     assert {path: path.read_bytes() for path in members.folder.rglob("*.cert")} == certificates
-    await members.until(lambda: all(members.told(FederationChanged, f"client-{i}") for i in range(1, CLIENTS + 1)))
+    await members.until(lambda: all(members.facts_of(FederationChanged, f"client-{i}") for i in range(1, CLIENTS + 1)))
 
 
 async def nodes_and_a_trainer_come(members: Members, *, number: int) -> None:
@@ -163,7 +163,7 @@ async def nodes_and_a_trainer_come(members: Members, *, number: int) -> None:
     members.federation("add-node", new_member(members, "compute-4"))
     members.make("compute-4")
     members.start("compute-4")
-    await members.until(lambda: len(members.told(SessionKept, "compute-4")) >= expected)
+    await members.until(lambda: len(members.facts_of(SessionKept, "compute-4")) >= expected)
     with pytest.raises(RoundAborted, match="request the round again"):  # the trainer's file is older
         await members.run_round()
     assert members.number("trainer") == number + 1
@@ -172,10 +172,10 @@ async def nodes_and_a_trainer_come(members: Members, *, number: int) -> None:
     members.federation("replace-node", "compute-1", new_member(members, "compute-5"))
     members.make("compute-5")
     members.start("compute-5")
-    await members.until(lambda: len(members.told(SessionKept, "compute-5")) >= expected)
+    await members.until(lambda: len(members.facts_of(SessionKept, "compute-5")) >= expected)
     members.give("trainer")
     assert (await members.run_round()).contributors == expected
-    assert not members.told(Dropped, "client-1")
+    assert not members.facts_of(Dropped, "client-1")
 
     members.federation("add-trainer", new_member(members, "trainer-2"))
     members.make("trainer-2")

@@ -73,8 +73,8 @@ from inference.models.fit import column
 ages = np.random.default_rng(1).normal(50, 10, size=(2000, 1))
 terms = JobTerms(budget=Budget(4.0, 1e-5), clients=2000, tolerated=0, computes=())
 parameters = {"columns": ["age"], "centre": [50.0], "scale": [50.0], "bound": [1.0]}
-asked = LdpReportRequest("sum", parameters, rows_max=1, mechanism="grid-laplace")
-released = IdealSwarm(ages, ("age",), terms).run_round(asked)
+request = LdpReportRequest("sum", parameters, rows_max=1, mechanism="grid-laplace")
+released = IdealSwarm(ages, ("age",), terms).run_round(request)
 found = column(released, warmup=300, draws=300, seed=1)
 found.inference_data().to_netcdf("draws.nc")
 mean = arviz.from_netcdf("draws.nc").posterior["mean"].values
@@ -123,9 +123,9 @@ def run(folder: Path, *arguments: str | Path) -> str:
 def index(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("index")
     arguments = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(folder), "setuptools>=77"]
-    asked = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    if asked.returncode != 0:
-        pytest.skip(f"pip reaches no index: {asked.stderr.strip().splitlines()[-1]}")
+    download = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    if download.returncode != 0:
+        pytest.skip(f"pip reaches no index: {download.stderr.strip().splitlines()[-1]}")
 
 
 @pytest.fixture(scope="session")

@@ -81,8 +81,8 @@ def faults(seen: dict[str, Any], width: int) -> list[str]:
 
 def loaded(chromium: Chromium, page: Path) -> list[str]:
     """Addresses that were fetched beside the page itself; what the policy blocked was not."""
-    blocked = {one["params"]["requestId"] for one in chromium.told("Network.loadingFailed")}
-    sent = [one["params"] for one in chromium.told("Network.requestWillBeSent")]
+    blocked = {one["params"]["requestId"] for one in chromium.events_of("Network.loadingFailed")}
+    sent = [one["params"] for one in chromium.events_of("Network.requestWillBeSent")]
     fetched = [one["request"]["url"] for one in sent if one["requestId"] not in blocked]
     return [address for address in fetched if address != page.as_uri()]
 
@@ -113,7 +113,7 @@ def test_a_page_is_read_at_a_glance(name: str, chromium: Chromium, tmp_path: Pat
         assert [said for said in SAYS[name] if said not in text and said not in drawn] == []
         require_picture(chromium.picture(), scheme)
     assert loaded(chromium, page) == []
-    assert [one["params"]["entry"]["text"] for one in chromium.told("Log.entryAdded")] == []
+    assert [one["params"]["entry"]["text"] for one in chromium.events_of("Log.entryAdded")] == []
 
 
 def test_the_policy_stops_what_would_get_into_a_page(chromium: Chromium, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ rows_max = 1000
 """
 
 
-async def held(folder: Path) -> tuple[float, list[int]]:
+async def run_round(folder: Path) -> tuple[float, list[int]]:
     """The round's result: two hospitals, and a trainer, until all that was sent is confirmed."""
     confirmed = [asyncio.Event(), asyncio.Event()]
     hospitals = [
@@ -57,17 +57,17 @@ def test_a_node_release_from_files(any_broker: Broker, tmp_path: Path, capsys: p
             file.write("[policy]\nrows_of_many = true\n")
     with (folder / "trainer.toml").open("a") as file:
         file.write(ROUND)
-    value, rows = asyncio.run(asyncio.wait_for(held(folder), 30))
+    value, rows = asyncio.run(asyncio.wait_for(run_round(folder), 30))
     assert rows == [200, 400]
     # 600 rows of 0.5; each node's noise deviates by 2/mu, about 9.5. False alarms: beyond 8 deviations, 1e-14.
     assert abs(value - 300) < 8 * 14
     capsys.readouterr()
     for name in ("client-1", "trainer"):
         assert main(["ledger", str(folder / f"{name}.toml"), "--json", "-"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert [one["epsilon"] for one in told["charges"]] == [1.0]
-        assert [one["relation"] for one in told["charges"]] == ["replace-one-row"]
-        assert told["warnings"] == []
+        spent = json.loads(capsys.readouterr().out)
+        assert [one["epsilon"] for one in spent["charges"]] == [1.0]
+        assert [one["relation"] for one in spent["charges"]] == ["replace-one-row"]
+        assert spent["warnings"] == []
         assert main(["ledger", str(folder / f"{name}.toml")]) == 0
         assert "counts, of one row" in " ".join(capsys.readouterr().out.split())
         assert main(["inspect", str(folder / f"{name}.db")]) == 0

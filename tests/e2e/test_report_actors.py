@@ -89,12 +89,12 @@ def test_two_rounds_of_reports_from_files(
         assert main(["trainer", trainer, *means, *kind, *cost, "--json", "means.json"]) == 0
     assert "from       6 reports by unary-encoding, each private by itself" in shown.out
     assert "spent      epsilon 1, delta 0 of every participant's budget" in shown.out
-    told = json.loads(Path("categories.json").read_text())
-    assert (told["mechanism"], told["delta"], told["contributors"]) == (UNARY_ENCODING, 0.0, 6)
-    bits, (p, q) = told["reports"]["values"], told["reports"]["probabilities"]
+    result = json.loads(Path("categories.json").read_text())
+    assert (result["mechanism"], result["delta"], result["contributors"]) == (UNARY_ENCODING, 0.0, 6)
+    bits, (p, q) = result["reports"]["values"], result["reports"]["probabilities"]
     assert {len(row) for row in bits} == {3}
     named = [sum(row[place] for row in bits) for place in range(3)]
-    assert told["sum"] == pytest.approx([(count - 6 * q) / (p - q) for count in named])
+    assert result["sum"] == pytest.approx([(count - 6 * q) / (p - q) for count in named])
     means = json.loads(Path("means.json").read_text())
     assert (means["mechanism"], len(means["reports"]["values"])) == (GRID_LAPLACE, 6)
     # Values of -1, 0, 1 and 0, one missing and no row: 0 in all; six Laplace noises of scale 4. False alarms: 1e-9.

@@ -1,6 +1,6 @@
 """Each actor is killed at each step of a live round and started again from its database (DESIGN §7, attack 28).
 
-Without noise the sum is exact: client i contributes 2^-(i + 1), so the sum says who is in it. Whoever dies, the round
+Without noise the sum is exact: client i contributes 2^-(i + 1), so the sum shows who is in it. Whoever dies, the round
 completes over all clients, every Compute node released one partial sum, every client was charged once and sent one
 contribution, and what was said again is byte for byte what was said before.
 """
@@ -105,9 +105,10 @@ def test_a_killed_actor_goes_on_from_its_store(role: Channel, point: Point, any_
 
 
 def is_over(live: LiveFederation, round_id: bytes) -> bool:
-    """The result is told, also by a trainer restarted since; and no client waits for a receipt any more."""
-    told = any(isinstance(noted.fact, facts.RoundCompleted) and noted.life == live.trainer.life for noted in live.facts)
-    return told and all(member.actor.phase(round_id) == client_round.KEPT for member in live.clients)
+    """The trainer's latest process has reported the result, and no client waits for a receipt."""
+    latest = [noted.fact for noted in live.facts if noted.life == live.trainer.life]
+    completed = any(isinstance(fact, facts.RoundCompleted) for fact in latest)
+    return completed and all(member.actor.phase(round_id) == client_round.KEPT for member in live.clients)
 
 
 def check_sum(live: LiveFederation) -> None:

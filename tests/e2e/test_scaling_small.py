@@ -41,7 +41,7 @@ def cell(**changes: float | str) -> Cell:
 
 
 def client_bytes(one: Cell) -> int:
-    """Of all clients: one contribution each, with M tags and d words."""
+    """Of all clients: one contribution each, with M tags and d ring elements."""
     sealed = CHARGE + WORD * one.computes + WORD * one.dimension + TAG
     return one.clients * len(encode(Contribution(ID, ID, bytes(sealed))))
 
@@ -89,17 +89,17 @@ def test_messages_and_bytes_are_those_of_the_protocol(processes: int) -> None:
     assert min(figures["sessions_s"], figures["sessions_wall_s"]) > 0
 
 
-def test_peak_memory_is_in_mebibytes_as_a_fleet_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_is_in_mebibytes_like_a_fleets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated, "peak_rss_bytes", lambda: 3 << 20)
     assert Measuring().measure(cell()).peak_rss_mb == 3.0
 
 
 def test_the_noise_is_the_ideal_one_and_the_unused_tolerance() -> None:
     """All N noises of variance σ²/(N - T - 1) are in the sum; the discrete mechanism adds at most a little."""
-    held = Population(cell(clients=20, tolerated=4)).run_round()
-    assert held.noise_sd is not None
-    assert held.noise_sd_ideal is not None
-    assert held.noise_sd / held.noise_sd_ideal == pytest.approx(math.sqrt(20 / (20 - 4 - 1)), rel=0.01)
+    measured = Population(cell(clients=20, tolerated=4)).run_round()
+    assert measured.noise_sd is not None
+    assert measured.noise_sd_ideal is not None
+    assert measured.noise_sd / measured.noise_sd_ideal == pytest.approx(math.sqrt(20 / (20 - 4 - 1)), rel=0.01)
 
 
 def test_more_drop_outs_than_are_tolerated_end_a_round_and_the_next_one_begins_with_all() -> None:
@@ -138,7 +138,7 @@ def test_keys_of_pairs_are_agreed_on_in_the_set_up_and_in_no_measured_round(monk
 
 @pytest.mark.parametrize("drop_rate", [0.0, 0.5])
 def test_processes_in_step_hold_the_same_rounds_as_one(drop_rate: float) -> None:
-    """Who drops out, what is sent and what is held do not depend on how the actors are dealt out."""
+    """Who drops out, what is sent and what is stored do not depend on how the actors are dealt out."""
     one = cell(clients=20, tolerated=1, drop_rate=drop_rate)
     alone, two = (run_together(functools.partial(measure_emulated, one), processes) for processes in (1, 2))
     for mine, theirs in zip([alone.first, *alone.rounds], [two.first, *two.rounds], strict=True):
@@ -167,7 +167,7 @@ def test_measured_actors_pay_for_no_trace() -> None:
     assert population._simulator.trace.count == 0
 
 
-def test_a_live_cell_counts_the_same_messages_and_says_null_of_what_nobody_weighed(mosquitto_installed: None) -> None:
+def test_a_live_cell_counts_the_same_messages_and_has_null_for_what_is_not_measured(mosquitto_installed: None) -> None:
     live = cell(backend="mosquitto", repeats=1)
     figures, emulated_one = (msgspec.to_builtins(measure_apart(one, LOCALLY)) for one in (live, cell(repeats=1)))
     assert figures["success_rate"] == 1.0
@@ -175,7 +175,7 @@ def test_a_live_cell_counts_the_same_messages_and_says_null_of_what_nobody_weigh
     assert figures["bytes"]["client"] == emulated_one["bytes"]["client"]
     n, m = live.clients, live.computes
     assert figures["messages"]["trainer"] >= emulated_one["messages"]["trainer"] == 1 + 2 * m
-    # A node says how many came if one came: at least one node holds one. A slow machine's nodes say it again.
+    # A node reports how many came if one came: at least one node holds one. On a slow machine nodes report it again.
     assert figures["messages"]["compute"] >= n + 2 * m * (m - 1) + 2 * m + 1
     assert figures.keys() == emulated_one.keys()
     assert {key for key, value in figures.items() if value is None} >= {"waiting_s", "compute_memory_bytes", "received"}
@@ -192,7 +192,7 @@ def test_what_a_node_holds_grows_by_what_it_must_keep_of_a_client() -> None:
 
 
 class Faulty(Measuring):
-    """Ends as its cell's number of dimensions says."""
+    """Ends in the way that its cell's number of dimensions selects."""
 
     def measure(self, cell: Cell) -> Figures:
         if cell.dimension == 1:
@@ -203,7 +203,7 @@ class Faulty(Measuring):
 
 
 @pytest.mark.parametrize(
-    ("dimension", "error", "told"),
+    ("dimension", "error", "message"),
     [
         (
             1,
@@ -214,11 +214,11 @@ class Faulty(Measuring):
         (3, UsageError, r"^N = 12, d = 3, M = 3: too many files$"),
     ],
 )
-def test_a_process_that_is_killed_or_fails_or_cannot_is_told_apart(
-    dimension: int, error: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
+def test_killed_failed_and_impossible_processes_raise_different_errors(
+    dimension: int, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "Measuring", Faulty)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         measure_apart(cell(dimension=dimension), LOCALLY)
 
 
@@ -249,7 +249,7 @@ def test_an_interrupted_measurement_leaves_no_process() -> None:
     main_thread, before, started = threading.get_ident(), set(family()), set[psutil.Process]()
 
     def interrupt() -> None:
-        while not any("spawn_main" in word for one in started for word in one.cmdline()):
+        while not any("spawn_main" in argument for one in started for argument in one.cmdline()):
             threading.Event().wait(0.01)
             started.update(set(family()) - before)
         signal.pthread_kill(main_thread, signal.SIGINT)
@@ -265,7 +265,7 @@ def family() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def test_a_worker_that_is_killed_is_told_as_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_worker_is_reported_as_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "measure_emulated", killed)
     with pytest.raises(WorkerDiedError, match=r"^process 1 of 2 was killed \(.* is full: leave this size out\)$"):
         Measuring().measure(cell(processes=2))

@@ -58,7 +58,7 @@ def own(table: Path, *more: str) -> list[str]:
     return ["--csv", str(table), "--target", "y", "--bounds", BOUNDS, "--epsilon", "8", *more]
 
 
-def test_a_run_says_and_writes_what_it_found(dca: Dca, table: Path, any_broker: Broker, tmp_path: Path) -> None:
+def test_a_run_prints_and_writes_its_result(dca: Dca, table: Path, any_broker: Broker, tmp_path: Path) -> None:
     done = dca(*own(table, "--broker", any_broker.url, "--drop", "2", "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
@@ -103,37 +103,35 @@ def test_a_swarm_of_more_connections_than_open_files_is_refused_before_anything_
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: raised.append(limits))
     done = dca(*own(table))
     assert (done.returncode, raised) == (2, [])
-    told = "a process would need 99 open files, for a connection each, and may have 90: raise it with `ulimit -Hn`, "
-    assert f"dca: {told}or lower --clients" in done.stderr.splitlines()
+    message = "a process would need 99 open files, for a connection each, and may have 90: raise it with `ulimit -Hn`, "
+    assert f"dca: {message}or lower --clients" in done.stderr.splitlines()
     assert "broker" not in done.stdout
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 99))
     dca(*own(table, "--broker", "mqtt://127.0.0.1:1"))
     assert raised == [(99, 99)]
 
 
-def test_progress_is_told_line_by_line_where_there_is_no_terminal(
-    dca: Dca, table: Path, embedded_broker: Broker
-) -> None:
+def test_progress_is_printed_line_by_line_without_a_terminal(dca: Dca, table: Path, embedded_broker: Broker) -> None:
     done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "2"))
-    told = re.findall(r"^round (\d)     (\S+): (.*?), [\d.]+ s(, no more arrived)?$", done.stdout, re.MULTILINE)
+    phases = re.findall(r"^round (\d)     (\S+): (.*?), [\d.]+ s(, no more arrived)?$", done.stdout, re.MULTILINE)
     counts = [("29 of 31 contributed", ", no more arrived"), ("sum released", "")]
-    assert told == [
+    assert phases == [
         (number, name, *count) for number, name in (("1", "phases"), ("2", "regression")) for count in counts
     ]
 
 
-def test_each_phase_is_told_once_and_an_aborted_round_has_one() -> None:
-    told = io.StringIO()
-    view = Progress(Console(file=told, width=80), clients=2)
+def test_each_phase_is_printed_once_and_an_aborted_round_has_one() -> None:
+    screen = io.StringIO()
+    view = Progress(Console(file=screen, width=80), clients=2)
     log = RoundLog("sum", 1, began_s=0.0, arrived=1)
     view.changed(log)
-    assert not told.getvalue()
+    assert not screen.getvalue()
     log.ends_s, log.closed = {"collect": 1.5}, "deadline"
     view.changed(log)
     log.failure = facts.RoundFailed(bytes(16), "too few", 1, 2)
     log.ended_s = 3.0
     view.changed(log)
-    assert told.getvalue().splitlines() == ["round 1     sum: 1 of 2 contributed, 1.5 s, the deadline passed"]
+    assert screen.getvalue().splitlines() == ["round 1     sum: 1 of 2 contributed, 1.5 s, the deadline passed"]
 
 
 def test_clients_may_share_a_connection(dca: Dca, table: Path, embedded_broker: Broker) -> None:
@@ -150,7 +148,7 @@ def test_clients_may_share_a_connection(dca: Dca, table: Path, embedded_broker: 
     ([*BATCH, "--drop", "4"], 0, "raise --tolerate to 8 or lower --drop to 2"),
     ([*BATCH, "--drop", "4", "--tolerate", "8"], RETRIES, "lower --clients"),
 ])  # fmt: skip
-def test_a_round_that_is_too_slow_is_held_again_and_one_that_cannot_work_is_not(
+def test_a_slow_round_is_repeated_and_an_impossible_one_is_not(
     options: list[str],
     retries: int,
     advice: str,
@@ -160,16 +158,16 @@ def test_a_round_that_is_too_slow_is_held_again_and_one_that_cannot_work_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is advised is enough for a batch, too: of 12 out of 31, four may drop with T = 8."""
-    asked: list[int] = []
+    retry_counts: list[int] = []
 
     async def abort(swarm: Swarm, job: Generator[Any, Any, Any], *, retries: int) -> None:
         job.close()
-        asked.append(retries)
+        retry_counts.append(retries)
         raise RoundAborted("too few", contributors=1, needed=28)
 
     monkeypatch.setattr(Swarm, "learn", abort)
     done = dca(*own(table, "--broker", embedded_broker.url, *options))
-    assert (done.returncode, asked) == (3, [retries])
+    assert (done.returncode, retry_counts) == (3, [retries])
     assert advice in " ".join(done.stdout.split())
 
 
@@ -282,7 +280,7 @@ def test_a_result_worse_than_the_mean_comes_with_advice() -> None:
     )
 
 
-def test_what_speaks_against_a_result_is_told_with_it() -> None:
+def test_a_result_is_printed_with_its_warnings() -> None:
     found = closing_lines(NOT_PRIVATE, {"test": None, "warnings": ["the chains have not met"]})
     assert found[0] == ("warning", "the chains have not met")
 

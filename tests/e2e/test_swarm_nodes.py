@@ -1,6 +1,6 @@
 """Data nodes that release by themselves, as their users meet them: `dca swarm --data-nodes` and `dca learn`.
 
-Methods are in closed form, so that nothing is compiled here; what chains say is in `test_jobs`.
+Methods are in closed form, so that nothing is compiled here; `test_jobs` checks what chains give.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def own(table: Path, *more: str, method: str = "fast") -> list[str]:
     return ["--csv", str(table), "--target", "y", "--bounds", BOUNDS, *job, *more]
 
 
-def words(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -90,11 +90,11 @@ def test_data_nodes_release_by_themselves_and_there_is_nobody_else(
     assert result["coefficients"][0]["interval_95"][0] < result["coefficients"][0]["estimate"]
     errors = result["not_covered_by_epsilon"]["test"]
     assert errors["rmse_private"] < errors["rmse_zero"]
-    told = words(done.stderr)
-    assert "3 data nodes, each adds all the noise for one row; 516 to 517 rows each, assigned at random" in told
+    printed = one_line(done.stderr)
+    assert "3 data nodes, each adds all the noise for one row; 516 to 517 rows each, assigned at random" in printed
     assert re.search(r"round 1 +regression: 3 of 3 data nodes released, ", done.stderr)
-    assert "epsilon 4 of 4 per row, delta 1e-05; each row is one person's, at one data node" in told
-    assert "4 connections" in told
+    assert "epsilon 4 of 4 per row, delta 1e-05; each row is one person's, at one data node" in printed
+    assert "4 connections" in printed
     assert max(map(len, done.stderr.splitlines())) <= 80
     assert (tmp_path / "run" / "coefficients.png").read_bytes().startswith(b"\x89PNG")
     assert main(["report", "run/result.json"]) == 0
@@ -122,7 +122,7 @@ def test_a_data_node_that_vanishes_is_not_waited_for_beyond_the_close(
     assert {node["number"] for node in result["nodes"]} == {0, 1, 2} - set(one["absent_clients"])
     assert one["contributors"] == sum(node["rows"] for node in result["nodes"])
     assert result["epsilon_spent"] == pytest.approx(4), "whoever vanished was charged, too"
-    assert "K = 1 drops in each round" in words(done.stderr)
+    assert "K = 1 drops in each round" in one_line(done.stderr)
     assert re.search(r"^dropped +round 1: data nodes \d \(", done.stderr, re.MULTILINE)
 
 
@@ -138,7 +138,7 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
     result = parsed(done.stdout, "swarm")
     assert (result["ok"], result["nodes"], result["relation"]) == (False, [], None)
     assert result["error"] == "no data node released anything; 0 declined"
-    assert "no release came in time: lower --data-nodes or --drop" in words(done.stderr)
+    assert "no release came in time: lower --data-nodes or --drop" in one_line(done.stderr)
 
 
 def test_a_release_is_lost_and_no_contribution() -> None:
@@ -173,7 +173,7 @@ def test_data_nodes_release_averages_of_their_rows(dca: Dca, table: Path, embedd
     assert [node["rows"] for node in result["nodes"]] == [515, 515, 515], "whole groups count"
     assert one["noise_variance"] == pytest.approx(sum(node["noise_variance"] for node in result["nodes"]))
     assert estimates_are_near(result)
-    assert "(Algorithm 3), in closed form, from averages of 5 rows; no chains" in words(done.stderr)
+    assert "(Algorithm 3), in closed form, from averages of 5 rows; no chains" in one_line(done.stderr)
 
 
 def test_what_was_released_is_written_where_no_result_comes_of_it(
@@ -186,7 +186,7 @@ def test_what_was_released_is_written_where_no_result_comes_of_it(
     done = dca(*own(table, "--data-nodes", "2", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 5
     assert done.stderr.splitlines()[-1].endswith("a draw is not finite; take another method")
-    assert "the released sums are in run/result.json; run again with other --set KEY=VALUE" in words(done.stderr)
+    assert "the released sums are in run/result.json; run again with other --set KEY=VALUE" in one_line(done.stderr)
     result = parsed(done.stdout, "swarm")
     assert json.loads(Path("run/result.json").read_text()) == result
     assert (result["ok"], result["error"]) == (False, "a draw is not finite; take another method")
@@ -199,7 +199,7 @@ def test_what_was_released_is_written_where_no_result_comes_of_it(
     assert "No result: a draw is not finite" in Path("run/result.html").read_text()
 
 
-@pytest.mark.parametrize(("options", "said", "code"), [
+@pytest.mark.parametrize(("options", "message", "code"), [
     (["--data-nodes", "0"], "--data-nodes 0: expected 1 to 1550, the number of training rows", 2),
     (["--data-nodes", "2000"], "--data-nodes 2000: expected 1 to 1550, the number of training rows", 2),
     (["--data-nodes", "3", "--drop", "3"], "--drop 3: 0 to 2 of 3 data nodes may drop", 2),
@@ -212,16 +212,18 @@ def test_what_was_released_is_written_where_no_result_comes_of_it(
     (["--clients", "30", "--set", "group=5"], "averages of 5 rows are for data nodes that release by themselves", 5),
     (["--data-nodes", "3", "--set", "rows_max=0"], "setting 'rows_max' is 0, expected at least 1", 5),
 ])  # fmt: skip
-def test_what_data_nodes_cannot_do_is_one_line(options: list[str], said: str, dca: Dca, table: Path, code: int) -> None:
+def test_what_data_nodes_cannot_do_is_one_line(
+    options: list[str], message: str, dca: Dca, table: Path, code: int
+) -> None:
     done = dca(*own(table), *options)
     assert done.returncode == code
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not Path("run").exists()
 
 
 def test_without_jax_nothing_is_started(dca: Dca, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor without ArviZ, that would say afterwards whether chains have mixed."""
+    """Nor without ArviZ, which would check afterwards whether chains have mixed."""
     monkeypatch.setattr(reports, "find_spec", lambda name: None)
     done = dca(*own(table, "--data-nodes", "2", method="normal"))
     assert done.returncode == 5
@@ -265,11 +267,11 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     capsys.readouterr()
     with Actors(tmp_path):
         assert main(["learn", "trainer.toml", "--test", "own.csv", "--json", "l.json", "--plot", "l.png"]) == 0
-    told = words(capsys.readouterr().out)
-    assert "J = 2 data nodes; each adds all the noise for one row" in told
-    assert "epsilon 4 per row, delta 1e-05" in told
-    assert "another method, coefficient_sd, intercept_sd, feature_sd, residual_sd, chains" in told
-    assert "warmup, draws, require_mixed, seed costs nothing; to learn again" in told
+    printed = one_line(capsys.readouterr().out)
+    assert "J = 2 data nodes; each adds all the noise for one row" in printed
+    assert "epsilon 4 per row, delta 1e-05" in printed
+    assert "another method, coefficient_sd, intercept_sd, feature_sd, residual_sd, chains" in printed
+    assert "warmup, draws, require_mixed, seed costs nothing; to learn again" in printed
     result = json.loads((tmp_path / "l.json").read_text())
     (one,) = result["rounds"]
     assert (one["contributors"], one["clients"], one["relation"]) == (1500, 2, "replace-one-row")
@@ -278,12 +280,12 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     spread = max(row["estimate_sd"] for row in result["coefficients"])
     # false alarm: beyond 8 posterior standard deviations, below 1e-14
     np.testing.assert_allclose(slopes, [1, -1], atol=8 * spread + 0.1)
-    assert main(["learn", "trainer.toml", "--json", "again.json"]) == 0, "nobody is there, and nobody is asked"
+    assert main(["learn", "trainer.toml", "--json", "again.json"]) == 0, "no node runs, and no round takes place"
     assert json.loads((tmp_path / "again.json").read_text())["coefficients"] == result["coefficients"]
     assert main(["learn", "trainer.toml", "--json", "more.json", "--set", "draws=50", "--set", "seed=3"]) == 0
     capsys.readouterr()
     assert main(["learn", "trainer.toml", "--set", "group=3"]) == 8
-    assert "is the journal of a job with another group" in words(capsys.readouterr().err)
+    assert "is the journal of a job with another group" in one_line(capsys.readouterr().err)
     assert len(read_ledger_view(tmp_path / "trainer.toml").ledger.charges) == 1
     assert main(["report", "l.json"]) == 0
     assert "Learned from 1,500 rows of 2 data nodes" in (tmp_path / "l.html").read_text()
@@ -304,18 +306,18 @@ def test_hardening_10_two_hospitals_decline_their_policies_are_widened_and_the_s
     learn = ["learn", "trainer.toml", "--json", "l.json"]
     with Actors(tmp_path):
         assert main(learn) == 3
-    out, said = (words(text) for text in capsys.readouterr())
+    out, log = (one_line(text) for text in capsys.readouterr())
     assert "clients decline this unless their [policy] is wider: epsilon: 4 at delta 1e-05, expected <= 1 at" in out
     why = "2 declined (epsilon: found 4 at delta 1e-05; accepts <= 1 at delta 1e-05); its charge came back"
-    assert why in said
+    assert why in log
     remedy = "once the clients accept these terms, run the same command again; to ask for less, name another journal"
-    assert f"trainer.regression-mcmc.journal; {remedy}" in said
+    assert f"trainer.regression-mcmc.journal; {remedy}" in log
     assert json.loads((tmp_path / "l.json").read_text())["remedy"] == remedy
     assert [one.returned for one in read_ledger_view(trainer).ledger.charges] == [True], (
-        "asked once, and not again at once"
+        "the nodes answer once, and do not release again"
     )
     assert main(["ledger", "trainer.toml"]) == 0
-    assert "spent epsilon 0 at delta 1e-05" in words(capsys.readouterr().out)
+    assert "spent epsilon 0 at delta 1e-05" in one_line(capsys.readouterr().out)
     for path, text in zip(policies, wide, strict=True):
         path.write_text(text)
     with Actors(tmp_path):
@@ -329,7 +331,7 @@ def test_hardening_10_two_hospitals_decline_their_policies_are_widened_and_the_s
 
 
 @pytest.mark.skipif(find_spec("jax") is None or find_spec("arviz") is None, reason="without the extra samplers")
-def test_hospitals_that_are_too_small_for_a_method_are_learnt_from_by_another_at_no_price(
+def test_hospitals_too_small_for_one_method_use_another_at_no_further_cost(
     embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hospitals(tmp_path, embedded_broker, rows=(2, 1))
@@ -337,11 +339,11 @@ def test_hospitals_that_are_too_small_for_a_method_are_learnt_from_by_another_at
     capsys.readouterr()
     with Actors(tmp_path):
         assert main(["learn", "trainer.toml", "--set", "method=normal", "--json", "failed.json"]) == 5
-    said = words(capsys.readouterr().err)
+    log = one_line(capsys.readouterr().err)
     error = "the largest of 2 data nodes has 2 rows, and method 'normal' needs 4 of each; take 'fast'"
     remedy = "the same command continues from there, also with another method, coefficient_sd"
-    assert error in said
-    assert remedy in said
+    assert error in log
+    assert remedy in log
     failed = json.loads((tmp_path / "failed.json").read_text())
     assert (failed["ok"], failed["epsilon"], failed["remedy"][: len(remedy)]) == (False, 4, remedy)
     assert failed["error"].startswith(error)

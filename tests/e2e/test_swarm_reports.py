@@ -78,7 +78,7 @@ def own(table: Path, url: str, target: str, *more: str) -> list[str]:
     return [*given, "--broker", url, *more]
 
 
-def words(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -108,18 +108,16 @@ def test_a_histogram_of_reports(
     shares = result["estimates"]
     assert [share["name"] for share in shares] == [f"calls = {k}" for k in range(6)]
     assert sum(share["estimate"] for share in shares) == pytest.approx(1)
-    told = np.array(one["reports"]["counts"])
-    assert [share["naive"] for share in shares] == pytest.approx((told / ROWS - OTHER) / (0.5 - OTHER))
-    held = [round(ROWS * share["nonprivate"]) for share in result["not_covered_by_epsilon"]["estimates"]]
-    assert min(map(chance, told, held)) > 1e-9, "false alarm 12 times as much at most: two tails of six categories"
-    said = words(done.stderr)
-    assert "60 clients with one row each; each reports once, by unary-encoding, private by itself" in said
-    assert "plan epsilon 6, delta 0 in one round: all of the budget on the category of calls" in said
+    reported = np.array(one["reports"]["counts"])
+    assert [share["naive"] for share in shares] == pytest.approx((reported / ROWS - OTHER) / (0.5 - OTHER))
+    true = [round(ROWS * share["nonprivate"]) for share in result["not_covered_by_epsilon"]["estimates"]]
+    assert min(map(chance, reported, true)) > 1e-9, "false alarm 12 times as much at most: two tails of six categories"
+    log = one_line(done.stderr)
+    assert "60 clients with one row each; each reports once, by unary-encoding, private by itself" in log
+    assert "plan epsilon 6, delta 0 in one round: all of the budget on the category of calls" in log
     assert re.search(r"^round 1 +histogram: 60 of 60 reported, ", done.stderr, re.MULTILINE)
-    assert (
-        "spent epsilon 6 of 6 per client, delta 0; each report is private by itself; nobody had to be trusted" in said
-    )
-    assert "too few draws" in said or "few effective draws" in said
+    assert "spent epsilon 6 of 6 per client, delta 0; each report is private by itself; nobody had to be trusted" in log
+    assert "too few draws" in log or "few effective draws" in log
     assert max(map(len, done.stderr.splitlines())) <= 80
     assert (tmp_path / "run" / "coefficients.png").read_bytes().startswith(b"\x89PNG")
     page = page_of(capsys)
@@ -129,11 +127,14 @@ def test_a_histogram_of_reports(
     assert "Compute nodes (M)" not in page
 
 
-def chance(told: int, held: int) -> float:
+def chance(reported: int, true_count: int) -> float:
     """Of reports of which at most, or at least, so many name a category, if so many clients hold it."""
-    named = binom.pmf(range(held + 1), held, 0.5), binom.pmf(range(ROWS - held + 1), ROWS - held, OTHER)
+    named = (
+        binom.pmf(range(true_count + 1), true_count, 0.5),
+        binom.pmf(range(ROWS - true_count + 1), ROWS - true_count, OTHER),
+    )
     probabilities = np.convolve(*named)
-    return float(min(probabilities[: told + 1].sum(), probabilities[told:].sum()))
+    return float(min(probabilities[: reported + 1].sum(), probabilities[reported:].sum()))
 
 
 def draws_from_nowhere(sites: dict[str, float | list[float]]) -> Callable[..., Sampled]:
@@ -168,12 +169,12 @@ def test_a_mean_of_reports_of_which_some_are_missing(
     assert (result["clients"], result["epsilon_spent"], result["delta"]) == (50, 4.0, 0.0)
     assert one["noise_variance"] == pytest.approx(48 * one["sigma_local"] ** 2)
     mean, _ = result["estimates"]
-    told = 2.5 + 2.5 * np.array(one["reports"]["values"])[:, 0]
-    assert mean["naive"] == pytest.approx(told.mean())
+    values = 2.5 + 2.5 * np.array(one["reports"]["values"])[:, 0]
+    assert mean["naive"] == pytest.approx(values.mean())
     exact, _ = result["not_covered_by_epsilon"]["estimates"]
     assert exact["nonprivate"] == pytest.approx(np.loadtxt(table, delimiter=",", skiprows=1)[:50, 2].mean())
     assert re.search(r"^dropped +round 1: clients \d+ \(", done.stderr, re.MULTILINE)
-    assert "K = 2 drop in each round" in words(done.stderr)
+    assert "K = 2 drop in each round" in one_line(done.stderr)
     assert "The distribution of the reports" in page_of(capsys)
 
 
@@ -219,9 +220,9 @@ def test_two_reports_of_each_client_cost_it_the_budget_together(
         ("histogram", 46, 2),
     ]
     assert 7.9 < result["epsilon_spent"] <= 8
-    told = words(done.stderr)
-    assert "each reports 2 times, at first by analytic-gaussian, each private by itself" in told
-    assert "over 2 rounds: 50 % of the budget on the features, 50 % on the labels" in told
+    log = one_line(done.stderr)
+    assert "each reports 2 times, at first by analytic-gaussian, each private by itself" in log
+    assert "over 2 rounds: 50 % of the budget on the features, 50 % on the labels" in log
     assert result["coefficients"][0]["interval_95"][0] < result["coefficients"][0]["estimate"]
 
 
@@ -234,13 +235,13 @@ def test_gradient_steps_over_groups_of_clients(
     result = parsed(done.stdout, "swarm")
     assert [one["contributors"] for one in result["rounds"]] == [11, 11, 11, 11], "of 46 clients, two are left over"
     assert (result["batch"], result["reported"], result["groups"]) == (11, 44, {"number": 4, "size": 11})
-    assert result["epsilon_spent"] == pytest.approx(8), "each was asked once"
+    assert result["epsilon_spent"] == pytest.approx(8), "each reported once"
     assert [one["name"] for one in result["not_covered_by_epsilon"]["iterations"]] == ["held-out error"] * 4
     assert result["coefficients"][0]["estimate_sd"] is None
     assert re.search(
         r"^round 4 +gradient: 11 of 11 reported, [\d.]+ s; held-out error [\d.]+$", done.stderr, re.MULTILINE
     )
-    assert "by groups of 11 clients each" in words(done.stderr)
+    assert "by groups of 11 clients each" in one_line(done.stderr)
     assert Path("run/coefficients.png").exists()
     assert "clients in a step (B)" in page_of(capsys)
 
@@ -255,10 +256,10 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
     done = dca(*own(table, embedded_broker.url, "y", "--job", "ldp-sgd", "--json", "-"))
     assert done.returncode == 3
     assert parsed(done.stdout, "swarm")["error"] == "no client released anything; 0 declined"
-    assert "no report came in time: lower --clients or --drop" in words(done.stderr)
+    assert "no report came in time: lower --clients or --drop" in one_line(done.stderr)
 
 
-@pytest.mark.parametrize(("options", "said", "code"), [
+@pytest.mark.parametrize(("options", "message", "code"), [
     (["--computes", "3"], "--computes goes with sums over many clients; in job 'ldp-sgd' each client reports", 2),
     (["--tolerate", "3", "--colluders", "1"], "--tolerate, --colluders go with sums", 2),
     (["--fast-noise"], "--fast-noise goes with sums over many clients; in job 'ldp-sgd' each client reports", 2),
@@ -271,11 +272,11 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
      "--epsilon 1e-09 --delta 0: no round is possible with 100 % of that", 2),
     (["--job", "ldp-histogram", "--clients", "3", "--set", "bins=6"], "3 clients are too few: a histogram of 6", 5),
 ])  # fmt: skip
-def test_what_reports_cannot_do_is_one_line(options: list[str], said: str, dca: Dca, table: Path, code: int) -> None:
+def test_what_reports_cannot_do_is_one_line(options: list[str], message: str, dca: Dca, table: Path, code: int) -> None:
     job = () if "--job" in options else ("--job", "ldp-sgd")
     done = dca(*own(table, "mqtt://127.0.0.1:1", "y", *job, *options))
     assert done.returncode == code
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not Path("run").exists()
 
@@ -284,7 +285,7 @@ def test_progress_of_reports_on_a_terminal_and_in_a_log() -> None:
     """Of a round of everybody, and of a step of three clients."""
     log = RoundLog("mean", 1, 0.0, RELEASE_PHASES, arrived=3)
     over = RoundLog("mean", 1, 0.0, RELEASE_PHASES, ended_s=2.0, arrived=4, ends_s={"release": 2.0})
-    told = {}
+    screens = {}
     for iterative in (False, True):
         for terminal in (False, True):
             screen = io.StringIO()
@@ -292,11 +293,11 @@ def test_progress_of_reports_on_a_terminal_and_in_a_log() -> None:
             with Progress(console, 4, "reported", iterative=iterative) as view:
                 view.changed(log)
                 view.changed(over)
-            told[iterative, terminal] = screen.getvalue()
-    assert told[False, False] == "round 1     mean: 4 of 4 reported, 2.0 s\n"
-    assert told[True, False] == "round 1     mean: 4 reported, aborted, 2.0 s\n"
-    assert "round 1     mean: 4 of 4 reported, 2.0 s" in told[False, True]
-    assert "iteration" in told[True, True]
+            screens[iterative, terminal] = screen.getvalue()
+    assert screens[False, False] == "round 1     mean: 4 of 4 reported, 2.0 s\n"
+    assert screens[True, False] == "round 1     mean: 4 reported, aborted, 2.0 s\n"
+    assert "round 1     mean: 4 of 4 reported, 2.0 s" in screens[False, True]
+    assert "iteration" in screens[True, True]
 
 
 @pytest.mark.parametrize("job", ["ldp-histogram", "ldp-mean", "ldp-regression"])
@@ -326,7 +327,7 @@ clients = {CLIENTS}
 
 
 def federation(folder: Path, broker: Broker) -> None:
-    """Clients with one row each and policies of no words, Compute nodes that nobody asks, and a trainer with a job."""
+    """Clients with one row each and empty policies, Compute nodes that take no part, and a trainer with a job."""
     given = ("--name", "reporters", "--without-computes", "--clients", str(CLIENTS), "--broker", broker.url)
     assert main(["federation", "init", str(folder), *given]) == 0
     for index in range(1, CLIENTS + 1):
@@ -353,14 +354,14 @@ def test_a_trainer_learns_from_reports_and_pays_once(
     capsys.readouterr()
     with Actors(tmp_path):
         assert main(["learn", "trainer.toml", "--json", "l.json", "--plot", "l.png", "--draws", "l.nc"]) == 0
-        told = words(capsys.readouterr().out)
+        printed = one_line(capsys.readouterr().out)
         assert main(["learn", "trainer.toml", "--job", "ldp-sgd", "--delta", "1e-5", "--target", "x"]) == 2
-        said = words(capsys.readouterr().err)
-        assert "job 'ldp-sgd' asks 6 clients in groups, and knows 0 of them; give invite = FOLDER" in said
-    assert "epsilon 1, delta 0 in one round" in told
-    assert "N = 6 clients, each with one report by unary-encoding, private by itself" in told
-    assert "epsilon 1 per client, delta 0; each report is private by itself" in told
-    assert "another concentration, chains, warmup, draws, require_mixed, seed costs nothing" in told
+        log = one_line(capsys.readouterr().err)
+        assert "job 'ldp-sgd' asks 6 clients in groups, and knows 0 of them; give invite = FOLDER" in log
+    assert "epsilon 1, delta 0 in one round" in printed
+    assert "N = 6 clients, each with one report by unary-encoding, private by itself" in printed
+    assert "epsilon 1 per client, delta 0; each report is private by itself" in printed
+    assert "another concentration, chains, warmup, draws, require_mixed, seed costs nothing" in printed
     result = json.loads(Path("l.json").read_text())
     (one,) = result["rounds"]
     assert (one["contributors"], one["mechanism"], len(one["reports"]["values"])) == (6, "unary-encoding", 6)
@@ -368,14 +369,16 @@ def test_a_trainer_learns_from_reports_and_pays_once(
     assert [share["estimate"] for share in result["estimates"]] == pytest.approx([1 / 3] * 3, abs=0.05)
     assert Path("l.nc").stat().st_size > 1000
     more = ("--set", "concentration=2", "--set", "draws=50", "--set", "seed=7", "--delta", "1e-6")
-    assert main(["learn", "trainer.toml", "--json", "more.json", *more]) == 0, "nobody is there, and nobody is asked"
+    assert main(["learn", "trainer.toml", "--json", "more.json", *more]) == 0, (
+        "no client runs, and no round takes place"
+    )
     assert json.loads(Path("more.json").read_text())["sampling"]["draws"] == 50
     assert main(["learn", "trainer.toml", "--set", "bins=2"]) == 8
-    assert "is the journal of a job with another bins" in words(capsys.readouterr().err)
+    assert "is the journal of a job with another bins" in one_line(capsys.readouterr().err)
     (charge,) = read_ledger_view(tmp_path / "trainer.toml").ledger.charges
     assert (charge.epsilon, charge.delta) == (1.0, 0.0)
     assert main(["learn", "trainer.toml", "--epsilon", "1.5", "--journal", "other.journal"]) == 2
-    assert "the federation's account: found a total of epsilon 2.5 with this round" in words(capsys.readouterr().err)
+    assert "the federation's account: found a total of epsilon 2.5 with this round" in one_line(capsys.readouterr().err)
     assert main(["report", "l.json"]) == 0
     page = Path("l.html").read_text()
     for text in ("Learned from 6 private reports", "each report is private by itself", "How many reports name each"):

@@ -48,7 +48,7 @@ def by_id(actors: TestFederation) -> list[int]:
     return sorted(range(len(actors.clients)), key=lambda index: actors.clients[index])
 
 
-def held(count: int = 3, **changes: Any) -> tuple[Hospitals, Network]:
+def completed_round(count: int = 3, **changes: Any) -> tuple[Hospitals, Network]:
     """Run one completed round."""
     actors = Hospitals(count, **changes)
     network, _ = begin(actors)

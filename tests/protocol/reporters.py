@@ -29,13 +29,13 @@ class Reporters(TestFederation):
     """Clients under the default policy, floors and all, without any Compute node.
 
     Args:
-        by: the mechanism of their reports. held: each client's value; None for a client without a row.
+        by: the mechanism of their reports. values: each client's value; None for a client without a row.
         categories: k, for a categorical mechanism. changes: as for `TestFederation`.
     """
 
-    def __init__(self, by: str, held: Sequence[float | None], categories: int = 5, **changes: Any) -> None:
-        rows = [np.zeros((0, 1)) if value is None else np.array([[float(value)]]) for value in held]
-        super().__init__(len(held), 0, **{"rows": rows, "policy": Policy(), **changes})
+    def __init__(self, by: str, values: Sequence[float | None], categories: int = 5, **changes: Any) -> None:
+        rows = [np.zeros((0, 1)) if value is None else np.array([[float(value)]]) for value in values]
+        super().__init__(len(values), 0, **{"rows": rows, "policy": Policy(), **changes})
         self.reports_by, self.categories = by, categories
 
     def request(self, **changes: Any) -> OpenRound:

@@ -394,7 +394,7 @@ def forged_list(network: Network, actors: TestFederation, envelope: Envelope, en
     return changed(envelope, sealed_list(actors, identity, body, opened, envelope.to.id))
 
 
-def held_by(network: Network, actors: TestFederation, node: int) -> list[int]:
+def clients_of_node(network: Network, actors: TestFederation, node: int) -> list[int]:
     """Return the indices of the clients whose contributions to the newest round a node has, in the order of ids."""
     opened = announced(network, actors)
     indices = sorted(range(len(actors.clients)), key=lambda index: actors.clients[index])

@@ -12,11 +12,11 @@ from round_helpers import (
     announced,
     begin,
     body_of,
+    clients_of_node,
     exact_actors,
     exact_sum,
     failures,
     forged,
-    held_by,
     ignored,
     kind_of,
     losing,
@@ -83,16 +83,17 @@ def test_attack_15_a_budget_that_is_used_up_refuses_the_next_round() -> None:
 
 
 def test_attack_15_rounds_announced_at_once_do_not_race_the_ledger() -> None:
-    """A client that handles all of them before it stores anything still holds each against the ones before."""
+    """A client that handles all of them before it stores anything still adds each to the ones before."""
     actors = TestFederation(4, 3, policy=msgspec.structs.replace(TIGHT, epsilon_per_period_max=1.0))
     network = actors.network()
     network.tamper = losing(Announcement, to=b"")  # the broadcast
     for _ in range(3):
         begin(actors, network)
     victim = network.actors[actors.clients[0]]
-    told = {one.payload: one for one in sent(network, Announcement) if one.to.channel is Channel.ANNOUNCE}
-    batch = [e for one in told.values() for e in victim.handle(Received(one.sender, one.payload), network.now_ms)]
-    written = [effect.table for effect in batch if isinstance(effect, Persist)]
+    broadcast = [one for one in sent(network, Announcement) if one.to.channel is Channel.ANNOUNCE]
+    distinct = {one.payload: Received(one.sender, one.payload) for one in broadcast}.values()
+    effects = [effect for received in distinct for effect in victim.handle(received, network.now_ms)]
+    written = [effect.table for effect in effects if isinstance(effect, Persist)]
     assert (written.count("ledger"), written.count("client-round"), written.count("declined")) == (1, 3, 2)
     assert len(victim.ledger.charges) == 1
 
@@ -334,7 +335,7 @@ def test_a_fresh_store_signs_no_abort() -> None:
     assert network.reported(ChargeReturned, victim) == []
 
 
-def test_a_node_asked_before_commit_by_does_not_abort() -> None:
+def test_a_node_queried_before_commit_by_does_not_abort() -> None:
     actors = exact_actors(4, 3)
     network = actors.network()
     network.tamper = losing(Close)
@@ -402,8 +403,8 @@ def test_forged_receipts_do_not_stop_the_resending() -> None:
     network = actors.network()
     network.tamper = losing(Receipt)
     begin(actors, network)
-    node = next(node for node in range(3) if len(held_by(network, actors, node)) > 1)
-    victim, other = (actors.clients[index] for index in held_by(network, actors, node)[:2])
+    node = next(node for node in range(3) if len(clients_of_node(network, actors, node)) > 1)
+    victim, other = (actors.clients[index] for index in clients_of_node(network, actors, node)[:2])
     holder = actors.computes[node]
     genuine = sent(network, Receipt, to=victim)[0].payload
     foreign = sent(network, Receipt, to=other)[0].payload

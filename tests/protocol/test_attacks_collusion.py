@@ -46,7 +46,7 @@ EASY = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per
 
 
 class Silent(DistributedDiscreteGaussian):
-    """What a dishonest client may run: it says that it adds noise, and adds none. Nobody can tell."""
+    """What a dishonest client may run: it claims to add noise, and adds none. Nobody can notice."""
 
     def sample(self, variance: int, dimension: int, key: bytes) -> NDArray[np.int64]:
         return np.zeros(dimension, dtype=np.int64)
@@ -109,7 +109,7 @@ def measured(residuals: NDArray[np.float64], variance: float) -> float:
 
 @pytest.mark.parametrize("how", [Silent, RecordingMechanism])
 def test_attack_14_t_colluders_without_noise_leave_the_floor(how: type[DistributedDiscreteGaussian]) -> None:
-    """The curious client knows its own noise, and T others add none or tell it theirs: N - T - 1 noises are left."""
+    """The curious client knows its own noise, and T others add none or give it theirs: N - T - 1 noises are left."""
     residuals = []
     for number in range(ROUNDS):
         crooked = {index: how() for index in range(CURIOUS + 1, CURIOUS + 1 + TOLERATED)} | {
@@ -177,8 +177,8 @@ def test_attack_5_a_sybil_needs_a_certificate_of_the_federation() -> None:
 
 
 def test_attack_5_all_others_sybils_is_a_documented_break() -> None:
-    """If everyone else tells its noise, a client's own share is all that hides it: 1/(N - T - 1) of the floor. What it
-    does then cost is known: μ grows by √(N - T - 1), and the client's floors on N and N - T - 1 do not help."""
+    """If everyone else reveals its noise, only a client's own share hides it: 1/(N - T - 1) of the floor. The cost
+    is then known: μ grows by √(N - T - 1), and the client's floors on N and N - T - 1 do not help."""
     residuals = []
     for number in range(ROUNDS):
         crooked = {index: RecordingMechanism() for index in range(1, CLIENTS)}

@@ -78,7 +78,7 @@ def test_attack_17_a_retry_resends_the_same_bytes() -> None:
 
 def test_attack_17_a_fork_draws_fresh_noise_and_hears_of_it() -> None:
     """Two copies of one device take part in the same round. Their contributions differ in id and in all of the noise;
-    the holder keeps one, and the client is told. Neither sum nor anybody else notices."""
+    the holder keeps one, and the client receives a notice. Neither sum nor anybody else notices."""
     actors = exact_actors(5, 3)
     network, payload = announced_to_nobody(actors)
     network.tamper = losing(Close)

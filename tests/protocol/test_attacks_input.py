@@ -97,23 +97,23 @@ def sealed_plaintext(actors: TestFederation, network: Network, hidden: bytes, cl
     return holder, encode(Contribution(opened.body.round_id, identity, ciphertext))
 
 
-def asked_for_hello_at_most(network: Network, one: Envelope, payload: bytes) -> None:
+def check_dropped_or_hello_wanted(network: Network, one: Envelope, payload: bytes) -> None:
     """The holder keeps nothing of it: it drops it, or takes it for one of a session that it has not."""
     actor = network.actors[one.to.id]
     before = snapshot(actor)
     effects = actor.handle(Received(one.sender, payload), network.now_ms)
     for effect in effects:
-        told = isinstance(effect, Report) and isinstance(effect.fact, Dropped)
-        assert told or isinstance(body_of(effect.payload), HelloWanted)
+        drop = isinstance(effect, Report) and isinstance(effect.fact, Dropped)
+        assert drop or isinstance(body_of(effect.payload), HelloWanted)
     assert snapshot(actor) == before
 
 
-LENGTH = 4 + 3 * 8 + 8  # of a plaintext: number, tags, one word
+LENGTH = 4 + 3 * 8 + 8  # of a plaintext: number, tags, one ring element
 
 
 @pytest.mark.parametrize("length", [0, 1, 4, 28, LENGTH - 1, LENGTH + 1, LENGTH + 8, 1000])
 def test_attack_20_a_contribution_of_the_wrong_length_is_refused(length: int) -> None:
-    """The length is the exact one for this round. Every 64-bit word is a ring element."""
+    """The length is the exact one for this round. Every 64-bit integer is a ring element."""
     actors, network = without_contributions()
     holder, payload = sealed_plaintext(actors, network, bytes(length))
     refused(network, holder, actors.clients[0], payload, "contribution")
@@ -125,7 +125,7 @@ def test_attack_20_a_charge_number_of_zero_is_refused() -> None:
     refused(network, holder, actors.clients[0], payload, "contribution")
 
 
-def test_attack_20_extreme_words_and_tags_are_kept_and_then_objected_to() -> None:
+def test_attack_20_extreme_ring_elements_and_tags_are_kept_and_then_objected_to() -> None:
     """A holder keeps what its client's key seals; tags that fail leave the client out."""
     actors, network = without_contributions()
     holder, payload = sealed_plaintext(actors, network, b"\xff" * LENGTH)
@@ -145,7 +145,7 @@ def test_attack_21_every_flipped_bit_of_a_contribution_is_noticed() -> None:
     _, network = without_contributions()
     one = sent(network, Contribution)[0]
     for position in range(len(one.payload)):
-        asked_for_hello_at_most(network, one, flipped(one.payload, position))
+        check_dropped_or_hello_wanted(network, one, flipped(one.payload, position))
 
 
 def test_attack_21_every_truncation_and_any_tail_is_noticed() -> None:

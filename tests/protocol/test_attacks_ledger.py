@@ -1,4 +1,4 @@
-"""Attack 17, ledgers restored from what they were: who notices, and what a client takes from a Compute node's word."""
+"""Attack 17, ledgers restored from what they were: who notices, and which reports a client accepts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from round_helpers import (
     announced,
     begin,
     body_of,
+    clients_of_node,
     copy_of,
     exact_actors,
     exact_sum,
     flipped,
     forged,
     hand_over,
-    held_by,
     kind_of,
     losing,
     passing,
@@ -55,8 +55,8 @@ def test_attack_17_a_restored_ledger_is_noticed_at_its_first_contribution() -> N
     begin(actors, network)
     until_the_end(network)
     last = sent(network, Contribution, sender=victim)[-1]
-    (told,) = network.reported(LedgerReused)
-    assert told == LedgerReused(last.round_id, last.to.id, 3, 3)
+    (reuse,) = network.reported(LedgerReused)
+    assert reuse == LedgerReused(last.round_id, last.to.id, 3, 3)
     assert results(network)[-1].value.tolist() == [exact_sum(range(1, 4))], "the others go on without it"
     assert network.actors[last.to.id].dropped["ledger-rollback"] >= 1
     assert len(network.actors[victim].ledger.charges) == 3, "what may have left stays spent"
@@ -64,7 +64,7 @@ def test_attack_17_a_restored_ledger_is_noticed_at_its_first_contribution() -> N
 
 def test_attack_17_a_lying_holder_cannot_hide_a_restored_copy_from_the_other_nodes() -> None:
     """G2: the holder colludes and keeps the contribution all the same. Each other node sees number, id and tag on the
-    list, objects, and tells the client itself."""
+    list, objects, and informs the client itself."""
     actors = exact_actors(7, 3)
     network = actors.network()
     begin(actors, network)
@@ -78,15 +78,15 @@ def test_attack_17_a_lying_holder_cannot_hide_a_restored_copy_from_the_other_nod
     liar._charges = SeenCharges(())  # it looks away
     begin(actors, network, tolerated=5)
     until_the_end(network)
-    held = {actors.clients[index] for index in held_by(network, actors, 0)}
-    told = {(who, fact.compute) for who, fact in network.facts if isinstance(fact, LedgerReused)}
-    assert {who for who, _ in told} == set(actors.clients)
-    assert all(compute != liar.id for who, compute in told if who in held), "two honest nodes are enough"
+    assigned = {actors.clients[index] for index in clients_of_node(network, actors, 0)}
+    reports = {(who, fact.compute) for who, fact in network.facts if isinstance(fact, LedgerReused)}
+    assert {who for who, _ in reports} == set(actors.clients)
+    assert all(compute != liar.id for who, compute in reports if who in assigned), "two honest nodes are enough"
     assert len(results(network)) == 2
 
 
 def test_attack_17_a_client_that_heard_of_it_declines_until_it_starts_again() -> None:
-    """The declines are kept for its owner; the word itself is not, so that a lying node can do no lasting harm."""
+    """The client stores the declines, not the node's report, so that a lying node does no lasting harm."""
     actors, network, victim = restored_client(rounds=2, forgotten=1)
     begin(actors, network)
     _, last = begin(actors, network)
@@ -119,7 +119,7 @@ def test_attack_17_that_the_ledger_forgot_is_said_before_anything_else() -> None
 
 
 def present(network: Network, actors: TestFederation, victim: bytes) -> list[bool]:
-    """Whether a client is in each result, told by the exact sum of the others."""
+    """Whether a client is in each result, by the exact sum of the others."""
     others = exact_sum(range(1, 4))
     assert victim == actors.clients[0]
     return [result.value.tolist() != [others] for result in results(network)]
@@ -204,11 +204,11 @@ def test_attack_17_one_honest_node_that_remembers_is_enough() -> None:
     assert results(network)[-1].value.tolist() == [exact_sum(range(1, 4))]
 
 
-# The word of a Compute node that a charge was used before
+# A Compute node's report that a charge was used before
 
 
 def waiting_client() -> tuple[TestFederation, Network, bytes, ChargeReused]:
-    """A client that waits for its receipt, and what a node could tell it."""
+    """A client that waits for its receipt, and what a node could send it."""
     actors = TestFederation(4, 3)
     network = actors.network()
     network.tamper = losing(Receipt)
@@ -217,7 +217,7 @@ def waiting_client() -> tuple[TestFederation, Network, bytes, ChargeReused]:
     return actors, network, victim, ChargeReused(opened.body.round_id, opened.hash, victim, 1, 7)
 
 
-def test_word_of_another_node_announcement_client_or_charge_is_dropped() -> None:
+def test_a_reuse_report_for_another_node_announcement_client_or_charge_is_dropped() -> None:
     actors, network, victim, body = waiting_client()
     node, other = actors.compute_identities[:2]
     replace = msgspec.structs.replace
@@ -241,27 +241,27 @@ def test_a_lying_node_costs_a_client_the_rounds_until_its_next_start_and_no_budg
     network.handle(victim, Received(liar.id, forged(actors, liar, body)))
     charges = network.actors[victim].ledger.charges
     begin(actors, network)
-    for told in (network.reported(Declined, victim)[0], network.actors[victim].declines.rounds[0]):
-        assert told.reason == "ledger"
-        assert told.found == "Compute node compute-0 reports that charge number 1 was used before", "whose word it is"
-        assert told.expected == "a number that no Compute node has seen; the highest is 7"
+    for decline in (network.reported(Declined, victim)[0], network.actors[victim].declines.rounds[0]):
+        assert decline.reason == "ledger"
+        assert decline.found == "Compute node compute-0 reports that charge number 1 was used before"
+        assert decline.expected == "a number that no Compute node has seen; the highest is 7"
     assert network.actors[victim].ledger.charges == charges
     network.restart(victim)
     begin(actors, network)
     assert len(network.actors[victim].ledger.charges) == 2
 
 
-def test_a_contribution_that_was_held_back_for_long_makes_no_client_a_restored_one() -> None:
+def test_a_contribution_delayed_for_long_does_not_mark_its_client_as_restored() -> None:
     """G9: a round stays open beside 64 shorter ones. The client stops there: it declines while its next number is 64 or
     more above that of its oldest contribution without a receipt. So the late one accuses nobody."""
     actors = exact_actors(4, 2, policy=EASY)
     network = actors.network()
     victim = actors.clients[0]
-    held: list[Envelope] = []
+    delayed: list[Envelope] = []
 
     def hold(one: Envelope) -> list[Envelope]:
         if kind_of(one) is Contribution and one.sender == victim and one.round_id == slow.round_id:
-            held.append(one)
+            delayed.append(one)
             return []
         return [one]
 
@@ -276,8 +276,8 @@ def test_a_contribution_that_was_held_back_for_long_makes_no_client_a_restored_o
     assert {fact.reason for fact in declined} == {"open-rounds"}
     assert len(network.actors[victim].ledger.charges) == WINDOW
     network.tamper = passing
-    hand_over(network, held[0])
-    assert network.actors[held[0].to.id].dropped == {}
+    hand_over(network, delayed[0])
+    assert network.actors[delayed[0].to.id].dropped == {}
     network.advance(network.now_ms + 10_000)
     assert network.reported(LedgerReused) == []
     assert {fact.reason for fact in network.reported(NodeAborted)} == {"too-few"}, "the others went on beyond 64"
@@ -335,8 +335,7 @@ def test_nobody_else_can_use_up_a_clients_numbers() -> None:
 
 
 def test_only_a_compute_node_reads_how_many_charges_there_were() -> None:
-    """The number is behind the encryption, in a fixed number of bytes: nothing of a contribution tells the 300th charge
-    from the first, but to whoever holds its key."""
+    """The number is encrypted, in a fixed number of bytes. Without the key, the 300th charge looks like the first."""
     actors = exact_actors(4, 2, policy=EASY)
     network = actors.network()
     begin(actors, network)
@@ -384,7 +383,7 @@ def test_charge_numbers_outlive_rounds_and_restarts_at_a_node() -> None:
 
 
 def test_the_tables_own_close_is_the_only_way_to_lose_a_number() -> None:
-    """A contribution that was on no list is recorded nowhere: the straggler's number may be told again, by its copy."""
+    """A contribution that was on no list is recorded nowhere: the straggler's number may come again, from its copy."""
     actors = exact_actors(5, 3)
     network = actors.network()
     network.tamper = losing(Contribution, sender=actors.clients[0])

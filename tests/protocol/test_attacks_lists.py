@@ -12,13 +12,13 @@ from round_helpers import (
     begin,
     body_of,
     changed,
+    clients_of_node,
     exact_actors,
     exact_sum,
     failures,
     flipped,
     forged_list,
     hand_over,
-    held_by,
     kind_of,
     losing,
     opened_list,
@@ -54,8 +54,8 @@ def lying_list(actors: TestFederation, network: Network, change: Change, to: int
         concerned = kind_of(one) is FrozenList and one.sender == actors.computes[0]
         if not concerned or (to is not None and one.to.id != actors.computes[to]):
             return [one]
-        told = opened_list(network, actors, one)
-        return [forged_list(network, actors, one, *change(told.entries, told.tags))]
+        peer_list = opened_list(network, actors, one)
+        return [forged_list(network, actors, one, *change(peer_list.entries, peer_list.tags))]
 
     network.tamper = lie
 
@@ -64,7 +64,7 @@ def without_the_last(entries: bytes, tags: bytes) -> tuple[bytes, bytes]:
     return entries[:-ENTRY_BYTES], tags[:-TAG_BYTES]
 
 
-# 4, 42: different words to different peers
+# 4, 42: different messages to different peers
 
 
 @pytest.mark.parametrize("close_lost", [False, True])
@@ -98,13 +98,13 @@ def test_attack_42_a_second_list_for_the_same_peer_ends_the_round_with_both_head
     network.tamper = losing(FrozenList, sender=actors.computes[2])
     begin(actors, network, tolerated=2)
     first = sent(network, FrozenList, sender=actors.computes[0], to=actors.computes[1])[0]
-    told = opened_list(network, actors, first)
-    hand_over(network, forged_list(network, actors, first, *without_the_last(told.entries, told.tags)))
+    peer_list = opened_list(network, actors, first)
+    hand_over(network, forged_list(network, actors, first, *without_the_last(peer_list.entries, peer_list.tags)))
     (fact,) = network.reported(NodeAborted, actors.computes[1])
     assert (fact.reason, fact.detail) == ("equivocation", "compute-0 signed two lists")
     body = body_of(sent(network, Abort, sender=actors.computes[1])[0].payload)
     counts = [decode_body(frame.body).count for frame in body.evidence]
-    assert counts == [len(held_by(network, actors, 0)), len(held_by(network, actors, 0)) - 1]
+    assert counts == [len(clients_of_node(network, actors, 0)), len(clients_of_node(network, actors, 0)) - 1]
 
 
 def answer_of(actors: TestFederation, one: Envelope, **changes: object) -> bytes:
@@ -113,7 +113,7 @@ def answer_of(actors: TestFederation, one: Envelope, **changes: object) -> bytes
 
 
 def test_attack_42_different_objections_to_different_peers_are_never_added() -> None:
-    """Each honest node releases once, over the set that it was told; the trainer adds nothing to a sum."""
+    """Each honest node releases once, over the set that it received; the trainer adds nothing to a sum."""
     actors = exact_actors(6, 3)
     network = actors.network()
 
@@ -206,7 +206,7 @@ def silent_client_of_the_liar(actors: TestFederation) -> tuple[Network, int, Env
     network = actors.network()
     network.tamper = losing(Contribution)
     begin(actors, network, tolerated=3)
-    victim = held_by(network, actors, 0)[0]
+    victim = clients_of_node(network, actors, 0)[0]
     network.tamper = losing(Contribution, sender=actors.clients[victim])
     return network, victim, sent(network, Contribution, sender=actors.clients[victim])[0]
 
@@ -235,7 +235,7 @@ def test_attack_43_a_lying_holder_with_a_list_of_its_own_locks_nobody_out(number
     network = actors.network()
     network.tamper = losing(Close)
     begin(actors, network, tolerated=3)
-    victim = held_by(network, actors, 0)[0]
+    victim = clients_of_node(network, actors, 0)[0]
     kept = network.actors[actors.computes[0]]._rounds[announced(network, actors).body.round_id].kept
     mine = kept[actors.clients[victim]]
     kept[actors.clients[victim]] = HeldContribution(mine.record[:33] + number.to_bytes(4, "little") + mine.record[37:])
@@ -257,7 +257,7 @@ def test_attack_43_flipped_tags_leave_a_client_out_and_keep_the_sum_exact(which:
     network = actors.network()
     network.tamper = losing(Close)
     begin(actors, network, tolerated=3)
-    victim = held_by(network, actors, 0)[0]
+    victim = clients_of_node(network, actors, 0)[0]
     kept = network.actors[actors.computes[0]]._rounds[announced(network, actors).body.round_id].kept
     mine = kept[actors.clients[victim]]
     kept[actors.clients[victim]] = HeldContribution(flipped(mine.record, 37 + TAG_BYTES * which))
@@ -305,7 +305,7 @@ def test_attack_43_one_client_at_two_holders() -> None:
     network = actors.network()
     network.tamper = losing(Close)
     begin(actors, network, tolerated=3)
-    foreign = [*held_by(network, actors, 1), *held_by(network, actors, 2)][0]
+    foreign = [*clients_of_node(network, actors, 1), *clients_of_node(network, actors, 2)][0]
     lying_list(actors, network, made_up(foreign)(actors))
     until_the_end(network)
     details = [fact.detail for fact in network.reported(NodeAborted, actors.computes[2])]
@@ -321,9 +321,9 @@ def test_attack_43_a_list_that_is_not_its_headers_changes_nothing() -> None:
     begin(actors, network, tolerated=3)
     hand_over(network, sent(network, Close, to=actors.computes[0])[0])
     honest = sent(network, FrozenList, sender=actors.computes[0], to=actors.computes[1])[0]
-    told = opened_list(network, actors, honest)
-    entries, tags = without_the_last(told.entries, told.tags)
-    body = msgspec.structs.replace(told, entries=entries, tags=tags)
+    peer_list = opened_list(network, actors, honest)
+    entries, tags = without_the_last(peer_list.entries, peer_list.tags)
+    body = msgspec.structs.replace(peer_list, entries=entries, tags=tags)
     lie = sealed_list(actors, actors.compute_identities[0], body, announced(network, actors), actors.computes[1])
     refused(network, actors.computes[1], actors.computes[0], lie, "list")
     assert network.actors[actors.computes[1]].phase(announced(network, actors).body.round_id) == "collecting"
@@ -336,12 +336,12 @@ def test_attack_43_a_list_of_another_node_round_or_receiver_is_refused() -> None
     begin(actors, network, tolerated=3)
     zero, one, two = actors.computes
     honest = sent(network, FrozenList, sender=zero, to=one)[0]
-    told, opened = opened_list(network, actors, honest), announced(network, actors)
+    peer_list, opened = opened_list(network, actors, honest), announced(network, actors)
     refused(network, one, two, honest.payload, "signature")
     refused(network, two, zero, honest.payload, "ciphertext")
     liar, peer = actors.compute_identities[0], actors.compute_identities[2]
-    refused(network, one, two, sealed_list(actors, peer, told, opened, one), "signature")
-    other = sealed_list(actors, liar, msgspec.structs.replace(told, receiver=two), opened, one)
+    refused(network, one, two, sealed_list(actors, peer, peer_list, opened, one), "signature")
+    other = sealed_list(actors, liar, msgspec.structs.replace(peer_list, receiver=two), opened, one)
     refused(network, one, zero, other, "receiver")
     refused(network, one, actors.clients[0], honest.payload, "unknown-compute")
     begin(actors, network, tolerated=3)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hospitals import OPEN, Hospitals, held, release_of, released
+from hospitals import OPEN, Hospitals, completed_round, release_of, released
 from round_helpers import announced as opened_of
 from round_helpers import (
     begin,
@@ -76,7 +76,7 @@ def give(network: Network, actors: TestFederation, sender: bytes, payload: bytes
 
 def test_attack_7_the_same_release_again_after_the_end_after_a_restart_and_after_the_clean_up() -> None:
     """It is acknowledged again as long as it is kept, counts once, and is nothing to anybody afterwards."""
-    actors, network = held()
+    actors, network = completed_round()
     trainer, again = actors.trainer_identity.id, released(network, actors.clients[0])[0]
     for restarted in (False, True):
         if restarted:
@@ -92,7 +92,7 @@ def test_attack_7_the_same_release_again_after_the_end_after_a_restart_and_after
 
 def test_attack_7_an_announcement_again_after_the_end_and_after_a_restart() -> None:
     """A data node never releases twice: while it knows the round it resends or is silent, and then its ledger knows."""
-    actors, network = held()
+    actors, network = completed_round()
     client, trainer = actors.clients[0], actors.trainer_identity.id
     announcement = sent(network, Announcement)[0].payload
     ignored(network, client, trainer, announcement)
@@ -106,7 +106,7 @@ def test_attack_7_an_announcement_again_after_the_end_and_after_a_restart() -> N
 
 
 def test_attack_41_another_announcement_under_a_known_id() -> None:
-    actors, network = held()
+    actors, network = completed_round()
     payload = resigned(actors, actors.trainer_identity, sent(network, Announcement)[0].payload, rows_max=7)
     refused(network, actors.clients[0], actors.trainer_identity.id, payload, "known-round")
 
@@ -124,7 +124,7 @@ def test_attack_41_another_release_under_a_known_id() -> None:
 
 def test_attack_24_a_release_of_another_round() -> None:
     """Neither the sealed bytes nor the signed body fit another announcement."""
-    actors, network = held()
+    actors, network = completed_round()
     old = released(network, actors.clients[0])[0]
     body = release_of(actors, network, 0)
     network.tamper = losing(Announcement)
@@ -166,7 +166,7 @@ def test_attack_25_after_the_deadline_nothing_is_released() -> None:
         ({"terms": LdpReport()}, "announcement"),
     ],
 )
-def test_attack_16_weaker_terms_are_declined_with_words(changes: dict[str, Any], reason: str) -> None:
+def test_attack_16_weaker_terms_are_declined_with_a_reason(changes: dict[str, Any], reason: str) -> None:
     """A trainer announces whatever it likes: each hospital holds it against its own policy, and charges nothing."""
     policy = msgspec.structs.replace(OPEN, statistics=("sum",), bounds={"x": (-1.0, 1.0)})
     actors = Hospitals(1, policy=policy)
@@ -231,7 +231,7 @@ def test_attack_15_the_budget_ends_and_concurrent_rounds_do_not_race_it() -> Non
 
 
 def test_attack_35_a_trainer_that_the_federation_file_does_not_name() -> None:
-    actors, network = held()
+    actors, network = completed_round()
     genuine = sent(network, Announcement)[0].payload
     forged_one = resigned(actors, actors.authority, genuine, trainer=actors.authority.id, round_id=bytes(16))
     refused(network, actors.clients[0], actors.authority.id, forged_one, "unknown-trainer")
@@ -356,7 +356,7 @@ def test_attack_31_a_forged_receipt_stops_nothing() -> None:
 
 
 def test_attack_31_nothing_of_a_sum_moves_a_release() -> None:
-    """No close, abort or word of an old ledger reaches a charge or a release that is on its way."""
+    """No close, abort or report of an old ledger reaches a charge or a release that is on its way."""
     rows = [np.full((2, 1), 0.25)] * 2
     actors = TestFederation(2, 2, rows=rows, policy=OPEN, mechanism=NoNoise())
     network = actors.network()
@@ -376,7 +376,7 @@ def test_attack_31_nothing_of_a_sum_moves_a_release() -> None:
 
 
 def test_attack_34_no_text_shows_what_was_released() -> None:
-    """Not the vector before the result is told, not the receipt's key; nor does a store's record of a release."""
+    """Not the vector before the result is reported, not the receipt's key; nor does a store's record of a release."""
     actors, network = gathering()
     body = release_of(actors, network, 0)
     give(network, actors, actors.clients[2], released(network, actors.clients[0])[0].payload, "sender")
@@ -427,8 +427,8 @@ def test_attack_26_what_a_data_node_lies_about_is_believed() -> None:
 
 
 def test_attack_20_what_is_kept_is_a_signed_release() -> None:
-    """The record of a release is the data node's own signed word, as it came."""
-    actors, network = held(1)
+    """The record of a release is the data node's own signed message, as it came."""
+    actors, network = completed_round(1)
     stored = network.stores[actors.trainer_identity.id]
     ((record, value),) = [(key, value) for (table, key), value in stored.items() if table == RELEASES]
     frame = msgspec.msgpack.decode(value, type=Signed)

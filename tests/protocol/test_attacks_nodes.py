@@ -161,7 +161,7 @@ def test_attack_39_a_restored_node_forgets_charge_numbers_and_the_others_do_not(
     restore(network, node, fresh)
     begin(actors, network)
     until_the_end(network)
-    told = {fact.compute for fact in network.reported(LedgerReused, victim)}
-    assert told
-    assert node not in told
+    reporting = {fact.compute for fact in network.reported(LedgerReused, victim)}
+    assert reporting
+    assert node not in reporting
     assert results(network)[-1].value.tolist() == [exact_sum(range(1, 4))]

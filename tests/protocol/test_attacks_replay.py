@@ -135,7 +135,7 @@ def test_attack_9_everything_is_delivered_again(all_restart: bool) -> None:
     assert {result.value.tobytes() for result in results(network)} == {results(network)[0].value.tobytes()}
 
 
-# 10: the result asked for twice
+# 10: the result requested twice
 
 
 def test_attack_10_the_trainer_asks_twice_for_the_result() -> None:

@@ -70,7 +70,7 @@ def give(network: Network, actors: Reporters, sender: bytes, payload: bytes, cod
     refused(network, actors.trainer_identity.id, sender, payload, code)
 
 
-def told_by_the_last(actors: Reporters, network: Network, **changes: Any) -> tuple[bytes, bytes]:
+def report_of_the_last(actors: Reporters, network: Network, **changes: Any) -> tuple[bytes, bytes]:
     """The third client's id, and a report that it signs: that of the first one with some fields changed."""
     identity = actors.client_identities[2]
     body = report_of(actors, network, 0, certificate=actors.certificate(2), **changes)
@@ -103,7 +103,7 @@ def told_by_the_last(actors: Reporters, network: Network, **changes: Any) -> tup
 )
 def test_attack_20_bytes_that_the_mechanism_cannot_give(by: str, categories: int, vector: bytes, code: str) -> None:
     actors, network = gathering(by, categories)
-    give(network, actors, *told_by_the_last(actors, network, vector=vector), code)
+    give(network, actors, *report_of_the_last(actors, network, vector=vector), code)
     assert len(network.reported(facts.ReleaseKept)) == 2
 
 
@@ -119,17 +119,17 @@ def test_attack_20_bytes_that_the_mechanism_cannot_give(by: str, categories: int
 )
 def test_the_last_of_what_it_can_give_is_taken(by: str, categories: int, vector: bytes) -> None:
     actors, network = gathering(by, categories)
-    sender, payload = told_by_the_last(actors, network, vector=vector)
+    sender, payload = report_of_the_last(actors, network, vector=vector)
     network.handle(actors.trainer_identity.id, Received(sender, payload))
     assert results(network)[0].contributors == 3
 
 
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
 @pytest.mark.parametrize("rows", [0, 2, 2**32 - 1])
-def test_attack_20_a_report_that_tells_how_many_rows_it_is_of(by: str, rows: int) -> None:
+def test_attack_20_a_report_with_a_row_count_is_dropped(by: str, rows: int) -> None:
     """A client that lets its data show is not heard, and no client without a row can be left out of the result."""
     actors, network = gathering(by)
-    give(network, actors, *told_by_the_last(actors, network, rows=rows), "release")
+    give(network, actors, *report_of_the_last(actors, network, rows=rows), "release")
 
 
 def test_attack_22_a_report_copied_from_another_client_or_in_its_name() -> None:
@@ -147,14 +147,14 @@ def test_attack_23_who_is_not_invited_is_not_heard_and_a_flood_is_kept_up_to_the
     network = actors.network()
     network.tamper = losing(Announcement, to=actors.clients[1])
     begin(actors, network, invited=actors.clients[:2], clients_expected=0)
-    give(network, actors, *told_by_the_last(actors, network), "invited")
+    give(network, actors, *report_of_the_last(actors, network), "invited")
     network.tamper = lambda one: [one]
     network.actors[actors.trainer_identity.id]._limits = Limits(clients_max=2)
     begin(actors, network, clients_expected=0)
     assert network.actors[actors.trainer_identity.id].dropped["releases"] == 1
 
 
-# Replay, and second words
+# Replay, and second messages
 
 
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
@@ -217,12 +217,12 @@ def test_attack_24_a_report_of_another_round() -> None:
 
 def test_attack_25_after_the_deadline_nothing_is_reported_or_taken() -> None:
     actors, network = gathering(GRID_LAPLACE)
-    sender, late = told_by_the_last(actors, network)
+    sender, late = report_of_the_last(actors, network)
     network.advance(opened_of(network, actors).body.commit_by_ms)
     trainer = network.actors[actors.trainer_identity.id]
     before = {one.id: dict(one.releases) for one in trainer._rounds.values()}
-    (word,) = trainer.handle(Received(sender, late), network.now_ms)
-    assert isinstance(body_of(word.payload), Receipt), "that it was late; nothing is stored or reported"
+    (answer,) = trainer.handle(Received(sender, late), network.now_ms)
+    assert isinstance(body_of(answer.payload), Receipt), "a notice that it was late; nothing is stored or reported"
     assert {one.id: one.releases for one in trainer._rounds.values()} == before
     network.down.clear()
     payload = sent(network, Announcement)[0].payload
@@ -274,20 +274,20 @@ def test_attack_31_a_forged_receipt_stops_nothing() -> None:
         (ANALYTIC_GAUSSIAN, {"terms": NodeRelease(), "mechanism": SUMS, "rows_max": 1}, "rows-of-many", "one row"),
     ],
 )  # fmt: skip
-def test_attack_16_weaker_terms_are_declined_with_words(
+def test_attack_16_weaker_terms_are_declined_with_a_reason(
     by: str, changes: dict[str, Any], reason: str, found: str
 ) -> None:
-    """A trainer announces whatever it likes: each client holds it against its own policy, and charges nothing."""
+    """A trainer announces whatever it likes: each client compares it with its own policy, and charges nothing."""
     policy = Policy(statistics=("sum", "mean", "histogram"), bounds={"x": (-0.5, 4.5)})
     actors = Reporters(by, [0], policy=policy)
     network = actors.network()
     network.tamper = losing(Announcement)
     begin(actors, network)
     genuine = sent(network, Announcement)[0].payload
-    asked = {"mechanism": by, "epsilon": 1.0, "delta": body_of(genuine).delta, **changes}
+    terms = {"mechanism": by, "epsilon": 1.0, "delta": body_of(genuine).delta, **changes}
+    epsilon, pure = terms["epsilon"], terms["mechanism"] in PURE_MECHANISMS
     with contextlib.suppress(UsageError):  # a hostile trainer announces the μ that fits
-        pure = asked["mechanism"] in PURE_MECHANISMS
-        cost = PrivacyCost.of_pure(asked["epsilon"]) if pure else PrivacyCost.of(asked["epsilon"], asked["delta"])
+        cost = PrivacyCost.of_pure(epsilon) if pure else PrivacyCost.of(epsilon, terms["delta"])
         changes = {"mu": cost.mu, **changes}
     payload = resigned(actors, actors.trainer_identity, genuine, round_id=bytes(16), **changes)
     network.handle(actors.clients[0], Received(actors.trainer_identity.id, payload))
@@ -297,8 +297,8 @@ def test_attack_16_weaker_terms_are_declined_with_words(
     assert not network.reported(facts.Contributed)
 
 
-def test_attack_16_floors_have_nothing_to_say_and_rows_of_many_changes_nothing() -> None:
-    """A hospital's word that rows are many people's makes a report none of one row: all of its data are protected."""
+def test_attack_16_floors_and_rows_of_many_do_not_apply_to_reports() -> None:
+    """A report protects all of a hospital's data, also if its policy has rows of many people."""
     for policy in (Policy(clients_min=1000, honest_min=900, computes_min=9), OPEN):
         actors = Reporters(GRID_LAPLACE, [0, 1], policy=policy)
         network = reported(actors)
@@ -346,7 +346,7 @@ class Watched(SeededRandom):
 def test_attack_34_no_log_repr_or_store_shows_a_row_the_noise_or_a_key(by: str) -> None:
     """Everything that client and trainer say of themselves, and what a client stores, is searched for its secrets.
 
-    The value is told by no text (it is a number of nine digits), nor is the report before the result, nor any of the
+    No text shows the value (it is a number of nine digits), nor is the report before the result, nor any of the
     random bytes but those of the receipt's id, which is public.
     """
     value, drawn = 3.14159265, []
@@ -409,10 +409,10 @@ def test_attack_17_a_restored_copy_repeats_no_randomness_and_the_first_report_co
     assert results(network)[0].reports.values.tolist() == [kept.tolist()]
 
 
-def test_attack_26_a_lie_in_a_category_moves_a_count_by_one_report_and_a_vector_says_anything() -> None:
+def test_attack_26_a_false_category_moves_a_count_by_one_report_and_a_vector_may_be_anything() -> None:
     """Documented break: what a client reports is believed; of a category it is one report, whatever it says."""
     actors, network = gathering(UNARY_ENCODING)
-    sender, payload = told_by_the_last(actors, network, vector=b"\x1f")
+    sender, payload = report_of_the_last(actors, network, vector=b"\x1f")
     network.handle(actors.trainer_identity.id, Received(sender, payload))
     (result,) = results(network)
     p, q = result.reports.probabilities
@@ -421,7 +421,7 @@ def test_attack_26_a_lie_in_a_category_moves_a_count_by_one_report_and_a_vector_
     assert moved == pytest.approx(np.full(5, (1 - q) / (p - q)))
     actors, network = gathering(GRID_LAPLACE)
     lie = np.array([1000 << 24], dtype="<i8").tobytes()
-    sender, payload = told_by_the_last(actors, network, vector=lie)
+    sender, payload = report_of_the_last(actors, network, vector=lie)
     network.handle(actors.trainer_identity.id, Received(sender, payload))
     assert 1000.0 in results(network)[0].reports.values
 

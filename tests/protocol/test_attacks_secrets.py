@@ -115,10 +115,10 @@ def test_attack_34_the_stored_records_do_not_show_in_effects(
 @pytest.mark.parametrize("kind", [Identity, AgreementKey])
 def test_attack_34_objects_that_hold_keys_show_their_public_part_only(kind: type) -> None:
     secret = bytes(range(100, 132))
-    held = kind(secret)
-    for text in (repr(held), str(held), f"{held}"):
+    instance = kind(secret)
+    for text in (repr(instance), str(instance), f"{instance}"):
         assert not [spelling for spelling in spellings(secret) if spelling in text]
-        assert (held.id if kind is Identity else held.public).hex() in text
+        assert (instance.id if kind is Identity else instance.public).hex() in text
 
 
 def test_attack_34_nothing_that_was_stored_of_a_contribution_is_a_key(

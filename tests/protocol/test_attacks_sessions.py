@@ -8,12 +8,12 @@ from round_helpers import (
     announced,
     begin,
     body_of,
+    clients_of_node,
     copy_of,
     exact_actors,
     exact_sum,
     forged,
     hand_over,
-    held_by,
     hello_of,
     ignored,
     kind_of,
@@ -132,7 +132,7 @@ def test_a_client_whose_certificate_ends_before_the_round_declines() -> None:
 # 45: withheld, lost, replaced by garbage
 
 
-def test_attack_45_a_withheld_hello_leaves_a_client_out_and_is_asked_for() -> None:
+def test_attack_45_a_withheld_hello_leaves_a_client_out_and_is_requested() -> None:
     """A node without the session objects and asks. The sum is exact all the same, and the next round holds it."""
     actors = exact_actors(5, 3)
     network = without_hello(actors)
@@ -159,7 +159,7 @@ def test_a_holder_that_asks_for_a_hello_gets_it_and_then_the_contribution_in_the
 
 
 def test_attack_45_a_node_that_lost_its_sessions_objects_to_all_and_finds_them_again() -> None:
-    """One round is lost at most, and no charge: the broker is the directory, and the clients are asked."""
+    """One round is lost at most, and no charge: the broker is the directory, and the node queries the clients."""
     actors = exact_actors(5, 3)
     network = actors.network()
     begin(actors, network)
@@ -191,7 +191,7 @@ def test_attack_45_garbage_in_the_place_of_a_retained_hello() -> None:
     assert the_sum(network).tolist() == [exact_sum(range(4))]
 
 
-def test_hellos_are_asked_for_once_a_second_by_a_node_alone() -> None:
+def test_only_nodes_request_hellos_and_once_a_second() -> None:
     actors = exact_actors(5, 3)
     network = without_hello(actors)
     network.tamper = losing(Contribution)
@@ -233,7 +233,7 @@ def test_sessions_are_kept_up_to_the_limit_and_counted_for_trainers_alone() -> N
 # G6, G13: turning epochs, duplicates, copied keys
 
 
-def test_a_cloned_device_is_never_in_a_sum_twice_and_is_told() -> None:
+def test_a_cloned_device_is_never_in_a_sum_twice_and_gets_a_notice() -> None:
     """Two machines with one identity and one ledger, each with a session of its own."""
     actors, network = standing(5)
     victim = actors.clients[0]
@@ -288,7 +288,7 @@ def test_a_client_that_publishes_anothers_key_as_its_own_opens_nothing_of_it() -
     begin(actors, network)
     network.tamper = passing
     for one in sent(network, Contribution, sender=actors.clients[victim]):
-        if thief in held_by(network, actors, actors.computes.index(one.to.id)):
+        if thief in clients_of_node(network, actors, actors.computes.index(one.to.id)):
             network.handle(one.to.id, Received(actors.clients[thief], one.payload))
         assert actors.clients[thief] not in network.actors[one.to.id]._rounds[one.round_id].kept
     network.deliver()

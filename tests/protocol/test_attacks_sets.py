@@ -10,11 +10,11 @@ from round_helpers import (
     begin,
     body_of,
     changed,
+    clients_of_node,
     exact_actors,
     exact_sum,
     failures,
     forged,
-    held_by,
     kind_of,
     losing,
     passing,
@@ -55,7 +55,7 @@ def test_attack_1_compute_nodes_hold_different_contributions_and_release_over_on
     assert the_sum(network).tolist() == [exact_sum((2, 3, 4, 5))]
     assert [fact.contributors for fact in network.reported(Released)] == [4, 4, 4]
     assert len({fact.contributors_hash for fact in network.reported(Released)}) == 1
-    assert sorted(index for node in range(3) for index in held_by(network, actors, node)) == list(range(6))
+    assert sorted(index for node in range(3) for index in clients_of_node(network, actors, node)) == list(range(6))
 
 
 def test_attack_1_a_set_below_n_min_releases_nothing() -> None:
@@ -128,7 +128,7 @@ def test_attack_22_a_contribution_copied_from_another_client_opens_nowhere() -> 
     begin(actors, network)
     for one in sent(network, Contribution):
         node = actors.computes.index(one.to.id)
-        for other in held_by(network, actors, node):
+        for other in clients_of_node(network, actors, node):
             if actors.clients[other] != one.sender:
                 network.handle(one.to.id, Received(actors.clients[other], one.payload))
     for node in actors.computes:
@@ -136,7 +136,7 @@ def test_attack_22_a_contribution_copied_from_another_client_opens_nowhere() -> 
 
 
 def test_attack_36_two_contributions_of_one_client_are_never_mixed() -> None:
-    """A client runs twice (a restored copy): its holder keeps the first, and tells it of the second."""
+    """A client runs twice (a restored copy): its holder keeps the first, and notifies it of the second."""
     actors = exact_actors(5, 3)
     network = actors.network()
     network.tamper = losing(Announcement, to=b"")  # the broadcast
@@ -153,10 +153,10 @@ def test_attack_36_two_contributions_of_one_client_are_never_mixed() -> None:
         for effect in duplicate.handle(Received(announcement.sender, announcement.payload), network.now_ms)
         if getattr(effect, "payload", b"")
     ]
-    dropped, told = network.handle(second.to.id, Received(victim, second.payload))
+    dropped, notice = network.handle(second.to.id, Received(victim, second.payload))
     assert isinstance(dropped.fact, Dropped)
     assert dropped.fact.code == "second-contribution"
-    assert told.to.id == victim, "and the client is told that it runs twice"
+    assert notice.to.id == victim, "and the client receives the notice that it runs twice"
     network.tamper = passing
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(range(5))]
@@ -168,7 +168,7 @@ def test_attack_36_two_contributions_of_one_client_are_never_mixed() -> None:
 @pytest.mark.parametrize(
     "change", [{"epsilon": 0.5}, {"fraction_bits": 20}, {"rows_max": 3}, {"reply_key": b"\x09" * 32}]
 )
-def test_attack_38_another_announcement_told_to_one_client_counts_nowhere(change: dict) -> None:
+def test_attack_38_another_announcement_to_one_client_counts_nowhere(change: dict) -> None:
     """ah keys contribution, masks and tags: what a client followed alone is nothing to the nodes."""
     actors = exact_actors(6, 3)
     network = actors.network()
@@ -188,7 +188,7 @@ def test_attack_38_another_announcement_told_to_one_client_counts_nowhere(change
     assert network.actors[victim].ledger.spent().mu > 0, "documented: it pays for nothing"
 
 
-def test_attack_44_nodes_that_were_told_different_announcements_release_nothing() -> None:
+def test_attack_44_nodes_with_different_announcements_release_nothing() -> None:
     """G4: neither does a client get its charge back: no node aborts an announcement that it does not know."""
     actors = exact_actors(6, 3)
     network = actors.network()
@@ -227,7 +227,7 @@ def test_a_holder_stops_at_n_max() -> None:
     network = actors.network()
     network.tamper = losing(Close)
     begin(actors, network, tolerated=7, most=3, clients_expected=9)
-    counts = [len(held_by(network, actors, node)) for node in range(2)]
+    counts = [len(clients_of_node(network, actors, node)) for node in range(2)]
     fuller = counts.index(max(counts))
     assert max(counts) > 3
     assert network.actors[actors.computes[fuller]].dropped["full"] == max(counts) - 3
@@ -255,10 +255,11 @@ def test_forged_lists_answers_and_aborts_are_dropped() -> None:
     network = actors.network()
     network.tamper = losing(Answer, Abort)
     begin(actors, network)
-    told = sent(network, Answer, sender=actors.computes[1], to=actors.computes[0])[0]
+    answer = sent(network, Answer, sender=actors.computes[1], to=actors.computes[0])[0]
     for signer in (actors.compute_identities[2], actors.trainer_identity, actors.client_identities[0]):
-        refused(network, actors.computes[0], told.sender, forged(actors, signer, body_of(told.payload)), "signature")
-    refused(network, actors.computes[0], actors.clients[0], told.payload, "unknown-compute")
+        payload = forged(actors, signer, body_of(answer.payload))
+        refused(network, actors.computes[0], answer.sender, payload, "signature")
+    refused(network, actors.computes[0], actors.clients[0], answer.payload, "unknown-compute")
     opened = announced(network, actors)
     body = Abort(opened.body.round_id, opened.hash, actors.computes[1], "too-few", "x", 1, 3, ())
     for signer in (actors.compute_identities[2], actors.trainer_identity):

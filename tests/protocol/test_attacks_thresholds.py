@@ -95,7 +95,7 @@ def declined(policy: Policy, computes: int = 3, **changes: Any) -> Declined:
     assert all(network.actors[client].ledger.charges == () for client in actors.clients)
     facts = network.reported(Declined, actors.clients[0])
     at_trainer = network.reported(Declined, actors.trainer_identity.id)
-    assert facts[0] in at_trainer, "the trainer is told why"
+    assert facts[0] in at_trainer, "the trainer receives the reason"
     return facts[0]
 
 
@@ -123,7 +123,7 @@ LENIENT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_
         ({}, {"parameters": {"columns": ["y"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}}, "columns", "y"),
     ],
 )
-def test_attack_16_clients_decline_and_say_why(policy: dict, changes: dict, reason: str, found: str) -> None:
+def test_attack_16_clients_decline_with_a_reason(policy: dict, changes: dict, reason: str, found: str) -> None:
     """Held against the client's own policy; it recomputes what it can and trusts no figure."""
     fact = declined(msgspec.structs.replace(LENIENT, **policy), **changes)
     assert fact.reason == reason
@@ -131,7 +131,7 @@ def test_attack_16_clients_decline_and_say_why(policy: dict, changes: dict, reas
     assert fact.expected
 
 
-def test_attack_16_nothing_in_an_announcement_says_how_much_noise() -> None:
+def test_attack_16_no_field_of_an_announcement_sets_the_noise() -> None:
     """A weaker σ cannot be announced: every client works it out from bounds, μ, n_min and c."""
     fields = {field.name for kind in (Announcement, SecureSum) for field in msgspec.structs.fields(kind)}
     assert not {name for name in fields if any(word in name for word in ("sigma", "noise", "variance", "sensitivity"))}
@@ -148,7 +148,7 @@ def test_attack_16_larger_bounds_mean_more_noise_and_not_less_privacy() -> None:
 
 @pytest.mark.parametrize("mu", [0.24, -0.1, 0.0, float("nan"), float("inf"), 1e-60])
 def test_attack_16_a_mu_that_is_not_quoted_is_declined(mu: float) -> None:
-    """What is charged is μ, and it is held against (ε, δ): a larger one would spend more than the client was told."""
+    """What is charged is μ, and it is compared with (ε, δ): a larger one would spend more than was announced."""
     actors = TestFederation(4, 3)
     network = actors.network()
     network.tamper = losing(Announcement)
@@ -203,7 +203,7 @@ def test_attack_16_terms_under_which_nobodys_noise_is_left_are_declined(terms: d
         (Floors(clients_min=1, honest_min=1, trainers=("00" * 16,)), "trainer", "one of this node's trainers"),
     ],
 )
-def test_a_compute_node_below_its_floors_aborts_and_says_why(floors: Floors, reason: str, detail: str) -> None:
+def test_a_compute_node_below_its_floors_aborts_with_a_reason(floors: Floors, reason: str, detail: str) -> None:
     actors = TestFederation(4, 3, floors=floors)
     network, _ = begin(actors)
     until_the_end(network)

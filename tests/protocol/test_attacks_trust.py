@@ -172,15 +172,15 @@ def test_a_relayed_batch_announcement_charges_nobody_else() -> None:
     """G3: a client checks its path before it charges; the announcement alone, or another's path, is nothing to it."""
     actors, network = invited_round()
     trainer = actors.trainer_identity.id
-    told = sent(network, Invitation)
-    assert len(told) == 4
+    invitations = sent(network, Invitation)
+    assert len(invitations) == 4
     for victim in actors.clients[4:]:
-        for one in told:
+        for one in invitations:
             refused(network, victim, trainer, one.payload, "invited")
             bare = encode(decode_frame(one.payload).announcement)
             refused(network, victim, trainer, bare, "invited")
         assert network.actors[victim].ledger.charges == ()
-    for one in told:
+    for one in invitations:
         network.handle(one.to.id, Received(trainer, one.payload))
     network.advance(network.now_ms + 1000)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
@@ -294,7 +294,7 @@ def test_attack_52_a_flood_of_announcements_is_bounded_by_budget_and_limits() ->
 
 
 def test_attack_52_a_trainer_that_targets_one_client_meets_the_floors() -> None:
-    """It invites one client and Sybils of its own making: n_min is announced, held against the floors of all."""
+    """It invites one client and Sybils of its own making: n_min is announced, and all compare it with their floors."""
     actors = exact_actors(4, 3, policy=Policy(clients_min=4, honest_min=2, epsilon_per_round_max=20))
     network = actors.network()
     network.deliver()
@@ -402,7 +402,7 @@ def test_attack_26_an_altered_sum_changes_the_value_and_nothing_else(altered: by
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"vector": bytes(7)}, "a sum of the wrong length"),
         ({"count": 3}, "different sets"),
@@ -411,14 +411,14 @@ def test_attack_26_an_altered_sum_changes_the_value_and_nothing_else(altered: by
         ({"clients": bytes(16 * 50)}, "clients in sums over 6"),
     ],
 )
-def test_a_partial_sum_that_does_not_fit_ends_the_round_in_words(changes: dict[str, Any], says: str) -> None:
+def test_a_partial_sum_that_does_not_fit_ends_the_round_with_a_reason(changes: dict[str, Any], message: str) -> None:
     actors = exact_actors(6, 3)
     network = actors.network()
     lying(actors, network, **changes)
     begin(actors, network)
     if changes.get("clients") == b"" and results(network):
         return  # the node holds nobody
-    assert says in failures(network)[0].reason
+    assert message in failures(network)[0].reason
 
 
 def test_a_withheld_sum_means_nothing_is_learned() -> None:

@@ -1,4 +1,4 @@
-"""Mini-batches: who is picked, who alone is told and heard, and what that costs whom."""
+"""Mini-batches: who is picked, whose messages alone count, and what that costs whom."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_every_batch_is_equally_likely() -> None:
     assert batches == dict.fromkeys(itertools.combinations(ids(5), 3), 6)
 
 
-def test_a_draw_is_uniform_for_a_word_beyond_the_last_whole_multiple_is_drawn_again() -> None:
-    """2^64 = 1 modulo 3 and 5: the one word 2^64 - 1 would make the first of three, or of five, more likely."""
+def test_a_draw_is_uniform_because_values_beyond_the_last_whole_multiple_are_drawn_again() -> None:
+    """2^64 = 1 modulo 3 and 5: the one value 2^64 - 1 would make the first of three, or of five, more likely."""
     one, two, three = ids(3)
     assert Batches().pick((one, two, three), 1, words(2**64 - 1, 2)) == (three,)
     assert Batches().pick((one, two, three), 1, words(2**64 - 2)) == (three,), "that one counts"
@@ -125,7 +125,7 @@ def test_the_terms_of_a_batch_expect_the_batch() -> None:
     assert terms.open(request, bytes(16)).answers_expected == 100
 
 
-# Who is told, and who is heard
+# Who is invited, and whose messages count
 
 
 def invite(actors: TestFederation, numbers: Iterable[int], network: Network | None = None, **changes: object):
@@ -148,18 +148,18 @@ def test_a_batch_tolerates_as_large_a_part_as_a_round_of_everybody(
     assert (opened.ask.tolerated, opened.ask.colluders, opened.clients_expected) == (expected, colluders, batch)
 
 
-def test_only_the_invited_are_told_and_the_sum_is_theirs() -> None:
+def test_only_the_invited_get_invitations_and_the_sum_is_theirs() -> None:
     actors = exact_actors(6)
     network, _ = invite(actors, (4, 0, 2))
-    told = sent(network, Invitation)
-    assert sorted(one.to.id for one in told) == sorted(actors.clients[n] for n in (4, 0, 2))
-    assert {one.to.channel for one in told} == {Channel.CLIENT}
-    frames = [decode_frame(one.payload) for one in told]
+    invitations = sent(network, Invitation)
+    assert sorted(one.to.id for one in invitations) == sorted(actors.clients[n] for n in (4, 0, 2))
+    assert {one.to.channel for one in invitations} == {Channel.CLIENT}
+    frames = [decode_frame(one.payload) for one in invitations]
     assert len({frame.announcement for frame in frames}) == 1, "one signed announcement"
     assert [frame.position for frame in frames] == [0, 1, 2], "and each one's path"
     assert network.now_ms - Network().now_ms == 50, "nobody else was waited for"
     assert the_sum(network) == pytest.approx(exact_sum((0, 2, 4)))
-    members = trainer_of(actors, network).contributors(told[0].round_id)
+    members = trainer_of(actors, network).contributors(invitations[0].round_id)
     assert members == tuple(sorted(actors.clients[n] for n in (0, 2, 4)))
     spent = [network.actors[client].ledger.spent().mu > 0 for client in actors.clients]
     assert spent == [True, False, True, False, True, False]
@@ -172,8 +172,8 @@ def test_invitations_are_repeated_until_the_close() -> None:
     network.tamper = losing(Invitation, to=actors.clients[0])
     invite(actors, (0, 1, 2), network, tolerated=0)
     network.advance(network.now_ms + 10_000)
-    told = Counter(one.to.id for one in sent(network, Invitation))
-    assert told[actors.clients[0]] == told[actors.clients[1]] >= 3
+    invitation_counts = Counter(one.to.id for one in sent(network, Invitation))
+    assert invitation_counts[actors.clients[0]] == invitation_counts[actors.clients[1]] >= 3
     network.tamper = lambda one: [one]
     network.advance(network.now_ms + 20_000)
     assert len(results(network)) == 1
@@ -192,7 +192,7 @@ def test_a_batch_goes_on_without_those_who_are_away() -> None:
     assert the_sum(network) == pytest.approx(exact_sum((0, 1, 4)))
 
 
-def test_a_decline_that_was_not_asked_for_is_dropped() -> None:
+def test_an_unrequested_decline_is_dropped() -> None:
     actors = exact_actors(6)
     network = actors.network()
     network.tamper = losing(Invitation)
@@ -346,7 +346,7 @@ def test_an_invitation_is_stored_with_its_round() -> None:
     )
 
 
-def test_dca_ledger_tells_the_account_of_the_worst_off_client(
+def test_dca_ledger_shows_the_maximal_client_cost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actors, network = epoch_lab()
@@ -364,9 +364,9 @@ def test_dca_ledger_tells_the_account_of_the_worst_off_client(
     monkeypatch.setenv("COLUMNS", "150")
     assert main(["ledger", str(tmp_path / "trainer.db"), "--json", "-"]) == 0
     out, shown = capsys.readouterr()
-    told = json.loads(out)
-    assert told["mu_spent"] == pytest.approx(MU * 2**0.5), "nobody was in both of the batches"
-    assert [one["invited"] for one in told["charges"]] == [None, 3, 3]
+    ledger = json.loads(out)
+    assert ledger["mu_spent"] == pytest.approx(MU * 2**0.5), "nobody was in both of the batches"
+    assert [one["invited"] for one in ledger["charges"]] == [None, 3, 3]
     assert shown.count("counts for 3") == 2
     assert "mu = 0.3348, of the client charged most" in shown
 
@@ -379,7 +379,7 @@ KILLS = 15
 
 def test_power_failures_never_spend_more_of_a_client_than_its_own_batches() -> None:
     """The trainer is killed before, within and after its transactions, in concurrent batches that overlap."""
-    kills, held, seed = 0, 0, 0
+    kills, completed, seed = 0, 0, 0
     while kills < KILLS:
         seed += 1
         generator = random.Random(seed)
@@ -406,5 +406,5 @@ def test_power_failures_never_spend_more_of_a_client_than_its_own_batches() -> N
                 spent[who] += 0 if ledger[fact.round_id].returned else fact.mu**2
         assert ledger.spent().mu <= TWO_ROUNDS.mu
         assert all(spent[who] ** 0.5 <= ledger.spent(of=[who]).mu * (1 + 1e-12) for who in spent)
-        held += len(results(network))
-    assert held >= KILLS / 8
+        completed += len(results(network))
+    assert completed >= KILLS / 8

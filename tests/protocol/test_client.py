@@ -226,7 +226,7 @@ def test_the_charge_comes_back_with_the_last_abort_and_not_before(phase: str) ->
     assert phased.actor.phase(phased.round_id) == "returned"
 
 
-def test_word_that_it_was_late_ends_the_sending_and_frees_room_and_number_but_no_charge() -> None:
+def test_the_notice_of_lateness_ends_the_sending_and_frees_room_and_number_but_no_charge() -> None:
     phased = ActorInPhase("missed")
     assert phased.network.reported(Missed, phased.client) == [Missed(phased.round_id)]
     assert phased.network.reported(Acknowledged, phased.client) == []
@@ -249,12 +249,12 @@ def test_a_client_that_starts_again_asks_for_aborts_once_the_round_has_ended(pha
     phased.network.advance(phased.opened.body.commit_by_ms)
     assert sent(phased.network, AbortWanted, sender=phased.client) == []
     phased.network.advance(phased.opened.body.commit_by_ms + 5_000)
-    asked = sent(phased.network, AbortWanted, sender=phased.client)
-    assert {one.to.id for one in asked} == set(phased.actors.computes)
+    queries = sent(phased.network, AbortWanted, sender=phased.client)
+    assert {one.to.id for one in queries} == set(phased.actors.computes)
 
 
 def test_one_missed_round_stops_no_client_from_taking_part_in_200_more() -> None:
-    """Without word that it was late, its charge number would block the client 64 charges later (§4.3)."""
+    """Without the notice that it was late, its charge number would block the client 64 charges later (§4.3)."""
     actors = exact_actors(4, 2, policy=EASY)
     network, client = actors.network(), actors.clients[0]
     network.tamper = losing(Contribution, sender=client)

@@ -265,21 +265,21 @@ def test_a_list_is_durable_before_it_leaves_and_the_answer_with_lists_and_number
     assert kinds[: kinds.index(Send)] == ["charges", "list", "list", "round"], "one transaction, then the answer"
 
 
-def test_the_final_word_is_durable_before_it_leaves_and_the_contributions_go_with_it() -> None:
+def test_the_final_message_is_durable_before_it_leaves_and_the_contributions_are_deleted_with_it() -> None:
     phased = ActorInPhase("answered")
-    held = len(phased.actor._rounds[phased.round_id].kept)
+    stored = len(phased.actor._rounds[phased.round_id].kept)
     for one in sent(phased.network, Answer, to=phased.node):
         effects = phased.actor.handle(Received(one.sender, one.payload), phased.network.now_ms)
     released = next(
         at for at, each in enumerate(effects) if isinstance(each, Send) and each.to.channel is Channel.TRAINER
     )
     assert tables(effects).index("round") < released
-    assert sum(isinstance(effect, Forget) for effect in effects) == held + 2
+    assert sum(isinstance(effect, Forget) for effect in effects) == stored + 2
     assert phased.actor._rounds[phased.round_id].kept == {}
 
 
 @pytest.mark.parametrize("phase", ["frozen", "answered", "released"])
-def test_a_contribution_after_the_freeze_is_told_that_it_was_late(phase: str) -> None:
+def test_a_contribution_after_the_freeze_gets_a_receipt_that_it_was_late(phase: str) -> None:
     """By the key that it came with: nobody else can say so. Nothing of it is kept."""
     actors = exact_actors(5, 3)
     network, late = actors.network(), actors.clients[4]
@@ -291,17 +291,17 @@ def test_a_contribution_after_the_freeze_is_told_that_it_was_late(phase: str) ->
     node = network.actors[made.to.id]
     assert node.phase(made.round_id) == phase
     before = snapshot(node)
-    (word,) = node.handle(Received(late, made.payload), network.now_ms)
+    (answer,) = node.handle(Received(late, made.payload), network.now_ms)
     assert snapshot(node) == before
     key = keys_of(network.actors[late], opened)[0][opened.computes.index(node.id)]
     contribution = body_of(made.payload).contribution
     tag = contribution_keys(key, opened.hash, contribution).late
-    assert (word.to.channel, word.to.id) == (Channel.CLIENT, late)
-    assert body_of(word.payload) == Receipt(made.round_id, contribution, tag)
+    assert (answer.to.channel, answer.to.id) == (Channel.CLIENT, late)
+    assert body_of(answer.payload) == Receipt(made.round_id, contribution, tag)
 
 
 @pytest.mark.parametrize(
-    ("case", "phase", "word"),
+    ("case", "phase", "answer"),
     [
         ("repeated", "collecting", Receipt),
         ("refused", "collecting", ChargeReused),
@@ -309,7 +309,7 @@ def test_a_contribution_after_the_freeze_is_told_that_it_was_late(phase: str) ->
         ("late", "released", Receipt),
     ],
 )
-def test_copies_of_a_contribution_are_answered_once_a_second(case: str, phase: str, word: type) -> None:
+def test_copies_of_a_contribution_are_answered_once_a_second(case: str, phase: str, answer: type) -> None:
     """Anybody can send copies, and some answers cost a signature. An honest resend comes after two seconds."""
     phased = ActorInPhase(phase)
     client, made = phased.contribution()
@@ -323,7 +323,7 @@ def test_copies_of_a_contribution_are_answered_once_a_second(case: str, phase: s
         now_ms += wait_ms
         effects = phased.actor.handle(Received(client, made), now_ms)
         answers.append([type(body_of(one.payload)) for one in sends(effects)])
-    assert answers == [[word], [], [], [word], [word]]
+    assert answers == [[answer], [], [], [answer], [answer]]
     assert phased.actor.dropped["ledger-rollback"] == (5 if case == "refused" else 0)
 
 
@@ -376,8 +376,8 @@ def test_one_abort_of_each_node_is_kept_and_given_to_clients_with_a_session_alon
     assert [body_of(one.payload).detail for one in given[1:]] == ["first", "last"]
     stranger = (bytes([salt]) * 16 for salt in range(256))
     posing = next(one for one in stranger if phased.opened.holder(one).id == phased.node)
-    (asked,) = phased.actor.handle(Received(posing, contribution), phased.network.now_ms)
-    assert body_of(asked.payload) == HelloWanted(posing)
+    (reply,) = phased.actor.handle(Received(posing, contribution), phased.network.now_ms)
+    assert body_of(reply.payload) == HelloWanted(posing)
 
 
 def test_lists_go_to_each_peer_with_its_own_tags_alone() -> None:

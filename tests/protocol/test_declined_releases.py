@@ -37,7 +37,7 @@ def test_hardening_10_where_all_decline_the_account_gets_its_charge_back(everybo
     assert not account.is_charged(request.round_id)
     network.restart(actors.trainer_identity.id)
     assert not trainer_of(actors, network).ledger.is_charged(request.round_id)
-    assert failures(network)[1] == failure, "told again, in the same words"
+    assert failures(network)[1] == failure, "reported again, in the same text"
     assert not trainer_of(actors, network).is_settling(network.now_ms)
     begin(actors, network, invited=actors.clients[:2], clients_expected=1)
     assert trainer_of(actors, network).ledger.charges[-1].returned, "the second decline came after the end"
@@ -59,7 +59,7 @@ def one_more_than_expected(*silent: int) -> tuple[Hospitals, Network, OpenRound,
     """Of three, two are expected, who decline. The third has a wider policy, and releases.
 
     Args:
-        silent: whose answers are held back; they come with the round, by client.
+        silent: whose answers are delayed; they come with the round, by client.
     """
     actors = Hospitals(3)
     closed = actors.client
@@ -70,26 +70,26 @@ def one_more_than_expected(*silent: int) -> tuple[Hospitals, Network, OpenRound,
 
     actors.client = client  # type: ignore[method-assign]
     network = actors.network()
-    held_back: dict[bytes, list[Envelope]] = {actors.clients[index]: [] for index in silent}
+    delayed: dict[bytes, list[Envelope]] = {actors.clients[index]: [] for index in silent}
 
     def tamper(one: Envelope) -> list[Envelope]:
-        if one.sender not in held_back or not isinstance(body_of(one.payload), Sealed):
+        if one.sender not in delayed or not isinstance(body_of(one.payload), Sealed):
             return [one]
-        held_back[one.sender].append(one)
+        delayed[one.sender].append(one)
         return []
 
     network.tamper = tamper
     _, request = begin(actors, network, clients_expected=2)
-    return actors, network, request, held_back
+    return actors, network, request, delayed
 
 
 def test_hardening_10_a_release_of_one_more_than_expected_makes_the_charge_count_again() -> None:
     """It comes after both declines."""
-    actors, network, request, held_back = one_more_than_expected(2)
+    actors, network, request, delayed = one_more_than_expected(2)
     trainer, late = actors.trainer_identity.id, actors.clients[2]
     assert trainer_of(actors, network).phase(request.round_id) == "returned"
     for _ in range(2):
-        network.handle(trainer, Received(late, held_back[late][0].payload))
+        network.handle(trainer, Received(late, delayed[late][0].payload))
         assert trainer_of(actors, network).ledger.is_charged(request.round_id)
         assert trainer_of(actors, network).phase(request.round_id) == "failed"
     network.restart(trainer)
@@ -104,12 +104,12 @@ def test_hardening_10_a_release_of_one_more_than_expected_makes_the_charge_count
 @pytest.mark.parametrize("restarts", [True, False])
 def test_a_charge_does_not_come_back_once_a_release_came_too_late(restarts: bool) -> None:
     """The round ends with one decline and no release. The other decline comes after the third client's release."""
-    actors, network, request, held_back = one_more_than_expected(1, 2)
+    actors, network, request, delayed = one_more_than_expected(1, 2)
     trainer, late = actors.trainer_identity.id, actors.clients[2]
     until_the_end(network)
     assert trainer_of(actors, network).phase(request.round_id) == "failed"
     for _ in range(2):
-        network.handle(trainer, Received(late, held_back[late][0].payload))
+        network.handle(trainer, Received(late, delayed[late][0].payload))
     if restarts:
         network.restart(trainer)
     for one in [one for one in network.sent if one.sender in actors.clients[:2]]:
@@ -118,7 +118,7 @@ def test_a_charge_does_not_come_back_once_a_release_came_too_late(restarts: bool
     assert trainer_of(actors, network).phase(request.round_id) == "failed"
     assert trainer_of(actors, network).ledger.is_charged(request.round_id)
     assert network.reported(facts.ChargeReturned, trainer) == []
-    assert len(set(failures(network))) == 1, "told in the same words"
+    assert len(set(failures(network))) == 1, "reported in the same text"
 
 
 def test_who_is_silent_may_have_released_so_the_account_keeps_the_charge() -> None:

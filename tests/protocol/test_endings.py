@@ -62,7 +62,7 @@ def forget_validated() -> None:
 
 
 def partial_sums(net: Network, node: bytes) -> set[bytes]:
-    """What a node released, told apart by its bytes."""
+    """The distinct releases of a node, by their bytes."""
     own = [one.payload for one in net.sent if one.sender == node and one.to.channel is Channel.TRAINER]
     return {payload for payload in own if payload[1] == 2}  # the tag of `Sealed`
 
@@ -242,7 +242,7 @@ def test_an_announcement_that_was_lost_is_sent_again_while_clients_may_contribut
     assert len(sent(net, Announcement)) > 1
 
 
-def test_a_lost_partial_sum_is_asked_for_again_when_all_windows_were_used_up() -> None:
+def test_a_lost_partial_sum_is_requested_again_after_all_windows_are_used_up() -> None:
     actors = TestFederation(6, 2)
     net = actors.network()
     lost: list[Envelope] = []
@@ -262,7 +262,7 @@ def test_a_lost_partial_sum_is_asked_for_again_when_all_windows_were_used_up() -
     assert net.reported(facts.RoundCompleted)
 
 
-def test_lists_that_never_come_are_told_by_the_node_that_misses_them() -> None:
+def test_the_node_that_misses_lists_reports_them() -> None:
     """And not as the silence of the nodes that waited."""
     actors = TestFederation(6, 3)
     net, mute = actors.network(), actors.computes[2]

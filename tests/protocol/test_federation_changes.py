@@ -106,7 +106,7 @@ def test_a_round_by_another_file_of_the_same_number_is_nobodys() -> None:
     assert not network.reported(facts.Contributed)
 
 
-def test_two_files_of_one_number_stop_the_start_in_words() -> None:
+def test_two_files_of_one_number_stop_the_start_with_a_reason() -> None:
     actors = exact_actors(4)
     network = actors.network()
     hand(network, actors.computes[0], without(actors, 3))
@@ -201,7 +201,7 @@ def test_a_round_of_a_node_that_goes_ends_cleanly_at_all(phase: str) -> None:
     assert last_sum(network) == exact_sum(range(5))
 
 
-def test_a_request_that_waits_for_a_node_that_goes_fails_in_words() -> None:
+def test_a_request_that_waits_for_a_removed_node_fails_with_a_reason() -> None:
     actors = exact_actors(5, 3)
     network = Network()
     network.tamper = lambda e: () if e.sender == actors.computes[1] else (e,)

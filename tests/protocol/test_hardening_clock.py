@@ -1,4 +1,4 @@
-"""Point 4 of the hardening: a clock that ran ahead, or is behind, is told in words and leaves nothing behind."""
+"""Point 4 of the hardening: a clock that ran ahead, or is behind, is reported, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def to_nobody(actors: TestFederation) -> tuple[Network, bytes]:
     return network, encode(announced(network, actors).frame)
 
 
-def told(effects: Any, kind: type) -> list[Any]:
+def facts_of(effects: Any, kind: type) -> list[Any]:
     return [effect.fact for effect in effects if isinstance(getattr(effect, "fact", None), kind)]
 
 
-def test_hardening_4_a_client_whose_clock_is_behind_declines_in_words_and_the_trainer_hears_it() -> None:
+def test_hardening_4_a_client_whose_clock_is_behind_sends_the_trainer_a_decline_with_a_reason() -> None:
     """It dropped the announcement, and nobody heard why it never took part."""
     actors = TestFederation(4, 2)
     network, payload = to_nobody(actors)
     actor, at_ms = actors.client(0), NOW_MS - 3 * DAY_MS
     effects = actor.handle(Received(actors.trainer_identity.id, payload), at_ms)
-    (declined,) = told(effects, facts.Declined)
+    (declined,) = facts_of(effects, facts.Declined)
     assert (declined.reason, declined.found) == ("epoch", f"epoch {EPOCH} of Compute node compute-0")
     assert declined.expected == f"at most {EPOCH - 2} by this clock; one of the two clocks is wrong"
     assert (actor.ledger.charges, actor.declines.rounds[0].reason) == ((), "epoch")
-    (word,) = sends(effects)
-    network.handle(actors.trainer_identity.id, Received(actor.id, word.payload))
+    (decline,) = sends(effects)
+    network.handle(actors.trainer_identity.id, Received(actor.id, decline.payload))
     (heard,) = network.reported(facts.Declined, actors.trainer_identity.id)
     assert (heard.client, heard.reason, heard.found) == (actor.id, "epoch", declined.found)
 
 
-def test_hardening_4_a_client_that_has_seen_a_later_epoch_declines_in_words() -> None:
+def test_hardening_4_a_client_that_has_seen_a_later_epoch_declines_with_a_reason() -> None:
     """The node shows an old key, as one that was restored from a copy does."""
     actors = TestFederation(4, 2)
     network, _ = to_nobody(actors)
@@ -61,7 +61,7 @@ def test_hardening_4_a_client_that_has_seen_a_later_epoch_declines_in_words() ->
     terms = msgspec.structs.replace(opened.body.terms, computes=computes)
     payload = forged(actors, actors.trainer_identity, msgspec.structs.replace(opened.body, terms=terms))
     actor = actors.client(0, [(SEEN, node.id, (EPOCH + 1).to_bytes(4, "big"))])
-    (declined,) = told(actor.handle(Received(actors.trainer_identity.id, payload), NOW_MS), facts.Declined)
+    (declined,) = facts_of(actor.handle(Received(actors.trainer_identity.id, payload), NOW_MS), facts.Declined)
     assert (declined.reason, declined.found) == ("epoch", f"epoch {EPOCH - 1} of Compute node compute-1")
     assert declined.expected == f"{EPOCH + 1} or later, as this node has shown before"
 
@@ -72,7 +72,7 @@ def test_hardening_4_an_epoch_that_a_clock_ahead_has_left_behind_is_replaced() -
     _, payload = to_nobody(actors)
     actor = actors.client(0, [(SEEN, one, (EPOCH + 3000).to_bytes(4, "big")) for one in actors.computes])
     effects = actor.handle(Received(actors.trainer_identity.id, payload), NOW_MS)
-    assert told(effects, facts.Contributed)
+    assert facts_of(effects, facts.Contributed)
     noted = {effect.key: effect.value for effect in effects if isinstance(effect, Persist) and effect.table == SEEN}
     assert noted == {one: EPOCH.to_bytes(4, "big") for one in actors.computes}
 
@@ -115,7 +115,7 @@ def test_hardening_4_a_clock_that_is_set_back_while_an_actor_runs_costs_no_resta
     assert network.now_ms < NOW_MS + DAY_MS
 
 
-def test_hardening_4_a_trainer_believes_no_key_far_ahead_and_says_which_node_shows_it() -> None:
+def test_hardening_4_a_trainer_accepts_no_key_far_ahead_and_reports_the_node() -> None:
     actors = TestFederation(4, 2)
     network = Network()
     network.add(Channel.COMPUTE, lambda records: actors.compute(0, records))
@@ -124,7 +124,7 @@ def test_hardening_4_a_trainer_believes_no_key_far_ahead_and_says_which_node_sho
     trainer, node = actors.trainer_identity.id, actors.compute_identities[1]
     ahead = EpochKey(node.id, EPOCH + 2, bytes([9]) * 32, (EPOCH + 3) * DAY_MS, actors.federation.stamp)
     effects = network.handle(trainer, Received(node.id, forged(actors, node, ahead)))
-    assert [one.code for one in told(effects, facts.Dropped)] == ["epoch"]
+    assert [one.code for one in facts_of(effects, facts.Dropped)] == ["epoch"]
     begin(actors, network)
     until_the_end(network, 0.1)
     (failure,) = failures(network)
@@ -146,4 +146,4 @@ def test_hardening_4_a_hello_and_an_announcement_far_ahead_are_refused_by_a_node
     refused(network, actors.computes[0], actor.id, greeting, "hello")
     node = actors.compute(0)
     effects = node.handle(Received(actors.trainer_identity.id, payload), NOW_MS - 3 * DAY_MS)
-    assert [one.code for one in told(effects, facts.Dropped)] == ["epoch"]
+    assert [one.code for one in facts_of(effects, facts.Dropped)] == ["epoch"]

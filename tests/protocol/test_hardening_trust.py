@@ -1,4 +1,4 @@
-"""What a trainer is told of keys that are spoilt at the broker, and of federation files that differ."""
+"""What a trainer reports of keys that are spoilt at the broker, and of federation files that differ."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_hardening_7_retained_garbage_on_an_epoch_topic_stops_no_round() -> None
     assert len(results(network)) == 1
 
 
-def test_hardening_7_a_key_that_is_spoilt_is_told_apart_from_a_node_that_is_down() -> None:
+def test_hardening_7_a_spoilt_key_and_a_node_that_is_down_give_different_errors() -> None:
     actors = TestFederation(4, 3)
     network = under(actors, spoilt(actors.computes[1], answers=False))
     begin(actors, network)
@@ -122,7 +122,7 @@ def test_hardening_8_a_client_with_another_file_is_named_by_the_nodes_and_names_
     assert title(actors.federation) in dropped(network, client, trainer)[0].detail
 
 
-def test_hardening_8_two_files_of_one_number_are_told_apart_where_their_signatures_would_hold() -> None:
+def test_hardening_8_two_valid_files_of_one_number_are_distinguished() -> None:
     """The owner has signed two files of number 1: their id is one, and so every signature holds."""
     actors = TestFederation(4, 3)
     fewer = sign_federation(

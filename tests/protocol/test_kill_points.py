@@ -84,7 +84,7 @@ def check(actors: TestFederation, network: PowerCuts) -> None:
         assert all(len(aborts[round_id]) == COMPUTES for round_id in returned), "only against all M aborts"
         spent = MU**2 * len([round_id for round_id in rounds if len(aborts[round_id]) < COMPUTES])
         recorded = math.fsum(charge.mu**2 for charge in charges.values() if not charge.returned)
-        assert spent <= recorded * (1 + 1e-12), "of all that left: what the announcements asked for"
+        assert spent <= recorded * (1 + 1e-12), "of all that left: what the announcements cost"
         assert math.sqrt(recorded) <= accounting.mu_of(POLICY.epsilon_per_period_max, POLICY.delta_max)
     assert network.reported(LedgerReused) == [], "no honest client is taken for a restored one"
 

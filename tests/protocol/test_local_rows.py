@@ -43,7 +43,7 @@ def test_whatever_one_row_holds_it_moves_a_release_by_no_more_than_is_stated(
     assert "0.9" not in repr(network.facts)
 
 
-def test_outside_of_the_protocol_a_statistic_that_fails_says_so() -> None:
+def test_outside_the_protocol_a_failing_statistic_raises() -> None:
     picky = Picky(columns=("x",), centre=(0.0,), scale=(1.0,), bound=(1.0,))
     with pytest.raises(ArithmeticError, match=r"cannot stand 0\.9"):
         contribution(picky, np.array([[0.5], [0.9]]), 2, 24)

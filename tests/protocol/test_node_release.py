@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hospitals import MU, OPEN, Hospitals, by_id, held, release_of, released
+from hospitals import MU, OPEN, Hospitals, by_id, completed_round, release_of, released
 from round_helpers import (
     PowerCuts,
     announced,
@@ -103,7 +103,7 @@ def test_the_noise_is_drawn_with_the_variance_that_is_stated() -> None:
 
 def test_rows_beyond_the_limit_are_not_looked_at_and_missing_ones_count_as_zero() -> None:
     rows = [np.array([[1.0], [np.nan], [1.0], [1.0]]), np.array([[0.5]])]
-    actors, network = held(2, rows=rows)
+    actors, network = completed_round(2, rows=rows)
     assert {node.contributors: node.value[0] for node in results(network)[0].nodes} == {4: 3.0, 1: 0.5}
     begin(actors, network, rows_max=3)
     assert {node.contributors: node.value[0] for node in results(network)[1].nodes} == {3: 2.0, 1: 0.5}
@@ -112,7 +112,7 @@ def test_rows_beyond_the_limit_are_not_looked_at_and_missing_ones_count_as_zero(
 def test_data_that_fail_are_zero_and_a_node_without_rows_is_left_out() -> None:
     """How many rows count does not depend on what is in them: a statistic that fails on one leaves their number."""
     actors = Hospitals(3, rows=[np.full((3, 2), 0.5), np.zeros((0, 1)), np.full((2, 1), 0.25)])
-    network, request = begin(actors)  # the first has two columns where one is asked for
+    network, request = begin(actors)  # the first has two columns where the request has one
     (result,) = results(network)
     assert {node.contributors: node.value[0] for node in result.nodes} == {3: 0.0, 2: 0.5}
     assert result.clients == 2
@@ -129,10 +129,10 @@ def test_the_one_request_of_a_job() -> None:
     """It needs nothing else of a job whose other rounds are sums."""
     budget = Budget(1.0, 1e-6)
     terms = JobTerms(budget=budget, clients=3, tolerated=2, computes=(b"a" * 16, b"b" * 16), colluders=1)
-    asked = terms.open(NodeReleaseRequest("sum", {"columns": ["x"]}, rows_max=8), bytes(16))
-    assert asked.ask == AskNodeRelease()
-    asked = terms.open(SecureSumRequest("sum", {"columns": ["x"]}), bytes(16))
-    assert asked.ask == AskSecureSum(computes=(b"a" * 16, b"b" * 16), tolerated=2, colluders=1)
+    opened = terms.open(NodeReleaseRequest("sum", {"columns": ["x"]}, rows_max=8), bytes(16))
+    assert opened.ask == AskNodeRelease()
+    opened = terms.open(SecureSumRequest("sum", {"columns": ["x"]}), bytes(16))
+    assert opened.ask == AskSecureSum(computes=(b"a" * 16, b"b" * 16), tolerated=2, colluders=1)
 
 
 # What it costs, and when
@@ -161,10 +161,10 @@ def test_the_trainers_account_is_charged_before_the_announcement_leaves() -> Non
     actors = Hospitals(3)
     actors.account = BudgetLimit(epsilon=1.6, delta=1e-6)
     network = actors.network()
-    trainer, told = actors.trainer_identity.id, []
-    network.tamper = lambda one: told.append(dict(network.stores[trainer])) or [one]
+    trainer, snapshots = actors.trainer_identity.id, []
+    network.tamper = lambda one: snapshots.append(dict(network.stores[trainer])) or [one]
     _, request = begin(actors, network)
-    assert (LEDGER, request.round_id) in told[0]
+    assert (LEDGER, request.round_id) in snapshots[0]
     begin(actors, network)
     with pytest.raises(UsageError, match="the federation's account: found a total of epsilon"):
         trainer_of(actors, network).check_request(actors.request(), network.now_ms)
@@ -204,9 +204,9 @@ def test_it_ends_at_the_close_with_those_who_released() -> None:
     opened = announced(network, actors).body
     assert opened.commit_by_ms == opened.close_by_ms + request.commit_window_ms
     network.advance(opened.close_by_ms)
-    told = len(sent(network, Announcement))
+    before = len(sent(network, Announcement))
     network.advance(opened.commit_by_ms - 1)
-    assert len(sent(network, Announcement)) == told, "nobody may begin any more"
+    assert len(sent(network, Announcement)) == before, "nobody may begin any more"
     assert results(network) == []
     network.advance(opened.commit_by_ms)
     (result,) = results(network)
@@ -237,7 +237,7 @@ def test_a_decline_is_an_answer() -> None:
     assert {fact.reason for fact in network.reported(facts.Declined)} == {"rows-of-many"}
 
 
-def test_only_the_invited_are_asked_heard_and_charged() -> None:
+def test_only_the_invited_take_part_and_are_charged() -> None:
     actors = Hospitals(3)
     network = actors.network()
     invited = actors.clients[:2]
@@ -248,7 +248,7 @@ def test_only_the_invited_are_asked_heard_and_charged() -> None:
 
 
 def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
-    actors, network = held()
+    actors, network = completed_round()
     until_the_end(network, hours=24 * 8)
     assert {table for table, _ in network.stores[actors.trainer_identity.id]} == {LEDGER}
     assert {table for table, _ in network.stores[actors.clients[0]]} == {LEDGER, "epoch", "hello"}
@@ -380,19 +380,19 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
             assert len(sent_by) == len({round_id for round_id, _ in sent_by}), "one release a round, byte for byte"
             assert {round_id for round_id, _ in sent_by} <= set(network.charges(client))
         seen += len(rounds)
-        told = {(result.round_id, result.value[0], result.announcement_hash) for result in results(network)}
-        assert len(told) == len({round_id for round_id, *_ in told}) == len(rounds)
-        assert {value for _, value, _ in told} <= {1.25}
+        outcomes = {(result.round_id, result.value[0], result.announcement_hash) for result in results(network)}
+        assert len(outcomes) == len({round_id for round_id, *_ in outcomes}) == len(rounds)
+        assert {value for _, value, _ in outcomes} <= {1.25}
     assert sum(kills[where] for where in ("before", "after", "between")) >= 200, dict(kills)
     assert min(kills.values()) >= 10, dict(kills)
     assert seen >= 25, "most were announced before the trainer was killed for the first time"
 
 
-# What is refused before it is asked, and the sensitivities
+# What is refused before it is announced, and the sensitivities
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"rows_max": 0}, "sums rows"),
         ({"rows_max": 2**30}, "expected below 2\\^53"),
@@ -401,10 +401,10 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
         ({"ask": AskSecureSum(computes=(), tolerated=0)}, "M = 0 Compute nodes; use 2 to 64"),
     ],
 )
-def test_a_node_release_that_cannot_be_is_refused_with_words(changes: dict[str, Any], words: str) -> None:
+def test_an_impossible_node_release_is_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:
     actors = Hospitals(2, mechanism=DistributedDiscreteGaussian())
     network = actors.network()
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         network.command(actors.trainer_identity.id, actors.request(**changes))
     assert sent(network, Announcement) == []
 
@@ -417,7 +417,7 @@ def test_a_node_release_names_no_compute_nodes_and_is_bound_by_no_key_of_theirs(
     assert len(results(network)) == 1
 
 
-def test_hardening_who_releases_after_the_end_is_told_and_goes_on() -> None:
+def test_hardening_a_late_data_node_receives_a_receipt_and_continues() -> None:
     """Else it would count the release among its open rounds, and decline all others once 64 charges lie between."""
     actors = TestFederation(3, 0, policy=OPEN)
     network = actors.network()
@@ -441,5 +441,5 @@ def test_every_event_of_a_release_stands_in_the_tables() -> None:
     own = {event for phase, event in TRAINER_TABLE if "release" in event or event == "all declined"}
     assert own == {"release", "last release", "repeated release", "late release", "all declined"}
     assert CLIENT_TABLE["new", "announcement"] == "sent"
-    assert release_of(*held(), 0).rows == 2
-    assert sent(held()[1], Decline) == []
+    assert release_of(*completed_round(), 0).rows == 2
+    assert sent(completed_round()[1], Decline) == []

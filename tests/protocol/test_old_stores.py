@@ -113,7 +113,7 @@ def test_a_record_that_cannot_be_read_stops_the_start_by_name(role: str, table: 
 )
 @pytest.mark.parametrize("damage", [b"", b"\xc1"])
 def test_plain_bytes_of_a_wrong_length_stop_the_start_by_name(role: str, table: str, damage: bytes) -> None:
-    """A charge window that became empty would forget all of a client's numbers without a word."""
+    """A charge window that became empty would silently forget all of a client's numbers."""
     build, stored = records(role)
     kinds = {kind for kind, _, _ in stored}
     assert table in kinds, kinds

@@ -179,8 +179,8 @@ def test_epoch_keys_that_one_federation_remembers_are_no_other_ones() -> None:
 def test_the_clients_of_a_process_hold_one_copy_of_what_each_has_checked() -> None:
     actors = exact_actors(4, 3)
     network, request = begin(actors)
-    held = {id(network.actors[client]._rounds[request.round_id].opened) for client in actors.clients}
-    assert len(held) == 1
+    copies = {id(network.actors[client]._rounds[request.round_id].opened) for client in actors.clients}
+    assert len(copies) == 1
     opened_hash = announced(network, actors).hash
     until_the_end(network, hours=8 * 24)
     network.actors.clear()

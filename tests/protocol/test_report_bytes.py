@@ -24,7 +24,7 @@ from dca_proto.protocol.wire.codec import body_of
 from dca_proto.protocol.wire.messages import Release, Signed
 
 
-def bytes_told(mechanism: str, value: float | None, epsilon: float, categories: int, clients: int) -> Counter[bytes]:
+def report_counts(mechanism: str, value: float | None, epsilon: float, categories: int, clients: int) -> Counter[bytes]:
     """What real client actors that hold the same value send, as the trainer unseals and keeps it."""
     actors = Reporters(mechanism, [value] * clients, categories, name=f"{mechanism}-{value}".lower())
     network = reported(actors, epsilon=epsilon)
@@ -62,10 +62,10 @@ def test_reports_have_their_exact_law_and_the_ratio_is_bounded_also_for_a_missin
     epsilon, k, clients = 1.0, 3, 400
     laws = {}
     for value in (0, 1, 2, math.nan, None):
-        told, exact = bytes_told(mechanism, value, epsilon, k, clients), law(mechanism, value, epsilon, k)
+        counts, exact = report_counts(mechanism, value, epsilon, k, clients), law(mechanism, value, epsilon, k)
         assert sum(exact.values()) == pytest.approx(1)
-        assert set(told) <= set(exact), "nothing but what the mechanism can give"
-        seen = [told[report] for report in exact]
+        assert set(counts) <= set(exact), "nothing but what the mechanism can give"
+        seen = [counts[report] for report in exact]
         assert stats.chisquare(seen, clients * np.array(list(exact.values()))).pvalue > 1e-4, value
         laws[str(value)] = exact
     for one, other in itertools.permutations(laws.values(), 2):

@@ -63,12 +63,12 @@ def test_a_report_round_in_one_function(mechanism: str) -> None:
     actors = Reporters(mechanism, HELD)
     clients = [actors.client(index) for index in range(len(HELD))]
     result = play_releases(actors.trainer(), clients, actors.request(), NOW_MS)
-    told = result.reports
-    assert told is not None
-    assert (told.contributors, result.contributors, result.clients, result.nodes) == (8, 8, 8, ())
+    reports = result.reports
+    assert reports is not None
+    assert (reports.contributors, result.contributors, result.clients, result.nodes) == (8, 8, 8, ())
     assert (result.relation, result.fewest, result.colluders, result.private) == (REPLACE_ONE_CLIENT, 0, 0, True)
     delta = 0.0 if mechanism in PURE_MECHANISMS else 1e-6
-    assert (told.mechanism, told.epsilon, told.delta) == (result.mechanism, result.epsilon, result.delta)
+    assert (reports.mechanism, reports.epsilon, reports.delta) == (result.mechanism, result.epsilon, result.delta)
     assert (result.mechanism, result.epsilon, result.delta) == (mechanism, 1.0, delta)
     assert result.mu == (accounting.mu_of(1.0, delta) if delta else accounting.mu_of_pure(1.0))
     assert result.noise_variance == pytest.approx(8 * result.sigma_local**2)
@@ -78,32 +78,32 @@ def test_a_report_round_in_one_function(mechanism: str) -> None:
 def test_vectors_add_up_to_the_sum(mechanism: str) -> None:
     actors = Reporters(mechanism, HELD)
     (result,) = results(network := reported(actors))
-    told = result.reports
-    assert (told.values.shape, told.values.dtype, told.probabilities) == ((8, 1), np.float64, None)
+    reports = result.reports
+    assert (reports.values.shape, reports.values.dtype, reports.probabilities) == ((8, 1), np.float64, None)
     raw = [int.from_bytes(report_of(actors, network, index).vector, "little", signed=True) for index in by_id(actors)]
-    assert told.values[:, 0].tolist() == [value / 2**24 for value in raw]
-    assert result.value.tolist() == told.values.sum(axis=0).tolist()
+    assert reports.values[:, 0].tolist() == [value / 2**24 for value in raw]
+    assert result.value.tolist() == reports.values.sum(axis=0).tolist()
     laplace = 1 / (2 * math.sinh(2**-24 / 4) ** 2) / 4**24  # epsilon 1 for a difference of 2 · 2^24 grid units
     expected = laplace if mechanism == GRID_LAPLACE else (2 / accounting.mu_of(1.0, 1e-6)) ** 2
     assert result.noise_variance / 8 == pytest.approx(expected, rel=1e-6)
     scale = 2.0 if mechanism == GRID_LAPLACE else result.sigma_local
-    assert told.noise_scale == pytest.approx(scale, rel=1e-6)
+    assert reports.noise_scale == pytest.approx(scale, rel=1e-6)
 
 
 @pytest.mark.parametrize("mechanism", CATEGORICAL)
 def test_categories_give_unbiased_counts(mechanism: str) -> None:
     actors = Reporters(mechanism, HELD)
     (result,) = results(network := reported(actors))
-    told, kind = result.reports, RandomisedResponse if mechanism == RANDOMISED_RESPONSE else UnaryEncoding
+    reports, kind = result.reports, RandomisedResponse if mechanism == RANDOMISED_RESPONSE else UnaryEncoding
     one = kind(1.0, 5)
     bodies = [report_of(actors, network, index) for index in by_id(actors)]
-    assert told.values.tolist() == [one.decode(body.vector).tolist() for body in bodies]
-    assert told.values.dtype == (np.int64 if mechanism == RANDOMISED_RESPONSE else np.bool_)
-    p, q = told.probabilities
-    assert (p, q, told.noise_scale) == (*map(float, one.probabilities), 0.0)
-    named = told.values.sum(axis=0) if told.values.ndim == 2 else np.bincount(told.values, minlength=5)
+    assert reports.values.tolist() == [one.decode(body.vector).tolist() for body in bodies]
+    assert reports.values.dtype == (np.int64 if mechanism == RANDOMISED_RESPONSE else np.bool_)
+    p, q = reports.probabilities
+    assert (p, q, reports.noise_scale) == (*map(float, one.probabilities), 0.0)
+    named = reports.values.sum(axis=0) if reports.values.ndim == 2 else np.bincount(reports.values, minlength=5)
     assert result.value == pytest.approx((named - 8 * q) / (p - q))
-    largest = max(x * (1 - x) for x in (p, q, 1 / 5 if told.values.ndim == 1 else q))
+    largest = max(x * (1 - x) for x in (p, q, 1 / 5 if reports.values.ndim == 1 else q))
     assert result.noise_variance == pytest.approx(8 * largest / (p - q) ** 2)
 
 
@@ -117,7 +117,7 @@ def test_the_sum_of_many_rows_and_their_mean_are_protected_as_a_whole() -> None:
         assert result.reports.noise_scale == pytest.approx(2 * factor, rel=1e-6)
 
 
-def test_the_result_in_words_and_as_json() -> None:
+def test_the_result_as_text_and_as_json() -> None:
     actors = Reporters(UNARY_ENCODING, HELD)
     (result,) = results(reported(actors))
     plain = json.loads(msgspec.json.encode(outcome(result)))
@@ -172,7 +172,7 @@ def test_pure_reports_add_up_in_epsilon_and_end_with_the_budget() -> None:
 
 
 def test_reports_and_sums_draw_on_one_budget_of_one_relation() -> None:
-    """A report of epsilon 1 and a sum of epsilon 1 do not fit into 1.5 together; the first one asked for does."""
+    """A report of epsilon 1 and a sum of epsilon 1 do not fit into 1.5 together; the first one requested does."""
     policy = Policy(clients_min=1, honest_min=1, epsilon_per_period_max=1.5, delta_max=1e-6)
     actors = TestFederation(4, 2, rows=[np.full((1, 1), 0.25)] * 4, policy=policy)
     alone = {"ask": AskLdpReport(mechanism=GRID_LAPLACE), "delta": 0.0}
@@ -192,10 +192,10 @@ def test_the_trainers_account_is_charged_before_the_announcement_leaves_and_refu
         account=BudgetLimit(epsilon=1.5, delta=1e-6),
         **common(records, "trainer"),
     )
-    network, told = actors.network(), []
-    network.tamper = lambda one: told.append(dict(network.stores[actors.trainer_identity.id])) or [one]
+    network, snapshots = actors.network(), []
+    network.tamper = lambda one: snapshots.append(dict(network.stores[actors.trainer_identity.id])) or [one]
     _, request = begin(actors, network)
-    assert (LEDGER, request.round_id) in told[0]
+    assert (LEDGER, request.round_id) in snapshots[0]
     trainer = network.actors[actors.trainer_identity.id]
     with pytest.raises(UsageError, match="the federation's account: found a total of epsilon 2 with this round"):
         trainer.check_request(actors.request(), network.now_ms)
@@ -204,8 +204,8 @@ def test_the_trainers_account_is_charged_before_the_announcement_leaves_and_refu
 
 def test_a_job_asks_for_reports_by_a_mechanisms_name_and_divides_epsilon() -> None:
     terms = JobTerms(budget=Budget(2.0, 1e-6), clients=9, tolerated=2, computes=(b"a" * 16, b"b" * 16), colluders=1)
-    asked = LdpReportRequest("sum", SCALED, budget_share=0.25, mechanism=GRID_LAPLACE)
-    opened = terms.open(asked, bytes(16), (b"c" * 16,) * 3)
+    ldp_request = LdpReportRequest("sum", SCALED, budget_share=0.25, mechanism=GRID_LAPLACE)
+    opened = terms.open(ldp_request, bytes(16), (b"c" * 16,) * 3)
     assert opened.ask == AskLdpReport(mechanism=GRID_LAPLACE)
     assert (opened.epsilon, opened.delta) == (pytest.approx(0.5, rel=1e-5), 0.0)
     assert opened.clients_expected == 3
@@ -249,7 +249,7 @@ def test_it_ends_at_the_close_with_those_who_reported() -> None:
     assert (result.contributors, failures(network)) == (2, [])
 
 
-def test_without_a_report_it_fails_with_words_and_the_account_keeps_the_charge_for_who_is_silent() -> None:
+def test_without_a_report_it_fails_with_a_reason_and_the_silent_clients_stay_charged() -> None:
     actors = Reporters(GRID_LAPLACE, [0, 1], policy=Policy(statistics=("mean",)))
     network, request = begin(actors, clients_expected=3)
     until_the_end(network)
@@ -264,7 +264,7 @@ def test_without_a_report_it_fails_with_words_and_the_account_keeps_the_charge_f
 
 
 def test_data_that_fail_are_reported_as_no_data() -> None:
-    """A table of two columns where one is asked for: the owner is told, the trainer gets a report as of anybody."""
+    """A table of two columns where the request has one: the owner sees an error, the trainer an ordinary report."""
     actors = Reporters(UNARY_ENCODING, [0, 1], rows=[np.zeros((1, 2)), np.zeros((1, 1))])
     network = reported(actors)
     assert results(network)[0].contributors == 2
@@ -391,8 +391,8 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
             sent_by = {(one.round_id, one.payload) for one in released(network, client)}
             assert len(sent_by) == len({round_id for round_id, _ in sent_by}), "one report a round, byte for byte"
             assert {round_id for round_id, _ in sent_by} <= set(network.charges(client))
-        told = {(one.round_id, one.reports.values.tobytes(), one.announcement_hash) for one in results(network)}
-        assert len(told) == len({round_id for round_id, *_ in told}) == len(rounds)
+        outcomes = {(one.round_id, one.reports.values.tobytes(), one.announcement_hash) for one in results(network)}
+        assert len(outcomes) == len({round_id for round_id, *_ in outcomes}) == len(rounds)
     assert kills >= 100
 
 
@@ -404,11 +404,11 @@ def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
     assert {table for table, _ in network.stores[actors.clients[0]]} == {LEDGER, "epoch", "hello"}
 
 
-# What is refused before it is asked
+# What is refused before it is announced
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "changes", "words"),
+    ("mechanism", "changes", "message"),
     [
         (GRID_LAPLACE, {"delta": 1e-6}, "grid-laplace' is private by epsilon alone: found delta 1e-06"),
         (UNARY_ENCODING, {"delta": 1e-6}, "unary-encoding' is private by epsilon alone: found delta 1e-06"),
@@ -424,19 +424,19 @@ def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
         (GRID_LAPLACE, {"rows_max": 2**30}, "expected below 2\\^53"),
     ],
 )  # fmt: skip
-def test_a_report_round_that_cannot_be_is_refused_with_words(
-    mechanism: str, changes: dict[str, Any], words: str
+def test_an_impossible_report_round_is_refused_with_a_reason(
+    mechanism: str, changes: dict[str, Any], message: str
 ) -> None:
     actors = Reporters(mechanism, [0, 1])
     network = actors.network()
-    with pytest.raises(UsageError, match=words) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         network.command(actors.trainer_identity.id, actors.request(**changes))
     assert "\n" not in str(caught.value)
     assert sent(network, Announcement) == []
 
 
 def test_a_report_of_a_statistic_of_ones_own_names_its_largest_coordinate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it evaluates to, a category is told: the mechanism's privacy rests on no word of the statistic's."""
+    """Whatever it evaluates to, a category is reported: privacy rests on the mechanism, not on the statistic."""
     from dca_proto.statistics import Histogram, base
 
     class Vague(Histogram, frozen=True, kw_only=True):  # type: ignore[misc]
@@ -468,7 +468,7 @@ def test_the_names_of_the_mechanisms_are_those_that_are_there() -> None:
     assert {name for name, kind in _KINDS.items() if "delta" not in kind.__struct_fields__} == set(PURE_MECHANISMS)
 
 
-def test_a_round_that_names_a_mechanism_is_stored_as_it_was_asked() -> None:
+def test_a_round_that_names_a_mechanism_is_stored_as_requested() -> None:
     request = Reporters(GRID_LAPLACE, [0]).request()
     encoded = msgspec.msgpack.encode(request)
     assert msgspec.msgpack.decode(encoded, type=type(request)) == request

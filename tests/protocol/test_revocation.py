@@ -42,7 +42,7 @@ def test_hardening_6_a_client_that_is_revoked_between_rounds_is_not_in_the_next_
     assert hellos == [one.payload for one in network.sent if one.to.channel is Channel.HELLO], "no new sessions"
 
 
-def test_hardening_6_a_revoked_client_that_plays_on_is_in_no_sum_and_is_asked_for_nothing() -> None:
+def test_hardening_6_a_revoked_client_that_plays_on_is_in_no_sum_and_gets_no_query() -> None:
     actors = exact_actors(5)
     network = hostile(actors)
     hand(network, actors.computes[0], without(actors, 3))
@@ -117,7 +117,7 @@ def test_hardening_6_a_revoked_clients_report_counts_for_nobody() -> None:
 # --- members that know different files --------------------------------------------------------------------------------
 
 
-def test_hardening_6_a_member_that_lacks_the_trainers_file_waits_for_it_and_says_so() -> None:
+def test_hardening_6_a_member_that_lacks_the_trainers_file_waits_for_it_and_reports_it() -> None:
     actors = exact_actors(5)
     network = hostile(actors)
     late = (actors.computes[2], actors.clients[0])

@@ -211,7 +211,7 @@ class Rounds(RuleBasedStateMachine):
 
     @invariant()
     def actors_hold_nothing_beyond_the_rounds(self) -> None:
-        """6: whatever came, an actor knows the rounds that were asked for and no others."""
+        """6: whatever came, an actor knows the requested rounds and no others."""
         for actor in self.network.actors.values():
             assert len(actor._rounds) <= len(self.requests)
 

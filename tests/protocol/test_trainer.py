@@ -223,7 +223,7 @@ def test_the_id_of_a_round_that_cannot_be_read_now_is_not_used_again() -> None:
 # Epoch keys
 
 
-def test_a_round_waits_for_the_compute_nodes_keys_and_says_which_is_missing() -> None:
+def test_a_round_waits_for_the_compute_nodes_keys_and_reports_which_is_missing() -> None:
     actors = TestFederation(4, 3)
     network = Network()
     network.tamper = losing(EpochKey, sender=actors.computes[1])
@@ -274,7 +274,7 @@ def test_a_round_that_cannot_be_announced_after_the_count_fails_and_others_go_on
 
 
 @pytest.mark.parametrize("lost", [SessionsWanted, Sessions])
-def test_a_count_of_sessions_that_was_lost_is_asked_for_again_with_the_nodes_next_key(lost: type) -> None:
+def test_a_lost_count_of_sessions_is_requested_again_with_the_nodes_next_key(lost: type) -> None:
     """A node publishes its key every five minutes."""
     actors = exact_actors(4, 3)
     network, node = actors.network(), actors.computes[1]
@@ -287,9 +287,9 @@ def test_a_count_of_sessions_that_was_lost_is_asked_for_again_with_the_nodes_nex
     network.advance(network.now_ms + actors.timing.epoch_publish_ms + 1000)
     assert len(sent(network, SessionsWanted, to=node)) == 2
     assert the_sum(network).tolist() == [exact_sum(range(4))]
-    asked = len(sent(network, SessionsWanted))
+    queries = len(sent(network, SessionsWanted))
     network.advance(network.now_ms + actors.timing.epoch_publish_ms)
-    assert len(sent(network, SessionsWanted)) == asked, "no round waits for it any more"
+    assert len(sent(network, SessionsWanted)) == queries, "no round waits for it any more"
 
 
 def test_a_key_of_a_far_epoch_does_not_block_a_lower_one_that_comes_later() -> None:
@@ -378,8 +378,8 @@ def test_slow_arrivals_are_waited_for_longer() -> None:
     assert closing(network) == ["quiet"]
 
 
-def test_a_last_count_that_was_lost_is_asked_for_and_closes_the_round_before_its_deadline() -> None:
-    """A node tells of contributions once, when they come; what was lost comes with the answer to a Query."""
+def test_a_lost_last_count_is_requested_and_closes_the_round_before_its_deadline() -> None:
+    """A node reports contributions once, when they come; what was lost comes with the answer to a Query."""
     actors = exact_actors(4)
     network = actors.network()
     network.tamper = lambda one: [] if kind_of(one) is Progress and body_of(one.payload).count else [one]
@@ -417,7 +417,7 @@ def test_the_result_is_the_same_however_often_the_trainer_restarts() -> None:
     assert [result.value.tolist() for result in results(network)] == [[exact_sum(range(4))]] * 4
 
 
-def test_a_lost_partial_sum_is_asked_for_again() -> None:
+def test_a_lost_partial_sum_is_requested_again() -> None:
     actors = exact_actors(4)
     network = actors.network()
     lost = []

@@ -28,7 +28,7 @@ from dca_proto.testing import Network, NoNoise, TestFederation
 
 
 def refusal(actors: TestFederation, network: Network, **changes: object) -> str:
-    """What the caller reads; where the actor is asked all the same, nothing leaves, and nothing is stored."""
+    """The caller's error. An actor that gets the request all the same sends and stores nothing."""
     trainer, request = actors.trainer_identity.id, actors.request(**changes)
     with pytest.raises(BudgetError) as caught:
         trainer_of(actors, network).check_request(request, network.now_ms)
@@ -39,7 +39,7 @@ def refusal(actors: TestFederation, network: Network, **changes: object) -> str:
     return said
 
 
-def test_two_rounds_are_held_and_the_third_is_refused_in_figures_before_anything_leaves() -> None:
+def test_two_rounds_take_place_and_the_third_is_refused_with_figures_before_anything_leaves() -> None:
     actors, network = with_account()
     for _ in range(2):
         begin(actors, network)
@@ -167,9 +167,9 @@ def test_an_account_that_refuses_what_it_let_through_before_ends_that_round_alon
     begin(actors, network)
     trainer, request = trainer_of(actors, network), actors.request()
     trainer.check_request(request, network.now_ms + DAY_MS // 10 + 1)
-    (told,) = trainer.handle(Command(request), network.now_ms)
-    assert told.fact.round_id == request.round_id
-    assert told.fact.reason.startswith("the federation's account: found a total of epsilon")
+    (report,) = trainer.handle(Command(request), network.now_ms)
+    assert report.fact.round_id == request.round_id
+    assert report.fact.reason.startswith("the federation's account: found a total of epsilon")
     trainer.check_request(actors.request(epsilon=0.05), network.now_ms)  # nothing stays reserved for it
 
 
@@ -199,10 +199,10 @@ def test_a_job_stops_in_its_middle_when_another_has_used_up_the_account() -> Non
 # Reports
 
 
-def tell(
+def hold_report_round(
     actors: TestFederation, network: Network, numbers: Sequence[int] = (), epsilon: float = 0.8, **changes: object
 ) -> str:
-    """Hold a round of ε-private reports, of everybody or of a mini-batch; why it is not held, or nothing."""
+    """Hold a round of ε-private reports, of everybody or of a mini-batch; the refusal, or nothing."""
     invited = tuple(actors.clients[number] for number in numbers)
     terms = {"ask": AskLdpReport(mechanism="grid-laplace"), "delta": 0.0}
     request = actors.request(**{**terms, "epsilon": epsilon, "invited": invited, "clients_expected": 0, **changes})
@@ -218,11 +218,11 @@ def tell(
 
 def test_reports_of_everybody_add_up_to_the_account_and_no_further() -> None:
     actors, network = with_account()
-    assert tell(actors, network) == tell(actors, network) == ""
+    assert hold_report_round(actors, network) == hold_report_round(actors, network) == ""
     assert len(results(network)) == 2
     assert trainer_of(actors, network).ledger.spent() == PrivacyCost.of_pure(0.8) + PrivacyCost.of_pure(0.8)
     assert all(network.actors[one].ledger.spent().pure == 1.6 for one in actors.clients)
-    assert tell(actors, network, epsilon=0.01) == (
+    assert hold_report_round(actors, network, epsilon=0.01) == (
         "the federation's account: found a total of epsilon 1.61 with this round; expected <= 1.6 at delta 1e-06 in "
         "365 days; at most 0 is left; ask for less, wait, or raise epsilon of [account]"
     )
@@ -234,10 +234,10 @@ def test_hardening_13_reports_and_sums_go_side_by_side_where_a_part_is_kept_for_
     actors = AccountedFederation(4, 3, mechanism=NoNoise(), policy=Policy(clients_min=1, honest_min=1, **limits))
     actors.account = msgspec.structs.replace(TWO_ROUNDS, epsilon_for_reports=0.8)
     network = actors.network()
-    assert tell(actors, network) == ""
+    assert hold_report_round(actors, network) == ""
     begin(actors, network, epsilon=0.8)
     assert len(results(network)) == 2
-    assert tell(actors, network, epsilon=0.01) == (
+    assert hold_report_round(actors, network, epsilon=0.01) == (
         "the federation's account: found a total of epsilon 1.61 with this round, 0.81 of it for reports of delta 0; "
         "expected <= 1.6 at delta 1e-06 in 365 days, 0.8 of it kept for these; at most 0 is left; "
         "ask for less, wait, or raise epsilon of [account]"
@@ -250,10 +250,10 @@ def test_hardening_13_reports_and_sums_go_side_by_side_where_a_part_is_kept_for_
 
 
 def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the_most_in_each_kind() -> None:
-    """Of four clients two have told reports, two were in a Gaussian round: a batch across both has the room of a client
+    """Of four clients two have sent reports, two were in a Gaussian round: a batch across both has the room of a client
     that was in both kinds; each pair by itself has what it has left."""
     actors, network = with_account()
-    assert tell(actors, network, (0, 1)) == ""
+    assert hold_report_round(actors, network, (0, 1)) == ""
     request = actors.request(invited=actors.clients[2:4], clients_expected=0, tolerated=0)
     network.command(actors.trainer_identity.id, request)
     network.deliver()
@@ -262,16 +262,17 @@ def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the
     assert ledger.spent(of=actors.clients[2:4]) == PrivacyCost.of_mu(MU)
     assert ledger.spent() == ledger.spent(of=actors.clients[1:3]) == PrivacyCost.of_pure(0.8) + PrivacyCost.of_mu(MU)
     both = (ledger.spent() + PrivacyCost.of_pure(0.8)).epsilon(1e-6)
-    assert tell(actors, network, (1, 2)) == (
+    assert hold_report_round(actors, network, (1, 2)) == (
         f"the federation's account: found a total of epsilon {at_least(both)} with this round; "
         "expected <= 1.6 at delta 1e-06 in 365 days; at most 0 is left; reports of delta 0 and Gaussian rounds cost "
         "more together than apart: keep them to different periods, or set epsilon_for_reports before the first; "
         "ask for less, wait, or raise epsilon of [account]"
     )
-    assert tell(actors, network, (0, 1)) == "", "0.8 and 0.8"
-    assert "at most 0.2223 is left" in tell(actors, network, (2, 3), epsilon=0.23), "beside a Gaussian round of 1"
-    assert tell(actors, network, (2, 3), epsilon=0.22) == ""
-    assert "cost more together" in tell(actors, network, (3,), epsilon=0.1)
+    assert hold_report_round(actors, network, (0, 1)) == "", "0.8 and 0.8"
+    refusal = hold_report_round(actors, network, (2, 3), epsilon=0.23)
+    assert "at most 0.2223 is left" in refusal, "beside a Gaussian round of 1"
+    assert hold_report_round(actors, network, (2, 3), epsilon=0.22) == ""
+    assert "cost more together" in hold_report_round(actors, network, (3,), epsilon=0.1)
     assert len(results(network)) == 4
     own = [network.actors[one].ledger.spent() for one in actors.clients]
     assert all(one.within(1.6, 1e-6) and one.pure <= ledger.spent().pure for one in own)
@@ -281,15 +282,15 @@ def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the
 # In all
 
 
-def test_a_ledger_never_holds_more_than_the_account_allows_whatever_is_asked() -> None:
+def test_a_ledger_never_exceeds_the_federation_budget_whatever_is_requested() -> None:
     actors, network = with_account()
     for epsilon in (0.9, 0.9, 0.9, 0.7, 0.5, 0.3, 0.1):
         request = actors.request(epsilon=epsilon)
         try:
             network.actors[actors.trainer_identity.id].check_request(request, network.now_ms)
         except UsageError:
-            (told,) = network.handle(actors.trainer_identity.id, Command(request))
-            assert isinstance(told.fact, RoundFailed)
+            (report,) = network.handle(actors.trainer_identity.id, Command(request))
+            assert isinstance(report.fact, RoundFailed)
             continue
         network.command(actors.trainer_identity.id, request)
         network.advance(network.now_ms + 50)
@@ -312,17 +313,17 @@ class TrainersPowerCuts(PowerCuts):
 
 
 def under_power_cuts(seed: int) -> tuple[AccountedFederation, TrainersPowerCuts]:
-    """Four rounds asked for, of which two fit; at the end all are up and every round has ended."""
+    """Four rounds requested, of which two fit; at the end all are up and every round has ended."""
     generator = random.Random(seed)
     actors = AccountedFederation(4, 2, mechanism=NoNoise())
     network = TrainersPowerCuts(generator)
     actors.network(network)
     trainer = actors.trainer_identity.id
     network.victims = {trainer}
-    asked = 0
+    requested = 0
     for _ in range(60):
-        if asked < 4 and trainer not in network.down and generator.random() < 0.3:
-            asked += 1
+        if requested < 4 and trainer not in network.down and generator.random() < 0.3:
+            requested += 1
             terms = {"tolerated": generator.choice([0, 0, 1]), "clients_expected": 4}
             network.command(trainer, actors.request(**terms))
         network.deliver_some(generator.randint(1, 30))
@@ -339,7 +340,7 @@ def under_power_cuts(seed: int) -> tuple[AccountedFederation, TrainersPowerCuts]
 
 @pytest.mark.parametrize("kills_max", [100, pytest.param(300, marks=pytest.mark.long)])
 def test_power_failures_never_spend_more_than_the_account_records(kills_max: int) -> None:
-    kills = refusals = returns = held = 0
+    kills = refusals = returns = completed = 0
     for seed in itertools.count():
         actors, network = under_power_cuts(seed)
         trainer = actors.trainer_identity.id
@@ -357,7 +358,7 @@ def test_power_failures_never_spend_more_than_the_account_records(kills_max: int
             assert network.charges(client).keys() <= charges.keys(), "no client pays for what the account does not hold"
         kills += sum(network.kills[where] for where in ("before", "after", "between"))
         refusals += sum(fact.reason.startswith("the federation's account: ") for fact in failures(network))
-        returns, held = returns + len(returned), held + len(results(network))
+        returns, completed = returns + len(returned), completed + len(results(network))
         if kills >= kills_max:
             break
-    assert min(refusals, returns, held) >= kills_max / 30, (refusals, returns, held)
+    assert min(refusals, returns, completed) >= kills_max / 30, (refusals, returns, completed)

@@ -42,8 +42,8 @@ from dca_proto.testing import Envelope, Network, TestFederation
 SETTLE_MS = Timing().settle_ms
 
 
-def asked_after_an_abort(actors: TestFederation, network: Network) -> list[bytes]:
-    """Whom the trainer has asked since the first abort left."""
+def queried_after_abort(actors: TestFederation, network: Network) -> list[bytes]:
+    """Return the nodes that the trainer has queried since the first abort left."""
     first = next(at for at, one in enumerate(network.sent) if kind_of(one) is Abort)
     trainer = actors.trainer_identity.id
     return [one.to.id for one in network.sent[first:] if kind_of(one) is Query and one.sender == trainer]
@@ -54,21 +54,21 @@ def test_the_aborts_of_all_nodes_bring_the_charge_back_once(restarts: bool) -> N
     actors, network, round_id = collecting()
     trainer = actors.trainer_identity.id
 
-    def tell(node: int) -> None:
+    def hand_over_abort(node: int) -> None:
         network.handle(trainer, Received(*abort_of(actors, network, node)))
         if restarts:
             network.restart(trainer)
 
     for node in (0, 0, 1, 1, 0):
-        tell(node)
+        hand_over_abort(node)
         assert trainer_of(actors, network).phase(round_id) == "failed"
         assert trainer_of(actors, network).ledger.spent().mu == MU
     for node in (2, 2, 0):
-        tell(node)
+        hand_over_abort(node)
         assert trainer_of(actors, network).phase(round_id) == "returned"
         assert trainer_of(actors, network).ledger.spent().mu == 0
     assert network.reported(ChargeReturned, trainer) == [ChargeReturned(round_id)]
-    assert len(set(network.reported(RoundFailed))) == 1, "each start tells it again, in the same words"
+    assert len(set(network.reported(RoundFailed))) == 1, "each start reports it again, in the same text"
     assert trainer_of(actors, network).ledger.next_number == 2, "its number is not used again"
 
 
@@ -122,8 +122,8 @@ def test_a_result_keeps_the_charge_whatever_is_signed_afterwards() -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_aborts_that_were_lost_are_asked_for_again(restarted: bool) -> None:
-    """The round fails with the first abort; the other nodes' were lost, and come when they are asked for."""
+def test_lost_aborts_are_requested_again(restarted: bool) -> None:
+    """The round fails with the first abort; the other nodes' were lost, and come when the trainer queries them."""
     actors, network = with_account()
     first = actors.computes[0]
 
@@ -137,21 +137,21 @@ def test_aborts_that_were_lost_are_asked_for_again(restarted: bool) -> None:
     if restarted:
         network.restart(actors.trainer_identity.id)
     until_the_end(network)
-    assert set(asked_after_an_abort(actors, network)) == set(actors.computes[1:])
+    assert set(queried_after_abort(actors, network)) == set(actors.computes[1:])
     assert len(failures(network)) == 1
     assert trainer_of(actors, network).phase(request.round_id) == "returned"
     assert trainer_of(actors, network).ledger.spent().mu == 0
 
 
-def test_a_node_that_has_released_is_not_asked_for_its_abort_for_ever() -> None:
+def test_a_node_that_has_released_is_not_queried_forever() -> None:
     actors, network = with_account()
     odd, trainer = actors.computes[2], actors.trainer_identity.id
     network.tamper = losing(Answer, Abort, to=odd)
-    asked: list[bytes] = []
+    queried: list[bytes] = []
 
     def lose_partials_at_first(one):
         if isinstance(body_of(one.payload), Query) and one.sender == trainer and failures(network):
-            asked.append(one.to.id)
+            queried.append(one.to.id)
         lost = kind_of(one) is Sealed and one.sender in actors.computes
         odd_is_cut_off = one.to.id == odd and kind_of(one) is Answer
         return [] if odd_is_cut_off or (lost and not failures(network)) else [one]
@@ -159,16 +159,16 @@ def test_a_node_that_has_released_is_not_asked_for_its_abort_for_ever() -> None:
     network.tamper = lose_partials_at_first
     begin(actors, network)
     until_the_end(network)
-    after = [query for query in asked if query in actors.computes[:2]]
+    after = [query for query in queried if query in actors.computes[:2]]
     assert 1 <= after.count(actors.computes[0]) <= 3
     assert not network.actors[trainer].dropped, "a partial sum that is too late is no mistake of the node's"
     assert trainer_of(actors, network).ledger.spent().mu == MU
 
 
-# Told when it is known what it cost
+# Reported when its cost is known
 
 
-def test_the_failure_is_told_with_the_last_abort_and_what_came_back() -> None:
+def test_the_failure_is_reported_with_the_last_abort_and_the_returned_charge() -> None:
     actors, network, round_id = collecting()
     for node in range(3):
         assert failures(network) == []
@@ -196,7 +196,7 @@ def test_silent_nodes_hold_the_failure_up_for_some_seconds_and_the_charge_until_
     for node in (1, 2):
         network.handle(trainer, Received(*abort_of(actors, network, node)))
     assert network.reported(ChargeReturned, trainer) == [ChargeReturned(round_id)]
-    assert len(failures(network)) == 1, "it is told once"
+    assert len(failures(network)) == 1, "it is reported once"
     assert trainer_of(actors, network).ledger.spent().mu == 0
 
 
@@ -232,7 +232,7 @@ def test_a_node_that_has_released_settles_that_the_charge_stays(released_first: 
     with_a_partial_sum(actors, network, round_id)
     until_the_end(network, 24 * 2)
     assert sent(network, Query, sender=trainer) == []
-    assert set(failures(network)) == {failure}, "each start tells it again, in the same words"
+    assert set(failures(network)) == {failure}, "each start reports it again, in the same text"
     assert trainer_of(actors, network).ledger.spent().mu == MU
     assert trainer_of(actors, network)._rounds[round_id].partials == {}
     assert not network.actors[trainer].dropped
@@ -258,30 +258,30 @@ def aborted_by_one() -> tuple[TestFederation, Network, bytes, int]:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_nodes_are_asked_until_they_forget_ever_more_rarely(restarted: bool) -> None:
+def test_nodes_are_queried_ever_more_rarely_until_they_forget(restarted: bool) -> None:
     actors, network, round_id, close_ms = aborted_by_one()
     network.advance(close_ms + 3 * DAY_MS)
-    asked = Counter(asked_after_an_abort(actors, network))
-    assert asked.keys() == set(actors.computes[1:])
-    assert max(asked.values()) <= 20
+    queries = Counter(queried_after_abort(actors, network))
+    assert queries.keys() == set(actors.computes[1:])
+    assert max(queries.values()) <= 20
     assert network.reported(ChargeReturned, actors.trainer_identity.id) == []
     network.tamper = lambda one: [one]
     if restarted:
         network.restart(actors.trainer_identity.id)
         network.deliver()
         assert trainer_of(actors, network).phase(round_id) == "returned", "at once"
-        assert len(failures(network)) == 2, "told again, now with its charge"
+        assert len(failures(network)) == 2, "reported again, now with its charge"
         assert failures(network)[1].reason.endswith("its charge came back to the account")
     network.advance(close_ms + 7 * DAY_MS - 1)
     assert network.reported(ChargeReturned, actors.trainer_identity.id) == [ChargeReturned(round_id)]
     assert trainer_of(actors, network).ledger.spent().mu == 0
 
 
-def test_when_nodes_have_forgotten_they_are_asked_no_more() -> None:
+def test_nodes_that_have_forgotten_get_no_more_queries() -> None:
     actors, network, round_id, close_ms = aborted_by_one()
     network.advance(close_ms + 7 * DAY_MS - 1)
     before = len(sent(network, Query, sender=actors.trainer_identity.id))
-    assert trainer_of(actors, network).unfinished(network.now_ms) == set(), "this process has told it"
+    assert trainer_of(actors, network).unfinished(network.now_ms) == set(), "this process has reported it"
     network.restart(actors.trainer_identity.id)
     assert len(sent(network, Query, sender=actors.trainer_identity.id)) == before + 2
     assert trainer_of(actors, network).unfinished(network.now_ms) == {round_id}
@@ -292,7 +292,7 @@ def test_when_nodes_have_forgotten_they_are_asked_no_more() -> None:
     assert trainer_of(actors, network).ledger.spent().mu == MU
 
 
-def test_a_failure_is_told_at_the_latest_when_its_round_is_forgotten() -> None:
+def test_a_failure_is_reported_at_the_latest_when_its_round_is_forgotten() -> None:
     """A trainer that starts a moment before the retention ends does not keep its caller waiting for ever."""
     actors, network, round_id, close_ms = aborted_by_one()
     network.advance(close_ms + 7 * DAY_MS - 100)
@@ -301,12 +301,12 @@ def test_a_failure_is_told_at_the_latest_when_its_round_is_forgotten() -> None:
     assert trainer_of(actors, network).unfinished(network.now_ms) == {round_id}
     before = len(network.reported(RoundFailed))
     network.advance(close_ms + 8 * DAY_MS)
-    told = [fact.reason for fact in network.reported(RoundFailed)[before:]]
-    assert len(told) == 1
-    assert told[0].endswith("so the account keeps the charge")
+    reasons = [fact.reason for fact in network.reported(RoundFailed)[before:]]
+    assert len(reasons) == 1
+    assert reasons[0].endswith("so the account keeps the charge")
 
 
-def test_a_trainer_that_was_away_until_nobody_can_be_asked_advises_nobody_to_ask() -> None:
+def test_a_trainer_that_returns_after_all_nodes_forgot_does_not_advise_to_query_them() -> None:
     actors, network, _, close_ms = aborted_by_one()
     network.crash(actors.trainer_identity.id)
     before = len(failures(network))
@@ -317,8 +317,8 @@ def test_a_trainer_that_was_away_until_nobody_can_be_asked_advises_nobody_to_ask
     assert "--resume" not in failure.reason
 
 
-def test_a_node_that_has_not_heard_of_the_end_says_so_and_is_asked_again() -> None:
-    """Asked before its own deadline, it is still ready."""
+def test_a_node_that_missed_the_end_answers_so_and_is_queried_again() -> None:
+    """Queried before its own deadline, it is still ready."""
     actors, network = with_account()
     late = actors.computes[2]
     network.tamper = losing(Contribution, Answer, FrozenList)

@@ -1,4 +1,4 @@
-"""A trainer in a process: what its caller is told, and when.
+"""A trainer in a process: what its caller receives, and when.
 
 Everyone runs over a broker in memory, on the machine's clock; what must come later waits for what it must follow.
 """
@@ -51,7 +51,7 @@ class Mute(MemoryTransport):
 
 
 class TrainersStore(MemoryStore):
-    """Tells when a round is stored as failed."""
+    """Signals when a round is stored as failed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,18 +83,18 @@ def charges(store: MemoryStore) -> list[tuple[int, bool]]:
 
 
 def test_a_live_trainer_refuses_the_caller_and_goes_on_with_its_rounds() -> None:
-    """Three asked for at once, before the actor has seen any: the third is its caller's mistake alone."""
+    """Three requested at once, before the actor has seen any: the third is its caller's mistake alone."""
     actors = AccountedFederation(4, 3)
 
     async def play() -> list[object]:
         way = MemoryTransport(MemoryBroker(), actors.trainer_identity.id.hex(), ())
         async with LiveTrainer(actors.trainer(), way, MemoryStore(), federation="test") as live:
-            held = [asyncio.create_task(live.run_round(actors.request())) for _ in range(3)]
-            await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
-            done = [one.exception() if one.done() else None for one in held]
-            for one in held:
+            tasks = [asyncio.create_task(live.run_round(actors.request())) for _ in range(3)]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done = [one.exception() if one.done() else None for one in tasks]
+            for one in tasks:
                 one.cancel()
-            await asyncio.wait(held)
+            await asyncio.wait(tasks)
             return done
 
     first, second, third = asyncio.run(play())
@@ -102,11 +102,11 @@ def test_a_live_trainer_refuses_the_caller_and_goes_on_with_its_rounds() -> None
     assert isinstance(third, UsageError)
 
 
-def test_a_failure_is_raised_when_all_aborts_have_come_and_the_next_round_can_be_held() -> None:
+def test_a_failure_is_raised_after_all_aborts_and_the_next_round_is_possible() -> None:
     """The second node's abort leaves after the first has ended the round at the trainer."""
     actors = AccountedFederation(3, 2, mechanism=NoNoise())
     actors.account = ONE_ROUND
-    store, told = TrainersStore(), []
+    store, reports = TrainersStore(), []
 
     async def play() -> None:
         broker, actor = MemoryBroker(), actors.trainer()
@@ -115,7 +115,7 @@ def test_a_failure_is_raised_when_all_aborts_have_come_and_the_next_round_can_be
         way = transport(broker, Channel.TRAINER, actor.id)
         async with (
             running(*computes, *clients),
-            LiveTrainer(actor, way, store, federation="test", on_report=told.append) as live,
+            LiveTrainer(actor, way, store, federation="test", on_report=reports.append) as live,
         ):
             computes[1][1].after = store.failed
             for number in (1, 2):
@@ -127,7 +127,7 @@ def test_a_failure_is_raised_when_all_aborts_have_come_and_the_next_round_can_be
             assert live._results == {}, "nothing is kept of rounds that are over"
 
     asyncio.run(play())
-    assert sum(isinstance(fact, ChargeReturned) for fact in told) == 2
+    assert sum(isinstance(fact, ChargeReturned) for fact in reports) == 2
 
 
 def earlier_failure() -> tuple[AccountedFederation, Network]:
@@ -154,11 +154,11 @@ def records(network: Network, actor_id: bytes) -> list[tuple[str, bytes, bytes]]
 @pytest.mark.parametrize("nodes_are_up", [True, False])
 def test_a_round_that_the_account_refuses_waits_for_charges_of_earlier_ones(nodes_are_up: bool) -> None:
     actors, network = earlier_failure()
-    told: list[object] = []
+    reports: list[object] = []
     announced = asyncio.Event()
 
     def note(fact: object) -> None:
-        told.append(fact)
+        reports.append(fact)
         if isinstance(fact, Announced):
             announced.set()
 
@@ -171,14 +171,14 @@ def test_a_round_that_the_account_refuses_waits_for_charges_of_earlier_ones(node
             running(*ways) if nodes_are_up else contextlib.nullcontext(),
             LiveTrainer(actor, way, MemoryStore(), federation="test", on_report=note) as live,
         ):
-            held = asyncio.create_task(live.run_round(actors.request()))
+            task = asyncio.create_task(live.run_round(actors.request()))
             going_on = asyncio.create_task(announced.wait())
-            await asyncio.wait([held, going_on], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([task, going_on], return_when=asyncio.FIRST_COMPLETED)
             going_on.cancel()
-            held.cancel()
-            await held
+            task.cancel()
+            await task
 
     with pytest.raises(asyncio.CancelledError if nodes_are_up else BudgetError):
         asyncio.run(play())
-    assert len([fact for fact in told if isinstance(fact, RoundFailed)]) == 1
-    assert len([fact for fact in told if isinstance(fact, ChargeReturned)]) == nodes_are_up
+    assert len([fact for fact in reports if isinstance(fact, RoundFailed)]) == 1
+    assert len([fact for fact in reports if isinstance(fact, ChargeReturned)]) == nodes_are_up

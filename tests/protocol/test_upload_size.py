@@ -14,7 +14,7 @@ from dca_proto.testing import Envelope, Network, TestFederation
 EDGES = [float(edge) for edge in range(10_001)]  # d = 10,000
 
 
-def held(clients: int, computes: int, dimension: int) -> tuple[TestFederation, Network, list[Envelope]]:
+def completed_round(clients: int, computes: int, dimension: int) -> tuple[TestFederation, Network, list[Envelope]]:
     """A round that comes to its end, and all messages of it."""
     actors = TestFederation(clients, computes)
     network = actors.network()
@@ -27,7 +27,7 @@ def held(clients: int, computes: int, dimension: int) -> tuple[TestFederation, N
 
 @pytest.mark.parametrize(("computes", "dimension", "most"), [(10, 10, 300), (3, 10, 250), (10, 10_000, 1.01 * 80_000)])
 def test_a_contribution_is_little_more_than_one_plain_vector(computes: int, dimension: int, most: float) -> None:
-    actors, _, sent = held(3, computes, dimension)
+    actors, _, sent = completed_round(3, computes, dimension)
     uploads = [one.payload for one in sent if one.sender in actors.clients]
     assert [len(payload) <= most for payload in uploads] == [True] * 3
     tag, *_, ciphertext = msgpack.unpackb(uploads[0])
@@ -36,7 +36,7 @@ def test_a_contribution_is_little_more_than_one_plain_vector(computes: int, dime
 
 def test_a_client_sends_one_message_and_receives_two() -> None:
     """The announcement and the receipt; nothing else of the round is for clients."""
-    actors, _, sent = held(12, 5, 10)
+    actors, _, sent = completed_round(12, 5, 10)
     uploads = Counter(one.sender for one in sent if one.sender in actors.clients)
     assert uploads == dict.fromkeys(actors.clients, 1)
     broadcasts = [one for one in sent if one.to.channel in (Channel.ANNOUNCE, Channel.ABORT)]

@@ -75,16 +75,16 @@ def terms(actors: TestFederation) -> JobTerms:
     return JobTerms(budget=Budget(4.0, 1e-6), clients=CLIENTS, tolerated=1, computes=actors.computes)
 
 
-def learnt(rounds: Rounds) -> Coefficients:
+def fit(rounds: Rounds) -> Coefficients:
     return run(regression_with_projection(SCHEMA), rounds)
 
 
 def test_with_the_protocols_noise_the_ideal_functionality_gives_the_same_in_every_bit() -> None:
     mechanism = Recording()
     actors = actors_of("algorithm-2", mechanism)
-    protocol = learnt(Protocol(actors))
+    protocol = fit(Protocol(actors))
     assert len(mechanism.keys) == 2 * CLIENTS
-    ideal = learnt(Replayed(actors, mechanism.keys))
+    ideal = fit(Replayed(actors, mechanism.keys))
     for field in ("mean", "cov", "residual_variance", "scale", "centre"):
         values = []
         for result in (protocol, ideal):
@@ -104,7 +104,7 @@ def test_the_regression_has_the_same_law() -> None:
     on these."""
 
     def figures(rounds: Rounds) -> list[float]:
-        result = learnt(rounds)
+        result = fit(rounds)
         return [result.coefficients[0], result.coefficient_sd[0], result.intercept]
 
     protocol = np.array([figures(Protocol(actors_of(f"law-{index}"))) for index in range(BY_PROTOCOL)])

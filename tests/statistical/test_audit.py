@@ -47,8 +47,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
     def call(*arguments: str) -> tuple[int, dict[str, Any], str]:
         code = main(("audit", "--json", "-", *arguments))
-        told, shown = capsys.readouterr()
-        return code, json.loads(told) if told else {}, shown
+        output, shown = capsys.readouterr()
+        return code, json.loads(output) if output else {}, shown
 
     return call
 
@@ -237,7 +237,7 @@ def test_the_bound_on_epsilon_sees_the_faults_too(run: Run, name: str, point: di
     assert all(move in shown for move in found["moved"])
 
 
-def test_too_few_runs_for_a_fault_are_raised_and_told(run: Run) -> None:
+def test_too_few_runs_for_a_fault_are_raised_and_reported(run: Run) -> None:
     code, found, shown = run("--plant", "classical-sigma", "--runs", "1000", "--seed", "5")
     assert (code, found["runs"]) == (4, 20_000)
     assert "runs = 20000 (asked for: 1000)" in shown
@@ -362,7 +362,7 @@ def test_a_data_nodes_real_releases_have_the_law_that_is_audited(run: Run) -> No
     assert found["same_law_p"] > 1e-4
 
 
-def test_two_laws_that_differ_are_told_apart() -> None:
+def test_two_different_distributions_are_distinguished() -> None:
     world, fault = World(Setting()), FAULTS["noise-scaled-by-n"]
     assert same_law(ideal(world, "one", 300).main, ideal(world, "two", 300).main) > 1e-4
     assert same_law(ideal(world, "one", 300).main, ideal(world, "short", 300, fault).main) < 1e-4
@@ -377,7 +377,7 @@ def test_clients_that_decline_are_named(run: Run) -> None:
 # What goes in and comes out
 
 
-def test_doubts_are_told_without_an_accusation(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_doubt_does_not_change_the_verdict(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Floors above the variance found: by 1.6 %, 2.3 standard errors, where a 95 % interval ends after 2.0 and a doubt
     begins at 2.9; and by 2.5 %, 3.5 standard errors, where a verdict begins at 4.1."""
     found = run("--runs", "20000", "--seed", "8")[1]
@@ -427,8 +427,8 @@ def test_the_figures_for_programs(run: Run) -> None:
     assert (found["confidence"], found["verdict_confidence"]) == (0.9, 0.9999)
     assert found["coalition"] == {"clients": 4, "computes": 2, "broker": True}
     assert len(found["uniformity"]) == 6
-    told = set(re.findall(r"\w+", json.dumps(schema_of(command.OUTPUT))))
-    assert {*found, *found["coalition"], *found["uniformity"][0]} <= told, "the schema names every field"
+    schema_fields = set(re.findall(r"\w+", json.dumps(schema_of(command.OUTPUT))))
+    assert {*found, *found["coalition"], *found["uniformity"][0]} <= schema_fields, "the schema names every field"
     assert "dca schema audit" in (command.audit.__doc__ or "")
     assert "variance of the noise left" in shown, "what a person reads is on stderr"
 

@@ -46,8 +46,10 @@ def by_protocol(actors: TestFederation, **changes: Any) -> NoisyAggregate:
 
 
 def by_ideal(actors: TestFederation, **changes: Any) -> NoisyAggregate:
-    asked = request(actors, **changes)
-    return noisy_sum(asked, actors.rows, actors.columns, frozenset(), seeded(f"noise/{asked.round_id.hex()}"))
+    round_request = request(actors, **changes)
+    return noisy_sum(
+        round_request, actors.rows, actors.columns, frozenset(), seeded(f"noise/{round_request.round_id.hex()}")
+    )
 
 
 def test_what_is_known_of_the_sum_is_the_same() -> None:
@@ -74,11 +76,11 @@ class Recording(DistributedDiscreteGaussian):
 def test_the_protocols_sum_is_exactly_the_statistics_and_one_share_of_noise_of_each() -> None:
     mechanism = Recording()
     actors = TestFederation(CLIENTS, COMPUTES, mechanism=mechanism)
-    asked = request(actors)
+    round_request = request(actors)
     computes = [actors.compute(index) for index in range(COMPUTES)]
     clients = [actors.client(index) for index in range(CLIENTS)]
-    result = play(actors.trainer(), computes, clients, asked, 1_700_000_000_000)
-    unit = 2.0**-asked.fraction_bits
+    result = play(actors.trainer(), computes, clients, round_request, 1_700_000_000_000)
+    unit = 2.0**-round_request.fraction_bits
     ((variance,), shares) = ({one for one, _ in mechanism.drawn}, [noise for _, noise in mechanism.drawn])
     assert len(shares) == CLIENTS
     assert result.value[0] == (CLIENTS * round(0.5 / unit) + int(sum(shares)[0])) * unit
@@ -128,18 +130,18 @@ def test_all_rows_at_once_give_the_sum_of_what_each_client_contributes(
     statistic: str, parameters: dict[str, Any], rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, for clients of one row, of as many each, of none to five, with missing values, in small chunks."""
-    generator, asked = np.random.default_rng(4), resolve(statistic, parameters)
+    generator, resolved = np.random.default_rng(4), resolve(statistic, parameters)
     one = generator.normal(size=(40, 2))
     one[3, 1], one[5, 0] = np.nan, np.inf
     uneven = [generator.normal(size=(index % 6, 2)) for index in range(40)]
     uneven[9][2, 0] = np.nan
     request = RoundRequest(statistic, parameters, rows_max=rows_max)
-    places = [("a", "b").index(column) for column in asked.columns]
+    places = [("a", "b").index(column) for column in resolved.columns]
     for chunk in (2**18, 16):
         monkeypatch.setattr("dca_proto.statistics.contribution._CHUNK_WORDS", chunk)
         for rows in (one, one.reshape(20, 2, 2), uneven):
             each = [np.atleast_2d(table)[:, places] for table in rows]
-            expected = sum(contribution(asked, table, rows_max, FRACTION_BITS) for table in each)
+            expected = sum(contribution(resolved, table, rows_max, FRACTION_BITS) for table in each)
             found = swarm_of(len(rows), rows).run_round(request)
             assert found.value.tolist() == np.ldexp(expected, -FRACTION_BITS).tolist()
 
@@ -148,9 +150,9 @@ def test_wide_rows_are_computed_in_one_order() -> None:
     """100 columns in another order than they are stored in: numpy adds up in an order that depends on the layout."""
     generator, columns = np.random.default_rng(5), tuple(f"c{index}" for index in range(100))
     rows = generator.normal(size=(50, 100))
-    asked = box(*reversed(columns)) | {"theta": generator.normal(size=99).tolist(), "clip": 1.0}
-    each = sum(contribution(resolve("gradient", asked), row[None, ::-1], 0, FRACTION_BITS) for row in rows)
-    whole = swarm_of(50, rows, columns).run_round(SecureSumRequest("gradient", asked))
+    gradient = box(*reversed(columns)) | {"theta": generator.normal(size=99).tolist(), "clip": 1.0}
+    each = sum(contribution(resolve("gradient", gradient), row[None, ::-1], 0, FRACTION_BITS) for row in rows)
+    whole = swarm_of(50, rows, columns).run_round(SecureSumRequest("gradient", gradient))
     assert whole.value.tolist() == np.ldexp(each, -24).tolist()
 
 
@@ -158,9 +160,9 @@ def test_the_protocols_sum_without_noise_is_the_ideal_one() -> None:
     actors = TestFederation(CLIENTS, COMPUTES, mechanism=NoNoise())
     computes = [actors.compute(index) for index in range(COMPUTES)]
     clients = [actors.client(index) for index in range(CLIENTS)]
-    asked = request(actors)
-    protocol = play(actors.trainer(), computes, clients, asked, 1_700_000_000_000)
-    direct = noisy_sum(asked, actors.rows, actors.columns, frozenset(), seeded("x"), NoNoise())
+    round_request = request(actors)
+    protocol = play(actors.trainer(), computes, clients, round_request, 1_700_000_000_000)
+    direct = noisy_sum(round_request, actors.rows, actors.columns, frozenset(), seeded("x"), NoNoise())
     assert protocol.value.tolist() == direct.value.tolist()
 
 
@@ -172,12 +174,12 @@ def test_the_protocols_keys_give_the_protocols_sum() -> None:
     actors = TestFederation(CLIENTS, COMPUTES, mechanism=mechanism)
     computes = [actors.compute(index) for index in range(COMPUTES)]
     clients = [actors.client(index) for index in range(CLIENTS)]
-    asked = request(actors)
-    protocol = play(actors.trainer(), computes, clients, asked, 1_700_000_000_000)
-    direct = noisy_sum(asked, actors.rows, actors.columns, frozenset(), keys=mechanism.keys)
+    round_request = request(actors)
+    protocol = play(actors.trainer(), computes, clients, round_request, 1_700_000_000_000)
+    direct = noisy_sum(round_request, actors.rows, actors.columns, frozenset(), keys=mechanism.keys)
     assert protocol.value.tolist() == direct.value.tolist()
     with pytest.raises(UsageError, match="6 noise keys for 5 present clients; give one for each"):
-        noisy_sum(asked, actors.rows, actors.columns, frozenset({2}), keys=mechanism.keys)
+        noisy_sum(round_request, actors.rows, actors.columns, frozenset({2}), keys=mechanism.keys)
 
 
 def test_one_draw_has_the_law_of_all_shares() -> None:
@@ -267,7 +269,7 @@ def test_who_drops_is_missing_by_its_place_in_the_batch() -> None:
 
 
 def test_who_drops_of_a_mini_batch_is_missing_from_its_sum_alone() -> None:
-    """Clients of one row and of two, whose values tell them apart, in two batches of one epoch."""
+    """Clients of one row and of two, whose values identify them, in two batches of one epoch."""
     rows = [np.full((1 + index % 2, 2), 2.0**index) for index in range(12)]
     question = SecureSumRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [4096.0]}, batch=6)
     swarm = swarm_of(12, rows, absent=[frozenset({7})] * 2)
@@ -346,8 +348,8 @@ RELEASES = NodeReleaseRequest("regression", {**box("a", "b"), "target_square": T
 def test_each_data_node_releases_its_own_rows_and_the_sum_is_of_them() -> None:
     """Bit for bit, with missing values and rows beyond rows_max; a node without any row is left out."""
     tables = nodes_of([3, 9, 0, 5, 3])
-    asked = resolve(RELEASES.statistic, RELEASES.parameters)
-    expected = [np.ldexp(contribution(asked, table, 5, FRACTION_BITS), -FRACTION_BITS).tolist() for table in tables]
+    resolved = resolve(RELEASES.statistic, RELEASES.parameters)
+    expected = [np.ldexp(contribution(resolved, table, 5, FRACTION_BITS), -FRACTION_BITS).tolist() for table in tables]
     whole = swarm_of(5, tables).run_round(RELEASES)
     assert [node.value.tolist() for node in whole.nodes] == [expected[index] for index in (0, 1, 3, 4)]
     assert [node.contributors for node in whole.nodes] == [3, 5, 5, 3]
@@ -392,11 +394,11 @@ def test_the_keys_of_the_data_nodes_give_the_protocols_releases() -> None:
     mechanism, policy = Recording(), Policy(rows_of_many=True)
     actors = TestFederation(CLIENTS, COMPUTES, rows=[np.full((n + 1, 1), n / 9) for n in range(CLIENTS)], policy=policy)
     actors.mechanism = mechanism
-    asked = request(actors, ask=AskNodeRelease(), rows_max=4)
+    round_request = request(actors, ask=AskNodeRelease(), rows_max=4)
     clients = [actors.client(index) for index in range(CLIENTS)]
-    protocol = play_releases(actors.trainer(), clients, asked, 1_700_000_000_000)
+    protocol = play_releases(actors.trainer(), clients, round_request, 1_700_000_000_000)
     keys = mechanism.keys
-    direct = noisy_sum(asked, actors.rows, actors.columns, frozenset(), keys=keys)
+    direct = noisy_sum(round_request, actors.rows, actors.columns, frozenset(), keys=keys)
     order = sorted(range(CLIENTS), key=lambda index: actors.clients[index])
     pairs = zip(protocol.nodes, [direct.nodes[index] for index in order], strict=True)
     for one, other in [(protocol, direct), *pairs]:
@@ -405,7 +407,7 @@ def test_the_keys_of_the_data_nodes_give_the_protocols_releases() -> None:
             if field.name not in BY_ROUND | {"nodes"}:
                 assert getattr(one, field.name) == getattr(other, field.name), field.name
     with pytest.raises(UsageError, match="6 noise keys for 5 present clients; give one for each"):
-        noisy_sum(asked, actors.rows, actors.columns, frozenset({2}), keys=keys)
+        noisy_sum(round_request, actors.rows, actors.columns, frozenset({2}), keys=keys)
 
 
 def test_a_round_without_any_release_and_one_by_a_trusted_aggregator_are_refused() -> None:

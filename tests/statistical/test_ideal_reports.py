@@ -67,7 +67,7 @@ def mechanism(by: str, rows_max: int) -> LocalMechanism:
     return GridLaplace(EPSILON, sensitivity) if by == GRID_LAPLACE else AnalyticGaussian(EPSILON, DELTA, sensitivity, 1)
 
 
-def told(aggregate: NoisyAggregate) -> LocalReports:
+def reports_of(aggregate: NoisyAggregate) -> LocalReports:
     assert aggregate.reports is not None
     return aggregate.reports
 
@@ -76,9 +76,9 @@ def told(aggregate: NoisyAggregate) -> LocalReports:
 
 
 def report_round(actors: TestFederation, by: str) -> OpenRound:
-    asked, pure = question(by), by in PURE_MECHANISMS
-    changes = {"ask": AskLdpReport(mechanism=by), "delta": 0.0 if pure else DELTA}
-    return actors.request(statistic=asked.statistic, parameters=asked.parameters, rows_max=asked.rows_max, **changes)
+    made = question(by)
+    terms = {"ask": AskLdpReport(mechanism=by), "delta": 0.0 if by in PURE_MECHANISMS else DELTA}
+    return actors.request(statistic=made.statistic, parameters=made.parameters, rows_max=made.rows_max, **terms)
 
 
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
@@ -93,23 +93,23 @@ def test_the_keys_of_the_clients_give_the_protocols_reports(by: str, monkeypatch
 
     monkeypatch.setattr(ReportRandomiser, "release", recorded)
     actors = TestFederation(len(ROWS), 0, rows=ROWS)
-    asked = report_round(actors, by)
+    round_request = report_round(actors, by)
     clients = [actors.client(index) for index in range(len(ROWS))]
-    protocol = play_releases(actors.trainer(), clients, asked, 1_700_000_000_000)
+    protocol = play_releases(actors.trainer(), clients, round_request, 1_700_000_000_000)
     order = sorted(range(len(ROWS)), key=lambda index: actors.clients[index])
     rows, keys = [ROWS[index] for index in order], [keys[index] for index in order]
-    direct = noisy_sum(asked, rows, actors.columns, frozenset(), keys=keys)
+    direct = noisy_sum(round_request, rows, actors.columns, frozenset(), keys=keys)
     assert protocol.value.tobytes() == direct.value.tobytes()
-    assert told(protocol).values.dtype == told(direct).values.dtype
-    assert told(protocol).values.tolist() == told(direct).values.tolist()
-    for one, other in ((protocol, direct), (told(protocol), told(direct))):
+    assert reports_of(protocol).values.dtype == reports_of(direct).values.dtype
+    assert reports_of(protocol).values.tolist() == reports_of(direct).values.tolist()
+    for one, other in ((protocol, direct), (reports_of(protocol), reports_of(direct))):
         for field in fields(one):
             if field.name not in BY_ROUND | {"values", "clients"}:
                 assert getattr(one, field.name) == getattr(other, field.name), field.name
-    fewer = noisy_sum(asked, rows, actors.columns, frozenset({2}), keys=[*keys[:2], *keys[3:]])
-    assert told(fewer).values.tolist() == np.delete(told(direct).values, 2, axis=0).tolist()
+    fewer = noisy_sum(round_request, rows, actors.columns, frozenset({2}), keys=[*keys[:2], *keys[3:]])
+    assert reports_of(fewer).values.tolist() == np.delete(reports_of(direct).values, 2, axis=0).tolist()
     with pytest.raises(UsageError, match="7 noise keys for 6 present clients; give one for each"):
-        noisy_sum(asked, rows, actors.columns, frozenset({2}), keys=keys)
+        noisy_sum(round_request, rows, actors.columns, frozenset({2}), keys=keys)
 
 
 # --- all clients at once --------------------------------------------------------------------------------------------
@@ -128,21 +128,25 @@ def test_each_client_that_is_present_reports_what_it_holds(by: str, rows_max: in
         swarm(absent=[absent], random=bytes).run_round(question(by, rows_max=rows_max))
         for absent in (frozenset(), frozenset({1}))
     )
-    for aggregate, held in ((whole, values), (part, values[present])):
-        expected = mechanism(by, rows_max).randomise(held, bytes(32))
-        assert told(aggregate).values.tolist() == (expected * unit if unit < 1 else expected).tolist()
-        assert (aggregate.contributors, aggregate.clients, aggregate.fewest) == (len(held), len(held), 0)
+    for aggregate, inputs in ((whole, values), (part, values[present])):
+        expected = mechanism(by, rows_max).randomise(inputs, bytes(32))
+        assert reports_of(aggregate).values.tolist() == (expected * unit if unit < 1 else expected).tolist()
+        assert (aggregate.contributors, aggregate.clients, aggregate.fewest) == (
+            len(inputs),
+            len(inputs),
+            0,
+        )
         assert (aggregate.nodes, aggregate.colluders, aggregate.private) == ((), 0, True)
         assert (aggregate.epsilon, aggregate.delta) == (EPSILON, 0.0 if by in PURE_MECHANISMS else DELTA)
 
 
 def test_every_report_has_randomness_of_its_own_and_the_law_of_its_value() -> None:
     """3,000 clients of each of two categories and 3,000 without any, in one round and in the next: how often each
-    category is told, within 5 standard errors of 6 figures of each (false alarm 4e-6), and pairs within a round and
+    category is reported, within 5 standard errors of 6 figures of each (false alarm 4e-6), and pairs within a round and
     between two are no more often alike than independent ones are."""
     categories = np.tile([0.0, 1.0, np.nan], 3000)[:, None]
     rounds = swarm(categories, random=seeded("law"))
-    first, second = (told(rounds.run_round(question(RANDOMISED_RESPONSE))).values for _ in range(2))
+    first, second = (reports_of(rounds.run_round(question(RANDOMISED_RESPONSE))).values for _ in range(2))
     p, q = map(float, RandomisedResponse(EPSILON, 5).probabilities)
     for reports in (first, second):
         for place, odds in enumerate(((p, q), (q, p), (0.2, 0.2))):
@@ -155,19 +159,19 @@ def test_every_report_has_randomness_of_its_own_and_the_law_of_its_value() -> No
 
 
 def test_mini_batches_report_once_an_epoch_each() -> None:
-    """At an ε so large that a report shows its client's category; a round of which all are absent is held again."""
+    """At an ε so large that a report shows its client's category; a round of which all are absent is repeated."""
     budget, computes, everybody = Budget(60.0, DELTA), (b"a" * 16, b"b" * 16), frozenset(range(12))
     terms = JobTerms(budget=budget, clients=12, tolerated=1, computes=computes)
     bins = {"columns": ["x"], "edges": [place - 0.5 for place in range(13)]}
-    asked = LdpReportRequest("histogram", bins, rows_max=1, batch=4, mechanism=GRID_LAPLACE)
+    ldp_request = LdpReportRequest("histogram", bins, rows_max=1, batch=4, mechanism=GRID_LAPLACE)
     absent = [everybody, frozenset({10}), frozenset({10}), frozenset({10})]
     rounds = IdealSwarm(np.arange(12.0)[:, None], ("x",), terms, absent=absent, random=seeded("batches"))
     with pytest.raises(RoundAborted, match="no client has reported anything") as aborted:
-        rounds.run_round(asked)
+        rounds.run_round(ldp_request)
     assert (aborted.value.contributors, aborted.value.needed) == (0, 1)
     named: list[int] = []
     for _ in range(3):
-        found = told(rounds.run_round(asked))
+        found = reports_of(rounds.run_round(ldp_request))
         reports = np.rint(found.values)
         assert reports.sum(axis=1).tolist() == [1.0] * len(reports)
         assert found.clients == tuple(place.to_bytes(16, "big") for place in reports.argmax(axis=1).tolist())
@@ -198,7 +202,7 @@ def test_what_each_contributes_is_the_same_for_all_at_once(
             assert found.tolist() == np.array(expected).tolist()
 
 
-def test_a_statistic_of_a_users_own_is_held_to_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_own_statistic_must_respect_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """As at a client: no mechanism is private for a value beyond it."""
     statistic = resolve("sum", BOX)
     monkeypatch.setattr(type(statistic), "evaluate", lambda self, rows, bits: np.full((len(rows), 1), 1 << 60))

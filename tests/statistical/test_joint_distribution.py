@@ -172,7 +172,7 @@ def test_an_error_in_one_update_is_found(judge: Judge, sampler: str, error: int)
     assert not found.holds
 
 
-def test_independent_draws_of_one_law_pass_each_test_as_often_as_its_p_value_says() -> None:
+def test_independent_draws_of_one_law_fail_each_test_at_its_nominal_rate() -> None:
     """By a binomial bound: 200 comparisons, P(more than 23 of p < 0.05) < 1e-4 for each of three tests."""
     rng = np.random.default_rng(2)
     found = [compared(*rng.standard_normal((2, 500)), rng.standard_normal(2000))[0] for _ in range(200)]

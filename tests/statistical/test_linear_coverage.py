@@ -17,8 +17,8 @@ LEAST, WORST_LEAST = 0.82, 0.75
 def test_nine_of_ten_intervals_hold(kind: str, epsilon: float) -> None:
     """240 intervals of 60 releases at a seed, of the intercept and three slopes, whose truths the prior expects.
 
-    If each held in 90 % of releases, the standard errors would be 0.02 of all and 0.04 of one coefficient: one of the
-    eight cells would fail at one seed in about 100.
+    If each interval covered the truth in 90 % of releases, the standard errors would be 0.02 of all
+    and 0.04 of one coefficient: one of the eight cells would fail at one seed in about 100.
     """
     found = long_form.work(long_form.Cell(long_form.DRAWN, kind, N, epsilon, RELEASES, 1, 11))
     figure = long_form.summary(np.array(found["off"]))
