@@ -3,8 +3,8 @@
 scenario          describes a trial as plain data
 scenario_file     reads scenarios from TOML, checks and writes them
 draw              draws a scenario from a seed
-faults, tampering list all kinds of faults; fault applies one of them to a running trial
-hostile, hostile_trainer  list all kinds of adversaries; adversary defines a kind and what it may spoil
+faults            lists all kinds of faults; tampering has those of the broker; fault applies one to a running trial
+hostile           lists all kinds of adversaries; hostile_trainer has what trainers do; adversary defines a kind
 federation        builds a scenario's actors, including hostile and faulty ones
 world             runs the federation in virtual time, requests its rounds and keeps their results
 trial             checks safety under faults, heals, then checks liveness

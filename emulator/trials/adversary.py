@@ -1,4 +1,4 @@
-"""Kinds of adversaries, and what each may spoil (DESIGN §10). Every property that a kind does not name must hold.
+"""A kind of adversary, and what it may spoil (DESIGN §10). Every property that a kind does not name must hold.
 
     value     the result may be wrong, but is as private as before
     round     a round may end without a result
@@ -9,53 +9,60 @@ No kind may spoil privacy.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.effects import Effect, Send
+from dca_proto.protocol.events import Event
 
-Class = TypeVar("Class", bound=type)
+Step = Callable[..., Any]
+"""Runs instead of a method: called with the actor, the method that it replaces, and the method's arguments."""
 
 
-class Hostile(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of adversary.
+class AdversaryKind(msgspec.Struct, frozen=True):
+    """A kind of adversary: an actor with some methods replaced.
 
     Attributes:
-        does: description of its behaviour. role: of the actor that it replaces. actor: class that runs instead.
-        spoils: what it may spoil. amount_max: the largest `amount`; 0 if the kind has no size.
-        default: `amount` if the scenario gives 0. is_stranger: it joins the population without having been enrolled.
+        does: description. actor: its class, with a `role` and an `amount`. steps: what runs instead of which method.
+        spoils: what it may spoil. amounts: the `amount` if the scenario gives 0, and the largest.
+        is_stranger: it joins the population without having been enrolled.
     """
 
     does: str
-    role: str
-    actor: Callable[..., Actor]
+    actor: Any
+    steps: dict[str, Step] = {}
     spoils: frozenset[str] = frozenset()
-    amount_max: int = 0
-    default: int = 0
+    amounts: tuple[int, int] = (0, 0)
     is_stranger: bool = False
+
+    @property
+    def role(self) -> str:
+        """The role of the actor that it replaces."""
+        return str(self.actor.role)
 
     def configured(self, amount: int, **known: object) -> type[Any]:
         """Return the adversary's class with `amount` and the attributes in `known` set."""
-        base: Any = self.actor
-        return type(base.__name__, (base,), {"amount": amount or self.default, **known})
+        methods = {name: _replaced(getattr(self.actor, name), step) for name, step in self.steps.items()}
+        return type(self.actor.__name__, (self.actor,), {"amount": amount or self.amounts[0], **known, **methods})
 
 
-class Adversaries(dict[str, Hostile]):
-    """Kinds of adversaries by name, in order of definition."""
+def _replaced(honest: Callable[..., Any], step: Step) -> Callable[..., Any]:
+    def method(actor: object, *arguments: object) -> Any:
+        return step(actor, functools.partial(honest, actor), *arguments)
 
-    def kind(
-        self, name: str, does: str, spoils: str = "", amount: tuple[int, int] = (0, 0), **more: Any
-    ) -> Callable[[Class], Class]:
-        """Decorate a class to add it as a kind. `spoils`: words. `amount`: default and largest amount."""
+    return method
 
-        def decorate(actor: Class) -> Class:
-            self[name] = Hostile(does=does, role=actor.role, actor=actor, spoils=frozenset(spoils.split()),  # type: ignore[attr-defined]
-                                 default=amount[0], amount_max=amount[1], **more)  # fmt: skip
-            return actor
 
-        return decorate
+def without(withheld: Callable[[Send], bool]) -> Step:
+    """Return a step instead of `handle`: the actor handles all events, but does not send these messages."""
+
+    def handle(actor: object, honest: Callable[..., list[Effect]], event: Event, now_ms: int) -> list[Effect]:
+        return [effect for effect in honest(event, now_ms) if not (isinstance(effect, Send) and withheld(effect))]
+
+    return handle
 
 
 class Replaced:

@@ -247,5 +247,5 @@ def _hostile_trainer(stream: random.Random) -> tuple[Adversary, ...]:
     if stream.random() >= 0.125:
         return ()
     kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == "trainer"])
-    after_ms = stream.choice([50, 500, 3_000]) if HOSTILE[kind].amount_max else 0
+    after_ms = stream.choice([50, 500, 3_000]) if HOSTILE[kind].amounts[1] else 0
     return (Adversary(kind=kind, actor="trainer", amount=after_ms),)

@@ -34,7 +34,6 @@ END, HANDLED, KILLED, DELIVERED, REPORTED = "end", "handled", "killed", "deliver
 event, is killed, gets a message or reports a fact. They are sent that process, and the effects, message or fact."""
 DOWN = "down"
 Steps = Generator[str, Any, None]
-Make = Callable[["Injection"], Steps]
 
 
 class FaultOutcome(msgspec.Struct, kw_only=True):
@@ -55,12 +54,13 @@ class FaultOutcome(msgspec.Struct, kw_only=True):
     phase: str = ""
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class FaultKind(msgspec.Struct, frozen=True):
     """A kind of fault.
 
     Attributes:
-        does: description. steps: generator that yields what it waits for, applies the fault, and undoes it after `END`.
-        roles: that it may strike. is_of_one: it cannot strike a group. once: a drawn scenario has at most one.
+        does: description. roles: that it may strike.
+        steps: generator that yields what it waits for, applies the fault, and undoes it after `END`.
+        is_of_one: it cannot strike a group. once: a drawn scenario has at most one.
         heals: it ends by itself. waits: it waits for an event at its targets, so the scenario's `for_ms` does not end
             it. early: drawn to begin early. phases: it strikes at a transition, of the scenario's phase if given.
         amount: meaning of its size; amounts: smallest and largest. tardy: an actor may be late by `tardy` · amount.
@@ -70,8 +70,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     does: str
-    steps: Make
     roles: tuple[str, ...]
+    steps: Callable[[Injection], Steps]
     is_of_one: bool = False
     once: bool = False
     heals: bool = False
@@ -89,23 +89,6 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
         return PHASES.get(role, ()) if self.phases else ()
 
 
-class Kinds(dict[str, Kind]):
-    """Kinds of faults by name, in order of definition."""
-
-    def add(self, name: str, does: str, roles: tuple[str, ...], steps: Make, **more: Any) -> None:
-        """Add a kind. `more`: further fields of `Kind`."""
-        self[name] = Kind(does=does, steps=steps, roles=roles, **more)
-
-    def kind(self, name: str, does: str, roles: tuple[str, ...], **more: Any) -> Callable[[Make], Make]:
-        """Decorate the steps of a kind to add it."""
-
-        def decorate(steps: Make) -> Make:
-            self.add(name, does, roles, steps, **more)
-            return steps
-
-        return decorate
-
-
 class Injection(Observer):
     """One fault in one trial.
 
@@ -117,7 +100,7 @@ class Injection(Observer):
         began_ms, ended_ms: when it began, or began to wait, and when it ended, in virtual Unix milliseconds.
     """
 
-    def __init__(self, world: TrialWorld, kind: Kind, fault: Fault, number: int) -> None:
+    def __init__(self, world: TrialWorld, kind: FaultKind, fault: Fault, number: int) -> None:
         self.world, self.simulator, self.kind, self.fault = world, world.simulator, kind, fault
         self.stream = world.simulator.streams(f"fault/{number}")
         self.targets = world.processes_of(fault.actor)

@@ -1,6 +1,6 @@
-"""All kinds of faults. Those of machines, links, the broker and owners are here.
+"""All kinds of faults, in the table `FAULTS`, and what those of machines, links, the broker and owners do.
 
-`tampering` has those of a malicious broker, which changes messages.
+`tampering` has what a malicious broker does to messages.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.wire.messages import Announcement, Invitation
 from emulator.sim.broker import Memory
 from emulator.sim.process import KillPoint, Process, Where, usual_options
-from emulator.trials.fault import DELIVERED, END, HANDLED, KILLED, REPORTED, Injection, Kinds, Make, Steps
-from emulator.trials.tampering import TAMPERING
+from emulator.trials import tampering
+from emulator.trials.fault import DELIVERED, END, HANDLED, KILLED, REPORTED, FaultKind, Injection, Steps
 from emulator.wire import body_of, contributions_in
 
 ACTORS = ("client", "compute", "trainer")
-_CLIENT, _BROKER, _MEMBER = ("client",), ("broker",), ("client", "compute")
 _HOUR_MS = 3_600_000.0
-_MS, _SHARE, _COUNT = "milliseconds", "a probability", "how many messages"
 _AWAY_MS = 1_500
 _STORED: dict[str, Any] = {module.ROUNDS: module.StoredRound for module in (client_round, compute_round, trainer_round)}
-_KINDS = Kinds()
+Make = Callable[[Injection], Steps]
 Strike = Callable[[Injection, Process], None]
 
 
@@ -101,17 +99,6 @@ def _killed_at(where: Where, *, vanishes: bool = False) -> Make:
     return steps
 
 
-_SEEN: dict[str, Any] = {"waits": True, "early": True, "promise": "seen"}
-_KINDS.add("vanish-before-sending", "vanishes when the announcement arrives", _CLIENT,
-           _vanishes_at(DELIVERED, "new", lambda payload: isinstance(body_of(payload), Announcement | Invitation)),
-           **_SEEN)  # fmt: skip
-_KINDS.add("vanish-sending", "vanishes after paying, before or after sending", _CLIENT,
-           _killed_at("between", vanishes=True), **_SEEN)  # fmt: skip
-_KINDS.add("vanish-after-receipt", "vanishes when it gets its receipt", _CLIENT,
-           _vanishes_at(REPORTED, "kept", lambda fact: isinstance(fact, Acknowledged)), **_SEEN)  # fmt: skip
-
-
-@_KINDS.kind("crash", "is killed at the given time", ACTORS, promise="seen")
 def _crash(it: Injection) -> Steps:
     for process in it.targets:
         if process.is_up:
@@ -121,13 +108,6 @@ def _crash(it: Injection) -> Steps:
     for process in it.targets:
         if not process.is_up:
             process.restart()
-
-
-_TRANSITION: dict[str, Any] = {"heals": True, "phases": True, **_SEEN}
-_KINDS.add("kill-before", "is killed before a transition is stored", ACTORS, _killed_at("before"), **_TRANSITION)
-_KINDS.add("kill-torn", "is killed while a transition is stored", ACTORS, _killed_at("torn"), **_TRANSITION)
-_KINDS.add("kill-after", "is killed after a transition is stored", ACTORS, _killed_at("after"), **_TRANSITION)
-_KINDS.add("kill-between", "is killed between a transition's messages", ACTORS, _killed_at("between"), **_TRANSITION)
 
 
 # --- machines and links -----------------------------------------------------------------------------------------------
@@ -146,19 +126,6 @@ def _machine(worse: Callable[[int], dict[str, int]]) -> Make:
     return _each(strike, undo)
 
 
-_KINDS.add("slow", "is slow to handle each batch and write", ACTORS,
-           _machine(lambda ms: {"work_ms": ms, "commit_ms": ms}), amount=_MS, amounts=(0, 60_000), tardy=20,
-           outlasts=(20, 0))  # fmt: skip
-_KINDS.add("clock-ahead", "its clock is ahead", ACTORS, _machine(lambda ms: {"skew_ms": ms}), amount=_MS,
-           amounts=(0, _HOUR_MS), tardy=1, promise="beyond")  # fmt: skip
-_KINDS.add("clock-behind", "its clock is behind", ACTORS, _machine(lambda ms: {"skew_ms": -ms}), amount=_MS,
-           amounts=(0, _HOUR_MS), tardy=1, promise="beyond")  # fmt: skip
-_KINDS.add("cramped", "has room for few waiting messages", ACTORS,
-           _machine(lambda most: dict.fromkeys(("inbox_events_max", "publishing_max", "unacknowledged_max"),
-                                               max(1, most))), amount=_COUNT, amounts=(0, 1e6))  # fmt: skip
-
-
-@_KINDS.kind("disk-full", "its disk is full", ACTORS, heals=True, **_SEEN)
 def _disk_full(it: Injection) -> Steps:
     """The next transaction fails and stops the process. Later the disk has room again and the process restarts."""
     for process in it.targets:
@@ -202,19 +169,6 @@ def _link(worse: Callable[[Injection], dict[str, float]]) -> Make:
     return _each(strike, undo)
 
 
-_KINDS.add("partition", "is cut off", ACTORS, _partition(up=True, down=True))
-_KINDS.add("partition-up", "nothing that it sends arrives", ACTORS, _partition(up=True, down=False))
-_KINDS.add("partition-down", "nothing sent to it arrives", ACTORS, _partition(up=False, down=True))
-_KINDS.add("congested", "each of its packets is delayed", ACTORS,
-           _link(lambda it: {"delay_ms": it.world.scenario.network.delay_ms + it.amount}), amount=_MS,
-           amounts=(0, 600_000), outlasts=(2, 0))  # fmt: skip
-_KINDS.add("lossy", "its link loses, repeats and reorders packets", ACTORS,
-           _link(lambda it: {"loss": it.amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}),
-           amount=_SHARE, amounts=(0, 0.95), outlasts=(0, 10_000))  # fmt: skip
-_KINDS.add("narrow", "its link has little bandwidth", ACTORS, _link(lambda it: {"bandwidth_bytes_s": it.amount}),
-           amount="bytes a second", amounts=(100, 1e9), promise="beyond")  # fmt: skip
-
-
 # --- the broker -------------------------------------------------------------------------------------------------------
 
 
@@ -245,14 +199,6 @@ def _broker_down(left: Callable[[Injection], Memory | None]) -> Make:
     return steps
 
 
-_KINDS.add("broker-restart", "goes down and comes back", _BROKER, _broker_down(lambda it: None), heals=True)
-_KINDS.add("broker-loss", "goes down and comes back empty", _BROKER, _broker_down(lambda it: Memory()), heals=True)
-_KINDS.add("broker-kill", "is killed and comes back with its last snapshot", _BROKER,
-           _broker_down(lambda it: it.simulator.broker.memory), heals=True, amount=_MS,
-           amounts=(0, _HOUR_MS))  # fmt: skip
-
-
-@_KINDS.kind("overflow", "its session overflows while it is away", ACTORS, heals=True, amount=_COUNT, amounts=(0, 1e6))
 def _overflow(it: Injection) -> Steps:
     """Cut off receivers while sessions hold few messages. The broker acknowledges further messages and drops them."""
     broker = it.simulator.broker
@@ -269,7 +215,6 @@ def _overflow(it: Injection) -> Steps:
         broker.mend(process)
 
 
-@_KINDS.kind("reconnect-storm", "half of the swarm reconnects at once", _CLIENT, heals=True)
 def _reconnect_storm(it: Injection) -> Steps:
     clients = [process for process in it.targets if process.is_up]
     away: list[Process] = it.stream.sample(clients, k=(len(clients) + 1) // 2)
@@ -286,7 +231,6 @@ def _reconnect_storm(it: Injection) -> Steps:
 # --- owners -----------------------------------------------------------------------------------------------------------
 
 
-@_KINDS.kind("duplicate-instance", "a copy of it runs beside it", _MEMBER, is_of_one=True, once=True, promise="beyond")
 def _duplicate_instance(it: Injection) -> Steps:
     """Run a second process with the same identity and a copy of the disk; each takes over the other's session."""
     (original,) = it.targets
@@ -297,8 +241,6 @@ def _duplicate_instance(it: Injection) -> Steps:
     copy.kill("the copy is gone")
 
 
-@_KINDS.kind("restore", "its store is replaced by an old copy", _MEMBER, heals=True, is_of_one=True,
-             once=True, promise="beyond")  # fmt: skip
 def _restore(it: Injection) -> Steps:
     """Copy the store now, and restart the process with that copy later: it forgets what it stored since."""
     (process,) = it.targets
@@ -312,6 +254,7 @@ def _restore(it: Injection) -> Steps:
 
 
 def _renew(it: Injection, process: Process) -> None:
+    """Renew a certificate, which `TrialFederation.ends_ms` made end at the time of the fault."""
     it.world.actors.ends_ms.pop(process.id, None)
     process.restart()
 
@@ -326,17 +269,6 @@ def _lower_floors(it: Injection, process: Process) -> None:
     process.restart()
 
 
-# `TrialFederation.ends_ms` made the certificate end at this time. Its owner renews it and restarts the client.
-_KINDS.add("certificate-ends", "its certificate ends", _CLIENT, _each(lambda it, process: None, _renew),
-           promise="beyond")  # fmt: skip
-_KINDS.add("floors", "it raises its floors above every round", ("compute",), _each(_raise_floors, _lower_floors),
-           promise="beyond")  # fmt: skip
-_KINDS.add("data-fail", "its data cannot be read", _CLIENT,
-           _each(lambda it, process: it.world.actors.failing.add(process.id),
-                 lambda it, process: it.world.actors.failing.discard(process.id)), promise="harmless")  # fmt: skip
-
-
-@_KINDS.kind("epoch-turn", "an epoch ends", _BROKER, heals=True, once=True, promise="harmless")
 def _epoch_turn(it: Injection) -> Steps:
     """`Scenario.start_ms` sets the clocks so that the epoch ends now; all keys change in mid-round."""
     it.reached(it.world.trainer)
@@ -345,5 +277,86 @@ def _epoch_turn(it: Injection) -> Steps:
     yield END
 
 
-FAULTS: Kinds = Kinds({**_KINDS, **TAMPERING})
-"""All kinds, by name."""
+# --- all kinds --------------------------------------------------------------------------------------------------------
+
+_CLIENT, _BROKER, _MEMBER, _ALL = ("client",), ("broker",), ("client", "compute"), (*ACTORS, "broker")
+_SEEN: dict[str, Any] = {"waits": True, "early": True, "promise": "seen"}
+_TRANSITION = {"heals": True, "phases": True, **_SEEN}
+_MS: dict[str, Any] = {"amount": "milliseconds"}
+_SHARE: dict[str, Any] = {"amount": "a probability"}
+_COUNT: dict[str, Any] = {"amount": "how many messages"}
+_TAMPERED = {**_SHARE, "amounts": (0, 1)}
+_INJECTED = {**_COUNT, "amounts": (0, 1_000), "heals": True, "promise": "harmless"}
+_BEYOND: dict[str, Any] = {"promise": "beyond"}
+# fmt: off
+FAULTS: dict[str, FaultKind] = {
+    "vanish-before-sending": FaultKind("vanishes when the announcement arrives", _CLIENT, _vanishes_at(
+        DELIVERED, "new", lambda payload: isinstance(body_of(payload), Announcement | Invitation)), **_SEEN),
+    "vanish-sending": FaultKind("vanishes after paying, before or after sending", _CLIENT,
+        _killed_at("between", vanishes=True), **_SEEN),
+    "vanish-after-receipt": FaultKind("vanishes when it gets its receipt", _CLIENT, _vanishes_at(
+        REPORTED, "kept", lambda fact: isinstance(fact, Acknowledged)), **_SEEN),
+    "crash": FaultKind("is killed at the given time", ACTORS, _crash, promise="seen"),
+    "kill-before": FaultKind("is killed before a transition is stored", ACTORS, _killed_at("before"), **_TRANSITION),
+    "kill-torn": FaultKind("is killed while a transition is stored", ACTORS, _killed_at("torn"), **_TRANSITION),
+    "kill-after": FaultKind("is killed after a transition is stored", ACTORS, _killed_at("after"), **_TRANSITION),
+    "kill-between": FaultKind("is killed between a transition's messages", ACTORS, _killed_at("between"),
+        **_TRANSITION),
+
+    "slow": FaultKind("is slow to handle each batch and write", ACTORS,
+        _machine(lambda ms: {"work_ms": ms, "commit_ms": ms}), amounts=(0, 60_000), tardy=20, outlasts=(20, 0), **_MS),
+    "clock-ahead": FaultKind("its clock is ahead", ACTORS, _machine(lambda ms: {"skew_ms": ms}),
+        amounts=(0, _HOUR_MS), tardy=1, **_MS, **_BEYOND),
+    "clock-behind": FaultKind("its clock is behind", ACTORS, _machine(lambda ms: {"skew_ms": -ms}),
+        amounts=(0, _HOUR_MS), tardy=1, **_MS, **_BEYOND),
+    "cramped": FaultKind("has room for few waiting messages", ACTORS, _machine(lambda most: dict.fromkeys(
+        ("inbox_events_max", "publishing_max", "unacknowledged_max"), max(1, most))), amounts=(0, 1e6), **_COUNT),
+    "disk-full": FaultKind("its disk is full", ACTORS, _disk_full, heals=True, **_SEEN),
+    "partition": FaultKind("is cut off", ACTORS, _partition(up=True, down=True)),
+    "partition-up": FaultKind("nothing that it sends arrives", ACTORS, _partition(up=True, down=False)),
+    "partition-down": FaultKind("nothing sent to it arrives", ACTORS, _partition(up=False, down=True)),
+    "congested": FaultKind("each of its packets is delayed", ACTORS,
+        _link(lambda it: {"delay_ms": it.world.scenario.network.delay_ms + it.amount}),
+        amounts=(0, 600_000), outlasts=(2, 0), **_MS),
+    "lossy": FaultKind("its link loses, repeats and reorders packets", ACTORS,
+        _link(lambda it: {"loss": it.amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}),
+        amounts=(0, 0.95), outlasts=(0, 10_000), **_SHARE),
+    "narrow": FaultKind("its link has little bandwidth", ACTORS, _link(lambda it: {"bandwidth_bytes_s": it.amount}),
+        amount="bytes a second", amounts=(100, 1e9), **_BEYOND),
+
+    "broker-restart": FaultKind("goes down and comes back", _BROKER, _broker_down(lambda it: None), heals=True),
+    "broker-loss": FaultKind("goes down and comes back empty", _BROKER, _broker_down(lambda it: Memory()), heals=True),
+    "broker-kill": FaultKind("is killed and comes back with its last snapshot", _BROKER,
+        _broker_down(lambda it: it.simulator.broker.memory), heals=True, amounts=(0, _HOUR_MS), **_MS),
+    "overflow": FaultKind("its session overflows while it is away", ACTORS, _overflow,
+        heals=True, amounts=(0, 1e6), **_COUNT),
+    "reconnect-storm": FaultKind("half of the swarm reconnects at once", _CLIENT, _reconnect_storm, heals=True),
+
+    "duplicate-instance": FaultKind("a copy of it runs beside it", _MEMBER, _duplicate_instance,
+        is_of_one=True, once=True, **_BEYOND),
+    "restore": FaultKind("its store is replaced by an old copy", _MEMBER, _restore,
+        heals=True, is_of_one=True, once=True, **_BEYOND),
+    "certificate-ends": FaultKind("its certificate ends", _CLIENT, _each(lambda it, process: None, _renew), **_BEYOND),
+    "floors": FaultKind("it raises its floors above every round", ("compute",),
+        _each(_raise_floors, _lower_floors), **_BEYOND),
+    "data-fail": FaultKind("its data cannot be read", _CLIENT, _each(
+        lambda it, process: it.world.actors.failing.add(process.id),
+        lambda it, process: it.world.actors.failing.discard(process.id)), promise="harmless"),
+    "epoch-turn": FaultKind("an epoch ends", _BROKER, _epoch_turn, heals=True, once=True, promise="harmless"),
+
+    "swallow": FaultKind("its messages are acknowledged and lost", ACTORS, tampering.swallow, **_TAMPERED),
+    "flip-bits": FaultKind("its messages are damaged", ACTORS, tampering.flip_bits, **_TAMPERED),
+    "truncate": FaultKind("its messages are cut short", ACTORS, tampering.truncate, **_TAMPERED),
+    "relay": FaultKind("invitations reach everybody", _BROKER, tampering.relay, early=True, promise="harmless"),
+    "replay": FaultKind("its messages are repeated soon after", _ALL, tampering.replay, **_INJECTED),
+    "replay-elsewhere": FaultKind("its messages are repeated rounds and epochs later", _ALL, tampering.replay_later,
+        **_INJECTED),
+    "forge": FaultKind("forged messages come in its name, signed with another key", _ALL, tampering.forge, **_INJECTED),
+    "mix-parts": FaultKind("parts of its messages carry pieces of others", ACTORS, tampering.mix_parts, early=True,
+        **_TAMPERED),
+    "spoof": FaultKind("its messages come under another's name", _ALL, tampering.spoof, **_INJECTED),
+    "misdirect": FaultKind("its messages go to others", _ALL, tampering.misdirect, **_INJECTED),
+    "garbage": FaultKind("random bytes come from unknown senders", _BROKER, tampering.garbage, **_INJECTED),
+}
+# fmt: on
+"""All kinds: name -> description, roles, what happens, and how drawing, checking and the promise treat it."""

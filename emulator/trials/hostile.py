@@ -1,4 +1,7 @@
-"""All kinds of hostile actors: production actors with one step replaced. `hostile_trainer` defines the trainers."""
+"""All kinds of hostile actors, in the table `HOSTILE`: production actors with a step replaced.
+
+`hostile_trainer` has the steps of trainers.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,16 @@ from dca_proto.protocol.kinds import LdpReport, ValidatedRound
 from dca_proto.protocol.lists import list_hash
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode
-from emulator.trials.adversary import Adversaries, Replaced
-from emulator.trials.hostile_trainer import TRAINERS
+from emulator.trials import hostile_trainer as trainers
+from emulator.trials.adversary import AdversaryKind, Replaced, without
+from emulator.trials.hostile_trainer import HostileTrainer, Meddling
 from emulator.wire import body_of
 
 _FLOOD_EVERY_MS, _FLOODS_MAX = 1_500, 20
 _FAR = 1 << 62
 _FAR_BYTE = b"\x55"  # repeated: a category out of range, or bits that include some beyond the last category
-_CLIENTS, _MESSAGES = (1, 10_000), (10, 1_000)
-_OWN = Adversaries()
+Composed = tuple[ClientMessage, list[str]]
+Honest = Callable[..., Any]
 
 
 class HostileClient(Client):
@@ -45,11 +49,9 @@ class HostileClient(Client):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._honest = self._composer
-        self._composer = Replaced(self._composer, compose=self._make)  # type: ignore[assignment]
+        self._composer = Replaced(self._composer, compose=self._compose)  # type: ignore[assignment]
 
-    def _make(
-        self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
-    ) -> tuple[ClientMessage, list[str]]:
+    def _compose(self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int) -> Composed:
         return self._honest.compose(opened, validated, charge)
 
 
@@ -58,79 +60,57 @@ class _Far(Composer, frozen=True, eq=False):
         return np.full(validated.dimension, _FAR, dtype=np.int64), body.rows_max, []
 
 
-@_OWN.kind("out-of-range", "contributes any numbers", "value")
-class _OutOfRange(HostileClient):
-    """Numbers far beyond the announced bounds; in an LDP report, bytes that no mechanism gives."""
+def _compose_far(
+    client: HostileClient, honest: Honest, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
+) -> Composed:
+    """Compose numbers far beyond the announced bounds; in an LDP report, bytes that no mechanism gives."""
+    composer = client._honest
 
-    def _make(
-        self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
-    ) -> tuple[ClientMessage, list[str]]:
-        if isinstance(validated.terms, LdpReport):
-            return msgspec.structs.replace(self._honest, sign=self._forge).compose(opened, validated, charge)
-        return _Far(*msgspec.structs.astuple(self._honest)).compose(opened, validated, charge)
-
-    def _forge(self, body: m.Body) -> m.Signed:
+    def sign(body: m.Body) -> m.Signed:
         assert isinstance(body, m.Release), "a report is signed as a release"
-        return self._honest.sign(msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector)))
+        return composer.sign(msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector)))
+
+    if isinstance(validated.terms, LdpReport):
+        return msgspec.structs.replace(composer, sign=sign).compose(opened, validated, charge)
+    return _Far(*msgspec.structs.astuple(composer)).compose(opened, validated, charge)
 
 
-@_OWN.kind("two-faced", "contributes twice for one charge")
-class _TwoFaced(HostileClient):
-    def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
-        effects = super()._contribute(current, validated, now_ms)
-        second, _ = self._composer.compose(current.opened, validated, self.ledger[current.id].number)
-        return [*effects, Send(current.holder, current.id, second.payload)]
+def _contribute_twice(
+    client: HostileClient, honest: Honest, current: ClientRound, validated: ValidatedRound, now_ms: int
+) -> list[Effect]:
+    effects = honest(current, validated, now_ms)
+    second, _ = client._composer.compose(current.opened, validated, client.ledger[current.id].number)
+    return [*effects, Send(current.holder, current.id, second.payload)]
 
 
-@_OWN.kind("wrong-tags", "contributes what a node must object to", "round")
-class _WrongTags(HostileClient):
-    """It uses a wrong pair key for one Compute node other than its holder."""
+def _compose_wrong_tags(
+    client: HostileClient, honest: Honest, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
+) -> Composed:
+    """Use a wrong pair key for one Compute node other than the holder."""
+    composer = client._honest
 
-    def _make(
-        self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
-    ) -> tuple[ClientMessage, list[str]]:
-        def pair_keys(epochs: tuple[m.EpochKey, ...]) -> list[bytes]:
-            keys, holder = list(self._honest.session.pair_keys(epochs)), opened.holder(self.id).id
-            keys[-1 if holder != opened.computes[-1] else 0] = self._honest.random(KEY_BYTES)
-            return keys
+    def pair_keys(epochs: tuple[m.EpochKey, ...]) -> list[bytes]:
+        keys, holder = list(composer.session.pair_keys(epochs)), opened.holder(client.id).id
+        keys[-1 if holder != opened.computes[-1] else 0] = composer.random(KEY_BYTES)
+        return keys
 
-        session: Any = Replaced(self._honest.session, pair_keys=pair_keys)
-        return msgspec.structs.replace(self._honest, session=session).compose(opened, validated, charge)
-
-
-@_OWN.kind("reuse-charge", "pays for all rounds with one charge number", "round")
-class _ReusingCharges(HostileClient):
-    def _make(
-        self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
-    ) -> tuple[ClientMessage, list[str]]:
-        return super()._make(opened, validated, 1)
+    session: Any = Replaced(composer.session, pair_keys=pair_keys)
+    return msgspec.structs.replace(composer, session=session).compose(opened, validated, charge)
 
 
-@_OWN.kind("wrong-holder", "contributes to another holder", "round")
-class _WrongHolder(HostileClient):
-    """It also seals its contribution to that node."""
-
-    def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
-        opened = current.opened
-        if opened.computes:
-            place = (opened.computes.index(opened.holder(self.id).id) + 1) % len(opened.computes)
-            current.holder = other = Address(Channel.COMPUTE, opened.computes[place])
-            current.opened = Replaced(opened, holder=lambda client: other)  # type: ignore[assignment]
-        return super()._contribute(current, validated, now_ms)
-
-
-@_OWN.kind("sybil", "has a session and never contributes", "round")
-class _Sybil(HostileClient):
-    """It counts as a client but adds no noise, as do extra ids of one owner."""
-
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        kept = (Channel.COMPUTE, Channel.TRAINER)
-        effects = super().handle(event, now_ms)
-        return [effect for effect in effects if not (isinstance(effect, Send) and effect.to.channel in kept)]
+def _contribute_elsewhere(
+    client: HostileClient, honest: Honest, current: ClientRound, validated: ValidatedRound, now_ms: int
+) -> list[Effect]:
+    """Send the contribution to another node, sealed to that node."""
+    opened = current.opened
+    if opened.computes:
+        place = (opened.computes.index(opened.holder(client.id).id) + 1) % len(opened.computes)
+        current.holder = other = Address(Channel.COMPUTE, opened.computes[place])
+        current.opened = Replaced(opened, holder=lambda client: other)  # type: ignore[assignment]
+    effects: list[Effect] = honest(current, validated, now_ms)
+    return effects
 
 
-@_OWN.kind("stranger", "joins without being enrolled", amount=_MESSAGES, is_stranger=True)
-@_OWN.kind("flood", "floods everybody", amount=_MESSAGES)
 class _Flooding(HostileClient):
     """It sends bursts of random bytes and of contributions that nobody can open; `amount` scales each burst."""
 
@@ -158,173 +138,190 @@ class _Flooding(HostileClient):
         ]
 
 
-@_OWN.kind("copier", "sends others' ciphertexts as its own")
-class _Copier(HostileClient):
-    """The broker copies the messages for it (`TrialWorld._copy`)."""
-
-
 class HostileCompute(ComputeNode):
     """A Compute node that breaks the protocol. `amount`: the adversary's size."""
 
     role, amount = "compute", 0
 
 
-@_OWN.kind("equivocate", "sends its peers different lists", "round")
-class _Equivocating(HostileCompute):
-    """Its first peer gets a list without the last entry."""
-
-    def _list_to(self, current: NodeRound, peer: bytes) -> Effect:
-        stored = current.stored
-        if peer != current.peers(self.id)[0] or not stored.entries:
-            return super()._list_to(current, peer)
-        entries, tags = stored.entries[:-ENTRY_BYTES], current.tags_for
-        hashed, count = list_hash(current.hash, self.id, entries), len(entries) // ENTRY_BYTES
-        header = self._sign(m.ListHeader(current.id, current.hash, hashed, count))
-        current.stored = msgspec.structs.replace(stored, header=header, entries=entries)
-        current.tags_for = lambda place: tags(place)[:-TAG_BYTES]  # type: ignore[method-assign]
-        try:
-            return super()._list_to(current, peer)
-        finally:
-            current.stored = stored
-            del current.tags_for
+def _send_shorter_list(node: HostileCompute, honest: Honest, current: NodeRound, peer: bytes) -> Effect:
+    """Send the first peer a list without the last entry."""
+    stored, tags = current.stored, current.tags_for
+    if peer != current.peers(node.id)[0] or not stored.entries:
+        return honest(current, peer)  # type: ignore[no-any-return]
+    entries = stored.entries[:-ENTRY_BYTES]
+    hashed, count = list_hash(current.hash, node.id, entries), len(entries) // ENTRY_BYTES
+    header = node._sign(m.ListHeader(current.id, current.hash, hashed, count))
+    current.stored = msgspec.structs.replace(stored, header=header, entries=entries)
+    try:
+        return _list_with_tags(honest, current, peer, lambda place: tags(place)[:-TAG_BYTES])
+    finally:
+        current.stored = stored
 
 
-@_OWN.kind("drop-clients", "leaves clients out of its list", "round", _CLIENTS)
-class _Dropping(HostileCompute):
-    def _freeze(self, current: NodeRound, now_ms: int) -> list[Effect]:
-        for client in sorted(current.kept)[: self.amount]:
-            del current.kept[client]
-        return super()._freeze(current, now_ms)
+def _send_wrong_tags(node: HostileCompute, honest: Honest, current: NodeRound, peer: bytes) -> Effect:
+    tags = current.tags_for
+    return _list_with_tags(honest, current, peer, lambda place: _altered(tags(place), node.amount))
 
 
-@_OWN.kind("make-up", "lists contributions that nobody has sent", amount=_CLIENTS)
-class _MakingUp(HostileCompute):
-    """The entries name clients whose holder it is."""
+def _list_with_tags(honest: Honest, current: NodeRound, peer: bytes, tags_for: Callable[[int], bytes]) -> Effect:
+    current.tags_for = tags_for  # type: ignore[method-assign, assignment]
+    try:
+        return honest(current, peer)  # type: ignore[no-any-return]
+    finally:
+        del current.tags_for
 
-    def _freeze(self, current: NodeRound, now_ms: int) -> list[Effect]:
+
+def _freeze_without_clients(node: HostileCompute, honest: Honest, current: NodeRound, now_ms: int) -> list[Effect]:
+    for client in sorted(current.kept)[: node.amount]:
+        del current.kept[client]
+    return honest(current, now_ms)  # type: ignore[no-any-return]
+
+
+def _freeze_with(invented: Callable[[HostileCompute, NodeRound], list[bytes]]) -> Honest:
+    """Return a step that lists made-up contributions of these clients."""
+
+    def freeze(node: HostileCompute, honest: Honest, current: NodeRound, now_ms: int) -> list[Effect]:
         nodes, dimension = len(current.stored.computes), current.validated.dimension
-        for client in self._invented_clients(current)[: self.amount]:
-            rest = self._random(TAG_BYTES * nodes + WORD_BYTES * dimension)
+        for client in invented(node, current)[: node.amount]:
+            rest = node._random(TAG_BYTES * nodes + WORD_BYTES * dimension)
             charge = (1).to_bytes(CHARGE_BYTES, "little")
-            kept = HeldContribution(b"".join((client, self._random(ID_BYTES), bytes([nodes]), charge, rest)))
+            kept = HeldContribution(b"".join((client, node._random(ID_BYTES), bytes([nodes]), charge, rest)))
             current.kept.setdefault(client, kept)
-        return super()._freeze(current, now_ms)
+        return honest(current, now_ms)  # type: ignore[no-any-return]
 
-    def _invented_clients(self, current: NodeRound) -> list[bytes]:
-        """Return clients that have not contributed, then random ids, all of which it would hold."""
-        silent = [client for client in sorted(self._sessions.slots) if client not in current.kept]
-        drawn = [self._random(ID_BYTES) for _ in range(16 * len(current.stored.computes))]
-        return [client for client in (*silent, *drawn) if current.opened.holder(client).id == self.id]
+    return freeze
 
 
-@_OWN.kind("list-others", "lists clients of other holders", "round", _CLIENTS)
-class _ListingOthers(_MakingUp):
-    def _invented_clients(self, current: NodeRound) -> list[bytes]:
-        return [client for client in sorted(self._sessions.slots) if current.opened.holder(client).id != self.id]
+def _silent_clients(node: HostileCompute, current: NodeRound) -> list[bytes]:
+    """Return clients that have not contributed, then random ids, all of which the node would hold."""
+    silent = [client for client in sorted(node._sessions.slots) if client not in current.kept]
+    drawn = [node._random(ID_BYTES) for _ in range(16 * len(current.stored.computes))]
+    return [client for client in (*silent, *drawn) if current.opened.holder(client).id == node.id]
 
 
-@_OWN.kind("list-twice", "lists a client twice", "round")
-class _ListingTwice(HostileCompute):
-    """It lists its first entry twice, with its tags."""
-
-    def _load(self, *given: Any) -> NodeRound:
-        current = super()._load(*given)
-        entries, tags = current.sorted_entries, current.tags_for
-        current.sorted_entries = lambda: entries()[:ENTRY_BYTES] + entries()  # type: ignore[method-assign]
-        current.tags_for = lambda place: tags(place)[:TAG_BYTES] + tags(place)  # type: ignore[method-assign]
-        return current
+def _clients_of_others(node: HostileCompute, current: NodeRound) -> list[bytes]:
+    return [client for client in sorted(node._sessions.slots) if current.opened.holder(client).id != node.id]
 
 
-@_OWN.kind("alter-tags", "gives its peers wrong tags", "round", _CLIENTS)
-class _AlteringTags(HostileCompute):
-    def _list_to(self, current: NodeRound, peer: bytes) -> Effect:
-        honest = current.tags_for
-        current.tags_for = lambda place: _alter_tags(honest(place), self.amount)  # type: ignore[method-assign]
-        try:
-            return super()._list_to(current, peer)
-        finally:
-            del current.tags_for
+def _load_twice_listed(node: HostileCompute, honest: Honest, *given: Any) -> NodeRound:
+    """List the first entry twice, with its tags."""
+    current: NodeRound = honest(*given)
+    entries, tags = current.sorted_entries, current.tags_for
+    current.sorted_entries = lambda: entries()[:ENTRY_BYTES] + entries()  # type: ignore[method-assign]
+    current.tags_for = lambda place: tags(place)[:TAG_BYTES] + tags(place)  # type: ignore[method-assign]
+    return current
 
 
-@_OWN.kind("object", "objects to clients", "round", _CLIENTS)
-class _Objecting(HostileCompute):
-    """It objects to the first `amount` entries of each list, whose tags it changes first."""
-
-    def _answer_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
-        if current.phase == FROZEN and len(current.lists) == len(current.stored.computes):
-            for node, received in current.lists.items():
-                current.lists[node] = msgspec.structs.replace(received, tags=_alter_tags(received.tags, self.amount))
-        return super()._answer_when_complete(current, now_ms)
+def _object(node: HostileCompute, honest: Honest, current: NodeRound, now_ms: int) -> list[Effect]:
+    """Object to the first `amount` entries of each list, whose tags it changes first."""
+    if current.phase == FROZEN and len(current.lists) == len(current.stored.computes):
+        for peer, received in current.lists.items():
+            current.lists[peer] = msgspec.structs.replace(received, tags=_altered(received.tags, node.amount))
+    return honest(current, now_ms)  # type: ignore[no-any-return]
 
 
-def _alter_tags(tags: bytes, count: int) -> bytes:
+def _altered(tags: bytes, count: int) -> bytes:
     """Return the tags with the first `count` changed."""
     wrong = TAG_BYTES * count
     return bytes(byte ^ 0xA5 for byte in tags[:wrong]) + tags[wrong:]
 
 
-class _Withholding(HostileCompute):
-    """It takes part in everything, but does not send the messages for which `keeps` is True."""
-
-    keeps: Callable[[Send], bool]
-
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        effects = super().handle(event, now_ms)
-        return [effect for effect in effects if not (isinstance(effect, Send) and type(self).keeps(effect))]
+def _sign_altered_sum(node: HostileCompute, honest: Honest, body: m.Body) -> m.Signed:
+    if isinstance(body, m.PartialSum):
+        body = msgspec.structs.replace(body, vector=bytes(byte ^ 0xA5 for byte in body.vector))
+    return honest(body)  # type: ignore[no-any-return]
 
 
-@_OWN.kind("withhold-answer", "does not send its answer", "round")
-class _WithholdingAnswers(_Withholding):
-    keeps = staticmethod(lambda send: isinstance(body_of(send.payload), m.Answer))
+def _fall_silent(node: HostileCompute, honest: Honest, event: Event, now_ms: int) -> list[Effect]:
+    """Send nothing but the first message, which confirms that the node has the round, and retained ones."""
+    speaks = not node._rounds
+    effects: list[Effect] = honest(event, now_ms)
+    return effects if speaks else [effect for effect in effects if not isinstance(effect, Send) or effect.retain]
 
 
-@_OWN.kind("alter-sum", "alters its partial sum", "value")
-class _Altering(HostileCompute):
-    def _sign(self, body: m.Body) -> m.Signed:
-        if isinstance(body, m.PartialSum):
-            body = msgspec.structs.replace(body, vector=bytes(byte ^ 0xA5 for byte in body.vector))
-        return super()._sign(body)
+def _abort_late(node: HostileCompute, honest: Honest, current: NodeRound, now_ms: int) -> list[Effect]:
+    effects: list[Effect] = honest(current, now_ms)
+    if not any(isinstance(effect, Report) and isinstance(effect.fact, Released) for effect in effects):
+        return effects
+    lie = m.Abort(current.id, current.hash, node.id, "too-few", "nothing was released", 0, 0, ())
+    return [*effects, Send(Address(Channel.ABORT), current.id, encode(node._sign(lie)))]
 
 
-@_OWN.kind("withhold-sum", "does not send its partial sum", "round")
-class _WithholdingSums(_Withholding):
-    keeps = staticmethod(
-        lambda send: send.to.channel is Channel.TRAINER and isinstance(body_of(send.payload), m.Sealed)
-    )
+def _call_old(
+    node: HostileCompute,
+    honest: Honest,
+    current: NodeRound,
+    client: bytes,
+    kept: HeldContribution,
+    reply: Effect,
+    now_ms: int,
+) -> list[Effect]:
+    """Report charges of the first `amount` clients as reused, and keep none of their contributions."""
+    if client in sorted(node._sessions.slots)[: node.amount]:
+        return [node._reused(current, client, kept.charge)]
+    return honest(current, client, kept, reply, now_ms)  # type: ignore[no-any-return]
 
 
-@_OWN.kind("silent", "sends nothing after its first message", "round")
-class _Silent(HostileCompute):
-    """Its first message confirms that it has the round."""
+_CLIENTS, _MESSAGES = (1, 10_000), (10, 1_000)
+_AFTER_MS = (300, 60_000)
+_VALUE, _ROUND = frozenset({"value"}), frozenset({"round"})
+_SYBIL = {"handle": without(lambda send: send.to.channel in (Channel.COMPUTE, Channel.TRAINER))}
+_NO_ANSWER = {"handle": without(lambda send: isinstance(body_of(send.payload), m.Answer))}
+_NO_SUM = {
+    "handle": without(lambda send: send.to.channel is Channel.TRAINER and isinstance(body_of(send.payload), m.Sealed))
+}
+# fmt: off
+HOSTILE: dict[str, AdversaryKind] = {
+    "out-of-range": AdversaryKind("contributes any numbers", HostileClient, {"_compose": _compose_far}, _VALUE),
+    "two-faced": AdversaryKind("contributes twice for one charge", HostileClient, {"_contribute": _contribute_twice}),
+    "wrong-tags": AdversaryKind("contributes what a node must object to", HostileClient,
+        {"_compose": _compose_wrong_tags}, _ROUND),
+    "reuse-charge": AdversaryKind("pays for all rounds with one charge number", HostileClient,
+        {"_compose": lambda client, honest, opened, validated, charge: honest(opened, validated, 1)}, _ROUND),
+    "wrong-holder": AdversaryKind("contributes to another holder", HostileClient,
+        {"_contribute": _contribute_elsewhere}, _ROUND),
+    # It counts as a client but adds no noise, as do extra ids of one owner.
+    "sybil": AdversaryKind("has a session and never contributes", HostileClient, _SYBIL, _ROUND),
+    "flood": AdversaryKind("floods everybody", _Flooding, amounts=_MESSAGES),
+    "stranger": AdversaryKind("joins without being enrolled", _Flooding, amounts=_MESSAGES, is_stranger=True),
+    # The broker copies the messages for it (`TrialWorld._copy`).
+    "copier": AdversaryKind("sends others' ciphertexts as its own", HostileClient),
 
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        speaks = not self._rounds
-        effects = super().handle(event, now_ms)
-        return effects if speaks else [effect for effect in effects if not isinstance(effect, Send) or effect.retain]
+    "equivocate": AdversaryKind("sends its peers different lists", HostileCompute,
+        {"_list_to": _send_shorter_list}, _ROUND),
+    "drop-clients": AdversaryKind("leaves clients out of its list", HostileCompute,
+        {"_freeze": _freeze_without_clients}, _ROUND, _CLIENTS),
+    "make-up": AdversaryKind("lists contributions that nobody has sent", HostileCompute,
+        {"_freeze": _freeze_with(_silent_clients)}, amounts=_CLIENTS),
+    "list-others": AdversaryKind("lists clients of other holders", HostileCompute,
+        {"_freeze": _freeze_with(_clients_of_others)}, _ROUND, _CLIENTS),
+    "list-twice": AdversaryKind("lists a client twice", HostileCompute, {"_load": _load_twice_listed}, _ROUND),
+    "alter-tags": AdversaryKind("gives its peers wrong tags", HostileCompute,
+        {"_list_to": _send_wrong_tags}, _ROUND, _CLIENTS),
+    "object": AdversaryKind("objects to clients", HostileCompute,
+        {"_answer_when_complete": _object}, _ROUND, _CLIENTS),
+    "withhold-answer": AdversaryKind("does not send its answer", HostileCompute, _NO_ANSWER, _ROUND),
+    "alter-sum": AdversaryKind("alters its partial sum", HostileCompute, {"_sign": _sign_altered_sum}, _VALUE),
+    "withhold-sum": AdversaryKind("does not send its partial sum", HostileCompute, _NO_SUM, _ROUND),
+    "silent": AdversaryKind("sends nothing after its first message", HostileCompute, {"handle": _fall_silent}, _ROUND),
+    "abort-late": AdversaryKind("signs an abort after its release", HostileCompute,
+        {"_release_when_complete": _abort_late}, _ROUND),
+    "call-old": AdversaryKind("falsely reports charges as reused", HostileCompute,
+        {"_keep": _call_old}, frozenset({"round", "consent"}), _CLIENTS),
 
-
-@_OWN.kind("abort-late", "signs an abort after its release", "round")
-class _AbortingLate(HostileCompute):
-    def _release_when_complete(self, current: NodeRound, now_ms: int) -> list[Effect]:
-        effects = super()._release_when_complete(current, now_ms)
-        if not any(isinstance(effect, Report) and isinstance(effect.fact, Released) for effect in effects):
-            return effects
-        about = (current.id, current.hash, self.id)
-        lie = self._sign(m.Abort(*about, "too-few", "nothing was released", 0, 0, ()))
-        return [*effects, Send(Address(Channel.ABORT), current.id, encode(lie))]
-
-
-@_OWN.kind("call-old", "falsely reports charges as reused", "round consent", _CLIENTS)
-class _CallingOld(HostileCompute):
-    """It does so to the first `amount` clients, and keeps none of their contributions."""
-
-    def _keep(
-        self, current: NodeRound, client: bytes, kept: HeldContribution, reply: Effect, now_ms: int
-    ) -> list[Effect]:
-        if client in sorted(self._sessions.slots)[: self.amount]:
-            return [self._reused(current, client, kept.charge)]
-        return super()._keep(current, client, kept, reply, now_ms)
-
-
-HOSTILE = Adversaries({**_OWN, **TRAINERS})
-"""All kinds, by name."""
+    "two-announcements": AdversaryKind("announces different rounds under one id", HostileTrainer,
+        {"_instead": trainers.equivocate}, _ROUND),
+    "announce-twice": AdversaryKind("announces two rounds under one id", HostileTrainer,
+        {"_instead": trainers.announce_twice}, _ROUND),
+    "two-halves": AdversaryKind("runs two rounds, each with half of the clients, and gives a node the wrong half",
+        HostileTrainer, {"_on_open": trainers.open_halves, "_instead": trainers.send_wrong_half}, _ROUND),
+    "ask-too-much": AdversaryKind("announces what policies forbid", HostileTrainer,
+        {"_sign": trainers.sign_worse}, _ROUND),
+    "close-early": AdversaryKind("closes while clients contribute", Meddling,
+        {"_meddle": trainers.close_early}, _ROUND, _AFTER_MS),
+    "usurp": AdversaryKind("sends what only Compute nodes may", Meddling,
+        {"_meddle": trainers.usurp}, _ROUND, _AFTER_MS),
+}
+# fmt: on
+"""All kinds: name -> description, class, replaced steps, what it may spoil, default and largest amount."""

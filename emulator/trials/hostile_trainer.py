@@ -6,7 +6,7 @@ release more, or pay more than its policy allows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,12 +22,11 @@ from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
 from dca_proto.protocol.trainer.round import Round
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_frame, encode
-from emulator.trials.adversary import Adversaries
 from emulator.wire import body_of, ids_in
 
 MEDDLE, MEDDLES_MAX = "meddle", 3
-TRAINERS = Adversaries()
-_AFTER_MS = (300, 60_000)
+Sends = Sequence[Effect]
+Honest = Callable[..., Any]
 
 
 class HostileTrainer(Trainer):
@@ -41,96 +40,9 @@ class HostileTrainer(Trainer):
         changed = (self._instead(effect) if isinstance(effect, Send) else (effect,) for effect in effects)
         return [effect for replaced in changed for effect in replaced]
 
-    def _instead(self, send: Send) -> Sequence[Effect]:
+    def _instead(self, send: Send) -> Sends:
         """Return what it sends instead of a message."""
         return (send,)
-
-
-@TRAINERS.kind("two-announcements", "announces different rounds under one id", "round")
-class Equivocating(HostileTrainer):
-    """Every second client and every second Compute node gets the other announcement."""
-
-    def _instead(self, send: Send) -> Sequence[Effect]:
-        current = self._rounds.get(send.round_id)
-        body = body_of(send.payload)
-        if current is None or not isinstance(body, m.Announcement | m.Invitation | m.InvitedRound):
-            return (send,)
-        if send.to.channel is Channel.ANNOUNCE:
-            each = [msgspec.structs.replace(send, to=Address(Channel.CLIENT, client)) for client in self.clients]
-        else:
-            each = [send]
-        return [sent for message in each for sent in self._chosen(message, self._other(current, message))]
-
-    def _chosen(self, send: Send, other: Send) -> Sequence[Effect]:
-        nodes = tuple(member.id for member in self.federation.computes)
-        known = self.clients if send.to.channel is Channel.CLIENT else nodes
-        return (other if known.index(send.to.id) % 2 else send,)
-
-    def _other(self, current: Round, send: Send) -> Send:
-        """Return the same message with another announcement in it, which closes 1 ms sooner."""
-        body = msgspec.structs.replace(current.opened.body, close_by_ms=current.opened.body.close_by_ms - 1)
-        frame, other = decode_frame(send.payload), self._sign(body)
-        sent = other if isinstance(frame, m.Signed) else msgspec.structs.replace(frame, announcement=other)
-        return msgspec.structs.replace(send, payload=encode(sent))
-
-
-@TRAINERS.kind("announce-twice", "announces two rounds under one id", "round")
-class AnnouncingTwice(Equivocating):
-    def _chosen(self, send: Send, other: Send) -> Sequence[Effect]:
-        return send, other
-
-
-@TRAINERS.kind("two-halves", "runs two rounds, each with half of the clients, and gives a node the wrong half", "round")
-class CallingHalves(HostileTrainer):
-    """The last Compute node gets the other half as its list of invited clients before the right one."""
-
-    def _on_open(self, request: OpenRound, now_ms: int) -> list[Effect]:
-        asked = sorted(request.invited or self.clients)
-        second = digest(b"dca4-halves", request.round_id)[:ID_BYTES]
-        halves = (request.round_id, tuple(asked[::2])), (second, tuple(asked[1::2]))
-        try:
-            rounds = [self._of_half(request, *half) for half in halves]
-            for part in rounds:
-                part.check(self.federation, self._mechanism, self._limits, self._timing)
-            return [effect for part in rounds for effect in super(CallingHalves, self)._on_open(part, now_ms)]
-        except UsageError:
-            return super()._on_open(request, now_ms)
-
-    @staticmethod
-    def _of_half(request: OpenRound, round_id: bytes, half: tuple[bytes, ...]) -> OpenRound:
-        ask = request.ask
-        if isinstance(ask, AskSecureSum):
-            tolerated = max(0, min(ask.tolerated, len(half) - 2))
-            ask = msgspec.structs.replace(ask, tolerated=tolerated, colluders=min(ask.colluders, tolerated))
-        return msgspec.structs.replace(request, round_id=round_id, invited=half, clients_expected=0, ask=ask)
-
-    def _instead(self, send: Send) -> Sequence[Effect]:
-        frame = decode_frame(send.payload)
-        if not isinstance(frame, m.InvitedRound) or send.to.id != self.federation.computes[-1].id:
-            return (send,)
-        others = b"".join(client for client in self.clients if client not in ids_in(frame.clients))
-        return msgspec.structs.replace(send, payload=encode(m.InvitedRound(frame.announcement, others))), send
-
-
-@TRAINERS.kind("ask-too-much", "announces what policies forbid", "round")
-class AskingTooMuch(HostileTrainer):
-    """It announces too large an ε, δ or μ, too few contributions or too many colluders."""
-
-    def _sign(self, body: m.Body) -> m.Signed:
-        return super()._sign(self._worse(body) if isinstance(body, m.Announcement) else body)
-
-    def _worse(self, body: m.Announcement) -> m.Announcement:
-        worse: list[dict[str, Any]] = [
-            {"epsilon": 40.0, "mu": accounting.mu_of(40.0, body.delta or 1e-6)},
-            {"delta": 0.2, "mu": accounting.mu_of(body.epsilon, 0.2)},
-            {"mu": 2 * body.mu},
-        ]
-        if isinstance(body.terms, SecureSum):
-            low = max(2, body.terms.colluders + 1)
-            few = msgspec.structs.replace(body.terms, fewest=low)
-            crowd = msgspec.structs.replace(body.terms, colluders=body.terms.fewest - 2)
-            worse += [{"terms": few}, {"terms": crowd}]
-        return msgspec.structs.replace(body, **worse[self._random(1)[0] % len(worse)])
 
 
 class Meddling(HostileTrainer):
@@ -152,22 +64,98 @@ class Meddling(HostileTrainer):
         raise NotImplementedError
 
 
-@TRAINERS.kind("close-early", "closes while clients contribute", "round", _AFTER_MS)
-class ClosingEarly(Meddling):
-    """It closes the round at one more Compute node each time."""
-
-    def _meddle(self, current: Round) -> list[Effect]:
-        payload, nodes = encode(self._sign(m.Close(current.id, current.opened.hash))), current.opened.computes
-        return [Send(Address(Channel.COMPUTE, node), current.id, payload) for node in nodes[: self._times]]
+def close_early(trainer: Meddling, honest: Honest, current: Round) -> list[Effect]:
+    """Close the round at one more Compute node each time."""
+    payload, nodes = encode(trainer._sign(m.Close(current.id, current.opened.hash))), current.opened.computes
+    return [Send(Address(Channel.COMPUTE, node), current.id, payload) for node in nodes[: trainer._times]]
 
 
-@TRAINERS.kind("usurp", "sends what only Compute nodes may", "round", _AFTER_MS)
-class Usurping(Meddling):
-    """It sends aborts, lists, answers and reports of reused charges."""
+def usurp(trainer: Meddling, honest: Honest, current: Round) -> list[Effect]:
+    """Send aborts, lists, answers and reports of reused charges."""
+    messages = messages_of_nodes(current.id, current.opened.hash, current.opened.computes, trainer.clients)
+    return [Send(to, current.id, encode(trainer._sign(body))) for _, to, body in messages]
 
-    def _meddle(self, current: Round) -> list[Effect]:
-        messages = messages_of_nodes(current.id, current.opened.hash, current.opened.computes, self.clients)
-        return [Send(to, current.id, encode(self._sign(body))) for _, to, body in messages]
+
+def equivocate(trainer: HostileTrainer, honest: Honest, send: Send) -> Sends:
+    """Give every second client and every second Compute node another announcement."""
+    nodes = tuple(member.id for member in trainer.federation.computes)
+
+    def chosen(message: Send, other: Send) -> Sends:
+        known = trainer.clients if message.to.channel is Channel.CLIENT else nodes
+        return (other if known.index(message.to.id) % 2 else message,)
+
+    return [sent for pair in _two_announcements(trainer, send) for sent in chosen(*pair)] or (send,)
+
+
+def announce_twice(trainer: HostileTrainer, honest: Honest, send: Send) -> Sends:
+    return [sent for pair in _two_announcements(trainer, send) for sent in pair] or (send,)
+
+
+def _two_announcements(trainer: HostileTrainer, send: Send) -> list[tuple[Send, Send]]:
+    """Return the message to each receiver, and the same with an announcement that closes 1 ms sooner.
+
+    The list is empty unless the message announces a round.
+    """
+    current, body = trainer._rounds.get(send.round_id), body_of(send.payload)
+    if current is None or not isinstance(body, m.Announcement | m.Invitation | m.InvitedRound):
+        return []
+    is_public = send.to.channel is Channel.ANNOUNCE
+    receivers = [Address(Channel.CLIENT, client) for client in trainer.clients] if is_public else [send.to]
+    sooner = msgspec.structs.replace(current.opened.body, close_by_ms=current.opened.body.close_by_ms - 1)
+    pairs = []
+    for receiver in receivers:
+        frame, other = decode_frame(send.payload), trainer._sign(sooner)
+        sent = other if isinstance(frame, m.Signed) else msgspec.structs.replace(frame, announcement=other)
+        own = msgspec.structs.replace(send, to=receiver)
+        pairs.append((own, msgspec.structs.replace(own, payload=encode(sent))))
+    return pairs
+
+
+def open_halves(trainer: HostileTrainer, honest: Honest, request: OpenRound, now_ms: int) -> list[Effect]:
+    """Open two rounds instead of one, each with half of the clients."""
+    asked = sorted(request.invited or trainer.clients)
+    second = digest(b"dca4-halves", request.round_id)[:ID_BYTES]
+    try:
+        rounds = [_of_half(request, request.round_id, asked[::2]), _of_half(request, second, asked[1::2])]
+        for part in rounds:
+            part.check(trainer.federation, trainer._mechanism, trainer._limits, trainer._timing)
+        return [effect for part in rounds for effect in honest(part, now_ms)]
+    except UsageError:
+        return honest(request, now_ms)  # type: ignore[no-any-return]
+
+
+def _of_half(request: OpenRound, round_id: bytes, half: Sequence[bytes]) -> OpenRound:
+    ask = request.ask
+    if isinstance(ask, AskSecureSum):
+        tolerated = max(0, min(ask.tolerated, len(half) - 2))
+        ask = msgspec.structs.replace(ask, tolerated=tolerated, colluders=min(ask.colluders, tolerated))
+    return msgspec.structs.replace(request, round_id=round_id, invited=tuple(half), clients_expected=0, ask=ask)
+
+
+def send_wrong_half(trainer: HostileTrainer, honest: Honest, send: Send) -> Sends:
+    """Send the last Compute node the other half as its list of invited clients, before the right one."""
+    frame = decode_frame(send.payload)
+    if not isinstance(frame, m.InvitedRound) or send.to.id != trainer.federation.computes[-1].id:
+        return (send,)
+    others = b"".join(client for client in trainer.clients if client not in ids_in(frame.clients))
+    return msgspec.structs.replace(send, payload=encode(m.InvitedRound(frame.announcement, others))), send
+
+
+def sign_worse(trainer: HostileTrainer, honest: Honest, body: m.Body) -> m.Signed:
+    """Announce too large an ε, δ or μ, too few contributions or too many colluders."""
+    if isinstance(body, m.Announcement):
+        worse: list[dict[str, Any]] = [
+            {"epsilon": 40.0, "mu": accounting.mu_of(40.0, body.delta or 1e-6)},
+            {"delta": 0.2, "mu": accounting.mu_of(body.epsilon, 0.2)},
+            {"mu": 2 * body.mu},
+        ]
+        if isinstance(body.terms, SecureSum):
+            low = max(2, body.terms.colluders + 1)
+            few = msgspec.structs.replace(body.terms, fewest=low)
+            crowd = msgspec.structs.replace(body.terms, colluders=body.terms.fewest - 2)
+            worse += [{"terms": few}, {"terms": crowd}]
+        body = msgspec.structs.replace(body, **worse[trainer._random(1)[0] % len(worse)])
+    return honest(body)  # type: ignore[no-any-return]
 
 
 def messages_of_nodes(

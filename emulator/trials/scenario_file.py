@@ -246,8 +246,8 @@ def _check_adversary(scenario: Scenario, adversary: Adversary, where: str) -> No
     elif _role(scenario, adversary.actor, where) != kind.role or adversary.actor in ("clients", "computes"):
         expected = "trainer" if kind.role == "trainer" else f"{kind.role} and a number, such as {kind.role} 0"
         _refuse(where, f"{adversary.kind} as {adversary.actor!r}", expected)
-    if not 0 <= adversary.amount <= kind.amount_max:
-        _refuse(where, f"amount of {adversary.kind} is {adversary.amount}", f"0 to {kind.amount_max}")
+    if not 0 <= adversary.amount <= kind.amounts[1]:
+        _refuse(where, f"amount of {adversary.kind} is {adversary.amount}", f"0 to {kind.amounts[1]}")
 
 
 def _role(scenario: Scenario, actor: str, where: str) -> str:

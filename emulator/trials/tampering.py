@@ -1,10 +1,12 @@
-"""Faults of a malicious broker: damaged, swallowed, replayed, forged, spoofed and misdirected messages."""
+"""What a malicious broker does: damaged, swallowed, replayed, forged, spoofed and misdirected messages.
+
+Each public name is the steps of a kind of fault (`faults.FAULTS`).
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -15,7 +17,7 @@ from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
 from emulator.fuzz.forger import Forger, Known
 from emulator.sim.lane import Packet
-from emulator.trials.fault import END, Injection, Kinds, Make, Steps
+from emulator.trials.fault import END, Injection, Steps
 from emulator.trials.hostile_trainer import messages_of_nodes
 from emulator.wire import body_of
 
@@ -25,13 +27,9 @@ SPREAD_MS, TRIES = 2_000, 10
 LATER_MS = (10_000, 60_000, 2_000_000, 4_000_000)
 PART, HEAD_BYTES = 1, 21
 """The first byte of a packet with a part of a message, and the size of its header (`dca_proto.runtime.parts`)."""
-TAMPERING = Kinds()
-_ACTORS, _ALL = ("client", "compute", "trainer"), ("client", "compute", "trainer", "broker")
-_SOME: dict[str, Any] = {"amount": "a probability", "amounts": (0, 1)}
-_MANY: dict[str, Any] = {"heals": True, "amount": "how many messages", "amounts": (0, 1_000), "promise": "harmless"}
 
 
-def _tampering(tamper: Callable[[Injection, Packet], Sequence[Packet]]) -> Make:
+def _tampering(tamper: Callable[[Injection, Packet], Sequence[Packet]]) -> Callable[[Injection], Steps]:
     """Return steps that pass every packet through `tamper` until the end."""
 
     def steps(it: Injection) -> Steps:
@@ -43,7 +41,7 @@ def _tampering(tamper: Callable[[Injection, Packet], Sequence[Packet]]) -> Make:
     return steps
 
 
-def _altering(change: Callable[[Injection, bytes], bytes | None]) -> Make:
+def _altering(change: Callable[[Injection, bytes], bytes | None]) -> Callable[[Injection], Steps]:
     """Return steps that change packets of the targets, each with probability `amount`; `change` drops it with None."""
 
     def tamper(it: Injection, packet: Packet) -> Sequence[Packet]:
@@ -66,7 +64,7 @@ def _flipped(it: Injection, content: bytes) -> bytes:
     return content[:place] + bytes((content[place] ^ bit,)) + content[place + 1 :]
 
 
-def _relay(it: Injection, packet: Packet) -> Sequence[Packet]:
+def _relayed(it: Injection, packet: Packet) -> Sequence[Packet]:
     if packet.payload is None or not isinstance(body_of(packet.payload), m.Invitation):
         return (packet,)
     it.reached(it.world.trainer)
@@ -74,12 +72,10 @@ def _relay(it: Injection, packet: Packet) -> Sequence[Packet]:
     return packet, *(msgspec.structs.replace(packet, to=Address(Channel.CLIENT, client)) for client in others)
 
 
-TAMPERING.add("swallow", "its messages are acknowledged and lost", _ACTORS, _altering(lambda it, content: None),
-              **_SOME)  # fmt: skip
-TAMPERING.add("flip-bits", "its messages are damaged", _ACTORS, _altering(_flipped), **_SOME)
-TAMPERING.add("truncate", "its messages are cut short", _ACTORS,
-              _altering(lambda it, content: content[: it.stream.randrange(len(content))]), **_SOME)  # fmt: skip
-TAMPERING.add("relay", "invitations reach everybody", ("broker",), _tampering(_relay), early=True, promise="harmless")
+swallow = _altering(lambda it, content: None)
+flip_bits = _altering(_flipped)
+truncate = _altering(lambda it, content: content[: it.stream.randrange(len(content))])
+relay = _tampering(_relayed)
 
 Draw = Callable[[], Packet | None]
 """Returns a message to send; None if nothing suitable has passed yet."""
@@ -128,11 +124,12 @@ def _draw_passed(it: Injection, change: Callable[[Packet], Packet | None] = lamb
     return draw
 
 
-TAMPERING.add(
-    "replay", "its messages are repeated soon after", _ALL, lambda it: _injecting(it, _draw_passed(it)), **_MANY
-)
-TAMPERING.add("replay-elsewhere", "its messages are repeated rounds and epochs later", _ALL,
-              lambda it: _injecting(it, _draw_passed(it), LATER_MS), **_MANY)  # fmt: skip
+def replay(it: Injection) -> Steps:
+    return _injecting(it, _draw_passed(it))
+
+
+def replay_later(it: Injection) -> Steps:
+    return _injecting(it, _draw_passed(it), LATER_MS)
 
 
 class _ForgedMessages:
@@ -213,13 +210,11 @@ class _ForgedMessages:
         return self._signed(body)  # type: ignore[arg-type]
 
 
-@TAMPERING.kind("forge", "forged messages come in its name, signed with another key", _ALL, **_MANY)
-def _forge(it: Injection) -> Steps:
+def forge(it: Injection) -> Steps:
     yield from _injecting(it, _ForgedMessages(it).draw)
 
 
-@TAMPERING.kind("mix-parts", "parts of its messages carry pieces of others", _ACTORS, early=True, **_SOME)
-def _mix_parts(it: Injection) -> Steps:
+def mix_parts(it: Injection) -> Steps:
     last = b""
 
     def change(it: Injection, content: bytes) -> bytes:
@@ -231,8 +226,7 @@ def _mix_parts(it: Injection) -> Steps:
     return _altering(change)(it)
 
 
-@TAMPERING.kind("spoof", "its messages come under another's name", _ALL, **_MANY)
-def _spoof(it: Injection) -> Steps:
+def spoof(it: Injection) -> Steps:
     def change(passed: Packet) -> Packet:
         others = [actor_id for actor_id in it.simulator.processes if actor_id != passed.sender]
         return msgspec.structs.replace(passed, sender=it.stream.choice(others))
@@ -240,8 +234,7 @@ def _spoof(it: Injection) -> Steps:
     return _injecting(it, _draw_passed(it, change))
 
 
-@TAMPERING.kind("misdirect", "its messages go to others", _ALL, **_MANY)
-def _misdirect(it: Injection) -> Steps:
+def misdirect(it: Injection) -> Steps:
     def change(passed: Packet) -> Packet | None:
         if passed.to.channel.is_broadcast:
             return None
@@ -252,8 +245,7 @@ def _misdirect(it: Injection) -> Steps:
     return _injecting(it, _draw_passed(it, change))
 
 
-@TAMPERING.kind("garbage", "random bytes come from unknown senders", ("broker",), **_MANY)
-def _garbage(it: Injection) -> Steps:
+def garbage(it: Injection) -> Steps:
     def draw() -> Packet:
         receiver = it.stream.choice(list(it.simulator.processes.values()))
         junk = it.stream.randbytes(it.stream.choice([1, 16, 64, 1024]))
