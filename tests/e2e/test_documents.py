@@ -275,7 +275,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_commands_and_files_that_are_named_exist(page: Path) -> None:
     text = text_of(page)
     assert set(re.findall(r"\bdca ([a-z]+)\b", text)) <= commands()
-    for path in re.findall(r"\b(?:scripts|docs|dca_proto|emulator|inference)/[a-z0-9_/]+(?:\.py|\.md)?", text):
+    named = set(re.findall(r"(?<![\w./])(?:scripts|docs|dca_proto|emulator|inference|tests)/[\w/.-]*\w", text))
+    for path in (path for path in named if "NAME" not in path):
         assert (ROOT / path).exists(), path
 
 
