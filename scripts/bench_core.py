@@ -246,7 +246,7 @@ def versions() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, help="measured rounds in each cell")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds in each cell")
     parser.add_argument("--clients", type=int, default=1000, help="N")
     parser.add_argument("--computes", type=int, nargs="+", default=[3, 10], help="M of the cells")
     parser.add_argument("--dimension", type=int, nargs="+", default=[10, 1000], help="d of the cells")
@@ -260,12 +260,12 @@ def main() -> None:
         return
     own, peer = AgreementKey(os.urandom(32)), AgreementKey(os.urandom(32)).public
     agreement = timed_us(lambda: [own.agree(peer) for _ in range(200)], 200)
-    results = [cell(options.clients, *one, options.repeats) for one in cells]
+    results = [cell(options.clients, *one, options.rounds) for one in cells]
     write_json({"versions": versions(), "agreement_us": agreement, "cells": results}, options.json)
     if options.json == STDOUT:
         return
     environment = ", ".join(f"{name} {version}" for name, version in versions().items())
-    print(f"{environment} · {options.repeats} repeats, medians")
+    print(f"{environment} · {options.rounds} rounds of each, medians")
     print(f"key agreement, once per pair and epoch, at each side: {agreement:.0f} us")
     for result in results:
         show(result)

@@ -46,12 +46,12 @@ def spread(values: list[float]) -> dict[str, float]:
 @dataclass(frozen=True, kw_only=True)
 class AuditCheck(Experiment[Cell, dict[str, Result]]):
     __doc__ = __doc__
-    KIND, LABEL, QUICK_CHECKS, DEPENDS = "check-audit", "audits", True, ("runs",)
+    KIND, LABEL, QUICK_CHECKS, DEPENDS = "check-audit", "audits", True, ("rounds",)
     QUICK: ClassVar = {"seeds": 2, "plant_seeds": 1}
 
     seeds: int = option(20, "audits of the correct program", type=positive)
     plant_seeds: int = option(5, "audits of each planted fault", type=positive)
-    runs: int = option(400_000, "rounds of each world", type=positive)
+    rounds: int = option(400_000, "rounds of each world", type=positive)
 
     def cells(self) -> list[Cell]:
         planted = [Cell(fault, seed) for fault in FAULTS for seed in range(self.plant_seeds)]
@@ -59,7 +59,7 @@ class AuditCheck(Experiment[Cell, dict[str, Result]]):
 
     def work(self, cell: Cell) -> Result:
         """Return one audit's figures, by the Python interface."""
-        command = [sys.executable, "-m", "dca_proto.cli", "audit", *POINT, "--runs", str(self.runs), "--json", "-"]
+        command = [sys.executable, "-m", "dca_proto.cli", "audit", *POINT, "--rounds", str(self.rounds), "--json", "-"]
         planted = [] if cell.program == CORRECT else ["--plant", cell.program]
         done = subprocess.run(
             [*command, "--seed", str(cell.seed), *planted], capture_output=True, text=True, check=False
@@ -88,7 +88,7 @@ class AuditCheck(Experiment[Cell, dict[str, Result]]):
         return found
 
     def notes(self, found: dict[str, Result]) -> dict[str, Any]:
-        return {"runs": self.runs, "results": found}
+        return {"runs": self.rounds, "results": found}
 
     def tables(self, found: dict[str, Result]) -> Iterator[Table]:
         shown = table("audits", "program", "variance/floor", "epsilon, GDP", "epsilon, any", "refuted", "slowest, s")

@@ -412,7 +412,7 @@ class LikelihoodCheck(Experiment[Any, dict[str, list[Result]]]):
             "marginals": sweep(cells_of(self.small), check),
             "lemma": sweep(lemmas_of(self.small), check_lemma, label="Lemma 3.2"),
             "interpolation": sweep(grid, interpolation, label="interpolation"),
-            "times": sweep(FORMS, partial(timed, seed=self.seed), label="speed", processes=1, resume=None),
+            "times": sweep(FORMS, partial(timed, seed=self.seed), label="speed", processes=1, journal=None),
         }
 
     def notes(self, found: dict[str, list[Result]]) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class Federation:
 
     def start_broker(self) -> None:
         broker = self.start(
-            "broker", *_dca("broker", "--kind", "mosquitto", "--port", str(self.port), "--directory", "broker",
+            "broker", *_dca("broker", "--broker", "mosquitto", "--port", str(self.port), "--output", "broker",
                             "--federation", "members/federation.toml", "--passwords", "passwords",
                             "--tls-certificate", "broker.pem", "--tls-key", "broker.key", "--tls-ca", "broker.pem")[1:],
         )  # fmt: skip

@@ -2,7 +2,7 @@
 """Measures a client's cost on a device: import time, and resident memory of a real client, connected and idle.
 
     scripts/measure_device.py
-    scripts/measure_device.py --kind embedded --runs 3 --json
+    scripts/measure_device.py --broker embedded --repeats 3 --json -
 
 Each import is timed in a fresh process; the median is printed. Memory is the resident size of
 `python -m dca_proto client.toml` (psutil) when it is connected to a broker that the script starts. Targets: 0.5 s and
@@ -26,6 +26,7 @@ import psutil
 
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
 from dca_proto.runtime.broker import BrokerOptions, launch_broker
+from dca_proto.runtime.files import STDOUT, write_json
 from dca_proto.runtime.keyfile import new_identity, write_certificate, write_identity
 
 IMPORT_S_MAX, MEMORY_MB_MAX = 0.5, 80.0
@@ -38,18 +39,19 @@ _DAY_MS = 24 * 3600 * 1000
 def main() -> int:
     """Measure, print, and fail if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one object")
-    parser.add_argument("--runs", type=int, default=5, help="number of timed imports")
-    parser.add_argument("--kind", default="auto", choices=["auto", "mosquitto", "embedded"], help="the broker")
+    parser.add_argument("--json", help="write the figures to this file, or - for standard output")
+    parser.add_argument("--repeats", type=int, default=5, help="number of timed imports")
+    parser.add_argument("--broker", default="auto", choices=["auto", "mosquitto", "embedded"], help="the broker")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dca-measure-") as folder:
-        figures = asyncio.run(_measure(Path(folder), given.runs, given.kind))
-    print(json.dumps(figures) if given.json else _text(figures))
+        figures = asyncio.run(_measure(Path(folder), given.repeats, given.broker))
+    write_json(figures, given.json)
+    print(_text(figures), file=sys.stderr if given.json == STDOUT else sys.stdout)
     return 0 if figures["ok"] else 1
 
 
-async def _measure(folder: Path, runs: int, kind: Any) -> dict[str, Any]:
-    imports = sorted(_import_s() for _ in range(runs))
+async def _measure(folder: Path, repeats: int, kind: Any) -> dict[str, Any]:
+    imports = sorted(_import_s() for _ in range(repeats))
     async with launch_broker(folder / "broker", BrokerOptions(kind=kind)) as broker:
         start_s, memory_mb = _run_client(_write_client(folder, broker.url))
     median_s = statistics.median(imports)

@@ -2,7 +2,7 @@
 """Plants faults in the protocol, one at a time, and reports the invariant of the emulator that catches each.
 
     scripts/plant_faults.py                          all of `planted_faults.toml`, two at a time
-    scripts/plant_faults.py --only forgery --seeds 50
+    scripts/plant_faults.py --only forgery --scenarios 50
     scripts/plant_faults.py --only "n_min ignored" --json -
 
 A fault replaces text of `dca_proto` in a separate process; no file changes. The scenarios are those of
@@ -165,7 +165,7 @@ def _by(found: Found) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="one kind, or one fault by its name")
-    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="scenarios for each fault, at most")
+    parser.add_argument("--scenarios", type=int, default=SEEDS_MAX, help="scenarios for each fault, at most")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--engine", default=engines.LOCAL, help=engines.HELP)
     parser.add_argument("--json", help="write the outcomes to this file, or - for standard output")
@@ -175,7 +175,7 @@ def main() -> int:
         parser.error(f"--only {asked.only!r} names no fault; kinds are {', '.join(KINDS)}")
     console, found = Console(stderr=asked.json == STDOUT), []
     with PatientBar(console, len(chosen), "planting faults") as bar:
-        for one in run(chosen, asked.seeds, asked.processes, asked.engine):
+        for one in run(chosen, asked.scenarios, asked.processes, asked.engine):
             found.append(one)
             bar.advance(1)
             if not console.is_terminal:
@@ -183,7 +183,7 @@ def main() -> int:
                 console.print(done, highlight=False, soft_wrap=True)
     console.print(table(found))
     caught = sum(one.is_caught for one in found)
-    console.print(f"{caught} of {len(found)} caught within {asked.seeds} seeds")
+    console.print(f"{caught} of {len(found)} caught within {asked.scenarios} seeds")
     plain = {"kind": "planted-faults", "caught": caught, "faults": msgspec.to_builtins(found, str_keys=True)}
     write_json(plain, asked.json)
     if any(one.has_failed for one in found):

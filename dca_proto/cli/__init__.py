@@ -194,11 +194,14 @@ def _call(entry: EntryPoint, arguments: list[str]) -> int:
         app.command(entry.name, epilog=verbatim(examples_of(entry)))(command)
     elif not arguments:
         arguments = ["--help"]
-    return run_command(typer.main.get_command(app), f"dca {entry.name}", arguments)
+    return _run(app, f"dca {entry.name}", arguments)
 
 
-def run_command(command: Any, name: str, arguments: list[str]) -> int:
-    """Run a click command or group under a name and return the exit code. `-h` means `--help`."""
+def _run(app: Any, name: str, arguments: list[str]) -> int:
+    """Run an application of typer under a name and return the exit code. `-h` means `--help`."""
+    import typer
+
+    command: Any = typer.main.get_command(app)
     options = ["-h", "--help"]
     result = command.main(args=arguments, prog_name=name, standalone_mode=False, help_option_names=options)
     return result if isinstance(result, int) else 0
@@ -216,8 +219,7 @@ def _complete(commands: dict[str, EntryPoint], arguments: list[str]) -> int:
             app.add_typer(command, name=name)
         else:
             app.command(name, help=summary(entry))(command)
-    result = typer.main.get_command(app).main(args=arguments, prog_name="dca", standalone_mode=False)
-    return result if isinstance(result, int) else 0
+    return _run(app, "dca", arguments)
 
 
 def examples_of(entry: EntryPoint) -> str:

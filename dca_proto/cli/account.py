@@ -21,6 +21,7 @@ from dca_proto.cli.output import require_plot_target, result_console, say, table
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import forecast
 from dca_proto.jobs.plan import DATA, JobForecast, PlannedJob, PlannedRound, forecast_job
+from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
@@ -64,7 +65,7 @@ def account(
     context: typer.Context,
     clients: Annotated[int, options.CLIENTS],
     epsilon: Annotated[float, options.EPSILON] = 1.0,
-    delta: Annotated[float, options.DELTA_OF_BUDGET] = options.DELTA,
+    delta: Annotated[float, options.DELTA_OF_BUDGET] = DELTA,
     tolerate: Annotated[int | None, options.TOLERATE_TENTH] = None,
     colluders: Annotated[int, options.COLLUDERS] = 0,
     computes: Annotated[int, options.COMPUTES] = 3,
@@ -75,10 +76,10 @@ def account(
     dimension: Annotated[
         int | None, typer.Option(help="Number of columns, or of a histogram's bins; by default the fewest possible.")
     ] = None,
-    bound: Annotated[float | None, typer.Option(help="Bound of every column, ± this; by default 1.")] = None,
+    bound: Annotated[float | None, options.BOUND] = None,
     bounds: options.Bounds = None,
     parameters: options.Parameters = None,
-    rows_max: Annotated[int, typer.Option(help="R, to sum up to R rows of a client; 0 for their mean.")] = 0,
+    rows_max: Annotated[int, options.ROWS_MAX] = 0,
     fraction_bits: Annotated[int, typer.Option(help="f of the grid 2^-f, even.")] = 24,
     shares: Annotated[str, typer.Option(help="Share of the budget (mu²) of each round, A,B,..., or best.")] = "best",
     also: Annotated[
@@ -159,7 +160,7 @@ def _figures(answer: JobForecast) -> list[tuple[str, Callable[[PlannedRound], st
         ("share of the budget (of mu²)", lambda r: f"{100 * r.share:.3g} %"),
         ("mu of the round", lambda r: at_least(r.mu)),
         ("  quoted as epsilon", lambda r: at_least(r.epsilon)),
-        ("dimension d", lambda r: f"{r.dimension}"),
+        ("numbers that are summed", lambda r: f"{r.dimension}"),
         ("sensitivity Δ, L2, when one client's data are replaced", lambda r: f"{r.sensitivity:.4g}"),
         ("noise multiplier σ_std/Δ", lambda r: f"{r.noise_multiplier:.4g}"),
         ("noise of a trusted aggregator σ_std", lambda r: f"{r.sigma_std:.4g}"),

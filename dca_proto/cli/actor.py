@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,7 +22,6 @@ CONFIG = """  [{role}]
 """
 """The sections that the files of all actors have."""
 
-Config = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="CONFIG")]
 JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr in place of sentences.")]
 
 

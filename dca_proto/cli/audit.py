@@ -15,6 +15,7 @@ from dca_proto.cli.progress import PatientBar
 from dca_proto.cli.show import show
 from dca_proto.crypto.sealing import Random
 from dca_proto.errors import UsageError
+from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.rounding import at_most
 from dca_proto.runtime.files import STDOUT, whole_file, write_json
 from dca_proto.testing import seeded
@@ -54,7 +55,7 @@ EXAMPLES = """Examples:
 
   dca audit --node-release --statistic regression         the release of one data node
 
-  dca audit --protocol --runs 500                         rounds of the real actors, on all cores
+  dca audit --protocol --rounds 500                         rounds of the real actors, on all cores
 """
 
 
@@ -62,9 +63,9 @@ def audit(
     clients: Annotated[int, options.CLIENTS] = 10,
     tolerate: Annotated[int, options.TOLERATE] = 3,
     colluders: Annotated[int, options.COLLUDERS] = 0,
-    epsilon: Annotated[float, typer.Option(help="epsilon of the claim to test.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="delta of the claim.")] = options.DELTA,
-    runs: Annotated[
+    epsilon: Annotated[float, options.EPSILON_OF_CLAIM] = 1.0,
+    delta: Annotated[float, options.DELTA_OF_CLAIM] = DELTA,
+    rounds: Annotated[
         int | None, typer.Option(help="Rounds in each of the two worlds; by default 400000, or 400 with --protocol.")
     ] = None,
     computes: Annotated[int, options.COMPUTES] = 3,
@@ -72,13 +73,13 @@ def audit(
         str | None,
         typer.Option(help="clients=K,computes=J,broker; by default T + 1, M - 1 and the broker.", show_default=False),
     ] = None,
-    drop: Annotated[int, typer.Option(help="K honest clients drop out of each round.")] = 0,
+    drop: Annotated[int, options.DROP] = 0,
     plant: Annotated[str | None, typer.Option(help=f"Plant a fault: {', '.join(FAULTS)}.")] = None,
     statistic: Annotated[str, typer.Option(help=f"What is summed: {', '.join(STATISTICS)}.")] = "sum",
-    columns: Annotated[int | None, typer.Option(help="Columns of the statistic; by default 1 (regression: 2).")] = None,
-    bound: Annotated[float, typer.Option(help="Values of each column are clamped to ±bound.")] = 1.0,
+    dimension: Annotated[int | None, typer.Option(help="Number of columns; by default 1 (regression: 2).")] = None,
+    bound: Annotated[float, options.BOUND] = 1.0,
     confidence: Annotated[float, typer.Option(help="Of the reported bounds; the verdict's is higher.")] = 0.95,
-    seed: Annotated[int | None, typer.Option(help="Derive all keys from it, to repeat an audit.")] = None,
+    seed: Annotated[int | None, options.SEED_OF_KEYS] = None,
     node_release: Annotated[bool, typer.Option("--node-release", help="Audit one data node's release.")] = False,
     protocol: Annotated[bool, typer.Option("--protocol", help="Run every round with the real actors.")] = False,
     engine: Annotated[str, typer.Option(help=f"With --protocol. {engines.HELP}")] = engines.LOCAL,
@@ -94,8 +95,6 @@ def audit(
     require_plot_target(plot)
     if not 0.5 <= confidence < 1:
         raise UsageError(f"--confidence {confidence:g}: expected 0.5 to below 1")
-    if seed is not None and seed < 0:
-        raise UsageError(f"--seed {seed}: expected a whole number from 0")
     asked = Setting(
         clients=clients,
         tolerated=tolerate,
@@ -105,7 +104,7 @@ def audit(
         epsilon=epsilon,
         delta=delta,
         statistic=statistic,
-        columns=columns if columns is not None else 1 + (statistic == "regression"),
+        columns=dimension if dimension is not None else 1 + (statistic == "regression"),
         bound=bound,
         coalition=(
             default_coalition(clients, tolerate, computes, drop) if coalition is None else Coalition.parse(coalition)
@@ -120,7 +119,7 @@ def audit(
             )
         asked = of_release(asked)
     asked.check()
-    plan = _plan(asked, plant, protocol, engine, runs, seed)
+    plan = _plan(asked, plant, protocol, engine, rounds, seed)
     world, console = World(plan.setting), Console(stderr=json_to == STDOUT)
     require_time(plan.setting.clients, world.size, plan.runs, protocol)
     for label, text in plan_lines(plan):

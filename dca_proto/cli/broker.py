@@ -29,7 +29,7 @@ from dca_proto.runtime.runner import now_ms
 EXAMPLES = """Examples:
 
   dca broker                                       mosquitto if installed, else the embedded one; on 127.0.0.1:1883
-  dca broker --kind embedded --port 0              on a free port
+  dca broker --broker embedded --port 0              on a free port
   dca broker --host 0.0.0.0 --federation demo/federation.toml --passwords demo/passwords \\
       --tls-certificate broker.pem --tls-key broker.key --tls-ca ca.pem
                                                    for members only: give each its password file
@@ -45,8 +45,8 @@ A certificate for a trial: openssl req -x509 -newkey rsa:2048 -nodes -days 30 -s
 def broker(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 1883,
     host: Annotated[str, typer.Option(help="Address to listen on; by default only for this machine.")] = "127.0.0.1",
-    kind: Annotated[str, typer.Option(help=f"{', '.join(get_args(Kind))}.")] = "auto",
-    directory: Annotated[
+    kind: Annotated[str, typer.Option("--broker", help=f"{', '.join(get_args(Kind))}.")] = "auto",
+    output: Annotated[
         Path | None, typer.Option(help="Folder for configuration, sessions and log; by default a temporary one.")
     ] = None,
     federation: Annotated[Path | None, typer.Option(help="Let in members of this federation file only.")] = None,
@@ -70,7 +70,7 @@ def broker(
 ) -> None:
     """Run a broker until Ctrl-C: mosquitto if it is installed, else the embedded one."""
     if kind not in get_args(Kind):
-        raise UsageError(f"--kind {kind!r}: expected one of {', '.join(get_args(Kind))}")
+        raise UsageError(f"--broker {kind!r}: expected one of {', '.join(get_args(Kind))}")
     options = BrokerOptions(
         kind=msgspec.convert(kind, Kind),
         host=host,
@@ -80,8 +80,8 @@ def broker(
     )
     if not insecure:
         _require_secured(options)
-    if directory is not None:
-        complete(_serve(directory, options))
+    if output is not None:
+        complete(_serve(output, options))
         return
     with _folder() as folder:
         complete(_serve(folder, options))
@@ -105,8 +105,8 @@ def _folder() -> Iterator[Path]:
             folder.rmdir()
 
 
-async def _serve(directory: Path, options: BrokerOptions) -> None:
-    async with launch_broker(directory, options) as running:
+async def _serve(folder: Path, options: BrokerOptions) -> None:
+    async with launch_broker(folder, options) as running:
         print(f"broker  {running.kind} {running.version} at {running.url}; log {running.log_path}", flush=True)
         print("        Ctrl-C stops it", flush=True)
         await running.ended()

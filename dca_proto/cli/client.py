@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dca_proto.cli.actor import CONFIG, Config, JsonLogs, serve
+from dca_proto.cli.actor import CONFIG, JsonLogs, serve
+from dca_proto.cli.options import Config
 from dca_proto.runtime.device import load
 
 EXAMPLES = (

@@ -13,22 +13,19 @@ from dca_proto.cli import options
 from dca_proto.cli.output import require_json_target, say
 from dca_proto.cli.progress import PatientBar
 from dca_proto.cli.show import show
-from dca_proto.errors import UsageError
+from dca_proto.privacy.accounting import DELTA
 from dca_proto.runtime.files import STDOUT, write_json
-from emulator.collusion.coalition import Case, Coalition, Setting, worst_revealing
-from emulator.collusion.finding import REFUTED, Result, case_lines, investigate, least_runs, require_runs, result
-from emulator.report.collusion import figures
 
 EXIT_REFUTED = 4
 RUNS_DEFAULT = 100
 _SEED_BYTES = 6
 
-OUTPUT = Result
+OUTPUT = "emulator.collusion.finding:Result"
 EXAMPLES = """Examples:
 
-  dca emulate collude --broker --trainer                  the worst coalition that the claim covers
+  dca emulate collude --colluding-broker --colluding-trainer      the worst coalition that the claim covers
 
-  dca emulate collude --colluding-nodes 3                 all M Compute nodes: the documented break
+  dca emulate collude --colluding-computes 3              all M Compute nodes: the documented break
 
   dca emulate collude --revealing 7                       more colluding clients than T + 1
 
@@ -46,10 +43,10 @@ def collude(
     tolerate: Annotated[int, options.TOLERATE] = 3,
     colluders: Annotated[int, options.COLLUDERS] = 0,
     dimension: Annotated[int, typer.Option(help="d, how many columns are summed.")] = 32,
-    epsilon: Annotated[float, typer.Option(help="epsilon of the claim to test.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="delta of the claim.")] = options.DELTA,
+    epsilon: Annotated[float, options.EPSILON_OF_CLAIM] = 1.0,
+    delta: Annotated[float, options.DELTA_OF_CLAIM] = DELTA,
     nodes: Annotated[
-        int | None, typer.Option("--colluding-nodes", help="K Compute nodes collude; by default M - 1.")
+        int | None, typer.Option("--colluding-computes", help="K Compute nodes collude; by default M - 1.")
     ] = None,
     revealing: Annotated[
         int | None, typer.Option(help="A clients reveal their noise; by default as many as the claim covers.")
@@ -57,10 +54,12 @@ def collude(
     omitting: Annotated[int, typer.Option(help="B clients add no noise.")] = 0,
     silent: Annotated[int, typer.Option(help="C clients have a session and send nothing.")] = 0,
     left_out: Annotated[int, typer.Option(help="D honest clients, ignored by the colluding Compute nodes.")] = 0,
-    broker: Annotated[bool, typer.Option("--broker", help="The broker belongs to the coalition.")] = False,
-    trainer: Annotated[bool, typer.Option("--trainer", help="The trainer belongs to the coalition.")] = False,
-    runs: Annotated[int | None, typer.Option(help="Rounds in each of the two worlds; by default 100, or more.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Derive all keys from it, to repeat a report.")] = None,
+    broker: Annotated[bool, typer.Option("--colluding-broker", help="The broker colludes.")] = False,
+    trainer: Annotated[bool, typer.Option("--colluding-trainer", help="The trainer colludes.")] = False,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds in each of the two worlds; by default 100, or more.")
+    ] = None,
+    seed: Annotated[int | None, options.SEED_OF_KEYS] = None,
     json_to: options.Json = None,
 ) -> int:
     """Show what a coalition sees, the noise that it cannot remove, and the epsilon that this implies.
@@ -68,10 +67,13 @@ def collude(
     Exit code 4 if a documented claim does not hold. `dca schema emulate collude` describes the fields of the JSON
     object. Fields that do not apply are null.
     """
+    # slow to import, since they need scipy.stats; other commands of the group do not
+    from emulator.collusion.coalition import Case, Coalition, Setting, worst_revealing
+    from emulator.collusion.finding import REFUTED, case_lines, investigate, least_runs, require_runs, result
+    from emulator.report.collusion import figures
+
     began_s = time.monotonic()
     require_json_target(json_to)
-    if seed is not None and seed < 0:
-        raise UsageError(f"--seed {seed}: expected a whole number from 0")
     setting = Setting(
         clients=clients,
         computes=computes,
@@ -91,7 +93,7 @@ def collude(
         trainer=trainer,
     )
     case = Case(setting, coalition)
-    repeats = max(RUNS_DEFAULT, least_runs(setting, coalition.nodes)) if runs is None else runs
+    repeats = max(RUNS_DEFAULT, least_runs(setting, coalition.nodes)) if rounds is None else rounds
     require_runs(setting, coalition.nodes, repeats)
     chosen = int.from_bytes(os.urandom(_SEED_BYTES), "big") if seed is None else seed
     console = Console(stderr=json_to == STDOUT)

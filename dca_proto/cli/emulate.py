@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from dca_proto.cli import INTERRUPTED, run_command, verbatim
+from dca_proto.cli import INTERRUPTED, collude, verbatim
 from dca_proto.cli.emulate_output import show_failure, show_sweep, show_trial
 from dca_proto.cli.options import Json
 from dca_proto.cli.output import require_json_target, say
@@ -73,13 +73,13 @@ _GROUP = """Examples:
 
   dca emulate collude -h                  more about one of these commands
 """
-OUTPUT = {"run": Outcome, "replay": Outcome, "sweep": Sweep, "collude": "dca_proto.cli.collude:OUTPUT"}
+OUTPUT = {"run": Outcome, "replay": Outcome, "sweep": Sweep, "collude": collude.OUTPUT}
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help=__doc__, epilog=verbatim(_GROUP), no_args_is_help=True
 )
 
-Shrink = Annotated[float, typer.Option(help="Time limit for shrinking a failing scenario; 0 disables shrinking.")]
+Shrink = Annotated[float, typer.Option(help="Seconds to shrink a failing scenario; 0: do not.")]
 Save = Annotated[Path, typer.Option("--output", help="Folder for failing scenarios, shrunk, as TOML.")]
 
 
@@ -87,23 +87,23 @@ Save = Annotated[Path, typer.Option("--output", help="Folder for failing scenari
 def run(
     scenario: Annotated[Path, typer.Argument(help="A scenario file; `dca emulate example` prints one.")],
     seed: Annotated[int | None, typer.Option(help="Seed to use instead of the scenario's own.")] = None,
-    shrink_seconds: Shrink = 30.0,
+    shrink_s: Shrink = 30.0,
     save: Save = Path(),
     json_to: Json = None,
 ) -> int:
     """Run a scenario: safety under its faults, then healing, then liveness; exit code 4 if an invariant is broken."""
-    _check_options(save, json_to, shrink_seconds)
+    _check_options(save, json_to, shrink_s)
     loaded = load_scenario(scenario)
     if seed is not None:
         loaded = from_plain(to_plain(msgspec.structs.replace(loaded, seed=_seed(seed))))
     again = f"dca emulate run {scenario}" + ("" if seed is None else f" --seed {seed}")
-    return _trial(loaded, again, shrink_seconds, save, json_to)
+    return _trial(loaded, again, shrink_s, save, json_to)
 
 
 @app.command("replay", short_help="The scenario that a seed draws.", epilog=verbatim(_REPLAY))
 def replay(
     seed: Annotated[int, typer.Argument(help="Seed of the scenario to draw and run.", min=0)],
-    shrink_seconds: Shrink = 30.0,
+    shrink_s: Shrink = 30.0,
     save: Save = Path(),
     json_to: Json = None,
 ) -> int:
@@ -114,16 +114,16 @@ def replay(
     options (the scenario), traffic by role, drops, last_facts, replay, wall_s, virtual_s; shrunk (a smaller scenario)
     if the trial failed.
     """
-    _check_options(save, json_to, shrink_seconds)
-    return _trial(draw_scenario(_seed(seed)), f"dca emulate replay {seed}", shrink_seconds, save, json_to)
+    _check_options(save, json_to, shrink_s)
+    return _trial(draw_scenario(_seed(seed)), f"dca emulate replay {seed}", shrink_s, save, json_to)
 
 
-def _check_options(save: Path, json_to: str | None, shrink_seconds: float) -> None:
+def _check_options(save: Path, json_to: str | None, shrink_s: float) -> None:
     """Check the options before any work: output files must be writable, the time limit finite."""
     require_json_target(json_to)
     require_writable(save / _NAME.format(0), make_folders=True)
-    if not 0 <= shrink_seconds < float("inf"):
-        raise UsageError(f"--shrink-seconds {shrink_seconds:g}: expected a finite number, 0 or above")
+    if not 0 <= shrink_s < float("inf"):
+        raise UsageError(f"--shrink-s {shrink_s:g}: expected a finite number, 0 or above")
 
 
 def _seed(seed: int) -> int:
@@ -132,7 +132,7 @@ def _seed(seed: int) -> int:
     return seed
 
 
-def _trial(scenario: Scenario, again: str, shrink_seconds: float, save: Path, json_to: str | None) -> int:
+def _trial(scenario: Scenario, again: str, shrink_s: float, save: Path, json_to: str | None) -> int:
     console = Console(stderr=json_to == STDOUT)
     columns = (TextColumn("{task.description:<12}"), BarColumn(bar_width=30), TaskProgressColumn())
     with PatientBar(console, max(1, scenario.healed_ms), "", *columns) as bar:
@@ -140,9 +140,9 @@ def _trial(scenario: Scenario, again: str, shrink_seconds: float, save: Path, js
     outcome.replay = again
     show_trial(console, outcome)
     for failure in failures_of(outcome, again)[:1]:
-        if shrink_seconds > 0 and isinstance(failure.invariant, int):
-            say(console, "shrinking", f"for at most {shrink_seconds:g} s")
-            failure.take_shrunk(shrink(scenario, failure.invariant, seconds=shrink_seconds))
+        if shrink_s > 0 and isinstance(failure.invariant, int):
+            say(console, "shrinking", f"for at most {shrink_s:g} s")
+            failure.take_shrunk(shrink(scenario, failure.invariant, seconds=shrink_s))
             outcome.shrunk = failure.shrunk
         show_failure(console, failure)
         _save(console, failure, save)
@@ -188,7 +188,7 @@ def sweep(
     minutes: Annotated[float | None, typer.Option(help="Start no more trials after this time.")] = None,
     processes: Annotated[int | None, typer.Option(help="Trials that run at once; by default one per core.")] = None,
     engine: Annotated[str, typer.Option(help=engines.HELP)] = engines.LOCAL,
-    shrink_seconds: Shrink = 30.0,
+    shrink_s: Shrink = 30.0,
     save: Save = Path(),
     json_to: Json = None,
 ) -> int:
@@ -199,7 +199,7 @@ def sweep(
     took it), checked (invariant -> facts), invariants (their names), rounds (result -> count), wall_s,
     scenarios_per_s, interrupted.
     """
-    _check_options(save, json_to, shrink_seconds)
+    _check_options(save, json_to, shrink_s)
     match = _RANGE.fullmatch(seeds.strip())
     if match is None or int(match[1]) > int(match[2]) or int(match[2]) > _SEED_MAX:
         raise UsageError(f"--seeds {seeds}: expected first..last with first <= last, such as 0..199")
@@ -222,10 +222,10 @@ def sweep(
                 so_far.run, f"{len(so_far.failed)} failed" if so_far.failed else "scenarios"
             ),
         )
-    if shrink_seconds > 0 and not result.interrupted:
+    if shrink_s > 0 and not result.interrupted:
         if result.failed:
-            say(console, "shrinking", f"the first failures, for at most {shrink_seconds:g} s each")
-        shrink_failures(result, shrink_seconds)
+            say(console, "shrinking", f"the first failures, for at most {shrink_s:g} s each")
+        shrink_failures(result, shrink_s)
     show_sweep(console, result)
     for failure in result.failed:
         if failure.shrunk:
@@ -244,14 +244,6 @@ def example() -> None:
     typer.echo(example_toml(), nl=False)
 
 
-_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-
-
-@app.command("collude", short_help="Measure what a coalition of parties learns.", context_settings=_PASSED_ON)
-def collude(context: typer.Context) -> int:
-    """Pass all arguments to the command in `emulator.collusion`, which is slow to import (scipy)."""
-    from dca_proto.cli import collude as command
-
-    inner = typer.Typer(add_completion=False, rich_markup_mode=None)
-    inner.command("collude", epilog=verbatim(command.EXAMPLES))(command.collude)
-    return run_command(typer.main.get_command(inner), context.command_path, context.args)
+app.command("collude", short_help="Measure what a coalition of parties learns.", epilog=verbatim(collude.EXAMPLES))(
+    collude.collude
+)

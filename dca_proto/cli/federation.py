@@ -12,15 +12,15 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
-from dca_proto.cli import trial, verbatim
-from dca_proto.cli.output import table
+from dca_proto.cli import options, trial, verbatim
+from dca_proto.cli.output import result_console, table
 from dca_proto.crypto.sealing import Identity, actor_id
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
+from dca_proto.runtime.files import write_json
 from dca_proto.runtime.keyfile import (
     certificate_path,
     certified_id,
@@ -107,7 +107,7 @@ class _NewActor(msgspec.Struct, frozen=True):
 
 @app.command(epilog=verbatim(_INIT))
 def init(
-    directory: Annotated[Path, typer.Argument(help="Folder for the files; created if missing.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the files; created if missing.")],
     name: Annotated[str, typer.Option(help="Lower-case letters, digits and dashes; part of every topic.")] = "demo",
     compute: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a Compute node; repeatable.")] = None,
     trainer: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a trainer; repeatable.")] = None,
@@ -150,13 +150,13 @@ def init(
             files[f"{actor.name}.cert"] = partial(write_certificate, federation=federation, certificate=certificate)
         if broker is not None and actor.role != "authority":
             files[f"{actor.name}.toml"] = partial(write_private, text=_actor_text(actor, broker))
-    _write_all(directory, files)
-    _print_created(directory, federation, actors)
+    _write_all(folder, files)
+    _print_created(folder, federation, actors)
 
 
-def _print_created(directory: Path, federation: Federation, actors: Iterable[_NewActor]) -> None:
+def _print_created(folder: Path, federation: Federation, actors: Iterable[_NewActor]) -> None:
     roles = [actor.role for actor in actors]
-    print(f"federation  {federation.name}: {directory / 'federation.toml'}")
+    print(f"federation  {federation.name}: {folder / 'federation.toml'}")
     none = "none: for node releases and LDP reports only"
     nodes = ", ".join(member.name for member in federation.computes) or none
     print(f"            Compute nodes: {nodes}")
@@ -164,7 +164,7 @@ def _print_created(directory: Path, federation: Federation, actors: Iterable[_Ne
     if "client" in roles:
         print(f"            {roles.count('client')} clients enrolled")
     if "authority" in roles:
-        print(f"authority   {directory / 'authority.key'}: it can enrol clients; keep it secret and offline")
+        print(f"authority   {folder / 'authority.key'}: it can enrol clients; keep it secret and offline")
 
 
 def _make(role: str, count: int) -> list[_NewActor]:
@@ -208,21 +208,21 @@ def _check_size(federation: Federation, without_computes: bool) -> None:
         raise UsageError("no trainer; give --trainer NAME=PUBLICKEY, or --trainers 1 for a trial")
 
 
-def _write_all(directory: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
+def _write_all(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
     """Write new files, each with its function. If one fails, remove the others."""
-    taken = [name for name in files if (directory / name).exists()]
+    taken = [name for name in files if (folder / name).exists()]
     if taken:
-        raise UsageError(f"{directory / taken[0]} exists already and is not replaced; name another folder")
+        raise UsageError(f"{folder / taken[0]} exists already and is not replaced; name another folder")
     with contextlib.ExitStack() as undoing:
-        if not directory.exists():
+        if not folder.exists():
             try:
-                directory.mkdir(mode=0o700, parents=True)
+                folder.mkdir(mode=0o700, parents=True)
             except OSError as error:
-                raise StorageError(f"cannot make folder {directory}: {error.strerror}") from None
-            undoing.callback(directory.rmdir)
+                raise StorageError(f"cannot make folder {folder}: {error.strerror}") from None
+            undoing.callback(folder.rmdir)
         for name, write in files.items():
-            write(directory / name)
-            undoing.callback((directory / name).unlink)
+            write(folder / name)
+            undoing.callback((folder / name).unlink)
         undoing.pop_all()  # success: undo nothing
 
 
@@ -259,9 +259,7 @@ def enrol_clients(
     federation: Annotated[Path, typer.Option(help="The federation file.")] = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
     days: Annotated[float, typer.Option(help="Validity of the certificates, in days.")] = 365.0,
-    directory: Annotated[
-        Path, typer.Option("--output", help="Folder for the certificates of public keys, as <id>.cert.")
-    ] = Path(),
+    output: Annotated[Path, typer.Option(help="Folder for the certificates of public keys, as <id>.cert.")] = Path(),
 ) -> None:
     """Enrol clients: sign their certificates."""
     members = read_federation(federation)
@@ -270,7 +268,7 @@ def enrol_clients(
     certificates = [(text, enrol(signer, members, _public_key(text, "client"), until_ms)) for text in clients]
     for text, certificate in certificates:
         is_file = public_key(text) is None
-        path = certificate_path(Path(text)) if is_file else directory / f"{actor_id(certificate.client_key).hex()}.cert"
+        path = certificate_path(Path(text)) if is_file else output / f"{actor_id(certificate.client_key).hex()}.cert"
         write_certificate(path, members, certificate)
         print(f"enrolled  {actor_id(certificate.client_key).hex()} for {days:g} days: {path}")
 
@@ -384,19 +382,57 @@ def _change(
     print("            all others receive it over the broker. A broker with passwords reads it when it starts")
 
 
+class ListedMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a federation, or its enrolment key (role ``authority``). Id and key are in hexadecimal."""
+
+    role: str
+    name: str
+    id: str
+    public_key: str
+
+
+class ListedFederation(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of a federation file.
+
+    Attributes:
+        number: of the file; each change raises it. hash: of its signed contents. revoked: ids.
+    """
+
+    name: str
+    number: int
+    hash: str
+    members: list[ListedMember]
+    revoked: list[str]
+
+
+OUTPUT = {"show": ListedFederation}
+
+
 @app.command(epilog=verbatim("Example:\n\n  dca federation show federation.toml"))
-def show(file: Annotated[Path, typer.Argument(help="The federation file.")] = Path("federation.toml")) -> None:
+def show(
+    file: Annotated[Path, typer.Argument(help="The federation file.")] = Path("federation.toml"),
+    json_to: options.Json = None,
+) -> None:
     """List a federation's members."""
-    federation = read_federation(file)
-    title = f"federation {federation.name}, file number {federation.number}"
+    console, federation = result_console(json_to), read_federation(file)
     named = [("compute", node) for node in federation.computes] + [("trainer", each) for each in federation.trainers]
-    enrolment = Member("enrolment key", federation.enrolment_key)
-    members = (*named, ("authority", enrolment))
-    rows = [(role, member.name, member.id.hex(), member.key.hex()) for role, member in members]
-    rows += [("revoked", "", member_id.hex(), "") for member_id in federation.revoked]
-    console = Console()
+    named.append(("authority", Member("enrolment key", federation.enrolment_key)))
+    listed = ListedFederation(
+        name=federation.name,
+        number=federation.number,
+        hash=federation.hash.hex(),
+        members=[
+            ListedMember(role=role, name=member.name, id=member.id.hex(), public_key=member.key.hex())
+            for role, member in named
+        ],
+        revoked=[member_id.hex() for member_id in federation.revoked],
+    )
+    write_json(listed, json_to)
+    rows = [msgspec.structs.astuple(member) for member in listed.members]
+    rows += [("revoked", "", member_id, "") for member_id in listed.revoked]
+    title = f"federation {listed.name}, file number {listed.number}"
     console.print(table(("role", "name", "id", "public key"), rows, title=title, align="<<<w"))
-    console.print(f"hash {federation.hash.hex()}", highlight=False, soft_wrap=True)
+    console.print(f"hash {listed.hash}", highlight=False, soft_wrap=True)
 
 
 app.command("run", epilog=verbatim("Example:\n\n  dca federation run demo"))(trial.run)

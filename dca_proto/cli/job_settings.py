@@ -11,11 +11,11 @@ import typer
 from msgspec.structs import asdict
 
 from dca_proto.aggregate import NodeReleaseRequest, RoundRequest, SecureSumRequest
-from dca_proto.cli.options import DELTA
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import FRACTION_BITS, JobTerms
+from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism

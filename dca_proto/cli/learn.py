@@ -97,7 +97,7 @@ end. For example, regression-mcmc may change the draws, the prior and the method
 
 def learn(
     context: typer.Context,
-    config: Annotated[Path, typer.Argument(help="The trainer's TOML file.", metavar="CONFIG")],
+    config: options.Config,
     name: JobName = None,
     features: options.Features = None,
     target: options.Target = None,
@@ -108,9 +108,7 @@ def learn(
     tolerate: Annotated[int | None, options.TOLERATE] = None,
     colluders: Annotated[int | None, options.COLLUDERS] = None,
     sets: options.Sets = None,
-    journal: Annotated[
-        Path | None, typer.Option(help="File of the job's results; by default beside the store, named after the job.")
-    ] = None,
+    journal: options.Journal = None,
     test: Annotated[Path | None, typer.Option(help="CSV of the trainer's own rows to score the result on.")] = None,
     categories: options.Categories = None,
     json_to: options.Json = None,

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dca_proto.cli.options import DELTA, Json
+from dca_proto.cli.options import Json
 from dca_proto.cli.output import result_console, table
 from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
+from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.runtime.config import Config
 from dca_proto.runtime.files import write_json

@@ -14,9 +14,6 @@ from dca_proto.errors import UsageError
 from dca_proto.wording import nearest
 from inference.bounds import given_bounds
 
-DELTA = 1e-5
-"""The default delta of a budget."""
-
 
 def require_known(option: str, text: str, known: Iterable[str]) -> None:
     """Raise `UsageError` for an unknown name; it lists all known names and the nearest."""
@@ -66,6 +63,12 @@ TOLERATE_TENTH = typer.Option(help=TOLERATE.help, show_default="N / 10")
 COLLUDERS = typer.Option(help="c, how many of the T are reserved for colluders.")
 EPSILON = typer.Option(help="Privacy budget of each participant for all rounds together.")
 DELTA_OF_BUDGET = typer.Option("--delta", help="The budget's delta, far below 1/N.")
+EPSILON_OF_CLAIM = typer.Option("--epsilon", help="Epsilon of the claim to test.")
+DELTA_OF_CLAIM = typer.Option("--delta", help="Delta of the claim to test.")
+BOUND = typer.Option(help="Bound of every column: its values are clamped to ± this.")
+DROP = typer.Option(help="K clients that drop out of each round.")
+ROWS_MAX = typer.Option(help="R: the sum of at most R rows of each client; 0: the mean of its rows.")
+SEED_OF_KEYS = typer.Option(min=0, help="Derive all keys from it, to repeat a run.")
 
 BOUNDS = "Public bounds of the columns: COL=LO:HI,... or a TOML file."
 
@@ -78,6 +81,8 @@ Features = Annotated[
     str | None,
     typer.Option(help="Columns to learn from, A,B,C; by default all but the target.", callback=parse_names),
 ]
+Config = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="CONFIG")]
+Journal = Annotated[Path | None, typer.Option(help="File of finished work, from which the same command resumes.")]
 Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")]
 Parameters = Annotated[
     list[str] | None,

@@ -10,6 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from dca_proto.cli.options import Json
 from dca_proto.cli.output import require_json_target, say
 from dca_proto.errors import UsageError
 from dca_proto.runtime.files import STDOUT, require_writable, whole_file, write_json
@@ -41,9 +42,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--page", help="The page's file; by default RUN.html, beside RUN.json.")
     ] = None,
-    json_to: Annotated[
-        str | None, typer.Option("--json", help="Write the page's path and kind to a file, or - for stdout.")
-    ] = None,
+    json_to: Json = None,
     no_reference: Annotated[
         bool, typer.Option("--no-reference", help="Leave out the results that epsilon does not cover.")
     ] = False,

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from dca_proto.cli.options import Json, Plot
+from dca_proto.cli import options
 from dca_proto.cli.output import require_json_target, require_plot_target, say
 from dca_proto.cli.progress import PatientBar
 from dca_proto.cli.show import show
@@ -40,9 +40,9 @@ EXAMPLES = """Examples:
 
   dca scaling --clients 100,1000 --dimension 10,100,1000 --json scaling.json --plot scaling.png
 
-  dca scaling --clients 100,1000,10000 --dimension 10,100,1000 --resume sweep.json --json scaling.json
+  dca scaling --clients 100,1000,10000 --dimension 10,100,1000 --journal sweep.json --json scaling.json
 
-  dca scaling --clients 500 --dimension 10 --tolerate 0,0.1,0.3 --drop 0,0.05,0.2
+  dca scaling --clients 500 --dimension 10 --tolerate 0,0.1,0.3 --drop-rate 0,0.05,0.2
 
   dca scaling --predict "clients=1e7,dimension=1e4,computes=10" --calibration scaling.json
 """
@@ -53,28 +53,28 @@ def scaling(
     dimension: Annotated[str | None, typer.Option(help="d, how many numbers are summed; a list.")] = None,
     computes: Annotated[str | None, typer.Option(help="M, the number of Compute nodes; a list.")] = None,
     tolerate: Annotated[str, typer.Option(help="T, shares of N (below 1) or numbers of clients; a list.")] = "0.1",
-    drop: Annotated[str, typer.Option(help="Probability that a client drops out of a round; a list.")] = "0",
+    drop_rate: Annotated[str, typer.Option(help="Probability that a client drops out of a round; a list.")] = "0",
     backend: Annotated[str, typer.Option(help="emulated, or mosquitto for a live swarm.")] = EMULATED,
-    repeats: Annotated[int | None, typer.Option(help="Measured rounds of each cell; by default 5.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Measured rounds of each cell; by default 5.")] = None,
     processes: Annotated[
         int | None, typer.Option(help="Processes that share the actors; by default one per core, at most M or N.")
     ] = None,
     engine: Annotated[str, typer.Option(help=engines.HELP)] = engines.LOCAL,
-    resume: Annotated[Path | None, typer.Option(help="Keep finished cells in this file, and resume from it.")] = None,
+    journal: options.Journal = None,
     predict_size: Annotated[
         str | None, typer.Option("--predict", help='Predict a round: "clients=1e7,dimension=1e4,computes=10".')
     ] = None,
     calibration_file: Annotated[
         Path | None, typer.Option("--calibration", help="Predict from the JSON of an earlier sweep.")
     ] = None,
-    round_seconds: Annotated[float, typer.Option(help="How long a predicted round may take.")] = 3600.0,
+    round_s: Annotated[float, typer.Option(help="How long a predicted round may take.")] = 3600.0,
     machine_cores: Annotated[float, typer.Option(help="Cores of each predicted machine.")] = 16,
     machine_memory_gb: Annotated[float, typer.Option(help="Memory of each, in GB.")] = 64,
     machine_network_gbit: Annotated[float, typer.Option(help="Network of each, in Gbit/s.")] = 10,
     broker_messages_s: Annotated[float, typer.Option(help="Messages/s, in and out, of a broker machine.")] = 100_000,
     load: Annotated[float, typer.Option(help="The part of a machine's capacity to use.")] = 0.5,
-    plot: Plot = None,
-    json_to: Json = None,
+    plot: options.Plot = None,
+    json_to: options.Json = None,
 ) -> int:
     """Measure how rounds grow with N, d and M, and compare with the paper's Table 1; or predict larger rounds.
 
@@ -86,8 +86,8 @@ def scaling(
     `dca schema scaling` describes the fields of the JSON object. Fields that do not apply are null.
     """
     require_json_target(json_to)
-    if resume is not None and str(resume) == STDOUT:
-        raise UsageError("--resume -: expected the name of a file")
+    if journal is not None and str(journal) == STDOUT:
+        raise UsageError("--journal -: expected the name of a file")
     require_plot_target(plot)
     given = {"clients": clients, "dimension": dimension, "computes": computes}
     predicted_size = None if predict_size is None else parse_size(predict_size)
@@ -97,26 +97,26 @@ def scaling(
         network_gbit=machine_network_gbit,
         broker_messages_s=broker_messages_s,
         load=load,
-        round_s=round_seconds,
+        round_s=round_s,
     )
     hardware.check()
     if predicted_size is None and hardware != Machine():
-        raise UsageError("--round-seconds, --machine-..., --broker-messages-s and --load go with --predict")
-    sweep = _sweep(given, tolerate, drop, backend, repeats, processes, predicted_size is not None)
+        raise UsageError("--round-s, --machine-..., --broker-messages-s and --load go with --predict")
+    sweep = _sweep(given, tolerate, drop_rate, backend, rounds, processes, predicted_size is not None)
     console = Console(stderr=json_to == STDOUT)
     if calibration_file is not None:
         if predicted_size is None:
             raise UsageError("--calibration goes with --predict; to measure, leave it out")
         others = [f"--{name}" for name, text in given.items() if text is not None]
-        if others or resume is not None:
-            excluded = ", ".join(others) or "--resume"
+        if others or journal is not None:
+            excluded = ", ".join(others) or "--journal"
             raise UsageError(f"--calibration and {excluded} exclude each other: a calibration is measured already")
         measured = read_scaling(calibration_file)
     else:
         if predicted_size is not None:
             require_computes(predicted_size, sweep.computes)
             costs.require_cells(len([cell for cell in sweep.cells() if cell.is_plain]))
-        measured = _measure(sweep, resume, engine, console)
+        measured = _measure(sweep, journal, engine, console)
     result = _fit(measured) if predicted_size is None else _predict(predicted_size, measured, hardware)
     _show(result, console)
     write_json(result, json_to)
@@ -131,9 +131,9 @@ def scaling(
 def _sweep(
     given: Mapping[str, str | None],
     tolerate: str,
-    drop: str,
+    drop_rate: str,
     backend: str,
-    repeats: int | None,
+    rounds: int | None,
     processes: int | None,
     is_prediction: bool,
 ) -> Sweep:
@@ -148,9 +148,9 @@ def _sweep(
     sweep = Sweep(
         **sizes,
         tolerated=_numbers("--tolerate", tolerate),
-        drop_rates=_numbers("--drop", drop),
+        drop_rates=_numbers("--drop-rate", drop_rate),
         backend=backend,
-        repeats=(_REPEATS_CALIBRATION if is_prediction else _REPEATS) if repeats is None else repeats,
+        repeats=(_REPEATS_CALIBRATION if is_prediction else _REPEATS) if rounds is None else rounds,
         processes=share if processes is None else processes,
     )
     sweep.cells()
@@ -174,12 +174,12 @@ def _numbers(option: str, text: str) -> list[float]:
 # --- measuring and fitting -------------------------------------------------------------------------------------------
 
 
-def _measure(sweep: Sweep, resume: Path | None, engine: str, console: Console) -> Scaling:
-    """Measure the cells that are not in the resume file, with a progress bar, or a line for each without a terminal."""
+def _measure(sweep: Sweep, journal: Path | None, engine: str, console: Console) -> Scaling:
+    """Measure the cells that are not in the journal, with a progress bar, or a line for each without a terminal."""
     cells = sweep.cells()
-    record = Record(resume, sweep)
+    record = Record(journal, sweep)
     todo = record.missing(cells)
-    kept = f"; {len(cells) - len(todo)} are in {resume}" if len(todo) < len(cells) else ""
+    kept = f"; {len(cells) - len(todo)} are in {journal}" if len(todo) < len(cells) else ""
     expected_s = sum(cell.estimate_s for cell in todo)
     size = f"{counted(len(cells), 'cell')}, {counted(sweep.repeats, 'round')} each"
     processes = f"{sweep.processes} process{'es' * (sweep.processes != 1)}"
@@ -206,7 +206,7 @@ def _measure(sweep: Sweep, resume: Path | None, engine: str, console: Console) -
         ):
             figures = record.run(cells, measure)
     except KeyboardInterrupt:
-        kept = "not kept: name a --resume FILE" if resume is None else f"in {resume}: the same command resumes"
+        kept = "not kept: name a --journal FILE" if journal is None else f"in {journal}: the same command resumes"
         say(console, "interrupted", f"{len(record)} of {len(cells)} cells are finished, and {kept}")
         raise
     return msgspec.structs.replace(record.sweep, cells=figures)

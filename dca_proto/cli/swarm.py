@@ -20,6 +20,7 @@ from dca_proto.cli.swarm_job import TEST_FRACTION, DataOptions, JobSpec, check_o
 from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT
+from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import claim_words
@@ -113,12 +114,12 @@ def swarm(
     ] = None,
     computes: Annotated[int, options.COMPUTES] = 3,
     epsilon: Annotated[float, options.EPSILON] = 2.0,
-    delta: Annotated[float, options.DELTA_OF_BUDGET] = options.DELTA,
+    delta: Annotated[float, options.DELTA_OF_BUDGET] = DELTA,
     tolerate: Annotated[int | None, options.TOLERATE_TENTH] = None,
     colluders: Annotated[int, options.COLLUDERS] = 0,
     drop: Annotated[
         int | None,
-        typer.Option(help="K clients that vanish in each round; by default T / 2, or 0 in jobs of many rounds."),
+        typer.Option(help=options.DROP.help, show_default="T / 2; 0 in jobs of many rounds"),
     ] = None,
     broker: Annotated[str, typer.Option(help="auto, embedded, mosquitto, or mqtt://host:port.")] = "auto",
     fast_noise: Annotated[
@@ -184,7 +185,7 @@ def swarm(
     swarm_options = SwarmOptions(
         clients=spec.clients,
         computes=computes * is_summed,
-        budget=Budget(epsilon, options.DELTA if spec.reports in PURE_MECHANISMS else delta),
+        budget=Budget(epsilon, DELTA if spec.reports in PURE_MECHANISMS else delta),
         tolerated=tolerated,
         dropped=dropped if drop is None else drop,
         batch=spec.batch,

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import options
-from dca_proto.cli.actor import CONFIG, Config
+from dca_proto.cli.actor import CONFIG
 from dca_proto.cli.ledger import account_line
 from dca_proto.cli.output import result_console, table
 from dca_proto.cli.reporter import Reporter
@@ -72,7 +72,7 @@ _SD_NORMAL, _SD_LAPLACE = 1.96, 2.12
 
 def trainer(
     context: typer.Context,
-    config: Config,
+    config: options.Config,
     statistic: Annotated[str | None, typer.Option(help="Statistic: mean, sum, histogram, ...")] = None,
     columns: options.ColumnNames = None,
     bounds: options.Bounds = None,
@@ -89,9 +89,7 @@ def trainer(
         str | None,
         typer.Option("--nodes", help="Names of Compute nodes, A,B,C; by default all.", callback=options.parse_names),
     ] = None,
-    rows_max: Annotated[
-        int | None, typer.Option(help="0: the mean of each client's rows; R: the sum of at most R.")
-    ] = None,
+    rows_max: Annotated[int | None, options.ROWS_MAX] = None,
     kind: Annotated[
         str | None,
         typer.Option(help=f"{', '.join(KINDS)}; by default the first, which alone needs Compute nodes."),

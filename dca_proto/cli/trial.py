@@ -21,16 +21,16 @@ from dca_proto.runtime.settings import BrokerSettings
 
 
 def run(
-    directory: Annotated[Path, typer.Argument(help="The folder from `dca federation init --broker URL`.")],
+    folder: Annotated[Path, typer.Argument(help="The folder from `dca federation init --broker URL`.")],
 ) -> None:
     """Run a trial in one process. It has the Compute nodes, the clients with data, and a broker if none answers."""
     configure_logs(level=logging.WARNING)
-    paths = sorted(path for path in directory.glob("*.toml") if path.name.startswith(("compute-", "client-")))
+    paths = sorted(path for path in folder.glob("*.toml") if path.name.startswith(("compute-", "client-")))
     devices = [load(path) for path in paths if _has_data(path)]
     without_data = len(paths) - len(devices)
     if not devices:
         raise UsageError(
-            f"{directory} has no Compute node and no client with data; "
+            f"{folder} has no Compute node and no client with data; "
             "make a trial: dca federation init DIR --computes 3 --clients 25 --broker mqtt://127.0.0.1"
         )
     complete(_serve(devices, without_data))

@@ -42,6 +42,8 @@ CLIENTS_MAX = 1_000_000
 """Largest number of clients in a federation."""
 MU_MAX = 20.0
 """Largest μ of a release, ε = 294 at δ = 1e-6. A larger one protects nobody, and the proof above does not cover it."""
+DELTA = 1e-5
+"""The default δ of all budgets and limits."""
 _MU_MIN = 1e-40
 _DIMENSION_MAX = 2**40
 _EPSILON_MIN = 1e-100

@@ -72,7 +72,7 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     epsilon: float = 4.0
-    delta: float = 1e-5
+    delta: float = accounting.DELTA
     period_days: float = 365.0
     epsilon_for_reports: float = 0.0
 
@@ -208,7 +208,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     epsilon_per_period_max: float = 4.0
     epsilon_for_reports: float = 0.0
     period_days: float = 365.0
-    delta_max: float = 1e-5
+    delta_max: float = accounting.DELTA
     clients_min: int = 20
     honest_min: int = 10
     colluders_min: int = 0

@@ -150,7 +150,7 @@ def require_runs(runs: int, protocol: bool) -> None:
     """Raise `UsageError` if there are too few or too many runs."""
     least, most = RUNS_PROTOCOL if protocol else RUNS
     if not least <= runs <= most:
-        raise UsageError(f"--runs {runs}: expected {least} to {most}; fewer prove nothing, more do not fit in memory")
+        raise UsageError(f"--rounds {runs}: expected {least} to {most}; fewer prove nothing, more do not fit in memory")
 
 
 def pilot_runs(runs: int, protocol: bool) -> int:
@@ -178,8 +178,8 @@ def require_time(clients: int, size: int, runs: int, protocol: bool) -> None:
         return
     fewer = int((limit_s / clients - _CLIENT_S) / (2 * run_s) * runs / total)
     least = (RUNS_PROTOCOL if protocol else RUNS)[0]
-    advice = f"--runs {rounded(fewer)} or " if fewer >= least else ""
+    advice = f"--rounds {rounded(fewer)} or " if fewer >= least else ""
     raise UsageError(
-        f"--runs {runs} of {clients} clients would take about {hours:,.0f} hours; take at most {advice}"
+        f"--rounds {runs} of {clients} clients would take about {hours:,.0f} hours; take at most {advice}"
         f"--clients {rounded(int(limit_s / client_s))} (six hours)"
     )

@@ -134,7 +134,7 @@ class Setting(OperatingPoint, frozen=True, kw_only=True):
             raise UsageError(f"--statistic {self.statistic!r} is unknown{hint}; known: {known}")
         least = 2 if self.statistic == "regression" else 1
         if not least <= self.columns <= COLUMNS_MAX:
-            raise UsageError(f"--columns {self.columns}: expected {least} to {COLUMNS_MAX} for {self.statistic}")
+            raise UsageError(f"--dimension {self.columns}: expected {least} to {COLUMNS_MAX} for {self.statistic}")
         if not (math.isfinite(self.bound) and self.bound > 0):
             raise UsageError(f"--bound {self.bound:g}: expected a finite number above 0")
         if self.dropped > self.tolerated - self.colluders:

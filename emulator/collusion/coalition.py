@@ -80,18 +80,18 @@ class Coalition(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, setting: Setting) -> None:
         """Refuse more members than a round has. Raises `UsageError`."""
-        counts = {"colluding-nodes": self.nodes, "revealing": self.revealing, "omitting": self.omitting}
+        counts = {"colluding-computes": self.nodes, "revealing": self.revealing, "omitting": self.omitting}
         for option, count in {**counts, "silent": self.silent, "left-out": self.left_out}.items():
             if count < 0:
                 raise UsageError(f"--{option} {count}: expected 0 or more")
         if self.left_out and not self.nodes:
             raise UsageError(
                 f"--left-out {self.left_out}: only colluding Compute nodes can leave clients out; raise "
-                "--colluding-nodes"
+                "--colluding-computes"
             )
         if self.nodes > setting.computes:
             raise UsageError(
-                f"--colluding-nodes {self.nodes}: there are M = {setting.computes} Compute nodes; take at most "
+                f"--colluding-computes {self.nodes}: there are M = {setting.computes} Compute nodes; take at most "
                 f"{setting.computes}, or raise --computes"
             )
         if self.clients + self.left_out >= setting.clients:

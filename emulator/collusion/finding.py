@@ -143,14 +143,14 @@ def require_runs(setting: Setting, nodes: int, runs: int) -> None:
     least = least_runs(setting, nodes)
     if not least <= runs <= RUNS_MAX:
         raise UsageError(
-            f"--runs {runs}: expected {least} to {RUNS_MAX} at --dimension {setting.dimension}; fewer words than "
+            f"--rounds {runs}: expected {least} to {RUNS_MAX} at --dimension {setting.dimension}; fewer words than "
             f"{WORDS_MIN} in each world cannot be tested for uniformity"
         )
     round_s = setting.clients * (setting.computes * _MESSAGE_S + setting.dimension * _WORD_S)
     if 2 * runs * round_s > _HOURS_MAX * 3600:
         raise UsageError(
-            f"--runs {runs} of {setting.clients} clients would take about {2 * runs * round_s / 3600:,.0f} hours "
-            f"(at most {_HOURS_MAX}); lower --runs or --clients"
+            f"--rounds {runs} of {setting.clients} clients would take about {2 * runs * round_s / 3600:,.0f} hours "
+            f"(at most {_HOURS_MAX}); lower --rounds or --clients"
         )
 
 

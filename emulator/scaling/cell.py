@@ -76,14 +76,14 @@ class Cell(Size, frozen=True, kw_only=True):
         rules = {
             f"--backend {self.backend!r} is unknown{nearest(self.backend, BACKENDS)}; use {known}":
                 self.backend in BACKENDS,
-            f"--repeats {self.repeats}: expected 1 to {REPEATS_MAX}": 1 <= self.repeats <= REPEATS_MAX,
+            f"--rounds {self.repeats}: expected 1 to {REPEATS_MAX}": 1 <= self.repeats <= REPEATS_MAX,
             f"--clients {self.clients}: expected {CLIENTS_MIN} to {most:,}": CLIENTS_MIN <= self.clients <= most,
             f"--dimension {self.dimension}: expected 1 to {BINS_MAX:,}, the bins of a histogram":
                 1 <= self.dimension <= BINS_MAX,
             f"--computes {self.computes}: expected 2 to {COMPUTES_MAX}": 2 <= self.computes <= COMPUTES_MAX,
             f"--tolerate: T = {self.tolerated} of N = {self.clients} leaves no honest noise (N - T - 1 < 1); "
             f"expected 0 to {self.clients - 2}": 0 <= self.tolerated <= self.clients - 2,
-            f"--drop {self.drop_rate:g}: expected 0 to below 1": 0 <= self.drop_rate < 1,
+            f"--drop-rate {self.drop_rate:g}: expected 0 to below 1": 0 <= self.drop_rate < 1,
             f"--processes {self.processes}: expected 1 to {self.clients}, the number of clients":
                 1 <= self.processes <= self.clients,
         }  # fmt: skip

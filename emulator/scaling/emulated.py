@@ -33,6 +33,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from dca_proto.privacy.accounting import DELTA
 from dca_proto.protocol import facts
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import Effect, Report
@@ -55,7 +56,7 @@ _WINDOW_MS = 60_000
 _TIMING = Timing(abort_grace_ms=_WINDOW_MS)
 _BETWEEN_MS = 5 * _WINDOW_MS
 """Time between rounds: past the announced end (two windows) and the grace period for aborts."""
-_EPSILON, _DELTA = 0.5, 1e-6
+_EPSILON = 0.5
 _FEDERATION = "scaling"
 _MIB = 1 << 20
 _BEGAN = "began"
@@ -264,7 +265,7 @@ class Population:
             "parameters": {"columns": ["x"], "edges": list(range(cell.dimension + 1))},
             "rows_max": 1,
             "epsilon": _EPSILON,
-            "delta": _DELTA,
+            "delta": DELTA,
             "tolerated": cell.tolerated,
             "clients_expected": cell.clients,
             "collect_window_ms": _WINDOW_MS,

@@ -48,7 +48,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
             "--machine-memory-gb": self.memory_gb,
             "--machine-network-gbit": self.network_gbit,
             "--broker-messages-s": self.broker_messages_s,
-            "--round-seconds": self.round_s,
+            "--round-s": self.round_s,
         }
         for option, value in options.items():
             if not 0 < value < math.inf:

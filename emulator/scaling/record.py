@@ -1,6 +1,6 @@
-"""The files of a sweep: its result, and the resume file with the finished cells.
+"""The files of a sweep: its result, and the journal of its finished cells.
 
-The resume file is replaced as a whole after each cell. It records the sweep's options, versions and machine. A file of
+The journal is replaced as a whole after each cell. It records the sweep's options, versions and machine. A file of
 another sweep is refused, and the error names the differences.
 """
 
@@ -84,7 +84,7 @@ class Record:
     """The finished cells of one sweep.
 
     Args:
-        path: of the resume file, which need not exist yet; None keeps cells in memory only.
+        path: of the journal, which need not exist yet; None keeps cells in memory only.
         options: of the sweep.
 
     Attributes:
@@ -125,16 +125,16 @@ class Record:
         return {name: plain[name] for name in ("options", "versions", "machine")}
 
     def _load(self, path: Path) -> None:
-        stored = _object_in(path, "--resume")
+        stored = _object_in(path, "--journal")
         if stored.get("kind") != _KIND or not isinstance(stored.get("cells"), list):
-            raise InputError(f"--resume {path}: a sweep did not write this file; name a new one")
+            raise InputError(f"--journal {path}: a sweep did not write this file; name a new one")
         differences = list(provenance.differences(stored, self._identity()))
         if differences:
-            raise InputError(f"--resume {path} is of another sweep: {'; '.join(differences)}; name a new file")
+            raise InputError(f"--journal {path} is of another sweep: {'; '.join(differences)}; name a new file")
         try:
             self._cells = {figures.cell: figures for figures in msgspec.convert(stored["cells"], list[Figures])}
         except msgspec.ValidationError as error:
-            raise InputError(f"--resume {path}: a cell is damaged ({error}); name a new file") from None
+            raise InputError(f"--journal {path}: a cell is damaged ({error}); name a new file") from None
 
 
 def _object_in(path: Path, option: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundReque
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import JobTerms
+from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism
 from dca_proto.protocol.params import Timing
@@ -50,7 +51,7 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     clients: int
     computes: int = 3
-    budget: Budget = Budget(2.0, 1e-5)
+    budget: Budget = Budget(2.0, DELTA)
     tolerated: int = 0
     colluders: int = 0
     dropped: int = 0

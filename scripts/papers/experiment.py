@@ -140,7 +140,7 @@ class Experiment(Generic[C, F]):
             if hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # before JAX starts its threads
         self.prepare()
-        shared = {name: getattr(options, name) for name in ("resume", "engine", "processes")}
+        shared = {name: getattr(options, name) for name in ("journal", "engine", "processes")}
         shared["settings"] = {name: getattr(self, name) for name in self.DEPENDS}
         listed: list[Result] = []
 

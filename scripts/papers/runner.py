@@ -2,7 +2,7 @@
 
 Exit codes: 0 for success, 2 for an error of the caller, 4 if a check fails, 130 for Ctrl-C.
 
-`--resume` keeps finished cells in a file of JSON lines. Its first line holds the experiment's settings and package
+`--journal` keeps finished cells in a file of JSON lines. Its first line holds the experiment's settings and package
 versions; a file with others is refused, and the error names the differences. A last line that a kill cut short is
 dropped. Several sweeps of one script may share a file, because a cell's key begins with the label of its sweep.
 """
@@ -77,12 +77,12 @@ class Record(dict[str, dict[str, Any]]):
             os.truncate(path, len(whole))
         head, *lines = [_parsed(line) for line in whole.splitlines()] or [None]
         if not isinstance(head, dict) or head.get("kind") != _RECORD:
-            raise UsageError(f"--resume {path}: an experiment did not write this file; name a new one")
+            raise UsageError(f"--journal {path}: an experiment did not write this file; name a new one")
         if differences := "; ".join(provenance.differences(head, own)):
-            raise UsageError(f"--resume {path} is of another experiment: {differences}; name a new file")
+            raise UsageError(f"--journal {path} is of another experiment: {differences}; name a new file")
         for line in lines:
             if not (isinstance(line, dict) and isinstance(line.get("result"), dict) and "key" in line):
-                raise UsageError(f"--resume {path}: a line is damaged; name a new file")
+                raise UsageError(f"--journal {path}: a line is damaged; name a new file")
             self[line["key"]] = line["result"]
 
     def _append(self, value: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ def run_cells(
     *,
     label: str,
     cost: Callable[[T], float] | None = None,
-    resume: Path | None = None,
+    journal: Path | None = None,
     processes: int | None = None,
     engine: str = engines.LOCAL,
     settings: Mapping[str, Any] | None = None,
@@ -124,7 +124,7 @@ def run_cells(
         cells: picklable, with distinct ``str(cell)``. work: returns a cell's result as plain data.
         label: the text beside the progress bar on stderr.
         cost: a cell's rough cost. The most costly cells run first, so that no core waits for one at the end.
-        resume: the file of the record.
+        journal: the file of the record.
         processes: by default one per core, with one BLAS and XLA thread each. 1 runs the work in this process, with one
             XLA thread if JAX has not computed here before.
         engine: where cells run: a value of `--engine`.
@@ -136,7 +136,7 @@ def run_cells(
     keys = [f"{label}: {cell}" for cell in cells]
     if len(set(keys)) < len(keys):
         raise ValueError("two cells of an experiment have the same text; make them differ")
-    record = Record(resume, settings or {})
+    record = Record(journal, settings or {})
     missing = [index for index, key in enumerate(keys) if key not in record]
     if cost is not None:
         missing.sort(key=lambda index: -cost(cells[index]))
@@ -180,9 +180,9 @@ def _progress(console: Console, label: str, total: int, finished: int) -> Iterat
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that all experiments share."""
-    parser.add_argument("--json", metavar="PATH|-", help="write the figures as one JSON object")
+    parser.add_argument("--json", metavar="FILE|-", help="write the figures as one JSON object")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figure")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep finished cells in FILE; skip those it has")
+    parser.add_argument("--journal", type=Path, metavar="FILE", help="keep finished cells in FILE; skip those it has")
     parser.add_argument("--processes", type=positive, metavar="P", help="number of processes (default: one per core)")
     parser.add_argument("--engine", default=engines.LOCAL, help=engines.HELP)
     parser.add_argument("--quick", action="store_true", help="few repeats, about a minute; do not quote its figures")
@@ -253,6 +253,6 @@ def main(run: Callable[[argparse.Namespace], int], parser: argparse.ArgumentPars
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
-        hint = f"; the same command continues from {options.resume}" if options.resume else ""
+        hint = f"; the same command continues from {options.journal}" if options.journal else ""
         print(f"{parser.prog}: interrupted{hint}", file=sys.stderr)
         return INTERRUPTED

@@ -293,7 +293,7 @@ def test_clients_decline_what_their_policy_does_not_allow(
 
 
 def test_ctrl_c_at_a_broker_leaves_no_process_and_no_folder(tmp_path: Path, processes: Processes) -> None:
-    broker = processes.start(*DCA, "broker", "--kind", "embedded", "--port", "0")
+    broker = processes.start(*DCA, "broker", "--broker", "embedded", "--port", "0")
     assert broker.stdout is not None
     line = broker.stdout.readline()
     assert line.startswith("broker  embedded")
@@ -302,7 +302,7 @@ def test_ctrl_c_at_a_broker_leaves_no_process_and_no_folder(tmp_path: Path, proc
     children = psutil.Process(broker.pid).children(recursive=True)
     assert len(children) == 1
     port = int(line.partition("mqtt://127.0.0.1:")[2].partition(";")[0])
-    taken = processes.start(*DCA, "broker", "--kind", "embedded", "--port", str(port))
+    taken = processes.start(*DCA, "broker", "--broker", "embedded", "--port", str(port))
     _, error = taken.communicate(timeout=PATIENCE_S)
     assert (taken.returncode, error.count("\n")) == (2, 1)
     assert f"dca: port {port} on 127.0.0.1 cannot be used" in error
@@ -314,7 +314,7 @@ def test_ctrl_c_at_a_broker_leaves_no_process_and_no_folder(tmp_path: Path, proc
 
 
 def test_a_broker_that_dies_ends_the_command_and_leaves_its_log(tmp_path: Path, processes: Processes) -> None:
-    broker = processes.start(*DCA, "broker", "--kind", "embedded", "--port", "0")
+    broker = processes.start(*DCA, "broker", "--broker", "embedded", "--port", "0")
     assert broker.stdout is not None
     log_path = Path(broker.stdout.readline().rpartition("log ")[2].strip())
     (child,) = psutil.Process(broker.pid).children(recursive=True)
@@ -332,7 +332,7 @@ def test_members_get_in_with_passwords_and_others_do_not(
 ) -> None:
     federation(tmp_path, "mqtt://127.0.0.1:1", clients=1)
     given = ("--federation", "federation.toml", "--passwords", "passwords")
-    broker = processes.start(*DCA, "broker", "--kind", "mosquitto", "--port", "0", *given)
+    broker = processes.start(*DCA, "broker", "--broker", "mosquitto", "--port", "0", *given)
     assert broker.stdout is not None
     url = broker.stdout.readline().partition("at ")[2].partition(";")[0]
     config = tmp_path / "compute-1.toml"

@@ -104,7 +104,7 @@ def test_a_sweep_finds_the_same(cluster: Addresses, tmp_path: Path) -> None:
 
 
 def test_an_audit_of_the_actors_sees_the_same(cluster: Addresses, tmp_path: Path) -> None:
-    small = ("audit", "--protocol", "--clients", "5", "--tolerate", "1", "--runs", "100", "--seed", "7")
+    small = ("audit", "--protocol", "--clients", "5", "--tolerate", "1", "--rounds", "100", "--seed", "7")
     here, there = (dca(cluster, *small, "--engine", engine, folder=tmp_path) for engine in ("local", "ray"))
     for found in (here, there):
         found.pop("seconds")
@@ -112,7 +112,7 @@ def test_an_audit_of_the_actors_sees_the_same(cluster: Addresses, tmp_path: Path
 
 
 def test_a_cell_is_measured_on_the_cluster(cluster: Addresses, tmp_path: Path) -> None:
-    small = ("scaling", "--clients", "30", "--dimension", "5", "--computes", "3", "--repeats", "2", "--processes", "2")
+    small = ("scaling", "--clients", "30", "--dimension", "5", "--computes", "3", "--rounds", "2", "--processes", "2")
     (here,), (there,) = (
         dca(cluster, *small, "--engine", engine, folder=tmp_path)["cells"] for engine in ("local", "ray")
     )

@@ -84,7 +84,7 @@ COMMANDS = {
     "cli": ["dca federation init ward --computes 3 --clients 3", "dca emulate sweep --seeds 0..2"],
     "broker": ["dca broker --help"],
     "audit": [
-        "dca audit --runs 4000 --plot audit.png --json audit.json",
+        "dca audit --rounds 4000 --plot audit.png --json audit.json",
         "dca report audit.json",
         "dca emulate collude --help",
     ],

@@ -222,7 +222,7 @@ def test_killed_failed_and_impossible_processes_raise_different_errors(
         measure_apart(cell(dimension=dimension), LOCALLY)
 
 
-TINY = ("scaling", "--clients", "12", "--dimension", "1", "--computes", "3", "--repeats", "1", "--processes", "1")
+TINY = ("scaling", "--clients", "12", "--dimension", "1", "--computes", "3", "--rounds", "1", "--processes", "1")
 
 
 def test_the_command_ends_with_9_where_the_process_of_a_cell_is_killed(

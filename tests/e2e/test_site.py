@@ -41,7 +41,7 @@ def test_the_reference_has_every_command_option_and_exit_code(site: Path) -> Non
     page = (site / "reference/commands/index.html").read_text(encoding="utf-8")
     for entry in entry_points(group="dca.commands"):
         assert f"dca {entry.name}</h2>" in re.sub(r"<a class=\"headerlink.*?</a>", "", page)
-    for option in ("--epsilon", "--data-nodes", "--colluding-nodes", "--log-json", "--output"):
+    for option in ("--epsilon", "--data-nodes", "--colluding-computes", "--log-json", "--output"):
         assert f"<code>{option}</code>" in page
     assert "StorageError" in page
     results = (site / "reference/json/index.html").read_text(encoding="utf-8")

@@ -17,7 +17,6 @@ import pytest
 from numpy.typing import NDArray
 
 from dca_proto.cli import collude as command
-from dca_proto.cli import finding
 from dca_proto.crypto import masks
 from dca_proto.crypto.fixedpoint import from_ring
 from dca_proto.errors import UsageError
@@ -26,6 +25,7 @@ from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol import contribution
 from emulator.audit.uniformity import byte_counts
 from emulator.claim import VICTIM
+from emulator.collusion import finding
 from emulator.collusion.coalition import Case, Coalition, Setting, worst_revealing
 from emulator.collusion.dependence import ALARM, Test, joint_p_value, same_p_value, same_traffic
 from emulator.collusion.finding import (
@@ -357,7 +357,7 @@ def test_default_clients_are_as_many_as_the_claim_covers() -> None:
 
 
 def test_the_command_says_and_writes_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    small = {"clients": 6, "tolerate": 2, "dimension": 432, "runs": RUNS, "seed": 1, "json_to": "-"}
+    small = {"clients": 6, "tolerate": 2, "dimension": 432, "rounds": RUNS, "seed": 1, "json_to": "-"}
     assert command.collude(**small, broker=True, trainer=True) == 0
     told, shown = capsys.readouterr()
     page = json.loads(told)
@@ -385,7 +385,9 @@ def test_the_command_fails_where_what_is_documented_does_not_hold(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(contribution, "masked", unmasked)
-    assert command.collude(clients=6, tolerate=2, dimension=432, runs=RUNS, seed=1, json_to="-") == command.EXIT_REFUTED
+    assert (
+        command.collude(clients=6, tolerate=2, dimension=432, rounds=RUNS, seed=1, json_to="-") == command.EXIT_REFUTED
+    )
     told, shown = capsys.readouterr()
     assert json.loads(told)["verdict"] == "refuted"
     assert "Documented properties do not hold" in " ".join(shown.split())
@@ -394,8 +396,8 @@ def test_the_command_fails_where_what_is_documented_does_not_hold(
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"nodes": 4}, "--colluding-nodes 4: there are M = 3"),
-        ({"nodes": -1}, "--colluding-nodes -1"),
+        ({"nodes": 4}, "--colluding-computes 4: there are M = 3"),
+        ({"nodes": -1}, "--colluding-computes -1"),
         ({"silent": -1}, "--silent -1"),
         ({"left_out": -1}, "--left-out -1"),
         ({"left_out": 1, "nodes": 0}, "--left-out 1: only colluding Compute nodes"),
@@ -408,8 +410,7 @@ def test_the_command_fails_where_what_is_documented_does_not_hold(
         ({"epsilon": 0.0}, "epsilon is 0"),
         ({"epsilon": 1e6}, "more than can be planned with"),
         ({"delta": 1.0}, "delta is 1"),
-        ({"runs": 1}, "--runs 1: expected 84 to"),
-        ({"seed": -1}, "--seed -1"),
+        ({"rounds": 1}, "--rounds 1: expected 84 to"),
         ({"json_to": "/nowhere/at/all.json"}, "/nowhere"),
     ],
     ids=str,

@@ -140,7 +140,7 @@ def test_a_scenario_of_reports_is_told_in_its_own_words(run: Run, tmp_path: Path
 
 
 def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp_path: Path) -> None:
-    code, told, _ = run("replay", "4", "--shrink-seconds", "60", "--json", "broken.json")
+    code, told, _ = run("replay", "4", "--shrink-s", "60", "--json", "broken.json")
     assert code == 4
     for word in ("✗ broken", "seed 4", "invariant 3", "before", "dca emulate replay 4", "shrunk"):
         assert word in told
@@ -149,7 +149,7 @@ def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp
     saved = load_scenario(tmp_path / "failed-4.toml")
     assert saved == from_plain(result["shrunk"])
     assert saved.faults == ()
-    code, _, _ = run("run", "failed-4.toml", "--shrink-seconds", "0", "--json", "again.json")
+    code, _, _ = run("run", "failed-4.toml", "--shrink-s", "0", "--json", "again.json")
     again = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
     assert code == 4, "what was saved fails as well"
     (found,) = [one for one in again["invariants"] if not one["ok"]]
@@ -190,7 +190,7 @@ def test_a_sweep_that_fails_says_how_to_repeat_it(
     run: Run, monkeypatch: pytest.MonkeyPatch, work: Any, code: int, words: list[str]
 ) -> None:
     monkeypatch.setattr(command, "sweep_seeds", lambda *seeds, **named: sweep(*seeds, **{**named, "work": work}))
-    found, told, _ = run("sweep", "--seeds", "1..1", "--processes", "1", "--shrink-seconds", "0")
+    found, told, _ = run("sweep", "--seeds", "1..1", "--processes", "1", "--shrink-s", "0")
     assert found == code
     assert all(word in told for word in words), told
 
@@ -217,8 +217,8 @@ def test_mistakes_are_one_line_that_says_what_to_do(run: Run, tmp_path: Path) ->
     assert "0..199" in refused(run, "sweep", "--seeds", "some")
     assert "above 0" in refused(run, "sweep", "--minutes", "0")
     assert "1 to 4096" in refused(run, "sweep", "--processes", "0")
-    assert "0 or above" in refused(run, "replay", "1", "--shrink-seconds", "nan")
-    assert "0 or above" in refused(run, "sweep", "--shrink-seconds", "-1")
+    assert "0 or above" in refused(run, "replay", "1", "--shrink-s", "nan")
+    assert "0 or above" in refused(run, "sweep", "--shrink-s", "-1")
     assert "replay --help" in refused(run, "replay", "--", "-1")
     assert "whole number" in refused(run, "replay", str(1 << 63))
     assert "does not exist" in refused(run, "replay", "1", "--json", "no/such/run.json", code=8)

@@ -70,7 +70,7 @@ def judged(name: str, runs: int, setting: Setting | None = None, programme: Prog
 def test_the_protocols_claim_stands_and_is_nearly_reached(run: Run) -> None:
     """ε = 1, δ = 1e-6, N = 10, T = 3, 4·10⁵ runs per side. Over seeds the Gaussian DP bound is 0.963 ± 0.014: outside
     of [0.9, 1] with probability 0.003."""
-    code, found, shown = run("--runs", str(FULL), "--seed", "1")
+    code, found, shown = run("--rounds", str(FULL), "--seed", "1")
     assert code == 0
     assert found["verdict"] == STANDS
     assert found["epsilon_claimed"] == 1
@@ -114,7 +114,7 @@ def test_the_claim_stands_elsewhere_too(changes: dict[str, Any]) -> None:
 
 def test_the_claim_of_a_data_node_that_releases_alone_stands_for_each_of_its_rows(run: Run) -> None:
     """And is nearly reached, by one who knows all its rows but one. 20,000 runs a side: accused once in 10,000."""
-    code, found, shown = run("--node-release", "--statistic", "regression", "--runs", "20000", "--seed", "1")
+    code, found, shown = run("--node-release", "--statistic", "regression", "--rounds", "20000", "--seed", "1")
     assert (code, found["verdict"]) == (0, STANDS)
     assert found["variance_ratio"] == pytest.approx(1, abs=0.04)  # 4 standard errors
     assert (found["noises_unknown"], found["noises_needed"], found["uniformity"]) == (1, 1, [])
@@ -128,7 +128,7 @@ def test_fewer_colluders_are_left_with_more_noise() -> None:
 
 
 def test_a_coalition_beyond_the_claim_is_attacked_but_accuses_nobody(run: Run) -> None:
-    code, found, shown = run("--coalition", "clients=7,computes=2", "--runs", "20000", "--seed", "2")
+    code, found, shown = run("--coalition", "clients=7,computes=2", "--rounds", "20000", "--seed", "2")
     assert (code, found["verdict"], found["covered"]) == (0, "not covered", False)
     assert (found["noises_unknown"], found["noises_needed"]) == (3, 6)
     assert found["variance_ratio"] == pytest.approx(0.5, rel=0.1)
@@ -210,7 +210,7 @@ def test_the_adversary_weighs_coordinates_by_their_noise() -> None:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_refuted(run: Run, name: str) -> None:
-    code, found, shown = run("--plant", name, "--runs", "20000", "--seed", "3")
+    code, found, shown = run("--plant", name, "--rounds", "20000", "--seed", "3")
     assert (code, found["verdict"], found["fault"]) == (4, REFUTED, name)
     assert "variance" in found["evidence"]
     assert found["residual_variance_interval"][1] < found["variance_floor"]
@@ -238,7 +238,7 @@ def test_the_bound_on_epsilon_sees_the_faults_too(run: Run, name: str, point: di
 
 
 def test_too_few_runs_for_a_fault_are_raised_and_reported(run: Run) -> None:
-    code, found, shown = run("--plant", "classical-sigma", "--runs", "1000", "--seed", "5")
+    code, found, shown = run("--plant", "classical-sigma", "--rounds", "1000", "--seed", "5")
     assert (code, found["runs"]) == (4, 20_000)
     assert "runs = 20000 (asked for: 1000)" in shown
 
@@ -324,11 +324,11 @@ def real_rounds(tmp_path_factory: pytest.TempPathFactory) -> Real:
         return find(world, seen, *others)
 
     file, shown = tmp_path_factory.mktemp("real") / "audit.json", io.StringIO()
-    swarm = ("--clients", "4", "--tolerate", "2", "--drop", "1", "--computes", "2", "--columns", "2")
+    swarm = ("--clients", "4", "--tolerate", "2", "--drop", "1", "--computes", "2", "--dimension", "2")
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(shown):
         patch.setenv("COLUMNS", "200")
         patch.setattr(command, "find", keep)
-        code = main(("audit", *swarm, "--protocol", "--runs", "120", "--seed", "6", "--json", str(file)))
+        code = main(("audit", *swarm, "--protocol", "--rounds", "120", "--seed", "6", "--json", str(file)))
     return Real(code, json.loads(file.read_text()), shown.getvalue(), *kept[0])
 
 
@@ -357,7 +357,7 @@ def test_the_command_lets_real_actors_hold_rounds_in_which_clients_drop(real_rou
 @pytest.mark.long
 def test_a_data_nodes_real_releases_have_the_law_that_is_audited(run: Run) -> None:
     """100 releases in each world; less than once in 10,000 times a right one is accused."""
-    code, found, _ = run("--node-release", "--protocol", "--columns", "2", "--runs", "100", "--seed", "8")
+    code, found, _ = run("--node-release", "--protocol", "--dimension", "2", "--rounds", "100", "--seed", "8")
     assert (code, found["verdict"], found["audited"]) == (0, STANDS, "protocol")
     assert found["same_law_p"] > 1e-4
 
@@ -369,7 +369,7 @@ def test_two_different_distributions_are_distinguished() -> None:
 
 
 def test_clients_that_decline_are_named(run: Run) -> None:
-    code, _, shown = run("--epsilon", "30", "--protocol", "--runs", "100")
+    code, _, shown = run("--epsilon", "30", "--protocol", "--rounds", "100")
     assert code == 2
     assert "the clients decline (epsilon" in shown
 
@@ -380,14 +380,14 @@ def test_clients_that_decline_are_named(run: Run) -> None:
 def test_a_doubt_does_not_change_the_verdict(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Floors above the variance found: by 1.6 %, 2.3 standard errors, where a 95 % interval ends after 2.0 and a doubt
     begins at 2.9; and by 2.5 %, 3.5 standard errors, where a verdict begins at 4.1."""
-    found = run("--runs", "20000", "--seed", "8")[1]
+    found = run("--rounds", "20000", "--seed", "8")[1]
     assert found["doubts"] == []
     monkeypatch.setattr(World, "floor", 1.016 * found["residual_variance"])
-    _, found, shown = run("--runs", "20000", "--seed", "8")
+    _, found, shown = run("--rounds", "20000", "--seed", "8")
     assert (found["verdict"], found["doubts"]) == (STANDS, [])
     assert "a bound at 95 % lies beyond it, which happens by chance in about 2.5 % of audits" in shown
     monkeypatch.setattr(World, "floor", 1.025 * found["residual_variance"])
-    code, found, shown = run("--runs", "20000", "--seed", "8")
+    code, found, shown = run("--rounds", "20000", "--seed", "8")
     assert (code, found["verdict"], found["evidence"], found["doubts"]) == (0, STANDS, [], ["variance"])
     assert (
         "Not refuted, but the noise that the coalition cannot remove has 0.976 times the variance needed: a correct"
@@ -398,7 +398,7 @@ def test_a_doubt_does_not_change_the_verdict(run: Run, monkeypatch: pytest.Monke
 
 def test_a_picture_that_cannot_be_written_is_one_line_after_the_figures(run: Run) -> None:
     Path("full.png").symlink_to("/dev/full")
-    code, found, shown = run("--runs", "2000", "--seed", "8", "--plot", "full.png")
+    code, found, shown = run("--rounds", "2000", "--seed", "8", "--plot", "full.png")
     assert (code, found["verdict"]) == (8, STANDS)
     assert "cannot write full.png: No space left on device" in shown.splitlines()[-1]
 
@@ -407,13 +407,13 @@ def test_an_audit_that_would_take_too_long_is_refused_by_its_noises() -> None:
     require_time(1000, 1, 400_000, protocol=False)
     require_time(1_000_000, 1, 90_000, protocol=False)
     require_time(7900, 1, 400, protocol=True)
-    with pytest.raises(UsageError, match=r"--runs 20000000 of 1000 clients would take about .* hours; take at most"):
+    with pytest.raises(UsageError, match=r"--rounds 20000000 of 1000 clients would take about .* hours; take at most"):
         require_time(1000, 28, 20_000_000, protocol=False)
 
 
 def test_the_same_seed_gives_the_same_figures_and_fresh_keys_others(run: Run) -> None:
     seed, again, fresh, other = (
-        run("--runs", "2000", *seed)[1] for seed in (("--seed", "8"), ("--seed", "8"), (), ("--seed", "9"))
+        run("--rounds", "2000", *seed)[1] for seed in (("--seed", "8"), ("--seed", "8"), (), ("--seed", "9"))
     )
     assert {**seed, "seconds": 0} == {**again, "seconds": 0}
     assert len({found["residual_variance"] for found in (seed, fresh, other)}) == 3
@@ -421,7 +421,7 @@ def test_the_same_seed_gives_the_same_figures_and_fresh_keys_others(run: Run) ->
 
 
 def test_the_figures_for_programs(run: Run) -> None:
-    _, found, shown = run("--runs", "2000", "--seed", "8", "--confidence", "0.9")
+    _, found, shown = run("--rounds", "2000", "--seed", "8", "--confidence", "0.9")
     named = {"epsilon_claimed", "epsilon_lower_gdp", "epsilon_lower_cp", "confidence", "residual_variance"}
     assert named | {"residual_variance_interval", "variance_floor", "verdict"} <= found.keys()
     assert (found["confidence"], found["verdict_confidence"]) == (0.9, 0.9999)
@@ -435,7 +435,7 @@ def test_the_figures_for_programs(run: Run) -> None:
 
 @pytest.mark.parametrize("fault", [(), ("--plant", "reused-noise")])
 def test_the_picture(run: Run, fault: tuple[str, ...]) -> None:
-    _, _, shown = run("--runs", "2000", "--seed", "8", "--plot", "audit.png", *fault)
+    _, _, shown = run("--rounds", "2000", "--seed", "8", "--plot", "audit.png", *fault)
     assert Path("audit.png").read_bytes().startswith(b"\x89PNG")
     assert "audit.png" in shown
 
@@ -443,10 +443,10 @@ def test_the_picture(run: Run, fault: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
-        (("--runs", "999"), "expected 1000 to 20000000", 2),
-        (("--runs", "50", "--protocol"), "expected 100 to 100000", 2),
-        (("--clients", "100000000", "--runs", "1000"), "takes at most 1000000", 2),
-        (("--clients", "1000000"), "about 24 hours; take at most --runs 97000 or --clients 240000", 2),
+        (("--rounds", "999"), "expected 1000 to 20000000", 2),
+        (("--rounds", "50", "--protocol"), "expected 100 to 100000", 2),
+        (("--clients", "100000000", "--rounds", "1000"), "takes at most 1000000", 2),
+        (("--clients", "1000000"), "about 24 hours; take at most --rounds 97000 or --clients 240000", 2),
         (("--clients", "1000000", "--protocol"), "take at most --clients 7900 (six hours)", 2),
         (("--coalition", ""), "names nobody", 2),
         (("--coalition", "clients=1,computes=3"), "take at most M - 1 = 2", 2),
@@ -454,14 +454,14 @@ def test_the_picture(run: Run, fault: tuple[str, ...]) -> None:
         (("--plant", "omited-noise"), "did you mean 'omitted-noise'?", 2),
         (("--plant", "typo"), "known: noise-scaled-by-n", 2),
         (("--statistic", "meen"), "did you mean 'mean'?", 2),
-        (("--seed", "-1"), "expected a whole number from 0", 2),
+        (("--seed", "-1"), "-1 is not in the range", 2),
         (("--plant", "reused-noise", "--protocol"), "exclude each other", 2),
         (("--confidence", "1"), "expected 0.5 to below 1", 2),
         (("--epsilon", "0"), "epsilon", 2),
         (("--delta", "1"), "delta", 2),
         (("--plot", "audit.gif"), "expected a name that ends in .png", 2),
         (("--plot", "nowhere/audit.png"), "does not exist", 8),
-        (("--columns", "0"), "expected 1 to 6", 2),
+        (("--dimension", "0"), "expected 1 to 6", 2),
         (
             ("--node-release", "--clients", "5"),
             "--node-release audits one data node, which relies on no one else: leave out --clients",

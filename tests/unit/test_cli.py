@@ -361,7 +361,7 @@ def test_a_trainers_mistakes_are_named_before_anything_starts(
 @pytest.mark.parametrize(
     ("given", "message", "code"),
     [
-        (("--kind", "rabbit"), "--kind 'rabbit': expected one of auto, embedded, mosquitto", 2),
+        (("--broker", "rabbit"), "--broker 'rabbit': expected one of auto, embedded, mosquitto", 2),
         (("--tls-key", "k"), "TLS needs --tls-certificate, --tls-key and --tls-ca", 2),
         (("--require-certificate",), "TLS needs", 2),
         (("--tls-key", "k", "--tls-ca", "k", "--tls-certificate", "k"), "TLS file k does not exist", 2),

@@ -87,7 +87,7 @@ def test_a_worker_that_dies_is_named_and_what_others_finished_is_kept(tmp_path: 
     record = tmp_path / "record.jsonl"
     cells = [11, 12, 13]
     with pytest.raises(RuntimeError, match=r"13: the worker process died over it twice \(exit code 9\)"):
-        run_cells(cells, deadly, label="squares", processes=2, console=QUIET, settings=SETTINGS, resume=record)
+        run_cells(cells, deadly, label="squares", processes=2, console=QUIET, settings=SETTINGS, journal=record)
     kept = Record(record, SETTINGS)
     assert "squares: 11" in kept or "squares: 12" in kept  # one of them had to finish before 13 was begun
     assert "squares: 13" not in kept
@@ -141,38 +141,38 @@ def test_cells_that_look_the_same_are_refused() -> None:
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        here([1, 2, 3], Counting(interrupted_at=3), resume=record)
+        here([1, 2, 3], Counting(interrupted_at=3), journal=record)
     again = Counting()
-    assert [one["square"] for one in here([1, 2, 3, 4], again, resume=record)] == [1, 4, 9, 16]
+    assert [one["square"] for one in here([1, 2, 3, 4], again, journal=record)] == [1, 4, 9, 16]
     assert again.asked == [3, 4]
 
 
 def test_sweeps_of_one_script_share_a_record(tmp_path: Path) -> None:
     record, other = tmp_path / "record.jsonl", Counting()
-    here([1], Counting(), resume=record)
-    here([1], other, resume=record, label="others")
+    here([1], Counting(), journal=record)
+    here([1], other, journal=record, label="others")
     assert other.asked == [1]
     assert len(Record(record, SETTINGS)) == 2
 
 
 def test_a_line_torn_by_a_kill_is_dropped(tmp_path: Path) -> None:
     record, again = tmp_path / "record.jsonl", Counting()
-    here([1, 2], Counting(), resume=record)
+    here([1, 2], Counting(), journal=record)
     whole = record.read_bytes()
     record.write_bytes(whole[:-5])
-    here([1, 2], again, resume=record)
+    here([1, 2], again, journal=record)
     assert again.asked == [2]
     assert record.read_bytes() == whole
 
 
 def test_a_record_of_other_settings_or_versions_is_refused_in_words(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    here([1], Counting(), resume=record)
+    here([1], Counting(), journal=record)
     with pytest.raises(UsageError, match=r"another experiment: draws is 20 there and 200 here; name a new file"):
-        here([1], Counting(), resume=record, settings=SETTINGS | {"draws": 200})
+        here([1], Counting(), journal=record, settings=SETTINGS | {"draws": 200})
     record.write_text(record.read_text().replace(versions()["numpy"], "0.1"))
     with pytest.raises(UsageError, match=r"numpy is 0\.1 there and"):
-        here([1], Counting(), resume=record)
+        here([1], Counting(), journal=record)
 
 
 @pytest.mark.parametrize(
@@ -186,15 +186,15 @@ def test_another_file_is_no_record(tmp_path: Path, text: str, said: str) -> None
     record = tmp_path / "record.jsonl"
     record.write_text(text)
     with pytest.raises(UsageError, match=said):
-        here([1], Counting(), resume=record)
+        here([1], Counting(), journal=record)
 
 
 def test_a_damaged_line_is_told(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    here([1], Counting(), resume=record)
+    here([1], Counting(), journal=record)
     record.write_text(record.read_text() + "{}\n")
     with pytest.raises(UsageError, match="a line is damaged"):
-        here([1], Counting(), resume=record)
+        here([1], Counting(), journal=record)
 
 
 def options(*arguments: str) -> argparse.Namespace:
@@ -257,7 +257,7 @@ def test_exit_codes(
 
     parser = argparse.ArgumentParser(prog="script")
     add_common_options(parser)
-    monkeypatch.setattr("sys.argv", ["script", "--resume", "record.jsonl"])
+    monkeypatch.setattr("sys.argv", ["script", "--journal", "record.jsonl"])
     assert main(run, parser) == code
     assert capsys.readouterr().err == said
 

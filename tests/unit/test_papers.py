@@ -80,10 +80,10 @@ def test_a_record_serves_more_cells_and_not_other_settings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = str(tmp_path / "record.jsonl")
-    assert run(monkeypatch, "--only", "odd", "--resume", record) == 0
-    assert run(monkeypatch, "--resume", record) == 4
+    assert run(monkeypatch, "--only", "odd", "--journal", record) == 0
+    assert run(monkeypatch, "--journal", record) == 4
     assert len((tmp_path / "record.jsonl").read_text().splitlines()) == 1 + 4
-    assert run(monkeypatch, "--exponent", "3", "--resume", record) == 2
+    assert run(monkeypatch, "--exponent", "3", "--journal", record) == 2
     assert "exponent is 2 there and 3 here" in capsys.readouterr().err
 
 

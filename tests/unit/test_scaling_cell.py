@@ -68,8 +68,8 @@ def test_other_t_are_refused(given: float) -> None:
         ({"dimension": 10**6}, "--dimension 1000000: expected 1 to 65,536, the bins of a histogram"),
         ({"computes": 1}, "--computes 1: expected 2 to"),
         ({"tolerated": 999}, "T = 999 of N = 1000 leaves no honest noise"),
-        ({"drop_rate": 1.0}, "--drop 1: expected 0 to below 1"),
-        ({"drop_rate": math.nan}, "--drop nan"),
+        ({"drop_rate": 1.0}, "--drop-rate 1: expected 0 to below 1"),
+        ({"drop_rate": math.nan}, "--drop-rate nan"),
     ],
 )
 def test_sizes_that_no_round_can_have_are_refused(changes: dict[str, Any], message: str) -> None:

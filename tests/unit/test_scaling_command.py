@@ -115,7 +115,7 @@ def test_thresholds_and_drop_rates_are_swept(
     measured: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "drops.svg"
-    scaling(clients="100", dimension="10", computes="3", tolerate="0,0.2", drop="0,0.05", plot=picture)
+    scaling(clients="100", dimension="10", computes="3", tolerate="0,0.2", drop_rate="0,0.05", plot=picture)
     assert sorted((one.tolerated, one.drop_rate) for one in measured) == [(0, 0.0), (0, 0.05), (20, 0.0), (20, 0.05)]
     assert "drop-outs" in capsys.readouterr().out
     assert "<svg" in picture.read_text()
@@ -144,7 +144,7 @@ def test_processes_are_those_that_are_asked_for_or_one_for_each_core(
     measured: list[Cell], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command.engines, "cores", lambda: 6)
-    resume = tmp_path / "sweep.json"
+    journal = tmp_path / "sweep.json"
     for computes, asked, expected in (("10", None, 6), ("3,10", None, 3), ("3", 5, 5)):
         scaling(clients="100", dimension="10", computes=computes, processes=asked)
         assert measured[-1].processes == expected
@@ -152,9 +152,9 @@ def test_processes_are_those_that_are_asked_for_or_one_for_each_core(
     assert measured[-1].processes == 3, "nobody asked for more processes than there are clients"
     with pytest.raises(UsageError, match="clients 2: expected"):
         scaling(clients="2", dimension="10", computes="10")
-    scaling(clients="100", dimension="10", computes="3", processes=1, resume=resume)
+    scaling(clients="100", dimension="10", computes="3", processes=1, journal=journal)
     with pytest.raises(UsageError, match="processes is 1 there and 2 here"):
-        scaling(clients="100", dimension="10", computes="3", processes=2, resume=resume)
+        scaling(clients="100", dimension="10", computes="3", processes=2, journal=journal)
     with pytest.raises(UsageError, match="--processes 101: expected 1 to 100, the number of clients"):
         scaling(clients="100", dimension="10", computes="3", processes=101)
 
@@ -199,21 +199,21 @@ def test_ctrl_c_says_how_to_go_on_and_going_on_measures_the_rest(
         return synthetic(cell)
 
     monkeypatch.setattr(command, "measure_apart", measure)
-    resume = tmp_path / "sweep.json"
+    journal = tmp_path / "sweep.json"
     with pytest.raises(KeyboardInterrupt):
-        scaling(**SIZES, resume=resume)
+        scaling(**SIZES, journal=journal)
     told = " ".join(capsys.readouterr().out.split())
     assert "interrupted 2 of 9 cells are finished, and in" in told
     assert "the same command resumes" in told
     seen.clear()
     with pytest.raises(KeyboardInterrupt):
         scaling(**SIZES)
-    assert "and not kept: name a --resume FILE" in " ".join(capsys.readouterr().out.split())
+    assert "and not kept: name a --journal FILE" in " ".join(capsys.readouterr().out.split())
     monkeypatch.setattr(command, "measure_apart", lambda cell, _: synthetic(cell))
-    scaling(**SIZES, resume=resume)
+    scaling(**SIZES, journal=journal)
     assert "2 are in" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(UsageError, match="repeats is 5 there and 3 here"):
-        scaling(**SIZES, repeats=3, resume=resume)
+        scaling(**SIZES, rounds=3, journal=journal)
 
 
 def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
@@ -256,20 +256,20 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
         ({"dimension": "0"}, "--dimension 0: expected 1 to"),
         ({"computes": "1"}, "--computes 1: expected 2 to"),
         ({"clients": "10", "tolerate": "10"}, "T = 10 of N = 10 leaves no honest noise"),
-        ({"drop": "1.5"}, "--drop 1.5: expected 0 to below 1"),
-        ({"repeats": 0}, "--repeats 0: expected 1 to 100"),
+        ({"drop_rate": "1.5"}, "--drop-rate 1.5: expected 0 to below 1"),
+        ({"rounds": 0}, "--rounds 0: expected 1 to 100"),
         ({"backend": "mosquito"}, r"--backend 'mosquito' is unknown \(did you mean 'mosquitto'\?\)"),
         ({"plot": Path("picture.gif")}, "--plot picture.gif: expected a name that ends in"),
         ({"plot": Path("no/picture.png")}, "folder no does not exist"),
         ({"json_to": "no/figures.json"}, "folder no does not exist"),
-        ({"resume": Path("no/sweep.json")}, "folder no does not exist"),
-        ({"resume": Path("-")}, "--resume -: expected the name of a file"),
+        ({"journal": Path("no/sweep.json")}, "folder no does not exist"),
+        ({"journal": Path("-")}, "--journal -: expected the name of a file"),
         ({"calibration_file": Path("old.json")}, "--calibration goes with --predict"),
         ({"predict_size": "clients=5", "clients": "5"}, "dimension, computes is missing"),
-        ({"round_seconds": 0}, "--round-seconds 0: expected a number above 0"),
+        ({"round_s": 0}, "--round-s 0: expected a number above 0"),
         ({"machine_cores": -1}, "--machine-cores -1"),
         ({"machine_cores": 4.0}, "--machine-.*go with --predict"),
-        ({"round_seconds": 60.0}, "--round-seconds.*go with --predict"),
+        ({"round_s": 60.0}, "--round-s.*go with --predict"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_work(
@@ -296,7 +296,7 @@ QUESTION = "clients=1e7,dimension=1e4,computes=10"
         ('{"kind": "scaling", "cells": [{"drop_rate": 0}]}', {}, "a cell is damaged: Object missing required field"),
         ('{"kind": "scaling", "cells": [], "machine": 3}', {}, "the file is damaged: .*machine"),
         ("{}", {"clients": "10"}, "--calibration and --clients exclude each other"),
-        ("{}", {"resume": Path("sweep.json")}, "--calibration and --resume exclude each other"),
+        ("{}", {"journal": Path("sweep.json")}, "--calibration and --journal exclude each other"),
     ],
 )
 def test_a_calibration_that_is_none_is_refused(

@@ -55,7 +55,7 @@ def test_its_help_is_printed(words: tuple[str, ...], capsys: pytest.CaptureFixtu
 
 def test_what_has_no_schema_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     for words, line in (
-        (("keygen",), "`dca keygen` has no option --json"),
+        (("client",), "`dca client` has no option --json"),
         (("acount",), "(did you mean 'account'?)"),
         ((), "as in: dca schema account"),
     ):
@@ -77,11 +77,11 @@ def test_a_wrong_field_is_found(call: Call) -> None:
     [
         "account --clients 50 --statistic regression,histogram --dimension 2 --also laplace:0.1 --also gaussian:0.2",
         "account --clients 500 --epsilon 20 --statistic sum --dimension 200",
-        "audit --clients 10 --tolerate 3 --runs 2000",
-        "emulate replay 17 --shrink-seconds 0",
-        "emulate sweep --seeds 0..1 --shrink-seconds 0",
-        "emulate collude --broker --trainer",
-        "emulate collude --colluding-nodes 3",
+        "audit --clients 10 --tolerate 3 --rounds 2000",
+        "emulate replay 17 --shrink-s 0",
+        "emulate sweep --seeds 0..1 --shrink-s 0",
+        "emulate collude --colluding-broker --colluding-trainer",
+        "emulate collude --colluding-computes 3",
     ],
 )
 def test_what_a_command_writes_fits_its_schema(call: Call, words: str) -> None:

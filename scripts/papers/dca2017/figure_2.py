@@ -167,7 +167,7 @@ class Figure2(Experiment[Split, Results]):
     QUICK: ClassVar = {"repeats": 5, "draws": 10, "searches": 1}
     DEPENDS = ("seed", "draws", "repeats", "searches", "constants")
 
-    data: Path | None = data_option()
+    data_folder: Path | None = data_option()
     constants: str = option(
         FROM_PUBLICATIONS,
         "source of centres and ranges in the corrected setting: published with the data, or the data (not private)",
@@ -179,7 +179,7 @@ class Figure2(Experiment[Split, Results]):
 
     def prepare(self) -> None:
         for one in DATA_SETS:
-            data.problem(one.name, self.data)
+            data.problem(one.name, self.data_folder)
 
     def results(self, sweep: Sweep) -> Results:
         both = [(one.name, epsilon) for one in DATA_SETS for epsilon in EPSILONS]
@@ -210,7 +210,7 @@ class Figure2(Experiment[Split, Results]):
 
     def errors(self, cell: Split, thresholds: Thresholds) -> Result:
         """Return the mean absolute errors of all methods in all settings, and those of the paired draws."""
-        whole, given = _whole(cell.name, self.data, False), Searched(*cell[:2], cell.repeat % self.searches)
+        whole, given = _whole(cell.name, self.data_folder, False), Searched(*cell[:2], cell.repeat % self.searches)
         chosen = {name: (one[0], one[1]) for name, one in thresholds[str(given)].items()}
         found = {AS_PUBLISHED: self._published(cell, chosen[AS_PUBLISHED], as_published=True)}
         both = self._published(cell, chosen[AS_PUBLISHED], as_published=False)
@@ -235,7 +235,7 @@ class Figure2(Experiment[Split, Results]):
         return {"errors": found, "paired": {name: np.round(unit * one, 6).tolist() for name, one in pairs.items()}}
 
     def _published(self, cell: Split, chosen: tuple[float, float], *, as_published: bool) -> dict[str, float]:
-        rows = data.scaled(_whole(cell.name, self.data, as_published).rows)
+        rows = data.scaled(_whole(cell.name, self.data_folder, as_published).rows)
         first, second = data.rows_apart(cell.name, len(rows), cell.repeat, self.seed)
         rng = stream(self.seed, f"published/{cell}")
         return published.maes(rows[first], rows[second], cell.epsilon, chosen, rng)

@@ -139,43 +139,43 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
     """Figure 3 of the DCA paper: rank correlation of predicted with measured drug sensitivity over ε (valid setting).
 
     30 drugs and 25 runs take about two minutes on two cores. GDSC's terms of use forbid redistribution. Without
-    --folder, the experiment runs on SIMULATED files of the same formats and shape; JSON, title and table say so. They
-    show that the pipeline works and what the noise does to data of this size, but nothing about cancer. With --folder,
-    it reads release 6.1 (`papers.dca2017.gdsc_files` lists the files); --drugs 0 takes all drugs.
+    --data-folder, the experiment runs on SIMULATED files of the same formats and shape; JSON, title and table say so.
+    They show that the pipeline works and what the noise does to data of this size, but nothing about cancer. With
+    --data-folder, it reads release 6.1 (`papers.dca2017.gdsc_files` lists the files); --drugs 0 takes all drugs.
     """
 
     KIND, LABEL = "figure-3", "Figure 3"
-    QUICK: ClassVar = {"drugs": 2, "runs": 4}
+    QUICK: ClassVar = {"drugs": 2, "repeats": 4}
     DEPENDS = ("source", "genes", "delta", "seed", "centred_as_published")
 
-    folder: Path | None = option(None, "folder of the GDSC files (default: simulated files)", type=Path)
+    data_folder: Path | None = option(None, "folder of the GDSC files (default: simulated files)", type=Path)
     drugs: int = option(30, "number of drugs, chosen at random; 0 for all", type=int, metavar="K")
-    runs: int = option(25, "cross-validation runs (default 25)", type=positive, metavar="R")
+    repeats: int = option(25, "cross-validation runs (default 25)", type=positive, metavar="R")
     delta: float = option(DELTA, "default 1e-4, as in Figure 3; the published run had 1e-3", type=float)
     genes: str = option(",".join(GENES), "default: the ten that mutate most", metavar="A,B,...")
     centred_as_published: bool = option(False, "centre by the rows' own means; NOT private", action="store_true")
     epsilons: tuple[float, ...] = EPSILONS
 
     def run(self, options: argparse.Namespace) -> int:
-        if self.folder is not None:
+        if self.data_folder is not None:
             return super().run(options)
         with tempfile.TemporaryDirectory() as folder:
             write_simulated(Path(folder), self.seed)
-            return replace(self, folder=Path(folder)).run(options)
+            return replace(self, data_folder=Path(folder)).run(options)
 
     @property
     def gdsc(self) -> Gdsc:
-        assert self.folder is not None, "simulated before"
-        return data(self.folder, tuple(self.genes.split(",")))
+        assert self.data_folder is not None, "simulated before"
+        return data(self.data_folder, tuple(self.genes.split(",")))
 
     @property
     def source(self) -> str:
         """The name of the data."""
-        return f"{SIMULATED}, seed {self.seed}" if self.gdsc.simulated else str(self.folder)
+        return f"{SIMULATED}, seed {self.seed}" if self.gdsc.simulated else str(self.data_folder)
 
     def cells(self) -> list[Cell]:
         drugs = chosen_drugs(self.gdsc, self.drugs, self.seed)
-        return [Cell(drug, number) for drug in drugs for number in range(self.runs)]
+        return [Cell(drug, number) for drug in drugs for number in range(self.repeats)]
 
     def work(self, cell: Cell) -> Result:
         problem = self.gdsc.problem(cell.drug, centred_as_published=self.centred_as_published)
@@ -217,7 +217,7 @@ class Figure3(Experiment[Cell, dict[str, Spread]]):
     def title(self) -> str:
         shape = "SIMULATED data of the shape of GDSC" if self.gdsc.simulated else "GDSC"
         drugs, d = len(chosen_drugs(self.gdsc, self.drugs, self.seed)), len(self.gdsc.genes)
-        words = f"{shape}; drugs: {drugs}, runs: {self.runs}, d = {d}, δ = {at_least(self.delta)}"
+        words = f"{shape}; drugs: {drugs}, runs: {self.repeats}, d = {d}, δ = {at_least(self.delta)}"
         return words + ("; NOT PRIVATE" if self.centred_as_published else "")
 
     def notes(self, found: dict[str, Spread]) -> dict[str, Any]:

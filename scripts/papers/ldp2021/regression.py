@@ -188,7 +188,7 @@ class Figure4(Experiment[Cell, Results]):
     NEAR = 0.05
     """Tolerance at the largest ε beside no privacy: of the RMSE relative, of the AUC absolute."""
 
-    data: Path | None = data_option()
+    data_folder: Path | None = data_option()
     setting: tuple[str, ...] = option(SETTINGS, "only this setting", action="append", choices=SETTINGS)
     repeats: int = option(REPEATS, f"number of repeats (default {REPEATS})", type=positive, metavar="R")
     components: int = option(Choices().components, "number of features", type=positive, metavar="K")
@@ -204,7 +204,7 @@ class Figure4(Experiment[Cell, Results]):
         return self.SET == ADULT
 
     def prepare(self) -> None:
-        rows_of_data.problem(self.SET, self.data)
+        rows_of_data.problem(self.SET, self.data_folder)
 
     def cells(self) -> list[Cell]:
         found: list[Cell] = []
@@ -238,7 +238,7 @@ class Figure4(Experiment[Cell, Results]):
     def rows_of(self, cell: Cell, repeat: int) -> Split:
         """Return the rows of a repeat; with Adult, some methods share a smaller sample of them."""
         choices = Choices(self.components, self.norm_quantile)
-        rows = rows_of_data.split(self.SET, self.data, cell.setting, repeat, self.seed, choices)
+        rows = rows_of_data.split(self.SET, self.data_folder, cell.setting, repeat, self.seed, choices)
         if not self.label or cell.method not in methods.PER_INPUT:
             return rows
         return rows.some(RECORDS, stream(self.seed, f"local/records/{repeat}"))
@@ -361,7 +361,7 @@ class Figure5(Figure4):
     Each evaluation of perturbed inputs' likelihood needs all rows instead of one sum, so they run at three ε and for
     three repeats only. The polynomial of order 4 turns around at the ends of its interval, and its chains may not mix:
     R-hat was 1.5 in one of 18 fits, after three attempts. The exact sigmoid takes ten times as long, about four hours;
-    run it separately by --exact-inputs, with the same --resume file.
+    run it separately by --exact-inputs, with the same --journal file.
 
     Exit code 4 if sufficient statistics, with all records, are not ahead of LDP-SGD, with 10,000, over ε <= 0.8 (as in
     the paper), if a private method is ahead of no privacy, or if chains have not mixed.

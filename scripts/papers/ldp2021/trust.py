@@ -149,7 +149,7 @@ class Trust(RepeatedFits[Cell, Results]):
     KIND, LABEL = "ldp-or-dca", "who adds the noise"
     QUICK: ClassVar = {"repeats": 4, "epsilons": (0.3, 3.0), "iterations": 400, "kinds": tuple(SIMULATED)}
 
-    data: Path | None = data_option()
+    data_folder: Path | None = data_option()
     repeats: int = option(REPEATS, f"number of repeats (default {REPEATS})", type=positive, metavar="R")
     epsilons: tuple[float, ...] = EPSILONS
     iterations: int = 600
@@ -157,7 +157,7 @@ class Trust(RepeatedFits[Cell, Results]):
 
     def prepare(self) -> None:
         if WINES in self.kinds:
-            problem(WINE, self.data)
+            problem(WINE, self.data_folder)
 
     def cells(self) -> list[Cell]:
         repeats = {kind: -(-self.repeats // WINE_PART) if kind == WINES else self.repeats for kind in self.kinds}
@@ -185,7 +185,7 @@ class Trust(RepeatedFits[Cell, Results]):
         """Return a repeat's rows; wine's test features are clipped to the ball of radius 1, as clients clip theirs."""
         if kind != WINES:
             return simulated(SIMULATED[kind], stream(self.seed, f"local/trust/rows/{kind}/{repeat}"))
-        wines = split(WINE, self.data, VALID, repeat, self.seed, Choices())
+        wines = split(WINE, self.data_folder, VALID, repeat, self.seed, Choices())
         statistic = statistic_of(wines, label=False, weighted=True)
         table, tested = (np.column_stack(one) for one in ((wines.X, wines.y), (wines.seen_test, wines.y_test)))
         return Rows(table, statistic, RegressionPrior(), None, tested, wines.unit)

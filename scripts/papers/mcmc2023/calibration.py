@@ -164,10 +164,10 @@ class Calibration(Experiment[Cell, list[Coverage]]):
     sets. The other methods' coverage is reported beside the same band.
     """
 
-    KIND, LABEL, DEPENDS = "mcmc-calibration", "calibration", ("seed", "datasets", "shorter")
-    QUICK: ClassVar = {"datasets": 40, "shorter": 5, "epsilons": EPSILONS[1:2]}
+    KIND, LABEL, DEPENDS = "mcmc-calibration", "calibration", ("seed", "repeats", "shorter")
+    QUICK: ClassVar = {"repeats": 40, "shorter": 5, "epsilons": EPSILONS[1:2]}
 
-    datasets: int = option(500, "data sets in each cell", type=positive, metavar="R")
+    repeats: int = option(500, "data sets in each cell", type=positive, metavar="R")
     shorter: int = 1  # divisor of the lengths of chains
     epsilons: tuple[float, ...] = EPSILONS
 
@@ -177,7 +177,7 @@ class Calibration(Experiment[Cell, list[Coverage]]):
     def work(self, cell: Cell) -> Result:
         constant = cell.method == NORMAL
         square = not constant and cell.method == BERNSTEIN_SHELDON
-        truths = data_sets(cell.epsilon, cell.conflict, square, constant, self.datasets, self.seed)
+        truths = data_sets(cell.epsilon, cell.conflict, square, constant, self.repeats, self.seed)
         if cell.method == FAST:
             # A Gaussian over θ alone has a known distribution function; σ_y² is plugged in.
             crude = fixed_s_fast.crude_sigma_y2(BOUND_Y)

@@ -170,7 +170,7 @@ def _released(
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedExperiment(fits.DistributedExperiment[Work, F]):
-    """An experiment on the simulated data, for each number of `features`."""
+    """An experiment on the simulated data, for each number in `dimension`."""
 
     QUICK: ClassVar = {"repeats": 5, "epsilons": (0.1, 1.0, 10.0), "nodes": (5,), "iterations": 400}
     DEPENDS = ("seed", "repeats", "epsilons")
@@ -178,13 +178,13 @@ class SimulatedExperiment(fits.DistributedExperiment[Work, F]):
     repeats: int = REPEATS
     epsilons: tuple[float, ...] = EPSILONS
     nodes: tuple[int, ...] = NODES
-    features: tuple[int, ...] = (2, 5)
+    dimension: tuple[int, ...] = (2, 5)
 
     def cells(self) -> list[Work]:
         return [
             Work(setting, d, nodes, method, iterations)
             for setting in self.setting
-            for d in self.features
+            for d in self.dimension
             for nodes in self.nodes
             for method, iterations in self.lengths().items()
         ]
@@ -271,7 +271,7 @@ class Figure2(SimulatedExperiment[Curves]):
     KIND, LABEL = "mcmc-figure-2", "errors"
     METHODS: ClassVar = (*SAMPLERS, FAST, ADASSP)
 
-    features: tuple[int, ...] = option((2, 5), "only this d", action="append", type=int, choices=(2, 5), metavar="d")
+    dimension: tuple[int, ...] = option((2, 5), "only this d", action="append", type=int, choices=(2, 5), metavar="d")
 
     def work(self, cell: Work) -> Result:
         began = time.perf_counter()
@@ -368,7 +368,7 @@ class Figure4(SimulatedExperiment[dict[Work, Array]]):
     KIND, LABEL = "mcmc-figure-4", "distances"
     METHODS: ClassVar = (*SAMPLERS, FAST)
 
-    features: tuple[int, ...] = (D_OF_DISTANCES,)
+    dimension: tuple[int, ...] = (D_OF_DISTANCES,)
 
     def work(self, cell: Work) -> Result:
         began = time.perf_counter()

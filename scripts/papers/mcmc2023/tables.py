@@ -111,28 +111,28 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
     widened interval.
 
     MCMC-B&S takes far longer than the other methods together. Run it separately by --bernstein-sheldon, with the same
-    --resume file.
+    --journal file.
     """
 
     KIND, LABEL, DEPENDS = "mcmc-tables", "tables", ("seed", "repeats")
-    QUICK: ClassVar = {"repeats": 5, "iterations": 400, "nodes": (5,), "data_set": (POWER_PLANT,)}
+    QUICK: ClassVar = {"repeats": 5, "iterations": 400, "nodes": (5,), "dataset": (POWER_PLANT,)}
     METHODS: ClassVar = (*METHODS, NON_PRIVATE, ZERO)
 
-    data: Path | None = data_option()
-    data_set: tuple[str, ...] = option(DATA_SETS, "only this data set; repeatable", action="append", choices=DATA_SETS)
+    data_folder: Path | None = data_option()
+    dataset: tuple[str, ...] = option(DATA_SETS, "only this data set; repeatable", action="append", choices=DATA_SETS)
     repeats: int = REPEATS
     nodes: tuple[int, ...] = NODES
 
     def prepare(self) -> None:
         for setting in self.setting:
-            for name in self.data_set:
-                data.problem(name, self.data, setting)
+            for name in self.dataset:
+                data.problem(name, self.data_folder, setting)
 
     def cells(self) -> list[Cell]:
         return [
             Cell(setting, name, J, method, iterations)
             for setting in self.setting
-            for name in self.data_set
+            for name in self.dataset
             for J in self.nodes
             for method, iterations in self.lengths().items()
         ]
@@ -148,7 +148,7 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
         return {"errors": errors, **found.report, "wall_seconds": round(time.perf_counter() - began, 2)}
 
     def _published(self, cell: Cell) -> Iterator[Case]:
-        rows = data.published(cell.name, self.data)
+        rows = data.published(cell.name, self.data_folder)
         X, Y, delta, d = rows.bound_x, rows.bound_y, rows.delta, rows.X.shape[1]
         learnt, test = Sums.of(rows.X, rows.y, cell.nodes), Sums.of(rows.X_test, rows.y_test, 1)
         square = cell.method == BERNSTEIN_SHELDON
@@ -162,7 +162,7 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
     def _valid(self, cell: Cell) -> Iterator[Case]:
         square = cell.method == BERNSTEIN_SHELDON
         for repeat in range(self.repeats):
-            rows = data.valid(cell.name, self.data, repeat, self.seed)
+            rows = data.valid(cell.name, self.data_folder, repeat, self.seed)
             random = stream(self.seed, f"distributed/valid/{cell.name}/{cell.nodes}/{square}/{repeat}").bytes
             rounds = releases.Rounds(rows, cell.nodes, EPSILON, random)
             means = rows.means if cell.method in (NON_PRIVATE, ZERO) else rounds.means()

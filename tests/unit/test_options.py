@@ -1,0 +1,114 @@
+"""Every option of every command: one name is one thing, has one type and, unless listed here, one help."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from dca_proto.cli import GROUP, main
+from dca_proto.privacy.accounting import DELTA
+
+SPECIFIC = {
+    "--broker": {"broker", "federation init", "swarm"},  # which software; a URL; or either
+    "--authority": {"federation init"},  # by default a new one
+    "--clients": {"federation init", "scaling", "trainer"},  # created; a list; 0 for all
+    "--computes": {"federation init", "scaling"},  # created; a list
+    "--days": {"federation enrol"},
+    "--delta": {"audit", "emulate collude", "ledger"},  # of a claim; of a total
+    "--dimension": {"account", "audit", "emulate collude", "scaling", "swarm"},  # columns or numbers; a list
+    "--engine": {"audit"},  # with --protocol
+    "--epsilon": {"audit", "emulate collude"},  # of a claim
+    "--federation": {"broker", "federation enrol"},  # read; the other commands replace it
+    "--no-reference": {"report"},  # swarm also holds out no rows
+    "--output": {"broker", "emulate run", "emulate replay", "emulate sweep", "federation enrol", "swarm"},  # a folder
+    "--processes": {"emulate sweep", "scaling", "swarm"},  # of trials, actors, clients
+    "--rounds": {"audit", "emulate collude", "scaling", "swarm"},  # of each world; of each cell; of a sum
+    "--seed": {"emulate run", "swarm"},  # of a scenario; of splits and times
+    "--statistic": {"account", "audit", "trainer"},  # several; those of an audit; one
+    "--tolerate": {"scaling"},  # a list
+}
+"""By option, the commands whose help adds to, or replaces, the help that the option has elsewhere."""
+LISTS = {("account", "--statistic")} | {
+    ("scaling", name) for name in ("--clients", "--computes", "--dimension", "--tolerate")
+}
+"""Options that take a list here and one value elsewhere."""
+
+
+def options() -> Iterator[tuple[str, str, Any]]:
+    """Every command's name, and the name and definition of each of its options."""
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        found = entry.load()
+        app = found if isinstance(found, typer.Typer) else typer.Typer(add_completion=False)
+        if app is not found:
+            app.command(entry.name)(found)
+        command: Any = typer.main.get_command(app)
+        for name, one in (getattr(command, "commands", None) or {"": command}).items():
+            for option in one.params:
+                if option.opts[0].startswith("-"):
+                    yield f"{entry.name} {name}".strip(), option.opts[0], option
+
+
+OPTIONS = [(command, name, option) for command, name, option in options() if name != "--help"]
+BY_NAME: dict[str, dict[str, Any]] = defaultdict(dict)
+for _command, _name, _option in OPTIONS:
+    BY_NAME[_name][_command] = _option
+
+
+def value_type(option: Any) -> str:
+    """The type of an option's value, without "or none" and without limits."""
+    return "flag" if option.is_flag else str(getattr(option.type_descriptor.annotation, "__name__", "list"))
+
+
+def test_all_options_are_found() -> None:
+    assert len(BY_NAME) > 80
+    assert {"audit", "emulate collude", "federation init", "swarm", "trainer"} <= {command for command, *_ in OPTIONS}
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_an_option_has_one_type_in_all_commands(name: str) -> None:
+    kinds = {command: value_type(option) for command, option in BY_NAME[name].items() if (command, name) not in LISTS}
+    assert len(set(kinds.values())) <= 1, kinds
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_an_option_has_one_help_in_all_commands(name: str) -> None:
+    helps = {command: option.help for command, option in BY_NAME[name].items() if command not in SPECIFIC.get(name, ())}
+    assert len(set(helps.values())) <= 1, helps
+    assert all(option.help for option in BY_NAME[name].values())
+
+
+def test_the_exceptions_are_needed() -> None:
+    for name, commands in SPECIFIC.items():
+        assert commands <= set(BY_NAME[name]), name
+        others = {option.help for command, option in BY_NAME[name].items() if command not in commands}
+        specific = {BY_NAME[name][command].help for command in commands}
+        assert not specific & others, name
+    for command, name in LISTS:
+        assert command in BY_NAME[name]
+
+
+def test_all_commands_have_the_same_default_delta() -> None:
+    assert {option.default for option in BY_NAME["--delta"].values()} == {DELTA, None}
+
+
+@pytest.mark.parametrize("name", ["--json", "--plot", "--output"])
+def test_outputs_are_files_and_folders(name: str) -> None:
+    assert {value_type(option) for option in BY_NAME[name].values()} == {"str" if name == "--json" else "Path"}
+    assert all(("Folder" in option.help) == (name == "--output") for option in BY_NAME[name].values())
+
+
+def test_names_that_differ_by_a_letter_are_few() -> None:
+    """A plural beside its singular is a member, and how many to create; or one bound, and bounds by column."""
+    plurals = {name for name in BY_NAME if f"{name}s" in BY_NAME}
+    assert plurals == {"--bound", "--compute", "--seed", "--trainer"}
+
+
+@pytest.mark.parametrize("command", ["audit", "emulate collude"])
+def test_a_seed_of_keys_is_not_negative(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--seed", "-1"]) == 2
+    assert "-1 is not in the range" in capsys.readouterr().err
