@@ -26,9 +26,10 @@ from inference.columns import Standardisation
 from inference.errors import DataError, unknown
 from inference.mcmc.posterior import Draws, LocalPosterior
 from inference.mcmc.run import PRIOR_DRAWS, Options, Run, numpyro_module
+from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
 from inference.models.column.families import FAMILIES, GAUSSIAN, bounds_for
-from inference.models.glm.regression import LocalRegression, regression_of_rows, regression_of_sums
-from inference.models.linear.aggregate_stats import Aggregates, constant_of, sums_of
+from inference.models.glm.regression import LocalRegression, moments_of, regression_of
+from inference.models.linear.aggregate_stats import Aggregates, constant_of, fit_of, sums_of
 from inference.models.predictive import CategoryClient, ScalarClient
 from inference.models.priors import ColumnPrior, DirichletPrior, GaussianPrior, RegressionPrior
 from inference.problem import Schema
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from inference.models.glm.perturbed import Mean
 
 MODELS = "inference.models.noise_aware"
+NO_SQUARES = (
+    "the squares of {} were not released, so the residuals' standard deviation rests on its prior; ask for "
+    "target_square"
+)
 MISSING_SDS = 4.0  # standard deviations of the number of bits set
 
 
@@ -177,8 +182,11 @@ def regression(
     counted = constant is not None and noise[0] > 0
     model = numpyro_module(MODELS).SummedRegression(len(columns.columns) - 1, constant, logistic, counted)
     sampled = options.sample(model, data, model.start(data))
+    moments, link = moments_of(sampled.draws, constant or 0.0), LOGIT if logistic else IDENTITY
+    before = prior.draws(options.rng, PRIOR_DRAWS, len(columns.columns) - 1)
     attrs = {**sums.attrs, "noise_aware": noise_aware}
-    return options.checked(regression_of_sums(sampled, given, prior, options, attrs, schema=schema, logistic=logistic))
+    notes = [] if logistic or sums.parameters["target_square"] else [NO_SQUARES.format(columns.columns[-1])]
+    return options.checked(regression_of(sampled, fit_of(given, moments, schema, link=link), before, attrs, notes))
 
 
 def row_regression(
@@ -214,4 +222,7 @@ def row_regression(
     data |= {"x": rows.x, "y": rows.y, "p": rows.p} if logistic else {"n": len(w), "var_y": rows.variance_y}
     model = numpyro_module(MODELS).RowRegression(rows.x.shape[1], intercept, logistic, mean)
     sampled, attrs = options.sample(model, data), {**rows.attrs, "noise_aware": noise_aware}
-    return options.checked(regression_of_rows(sampled, rows, prior, options, attrs, intercept=intercept))
+    constant, link = float(intercept), LOGIT if logistic else IDENTITY
+    linear = Coefficients.of(rows.columns, moments_of(sampled.draws, constant), constant, link=link)
+    before = prior.draws(options.rng, PRIOR_DRAWS, rows.x.shape[1])
+    return options.checked(regression_of(sampled, linear, before, attrs, rows.notes, rows))

@@ -2,7 +2,7 @@
 
     round 0        phases of the columns -> centres, scales, and from its noise the number of iterations
                                                                               `locate`, `schedule`
-    optional       a model's own `Pilot` round: a start, and rows like the clients'
+    optional       the caller's pilot round: a start, and rows like the clients'
     round t        θ = m + s ξ; the clients' gradients at θ, clipped to C -> a step of m and s    `mean_field`
     at the end     with a pilot: one step of Newton's method from the mean gradient               `clipping`
                    without one: the average of the last iterates, and their noise                 `mean_field`
@@ -24,10 +24,10 @@ Adult (30,000 rows of the training part, the official test part), the log loss a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,16 +41,8 @@ from inference.rounds import Job
 from inference.variational import clipping, mean_field
 from inference.variational.mean_field import noise_sd
 from inference.variational.models import PRIOR_SD, STANDARDISED, Model, gaussian_prior
-from inference.variational.progress import GAINED, Iteration, OnProgress
+from inference.variational.progress import GAINED, Iteration, OnProgress, Score
 from inference.variational.schedule import BATCH, ITERATIONS_MAX, PILOTED_MAX, Schedule, schedule_after
-
-
-class Score(NamedTuple):
-    """A score of q(θ) on rows that the trainer has: ``of(mean, sd, columns)``, in standardised units."""
-
-    name: str
-    of: Callable[[Array, Array, Standardisation], float]
-
 
 POSITIVE = within(1e-9, 1e9)
 
@@ -90,20 +82,6 @@ ASSUMED = (
 UNCORRELATED = "intervals ignore correlations between features, and are too narrow if there are any"
 
 
-class Pilot(Protocol):
-    """An optional round before the first gradient, defined by a model."""
-
-    def request(self, columns: Standardisation, noise_per_sensitivity: float, n: int) -> SecureSumRequest | None:
-        """Return the request; None if the round is not worth its cost.
-
-        Args:
-            noise_per_sensitivity: noise standard deviation per unit of the round's L2 sensitivity. n: clients.
-        """
-
-    def rows(self, aggregate: NoisyAggregate, rng: np.random.Generator) -> clipping.Rows:
-        """Simulate rows like the clients', with the θ to start from."""
-
-
 def variational_inference(
     schema: Schema,
     model: Model,
@@ -134,7 +112,7 @@ def variational_after(
     model: Model,
     rng: np.random.Generator,
     settings: VariationalSettings = DEFAULT,
-    pilot: Pilot | None = None,
+    rows: clipping.Rows | None = None,
     *,
     score: Score | None = None,
     on_progress: OnProgress | None = None,
@@ -142,16 +120,12 @@ def variational_after(
     """Return the rounds of `variational_inference` after the first, whose result is given.
 
     Args:
-        pilot: of a logistic regression, in the order of the model's names. Others as in `variational_inference`.
+        rows: simulated like the clients', with the θ to start from, in the order of the model's names. They come from a
+            pilot round with as large a share as the first. Others as in `variational_inference`.
     """
     columns, n = model.columns(schema, locate(phases), settings.bound), phases.contributors
     per_sensitivity = sqrt(phases.noise_variance) / phases.sensitivity
-    request = None if pilot is None else pilot.request(columns, per_sensitivity, n)
-    left, rows = 1 - settings.std_share, None
-    if pilot is not None and request is not None:
-        aggregate = yield request
-        rows = pilot.rows(aggregate, rng)
-        left = 1 - 2 * settings.std_share
+    left = 1 - settings.std_share * (2 if rows else 1)
     schedule = schedule_after(
         phases,
         settings.std_share,
@@ -235,7 +209,7 @@ class _Ascent:
             if on_progress is not None:
                 name, value = GAINED, gained
                 if score is not None:
-                    name, value = score.name, score.of(state.mean, np.exp(state.log_sd), self.columns)
+                    name, value = score.name, score.of(state.mean, self.columns)
                 on_progress(Iteration(state.iteration, total, name, value))
 
     def posterior(self, prior_sd: float | None) -> NormalPosterior:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 GAINED = "bound gained"
 
@@ -22,6 +23,13 @@ class Iteration:
     total: int
     name: str
     value: float
+
+
+class Score(NamedTuple):
+    """A score on rows that the trainer has: ``of(theta, columns)``, θ in units of the columns' standardisation."""
+
+    name: str
+    of: Callable[[Any, Any], float]
 
 
 OnProgress = Callable[[Iteration], None]

@@ -8,7 +8,8 @@ import pytest
 from inference.bounds import Interval
 from inference.contraction import about_contraction, contraction, of_draws, percent
 from inference.jobs.estimates import contraction_words
-from inference.models.conjugate import Release, family
+from inference.mcmc.sums import NoisySums
+from inference.models.conjugate import family
 from inference.models.conjugate.family import posterior_of
 from inference.models.linear.baselines import exact_fit
 from inference.variational.mean_field_job import least_variance
@@ -67,7 +68,7 @@ def test_of_families_is_nothing_where_noise_hides_all() -> None:
     for name, bounds in BOUNDS.items():
         model = family(name, "x", Interval(*bounds))
         value = model.exact(np.random.default_rng(3).integers(0, 2, 500).astype(float)).value
-        drowned = Release(value, np.full(value.shape, 1e12), 500)
+        drowned = NoisySums(value, np.full(value.shape, 1e12), 500)
         result = posterior_of(model, drowned, rng=np.random.default_rng(4), draws=5000)
         before = model.prior_quantiles(np.array([0.025, 0.975]), 500)
         for number, (low, high) in result.quantile([0.025, 0.975]).items():

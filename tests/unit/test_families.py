@@ -19,6 +19,7 @@ from dca_proto.statistics.histogram import BINS_MAX
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
+from inference.mcmc.sums import NoisySums
 from inference.models.conjugate import (
     FAMILIES,
     Bernoulli,
@@ -28,15 +29,12 @@ from inference.models.conjugate import (
     FamilyResult,
     Gaussian,
     Poisson,
-    Release,
     family,
-    family_job,
 )
 from inference.models.conjugate.categorical import CATEGORIES_MAX
 from inference.models.conjugate.family import posterior_of
 from inference.models.conjugate.quadrature import draw_on_grid
 from inference.models.conjugate.scalar import ScalarFamily
-from inference.rounds import run
 
 Array = NDArray[np.float64]
 BITS = 24
@@ -73,12 +71,7 @@ def released(request: RoundRequest, x: Array, variance: float = 0.0) -> NoisyAgg
 
 
 def learnt(model: Family, aggregate: NoisyAggregate, **settings: object) -> FamilyResult:
-    job = family_job(model, rng=np.random.default_rng(1), **settings)  # type: ignore[arg-type]
-    next(job)
-    with pytest.raises(StopIteration) as end:
-        job.send(aggregate)
-    result: FamilyResult = end.value.value
-    return result
+    return posterior_of(model, aggregate, rng=np.random.default_rng(1), **settings)  # type: ignore[arg-type]
 
 
 def closed_form(model: Family, x: Array) -> dict[str, tuple[Array, Array]]:
@@ -142,7 +135,7 @@ def test_over_the_ideal_functionality_the_posterior_holds_the_noise(model: Famil
     x = data_of(model, np.random.default_rng(10), 400)
     terms = JobTerms(budget=Budget(0.4, 1e-5), clients=400, tolerated=4, computes=(bytes(16), bytes([1]) * 16))
     swarm = IdealSwarm(x[:, None], ["x"], terms, random=np.random.default_rng(3).bytes)
-    result = run(family_job(model, rng=np.random.default_rng(1), draws=300), swarm)
+    result = learnt(model, swarm.hold(model.request()), draws=300)
     assert result.private
     assert result.attrs["epsilon"] == pytest.approx(0.4)
     for name, (mean, variance) in closed_form(model, x).items():
@@ -194,11 +187,11 @@ def test_default_priors_do_not_overrule_data_much_narrower_than_their_bounds() -
     z = rng.normal(0.5, sd, n)
     noise = np.array([7.5, 4.5])
     value = np.array([z.sum(), (z**2).sum()]) + noise * rng.standard_normal(2)
-    gaussian = posterior_of(Gaussian("x", Interval(-1, 1)), Release(value, noise**2, n), rng=rng)
+    gaussian = posterior_of(Gaussian("x", Interval(-1, 1)), NoisySums(value, noise**2, n), rng=rng)
     low, high = gaussian.quantile([5e-5, 1 - 5e-5])["variance"]
     assert low < sd**2 < high
     total = np.array([rng.exponential(1.0, 400).sum() + 100 * rng.standard_normal()])
-    rate = posterior_of(Exponential("x", Interval(0, 100)), Release(total, np.array([1e4]), 400), rng=rng).quantile(
+    rate = posterior_of(Exponential("x", Interval(0, 100)), NoisySums(total, np.array([1e4]), 400), rng=rng).quantile(
         [5e-5, 1 - 5e-5]
     )["rate"]
     assert rate[0] < 1 < rate[1]
@@ -210,13 +203,13 @@ def test_vague_priors_and_much_noise_leave_mass_beside_zero_that_the_grid_finds(
     n, variance = 60, 1e8
     s = np.arange(60_001.0)
     model = Poisson("x", Interval(0, 1000), a=a, b=b)
-    near_zero = model.latent(Release(np.array([300.0]), np.array([variance]), n), 4, 5000, rng).sums < 100
+    near_zero = model.latent(NoisySums(np.array([300.0]), np.array([variance]), n), 4, 5000, rng)[1] < 100
     p = np.exp(model.log_marginal(s, n) - (s - 300) ** 2 / (2 * variance))
     assert near_zero.mean() == pytest.approx(p[:100].sum() / p.sum(), abs=5 * 0.5 / math.sqrt(20_000))
     n, variance = 1000, 4e6
     s = np.geomspace(1e-6, 1e4, 200_001)
     waiting = Exponential("x", Interval(0, 10), a=a, b=b)
-    near_zero = waiting.latent(Release(np.array([3000.0]), np.array([variance]), n), 4, 5000, rng).sums < 100
+    near_zero = waiting.latent(NoisySums(np.array([3000.0]), np.array([variance]), n), 4, 5000, rng)[1] < 100
     p = s * np.exp(waiting.log_marginal(s, n) - (s - 3000) ** 2 / (2 * variance))
     expected = p[s < 100].sum() / p.sum()
     assert 0.01 < expected < 0.99
@@ -235,7 +228,7 @@ def test_impossible_sums_are_repaired_to_the_nearest_possible_ones() -> None:
     rng = np.random.default_rng(6)
     for model, value, variance in ((bernoulli, [-30.0], [100.0]), (MODELS[4], [5.0, -20.0], [9.0, 9.0])):
         for method in ("conjugate", "noise-aware"):
-            release = Release(np.array(value), np.array(variance), n)
+            release = NoisySums(np.array(value), np.array(variance), n)
             result = posterior_of(model, release, rng=rng, method=method, draws=50)
             assert result.repaired
             assert all(np.isfinite(array).all() for array in result.draws.values())
@@ -273,7 +266,7 @@ def test_a_posterior_of_clipped_data_says_how_many_are_and_what_to_do() -> None:
 
 def test_a_repaired_sum_is_told_where_the_repair_is_taken_for_the_truth() -> None:
     model = MODELS[0]
-    release = Release(np.array([-3.0]), np.array([4.0]), 20)
+    release = NoisySums(np.array([-3.0]), np.array([4.0]), 20)
     (said,) = posterior_of(model, release, rng=np.random.default_rng(1), method="conjugate").warnings
     assert said.startswith("no values of x can have the noisy sum")
     assert "'noise-aware'" in said
@@ -323,8 +316,8 @@ def test_draws_go_to_arviz_with_their_diagnosis() -> None:
 
 
 def test_a_sum_between_two_counts_with_hardly_any_noise_is_one_of_them() -> None:
-    release = Release(np.array([3.5]), np.array([1e-6]), 10)
-    sums = MODELS[0].latent(release, 1, 200, np.random.default_rng(1)).sums
+    release = NoisySums(np.array([3.5]), np.array([1e-6]), 10)
+    sums = MODELS[0].latent(release, 1, 200, np.random.default_rng(1))[1]
     assert set(np.unique(sums)) == {3.0, 4.0}
 
 
@@ -365,7 +358,7 @@ def test_refusals_say_what_to_do() -> None:
     aggregate = released(MODELS[4].request(), np.zeros(3))
     with pytest.raises(DataError, match="3 clients contributed; expected at least 4"):
         MODELS[4].release(aggregate)
-    release = Release(np.zeros(1), np.ones(1), 4)
+    release = NoisySums(np.zeros(1), np.ones(1), 4)
     with pytest.raises(DataError, match="method 'plug-in' is unknown; known: noise-aware, conjugate"):
         posterior_of(MODELS[0], release, rng=np.random.default_rng(1), method="plug-in")
     with pytest.raises(DataError, match="1 chains of 3 draws"):

@@ -15,7 +15,8 @@ import scipy.stats as st
 from numpy.typing import NDArray
 
 from inference.bounds import Interval
-from inference.models.conjugate import Bernoulli, Categorical, Exponential, Family, Gaussian, Poisson, Release
+from inference.mcmc.sums import NoisySums
+from inference.models.conjugate import Bernoulli, Categorical, Exponential, Family, Gaussian, Poisson
 from inference.models.conjugate.categorical import gibbs
 from inference.models.conjugate.family import posterior_of
 
@@ -61,7 +62,7 @@ def test_calibration(model: Family, n: int, noise: list[float], simulate: Callab
     for _ in range(DATASETS):
         truth, s = simulate(rng, n)
         sd = np.array(noise)
-        release = Release(np.array(s, float) + sd * rng.standard_normal(sd.size), sd**2, n)
+        release = NoisySums(np.array(s, float) + sd * rng.standard_normal(sd.size), sd**2, n)
         for method in ("noise-aware", "conjugate"):
             result = posterior_of(model, release, rng=rng, method=method, chains=1, draws=DRAWS)
             for name, value in truth.items():

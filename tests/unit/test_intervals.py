@@ -33,9 +33,10 @@ from inference.jobs.estimates import (
 )
 from inference.jobs.picture import plot_estimates
 from inference.jobs.summary import Standard
+from inference.mcmc.sums import NoisySums
 from inference.models.coefficients import rows_of_slopes
 from inference.models.conjugate import family
-from inference.models.conjugate.family import CONJUGATE, Release, posterior_of
+from inference.models.conjugate.family import CONJUGATE, posterior_of
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.scored_fit import exact_fit
 from inference.models.linear.baselines import nonprivate_regression
@@ -113,7 +114,7 @@ def test_a_family_without_noise_has_exact_quantiles(name: str, interval: Interva
 def test_a_gaussian_without_noise_has_students_mean_and_inverse_gamma_variance() -> None:
     x = np.array([-1.0, 0.5, 2.0, 0.0, 1.5])
     model = family("gaussian", "x", Interval(-10, 10), m=0.0, kappa=0.5, a=2.0, b=3.0)
-    release = Release(np.array([x.sum() / 10, (x**2).sum() / 100]), np.zeros(2), 5)
+    release = NoisySums(np.array([x.sum() / 10, (x**2).sum() / 100]), np.zeros(2), 5)
     found = posterior_of(model, release, rng=np.random.default_rng(0), method=CONJUGATE).quantile([0.025, 0.975])
     kappa, a = 0.5 + 5, 2 + 2.5
     b = 3 + ((x - x.mean()) ** 2).sum() / 2 + 0.5 * 5 * x.mean() ** 2 / (2 * kappa)
@@ -124,7 +125,7 @@ def test_a_gaussian_without_noise_has_students_mean_and_inverse_gamma_variance()
 
 def test_with_noise_a_family_has_the_quantiles_of_its_draws() -> None:
     model = family("bernoulli", "x", Interval(0, 1))
-    result = posterior_of(model, Release(np.array([2.0]), np.array([9.0]), 30), rng=np.random.default_rng(0))
+    result = posterior_of(model, NoisySums(np.array([2.0]), np.array([9.0]), 30), rng=np.random.default_rng(0))
     assert result.quantile([0.025, 0.975])["theta"] == pytest.approx(np.percentile(result.draws["theta"], [2.5, 97.5]))
 
 

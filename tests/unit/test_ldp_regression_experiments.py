@@ -352,19 +352,26 @@ def test_each_method_has_its_own_model_and_noise(method: str, label: bool, priva
         )
 
 
+@pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("rate", [None, 0.3])
-def test_ldp_sgd_takes_the_rate_that_is_asked_for(rate: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def descend(schema: Any, plan: Any, settings: Any, **more: Any) -> Any:
-        raise AskedError(settings)
+def test_ldp_sgd_takes_the_papers_steps(rate: float | None, private: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mean gradients of ones, with noise of variance 2: iterates are sums of the steps; the last half is averaged."""
+    asked, d = list[Any](), 2 + private
 
-    monkeypatch.setattr(methods, "ldp_sgd", descend)
-    for private in (False, True):
-        with pytest.raises(AskedError) as asked:
-            methods.scored(SGD, rows(private=private), Conditions(TERMS, False, rate), np.random.default_rng(1))
-        (settings,) = asked.value.args
-        d = 2 + private
-        assert settings.gain(4, 2.0) == pytest.approx((rate or 1.0) / (2 * math.sqrt(1 + d * 2.0)))
-        assert (settings.clip, settings.averaged, settings.intercept) == (1.0, 0.5, private)
+    def hold(self: object, request: Any) -> Any:
+        asked.append(request.parameters)
+        return SimpleNamespace(value=np.full(d, request.batch), noise_variance=2.0 * request.batch**2)
+
+    monkeypatch.setattr(methods.Reporters, "hold", hold)
+    split = rows(private=private)
+    predicted, report = methods._descended(split, Conditions(TERMS, False, rate), np.random.default_rng(1))
+    numbers = np.arange(1, report["groups"] + 1)
+    path = np.cumsum((rate or 1.0) / np.sqrt((1 + d * 2.0) * numbers))
+    assert_allclose([one["theta"] for one in asked], np.outer(np.r_[0.0, path[:-1]], np.ones(d)), rtol=1e-9)
+    assert {(one["clip"], one["intercept"]) for one in asked} == {(1.0, private)}
+    averaged = path[-max(1, round(len(path) / 2)) :].mean()
+    seen = np.clip(split.seen_test, -1, 1) if private else split.seen_test
+    assert_allclose(predicted, averaged * (seen.sum(axis=1) + private), rtol=1e-9)
 
 
 @pytest.mark.parametrize(

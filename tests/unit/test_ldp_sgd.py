@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +16,12 @@ from numpy.testing import assert_allclose
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
 from inference.bounds import Interval
-from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.models.glm import sgd
-from inference.models.glm.sgd import Groups, Score, SgdSettings, groups, ldp_sgd
+from inference.models.glm.sgd import Groups, Settings, groups, ldp_sgd
 from inference.problem import Schema
 from inference.rounds import run
-from inference.variational.models import BERNOULLI, NORMAL
-from inference.variational.progress import Iteration
+from inference.variational.progress import Iteration, Score
 from papers.ldp2021.regression_methods import Reporters, Terms
 
 NAMES = ("a", "b", "y")
@@ -81,21 +80,7 @@ def test_every_client_reports_once_with_its_whole_budget() -> None:
 # --- steps
 
 
-def test_steps_and_their_mean_are_as_stated() -> None:
-    """A rule of one's own; the mean is of the last two of three iterates."""
-    gradients, variance = [[1.0, 2.0], [-1.0, 0.5], [0.0, 3.0]], 0.7
-    own = SgdSettings(intercept=False, clip=1.5, gain=lambda t, v: 0.4 / (t * v), averaged=0.6)
-    asked = Told(gradients, variance)
-    found = run(ldp_sgd(SCHEMA, Groups(3, 10), own), asked)
-    iterates = np.cumsum([0.4 / (t * 0.7) * np.array(g) for t, g in enumerate(gradients, start=1)], axis=0)
-    assert_allclose(found.mean, [0.0, *iterates[1:].mean(axis=0)])
-    asked_at = [request.parameters["theta"] for request in asked.requests]
-    assert_allclose(asked_at, [np.zeros(2), *iterates[:2]])
-    assert_allclose(found.noise_sd, math.sqrt(variance))
-    assert asked.requests[0].parameters["clip"] == 1.5
-
-
-@pytest.mark.parametrize(("family", "h", "clip"), [(NORMAL, 1.0, math.sqrt(3)), (BERNOULLI, 0.25, math.sqrt(3) / 2)])
+@pytest.mark.parametrize(("family", "h", "clip"), [("linear", 1.0, math.sqrt(3)), ("logistic", 0.25, math.sqrt(3) / 2)])
 def test_the_steps_of_the_plan_give_the_posterior_mean(family: str, h: float, clip: float) -> None:
     """Observations θ* + noise of known variance, of normal θ*: their posterior mean, without a recursion."""
     rng, variance, steps = np.random.default_rng(5), 0.3, 7
@@ -108,8 +93,8 @@ def test_the_steps_of_the_plan_give_the_posterior_mean(family: str, h: float, cl
             self._gradients = iter([mean.tolist()])
             return super().run_round(request)
 
-    found = run(ldp_sgd(SCHEMA, Groups(steps, 10), SgdSettings(family)), Quadratic([], variance))
-    predicted = {NORMAL: 0.5, BERNOULLI: 2.0}[family]
+    found = run(ldp_sgd(SCHEMA, Groups(steps, 10), Settings(family)), Quadratic([], variance))
+    predicted = {"linear": 0.5, "logistic": 2.0}[family]
     before = np.array([2 * predicted, predicted / 2, predicted / 2])
     of_data = (truth + noise / h).mean(axis=0)
     weight = before / (before + variance / h**2 / steps)
@@ -126,7 +111,7 @@ def test_what_is_told_on_the_way() -> None:
     assert [(one.number, one.total, one.name) for one in seen] == [(1, 2, sgd.GAINED), (2, 2, sgd.GAINED)]
     assert [one.value for one in seen] == [0.0, 2.0]
     seen.clear()
-    score = Score("first", lambda theta: float(theta[0]))
+    score = Score("first", lambda theta, columns: float(theta[0]))
     run(ldp_sgd(SCHEMA, Groups(1, 5), score=score, on_progress=seen.append), Told([[1.0, 0.0, 0.0]]))
     assert [(one.name, one.value) for one in seen] == [("first", 1.0)]
 
@@ -149,7 +134,7 @@ def test_coefficients_are_in_the_units_of_the_columns() -> None:
 
 
 def test_log_odds_have_no_unit_of_the_target() -> None:
-    found = run(ldp_sgd(SCHEMA, Groups(1, 5), SgdSettings(BERNOULLI)), Told([[0.125, 0.25, -0.5]]))
+    found = run(ldp_sgd(SCHEMA, Groups(1, 5), Settings("logistic")), Told([[0.125, 0.25, -0.5]]))
     rows = np.array([[1.0, 0.5]])
     eta = 0.5 + 3 * (rows - [2.0, 0.0]) / [2.0, 1.0] @ [1.0, -2.0]
     assert_allclose(found.linear_predictor(rows)[0], eta)
@@ -198,15 +183,7 @@ def test_clients_that_have_spent_their_budget_are_not_asked_again() -> None:
     assert "needs 30 clients; 10" in found.stopped
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"clip": 0.0}, {"clip": math.inf}, {"averaged": -0.5}, {"averaged": 1.5}, {"family": "poisson"}]
-)
-def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
+@pytest.mark.parametrize("wrong", [{"clip": 0.0}, {"clip": -1.0}, {"group": 0}, {"family": "poisson"}])
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(DataError):
-        SgdSettings(**wrong)  # type: ignore[arg-type]
-
-
-def test_other_columns_are_refused() -> None:
-    other = Standardisation(("b", "a", "y"), np.zeros(3), np.ones(3), np.ones(3))
-    with pytest.raises(DataError, match="b, a, y"):
-        next(ldp_sgd(SCHEMA, Groups(1, 5), columns=other))
+        Settings(**wrong)

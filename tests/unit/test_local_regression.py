@@ -8,19 +8,22 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from exact_rounds import aggregate
 
-from dca_proto.aggregate import SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.bounds import Interval
 from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
-from inference.models.coefficients import Coefficients
-from inference.models.glm.regression import LocalRegression, regression_of_rows, regression_of_sums
+from inference.models import fit
+from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
+from inference.models.glm.regression import LocalRegression, moments_of, regression_of
+from inference.models.linear.aggregate_stats import fit_of
 from inference.models.priors import RegressionPrior
 from inference.problem import Schema
 from inference.releases.reports import Rows
@@ -51,7 +54,10 @@ SCHEMA = Schema(
 )
 
 
-def of_sums(intercept: bool = True, logistic: bool = False, square: bool = True, **changes: Any) -> LocalRegression:
+PRIOR = RegressionPrior().draws(np.random.default_rng(0), 4000, 2)
+
+
+def sums(intercept: bool = True, square: bool = True, **changes: Any) -> NoisyAggregate:
     parameters = {
         "columns": list(SCHEMA.columns),
         "centre": SCHEMA.centres.tolist(),
@@ -61,10 +67,14 @@ def of_sums(intercept: bool = True, logistic: bool = False, square: bool = True,
         **({"intercept": True, "intercept_bound": 0.5} if intercept else {}),
         **changes,
     }
-    size = 3 + 2 + 3 * intercept + square
-    given = aggregate(np.ones(size), 1.0, SecureSumRequest("regression", parameters), 100)
-    sampled = drawn_by_sites(intercept, logistic)
-    return regression_of_sums(sampled, given, RegressionPrior(), Options(), {}, schema=SCHEMA, logistic=logistic)
+    size = 3 + 2 + 4 * intercept + square
+    return aggregate(np.ones(size), 1.0, SecureSumRequest("regression", parameters), 100)
+
+
+def of_sums(intercept: bool = True, logistic: bool = False, **changes: Any) -> LocalRegression:
+    sampled, link = drawn_by_sites(intercept, logistic), LOGIT if logistic else IDENTITY
+    moments = moments_of(sampled.draws, 0.5 * intercept)
+    return regression_of(sampled, fit_of(sums(intercept, **changes), moments, SCHEMA, link=link), PRIOR, {})
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -119,7 +129,9 @@ def test_a_logistic_regression_predicts_probabilities_and_labels() -> None:
 
 def test_what_a_regressions_model_leaves_out_is_said() -> None:
     assert of_sums().notes == ()
-    (unknown,) = of_sums(square=False).notes
+    with patch.object(Options, "sample", return_value=drawn_by_sites()):
+        (unknown,) = fit.regression(sums(square=False), require_mixed=False).notes
+        assert fit.regression(sums(), require_mixed=False).notes == ()
     assert unknown.startswith("the squares of bp were not released, so the residuals' standard deviation rests on its")
     (clipped,) = of_sums(bound=[0.5, 1.0, 1.0]).notes
     assert clipped.startswith("the fitted model expects 10 % of the values of age or more outside its bounds")
@@ -144,8 +156,9 @@ def seen(**changes: Any) -> Standardisation:
 
 
 def of_rows(rows: Rows, *, intercept: bool = True, logistic: bool = False) -> LocalRegression:
-    sampled = drawn_by_sites(intercept, logistic)
-    return regression_of_rows(sampled, rows, RegressionPrior(), Options(), {}, intercept=intercept)
+    sampled, constant, link = drawn_by_sites(intercept, logistic), float(intercept), LOGIT if logistic else IDENTITY
+    linear = Coefficients.of(rows.columns, moments_of(sampled.draws, constant), constant, link=link)
+    return regression_of(sampled, linear, PRIOR, {}, rows.notes, rows)
 
 
 def test_rows_are_clipped_where_clients_clip_theirs_and_only_there() -> None:
@@ -195,10 +208,12 @@ def test_new_clients_of_a_regression_are_rows_and_tell_them_with_the_mechanisms_
     checked_law(noise, np.zeros(3), np.diag([0.01, 0.01, 0.04]))
     stored = found.inference_data(drawn).posterior_predictive
     assert stored["report"].sel(column="bp").shape == (4, 50, 50)
-    sums = of_sums(intercept)
-    assert set(sums.new_clients()) == {"value"}
+    from_sums = of_sums(intercept)
+    assert set(from_sums.new_clients()) == {"value"}
     checked_law(
-        (sums.new_clients(50, seed=2)["value"].reshape(-1, 3) - ROWS.columns.centre) / ROWS.columns.scale, mean, cov
+        (from_sums.new_clients(50, seed=2)["value"].reshape(-1, 3) - ROWS.columns.centre) / ROWS.columns.scale,
+        mean,
+        cov,
     )
 
 
@@ -208,7 +223,8 @@ def test_new_clients_of_one_feature() -> None:
     draws = {**{name: array for name, array in sites.items() if array.ndim == 2}, **one}
     two = Standardisation(("age", "bp"), SCHEMA.centres[::2], SCHEMA.half_widths[::2], np.ones(2))
     rows = replace(ROWS, x=ROWS.x[:, :1], columns=two)
-    found = regression_of_rows(Sampled(draws, {}, SAMPLING), rows, RegressionPrior(), Options(), {}, intercept=True)
+    linear = Coefficients.of(two, moments_of(draws, 1.0), 1.0)
+    found = regression_of(Sampled(draws, {}, SAMPLING), linear, draws, {}, (), rows)
     x, y = np.moveaxis((found.new_clients(50)["value"] - two.centre) / two.scale, -1, 0)
     slope, sd = sites["theta"][..., 0].mean(), sites["feature_sd"][..., 0].mean()
     assert np.cov(x.ravel(), y.ravel())[0, 1] == pytest.approx(slope * sd**2, rel=0.1)  # 4 standard errors

@@ -27,14 +27,13 @@ There are two ways from a noisy sum s̃ = s + e to a posterior:
                   has one or two coordinates, else from an exact Gibbs sampler over pairs of counts. θ given s is
                   conjugate. Without noise the result is the conjugate posterior.
 
-`FAMILIES` lists the models by name, `family_job` is the learning job of one round, and `posterior_of` computes the
-posterior from its sum, under any prior.
+`FAMILIES` lists the models by name. `posterior_of` computes the posterior from a round's sum, under any prior.
 """
 
 from inference.models.conjugate.categorical import Categorical
-from inference.models.conjugate.family import METHODS, Family, FamilyResult, Release, posterior_of
-from inference.models.conjugate.job import FAMILIES, family, family_job
+from inference.models.conjugate.family import METHODS, Family, FamilyResult, posterior_of
+from inference.models.conjugate.job import FAMILIES, family
 from inference.models.conjugate.scalar import Bernoulli, Exponential, Gaussian, Poisson
 
 __all__ = ["FAMILIES", "METHODS", "Bernoulli", "Categorical", "Exponential", "Family", "FamilyResult", "Gaussian",
-           "Poisson", "Release", "family", "family_job", "posterior_of"]  # fmt: skip
+           "Poisson", "family", "posterior_of"]  # fmt: skip

@@ -25,7 +25,8 @@ from scipy.special import betaincinv, gammaln
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.errors import DataError
-from inference.models.conjugate.family import Family, Latent, Release, positive, whole_bounds
+from inference.mcmc.sums import NoisySums
+from inference.models.conjugate.family import Family, positive, whole_bounds
 from inference.problem import Array
 from inference.simplex import nearest_on_simplex
 
@@ -66,14 +67,14 @@ class Categorical(Family):
         edges = [self.interval.lower - 0.5 + k for k in range(self.categories + 1)]
         return SecureSumRequest("histogram", {"columns": [self.column], "edges": edges}, rows_max=1)
 
-    def release(self, aggregate: NoisyAggregate) -> Release:
+    def release(self, aggregate: NoisyAggregate) -> NoisySums:
         variance = np.full(self.categories, aggregate.noise_variance)
-        return Release(aggregate.value, variance, aggregate.contributors)
+        return NoisySums(aggregate.value, variance, aggregate.contributors)
 
-    def exact(self, x: Array) -> Release:
+    def exact(self, x: Array) -> NoisySums:
         places = np.rint(x - self.interval.lower).astype(int)
         counts = np.bincount(places, minlength=self.categories).astype(float)
-        return Release(counts, np.zeros_like(counts), len(x))
+        return NoisySums(counts, np.zeros_like(counts), len(x))
 
     def possible(self, s: Array, n: int) -> Array:
         """Return the nearest non-negative counts that add up to n, not rounded."""
@@ -99,7 +100,7 @@ class Categorical(Family):
         gamma = rng.standard_gamma(np.maximum(eta, 1e-3))  # smaller η make a share underflow anyway
         return {"theta": gamma / gamma.sum(axis=-1, keepdims=True)}
 
-    def latent(self, release: Release, chains: int, draws: int, rng: np.random.Generator) -> Latent:
+    def latent(self, release: NoisySums, chains: int, draws: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Run the Gibbs sampler; half of the chains start near the nearest possible counts, half at even shares."""
         nearest = self.possible(release.value, release.n)
         shares = nearest / nearest.sum()
@@ -108,7 +109,7 @@ class Categorical(Family):
         far = rng.multinomial(release.n, np.full(self.categories, 1 / self.categories), chains // 2)
         start = np.concatenate([near, far])
         sums = gibbs(start, release.value, float(release.noise_variance[0]), self.alpha, WARMUP + draws, rng)
-        return Latent(sums[:, WARMUP:], warmup=sums[:, :WARMUP])
+        return sums[:, :WARMUP], sums[:, WARMUP:]
 
 
 def gibbs(

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,26 +24,12 @@ from inference.errors import DataError, unknown
 from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure
 from inference.jobs.summary import Standard, Summary
 from inference.mcmc.posterior import LocalPosterior
+from inference.mcmc.sums import NoisySums
 from inference.problem import Array, Schema
 
 BIAS = 1 / 3  # bias by clipping, in sampling errors, above which the result warns
 PRIOR_DRAWS = 20_000
 NOISE_AWARE, CONJUGATE = METHODS = ("noise-aware", "conjugate")
-
-
-class Release(NamedTuple):
-    """The noisy sum s̃, shape ``(k,)``, the noise variance of each coordinate, shape ``(k,)``, and n."""
-
-    value: Array
-    noise_variance: Array
-    n: int
-
-
-class Latent(NamedTuple):
-    """Draws of s given s̃, shape ``(chain, draw, k)``, and those of the warm-up if there was one."""
-
-    sums: Array
-    warmup: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -65,11 +51,11 @@ class Family(ABC):
         """Return the request of the round that releases s̃; only each client's first row counts."""
 
     @abstractmethod
-    def release(self, aggregate: NoisyAggregate) -> Release:
+    def release(self, aggregate: NoisyAggregate) -> NoisySums:
         """Return s̃ from that round's aggregate."""
 
     @abstractmethod
-    def exact(self, x: Array) -> Release:
+    def exact(self, x: Array) -> NoisySums:
         """Return s without noise, of values of shape ``(n,)`` within the bounds."""
 
     @abstractmethod
@@ -93,8 +79,11 @@ class Family(ABC):
         """Draw each parameter once for each η."""
 
     @abstractmethod
-    def latent(self, release: Release, chains: int, draws: int, rng: np.random.Generator) -> Latent:
-        """Draw from p(s | s̃) ∝ p(s) N(s̃; s, noise variance)."""
+    def latent(self, release: NoisySums, chains: int, draws: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Draw from p(s | s̃) ∝ p(s) N(s̃; s, noise variance): the warm-up, then the draws, ``(chain, draw, k)`` each.
+
+        The warm-up of independent draws is empty.
+        """
 
     def prior_quantiles(self, q: Array, n: int) -> dict[str, Array]:
         """Return quantiles of the posterior if the sum of n clients is nothing but noise.
@@ -102,8 +91,8 @@ class Family(ABC):
         This is the prior combined with the public bounds of the values, which may be narrower than a vague prior.
         """
         nothing = self.exact(np.zeros(0))
-        rng, noise_alone = np.random.default_rng(0), Release(nothing.value, np.full(nothing.value.shape, np.inf), n)
-        drawn = self.draw(self.update(self.latent(noise_alone, 1, PRIOR_DRAWS, rng).sums, n), rng)
+        rng, noise_alone = np.random.default_rng(0), NoisySums(nothing.value, np.full(nothing.value.shape, np.inf), n)
+        drawn = self.draw(self.update(self.latent(noise_alone, 1, PRIOR_DRAWS, rng)[1], n), rng)
         return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in drawn.items()}
 
     def outside(self, parameters: Mapping[str, Array]) -> Array:
@@ -128,7 +117,7 @@ class FamilyResult(LocalPosterior):
 
     family: Family
     method: str
-    release: Release
+    release: NoisySums
     eta: Array
     repaired: bool
     private: bool
@@ -201,7 +190,7 @@ class FamilyResult(LocalPosterior):
 
 def posterior_of(
     model: Family,
-    given: NoisyAggregate | Release,
+    given: NoisyAggregate | NoisySums,
     *,
     rng: np.random.Generator,
     method: str = NOISE_AWARE,
@@ -228,10 +217,10 @@ def posterior_of(
     release = model.release(given) if isinstance(given, NoisyAggregate) else given
     nearest = model.possible(release.value, release.n)
     if method == CONJUGATE or not release.noise_variance.any():
-        latent = Latent(np.broadcast_to(nearest, (chains, draws, nearest.size)))
+        warmup, sums = nearest[:0], np.broadcast_to(nearest, (chains, draws, nearest.size))
     else:
-        latent = model.latent(release, chains, draws, rng)
-    eta, labels = model.update(latent.sums, release.n), model.labels()
+        warmup, sums = model.latent(release, chains, draws, rng)
+    eta, labels = model.update(sums, release.n), model.labels()
     result = FamilyResult(
         model=model.name,
         family=model,
@@ -239,7 +228,7 @@ def posterior_of(
         release=release,
         eta=eta,
         draws=(drawn := model.draw(eta, rng)),
-        warmup={} if latent.warmup is None else model.draw(model.update(latent.warmup, release.n), rng),
+        warmup=model.draw(model.update(warmup, release.n), rng) if warmup.size else {},
         advice="take method 'conjugate'",
         axes={name: (f"{name}_label",) for name in labels},
         coords={f"{name}_label": texts for name, texts in labels.items()},

@@ -48,11 +48,6 @@ def family(name: str, column: str, interval: Interval, **prior: Any) -> Family:
         raise DataError(f"model {name!r}: {error}; give numbers as prior parameters") from None
 
 
-def family_job(model: Family, *, rng: np.random.Generator, **how: Any) -> Job[FamilyResult]:
-    """Run one round with the whole budget and return the posterior. Args: rng, how: as for `posterior_of`."""
-    return posterior_of(model, (yield model.request()), rng=rng, **how)
-
-
 @dataclass(frozen=True)
 class Settings(JobSettings):
     """Settings of these jobs; each job adds a ``prior_a`` for each parameter a of its conjugate prior."""

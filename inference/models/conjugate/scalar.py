@@ -37,7 +37,8 @@ from scipy.special import betaincinv, betaln, gammainccinv, gammaincinv, gammaln
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.columns import FREE_BOUND
 from inference.errors import DataError
-from inference.models.conjugate.family import Family, Latent, Release, positive, whole_bounds
+from inference.mcmc.sums import NoisySums
+from inference.models.conjugate.family import Family, positive, whole_bounds
 from inference.models.conjugate.quadrature import draw_on_grid
 from inference.problem import Array
 
@@ -67,18 +68,18 @@ class ScalarFamily(Family):
         parameters = {"columns": [self.column], "centre": centre, "scale": scale, "bound": [1.0]}
         return SecureSumRequest("sum", parameters, rows_max=1)
 
-    def release(self, aggregate: NoisyAggregate) -> Release:
+    def release(self, aggregate: NoisyAggregate) -> NoisySums:
         n, scale = aggregate.contributors, self.interval.half_width
         value = scale * aggregate.value + self.interval.centre * n
-        return Release(value, np.array([scale**2 * aggregate.noise_variance]), n)
+        return NoisySums(value, np.array([scale**2 * aggregate.noise_variance]), n)
 
-    def exact(self, x: Array) -> Release:
-        return Release(np.array([x.sum()]), np.zeros(1), len(x))
+    def exact(self, x: Array) -> NoisySums:
+        return NoisySums(np.array([x.sum()]), np.zeros(1), len(x))
 
     def possible(self, s: Array, n: int) -> Array:
         return np.clip(s, n * self.interval.lower, n * self.interval.upper)
 
-    def latent(self, release: Release, chains: int, draws: int, rng: np.random.Generator) -> Latent:
+    def latent(self, release: NoisySums, chains: int, draws: int, rng: np.random.Generator) -> tuple[Array, Array]:
         value, variance, n = float(release.value[0]), float(release.noise_variance[0]), release.n
 
         def log_density(s: Array) -> Array:
@@ -91,7 +92,7 @@ class ScalarFamily(Family):
         sums = draw_on_grid(
             log_density, [(max(low, least), min(high, most))], chains * draws, rng, integers=self.integers
         )
-        return Latent(sums.reshape(chains, draws, 1))
+        return sums[:0], sums.reshape(chains, draws, 1)
 
 
 @dataclass(frozen=True)
@@ -258,16 +259,16 @@ class Gaussian(Family):
         parameters = {"columns": [self.column], "centre": centre, "scale": scale, "bound": [FREE_BOUND]}
         return SecureSumRequest("moments", parameters, rows_max=1)
 
-    def release(self, aggregate: NoisyAggregate) -> Release:
+    def release(self, aggregate: NoisyAggregate) -> NoisySums:
         """Return Σ z and Σ z²."""
         if aggregate.contributors < VALUES_MIN:
             raise DataError(f"gaussian: {aggregate.contributors} clients contributed; expected at least {VALUES_MIN}")
         power = np.array([FREE_BOUND, FREE_BOUND**2])
-        return Release(aggregate.value / power, aggregate.noise_variance / power**2, aggregate.contributors)
+        return NoisySums(aggregate.value / power, aggregate.noise_variance / power**2, aggregate.contributors)
 
-    def exact(self, x: Array) -> Release:
+    def exact(self, x: Array) -> NoisySums:
         z = (x - self.interval.centre) / self.interval.half_width
-        return Release(np.array([z.sum(), (z**2).sum()]), np.zeros(2), len(x))
+        return NoisySums(np.array([z.sum(), (z**2).sum()]), np.zeros(2), len(x))
 
     def possible(self, s: Array, n: int) -> Array:
         """Bring Σ z within the bounds, then Σ z² between (Σ z)²/n and n."""
@@ -314,7 +315,7 @@ class Gaussian(Family):
             "variance": self.interval.half_width**2 * variance,
         }
 
-    def latent(self, release: Release, chains: int, draws: int, rng: np.random.Generator) -> Latent:
+    def latent(self, release: NoisySums, chains: int, draws: int, rng: np.random.Generator) -> tuple[Array, Array]:
         n, value, variance = release.n, release.value, release.noise_variance
         shape = self.prior[2] + n / 2
 
@@ -325,9 +326,10 @@ class Gaussian(Family):
             return np.asarray(likely - noise / 2)
 
         first, spread = draw_on_grid(log_density, self._box(release), chains * draws, rng).T
-        return Latent(np.stack([first, spread + first**2 / n], axis=-1).reshape(chains, draws, 2))
+        sums = np.stack([first, spread + first**2 / n], axis=-1)
+        return sums[:0], sums.reshape(chains, draws, 2)
 
-    def _box(self, release: Release) -> list[tuple[float, float]]:
+    def _box(self, release: NoisySums) -> list[tuple[float, float]]:
         """Return the possible ranges of Σ z and S, given s̃ and |z| <= 1."""
         n, (first, squares) = release.n, self.possible(release.value, release.n)
         margin = MARGIN * np.sqrt(release.noise_variance)

@@ -7,8 +7,8 @@ logistic regression's coefficients are changes of the log odds per unit of a fea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, ndtr
@@ -18,9 +18,8 @@ from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, COEFFICIENTS, INTERCEPT, Estimate
 from inference.jobs.summary import HeldOut
 from inference.mcmc.posterior import Draws, LocalPosterior
-from inference.mcmc.run import PRIOR_DRAWS, Options, Sampled
+from inference.mcmc.run import Sampled
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, rows_of_slopes, scored
-from inference.models.linear.aggregate_stats import Aggregates, checked, constant_of, fit_of, parameters_of
 from inference.models.linear.closed_form import Posterior
 from inference.models.predictive import (
     ALPHA,
@@ -43,10 +42,6 @@ AXES = {
     CORRELATION: ("feature", "other_feature"),
     "target": ("row",),
 }
-NO_SQUARES = (
-    "the squares of {} were not released, so the residuals' standard deviation rests on its prior; ask for "
-    "target_square"
-)
 PREDICTED_ROWS = 500  # predicted at a time, to limit memory: each row has as many probabilities as there are draws
 CLIPPED = 0.02  # warn if this share of the values is clipped
 SURELY = 0.05  # quantile of the share's posterior that must exceed `CLIPPED`
@@ -63,16 +58,19 @@ class LocalRegression(LocalPosterior):
 
     Attributes:
         linear: mean and covariance of the coefficients, in the columns' own units; on log odds if logistic.
-        logistic: whether targets are labels.
     """
 
     linear: Coefficients
-    logistic: bool
+
+    @property
+    def logistic(self) -> bool:
+        """True if targets are labels."""
+        return self.linear.link == LOGIT
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         figures = [*self.figures(INTERCEPT), *self.figures(COEFFICIENTS)]
-        link, known = LOGIT if self.logistic else IDENTITY, schema or self.linear.schema
-        return rows_of_slopes(figures, self.linear.columns.columns, known, link, self.mean[FEATURE_SD], BY_SD)
+        linear, known = self.linear, schema or self.linear.schema
+        return rows_of_slopes(figures, linear.columns.columns, known, linear.link, self.mean[FEATURE_SD], BY_SD)
 
     def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
         other = None if reference is None else reference.predict(test.X)[0]
@@ -119,76 +117,24 @@ class LocalRegression(LocalPosterior):
         return targets_of(self.scores(X), self.draws, rng)
 
 
-class SitePrior(Protocol):
-    """A prior of a regression."""
-
-    def draws(self, rng: np.random.Generator, count: int, features: int) -> dict[str, Array]:
-        """Draw the models' sites, shape ``(count, ...)``."""
-
-
-def regression_of_sums(
-    sampled: Sampled,
-    given: Aggregates,
-    prior: SitePrior,
-    options: Options,
-    attrs: Mapping[str, object],
-    *,
-    schema: Schema | None = None,
-    logistic: bool = False,
-    notes: Sequence[str] | None = None,
-) -> LocalRegression:
-    """Convert draws of the models' sites, given these sums, to a posterior in the columns' own units.
-
-    Args:
-        schema: of the job, if a job asked; passed on to ``linear``.
-        notes: warnings; None warns if a linear regression's sums lack the target's squares.
-    """
-    parameters = parameters_of(checked(given)[0])
-    constant = constant_of(parameters)
-    if notes is None:
-        notes = () if logistic or parameters["target_square"] else (NO_SQUARES.format(parameters["columns"][-1]),)
-    linear = fit_of(given, moments_of(sampled.draws, constant or None), schema)
-    linear = replace(linear, link=LOGIT) if logistic else linear
-    return _regression(sampled, linear, prior, options, attrs, logistic, notes)
-
-
-def regression_of_rows(
-    sampled: Sampled,
-    rows: Rows,
-    prior: SitePrior,
-    options: Options,
-    attrs: Mapping[str, object],
-    *,
-    intercept: bool,
-) -> LocalRegression:
-    """Convert draws of the models' sites, given perturbed rows, to a posterior in the columns' own units."""
-    moments = moments_of(sampled.draws, 1.0 if intercept else None)
-    mean, cov = moments.mean, moments.cov
-    linear = Coefficients(
-        columns=rows.columns,
-        mean=mean if intercept else np.r_[0.0, mean],
-        cov=cov if intercept else np.pad(cov, ((1, 0), (1, 0))),
-        residual_variance=float(moments.residual_variance),
-        constant=float(intercept),
-    )
-    return _regression(sampled, linear, prior, options, attrs, RESIDUAL_SD not in sampled.draws, rows.notes, rows)
-
-
-def _regression(
+def regression_of(
     sampled: Sampled,
     linear: Coefficients,
-    prior: SitePrior,
-    options: Options,
+    prior: Draws,
     attrs: Mapping[str, object],
-    logistic: bool,
-    notes: Sequence[str],
+    notes: Sequence[str] = (),
     rows: Rows | None = None,
 ) -> LocalRegression:
-    columns = linear.columns
-    *features, target = columns.columns
+    """Convert draws of the models' sites to a posterior in the columns' own units.
+
+    Args:
+        linear: `moments_of` these draws, with the columns. prior: draws of the sites, shape ``(draws, ...)``.
+        notes: further warnings. rows: the reported rows; None if only sums were released.
+    """
+    columns, logistic = linear.columns, linear.link == LOGIT
+    features = columns.columns[:-1]
     bounded = features if logistic else columns.columns  # labels are not clipped
-    drawn = prior.draws(options.rng, PRIOR_DRAWS, len(features))
-    before = {name: array for name, array in drawn.items() if name in sampled.draws}
+    before = {name: array for name, array in prior.items() if name in sampled.draws}
     return LocalRegression(
         "logistic" if logistic else "linear",
         _in_own_units(sampled.draws, linear),
@@ -196,7 +142,7 @@ def _regression(
         RowClient(linear.centre, logistic, rows),
         prior=_in_own_units(before, linear),
         axes=AXES,
-        coords={"feature": tuple(features), "other_feature": tuple(features), "column": (*features, target)},
+        coords={"feature": features, "other_feature": features, "column": columns.columns},
         warmup=_in_own_units(sampled.warmup, linear) if sampled.warmup else {},
         notes=(
             *notes,
@@ -205,7 +151,6 @@ def _regression(
         ),
         attrs=attrs,
         linear=linear,
-        logistic=logistic,
     )
 
 
@@ -224,10 +169,14 @@ def _in_own_units(drawn: Draws, linear: Coefficients) -> dict[str, Array]:
     return converted
 
 
-def moments_of(draws: Draws, constant: float | None) -> Posterior:
-    """Return mean and covariance of θ, a constant's coefficient first, and the mean of σ² (0 if logistic)."""
+def moments_of(draws: Draws, constant: float) -> Posterior:
+    """Return mean and covariance of θ, a constant's coefficient first, and the mean of σ² (0 if logistic).
+
+    Args:
+        constant: c; 0 if there is none.
+    """
     theta = draws[THETA]
-    if constant is not None:
+    if constant:
         theta = np.concatenate([draws[ALPHA][..., None] / constant, theta], axis=-1)
     flat = theta.reshape(-1, theta.shape[-1])
     cov = np.atleast_2d(np.cov(flat, rowvar=False))

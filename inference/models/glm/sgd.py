@@ -42,88 +42,65 @@ ends with the iterates so far, and the result says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, inf, sqrt
-from typing import NamedTuple, TypeAlias
+from math import ceil, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
 from inference.columns import PRIOR_BOUND_SDS, Array, Standardisation
-from inference.errors import DataError, unknown
+from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
 from inference.jobs.estimates import BY_BOUNDS, Figure
-from inference.jobs.settings import require_choice, require_count, setting
+from inference.jobs.settings import JobSettings, one_of, require_count, require_positive, setting
 from inference.jobs.summary import Summary
-from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, area_under_curve, is_positive
-from inference.models.glm.ldp_job import FAMILIES, LINEAR, reference
+from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
+from inference.models.glm.ldp_job import FAMILIES, LINEAR, LOGISTIC, reference
+from inference.models.logistic.job import of_both_classes, score_on
 from inference.problem import Problem, Schema
 from inference.releases.terms import GAUSSIAN
 from inference.rounds import Job
 from inference.variational.models import BERNOULLI, NORMAL
-from inference.variational.progress import Iteration, OnProgress
+from inference.variational.progress import Iteration, OnProgress, Score
 
 GAINED = "log likelihood gained"
 GROUPS_MAX = 50
 WEIGHT_LEAST = 0.8  # w; below, at least a tenth of the runs were hardly better than a constant
-CURVATURE = {NORMAL: 1.0, BERNOULLI: 0.25}
-PREDICTED = {NORMAL: 0.5, BERNOULLI: 2.0}  # V
-Gain: TypeAlias = Callable[[int, float], "Array | float"]
-"""A function that returns η_t, given t from 1 on and the noise variance in each coordinate of the mean gradient."""
+LAW = {LINEAR: NORMAL, LOGISTIC: BERNOULLI}  # the family's name in the statistic
+CURVATURE = {LINEAR: 1.0, LOGISTIC: 0.25}
+PREDICTED = {LINEAR: 0.5, LOGISTIC: 2.0}  # V
 
 
 @dataclass(frozen=True)
-class SgdSettings:
-    """Settings of the descent; all public.
+class Settings(JobSettings):
+    """Settings of `ldp-sgd`; all public."""
 
-    Attributes:
-        family: ``normal`` (linear regression) or ``bernoulli`` (logistic). intercept: whether there is one.
-        clip: C, in units of a gradient of scaled columns; None for the default above.
-        gain: η_t; None for the rule above. averaged: the result is the mean of this share of the iterates, the last
-            ones; 0 takes only the last.
-
-    Raises:
-        DataError: a number is out of range, or the family is unknown.
-    """
-
-    family: str = NORMAL
-    intercept: bool = True
-    clip: float | None = None
-    gain: Gain | None = None
-    averaged: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.family not in (BERNOULLI, NORMAL):
-            raise unknown("family", self.family, "generalised linear models", (BERNOULLI, NORMAL))
-        if self.clip is not None and not 0 < self.clip < inf:
-            raise DataError(f"setting clip is {self.clip:g}; expected a finite number above 0")
-        if not 0 <= self.averaged <= 1:
-            raise DataError(f"setting averaged is {self.averaged:g}; expected a part from 0 to 1")
+    family: str = setting(
+        LINEAR, f"{', '.join(FAMILIES)}; the latter for a target whose bounds are its two classes.", one_of(FAMILIES)
+    )
+    group: int | None = setting(None, f"Clients per step; by default enough for {GROUPS_MAX} steps.", require_count)
+    clip: float | None = setting(
+        None, "Largest norm of a client's gradient, columns in sds; by default a typical norm.", require_positive
+    )
 
     def radius(self, dimension: int) -> float:
-        """Return C for gradients with this number of coordinates."""
-        return sqrt(dimension) * (1.0 if self.family == NORMAL else 0.5) if self.clip is None else self.clip
+        """Return C for gradients with this number of coordinates, in units of a gradient of scaled columns."""
+        return self.clip or sqrt(dimension) * (1.0 if self.family == LINEAR else 0.5)
 
     def noise_to_signal(self, dimension: int, variance: float) -> Array:
-        """Return k of each coordinate, shape ``(dimension,)``.
+        """Return k of each coordinate, the intercept first, shape ``(dimension,)``.
 
         Args:
             variance: v, the noise variance in each coordinate of a step's mean gradient.
         """
-        before = np.full(dimension, PREDICTED[self.family] / max(1, dimension - self.intercept))
-        if self.intercept:
-            before[0] = 2 * PREDICTED[self.family]
+        before = np.full(dimension, PREDICTED[self.family] / max(1, dimension - 1))
+        before[0] = 2 * PREDICTED[self.family]
         return np.asarray(variance / (CURVATURE[self.family] ** 2 * before))
 
-    def step(self, number: int, dimension: int, variance: float) -> Array | float:
+    def step(self, number: int, dimension: int, variance: float) -> Array:
         """Return η of a step."""
-        if self.gain is not None:
-            return self.gain(number, variance)
         return np.asarray(1 / (CURVATURE[self.family] * (number + self.noise_to_signal(dimension, variance))))
-
-
-DEFAULT = SgdSettings()
 
 
 class Groups(NamedTuple):
@@ -145,13 +122,6 @@ def groups(clients: int, least: int = 1, most: int = GROUPS_MAX) -> Groups:
         raise DataError(f"groups of {least} of {clients} clients; expected at least 1 of each")
     number = max(1, clients // max(least, ceil(clients / most)))
     return Groups(number, clients // number)
-
-
-class Score(NamedTuple):
-    """A score of θ, in units of scaled columns, on the trainer's held-out rows."""
-
-    name: str
-    of: Callable[[Array], float]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -188,9 +158,8 @@ def about_weight(least: float, contributors: int) -> tuple[str, ...]:
 def ldp_sgd(
     schema: Schema,
     plan: Groups,
-    settings: SgdSettings = DEFAULT,
+    settings: Settings | None = None,
     *,
-    columns: Standardisation | None = None,
     score: Score | None = None,
     on_progress: OnProgress | None = None,
 ) -> Job[SgdFit]:
@@ -201,20 +170,16 @@ def ldp_sgd(
 
     Args:
         plan: from `groups`, for all clients.
-        columns: how clients scale and clip; by default in a third of the half-width of the public bounds.
         score: of iterates, for `on_progress`. None reports the gain in a client's log likelihood, estimated from the
             same reports at no privacy cost.
 
     Raises:
         NoAggregate: the first group gave no report, so there is no result.
-        DataError: the columns are not the schema's.
     """
-    scaled = Standardisation.within_bounds(schema, PRIOR_BOUND_SDS) if columns is None else columns
-    if scaled.columns != schema.columns:
-        raise DataError(f"columns {', '.join(scaled.columns)} are scaled, and the schema has others; give one for each")
-    dimension = len(scaled.columns) - 1 + settings.intercept
-    known = scaled.parameters() | {"clip": settings.radius(dimension), "family": settings.family}
-    known["intercept"] = settings.intercept
+    settings = settings or Settings()
+    scaled, dimension = Standardisation.within_bounds(schema, PRIOR_BOUND_SDS), len(schema.columns)
+    known = scaled.parameters() | {"clip": settings.radius(dimension), "family": LAW[settings.family]}
+    known["intercept"] = True
     iterates, rounds, gained, stopped = [np.zeros(dimension)], list[NoisyAggregate](), 0.0, ""
     for t in range(1, plan.number + 1):
         asked = known | {"theta": [float(value) for value in iterates[-1]]}
@@ -232,34 +197,29 @@ def ldp_sgd(
             gained += float(gradient @ (iterates[-1] - iterates[-2]))
         iterates.append(iterates[-1] + settings.step(t, dimension, variance) * gradient)
         if on_progress is not None:
-            progress = (GAINED, gained) if score is None else (score.name, score.of(iterates[-1]))
+            progress = (GAINED, gained) if score is None else (score.name, score.of(iterates[-1], scaled))
             on_progress(Iteration(t, plan.number, *progress))
-    return _result(schema, scaled, plan, settings, iterates, rounds, stopped)
+    return _result(schema, scaled, plan, settings, iterates[-1], rounds, stopped)
 
 
 def _result(
     schema: Schema,
     columns: Standardisation,
     plan: Groups,
-    settings: SgdSettings,
-    iterates: list[Array],
+    settings: Settings,
+    theta: Array,
     rounds: list[NoisyAggregate],
     stopped: str,
 ) -> SgdFit:
-    """Average the last iterates; the first, zero, is never among them."""
     noise_sd = tuple(sqrt(reports.noise_variance / reports.contributors**2) for reports in rounds)
     contributors, steps = sum(reports.contributors for reports in rounds), len(rounds)
-    last = iterates[-max(1, round(settings.averaged * steps)) :]
-    weight = steps / (steps + settings.noise_to_signal(len(last[0]), float(np.mean(np.square(noise_sd)))))
-    theta = np.mean(last, axis=0)
-    theta = theta if settings.intercept else np.r_[0.0, theta]
+    weight = steps / (steps + settings.noise_to_signal(len(theta), float(np.mean(np.square(noise_sd)))))
     return SgdFit(
         schema=schema,
         columns=columns,
-        link=IDENTITY if settings.family == NORMAL else LOGIT,
+        link=IDENTITY if settings.family == LINEAR else LOGIT,
         mean=theta,
         cov=np.zeros((len(theta), len(theta))),
-        constant=float(settings.intercept),
         groups=plan,
         iterations=steps,
         stopped=stopped,
@@ -272,45 +232,24 @@ def _result(
     )
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of `ldp-sgd`."""
-
-    family: str = setting(LINEAR, f"{', '.join(FAMILIES)}; the latter for a target whose bounds are its two classes.")
-    group: int | None = setting(None, f"Clients per step; by default enough for {GROUPS_MAX} steps.")
-    clip: float | None = setting(
-        None, "Largest norm of a client's gradient, columns in sds; by default a typical norm."
-    )
-
-    def __post_init__(self) -> None:
-        require_choice("family", self.family, FAMILIES)
-        require_count("group", self.group)
-        _ = self.own
-
-    @property
-    def own(self) -> SgdSettings:
-        """The settings of the descent. Raises `DataError` if a number is out of range."""
-        return SgdSettings(NORMAL if self.family == LINEAR else BERNOULLI, True, self.clip)
-
-
 def _groups(settings: Settings, conditions: Conditions) -> Groups:
     return groups(conditions.clients, settings.group or 1)
 
 
-def _score(schema: Schema, settings: Settings, held_out: Problem | None) -> Score | None:
+def _score(settings: Settings, held_out: Problem | None) -> Score | None:
     """Return a score on the held-out rows; None if there are none, or all are of one class."""
+    if settings.family == LOGISTIC:
+        held_out = of_both_classes(held_out)
+        return None if held_out is None else score_on(held_out)
     if held_out is None:
         return None
-    columns = Standardisation.within_bounds(schema, PRIOR_BOUND_SDS)
-    z, positive = columns.z(held_out.X), is_positive(held_out)
-    if settings.family == LINEAR:
-        target, unit = columns.scaled(held_out.rows)[:, -1], float(columns.scale[-1])
-        return Score(
-            "held-out error", lambda theta: unit * sqrt(float(np.mean((target - theta[0] - z @ theta[1:]) ** 2)))
-        )
-    if len(np.unique(positive)) < 2:
-        return None
-    return Score("held-out AUC", lambda theta: area_under_curve(theta[0] + z @ theta[1:], positive))
+    rows = held_out
+
+    def error(theta: Array, columns: Standardisation) -> float:
+        residuals = columns.scaled(rows.rows)[:, -1] - theta[0] - columns.z(rows.X) @ theta[1:]
+        return float(columns.scale[-1]) * sqrt(float(np.mean(residuals**2)))
+
+    return Score("held-out error", error)
 
 
 class LdpSgd(LearningJob):
@@ -333,8 +272,8 @@ class LdpSgd(LearningJob):
         return ldp_sgd(
             schema,
             _groups(settings, conditions),
-            settings.own,
-            score=_score(schema, settings, conditions.held_out),
+            settings,
+            score=_score(settings, conditions.held_out),
             on_progress=conditions.on_iteration,
         )
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate
 from dca_proto.wording import listed
-from inference.columns import Array, Standardisation
+from inference.columns import Standardisation
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions, RefitJob, Stage
 from inference.jobs.settings import one_of, require_positive, setting
@@ -38,9 +38,9 @@ from inference.models.logistic.one_sum import one_sum_posterior, regression_of, 
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.clipping import ROWS, Rows
-from inference.variational.mean_field_job import ASSUMED, DEFAULT, Score, VariationalSettings, variational_after
+from inference.variational.mean_field_job import ASSUMED, DEFAULT, VariationalSettings, variational_after
 from inference.variational.models import BERNOULLI, PRIOR_SD, gaussian_prior, generalised_linear
-from inference.variational.progress import OnProgress
+from inference.variational.progress import OnProgress, Score
 from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX, stages
 
 AUTO, ONE_SUM, SCORES, VARIATIONAL = METHODS = ("auto", "one-sum", "scores", "variational")
@@ -79,17 +79,18 @@ def logistic_regression(
         reasons = too_noisy(len(schema.features), per_sensitivity, phases.contributors)
         notes = tuple(f"learned from gradients alone and not from scores: {reason}" for reason in reasons)
         method = VARIATIONAL if reasons else SCORES
+    columns = locate(phases).standardisation(schema, settings.bound)
     if method == ONE_SUM:
-        columns = locate(phases).standardisation(schema, settings.bound)
         aggregate = yield sum_request(columns, 1 - share)
         return _of_one_sum(schema, columns, phases, aggregate, prior_sd)
     if method == SCORES:
         aggregates = yield from scores(phases, schema, Bernoulli(), ROUNDS, share)
         return scores_fit_of(aggregates, prior_sd, schema=schema)
-    model, pilot = generalised_linear(schema, BERNOULLI), _OneSumPilot(share)
-    fit = yield from variational_after(
-        phases, schema, model, rng, settings, pilot, score=score, on_progress=on_progress
-    )
+    rows, per_sensitivity = None, sqrt(phases.noise_variance) / phases.sensitivity
+    if not too_noisy(len(schema.features), per_sensitivity, phases.contributors):
+        rows = _rows_like((yield sum_request(columns, share)), rng)
+    model = generalised_linear(schema, BERNOULLI)
+    fit = yield from variational_after(phases, schema, model, rng, settings, rows, score=score, on_progress=on_progress)
     return _of_gradients(schema, notes, fit, prior_sd)
 
 
@@ -117,11 +118,15 @@ def score_on(rows: Problem) -> Score:
     """Return the score of iterations on the trainer's held-out rows. Raises `DataError` if they are of one class."""
     positive = is_positive(rows)
     area_under_curve(rows.y, positive)  # raises if rows are of one class, before any budget is spent
+    return Score(
+        "held-out AUC",
+        lambda theta, columns: area_under_curve(theta[0] + columns.z(rows.X) @ theta[1:], positive),
+    )
 
-    def area(mean: Array, sd: Array, columns: Standardisation) -> float:
-        return area_under_curve(mean[0] + columns.z(rows.X) @ mean[1:], positive)
 
-    return Score("held-out AUC", area)
+def of_both_classes(rows: Problem | None) -> Problem | None:
+    """Return the rows, or None unless both classes occur."""
+    return rows if rows is not None and len(np.unique(is_positive(rows))) > 1 else None
 
 
 def _of_one_sum(
@@ -146,22 +151,11 @@ def _of_gradients(schema: Schema, notes: tuple[str, ...], fit: NormalPosterior, 
     return Coefficients(**{**vars(refitted), **own, "link": LOGIT, "schema": schema})
 
 
-@dataclass(frozen=True)
-class _OneSumPilot:
-    """One sum with a small share of the budget, as a `variational.mean_field_job.Pilot`."""
-
-    share: float
-
-    def request(self, columns: Standardisation, noise_per_sensitivity: float, n: int) -> SecureSumRequest | None:
-        """Return the request; None if the sum would be too noisy or too long."""
-        d = len(columns.columns) - 1
-        return None if too_noisy(d, noise_per_sensitivity, n) else sum_request(columns, self.share)
-
-    def rows(self, aggregate: NoisyAggregate, rng: np.random.Generator) -> Rows:
-        """Draw normal rows with the mean and covariance of the features; return them with the sum's coefficients."""
-        posterior = one_sum_posterior(aggregate, PRIOR_SD)
-        x = rng.multivariate_normal(posterior.feature_mean, posterior.feature_cov, ROWS)
-        return Rows(np.insert(x, 0, 1.0, axis=1), posterior.mean)
+def _rows_like(aggregate: NoisyAggregate, rng: np.random.Generator) -> Rows:
+    """Draw normal rows with the mean and covariance of the features; return them with the sum's coefficients."""
+    posterior = one_sum_posterior(aggregate, PRIOR_SD)
+    x = rng.multivariate_normal(posterior.feature_mean, posterior.feature_cov, ROWS)
+    return Rows(np.insert(x, 0, 1.0, axis=1), posterior.mean)
 
 
 @dataclass(frozen=True)
@@ -222,15 +216,12 @@ class Logistic(RefitJob):
 
     def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
         """Run the job; iterations are scored on the held-out rows if both classes occur there."""
-        held_out = conditions.held_out
-        if held_out is not None and len(np.unique(is_positive(held_out))) < 2:
-            held_out = None
         return logistic_regression(
             schema,
             rng=conditions.rng,
             method=settings.method,
             settings=settings,
-            held_out=held_out,
+            held_out=of_both_classes(conditions.held_out),
             on_progress=conditions.on_iteration,
         )
 

@@ -57,7 +57,6 @@ from dca_proto.privacy.local import AnalyticGaussian, RandomisedResponse
 from dca_proto.statistics import Regression, Sensitivity, Statistic, Sum, resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.weights import best_regression_weights
-from inference.bounds import Interval
 from inference.columns import Standardisation, into_ball
 from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit
@@ -65,10 +64,9 @@ from inference.models.coefficients import area_under_curve
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.regression import LocalRegression
 from inference.models.glm.scored_fit import exact_fit
-from inference.models.glm.sgd import Gain, SgdSettings, groups, ldp_sgd
+from inference.models.glm.sgd import groups
 from inference.models.priors import RegressionPrior
-from inference.problem import Array, Schema
-from inference.rounds import run
+from inference.problem import Array
 from inference.variational.models import BERNOULLI, NORMAL
 from papers.ldp2021.column_fits import mixed
 from papers.ldp2021.regression_data import BALL, Split
@@ -292,16 +290,23 @@ def _descended(rows: Split, conditions: Conditions, rng: np.random.Generator) ->
     terms, names = conditions.terms, names_of(rows)
     d, family = len(names) - 1, BERNOULLI if conditions.label else NORMAL
     dimension = d + rows.intercept
-    settings = SgdSettings(family, rows.intercept, CLIP, gain(conditions.rate or 1.0, dimension), AVERAGED)
-    plan = groups(len(rows.y), group_size(dimension, terms.epsilon), STEPS_MAX)
+    number, size = groups(len(rows.y), group_size(dimension, terms.epsilon), STEPS_MAX)
     bounds = np.r_[np.ones(d), rows.target_bound] if rows.private else np.full(d + 1, UNCLIPPED)
     columns = Standardisation(names, np.zeros(d + 1), np.ones(d + 1), bounds)
-    ends = {name: Interval(-end, end, public=rows.private) for name, end in zip(names, bounds.tolist(), strict=True)}
-    job = ldp_sgd(Schema(names[:-1], names[-1], ends), plan, settings, columns=columns)
+    asked = columns.parameters() | {"clip": CLIP, "family": family, "intercept": rows.intercept}
     X = into_ball(rows.X, BALL) if rows.private else rows.X  # as published, only the job's gradients are clipped
-    found = run(job, Reporters(_table(rows, X), names, terms, rng))
-    report = {"groups": plan.number, "group_size": plan.size, "noise_sd": round(found.noise_sd[0], 4)}
-    return found.linear_predictor(rows.seen_test)[0], report
+    reporters, rate = Reporters(_table(rows, X), names, terms, rng), conditions.rate or 1.0
+    iterates, noise_sd = [np.zeros(dimension)], []
+    for t in range(1, number + 1):
+        parameters, by = asked | {"theta": iterates[-1].tolist()}, AnalyticGaussian.name
+        reports = reporters.hold(LdpReportRequest("gradient", parameters, rows_max=1, batch=size, mechanism=by))
+        gradient, variance = reports.value / size, reports.noise_variance / size**2
+        noise_sd.append(sqrt(variance))
+        iterates.append(iterates[-1] + gain(rate, t, dimension, variance) * gradient)
+    theta = np.mean(iterates[-max(1, round(AVERAGED * number)) :], axis=0)
+    z = columns.z(rows.seen_test)
+    report = {"groups": number, "group_size": size, "noise_sd": round(noise_sd[0], 4)}
+    return (np.insert(z, 0, 1.0, axis=1) if rows.intercept else z) @ theta, report
 
 
 def group_size(dimension: int, epsilon: float) -> int:
@@ -309,9 +314,9 @@ def group_size(dimension: int, epsilon: float) -> int:
     return ceil(dimension * max(log(dimension), 1.0) / epsilon**2)
 
 
-def gain(rate: float, dimension: int) -> Gain:
-    """Return the steps η_t of the module's docstring."""
-    return lambda number, variance: rate / (sqrt(CLIP**2 + dimension * variance) * sqrt(number))
+def gain(rate: float, number: int, dimension: int, variance: float) -> float:
+    """Return η_t of the module's docstring, for the noise variance in each coordinate of the mean gradient."""
+    return rate / (sqrt(CLIP**2 + dimension * variance) * sqrt(number))
 
 
 def _classical(rows: Split, label: bool) -> Array:

@@ -13,7 +13,6 @@ out nodes with too few rows (`rows_least`), and the result warns of it. A node's
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
@@ -23,9 +22,9 @@ from inference.columns import Array
 from inference.draws import attributes
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import BY_BOUNDS
-from inference.mcmc.run import Options, Run, Sampled, numpyro_module
+from inference.mcmc.run import PRIOR_DRAWS, Options, Run, Sampled, numpyro_module
 from inference.models.coefficients import Coefficients
-from inference.models.glm.regression import LocalRegression, regression_of_sums
+from inference.models.glm.regression import LocalRegression, moments_of, regression_of
 from inference.models.linear.aggregate_stats import Aggregates, fit_of
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes.observed import (
@@ -51,34 +50,6 @@ BOUND_Y = 1.0  # of the target, in half-widths of its bounds
 KEPT = ("theta", "sigma_y2", "Sigma_x", "mu_x")
 MISSING_START = 0.05
 TARGET = 0.8  # acceptance rate; at 0.95 the same number of draws takes 2.5 times as long
-
-
-@dataclass(frozen=True)
-class NodePrior:
-    """The prior, which draws the sites that all regressions have.
-
-    Attributes:
-        constant: c, or None.
-    """
-
-    prior: Prior
-    constant: float | None
-
-    def draws(self, rng: np.random.Generator, count: int, features: int) -> dict[str, Array]:
-        """Return draws by site (`models.glm.regression.SitePrior`)."""
-        from scipy.stats import invwishart  # slow to import
-
-        prior, first = self.prior, int(self.constant is not None)
-        Sigma = invwishart.rvs(float(prior.kappa), prior.Lambda[first:, first:], size=count, random_state=rng)
-        Sigma = np.reshape(Sigma, (1, count, features, features))
-        normals = rng.standard_normal((1, count, features, 1))
-        drawn = {
-            "theta": rng.multivariate_normal(prior.m, prior.C, size=(1, count)),
-            "sigma_y2": prior.b / rng.gamma(prior.a, size=(1, count)),
-            "Sigma_x": Sigma,
-            "mu_x": (np.linalg.cholesky(Sigma) @ normals)[..., 0] / np.sqrt(PRIOR_ROWS),
-        }
-        return {name: array[0] for name, array in _by_site(drawn, self.constant).items()}
 
 
 def fit(
@@ -118,15 +89,31 @@ def fit(
         observed = nodes_of(nodes)
     prior = prior or prior_of(nodes)
     sampled = sample(observed, prior, options)
-    constant = float(observed.constant) or None
+    constant = float(observed.constant)
     warmup = _by_site(sampled.warmup, constant) if sampled.warmup else {}
     by_site = Sampled(_by_site(sampled.draws, constant), warmup, sampled.sampling)
+    linear = fit_of(regressions(nodes), moments_of(by_site.draws, constant), schema)
     given = [aggregates] if isinstance(aggregates, NoisyAggregate) else aggregates
     attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*given)}
-    node_prior = NodePrior(prior, constant)
-    return options.checked(
-        regression_of_sums(by_site, regressions(nodes), node_prior, options, attrs, schema=schema, notes=notes)
-    )
+    return options.checked(regression_of(by_site, linear, _prior_draws(prior, constant, options.rng), attrs, notes))
+
+
+def _prior_draws(prior: Prior, constant: float, rng: np.random.Generator) -> dict[str, Array]:
+    """Draw the sites that all regressions have from the prior, shape ``(draws, ...)``."""
+    from scipy.stats import invwishart  # slow to import
+
+    first, count = int(constant > 0), PRIOR_DRAWS
+    features = len(prior.m) - first
+    Sigma = invwishart.rvs(float(prior.kappa), prior.Lambda[first:, first:], size=count, random_state=rng)
+    Sigma = np.reshape(Sigma, (1, count, features, features))
+    normals = rng.standard_normal((1, count, features, 1))
+    drawn = {
+        "theta": rng.multivariate_normal(prior.m, prior.C, size=(1, count)),
+        "sigma_y2": prior.b / rng.gamma(prior.a, size=(1, count)),
+        "Sigma_x": Sigma,
+        "mu_x": (np.linalg.cholesky(Sigma) @ normals)[..., 0] / np.sqrt(PRIOR_ROWS),
+    }
+    return {name: array[0] for name, array in _by_site(drawn, constant).items()}
 
 
 def sample(
@@ -173,12 +160,12 @@ def rows_least(method: str, features: int) -> int:
     return features + 1 if method == NORMAL else 1
 
 
-def _by_site(drawn: Mapping[str, Array], constant: float | None) -> dict[str, Array]:
+def _by_site(drawn: Mapping[str, Array], constant: float) -> dict[str, Array]:
     """Convert draws to the site names that all regressions share (`models.predictive`)."""
     theta, Sigma = drawn["theta"], drawn["Sigma_x"]
     sd = np.sqrt(np.diagonal(Sigma, axis1=-2, axis2=-1))
     root = np.linalg.cholesky(Sigma) / sd[..., None]
     sites = {THETA: theta, FEATURE_SD: sd, ROOT: root, RESIDUAL_SD: np.sqrt(drawn["sigma_y2"])}
-    if constant is None:
+    if not constant:
         return sites
     return {**sites, THETA: theta[..., 1:], ALPHA: constant * theta[..., 0], FEATURE_MEAN: drawn["mu_x"]}
