@@ -336,7 +336,7 @@ class _Run:
         if outputs.plot is not None:
             self._run.draw(summary, outputs.plot, run)
         if outputs.draws is not None and task.job.drawable:
-            drawn = task.job.draws(result, stream(task.settings.seed, "draws"))
+            drawn = result.inference_data(stream(task.settings.seed, "draws"))
             with whole_file(outputs.draws) as place:
                 drawn.to_netcdf(str(place))
         show_run(self._console, run, summary)

@@ -12,6 +12,7 @@ Each job is defined beside its model. `find` returns one by name and imports no 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -29,30 +30,35 @@ from inference.problem import Schema, stream
 from inference.rounds import Replayed, run
 
 FAMILIES = ("gaussian", "bernoulli", "categorical", "poisson", "exponential")
-_MODULES = {
-    **dict.fromkeys(("regression", "regression-bounded"), "inference.models.linear.job"),
-    "regression-mcmc": "inference.models.linear.nodes.job",
-    "logistic": "inference.models.logistic.job",
-    **dict.fromkeys(("poisson-regression", "robust-regression"), "inference.models.glm.job"),
-    "mixture": "inference.models.mixture.job",
-    **dict.fromkeys(FAMILIES, "inference.models.conjugate.job"),
-    "survival": "inference.models.survival.job",
-    "survival-regression": "inference.models.survival.job",
-    "ldp-histogram": "inference.models.column.histogram_job",
-    "ldp-mean": "inference.models.column.mean_job",
-    "ldp-regression": "inference.models.glm.ldp_job",
-    "ldp-sgd": "inference.models.glm.sgd",
+_JOBS = {
+    "regression": "inference.models.linear.job:Projected",
+    "regression-bounded": "inference.models.linear.job:Bounded",
+    "regression-mcmc": "inference.models.linear.nodes.job:NodesRegression",
+    "logistic": "inference.models.logistic.job:Logistic",
+    "poisson-regression": "inference.models.glm.job:PoissonRegression",
+    "robust-regression": "inference.models.glm.job:RobustRegression",
+    "mixture": "inference.models.mixture.job:Mixture",
+    **dict.fromkeys(FAMILIES, "inference.models.conjugate.job:FamilyJob"),
+    "survival": "inference.models.survival.job:SurvivalCurves",
+    "survival-regression": "inference.models.survival.job:SurvivalRegression",
+    "ldp-histogram": "inference.models.column.histogram_job:Histogram",
+    "ldp-mean": "inference.models.column.mean_job:Mean",
+    "ldp-regression": "inference.models.glm.ldp_job:LdpRegression",
+    "ldp-sgd": "inference.models.glm.sgd:LdpSgd",
 }
-NAMES = tuple(_MODULES)
+NAMES = tuple(_JOBS)
 """The names of all jobs; the first is the default."""
 
 
+@cache
 def find(name: str) -> LearningJob:
     """Return the job of that name. Raises `DataError` for an unknown one, with the nearest name."""
-    if name not in _MODULES:
+    if name not in _JOBS:
         raise unknown("job", name, None, NAMES)
-    jobs: dict[str, LearningJob] = import_module(_MODULES[name]).JOBS
-    return jobs[name]
+    module, _, kind = _JOBS[name].partition(":")
+    found = getattr(import_module(module), kind)
+    job: LearningJob = found(name) if name in FAMILIES else found()
+    return job
 
 
 def refit(name: str, aggregates: Sequence[NoisyAggregate], schema: Schema, *, seed: int = 0, **settings: Any) -> Any:

@@ -16,7 +16,6 @@ import numpy as np
 from dca_proto.aggregate import RoundRequest, SecureSumRequest
 from dca_proto.wording import listed
 from inference.contraction import about_contraction, percent
-from inference.draws import InferenceData
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import rows_of
 from inference.jobs.summary import Summary
@@ -155,10 +154,6 @@ class LearningJob(ABC):
     def rows_least(self, schema: Schema, settings: Any) -> int:
         """Return how many rows a data node must have to count in the result."""
         return 1
-
-    def draws(self, result: Any, rng: np.random.Generator) -> InferenceData:
-        """Return draws from the posterior; `rng` is for draws made now. Raises `DataError` without ArviZ."""
-        return result.inference_data(rng)
 
     def finish(self, outcome: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
         """Return the result of `learned`, with a ``refit`` by the changeable settings."""

@@ -15,6 +15,7 @@ from dca_proto.statistics.regression_sensitivity import Limits, regression_sensi
 from inference.errors import DataError
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
+from papers.mcmc2023.fits import crude_sigma_y2
 from papers.mcmc2023.samplers import adassp
 from papers.mcmc2023.samplers.adassp import Ridge, Sensitivities, estimate, release
 
@@ -85,12 +86,8 @@ def test_exact_statistics_give_the_conjugate_posterior() -> None:
 
 
 def test_a_third_of_the_bound_is_the_sd_and_in_the_code_the_variance() -> None:
-    assert fixed_s_fast.crude_sigma_y2(1.5) == 0.25
-    assert fixed_s_fast.crude_sigma_y2(1.5, "variance") == 0.5
-    with pytest.raises(DataError, match="rule 'var' is unknown"):
-        fixed_s_fast.crude_sigma_y2(1.5, "var")
-    with pytest.raises(DataError, match="bound is 0"):
-        fixed_s_fast.crude_sigma_y2(0.0)
+    assert crude_sigma_y2(1.5) == 0.25
+    assert crude_sigma_y2(1.5, as_published=True) == 0.5
     with pytest.raises(DataError, match="sigma_y2 is -1"):
         fixed_s_fast.posterior(*problem(1, 2), -1.0)
 

@@ -58,6 +58,12 @@ def test_the_settings_differ_in_columns_and_rows() -> None:
     assert not np.array_equal(first.rows, other.rows)
 
 
+def test_the_published_prior() -> None:
+    found = releases.published_prior(2, np.eye(2))
+    assert_allclose(found.C, np.eye(2) * 0.5 / 19)
+    assert (float(found.a), float(found.b), float(found.kappa)) == (20, 0.5, 3)
+
+
 def test_nodes_are_contiguous_blocks_and_the_last_has_what_is_left() -> None:
     assert [(part.start, part.stop) for part in data.blocks(11, 3)] == [(0, 3), (3, 6), (6, 11)]
     X, y = np.arange(22.0).reshape(11, 2), np.arange(11.0)

@@ -217,12 +217,6 @@ def test_the_default_prior_expects_columns_of_a_third_of_their_bounds() -> None:
     np.testing.assert_allclose(np.diag(constant.C), [1, 0.25, 0.25])
 
 
-def test_the_published_prior() -> None:
-    said = Prior.published(2, np.eye(2))
-    np.testing.assert_allclose(said.C, np.eye(2) * 0.5 / 19)
-    assert (float(said.a), float(said.b), float(said.kappa)) == (20, 0.5, 3)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

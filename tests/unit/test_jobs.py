@@ -37,7 +37,6 @@ from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
 from inference.models.coefficients import Coefficients
 from inference.models.conjugate import FAMILIES as MODELS
-from inference.models.conjugate.job import JOBS
 from inference.models.linear.nodes import NodeStatistics, Prior
 from inference.models.linear.nodes import methods as nodes
 from inference.models.logistic.job import reference
@@ -189,7 +188,7 @@ def test_regression_mcmc_says_what_its_draws_are_worth_and_how_far_it_is(
     said = sampling_words(sampling)
     assert "2 chains of 20 draws by method NUTS; R-hat at most" in said
     assert said.endswith("effective draws; accepted 90 % of proposals; 1.5 s")
-    data = find("regression-mcmc").draws(result, np.random.default_rng(0))
+    data = result.inference_data(np.random.default_rng(0))
     assert data.warmup_posterior["coefficients"].shape == (2, 40, 2)
     flat = data.posterior["coefficients"].values.reshape(40, 2)
     for place, slope in enumerate(summary["coefficients"]):
@@ -312,7 +311,7 @@ def test_families_estimate_the_target_or_another_column(name: str) -> None:
 
 
 def test_the_jobs_of_families_are_the_models() -> None:
-    assert set(FAMILIES) == set(JOBS) == set(MODELS)
+    assert set(FAMILIES) == set(MODELS)
     assert all(model.name == name and MODELS[name].learns for name, model in MODELS.items())
 
 

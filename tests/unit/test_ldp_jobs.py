@@ -364,7 +364,7 @@ def test_shares_stand_beside_the_unbiased_ones_of_the_same_reports(
     assert summary["sampling"]["acceptance"] == {"proposals": 0.9}
     made = plot_estimates(summary, tmp_path / "shares.svg", title="Shares", private=True)
     assert "unbiased" in svg_words(made)
-    inference_data = JOBS["ldp-histogram"].draws(result, np.random.default_rng(0))  # type: ignore[misc]
+    inference_data = result.inference_data(np.random.default_rng(0))  # type: ignore[misc]
     assert inference_data.warmup_posterior["shares"].shape == (2, 200, 4)
     assert list(inference_data.posterior["category"].values) == [one["name"] for one in rows]
     assert set(inference_data.posterior_predictive) == {"value", "report"}
@@ -441,7 +441,7 @@ def test_a_linear_regression_is_told_in_own_units_and_scored(inputs: bool, drawn
     assert set(summary["intercept"]) >= {"estimate", "interval_95"}
     assert "name" not in summary["intercept"]
     assert summary["test"]["rmse_nonprivate"] < summary["test"]["rmse_private"] < summary["test"]["rmse_zero"]
-    stored = JOBS["ldp-regression"].draws(result, np.random.default_rng(0))  # type: ignore[misc]
+    stored = result.inference_data(np.random.default_rng(0))  # type: ignore[misc]
     assert set(stored.posterior_predictive) == ({"value", "report"} if inputs else {"value"})
     assert stored.posterior_predictive["value"].sel(column="y").shape[2:] == (1,)
 
@@ -467,7 +467,7 @@ def test_a_logistic_regression_from_rows_takes_two_reports_of_each_client(drawn:
     assert drawn.data["y"].tolist() == labels.reports.values.tolist()
     assert result.logistic
     assert summary["test"]["scores"][0]["private"] > 0.9, "the sampler gave the right signs"
-    stored = JOBS["ldp-regression"].draws(result, np.random.default_rng(0))  # type: ignore[misc]
+    stored = result.inference_data(np.random.default_rng(0))  # type: ignore[misc]
     assert set(np.unique(stored.posterior_predictive["report"].sel(column="y"))) == {0.0, 1.0}
 
 

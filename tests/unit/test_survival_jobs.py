@@ -270,7 +270,6 @@ def test_proportional_hazards_from_rows_and_rounds() -> None:
 @pytest.mark.parametrize(("name", "variable"), [("survival", "survival"), ("survival-regression", "log_hazard_ratio")])
 def test_draws_are_arvizs(name: str, variable: str) -> None:
     result, _ = learn(name, group="arm")
-    job = find(name)
-    data = job.draws(result, np.random.default_rng(1))
+    data = result.inference_data(np.random.default_rng(1))
     assert data.posterior[variable].shape[:2] == (4, 1000)
     assert data.posterior.attrs["epsilon"] > 0

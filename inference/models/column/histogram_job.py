@@ -163,6 +163,3 @@ class Histogram(ReportJob):
         sd = np.sqrt(mean * (1 - mean) / (total + 1))
         columns = (array.tolist() for array in (mean, sd, low, high))
         return [Figure(m, s, (least, most)) for m, s, least, most in zip(*columns, strict=True)]
-
-
-JOBS = {"ldp-histogram": Histogram()}

@@ -153,6 +153,3 @@ class Mean(ReportJob):
     def reference(self, train: Problem, settings: Settings) -> list[Figure]:
         """Return the same figures of the raw rows, unclipped."""
         return _moments(FAMILIES[settings.family], train.values(train.schema.column(settings.column)))
-
-
-JOBS = {"ldp-mean": Mean()}

@@ -99,6 +99,3 @@ class FamilyJob(LearningJob):
         model = self._family(train.schema, settings)
         x = np.clip(train.values(model.column), model.interval.lower, model.interval.upper)
         return posterior_of(model, model.exact(x), rng=stream(0, "reference"))
-
-
-JOBS = {name: FamilyJob(name) for name in FAMILIES}

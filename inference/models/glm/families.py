@@ -56,15 +56,14 @@ class Family(ABC):
 
     Attributes:
         name: of the family in the statistic "gradient". link: of the mean, as in `Coefficients`.
-        own_units: whether the target stays in its own units.
-        disperses: whether the last coordinate of φ is κ. sends_dispersion: whether clients can send κ's term.
+        disperses: whether the last coordinate of φ is κ; the target then stays in its own units.
+        sends_dispersion: whether clients can send κ's term.
         bounded: whether residuals are bounded so tightly that clients shorten rows by their features alone.
         prior_sd: of the slopes, when planning rounds.
     """
 
     name: ClassVar[str]
     link: ClassVar[str]
-    own_units: ClassVar[bool] = True
     disperses: ClassVar[bool] = True
     sends_dispersion: ClassVar[bool] = False
     prior_sd: ClassVar[float] = 1.0
@@ -171,7 +170,6 @@ class StudentT(Family):
 
     name: ClassVar[str] = STUDENT
     link: ClassVar[str] = IDENTITY
-    own_units: ClassVar[bool] = False
     disperses: ClassVar[bool] = False
     degrees: float = 4.0
 

@@ -227,6 +227,3 @@ class RobustRegression(PoissonRegression):
     """Regression of targets with outliers."""
 
     name, title, settings = "robust-regression", EFFECT, RobustSettings
-
-
-JOBS = {job.name: job for job in (PoissonRegression(), RobustRegression())}

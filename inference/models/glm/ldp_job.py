@@ -164,6 +164,3 @@ def reference(train: Problem, settings: Any) -> Any:
     if settings.family == LINEAR:
         return nonprivate_regression(train)
     return logistic.reference(train, logistic.Settings())
-
-
-JOBS = {"ldp-regression": LdpRegression()}

@@ -197,7 +197,7 @@ def exact_fit(
     if family.sends_dispersion and (y.min() < 0 or not y.any()):
         raise DataError(f"counts lie in {y.min():g} to {y.max():g}; expected 0 or more, and one above 0")
     centre, scale = standardisation(np.column_stack([X, y]))
-    if family.own_units:
+    if family.disperses:
         centre[-1], scale[-1] = 0.0, 1.0
     bound = np.r_[np.full(X.shape[1], np.inf), 3 * max(float(y.mean()), 1e-3) if family.disperses else np.inf]
     labels = tuple(names) or (*(f"x{j}" for j in range(X.shape[1])), "y")

@@ -282,6 +282,3 @@ class LdpSgd(LearningJob):
 
     def reference(self, train: Problem, settings: Settings) -> object:
         return reference(train, settings)
-
-
-JOBS = {"ldp-sgd": LdpSgd()}

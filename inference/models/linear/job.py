@@ -138,6 +138,3 @@ class Projected(Bounded):
 
     def make(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Coefficients]:
         return regression_with_projection(schema, std_share=settings.std_share)
-
-
-JOBS = {job.name: job for job in (Projected(), Bounded())}

@@ -230,6 +230,3 @@ class Logistic(RefitJob):
 
     def reference(self, train: Problem, settings: Settings) -> Coefficients:
         return reference(train, settings)
-
-
-JOBS = {"logistic": Logistic()}

@@ -413,6 +413,3 @@ class Mixture(LearningJob):
         return GaussianMixture(
             settings.components, covariance_type="diag", n_init=_STARTS, reg_covar=least, random_state=0
         ).fit(train.X)
-
-
-JOBS = {"mixture": Mixture()}

@@ -115,6 +115,3 @@ class SurvivalRegression(RefitJob):
     def reference(self, train: Problem, settings: RegressionSettings) -> HazardsFit:
         """Fit the same model to the exact sums."""
         return rounds.exact_hazards(train, read(train.schema, settings), settings.prior_sd)
-
-
-JOBS = {job.name: job for job in (SurvivalCurves(), SurvivalRegression())}

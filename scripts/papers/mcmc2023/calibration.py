@@ -41,7 +41,7 @@ from inference.models.linear.nodes import methods as nodes
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import Array, stream
 from papers.experiment import BAND, Experiment, Result, band, option
-from papers.mcmc2023.fits import split_rhat
+from papers.mcmc2023.fits import crude_sigma_y2, split_rhat
 from papers.mcmc2023.paper import BERNSTEIN_SHELDON, FAST, FIXED_S, NORMAL_X
 from papers.mcmc2023.releases import local_round
 from papers.mcmc2023.samplers.sampler import SAMPLERS, Length, kernel_of, sample
@@ -180,7 +180,7 @@ class Calibration(Experiment[Cell, list[Coverage]]):
         truths = data_sets(cell.epsilon, cell.conflict, square, constant, self.repeats, self.seed)
         if cell.method == FAST:
             # A Gaussian over θ alone has a known distribution function; σ_y² is plugged in.
-            crude = fixed_s_fast.crude_sigma_y2(BOUND_Y)
+            crude = crude_sigma_y2(BOUND_Y)
             found = [fixed_s_fast.posterior(observed, prior(), crude) for observed in truths.observed]
             mean, sd = np.array([one.mean for one in found]), np.sqrt([np.diag(one.cov) for one in found])
             exact = ndtr((truths.values[:, :D] - mean) / sd)

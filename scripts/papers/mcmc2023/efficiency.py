@@ -80,7 +80,7 @@ def problem(cell: Cell, seed: int) -> tuple[NodeStatistics, Prior]:
     of = population(cell.d, int(rng.integers(2**31)), cell.rows)
     sigma = releases.published_sensitivity(*of.bounds) / mu_of(cell.epsilon, 1 / cell.rows)
     exact = Statistics.of(of.X, of.y, cell.nodes)
-    return releases.with_noise(exact, sigma, sigma, rng), Prior.published(cell.d, of.Lambda)
+    return releases.with_noise(exact, sigma, sigma, rng), releases.published_prior(cell.d, of.Lambda)
 
 
 def textbook(data: Mapping[str, Any]) -> None:

@@ -42,6 +42,11 @@ ITERATIONS_LEAST = 8
 _NEVER = 10**8  # an iteration that no chain reaches
 
 
+def crude_sigma_y2(bound_y: float, *, as_published: bool = False) -> float:
+    """Return σ̂_y² from ‖Y‖: a third of it is the standard deviation, but in the published code the variance."""
+    return bound_y / 3 if as_published else (bound_y / 3) ** 2
+
+
 def enough_iterations(text: str) -> int:
     """Parse an option that is a sampler's number of iterations."""
     number = int(text)
@@ -103,8 +108,7 @@ def fitted(
         bounds_y: ‖Y‖ of each problem.
     """
     if method == FAST:
-        rule = fixed_s_fast.VARIANCE if as_published else fixed_s_fast.SD
-        sigma_y2 = [fixed_s_fast.crude_sigma_y2(bound, rule) for bound in bounds_y]
+        sigma_y2 = [crude_sigma_y2(bound, as_published=as_published) for bound in bounds_y]
         exact = [fixed_s_fast.posterior(*one) for one in zip(problems, priors, sigma_y2, strict=True)]
         return Fits(np.stack([one.mean for one in exact]), None, np.stack([one.cov for one in exact]), {})
     half, kernel = iterations // 2, kernel_of(method, problems, bounds_y[0] / 3 if as_published else None)

@@ -43,13 +43,25 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
-from inference.models.linear.nodes.observed import NodeStatistics, nodes_of
+from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of
 from inference.problem import Array
 from papers.mcmc2023.data import Statistics, Valid, blocks
 from papers.mcmc2023.samplers import adassp
 
 MEANS_SHARE = 0.1
 _U_MAX = 1e4
+
+
+def published_prior(d: int, Lambda: Array) -> Prior:
+    """Return the prior of the paper's section 5.1: a = 20, b = 0.5, m = 0, κ = d + 1, C = b/(a - 1)·I.
+
+    This C reproduces the paper's tables; its code has the inverse.
+
+    Args:
+        Lambda: Λ, shape ``(d, d)``; VᵀV with random V in the experiments.
+    """
+    a, b = 20.0, 0.5
+    return Prior(np.zeros(d), b / (a - 1) * np.eye(d), np.array(a), np.array(b), Lambda, np.array(d + 1.0))
 
 
 @lru_cache(maxsize=256)

@@ -201,7 +201,7 @@ class SimulatedExperiment(fits.DistributedExperiment[Work, F]):
             exact = Statistics.of(of.X, of.y, work.nodes)
             found = [releases.adassp_estimate(exact, *bounds, is_published, one, DELTA, rng) for one in each]
             return fits.Fits(np.stack(found), None, None, {})
-        prior = Prior.published(work.d, of.Lambda)
+        prior = releases.published_prior(work.d, of.Lambda)
         if not is_published:
             wide = (np.zeros(work.d), np.eye(work.d), np.array(2.0), np.array(1.0))
             prior = Prior(*wide, of.Lambda, np.array(work.d + 1.0))

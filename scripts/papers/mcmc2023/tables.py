@@ -154,7 +154,7 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
         square = cell.method == BERNSTEIN_SHELDON
         rng = stream(self.seed, f"distributed/noise/{cell.name}/{cell.nodes}/{square}")
         V = stream(self.seed, f"distributed/V/{cell.name}").standard_normal((d, d))
-        prior = Prior.published(d, V.T @ V)
+        prior = releases.published_prior(d, V.T @ V)
         for _ in range(self.repeats):
             observed = releases.published(learnt, X, Y, EPSILON, delta, rng, square)
             yield Case(learnt, test, 1.0, X, Y, EPSILON, delta, (observed, prior))

@@ -7,45 +7,25 @@
 If Ŝ_j has the eigenvalues λ, U_j has the eigenvalues λ²/(σ̂_y² λ + v) with the same vectors. This needs no inverse, and
 is 0 if λ is.
 
-The paper estimates the *standard deviation* σ̂_y by ‖Y‖/3; the published code takes ‖Y‖/3 for the *variance*. With
-targets in (-1, 1) that is three times the paper's variance. `crude_sigma_y2` offers both; the paper's is the default.
-The published code also leaves out m, which is 0 in its experiments. The posterior is overconfident, because it treats
-the noisy Ŝ_j as exact.
+The paper estimates the *standard deviation* σ̂_y by ‖Y‖/3 (section 4.2); the published code takes ‖Y‖/3 for the
+*variance*. With targets in (-1, 1) that is three times the paper's variance. The published code also leaves out m,
+which is 0 in its experiments. The posterior is overconfident, because it treats the noisy Ŝ_j as exact.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from inference.errors import DataError, unknown
+from inference.errors import DataError
 from inference.models.linear.closed_form import Posterior
 from inference.models.linear.nodes.observed import NodeStatistics, Prior, check_observed
-
-SD, VARIANCE = SIGMA_Y = ("sd", "variance")
-
-
-def crude_sigma_y2(bound_y: float, rule: str = SD) -> float:
-    """Return σ̂_y² from ‖Y‖, the largest absolute target: a third of it is the standard deviation, or the variance.
-
-    Args:
-        rule: "sd" as in the paper (section 4.2), "variance" as in its code.
-
-    Raises:
-        DataError: the rule is neither, or the bound is not a finite number above 0.
-    """
-    if rule not in SIGMA_Y:
-        raise unknown("rule", rule, None, SIGMA_Y)
-    if not 0 < bound_y < np.inf:
-        raise DataError(f"the target's bound is {bound_y:g}; give a finite number above 0")
-    third = bound_y / 3
-    return third**2 if rule == SD else third
 
 
 def posterior(observed: NodeStatistics, prior: Prior, sigma_y2: float) -> Posterior:
     """Return θ | noisy S, z ~ N(mean, cov), which includes the noise of z but not that of S.
 
     Args:
-        sigma_y2: σ̂_y², as from `crude_sigma_y2`; it becomes the residual variance of predictions.
+        sigma_y2: σ̂_y²; it becomes the residual variance of predictions.
 
     Raises:
         DataError: as for `check_observed`, or sigma_y2 is not a finite number above 0.

@@ -112,6 +112,3 @@ class NodesRegression(LearningJob):
     def reference(self, train: Problem, settings: object) -> Coefficients:
         """Fit ordinary least squares to the raw rows."""
         return nonprivate_regression(train)
-
-
-JOBS = {"regression-mcmc": NodesRegression()}

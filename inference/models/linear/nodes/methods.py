@@ -46,7 +46,7 @@ from inference.problem import Schema
 
 NORMAL, FAST = NAMES = ("normal", "fast")
 ABOUT = {NORMAL: "normal features (B.2), by NUTS", FAST: "Bayes-fixedS-fast (Algorithm 3), in closed form"}
-BOUND_Y = 1.0  # of the target, in half-widths of its bounds
+SIGMA_Y2 = (1.0 / 3) ** 2  # a third of the target's half-width, squared
 KEPT = ("theta", "sigma_y2", "Sigma_x", "mu_x")
 MISSING_START = 0.05
 TARGET = 0.8  # acceptance rate; at 0.95 the same number of draws takes 2.5 times as long
@@ -145,7 +145,7 @@ def sample(
 def fit_fast(aggregates: NoisyAggregate, schema: Schema, prior: Prior | None = None) -> Coefficients:
     """Fit a regression by method `fast`, to nodes of any size."""
     nodes = listed_nodes(aggregates)
-    fitted = fixed_s_fast.posterior(nodes_of(nodes), prior or prior_of(nodes), fixed_s_fast.crude_sigma_y2(BOUND_Y))
+    fitted = fixed_s_fast.posterior(nodes_of(nodes), prior or prior_of(nodes), SIGMA_Y2)
     return fit_of(regressions(nodes), fitted, schema, method=ABOUT[FAST], by=BY_BOUNDS)
 
 

@@ -32,7 +32,7 @@ deviation is about bound/3 (`inference.columns`). With s_j and s_y for these, an
     Σ_x ~ IW(diag(s_j²), d + 2)     mean diag(s_j²), with the fewest whole degrees of freedom that have a mean
 
 The prior of σ_y² matters more than usual: S and z contain d J numbers about it, of which θ uses up d. So with one node
-the data say nothing about it, and the prior remains. (The paper's prior is `Prior.published`.)
+the data say nothing about it, and the prior remains.
 """
 
 from __future__ import annotations
@@ -148,19 +148,6 @@ class Prior(NamedTuple):
         if intercept_sd is not None and first:
             C[0, 0] = intercept_sd**2 / Lambda[0, 0]
         return self._replace(C=C, Lambda=Lambda, b=self.b if residual_sd is None else np.asarray(residual_sd**2))
-
-    @classmethod
-    def published(cls, d: int, Lambda: ArrayLike) -> Prior:
-        """Return the prior of the paper's section 5.1: a = 20, b = 0.5, m = 0, κ = d + 1, C = b/(a - 1)·I.
-
-        This C reproduces the paper's tables; its code has the inverse.
-
-        Args:
-            Lambda: Λ, shape ``(d, d)``; VᵀV with random V in the experiments.
-        """
-        a, b = 20.0, 0.5
-        scale = np.asarray(Lambda, float)
-        return cls(np.zeros(d), b / (a - 1) * np.eye(d), np.array(a), np.array(b), scale, np.array(d + 1.0))
 
 
 def nodes_of(aggregates: Aggregates) -> NodeStatistics:
