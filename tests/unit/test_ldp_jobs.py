@@ -287,7 +287,7 @@ def test_features_and_labels_of_a_client_cost_it_its_budget_together(epsilon: fl
     ("ldp-regression", {"radius": 0}, "setting 'radius' is 0"),
     ("ldp-regression", {"lkj": -1}, "setting 'lkj' is -1"),
     ("ldp-sgd", {"group": 0}, "setting 'group' is 0, expected at least 1"),
-    ("ldp-sgd", {"clip": -1}, "setting clip is -1"),
+    ("ldp-sgd", {"clip": -1}, "setting 'clip' is -1, expected a number above 0"),
     ("ldp-sgd", {"chains": 4}, "setting 'chains' is not in job 'ldp-sgd'"),
 ])  # fmt: skip
 def test_settings_that_cannot_be_are_refused_in_words(name: str, given: dict[str, Any], said: str) -> None:

@@ -88,8 +88,8 @@ def test_a_descent_beats_predicting_the_mean_and_says_where_noise_is_too_much() 
 def test_held_out_rows_of_one_class_score_nothing() -> None:
     data = problem("class")
     own = settings("ldp-sgd", family="logistic")
-    assert ldp_sgd._score(data.schema, own, data.take(np.flatnonzero(data.y == 1))) is None
-    assert ldp_sgd._score(data.schema, own, None) is None
+    assert ldp_sgd._score(own, data.take(np.flatnonzero(data.y == 1))) is None
+    assert ldp_sgd._score(own, None) is None
 
 
 def test_a_descent_whose_round_fails_tells_why_it_stopped() -> None:
