@@ -80,6 +80,7 @@ class MqttTransport:
     ) -> None:
         self._settings = settings
         self._client_id = client_id
+        self._username = settings.username or (client_id if settings.password_file else None)
         self._subscriptions = subscriptions
         self._retries = Retries(backoff or Backoff(), rng)
         self._report = on_report or _log
@@ -203,7 +204,7 @@ class MqttTransport:
             self._client_id,
             clean=settings.session_expiry_s == 0,
             keepalive_s=settings.keepalive_s,
-            username=settings.username,
+            username=self._username,
             password=self._password,
         )
         try:
@@ -222,7 +223,7 @@ class MqttTransport:
     def _check(self, code: int) -> None:
         """Raise an error unless the broker's return code means accepted."""
         if code in _REFUSED:
-            name = self._settings.username or "none given"
+            name = self._username or "none given"
             raise LoginError(
                 f"broker {self._settings.url} refused user name ({name}) or password: check username and password_file"
             )

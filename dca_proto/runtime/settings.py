@@ -27,7 +27,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         ca: trusted CA certificates (PEM); by default the system's. Only with mqtts.
         certificate: the actor's own certificate (PEM), if the broker requires one. Needs `key`.
         key: the private key (PEM) of `certificate`; readable by the owner only.
-        username: user name, by default none.
+        username: user name; by default the actor's id if there is a password file, else none.
         password_file: a file with the password in its first line; readable by the owner only.
         keepalive_s: the broker treats a connection as dead after 1.5 times this without a packet.
         session_expiry_s: 0 requests a clean session; any other value one that the broker keeps while the actor is
@@ -51,8 +51,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise InputError(f"[broker] ca and certificate need TLS: found {self.url!r}, expected mqtts://...")
         if (self.certificate is None) != (self.key is None):
             raise InputError("[broker] certificate and key: found one, expected both or neither")
-        if self.password_file is not None and self.username is None:
-            raise InputError("[broker] password_file needs a username")
         self._check_range("keepalive_s", 1, 65535)
         self._check_range("session_expiry_s", 0, 10 * 366 * 24 * 3600)
         self._check_range("part_bytes_max", PART_BYTES_LEAST, PART_BYTES_DEFAULT)

@@ -41,7 +41,6 @@ def test_a_full_table_is_understood() -> None:
         ({"url": "mqtt://h/path"}, "expected mqtt://host"),
         ({"url": "mqtt://h", "ca": "x"}, "ca and certificate need TLS"),
         ({"url": "mqtts://h", "certificate": "x"}, "certificate and key: found one, expected both"),
-        ({"url": "mqtt://h", "password_file": "x"}, "password_file needs a username"),
         ({"url": "mqtt://h", "keepalive_s": 0}, "keepalive_s: found 0, expected 1 to 65535"),
         ({"url": "mqtt://h", "keepalive_s": "60"}, "keepalive_s"),
         ({"url": "mqtt://h", "part_bytes_max": 10}, "part_bytes_max: found 10, expected 1024"),

@@ -343,8 +343,7 @@ def test_members_get_in_with_passwords_and_others_do_not(
     assert stranger.returncode == 7
     assert error.splitlines()[-1].startswith(f"dca: broker {url} refused user name (none given) or password")
 
-    (key,) = [line for line in (tmp_path / "compute-1.key").read_text().splitlines() if line.startswith("id =")]
-    login = f'username {key[2:]}\npassword_file = "passwords/compute-1.password"\n'
+    login = 'password_file = "passwords/compute-1.password"\n'  # the user name is the identity's id
     config.write_text(refused.replace(f'url = "{url}"\n', f'url = "{url}"\n{login}'))
     until(processes.start(*DEVICE, "compute-1.toml"), "Connected")
     names = {path.name for path in (tmp_path / "passwords").iterdir()}
