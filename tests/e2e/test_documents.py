@@ -122,7 +122,7 @@ class Shell:
 
     def follow(self, block: Block) -> None:
         """Save a file under the name in its first line, or type a console block's commands one by one."""
-        name = re.match(r"# ([a-z_]+\.(?:py|toml))\n", block.text)
+        name = re.match(r"# ([a-z0-9_-]+\.(?:py|toml))\n", block.text)
         if name:
             (self._folder / name[1]).write_text(block.text)
         for command, lines in block.commands:
@@ -141,7 +141,7 @@ class Shell:
 
     def _with_port(self, text: str) -> str:
         text = re.sub(r"mqtt://127\.0\.0\.1(:1883)?", f"mqtt://127.0.0.1:{self._port}", text)
-        text = text.replace("dca broker", f"dca broker --port {self._port}")
+        text = text.replace("dca broker", f"dca broker --port {self._port}").replace("8883", str(self._port))
         for script, command in IN_THIS_ENVIRONMENT.items():
             text = text.replace(script, command)
         return text
@@ -173,7 +173,9 @@ class Shell:
 
 @contextlib.contextmanager
 def opened_shell(folder: Path, timeout_s: float) -> Iterator[Shell]:
-    """A shell in a folder that has a reader's own files."""
+    """A shell in a folder that has a reader's own files, and the checkout's scripts and notebooks."""
+    for name in ("scripts", "notebooks"):
+        (folder / name).symlink_to(ROOT / name)
     rng = np.random.default_rng(3)
     houses, rooms = rng.uniform((1, 20, 5e4), (9, 300, 9e5), (60, 3)), rng.normal(21, 2, (60, 1))
     np.savetxt(folder / "houses.csv", houses, delimiter=",", header="rooms,area,price", comments="")
@@ -319,9 +321,10 @@ def commands() -> frozenset[str]:
 
 
 def calls(page: Path, program: str) -> Iterator[tuple[str, set[str]]]:
-    """What console blocks call of a program, by a pattern: its words up to the first option, and all options."""
+    """What a page calls of a program, by a pattern: its words up to the first option, and all options."""
     for block in blocks(page):
-        for command, _ in block.commands:
+        shown_only = re.findall(r"(?m)^((?:dca|python) (?:.*\\\n)*.*)$", block.text) if block.language == "text" else []
+        for command in [*(command for command, _ in block.commands), *shown_only]:
             for call in re.split(r"&&|[;&|](?![^ ])", command.replace("\\\n", " ")):
                 found = re.search(rf"(?:^|\s)({program})((?: [a-z]+\b(?![.=/]))?)(.*)$", call)
                 if found:
