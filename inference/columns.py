@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inference.bounds import Interval
-from inference.problem import Schema
-
-Array: TypeAlias = NDArray[np.float64]
+from inference.problem import Array, Schema
 
 PRIOR_BOUND_SDS = 3.0
 """Assumed standard deviations per half-width: people state bounds that contain most values."""

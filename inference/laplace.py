@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from inference.columns import Array
+from inference.problem import Array
 
 PASSES, STEPS, HALVINGS = 4, 60, 12
 ENOUGH = 1e-6  # a step that gains less in the log density is the last

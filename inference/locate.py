@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.wording import listed
-from inference.columns import Array, Standardisation
-from inference.problem import Schema
+from inference.columns import Standardisation
+from inference.problem import Array, Schema
 
 STATISTIC = "phases"
 LEVELS = 10

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 from inference.bounds import Interval, as_interval, require
 from inference.errors import DataError, unknown
 
-Array = NDArray[np.float64]
+Array: TypeAlias = NDArray[np.float64]
+AnyArray: TypeAlias = Any
+"""A float64 array, NumPy's or JAX's, or a number; JAX is optional, and has no type for both."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ class LearningJob(ABC):
 
     def batch(self, settings: Any, clients: int) -> int:
         """Return B, the number of clients in the smallest round, or 0 if all rounds ask all clients."""
-        return 0
+        return int(getattr(settings, "batch", 0))
 
     def rows_least(self, schema: Schema, settings: Any) -> int:
         """Return how many rows a data node must have to count in the result."""

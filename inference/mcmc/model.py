@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, Unpack
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +38,8 @@ from inference.mcmc.nuts import prior_draws
 from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.run import PRIOR_DRAWS, Options, Run
 from inference.mcmc.sums import NoisySums
+from inference.problem import AnyArray as Array
 
-Array: TypeAlias = Any
 LowRank = tuple[Array, Array]
 """D of shape ``(D,)`` and F of shape ``(D, k)``: a covariance diag(D) + F Fᵀ."""
 

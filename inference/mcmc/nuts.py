@@ -36,11 +36,10 @@ from numpyro.infer.util import constrain_fn, potential_energy
 
 from inference.errors import DataError
 from inference.mcmc.posterior import Sampling
-from inference.mcmc.run import Sampled
+from inference.mcmc.run import Options, Sampled
 
 Model: TypeAlias = Callable[[Any], None]
 """A NumPyro model of one argument, a tree of arrays; hashable, and equal only to the same model."""
-OnProgress: TypeAlias = Callable[[int, int], None]
 Draws = dict[str, NDArray[np.float64]]
 
 BLOCK = 100  # iterations between two reports of progress
@@ -80,13 +79,9 @@ keep_compiled()
 def sample(
     model: Model,
     data: Any,
+    options: Options,
     start: Mapping[str, Any] | None = None,
     *,
-    chains: int = 4,
-    warmup: int = 1000,
-    draws: int = 1000,
-    seed: int = 0,
-    on_progress: OnProgress | None = None,
     dense: bool = True,
     target: float = TARGET_ACCEPTANCE,
     keep: Sequence[str] | None = None,
@@ -95,10 +90,8 @@ def sample(
 
     Args:
         model: as described at the head of this file. data: its argument; numbers in it are arrays to the compiler.
+        options: the same seed, model and shapes give the same draws. Progress is reported after each block.
         start: plausible values of its sites; the default is 0 without constraints (1 for positive sites).
-        chains: run side by side. warmup: iterations of adaptation before the first draw. draws: of each chain.
-        seed: of all randomness; the same seed, model and shapes give the same draws.
-        on_progress: called with the iterations done and their total, after each block.
         dense: allow a dense mass matrix; False if the model's coordinates are nearly independent.
         target: mean acceptance that step sizes adapt to; lower is quicker if the density is nearly normal.
         keep: sites whose draws are returned; by default all.
@@ -106,6 +99,7 @@ def sample(
     Raises:
         DataError: a number is below its minimum, or no start with a finite density was found.
     """
+    chains, warmup, draws = options.chains, options.warmup, options.draws
     for name, value in (("chains", chains), ("warmup", warmup), ("draws", draws)):
         if value < 1:
             raise DataError(f"{name} is {value}; it must be at least 1")
@@ -113,15 +107,15 @@ def sample(
     with jax.enable_x64(True):
         program = _program(model, warmup, dense, target, None if keep is None else tuple(keep))
         data, start = _as_arrays(data), _as_arrays(dict(start or {}))
-        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(chains))
+        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(options.seed)))(jnp.arange(chains))
         state = _started(program, keys, data, start)
         blocks = []
         for first in range(0, warmup + draws, BLOCK):
             count = min(BLOCK, warmup + draws - first)
             state, block = program.block(state, data, count)
             blocks.append({name: np.asarray(array)[:, :count] for name, array in block.items()})
-            if on_progress is not None:
-                on_progress(first + count, warmup + draws)
+            if options.on_progress is not None:
+                options.on_progress(first + count, warmup + draws)
         step_size = np.asarray(state.adapt_state.step_size)
     draws_of = {name: np.concatenate([block[name] for block in blocks], axis=1) for name in blocks[0]}
     accepted, diverging, steps = (draws_of.pop(name)[:, warmup:] for name in (ACCEPTED, DIVERGING, STEPS))

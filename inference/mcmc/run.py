@@ -68,8 +68,7 @@ class Options:
             DataError: as in `nuts.sample`; or NumPyro, JAX, or ArviZ (which checks the chains) is missing.
         """
         require_arviz()  # fail before the work
-        more |= {name: getattr(self, name) for name in ("chains", "warmup", "draws", "seed", "on_progress")}
-        sampled: Sampled = numpyro_module("inference.mcmc.nuts").sample(model, data, start, **more)
+        sampled: Sampled = numpyro_module("inference.mcmc.nuts").sample(model, data, self, start, **more)
         return sampled if self.keep_warmup else replace(sampled, warmup={})
 
     def checked(self, posterior: P) -> P:

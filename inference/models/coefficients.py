@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_ndtr
 
 from dca_proto.aggregate import NoisyAggregate
-from inference.columns import Array, Standardisation
+from inference.columns import Standardisation
 from inference.contraction import contraction
 from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
 from inference.errors import DataError
@@ -45,7 +45,7 @@ from inference.jobs.estimates import (
 from inference.jobs.summary import HeldOut, Summary
 from inference.models.linear import closed_form
 from inference.posterior import Posterior
-from inference.problem import Problem, Schema
+from inference.problem import Array, Problem, Schema
 
 IDENTITY, LOGIT, LOG = LINKS = ("identity", "logit", "log")
 LOG_ODDS = "log odds"

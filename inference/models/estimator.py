@@ -21,10 +21,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.privacy.cost import PrivacyCost, total
-from inference.columns import Array
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
-from inference.problem import Schema
+from inference.problem import Array, Schema
 from inference.rounds import CostedRounds, Job, Rounds, run
 
 

@@ -32,9 +32,9 @@ from inference.models.glm import moments, perturbed
 from inference.models.linear.rows import MISSING, log_prior
 from inference.models.predictive import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
 from inference.models.priors import BETA, GAMMA, NORMAL
+from inference.problem import AnyArray as Array
 from inference.releases.reports import Categories, Scalars
 
-Array: TypeAlias = Any
 Data: TypeAlias = Mapping[str, Any]
 """A model's data by name; "prior" holds the prior's numbers by field name."""
 LAWS: Mapping[str, Any] = {NORMAL: dist.Normal, GAMMA: dist.Gamma, BETA: dist.Beta}

@@ -14,9 +14,10 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import expit
 
-from inference.columns import Array, into_ball
+from inference.columns import into_ball
 from inference.jobs.estimates import COEFFICIENTS, INTERCEPT
 from inference.models.column.families import FAMILIES
+from inference.problem import Array
 from inference.releases.reports import Categories, Rows, Scalars
 
 THETA, ALPHA, ROOT = "theta", "alpha", "correlation_root"

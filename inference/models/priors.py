@@ -35,8 +35,9 @@ from typing import ClassVar
 import numpy as np
 
 from inference.bounds import Interval
-from inference.columns import PRIOR_BOUND_SDS, Array
+from inference.columns import PRIOR_BOUND_SDS
 from inference.errors import DataError
+from inference.problem import Array
 
 Draws = dict[str, Array]
 SHAPE = 2.0  # default of a Gamma: no density at zero; 90 % lies between 0.18 and 2.4 times the mean

@@ -118,7 +118,7 @@ def test_nuts_has_the_posterior_of_the_textbooks_model(noise: float) -> None:
     }
     names = ("theta", "sigma_y2", "Sigma_x")
     data = {"observed": statistics, "prior": prior}
-    other = nuts.sample(textbook, data, start, warmup=1000, draws=1000, keep=names).draws
+    other = nuts.sample(textbook, data, Options(), start, keep=names).draws
     for name, transform in (("theta", np.asarray), ("sigma_y2", np.log), ("Sigma_x", _terms)):
         both = [np.asarray(transform(draws[name])) for draws in (own, other)]
         bulks = [np.array([one.bulk for one in mixing({name: array}, {})]) for array in both]

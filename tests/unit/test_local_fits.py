@@ -113,10 +113,10 @@ def test_a_model_without_a_density_anywhere_is_refused() -> None:
     prior = {"shape": 2.0, "rate": 2.0}
     data = {"prior": prior, "z": np.full(N, np.nan), "weight": np.ones(N), "low": 0.0, "high": HIGH, "scale": 1.0}
     with pytest.raises(DataError, match="no start with a finite density was found in 20 attempts"):
-        nuts.sample(model, data, warmup=QUICK["warmup"])
+        nuts.sample(model, data, Options(warmup=QUICK["warmup"]))
     for name in ("chains", "warmup", "draws"):
         with pytest.raises(DataError, match=f"{name} is 0; it must be at least 1"):
-            nuts.sample(model, data, **{name: 0})
+            nuts.sample(model, data, Options(**{name: 0}))
 
 
 def test_chains_can_be_exchanged() -> None:

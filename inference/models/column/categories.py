@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.errors import DataError
-from inference.models.column.log_space import Array
+from inference.problem import AnyArray as Array
 
 
 def unary_encoding(bits: Array, log_theta: Array, p: float, q: float) -> Array:

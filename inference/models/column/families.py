@@ -19,9 +19,9 @@ from typing import TypeAlias
 import numpy as np
 
 from inference.bounds import Interval
-from inference.columns import Array
 from inference.errors import DataError
 from inference.models.priors import ColumnPrior, GaussianPrior, ProbabilityPrior, RatePrior
+from inference.problem import Array
 
 Draws: TypeAlias = Mapping[str, Array]
 EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON = "exponential", "gaussian", "geometric", "poisson"

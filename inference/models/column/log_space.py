@@ -21,15 +21,14 @@ cancels, however far z or m lie outside. (`scripts/papers/ldp2021` has the lemma
 from __future__ import annotations
 
 from math import log, pi, sqrt
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from numpy.polynomial import chebyshev
 from scipy.special import erfcx
 
-Array: TypeAlias = Any
-"""A float64 array, JAX's or NumPy's, or a number."""
+from inference.problem import AnyArray as Array
 
 LOG_ROOT_2PI = log(2 * pi) / 2
 _CENTRE, _DEGREE = 3.0, 24

@@ -65,7 +65,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from inference.errors import DataError
-from inference.models.column.log_space import LOG_ROOT_2PI, Array, Quadratic, log_integral, log_ndtr, log_sinhc, mills
+from inference.models.column.log_space import LOG_ROOT_2PI, Quadratic, log_integral, log_ndtr, log_sinhc, mills
+from inference.problem import AnyArray as Array
 
 NODES = 256
 POINTS, WIDEST = 128, 4.0

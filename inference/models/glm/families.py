@@ -40,8 +40,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import expit, gammaincinv, ndtri, stdtrit
 
-from inference.columns import Array
 from inference.models.coefficients import IDENTITY, LOG, LOGIT
+from inference.problem import Array
 
 POISSON, STUDENT, BERNOULLI = "poisson", "student", "bernoulli"
 PREDICTOR_MAX = 30.0  # largest log rate; only a diverging iterate exceeds it

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import expit
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
-from inference.columns import Array, Standardisation
+from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import EFFECT, Conditions, RefitJob, Stage
 from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
@@ -29,7 +29,7 @@ from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT, rate
 from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, Scores, exact_fit, fit_of, prior_of, rows_of
 from inference.models.glm.scoring import Rows, Terms, best_terms
-from inference.problem import Problem, Schema
+from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
 STD_SHARE, ROUNDS = 0.1, 4

@@ -26,15 +26,14 @@ from __future__ import annotations
 
 from functools import cache, partial
 from math import log, pi, sqrt
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.polynomial import Polynomial, hermite_e
 
-Array: TypeAlias = Any
-"""A float64 array, JAX's or NumPy's."""
+from inference.problem import AnyArray as Array
 
 NODES = 64
 REACH = 9.2  # standard deviations on either side of the mode

@@ -31,16 +31,12 @@ and its products with other features are c times those features. θ then has its
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import jax.numpy as jnp
 import numpy as np
 
 from inference.models.glm.logistic_normal import derivative_means
 from inference.models.logistic.one_sum import expected_products
-
-Array: TypeAlias = Any
-"""A float64 array, JAX's or NumPy's."""
+from inference.problem import AnyArray as Array
 
 
 def linear(

@@ -27,15 +27,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import log, pi
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from inference.models.glm import logistic_normal
-
-Array: TypeAlias = Any
-"""A float64 array, JAX's or NumPy's."""
+from inference.problem import AnyArray as Array
 
 Mean: TypeAlias = Callable[[Array, Array], Array]
 """A function of (m, v) of one shape: E[1/(1 + exp(-u))] for u ~ N(m, v), or an approximation within (0, 1)."""

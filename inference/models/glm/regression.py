@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, ndtr
 
-from inference.columns import Array
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, COEFFICIENTS, INTERCEPT, Estimate
 from inference.jobs.summary import HeldOut
@@ -32,7 +31,7 @@ from inference.models.predictive import (
     RowClient,
     targets_of,
 )
-from inference.problem import Problem, Schema
+from inference.problem import Array, Problem, Schema
 from inference.releases.reports import Rows
 
 AXES = {

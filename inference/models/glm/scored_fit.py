@@ -17,15 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
-from inference.columns import Array, Standardisation, standardisation
+from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
 from inference.locate import STATISTIC as PHASES
 from inference.locate import about_collinearity, locate
 from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT
-from inference.models.glm.scoring import Normal, Prior, Rows, Score, Terms, posterior, squares_of
+from inference.models.glm.scoring import NoisyScore, Normal, Prior, Rows, Terms, posterior, squares_of
 from inference.models.linear.closed_form import symmetric
-from inference.problem import Schema
+from inference.problem import Array, Schema
 
 STATISTIC = "gradient"
 PRIOR_SD = 1.0
@@ -40,7 +40,7 @@ class Scores(NamedTuple):
     rounds: list[NoisyAggregate]
     family: Family
     columns: Standardisation
-    scores: list[Score]
+    scores: list[NoisyScore]
 
     @classmethod
     def of(cls, aggregates: Sequence[NoisyAggregate]) -> Scores:
@@ -166,7 +166,7 @@ def family_of(aggregate: NoisyAggregate) -> Family:
     return StudentT(aggregate.parameters["degrees"]) if name == StudentT.name else FAMILIES[name]()
 
 
-def _score(aggregate: NoisyAggregate, family: Family) -> Score:
+def _score(aggregate: NoisyAggregate, family: Family) -> NoisyScore:
     given, value, d = aggregate.parameters, aggregate.value, len(aggregate.parameters["columns"])
     dispersion, terms = given.get("dispersion", 0.0), d * (d + 1) // 2
     theta, size = np.array(given["theta"], float), len(given["theta"])
@@ -176,7 +176,7 @@ def _score(aggregate: NoisyAggregate, family: Family) -> Score:
         observed[-1] = dispersion > 0
         theta, score = np.r_[theta, given.get("overdispersion", 0.0)], np.r_[score, value[-1] if dispersion else 0.0]
     asked = Terms(theta, given["clip"], given["information"], dispersion)
-    return Score(asked, score, value[size : size + terms], aggregate.noise_variance, observed)
+    return NoisyScore(asked, score, value[size : size + terms], aggregate.noise_variance, observed)
 
 
 def exact_fit(

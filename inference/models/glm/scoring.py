@@ -62,9 +62,9 @@ from numpy.typing import NDArray
 from scipy.linalg import block_diag
 from scipy.special import ndtri
 
-from inference.columns import Array
 from inference.models.glm.families import Family
 from inference.models.linear.closed_form import symmetric
+from inference.problem import Array
 
 SIMULATED_LOG2 = 12  # log2 of the number of simulated rows
 WRONG = 1 / 3  # margin of M, see above
@@ -90,7 +90,7 @@ class Terms(NamedTuple):
     dispersion: float
 
 
-class Score(NamedTuple):
+class NoisyScore(NamedTuple):
     """The result of a round: its request, and the noisy sums.
 
     Attributes:
@@ -243,13 +243,13 @@ def positive(matrix: Array) -> Array:
     return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
 
 
-def squares_of(first: Score, family: Family, n: float) -> Array:
+def squares_of(first: NoisyScore, family: Family, n: float) -> Array:
     """Return E[x xᵀ] from a round at slopes of 0, where q is the same for all rows."""
     squares = symmetric(first.curved) / (first.terms.information * n)
     return positive(squares / float(family.curvature(first.terms.phi, np.eye(1, len(squares)))[0]))
 
 
-def posterior(rounds: Sequence[Score], rows: Rows, n: float, prior: Prior) -> Normal:
+def posterior(rounds: Sequence[NoisyScore], rows: Rows, n: float, prior: Prior) -> Normal:
     """Return the posterior of φ given the rounds.
 
     Args:
@@ -279,7 +279,7 @@ class _Part(NamedTuple):
     cov: Array
 
 
-def _carried_over(one: Score, rows: Rows, n: float, last: float) -> _Part:
+def _carried_over(one: NoisyScore, rows: Rows, n: float, last: float) -> _Part:
     """Transfer the simulation's moments to the clients' information. Args: last: of φ; κ for the simulated targets."""
     terms, p, drawn = one.terms, one.score.size, one.terms.phi
     if rows.family.disperses:
@@ -299,7 +299,7 @@ def _root(matrix: Array, power: float) -> Array:
     return np.asarray((vectors * values**power) @ vectors.T)
 
 
-def _newton(one: Score, part: _Part, n: float, prior: Prior) -> Array:
+def _newton(one: NoisyScore, part: _Part, n: float, prior: Prior) -> Array:
     """Return φ after one Newton step from this round alone, with only its privacy noise."""
     weighted = n * part.slope.T * (one.observed / (one.noise_variance + FLOOR * n * float(np.trace(part.cov))))
     pull = weighted @ (one.score - n * part.shift + n * part.slope @ part.phi) + prior.precision * prior.mean
@@ -307,7 +307,7 @@ def _newton(one: Score, part: _Part, n: float, prior: Prior) -> Array:
 
 
 def _regressed(
-    rounds: Sequence[Score], parts: Sequence[_Part], n: float, prior: Prior, centred: Array, near: Array
+    rounds: Sequence[NoisyScore], parts: Sequence[_Part], n: float, prior: Prior, centred: Array, near: Array
 ) -> Normal:
     """Solve equation (1) as a linear regression, ζ integrated out. Args: near: an estimate of φ*, for margins."""
     p, last = parts[-1].phi.size, parts[-1]
@@ -323,7 +323,7 @@ def _regressed(
     return Normal((cov @ pull)[:p], cov[:p, :p])
 
 
-def _variances(one: Score, part: _Part, n: float, centred: Array, near: Array) -> Array:
+def _variances(one: NoisyScore, part: _Part, n: float, centred: Array, near: Array) -> Array:
     """Return the variances of e_k, shape ``(p,)``. Args: near: an estimate of φ*."""
     apart = (near - part.phi) ** 2
     far = float(apart[:-1].sum())

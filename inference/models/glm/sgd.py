@@ -49,7 +49,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
-from inference.columns import PRIOR_BOUND_SDS, Array, Standardisation
+from inference.columns import PRIOR_BOUND_SDS, Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
 from inference.jobs.estimates import BY_BOUNDS, Figure
@@ -58,7 +58,7 @@ from inference.jobs.summary import Summary
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
 from inference.models.glm.ldp_job import FAMILIES, LINEAR, LOGISTIC, reference
 from inference.models.logistic.job import of_both_classes, score_on
-from inference.problem import Problem, Schema
+from inference.problem import Array, Problem, Schema
 from inference.releases.terms import GAUSSIAN
 from inference.rounds import Job
 from inference.variational.models import BERNOULLI, NORMAL

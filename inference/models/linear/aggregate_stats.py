@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dca_proto.aggregate import NoisyAggregate
-from inference.columns import Array, Standardisation
+from inference.columns import Standardisation
 from inference.draws import attributes
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD
@@ -26,7 +26,7 @@ from inference.models.coefficients import Coefficients
 from inference.models.linear.closed_form import REPAIR, Noise, Posterior, SufficientStatistics, unpack
 from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision
 from inference.models.linear.rows import about_columns, counted, max_complete_rows, with_weights
-from inference.problem import Schema
+from inference.problem import Array, Schema
 
 Aggregates: TypeAlias = NoisyAggregate | Sequence[NoisyAggregate]
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from inference.columns import Array, Standardisation, standardisation
+from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
 from inference.models.linear.closed_form import Posterior, posterior, summarise
-from inference.problem import Problem, Schema
+from inference.problem import Array, Problem, Schema
 
 FLAT = 1e-6  # prior precision: negligible beside one row's, but enough for constant or repeated columns
 

@@ -59,8 +59,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from inference.columns import Array
 from inference.errors import DataError, unknown
+from inference.problem import Array
 
 NOISE_AWARE = "noise-aware"
 NEAREST_PSD = "nearest-psd"

@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 
-from inference.columns import Array
 from inference.errors import DataError
 from inference.models.linear.closed_form import REPAIR, Posterior, SufficientStatistics, fitted, posterior
+from inference.problem import Array
 
 PRIOR_R2 = 0.5
 SCALES = (0.25, 1.0, 4.0, 16.0)

@@ -53,10 +53,10 @@ from typing import Any
 
 import numpy as np
 
-from inference.columns import Array
 from inference.locate import about_collinearity
 from inference.models.linear.closed_form import NEAREST_PSD, SufficientStatistics, repaired, shrunk
 from inference.models.linear.prior import PRIOR_R2
+from inference.problem import Array
 
 MISSING = 0.1  # q, the expected share of rows with a missing value
 MARGIN = 8.0  # range of the quadrature, in standard deviations of the noise

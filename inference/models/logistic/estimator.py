@@ -21,7 +21,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from inference.columns import Array
 from inference.errors import DataError
 from inference.locate import STATISTIC as PHASES
 from inference.models.coefficients import Coefficients, probability
@@ -32,7 +31,7 @@ from inference.models.glm.scored_fit import exact_fit
 from inference.models.glm.scored_fit import fit_of as scores_fit_of
 from inference.models.logistic.job import AUTO, logistic_regression
 from inference.models.logistic.one_sum import fit_of
-from inference.problem import Schema
+from inference.problem import Array, Schema
 from inference.rounds import Job
 from inference.variational.mean_field_job import VariationalSettings
 from inference.variational.models import PRIOR_SD

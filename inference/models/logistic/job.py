@@ -225,8 +225,5 @@ class Logistic(RefitJob):
             on_progress=conditions.on_iteration,
         )
 
-    def batch(self, settings: Settings, clients: int) -> int:
-        return settings.batch
-
     def reference(self, train: Problem, settings: Settings) -> Coefficients:
         return reference(train, settings)

@@ -41,7 +41,7 @@ from scipy.special import ndtri
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference import laplace
-from inference.columns import Array, Standardisation, into_ball
+from inference.columns import Standardisation, into_ball
 from inference.errors import DataError
 from inference.mcmc.sums import NoisySums
 from inference.models.coefficients import LOGIT, Coefficients
@@ -54,6 +54,7 @@ from inference.models.linear.aggregate_stats import (
     statistics_of,
     vector_of,
 )
+from inference.problem import Array
 
 METHOD = "one sum of normal features, Laplace's approximation"
 UNCHECKED = (

@@ -396,9 +396,6 @@ class Mixture(LearningJob):
         known = {"held_out": conditions.held_out, "on_progress": conditions.on_iteration}
         return gaussian_mixture(schema, rng=conditions.rng, settings=settings, **known)  # type: ignore[arg-type]
 
-    def batch(self, settings: Settings, clients: int) -> int:
-        return settings.batch
-
     def model(self, schema: Schema, settings: Settings) -> str:
         return f"{settings.components} Gaussian components of {listed(schema.features)}"
 

@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference.models.column.log_space import LOG_ROOT_2PI, Array, Quadratic
+from inference.models.column.log_space import LOG_ROOT_2PI, Quadratic
+from inference.problem import AnyArray as Array
 
 _REACH, _REACH_OF_A_POWER = 40, 4
 _NODES, _NODES_OF_A_POWER = 32, 2

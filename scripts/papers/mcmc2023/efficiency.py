@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -33,6 +33,7 @@ from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.rounding import at_least
 from inference.draws import mixing
 from inference.mcmc import nuts
+from inference.mcmc.run import Options
 from inference.models.linear.nodes import methods as nodes
 from inference.models.linear.nodes import model as library
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
@@ -102,18 +103,19 @@ def textbook(data: Mapping[str, Any]) -> None:
 
 def _run_of(method: str, observed: NodeStatistics, prior: Prior, length: Length) -> Callable[[int], Draws]:
     """Return a function from a seed to a method's draws."""
-    settings: Any = {"chains": CHAINS, "warmup": length.warmup, "draws": length.draws, "keep": NAMES}
+    options = Options(chains=CHAINS, warmup=length.warmup, draws=length.draws)
     data: dict[str, Any] = {"observed": observed, "prior": prior}
     if method == BLACKJAX:
         return _by_blackjax(observed, prior, length)
     if method == LIBRARY:
         data["frame"] = library.frame(observed, prior)
-        settings |= {"dense": False, "target": nodes.TARGET}
-        return lambda seed: nuts.sample(library.NodeRegression(False), data, seed=seed, **settings).draws
+        settings: Any = {"dense": False, "target": nodes.TARGET, "keep": NAMES}
+        model = library.NodeRegression(False)
+        return lambda seed: nuts.sample(model, data, replace(options, seed=seed), **settings).draws
     if method == TEXTBOOK:
         scales = np.maximum(observed.n, 1.0)[:, None, None] * np.asarray(prior.Lambda) / prior.kappa
         start = {"L": np.linalg.cholesky(scales), "precision": np.linalg.inv(prior.Lambda) * prior.kappa}
-        return lambda seed: nuts.sample(textbook, data, start, seed=seed, **settings).draws
+        return lambda seed: nuts.sample(textbook, data, replace(options, seed=seed), start, keep=NAMES).draws
 
     def run(seed: int) -> Draws:
         lengths = length._asdict()

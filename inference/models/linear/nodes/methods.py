@@ -18,7 +18,6 @@ from typing import Unpack
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
-from inference.columns import Array
 from inference.draws import attributes
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import BY_BOUNDS
@@ -42,7 +41,7 @@ from inference.models.linear.nodes.observed import (
 )
 from inference.models.linear.rows import MISSING
 from inference.models.predictive import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
-from inference.problem import Schema
+from inference.problem import Array, Schema
 
 NORMAL, FAST = NAMES = ("normal", "fast")
 ABOUT = {NORMAL: "normal features (B.2), by NUTS", FAST: "Bayes-fixedS-fast (Algorithm 3), in closed form"}

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,8 +49,8 @@ from numpy.typing import NDArray
 
 from inference.models.linear.nodes.observed import PRIOR_ROWS, NodeStatistics, Prior
 from inference.models.linear.rows import MISSING, log_prior
+from inference.problem import AnyArray as Array
 
-Array: TypeAlias = Any
 SHARE_MIN = 0.5  # smallest share of complete rows assumed when choosing the coordinates
 
 

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log, sqrt
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,9 +52,7 @@ from inference.models.linear.aggregate_stats import STATISTIC, Aggregates, const
 from inference.models.linear.closed_form import SufficientStatistics
 from inference.models.linear.prior import PRIOR_R2
 from inference.models.linear.rows import max_complete_rows
-
-Field: TypeAlias = Any
-"""A float64 array: NumPy's, or JAX's inside a sampler."""
+from inference.problem import AnyArray
 
 OF_CLIENTS = "replace-one-client"  # the relation of a sum over clients; each counts as one row
 AVERAGED, AVERAGED_GROUP = "averaged-regression", 10  # the statistic's name, and its default k
@@ -74,14 +72,14 @@ class NodeStatistics(NamedTuple):
             Its square, c² for each complete row, is as noisy as the other terms. Shape ``()``.
     """
 
-    S: Field
-    z: Field
-    n: Field
-    variance_S: Field  # noqa: N815 - the paper's S
-    variance_z: Field
-    u: Field
-    variance_u: Field
-    constant: Field = np.zeros(())
+    S: AnyArray
+    z: AnyArray
+    n: AnyArray
+    variance_S: AnyArray  # noqa: N815 - the paper's S
+    variance_z: AnyArray
+    u: AnyArray
+    variance_u: AnyArray
+    constant: AnyArray = np.zeros(())
 
     @property
     def nodes(self) -> int:
@@ -102,12 +100,12 @@ class Prior(NamedTuple):
             Samplers that model a constant first feature ignore Lambda's first row and column.
     """
 
-    m: Field
-    C: Field
-    a: Field
-    b: Field
-    Lambda: Field
-    kappa: Field
+    m: AnyArray
+    C: AnyArray
+    a: AnyArray
+    b: AnyArray
+    Lambda: AnyArray
+    kappa: AnyArray
 
     @classmethod
     def default(cls, d: int, sd: ArrayLike = PRIOR_MEAN_SD, constant: float = 0.0) -> Prior:
