@@ -28,8 +28,8 @@ from inference.mcmc.posterior import Draws, LocalPosterior
 from inference.mcmc.run import PRIOR_DRAWS, Options, Run, numpyro_module
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
 from inference.models.column.families import FAMILIES, GAUSSIAN, bounds_for
-from inference.models.glm.regression import LocalRegression, moments_of, regression_of
-from inference.models.linear.aggregate_stats import Aggregates, constant_of, fit_of, sums_of
+from inference.models.glm.regression import LocalRegression, moments_of
+from inference.models.linear.aggregate_stats import Aggregates, coefficients_of, constant_of, sums_of
 from inference.models.predictive import CategoryClient, ScalarClient
 from inference.models.priors import ColumnPrior, DirichletPrior, GaussianPrior, RegressionPrior
 from inference.problem import Schema
@@ -186,7 +186,9 @@ def regression(
     before = prior.draws(options.rng, PRIOR_DRAWS, len(columns.columns) - 1)
     attrs = {**sums.attrs, "noise_aware": noise_aware}
     notes = [] if logistic or sums.parameters["target_square"] else [NO_SQUARES.format(columns.columns[-1])]
-    return options.checked(regression_of(sampled, fit_of(given, moments, schema, link=link), before, attrs, notes))
+    return options.checked(
+        LocalRegression.of(sampled, coefficients_of(given, moments, schema, link=link), before, attrs, notes)
+    )
 
 
 def row_regression(
@@ -225,4 +227,4 @@ def row_regression(
     constant, link = float(intercept), LOGIT if logistic else IDENTITY
     linear = Coefficients.of(rows.columns, moments_of(sampled.draws, constant), constant, link=link)
     before = prior.draws(options.rng, PRIOR_DRAWS, rows.x.shape[1])
-    return options.checked(regression_of(sampled, linear, before, attrs, rows.notes, rows))
+    return options.checked(LocalRegression.of(sampled, linear, before, attrs, rows.notes, rows))

@@ -19,7 +19,7 @@ from inference.bounds import Interval
 from inference.errors import DataError
 from inference.models import coefficients
 from inference.models.estimator import composed
-from inference.models.linear.aggregate_stats import DEFAULTS, fit_of, plausible_prior, statistics_of
+from inference.models.linear.aggregate_stats import DEFAULTS, coefficients_of, plausible_prior, statistics_of
 from inference.models.linear.closed_form import Noise, Posterior, SufficientStatistics, posterior, summarise
 from inference.models.linear.prior import prior_precision
 from inference.problem import Schema
@@ -124,7 +124,7 @@ def test_a_release_without_noise_is_scikit_learns_to_ten_digits(precision: float
     centre, scale = np.array([8.0, -1.0, 128.0]), np.array([4.0, 0.5, 32.0])
     given = {"centre": centre.tolist(), "scale": scale.tolist(), "bound": [1.0] * 3, "weights": list(weights)}
     released = aggregate(centre + scale * z, **given)
-    fit = fit_of(released, posterior_of(released, [0.0, precision, precision], 0.5))
+    fit = coefficients_of(released, posterior_of(released, [0.0, precision, precision], 0.5))
     theirs = Ridge(alpha=0.5 * precision).fit(z[:, :2], z[:, 2])
     slopes = theirs.coef_ * scale[2] / scale[:2]
     np.testing.assert_allclose(fit.coefficients, slopes, rtol=0, atol=1e-10)
@@ -139,7 +139,7 @@ def test_a_release_without_noise_is_scikit_learns_to_ten_digits(precision: float
 def test_a_fit_is_in_the_columns_own_units(intercept: bool) -> None:
     rows = rows_of(4000)
     parts = aggregate(rows, intercept=intercept, intercept_bound=0.5)
-    fit = fit_of(parts, posterior_of(parts, 0.0))
+    fit = coefficients_of(parts, posterior_of(parts, 0.0))
     np.testing.assert_allclose(fit.coefficients, [8, -40], rtol=0.05)
     middle = np.array([[5.0, 0.0]])
     assert fit.predict(middle)[0][0] == pytest.approx(100, abs=1)
@@ -151,7 +151,7 @@ def test_a_fit_is_in_the_columns_own_units(intercept: bool) -> None:
 def test_a_radius_shortens_rows_in_predictions_as_it_does_at_the_clients() -> None:
     rows = rows_of(200)
     one = aggregate(rows, radius=0.5)
-    fit = fit_of(one, posterior_of(one, 0.0))
+    fit = coefficients_of(one, posterior_of(one, 0.0))
     near, far = np.array([[5.1, 0.02]]), np.array([[7.0, 0.5], [9.0, 1.0]])
     assert fit.predict(near)[0][0] == pytest.approx(fit.intercept + near[0] @ fit.coefficients)
     assert np.ptp(fit.predict(far)[0]) == pytest.approx(0)  # both are beyond the box's corner, and on one ray
@@ -160,16 +160,16 @@ def test_a_radius_shortens_rows_in_predictions_as_it_does_at_the_clients() -> No
 def test_a_result_counts_all_contributors_and_is_private_where_all_are() -> None:
     parts = [aggregate(rows_of(30)), aggregate(rows_of(20, 2))]
     fitted = posterior_of(parts, 1.0)
-    result = fit_of(parts, fitted, SCHEMA, "noise-aware")
+    result = coefficients_of(parts, fitted, SCHEMA, "noise-aware")
     assert (result.contributors, result.private, result.repair) == (50, True, "noise-aware")
-    assert not fit_of([parts[0], replace(parts[1], private=False)], fitted, SCHEMA, "absolute").private
-    assert not fit_of(parts, fitted, READ, "absolute").private
+    assert not coefficients_of([parts[0], replace(parts[1], private=False)], fitted, SCHEMA, "absolute").private
+    assert not coefficients_of(parts, fitted, READ, "absolute").private
 
 
 def test_draws_have_the_posteriors_moments_in_own_units() -> None:
     """20,000 draws: means within 5 standard errors, standard deviations within 3 %; false alarms below 1e-5."""
     one = aggregate(rows_of(60))
-    fit = fit_of(one, posterior_of(one, 1.0))
+    fit = coefficients_of(one, posterior_of(one, 1.0))
     draws = fit.draws(np.random.default_rng(3), 4, 5000)
     assert (draws["intercept"].shape, draws["coefficients"].shape) == ((4, 5000), (4, 5000, 2))
     slopes = draws["coefficients"].reshape(-1, 2)
@@ -188,7 +188,7 @@ def test_draws_go_out_as_inference_data(monkeypatch: pytest.MonkeyPatch) -> None
     sent: dict[str, Any] = {}
     monkeypatch.setattr(coefficients, "inference_data", lambda draws, **given: sent.update(given, draws=draws))
     one = aggregate(rows_of(60))
-    result = fit_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
+    result = coefficients_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
     result.inference_data(np.random.default_rng(4), chains=2, draws=10)
     assert {name: array.shape for name, array in sent["draws"].items()} == {
         "intercept": (2, 10),
@@ -207,7 +207,7 @@ def test_draws_go_out_as_inference_data(monkeypatch: pytest.MonkeyPatch) -> None
 def test_predictive_draws_have_the_moments_that_predict_says() -> None:
     """20,000 draws at each row: means within 5 standard errors, spreads within 3 %; false alarms below 1e-5."""
     one = aggregate(rows_of(40), 25.0)
-    result = fit_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
+    result = coefficients_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
     X = np.array([[5.0, 0.0], [7.0, 0.5], [100.0, -3.0]])  # the last is projected, as at the clients
     data = result.inference_data(np.random.default_rng(5), X, chains=2, draws=10_000)
     targets = data.posterior_predictive["target"]

@@ -135,7 +135,7 @@ def test_over_the_ideal_functionality_the_posterior_holds_the_noise(model: Famil
     x = data_of(model, np.random.default_rng(10), 400)
     terms = JobTerms(budget=Budget(0.4, 1e-5), clients=400, tolerated=4, computes=(bytes(16), bytes([1]) * 16))
     swarm = IdealSwarm(x[:, None], ["x"], terms, random=np.random.default_rng(3).bytes)
-    result = learnt(model, swarm.hold(model.request()), draws=300)
+    result = learnt(model, swarm.run_round(model.request()), draws=300)
     assert result.private
     assert result.attrs["epsilon"] == pytest.approx(0.4)
     for name, (mean, variance) in closed_form(model, x).items():

@@ -358,11 +358,11 @@ def test_ldp_sgd_takes_the_papers_steps(rate: float | None, private: bool, monke
     """Mean gradients of ones, with noise of variance 2: iterates are sums of the steps; the last half is averaged."""
     asked, d = list[Any](), 2 + private
 
-    def hold(self: object, request: Any) -> Any:
+    def run_round(self: object, request: Any) -> Any:
         asked.append(request.parameters)
         return SimpleNamespace(value=np.full(d, request.batch), noise_variance=2.0 * request.batch**2)
 
-    monkeypatch.setattr(methods.Reporters, "hold", hold)
+    monkeypatch.setattr(methods.Reporters, "run_round", run_round)
     split = rows(private=private)
     predicted, report = methods._descended(split, Conditions(TERMS, False, rate), np.random.default_rng(1))
     numbers = np.arange(1, report["groups"] + 1)

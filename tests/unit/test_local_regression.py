@@ -22,8 +22,8 @@ from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
 from inference.models import fit
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
-from inference.models.glm.regression import LocalRegression, moments_of, regression_of
-from inference.models.linear.aggregate_stats import fit_of
+from inference.models.glm.regression import LocalRegression, moments_of
+from inference.models.linear.aggregate_stats import coefficients_of
 from inference.models.priors import RegressionPrior
 from inference.problem import Schema
 from inference.releases.reports import Rows
@@ -74,7 +74,9 @@ def sums(intercept: bool = True, square: bool = True, **changes: Any) -> NoisyAg
 def of_sums(intercept: bool = True, logistic: bool = False, **changes: Any) -> LocalRegression:
     sampled, link = drawn_by_sites(intercept, logistic), LOGIT if logistic else IDENTITY
     moments = moments_of(sampled.draws, 0.5 * intercept)
-    return regression_of(sampled, fit_of(sums(intercept, **changes), moments, SCHEMA, link=link), PRIOR, {})
+    return LocalRegression.of(
+        sampled, coefficients_of(sums(intercept, **changes), moments, SCHEMA, link=link), PRIOR, {}
+    )
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -158,7 +160,7 @@ def seen(**changes: Any) -> Standardisation:
 def of_rows(rows: Rows, *, intercept: bool = True, logistic: bool = False) -> LocalRegression:
     sampled, constant, link = drawn_by_sites(intercept, logistic), float(intercept), LOGIT if logistic else IDENTITY
     linear = Coefficients.of(rows.columns, moments_of(sampled.draws, constant), constant, link=link)
-    return regression_of(sampled, linear, PRIOR, {}, rows.notes, rows)
+    return LocalRegression.of(sampled, linear, PRIOR, {}, rows.notes, rows)
 
 
 def test_rows_are_clipped_where_clients_clip_theirs_and_only_there() -> None:
@@ -224,7 +226,7 @@ def test_new_clients_of_one_feature() -> None:
     two = Standardisation(("age", "bp"), SCHEMA.centres[::2], SCHEMA.half_widths[::2], np.ones(2))
     rows = replace(ROWS, x=ROWS.x[:, :1], columns=two)
     linear = Coefficients.of(two, moments_of(draws, 1.0), 1.0)
-    found = regression_of(Sampled(draws, {}, SAMPLING), linear, draws, {}, (), rows)
+    found = LocalRegression.of(Sampled(draws, {}, SAMPLING), linear, draws, {}, (), rows)
     x, y = np.moveaxis((found.new_clients(50)["value"] - two.centre) / two.scale, -1, 0)
     slope, sd = sites["theta"][..., 0].mean(), sites["feature_sd"][..., 0].mean()
     assert np.cov(x.ravel(), y.ravel())[0, 1] == pytest.approx(slope * sd**2, rel=0.1)  # 4 standard errors

@@ -24,7 +24,7 @@ from inference.jobs.settings import settings_from
 from inference.models.coefficients import LOG_MOST, limited
 from inference.models.glm.families import Family, Poisson, StudentT, poisson_quantile
 from inference.models.glm.job import scored_regression, shares
-from inference.models.glm.scored_fit import exact_fit, fit_of
+from inference.models.glm.scored_fit import exact_fit, regression_of_scores
 from inference.problem import Problem, Schema
 from inference.rounds import run
 
@@ -338,7 +338,7 @@ def test_aggregates_of_another_kind_are_refused() -> None:
     with pytest.raises(
         DataError, match=r"no aggregate is of the statistic 'gradient'.*'robust-regression' or 'logistic'"
     ):
-        fit_of(fit.aggregates[:1])
+        regression_of_scores(fit.aggregates[:1])
     with pytest.raises(DataError, match="take the other estimator"):
         PrivateRobustRegression().fit(list(fit.aggregates))
     below = Schema(("a",), "y", {"a": Interval(0, 1), "y": Interval(-1, 5)})

@@ -20,7 +20,7 @@ from inference.models.coefficients import Coefficients
 from inference.models.estimator import PrivateRegressor, required
 from inference.models.glm.families import Family, Poisson, StudentT
 from inference.models.glm.job import ROUNDS, scored_regression
-from inference.models.glm.scored_fit import PRIOR_SD, exact_fit, family_of, fit_of
+from inference.models.glm.scored_fit import PRIOR_SD, exact_fit, family_of, regression_of_scores
 from inference.problem import Schema
 from inference.rounds import Job
 
@@ -42,7 +42,7 @@ class _Scored(PrivateRegressor):
         return exact_fit(X, y, self._family(), self.prior_sd)
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Coefficients:
-        fit, family = fit_of(aggregates, self.prior_sd), family_of(aggregates[-1])
+        fit, family = regression_of_scores(aggregates, self.prior_sd), family_of(aggregates[-1])
         if type(family) is not type(self._family()):
             raise DataError(
                 f"the aggregates are of the family {family.name!r}; expected {self._family().name!r}, so take the "

@@ -27,7 +27,15 @@ from inference.jobs.settings import JobSettings, require_count, require_positive
 from inference.locate import locate, phases_request
 from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT, rate
-from inference.models.glm.scored_fit import PRIOR_SD, STATISTIC, Scores, exact_fit, fit_of, prior_of, rows_of
+from inference.models.glm.scored_fit import (
+    PRIOR_SD,
+    STATISTIC,
+    Scores,
+    exact_fit,
+    prior_of,
+    regression_of_scores,
+    rows_of,
+)
 from inference.models.glm.scoring import Rows, Terms, best_terms
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
@@ -75,7 +83,7 @@ def scored_regression(
         raise DataError(f"rounds is {rounds}; expected at least 1 round of scores")
     phases = yield phases_request(schema, std_share, schema.columns)
     aggregates = yield from scores(phases, schema, family, rounds, std_share)
-    return fit_of(aggregates, prior_sd, schema=schema)
+    return regression_of_scores(aggregates, prior_sd, schema=schema)
 
 
 def scores(

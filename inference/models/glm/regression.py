@@ -66,6 +66,44 @@ class LocalRegression(LocalPosterior):
         """True if targets are labels."""
         return self.linear.link == LOGIT
 
+    @classmethod
+    def of(
+        cls,
+        sampled: Sampled,
+        linear: Coefficients,
+        prior: Draws,
+        attrs: Mapping[str, object],
+        notes: Sequence[str] = (),
+        rows: Rows | None = None,
+    ) -> LocalRegression:
+        """Convert draws of the models' sites to a posterior in the columns' own units.
+
+        Args:
+            linear: `moments_of` these draws, with the columns. prior: draws of the sites, shape ``(draws, ...)``.
+            notes: further warnings. rows: the reported rows; None if only sums were released.
+        """
+        columns, logistic = linear.columns, linear.link == LOGIT
+        features = columns.columns[:-1]
+        bounded = features if logistic else columns.columns  # labels are not clipped
+        before = {name: array for name, array in prior.items() if name in sampled.draws}
+        return cls(
+            "logistic" if logistic else "linear",
+            _in_own_units(sampled.draws, linear),
+            sampled.sampling,
+            RowClient(linear.centre, logistic, rows),
+            prior=_in_own_units(before, linear),
+            axes=AXES,
+            coords={"feature": features, "other_feature": features, "column": columns.columns},
+            warmup=_in_own_units(sampled.warmup, linear) if sampled.warmup else {},
+            notes=(
+                *notes,
+                *_beyond_bounds(sampled.draws, columns.bound, bounded),
+                *_beyond_ball(sampled.draws, columns.radius),
+            ),
+            attrs=attrs,
+            linear=linear,
+        )
+
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         figures = [*self.figures(INTERCEPT), *self.figures(COEFFICIENTS)]
         linear, known = self.linear, schema or self.linear.schema
@@ -114,43 +152,6 @@ class LocalRegression(LocalPosterior):
     def targets(self, X: Array, rng: np.random.Generator) -> Array:
         """Draw a target, or a label 0 or 1, for each draw and each row of ``X``, shape ``(chains, draws, k)``."""
         return targets_of(self.scores(X), self.draws, rng)
-
-
-def regression_of(
-    sampled: Sampled,
-    linear: Coefficients,
-    prior: Draws,
-    attrs: Mapping[str, object],
-    notes: Sequence[str] = (),
-    rows: Rows | None = None,
-) -> LocalRegression:
-    """Convert draws of the models' sites to a posterior in the columns' own units.
-
-    Args:
-        linear: `moments_of` these draws, with the columns. prior: draws of the sites, shape ``(draws, ...)``.
-        notes: further warnings. rows: the reported rows; None if only sums were released.
-    """
-    columns, logistic = linear.columns, linear.link == LOGIT
-    features = columns.columns[:-1]
-    bounded = features if logistic else columns.columns  # labels are not clipped
-    before = {name: array for name, array in prior.items() if name in sampled.draws}
-    return LocalRegression(
-        "logistic" if logistic else "linear",
-        _in_own_units(sampled.draws, linear),
-        sampled.sampling,
-        RowClient(linear.centre, logistic, rows),
-        prior=_in_own_units(before, linear),
-        axes=AXES,
-        coords={"feature": features, "other_feature": features, "column": columns.columns},
-        warmup=_in_own_units(sampled.warmup, linear) if sampled.warmup else {},
-        notes=(
-            *notes,
-            *_beyond_bounds(sampled.draws, columns.bound, bounded),
-            *_beyond_ball(sampled.draws, columns.radius),
-        ),
-        attrs=attrs,
-        linear=linear,
-    )
 
 
 def _in_own_units(drawn: Draws, linear: Coefficients) -> dict[str, Array]:

@@ -44,7 +44,7 @@ class Scores(NamedTuple):
 
     @classmethod
     def of(cls, aggregates: Sequence[NoisyAggregate]) -> Scores:
-        """Select and parse the rounds of scores among the aggregates. Raises `DataError` as `fit_of`."""
+        """Select and parse the rounds of scores among the aggregates. Raises `DataError` as `regression_of_scores`."""
         rounds = [one for one in aggregates if one.statistic == STATISTIC and one.parameters.get("information")]
         if not rounds:
             raise DataError(
@@ -66,7 +66,7 @@ class Scores(NamedTuple):
         return posterior(self.scores, self.rows, self.rounds[-1].contributors, prior)
 
 
-def fit_of(
+def regression_of_scores(
     aggregates: Sequence[NoisyAggregate],
     prior_sd: float = PRIOR_SD,
     *,
@@ -94,7 +94,7 @@ def fit_of(
         iterations=rounds,
         warnings=(*notes, *located, *_warnings(released, phi)),
         aggregates=tuple(aggregates),
-        refitter=partial(fit_of, tuple(aggregates), schema=schema, notes=notes),
+        refitter=partial(regression_of_scores, tuple(aggregates), schema=schema, notes=notes),
     )
 
 

@@ -192,7 +192,7 @@ def plausible_prior(statistics: SufficientStatistics, features: int, residual_va
     return np.asarray(per_unit * squares / target)
 
 
-def fit_of(
+def coefficients_of(
     aggregates: Aggregates,
     fitted: Posterior,
     schema: Schema | None = None,
@@ -258,4 +258,6 @@ def regression_of(
     doubts = about_columns(statistics, parameters) if schema and parameters["whole_rows"] else ()
     own: dict[str, Any] = {"residual_variance": residual_variance, "before": before, "notes": notes, "by": by}
     refitter = partial(regression_of, listed, schema, repair=repair, **own)
-    return fit_of(listed, fitted, schema, repair, before=before, warnings=(*notes, *doubts), refitter=refitter, by=by)
+    return coefficients_of(
+        listed, fitted, schema, repair, before=before, warnings=(*notes, *doubts), refitter=refitter, by=by
+    )

@@ -27,10 +27,9 @@ from inference.models.coefficients import Coefficients, probability
 from inference.models.estimator import RegressionEstimator, composed, required
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.scored_fit import STATISTIC as SCORES
-from inference.models.glm.scored_fit import exact_fit
-from inference.models.glm.scored_fit import fit_of as scores_fit_of
+from inference.models.glm.scored_fit import exact_fit, regression_of_scores
 from inference.models.logistic.job import AUTO, logistic_regression
-from inference.models.logistic.one_sum import fit_of
+from inference.models.logistic.one_sum import regression_of_sum
 from inference.problem import Array, Schema
 from inference.rounds import Job
 from inference.variational.mean_field_job import VariationalSettings
@@ -104,7 +103,9 @@ class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: 
                 "found the round of phases alone; expected all rounds of a job 'logistic', or a sum 'regression'"
             )
         scored = any(aggregate.statistic == SCORES for aggregate in aggregates)
-        fit = scores_fit_of(aggregates, self.prior_sd) if scored else fit_of(aggregates, self.prior_sd)
+        fit = (
+            regression_of_scores(aggregates, self.prior_sd) if scored else regression_of_sum(aggregates, self.prior_sd)
+        )
         columns = fit.columns
         self.classes_ = columns.centre[-1] + columns.scale[-1] * columns.bound[-1] * np.array([-1.0, 1.0])
         return fit

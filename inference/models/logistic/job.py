@@ -32,9 +32,8 @@ from inference.locate import locate, phases_request
 from inference.models.coefficients import LOGIT, Coefficients, NormalPosterior, area_under_curve, is_positive
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.job import ROUNDS, scores, stages_of
-from inference.models.glm.scored_fit import exact_fit
-from inference.models.glm.scored_fit import fit_of as scores_fit_of
-from inference.models.logistic.one_sum import one_sum_posterior, regression_of, sum_request, too_noisy
+from inference.models.glm.scored_fit import exact_fit, regression_of_scores
+from inference.models.logistic.one_sum import one_sum_posterior, one_sum_regression, sum_request, too_noisy
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.clipping import ROWS, Rows
@@ -85,7 +84,7 @@ def logistic_regression(
         return _of_one_sum(schema, columns, phases, aggregate, prior_sd)
     if method == SCORES:
         aggregates = yield from scores(phases, schema, Bernoulli(), ROUNDS, share)
-        return scores_fit_of(aggregates, prior_sd, schema=schema)
+        return regression_of_scores(aggregates, prior_sd, schema=schema)
     rows, per_sensitivity = None, sqrt(phases.noise_variance) / phases.sensitivity
     if not too_noisy(len(schema.features), per_sensitivity, phases.contributors):
         rows = _rows_like((yield sum_request(columns, share)), rng)
@@ -133,7 +132,7 @@ def _of_one_sum(
     schema: Schema, columns: Standardisation, phases: NoisyAggregate, aggregate: NoisyAggregate, prior_sd: float
 ) -> Coefficients:
     return replace(
-        regression_of([aggregate], columns, prior_sd),
+        one_sum_regression([aggregate], columns, prior_sd),
         schema=schema,
         private=schema.private and phases.private and aggregate.private,
         aggregates=(phases, aggregate),

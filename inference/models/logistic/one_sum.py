@@ -145,7 +145,7 @@ def one_sum_posterior(aggregate: NoisyAggregate | Sequence[NoisyAggregate], prio
     return OneSumPosterior(mode.theta[own], mode.cov[own, own], parts.mu, parts.root @ parts.root.T)
 
 
-def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Coefficients:
+def regression_of_sum(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Coefficients:
     """Return the regression from sums alone; ``prior_sd`` in units of their scale. Raises as `one_sum_posterior`.
 
     The clients' ball limits only their sums: the log odds are linear beyond it.
@@ -153,11 +153,11 @@ def fit_of(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: floa
     listed = checked(aggregates)
     columns = Standardisation.of(parameters_of(listed[0]))
     bound = np.r_[np.full(len(columns.bound) - 1, np.inf), columns.bound[-1]]
-    regression = regression_of(listed, replace(columns, bound=bound, radius=np.inf), prior_sd)
-    return replace(regression, warnings=(UNCHECKED,), refitter=partial(fit_of, listed))
+    regression = one_sum_regression(listed, replace(columns, bound=bound, radius=np.inf), prior_sd)
+    return replace(regression, warnings=(UNCHECKED,), refitter=partial(regression_of_sum, listed))
 
 
-def regression_of(sums: Sequence[NoisyAggregate], columns: Standardisation, prior_sd: float) -> Coefficients:
+def one_sum_regression(sums: Sequence[NoisyAggregate], columns: Standardisation, prior_sd: float) -> Coefficients:
     """Return the regression from sums of columns standardised in this way."""
     posterior = one_sum_posterior(sums, prior_sd)
     return Coefficients(

@@ -17,7 +17,6 @@ picks seeds among rows, and each would reveal a row; a private choice would cost
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
@@ -37,11 +36,11 @@ from inference.jobs.settings import JobSettings, given, require_count, require_p
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Standard, Summary
 from inference.locate import locate, phases_request
 from inference.models.mixture import model as mixture
-from inference.models.mixture.model import PRIOR, SPAN, Noise, Prior, State, Statistics
+from inference.models.mixture.model import PRIOR, SPAN, Noise, Prior, Statistics
 from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema, stream
 from inference.rounds import Job
-from inference.variational.progress import GAINED, Iteration, OnProgress
+from inference.variational.progress import GAINED, Iteration, OnProgress, Score
 from inference.variational.schedule import BATCH, Schedule, schedule_after, stages
 
 ITERATIONS_MAX = 25
@@ -279,7 +278,7 @@ def gaussian_mixture(
         iterations_max=ITERATIONS_MAX,
     )
     state, stopped, private = mixture.init(_start(settings, columns, rng), n, PRIOR), "", True
-    report = _reporter(columns, held_out, on_progress, schedule.iterations)
+    score, before, gained = None if held_out is None else _density_score(held_out), None, 0.0
     for t in range(schedule.iterations):
         current = state.posterior
         try:
@@ -292,7 +291,11 @@ def gaussian_mixture(
         statistics, noise = _unpacked(sums, n, settings.components)
         state = mixture.step(state, statistics, noise, n, mixture.rate(state, noise, n), PRIOR)
         private &= sums.private
-        report(current, statistics, state)
+        if on_progress is not None:
+            gained += 0.0 if before is None else mixture.gain(before, current, statistics, PRIOR)
+            before = current
+            progress = (GAINED, gained) if score is None else (score.name, score.of(state.posterior, columns))
+            on_progress(Iteration(state.iteration, schedule.iterations, *progress))
     fit = MixtureFit(
         schema=schema,
         columns=columns,
@@ -360,25 +363,14 @@ def _unpacked(sums: NoisyAggregate, n: int, components: int) -> tuple[Statistics
     return Statistics(N, S, Q), Noise(*(scale**2 * sums.noise_variance / w**2 for w in weights))
 
 
-def _reporter(
-    columns: Standardisation, held_out: Problem | None, on_progress: OnProgress | None, iterations: int
-) -> Callable[[mixture.Posterior, Statistics, State], None]:
-    """Return a function that reports an iteration: its posterior, the statistics at it, and the next state."""
-    rows = None if held_out is None else columns.scaled(held_out.X)
-    per_row, before, gained = float(np.log(columns.scale).sum()), None, 0.0
-
-    def report(current: mixture.Posterior, statistics: Statistics, state: State) -> None:
-        nonlocal before, gained
-        if on_progress is None:
-            return
-        gained += 0.0 if before is None else mixture.gain(before, current, statistics, PRIOR)
-        before, score = current, (GAINED, gained)
-        if rows is not None:
-            density = float(mixture.log_density(state.posterior, rows).mean()) - per_row
-            score = ("held-out log predictive density", density)
-        on_progress(Iteration(state.iteration, iterations, *score))
-
-    return report
+def _density_score(held_out: Problem) -> Score:
+    """Return the score of iterations on the trainer's held-out rows; θ is a posterior."""
+    return Score(
+        "held-out log predictive density",
+        lambda q, columns: (
+            float(mixture.log_density(q, columns.scaled(held_out.X)).mean()) - float(np.log(columns.scale).sum())
+        ),
+    )
 
 
 class Mixture(LearningJob):

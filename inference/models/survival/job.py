@@ -27,6 +27,10 @@ class GridSettings(JobSettings):
     times: tuple[float, ...] | None = setting(None, "Ends of the intervals instead, such as 3,6,12,24.")
     rows_max: int = setting(rounds.ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
 
+    def columns(self, schema: Schema) -> Columns:
+        """Return the columns and the grid. Raises `DataError` as `Columns.of`."""
+        return Columns.of(schema, self.event, self.group, self.times, self.intervals)
+
 
 @dataclass(frozen=True)
 class Settings(GridSettings):
@@ -50,11 +54,6 @@ class RegressionSettings(GridSettings):
     )
 
 
-def read(schema: Schema, settings: GridSettings) -> Columns:
-    """Return the columns and the grid. Raises `DataError` as `Columns.of`."""
-    return Columns.of(schema, settings.event, settings.group, settings.times, settings.intervals)
-
-
 class SurvivalCurves(RefitJob):
     """Curves with bands, and the log-rank test."""
 
@@ -64,26 +63,26 @@ class SurvivalCurves(RefitJob):
     changeable = ("prior_rows",)
 
     def check(self, schema: Schema, settings: Settings) -> None:
-        read(schema, settings)
+        settings.columns(schema)
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round("events and censored in each interval")
 
     def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[SurvivalFit]:
-        columns, rng, kind = read(schema, settings), conditions.rng, conditions.kind
+        columns, rng, kind = settings.columns(schema), conditions.rng, conditions.kind
         return rounds.curves_job(columns, rng=rng, private=schema.private, kind=kind, rows_max=settings.rows_max)
 
     def columns(self, settings: Settings) -> tuple[str, ...]:
         return (settings.event, *([settings.group] if settings.group else []))
 
     def model(self, schema: Schema, settings: Settings) -> str:
-        columns = read(schema, settings)
+        columns = settings.columns(schema)
         by = f" by {columns.group}" if columns.group else ""
         return f"survival over {columns.duration}{by}, in {len(columns.times)} intervals up to {columns.times[-1]:g}"
 
     def reference(self, train: Problem, settings: Settings) -> SurvivalFit:
         """Return the same curves from the exact counts."""
-        return rounds.exact_curves(train, read(train.schema, settings), stream(0, "reference"))
+        return rounds.exact_curves(train, settings.columns(train.schema), stream(0, "reference"))
 
 
 class SurvivalRegression(RefitJob):
@@ -94,7 +93,7 @@ class SurvivalRegression(RefitJob):
     changeable = ("prior_sd",)
 
     def check(self, schema: Schema, settings: RegressionSettings) -> None:
-        if not read(schema, settings).features:
+        if not settings.columns(schema).features:
             raise DataError(
                 "no features beside event and group; name some, or take job 'survival', which compares groups without "
                 "any"
@@ -104,14 +103,14 @@ class SurvivalRegression(RefitJob):
         return two_rounds(settings.std_share)
 
     def make(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> Job[HazardsFit]:
-        columns, most, share = read(schema, settings), settings.rows_max, settings.std_share
+        columns, most, share = settings.columns(schema), settings.rows_max, settings.std_share
         return rounds.hazards_job(schema, columns, kind=conditions.kind, rows_max=most, std_share=share)
 
     def model(self, schema: Schema, settings: RegressionSettings) -> str:
-        columns = read(schema, settings)
+        columns = settings.columns(schema)
         on, end = listed((*([columns.group] if columns.group else []), *columns.features)), columns.times[-1]
         return f"hazards of {columns.duration} on {on}, constant in {len(columns.times)} intervals up to {end:g}"
 
     def reference(self, train: Problem, settings: RegressionSettings) -> HazardsFit:
         """Fit the same model to the exact sums."""
-        return rounds.exact_hazards(train, read(train.schema, settings), settings.prior_sd)
+        return rounds.exact_hazards(train, settings.columns(train.schema), settings.prior_sd)

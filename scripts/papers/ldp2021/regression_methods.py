@@ -299,7 +299,7 @@ def _descended(rows: Split, conditions: Conditions, rng: np.random.Generator) ->
     iterates, noise_sd = [np.zeros(dimension)], []
     for t in range(1, number + 1):
         parameters, by = asked | {"theta": iterates[-1].tolist()}, AnalyticGaussian.name
-        reports = reporters.hold(LdpReportRequest("gradient", parameters, rows_max=1, batch=size, mechanism=by))
+        reports = reporters.run_round(LdpReportRequest("gradient", parameters, rows_max=1, batch=size, mechanism=by))
         gradient, variance = reports.value / size, reports.noise_variance / size**2
         noise_sd.append(sqrt(variance))
         iterates.append(iterates[-1] + gain(rate, t, dimension, variance) * gradient)

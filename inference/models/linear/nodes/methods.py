@@ -23,8 +23,8 @@ from inference.errors import DataError, unknown
 from inference.jobs.estimates import BY_BOUNDS
 from inference.mcmc.run import PRIOR_DRAWS, Options, Run, Sampled, numpyro_module
 from inference.models.coefficients import Coefficients
-from inference.models.glm.regression import LocalRegression, moments_of, regression_of
-from inference.models.linear.aggregate_stats import Aggregates, fit_of
+from inference.models.glm.regression import LocalRegression, moments_of
+from inference.models.linear.aggregate_stats import Aggregates, coefficients_of
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes.observed import (
     AVERAGED,
@@ -91,10 +91,12 @@ def fit(
     constant = float(observed.constant)
     warmup = _by_site(sampled.warmup, constant) if sampled.warmup else {}
     by_site = Sampled(_by_site(sampled.draws, constant), warmup, sampled.sampling)
-    linear = fit_of(regressions(nodes), moments_of(by_site.draws, constant), schema)
+    linear = coefficients_of(regressions(nodes), moments_of(by_site.draws, constant), schema)
     given = [aggregates] if isinstance(aggregates, NoisyAggregate) else aggregates
     attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*given)}
-    return options.checked(regression_of(by_site, linear, _prior_draws(prior, constant, options.rng), attrs, notes))
+    return options.checked(
+        LocalRegression.of(by_site, linear, _prior_draws(prior, constant, options.rng), attrs, notes)
+    )
 
 
 def _prior_draws(prior: Prior, constant: float, rng: np.random.Generator) -> dict[str, Array]:
@@ -145,7 +147,7 @@ def fit_fast(aggregates: NoisyAggregate, schema: Schema, prior: Prior | None = N
     """Fit a regression by method `fast`, to nodes of any size."""
     nodes = listed_nodes(aggregates)
     fitted = fixed_s_fast.posterior(nodes_of(nodes), prior or prior_of(nodes), SIGMA_Y2)
-    return fit_of(regressions(nodes), fitted, schema, method=ABOUT[FAST], by=BY_BOUNDS)
+    return coefficients_of(regressions(nodes), fitted, schema, method=ABOUT[FAST], by=BY_BOUNDS)
 
 
 def rows_least(method: str, features: int) -> int:
