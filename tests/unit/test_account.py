@@ -42,8 +42,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
     def call(*arguments: str) -> tuple[int, str, str]:
         code = main(["account", *arguments])
-        told, error = capsys.readouterr()
-        return code, told, error
+        output, error = capsys.readouterr()
+        return code, output, error
 
     return call
 
@@ -53,9 +53,9 @@ def answer(run: Run) -> Callable[[str], dict[str, Any]]:
     """What `dca account ... --json -` answers; stdout is nothing but the JSON."""
 
     def call(options: str) -> dict[str, Any]:
-        code, told, error = run(*options.split(), "--json", "-")
+        code, output, error = run(*options.split(), "--json", "-")
         assert code == 0, error
-        value: dict[str, Any] = json.loads(told)
+        value: dict[str, Any] = json.loads(output)
         return value
 
     return call
@@ -91,15 +91,15 @@ def test_every_figure_of_a_sum_by_hand(answer: Any) -> None:
         "sampling_error": 1 / 30,
         "signal_to_noise": 2.5 / 3 / (local * 10 / 100),
     }
-    (told,) = found["rounds"]
-    assert {name: told[name] for name in expected} == pytest.approx(expected, rel=1e-6)
+    (entry,) = found["rounds"]
+    assert {name: entry[name] for name in expected} == pytest.approx(expected, rel=1e-6)
     assert (found["contributors_needed"], found["honest_shares"]) == (94, 89)
-    assert (told["relation"], told["epsilon"], told["share"]) == (REPLACE_ONE_CLIENT, 1.0, 1.0)
+    assert (entry["relation"], entry["epsilon"], entry["share"]) == (REPLACE_ONE_CLIENT, 1.0, 1.0)
     largest = (100 * 2.5 + local * 10 * math.sqrt(2 * 41 * math.log(2))) * 2**24
-    assert told["ring_bits"] == math.ceil(math.log2(largest)) + 1
-    assert told["noise_std"] == pytest.approx([local * 10], rel=1e-6)
+    assert entry["ring_bits"] == math.ceil(math.log2(largest)) + 1
+    assert entry["noise_std"] == pytest.approx([local * 10], rel=1e-6)
     for name in ("noise_multiplier", "sensitivity", "sigma_local", "scale_factor", "ring_bits"):
-        assert found[name] == told[name]
+        assert found[name] == entry[name]
 
 
 @pytest.mark.parametrize("tolerated", [0, 5, 10])
@@ -135,11 +135,11 @@ def test_the_figures_are_those_that_a_participant_computes(answer: Any) -> None:
     assert validated == validate_announcement(announcement, EXACT, Limits())
     options = "--epsilon 0.7 --delta 1e-7 --clients 40 --tolerate 3 --colluders 1 --computes 4 --bound 2"
     found = answer(f"{options} --statistic regression --columns {','.join(FEATURES)} --parameter target_square=true")
-    told = found["rounds"][0]
-    assert told["sigma_local"] == math.sqrt(validated.noise_variance) / 2**24
-    assert told["sensitivity"] == pytest.approx(4 * math.sqrt(8), rel=1e-6)  # √8·c² of errata.md's equal bounds
+    entry = found["rounds"][0]
+    assert entry["sigma_local"] == math.sqrt(validated.noise_variance) / 2**24
+    assert entry["sensitivity"] == pytest.approx(4 * math.sqrt(8), rel=1e-6)  # √8·c² of errata.md's equal bounds
     expected = forecast(request)
-    assert {name: told[name] for name in expected.__struct_fields__} == msgspec.structs.asdict(expected)
+    assert {name: entry[name] for name in expected.__struct_fields__} == msgspec.structs.asdict(expected)
 
 
 def test_a_sensitivity_of_another_relation_is_never_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,8 +160,10 @@ def test_several_rounds_share_the_budget_by_the_roots_of_their_errors(answer: An
     job = "--clients 200 --epsilon 2 --delta 1e-5 --dimension 3 --statistic second-moments --statistic regression"
     found = answer(f"{job} --parameter target_square=true")
     roots = (math.sqrt(3 * 3), math.sqrt(8 * 6))
-    assert [told["share"] for told in found["rounds"]] == pytest.approx([root / sum(roots) for root in roots], rel=1e-6)
-    assert found["mu"] == pytest.approx(compose(told["mu"] for told in found["rounds"]), rel=1e-12)
+    assert [entry["share"] for entry in found["rounds"]] == pytest.approx(
+        [root / sum(roots) for root in roots], rel=1e-6
+    )
+    assert found["mu"] == pytest.approx(compose(entry["mu"] for entry in found["rounds"]), rel=1e-12)
     assert mu_of(2.0, 1e-5) * (1 - 2e-6) < found["mu"] < mu_of(2.0, 1e-5)
 
 
@@ -193,7 +195,7 @@ def test_what_else_is_spent_is_composed(answer: Any) -> None:
     assert [one["kind"] for one in found["also"]] == ["Laplace", "RandomisedResponse"]
 
 
-def test_noise_is_told_in_the_units_of_the_data(answer: Any) -> None:
+def test_noise_is_reported_in_the_units_of_the_data(answer: Any) -> None:
     """A mean of two columns with ranges 120 and 50: noise in proportion, Δ = 2√2 half ranges."""
     found = answer("--clients 100 --tolerate 0 --statistic mean --bounds age=0:120,bmi=10:60")
     local = 2 * math.sqrt(2) / found["mu"] / math.sqrt(99)
@@ -203,26 +205,26 @@ def test_noise_is_told_in_the_units_of_the_data(answer: Any) -> None:
 
 def test_the_best_weights_of_a_regression_are_offered_with_their_gain(run: Run, answer: Any) -> None:
     job = "--clients 200 --statistic regression --bounds a=-1:1,b=-1:1,y=-1:1 --parameter target_square=true"
-    told = answer(job)["rounds"][0]
-    best = tuple(told["best_weights"])
+    entry = answer(job)["rounds"][0]
+    best = tuple(entry["best_weights"])
     weighted = answer(f"{job} --parameter weights={json.dumps(best).replace(' ', '')}")["rounds"][0]
     statistic = Regression(
         columns=("a", "b", "y"), centre=(0.0,) * 3, scale=(1.0,) * 3, bound=(1.0,) * 3, target_square=True, weights=best
     )
 
-    def total(round_told: dict[str, Any], weights: tuple[int, ...]) -> float:
+    def total(entry: dict[str, Any], weights: tuple[int, ...]) -> float:
         sizes = zip(statistic.block_sizes, weights, strict=True)
-        return float(round_told["sigma_sum"]) * math.sqrt(sum(size / weight**2 for size, weight in sizes))
+        return float(entry["sigma_sum"]) * math.sqrt(sum(size / weight**2 for size, weight in sizes))
 
-    gain = 1 - total(weighted, best) / total(told, (1, 1, 1))
-    assert told["best_weights_gain"] == pytest.approx(gain, rel=1e-3)
+    gain = 1 - total(weighted, best) / total(entry, (1, 1, 1))
+    assert entry["best_weights_gain"] == pytest.approx(gain, rel=1e-3)
     assert 0 < gain < 0.5
     assert weighted["best_weights_gain"] == pytest.approx(0, abs=1e-12)
     assert client_sensitivity(statistic, 0, 24).l2 / 2**24 == pytest.approx(weighted["sensitivity"], rel=1e-12)
 
 
 @pytest.mark.parametrize("name", registered())
-def test_every_statistic_can_be_asked_about(answer: Any, name: str) -> None:
+def test_every_statistic_has_an_account(answer: Any, name: str) -> None:
     for dimension in ("", " --dimension 2"):
         found = answer(f"--clients 50 --statistic {name}{dimension}")
         assert found["rounds"][0]["statistic"] == name
@@ -230,24 +232,24 @@ def test_every_statistic_can_be_asked_about(answer: Any, name: str) -> None:
 
 
 def test_a_gradient_is_planned_at_its_clip_alone(answer: Any) -> None:
-    plain, told = "--clients 50 --statistic gradient", " --dimension 3 --parameter theta=[2,-1] --parameter clip=0.5"
+    plain, options = "--clients 50 --statistic gradient", " --dimension 3 --parameter theta=[2,-1] --parameter clip=0.5"
     assert answer(plain)["sensitivity"] == pytest.approx(2, rel=1e-6)
-    assert answer(plain + told)["sensitivity"] == pytest.approx(1, rel=1e-6)
+    assert answer(plain + options)["sensitivity"] == pytest.approx(1, rel=1e-6)
 
 
 def test_a_mixture_is_planned_whatever_its_components_are(answer: Any) -> None:
-    plain, told = "--clients 50 --statistic mixture --dimension 2", " --parameter log_weights=[0,1,2]"
+    plain, options = "--clients 50 --statistic mixture --dimension 2", " --parameter log_weights=[0,1,2]"
     assert answer(plain)["rounds"][0]["dimension"] == 2 * 5
-    assert answer(plain + told)["rounds"][0]["dimension"] == 3 * 5
+    assert answer(plain + options)["rounds"][0]["dimension"] == 3 * 5
     assert answer(plain)["sensitivity"] == pytest.approx(math.sqrt(2 * (1 + 2 + 2)), rel=1e-6)
-    assert answer(plain + told)["rounds"][0]["labels"][-1] == "r3·x2²"
+    assert answer(plain + options)["rounds"][0]["labels"][-1] == "r3·x2²"
 
 
 def test_several_statistics_may_stand_in_one_option(answer: Any) -> None:
     assert answer("--clients 50 --statistic sum,mean") == answer("--clients 50 --statistic sum --statistic mean")
 
 
-def test_a_histogram_has_as_many_bins_as_are_asked() -> None:
+def test_a_histogram_has_the_requested_number_of_bins() -> None:
     assert named_statistic("histogram", Columns(dimension=3), {})[1]["edges"] == [0, 1, 2, 3]
     quarters = Columns(names=["age"], dimension=4, bounds={"age": [0.0, 100.0]})
     assert named_statistic("histogram", quarters, {})[1] == {"columns": ["age"], "edges": [0, 25, 50, 75, 100]}
@@ -272,27 +274,27 @@ def test_kinds_of_what_else_is_spent(text: str, release: object) -> None:
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def test_people_are_told_what_c_means(run: Run) -> None:
-    code, told, _ = run("--clients", "100", "--tolerate", "10")
-    words = " ".join(told.split())
+def test_the_output_explains_colluders(run: Run) -> None:
+    code, output, _ = run("--clients", "100", "--tolerate", "10")
+    text = " ".join(output.split())
     assert code == 0
-    assert "c = 0: the guarantee holds against a single curious client that colludes with any 2 of" in words
-    assert "colluding Compute nodes can leave clients out until 90 remain, so rely on c only" in words
-    assert "fewer than 90 contributions is never released, so at most 10 clients may drop out" in words
-    words = " ".join(run("--clients", "100", "--tolerate", "10", "--colluders", "4")[1].split())
-    assert "fewer than 94 contributions is never released, so at most 6 clients may drop out" in words
-    assert "against a curious client that colludes with 4 other clients and any 2 of" in words
-    words = " ".join(run("--clients", "100", "--tolerate", "0")[1].split())
-    assert "fewer than 100 contributions is never released, so no client may drop out. The guarantee holds" in words
+    assert "c = 0: the guarantee holds against a single curious client that colludes with any 2 of" in text
+    assert "colluding Compute nodes can leave clients out until 90 remain, so rely on c only" in text
+    assert "fewer than 90 contributions is never released, so at most 10 clients may drop out" in text
+    text = " ".join(run("--clients", "100", "--tolerate", "10", "--colluders", "4")[1].split())
+    assert "fewer than 94 contributions is never released, so at most 6 clients may drop out" in text
+    assert "against a curious client that colludes with 4 other clients and any 2 of" in text
+    text = " ".join(run("--clients", "100", "--tolerate", "0")[1].split())
+    assert "fewer than 100 contributions is never released, so no client may drop out. The guarantee holds" in text
 
 
-def test_people_are_told_what_else_is_spent_and_better_weights(run: Run) -> None:
-    _, told, _ = run("--delta", "1e-6", "--clients", "100", "--also", "pure:0.2")
-    words = " ".join(told.split())
-    assert "it costs them at most epsilon" in words
-    assert "If their ledgers are charged for all of it, they count epsilon 1.502" in words
-    _, told, _ = run("--delta", "1e-6", "--clients", "100", "--statistic", "regression")
-    assert "--parameter weights=[" in told
+def test_the_output_names_other_spending_and_better_weights(run: Run) -> None:
+    _, output, _ = run("--delta", "1e-6", "--clients", "100", "--also", "pure:0.2")
+    text = " ".join(output.split())
+    assert "it costs them at most epsilon" in text
+    assert "If their ledgers are charged for all of it, they count epsilon 1.502" in text
+    _, output, _ = run("--delta", "1e-6", "--clients", "100", "--statistic", "regression")
+    assert "--parameter weights=[" in output
 
 
 def test_the_budget_has_its_own_mu_and_what_less_the_rounds_spend(run: Run, answer: Any) -> None:
@@ -302,10 +304,9 @@ def test_the_budget_has_its_own_mu_and_what_less_the_rounds_spend(run: Run, answ
     assert found["mu_budget"] == mu
     assert found["mu"] == pytest.approx(mu * math.sqrt(0.6), rel=2e-6)
     assert found["epsilon_spent"] == epsilon_of(found["mu"], 1e-6) == found["curve"][3]["epsilon"]
-    words = " ".join(run(*job.split())[1].split())
+    text = " ".join(run(*job.split())[1].split())
     assert (
-        f"in total (mu {at_least(mu)}), of which these rounds spend epsilon 0.7598 (mu {at_least(found['mu'])})"
-        in words
+        f"in total (mu {at_least(mu)}), of which these rounds spend epsilon 0.7598 (mu {at_least(found['mu'])})" in text
     )
     whole = answer("--clients 100 --statistic mean,sum")
     assert 0.99999 < whole["epsilon_spent"] <= 1
@@ -317,15 +318,15 @@ def test_the_signal_is_that_of_the_weakest_round_which_is_named(run: Run, answer
     job = "--clients 100 --statistic sum,mean,histogram --shares 0.6,0.1,0.3 --dimension 3"
     found = answer(job)
     assert found["weakest_round"] == 2
-    signals = [told["signal_to_noise"] for told in found["rounds"]]
+    signals = [entry["signal_to_noise"] for entry in found["rounds"]]
     assert signals[1] == min(signals)
-    words = " ".join(run(*job.split())[1].split())
-    assert "weakest in round 2, mean: a mean over all 100 clients that is a third of its bound is" in words
-    assert f"is {signals[1]:.3g} standard deviations of its noise from 0" in words
+    text = " ".join(run(*job.split())[1].split())
+    assert "weakest in round 2, mean: a mean over all 100 clients that is a third of its bound is" in text
+    assert f"is {signals[1]:.3g} standard deviations of its noise from 0" in text
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("sum", "a sum over all 100 clients that is a third of the largest possible is"),
         ("second-moments", "a mean square that is a third of the largest possible is"),
@@ -336,13 +337,13 @@ def test_the_signal_is_that_of_the_weakest_round_which_is_named(run: Run, answer
         ("histogram", "a bin with a third of what all 100 clients contribute is"),
     ],
 )
-def test_each_statistic_has_a_signal_in_words_of_its_own(run: Run, name: str, words: str) -> None:
-    told = " ".join(run("--clients", "100", "--statistic", name)[1].split())
-    assert words in told
-    assert ("weakest in round" in told, "a third of its bound" in told) == (False, False)
+def test_each_statistic_has_its_own_description_of_the_signal(run: Run, name: str, message: str) -> None:
+    output = " ".join(run("--clients", "100", "--statistic", name)[1].split())
+    assert message in output
+    assert ("weakest in round" in output, "a third of its bound" in output) == (False, False)
 
 
-def test_estimates_in_units_of_scaled_columns_say_so(run: Run, answer: Any) -> None:
+def test_the_noise_of_scaled_columns_names_its_units(run: Run, answer: Any) -> None:
     bounds = "--bounds age=0:120,y=0:300"
     for name in ("regression", "gradient"):
         job = f"--clients 100 --statistic {name}"
@@ -351,9 +352,9 @@ def test_estimates_in_units_of_scaled_columns_say_so(run: Run, answer: Any) -> N
         scaled = answer(f"{job} --bound 3 --parameter scale=[2,1]")["rounds"][0]["noise_std_units"]
         assert scaled == "scaled columns"
     assert answer(f"--clients 100 --statistic mean {bounds}")["rounds"][0]["noise_std_units"] == "data"
-    told = run("--clients", "100", "--statistic", "regression", *bounds.split())[1]
+    output = run("--clients", "100", "--statistic", "regression", *bounds.split())[1]
     assert "regression (columns scaled to ±1), standard deviation of the noise in each: age·age " in " ".join(
-        told.split()
+        output.split()
     )
 
 
@@ -378,8 +379,8 @@ def test_figures_that_promise_little_are_taken_with_a_warning(
     found = answer(f"--clients 100 {options}")["warnings"]
     assert len(found) == len(expected)
     assert all(warning.startswith(start) for warning, start in zip(found, expected, strict=True))
-    told = run("--clients", "100", *options.split())[1]
-    assert told.count("\nwarning") == len(expected)
+    output = run("--clients", "100", *options.split())[1]
+    assert output.count("\nwarning") == len(expected)
 
 
 def test_a_reader_of_the_tables_head_gets_the_whole_json_and_141(tmp_path: Path) -> None:
@@ -396,13 +397,13 @@ def test_a_reader_of_the_tables_head_gets_the_whole_json_and_141(tmp_path: Path)
 
 
 def test_json_alone_is_on_stdout_and_the_table_beside_it(run: Run) -> None:
-    code, told, error = run("--clients", "30", "--json", "-")
+    code, output, error = run("--clients", "30", "--json", "-")
     assert code == 0
-    assert json.loads(told)["clients"] == 30
+    assert json.loads(output)["clients"] == 30
     assert "noise multiplier" in error
-    code, told, error = run("--clients", "30", "--json", "figures.json")
+    code, output, error = run("--clients", "30", "--json", "figures.json")
     assert json.loads(Path("figures.json").read_text())["clients"] == 30
-    assert "noise multiplier" in told
+    assert "noise multiplier" in output
 
 
 def test_the_picture_is_a_png(run: Run) -> None:
@@ -413,6 +414,6 @@ def test_the_picture_is_a_png(run: Run) -> None:
 
 
 def test_help_has_examples(run: Run) -> None:
-    code, told, _ = run("--help")
+    code, output, _ = run("--help")
     assert code == 0
-    assert "dca account --epsilon 1 --delta 1e-6 --clients 500 --tolerate 50" in told
+    assert "dca account --epsilon 1 --delta 1e-6 --clients 500 --tolerate 50" in output

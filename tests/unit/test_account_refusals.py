@@ -28,14 +28,14 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
     def call(*arguments: str) -> tuple[int, str, str]:
         code = main(["account", *arguments])
-        told, error = capsys.readouterr()
-        return code, told, error
+        output, error = capsys.readouterr()
+        return code, output, error
 
     return call
 
 
 @pytest.mark.parametrize(
-    ("options", "words", "code"),
+    ("options", "message", "code"),
     [
         ("--epsilon 0", "epsilon is 0.0, expected a finite number > 0", 2),
         ("--epsilon nan", "epsilon is nan", 2),
@@ -83,24 +83,24 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         ("--rows-max -1", "rows_max is -1", 2),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line_that_says_what_to_change(run: Run, options: str, words: str, code: int) -> None:
+def test_bad_input_is_a_one_line_error_that_names_the_change(run: Run, options: str, message: str, code: int) -> None:
     for name in ("full.json", "full.png"):
         Path(name).symlink_to("/dev/full")
-    given, told, error = run("--clients", "50", *options.split())
-    assert (given, told) == (code, "")
+    given, output, error = run("--clients", "50", *options.split())
+    assert (given, output) == (code, "")
     assert error.startswith("dca: ")
     assert error.count("\n") == 1
-    assert words in error
+    assert message in error
 
 
 @pytest.mark.parametrize(
-    ("clients", "words"),
+    ("clients", "message"),
     [("0", "expected 1 to 1000000; change the number of clients"), ("1", "find at least 2 clients")],
 )
-def test_too_few_clients_are_refused(run: Run, clients: str, words: str) -> None:
+def test_too_few_clients_are_refused(run: Run, clients: str, message: str) -> None:
     code, _, error = run("--clients", clients)
     assert code == 2
-    assert words in error
+    assert message in error
 
 
 def test_a_round_of_several_that_cannot_be_is_named(run: Run) -> None:

@@ -68,7 +68,7 @@ def standardised(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.column_stack([np.ones(len(z)), z[:, :-1]]), z[:, -1]
 
 
-def test_a_releases_parameters_say_how_to_read_it() -> None:
+def test_a_releases_parameters_determine_how_to_read_it() -> None:
     rows = rows_of(80)
     x, y = standardised(rows)
     statistics = statistics_of(aggregate(rows))
@@ -91,7 +91,7 @@ def test_weighted_releases_are_read_in_their_own_units() -> None:
     np.testing.assert_allclose(weighted.xx[:, 1:], plain.xx[:, 1:], atol=1e-9)
     np.testing.assert_allclose(weighted.xy, plain.xy, atol=1e-9)
     assert weighted.yy == pytest.approx(plain.yy)
-    assert 77 < weighted.xx[0, 0] < 80  # up to 80 rows may be complete, as far as noise of 3 tells
+    assert 77 < weighted.xx[0, 0] < 80  # up to 80 rows may be complete, as far as noise of 3 shows
     assert (weighted.noise.xx, weighted.noise.xy, weighted.noise.yy) == (9.0, 4.0, 2.25)
 
 
@@ -204,7 +204,7 @@ def test_draws_go_out_as_inference_data(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.skipif(find_spec("arviz") is None, reason="arviz is not installed")
-def test_predictive_draws_have_the_moments_that_predict_says() -> None:
+def test_predictive_draws_have_the_moments_of_predict() -> None:
     """20,000 draws at each row: means within 5 standard errors, spreads within 3 %; false alarms below 1e-5."""
     one = aggregate(rows_of(40), 25.0)
     result = coefficients_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
@@ -241,7 +241,7 @@ def test_a_plausible_prior_bears_sums_that_the_noise_has_made_negative() -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"columns": ["a", "c", "y"]}, r"aggregate 2 has columns \['a', 'c', 'y'\], the first has \['a', 'b', 'y'\]"),
         ({"scale": [2.0, 0.5, 51.0]}, "aggregate 2 has scale"),
@@ -253,19 +253,19 @@ def test_a_plausible_prior_bears_sums_that_the_noise_has_made_negative() -> None
         ({"target_square": False}, "aggregate 2 has target_square"),
     ],
 )
-def test_sums_of_different_things_are_not_added(changes: dict[str, Any], words: str) -> None:
+def test_sums_of_different_things_are_not_added(changes: dict[str, Any], message: str) -> None:
     rows = rows_of(10)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         statistics_of([aggregate(rows), aggregate(rows, **changes)])
 
 
 def test_the_same_round_twice_is_refused_and_not_counted_twice() -> None:
     one, other = aggregate(rows_of(10)), aggregate(rows_of(20))
-    for listed, words in (
+    for listed, message in (
         ([one, one], "aggregate 2 is aggregate 1 again; give each round once"),
         ([one, other, replace(other, value=other.value + 1)], "aggregate 3 is aggregate 2 again"),
     ):
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             posterior_of(listed, 1.0)
 
 
@@ -290,9 +290,9 @@ def test_epsilon_of_several_rounds_is_that_of_their_joint_mu() -> None:
 
 def test_rounds_of_reports_add_up_in_epsilon_and_beside_gaussian_ones_in_mu_as_a_ledger_has_it() -> None:
     one, report = aggregate(rows_of(10)), PrivacyCost.of_pure(0.5)
-    told = replace(one, epsilon=0.5, delta=0.0, mu=report.mu)
-    assert composed([told]) == (0.5, 0.0)
-    assert composed([told, told]) == (1.0, 0.0)
+    pure = replace(one, epsilon=0.5, delta=0.0, mu=report.mu)
+    assert composed([pure]) == (0.5, 0.0)
+    assert composed([pure, pure]) == (1.0, 0.0)
     for count in (1, 40):
         expected = total([PrivacyCost.of_mu(one.mu), *[report] * count]).epsilon(1e-5)
-        assert composed([one, *[told] * count]) == (pytest.approx(expected, rel=1e-6), 1e-5)
+        assert composed([one, *[pure] * count]) == (pytest.approx(expected, rel=1e-6), 1e-5)

@@ -1,4 +1,4 @@
-"""What private regressions are held against: each does what it says."""
+"""The baselines of private regressions: each computes what it states."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_nodes_alike_share_a_factorisation_and_what_does_not_fit_is_refused() ->
 
 @pytest.mark.parametrize("published", [True, False])
 def test_starts(published: bool) -> None:
-    """As published every node starts from the first node's statistic plus I, θ = 0 and σ_y² where it is told; by
+    """As published every node starts from the first node's statistic plus I, θ = 0 and σ_y² where it is known; by
     default near what was released, each chain elsewhere."""
     observed = release(np.random.default_rng(7), 1000, 5.0, J=3)
     kernel = bs.kernel_for([observed], 0.2 if published else None)

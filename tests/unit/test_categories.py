@@ -31,9 +31,9 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_words_are_lists_of_different_categories() -> None:
+def test_options_list_different_categories() -> None:
     assert parse_categories(["smoker=no, yes", "city=Åbo,Oulu,Turku"]) == LISTED
-    for words, said in (
+    for lists, message in (
         (["smoker"], "expected COL=a,b,c"),
         (["=a,b"], "expected COL=a,b,c"),
         (["x=a,b", "x=c,d"], "each column once"),
@@ -43,8 +43,8 @@ def test_words_are_lists_of_different_categories() -> None:
         (["x=a,b\x1b[2J"], "has the category 'b\\x1b[2J'"),
         ([f"x={','.join(map(str, range(1001)))}"], "list from 2 to 1000"),
     ):
-        with pytest.raises(UsageError, match=re.escape(said)):
-            parse_categories(words)
+        with pytest.raises(UsageError, match=re.escape(message)):
+            parse_categories(lists)
     assert check_categories({}) == {}
 
 
@@ -57,7 +57,7 @@ def test_a_device_gives_codes_and_indicators_and_counts_what_it_does_not_underst
     seen = table.rows(("smoker", "smoker=no", "smoker=yes", "city", "city=Turku"))
     expected = [[1, 0, 1, 0, 0], [0, 1, 0, 2, 1], [NAN, NAN, NAN, 1, 0], [1, 0, 1, 1, 0], [0, 1, 0, NAN, NAN]]
     np.testing.assert_array_equal(seen, expected)
-    assert [(told["fields"], told["lines"]) for told in logs] == [({"smoker": 1, "cost": 1}, 0)]
+    assert [(entry["fields"], entry["lines"]) for entry in logs] == [({"smoker": 1, "cost": 1}, 0)]
     assert "maybe" not in str(logs), "values are private"
     with pytest.raises(UsageError, match="no column 'town', for which categories are listed"):
         read_csv(path, {"town": ("a", "b")})
@@ -87,7 +87,7 @@ def test_a_text_can_be_the_target_and_columns_can_be_chosen(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"categories": LISTED}, "row 3 (line 4), column 'smoker': found 'maybe', expected one of no, yes; correct it"),
         ({"categories": {"city": LISTED["city"]}, "bounds": {**BOUNDS, "smoker": Interval(0, 1)}},
@@ -99,10 +99,10 @@ def test_a_text_can_be_the_target_and_columns_can_be_chosen(path: Path) -> None:
         ({"categories": LISTED, "features": ["city=Rome"]}, "column 'city=Rome' is not in patients.csv"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_gets_one_line(path: Path, given: dict[str, object], said: str) -> None:
+def test_what_does_not_fit_gets_one_line(path: Path, given: dict[str, object], message: str) -> None:
     with pytest.raises((DataError, UsageError)) as caught:
         from_csv(path, "cost", **{"bounds": BOUNDS, **given})  # type: ignore[arg-type]
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -121,9 +121,9 @@ def test_errors_become_exit_codes(
     monkeypatch.setattr(EntryPoint, "load", lambda entry: fail)
     monkeypatch.setattr(sys.modules[__name__], "EXAMPLES", "", raising=False)
     monkeypatch.setitem(sys.modules, "dca_proto.cli.keygen", sys.modules[__name__])
-    found, _, told = run("keygen")
-    assert (found, line in told) == (code, True)
-    assert "Traceback" not in told
+    found, _, errors = run("keygen")
+    assert (found, line in errors) == (code, True)
+    assert "Traceback" not in errors
     if line:
         assert "Traceback" in run("keygen", "--debug")[2]
 
@@ -157,9 +157,9 @@ def test_ctrl_c_while_a_command_is_imported_is_quiet(run: Run, monkeypatch: pyte
 def test_help_is_found_where_people_look_for_it(run: Run) -> None:
     assert run("help", "keygen") == run("keygen", "--help")
     assert run("help", "federation", "init") == run("federation", "init", "--help")
-    code, told, error = run("federation")
+    code, output, error = run("federation")
     assert (code, error) == (0, "")
-    assert "enrol" in told
+    assert "enrol" in output
     assert "'nosuch' is not a command" in refused(run, "help", "nosuch")
 
 
@@ -177,12 +177,12 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 
 def test_keygen_prints_the_public_key_and_never_the_secret(run: Run, tmp_path: Path) -> None:
-    code, told, _ = run("keygen", "a.key", "--role", "compute")
+    code, output, _ = run("keygen", "a.key", "--role", "compute")
     identity = read_identity(tmp_path / "a.key", "compute")
     assert code == 0
-    assert identity.public_key.hex() in told
-    assert identity.id.hex() in told
-    assert identity.seed.hex() not in told
+    assert identity.public_key.hex() in output
+    assert identity.id.hex() in output
+    assert identity.seed.hex() not in output
     assert (tmp_path / "a.key").stat().st_mode & 0o777 == 0o600
     assert "exists already" in refused(run, "keygen", "a.key", code=8)
     assert "role 'guest' is unknown" in refused(run, "keygen", "b.key", "--role", "guest")
@@ -253,9 +253,9 @@ def test_init_replaces_nothing(run: Run, tmp_path: Path) -> None:
 
 def test_a_trial_federation_has_everybodys_files(run: Run, tmp_path: Path) -> None:
     given = ("--computes", "2", "--clients", "10", "--broker", "mqtt://127.0.0.1")
-    code, told, _ = run("federation", "init", "fed", *given)
+    code, output, _ = run("federation", "init", "fed", *given)
     assert code == 0
-    assert "10 clients enrolled" in told
+    assert "10 clients enrolled" in output
     names = {path.name for path in (tmp_path / "fed").iterdir()}
     assert {"authority.key", "trainer.key", "trainer.toml", "compute-2.toml", "client-10.cert"} <= names
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "fed").glob("*.key")} == {0o600}
@@ -279,31 +279,31 @@ def waits_for_broker(command: list[str]) -> str:
     """What a command reports that waits for a broker, until SIGTERM ends it."""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as waiting:
         assert waiting.stderr is not None
-        told = ""
-        while "cannot reach broker at mqtt://127.0.0.1:" not in told:
+        log = ""
+        while "cannot reach broker at mqtt://127.0.0.1:" not in log:
             line = waiting.stderr.readline()
-            assert line, told
-            told += line
+            assert line, log
+            log += line
         waiting.terminate()
         assert waiting.wait(10) == 0
-    return told
+    return log
 
 
 def test_an_unreachable_broker_is_one_line(demo: Path) -> None:
-    told = waits_for_broker([sys.executable, "-m", "dca_proto.cli", "client", str(demo / "client-1.toml")])
-    assert "is it running?; trying again" in told
-    assert "Traceback" not in told
+    log = waits_for_broker([sys.executable, "-m", "dca_proto.cli", "client", str(demo / "client-1.toml")])
+    assert "is it running?; trying again" in log
+    assert "Traceback" not in log
 
 
-def test_a_device_without_the_command_line_says_the_same(demo: Path) -> None:
+def test_a_device_without_the_command_line_prints_the_same(demo: Path) -> None:
     hidden = "import sys; sys.modules.update(dict.fromkeys(['typer', 'rich', 'scipy', 'amqtt', 'sklearn', 'psutil']))\n"
     code = hidden + "from dca_proto.__main__ import main; sys.exit(main())"
-    told = waits_for_broker([sys.executable, "-c", code, str(demo / "client-1.toml"), "--log-json"])
-    lost = json.loads(told.splitlines()[-1])
+    log = waits_for_broker([sys.executable, "-c", code, str(demo / "client-1.toml"), "--log-json"])
+    lost = json.loads(log.splitlines()[-1])
     assert (lost["event"], lost["level"]) == ("Disconnected", "warning")
 
 
-def test_a_trainer_without_the_command_line_needs_a_round_and_tells_an_abort(
+def test_a_trainer_without_the_command_line_needs_a_round_and_reports_an_abort(
     demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def run_round(*_: object) -> None:
@@ -424,12 +424,12 @@ def test_a_store_is_shown_without_its_secrets(run: Run, tmp_path: Path, played: 
         path = tmp_path / f"{actor_id.hex()}.db"
         asyncio.run(_write_store(path, actor_id, records))
         for given in ((), ("--json", "-")):
-            code, told, error = run("inspect", str(path), *given)
+            code, output, error = run("inspect", str(path), *given)
             assert code == 0, error
-            assert not [value for value in secret if value in told.replace("\n", "")]
-        shown_kinds |= {record["kind"] for record in parsed(told, "inspect")}
-        assert not [record for record in json.loads(told) if "unreadable" in record]
-        assert len(json.loads(told)) == len(records)
+            assert not [value for value in secret if value in output.replace("\n", "")]
+        shown_kinds |= {record["kind"] for record in parsed(output, "inspect")}
+        assert not [record for record in json.loads(output) if "unreadable" in record]
+        assert len(json.loads(output)) == len(records)
     assert shown_kinds >= {"epoch", "hello", "client-round", "announcement", "ledger", "seen"}, "clients'"
     assert shown_kinds >= {"session", "round", "contribution", "list", "charges", "trainer-round"}, "the others'"
     assert not list(tmp_path.glob("*-wal")), "inspecting leaves nothing behind"

@@ -42,8 +42,8 @@ def test_hardening_7_a_broker_opens_to_a_network_with_passwords_and_tls_only(
 ) -> None:
     started = []
 
-    async def serve(directory: Path, asked: BrokerOptions) -> None:
-        started.append(asked)
+    async def serve(directory: Path, options: BrokerOptions) -> None:
+        started.append(options)
 
     monkeypatch.setattr(broker, "_serve", serve)
     monkeypatch.setattr(broker, "_tls", lambda *_: options.tls)

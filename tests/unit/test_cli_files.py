@@ -1,4 +1,4 @@
-"""What commands do with files that are there: replace none, trust no open secret, tell damage in a line."""
+"""What commands do with files that are there: replace none, trust no open secret, report damage in a line."""
 
 from __future__ import annotations
 
@@ -130,9 +130,7 @@ def changed(store: Path, statement: str, *values: object) -> None:
         connection.execute(statement, values)
 
 
-def test_records_that_cannot_be_read_are_told_beside_those_that_can(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_records_are_listed_beside_readable_ones(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A text that is no UTF-8 is no `msgspec.DecodeError`."""
     (value,) = _values(store)
     assert value.count(b"\xa4mean") == 1
@@ -145,8 +143,8 @@ def test_records_that_cannot_be_read_are_told_beside_those_that_can(
     )
     changed(store, "INSERT INTO records VALUES (x'', ?, ?, ?, x'')", client_round.ROUNDS, b"bad", b"\x91" * 5000)
     assert main(["inspect", "client.db", "--json", "-"]) == 0
-    told = {(one["kind"], "unreadable" in one) for one in json.loads(capsys.readouterr().out)}
-    assert told == {(ledger.TABLE, False), (ledger.TABLE, True), (client_round.ROUNDS, True)}
+    shown = {(one["kind"], "unreadable" in one) for one in json.loads(capsys.readouterr().out)}
+    assert shown == {(ledger.TABLE, False), (ledger.TABLE, True), (client_round.ROUNDS, True)}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`dca ledger`: what a device or a trainer is told of its spending, from stores that real actors left behind."""
+"""`dca ledger` shows the spending of a device or a trainer, from stores that real actors left behind."""
 
 from __future__ import annotations
 
@@ -120,25 +120,25 @@ def run(capsys: pytest.CaptureFixture[str], folder: Path) -> Run:
 
     def call(*arguments: str) -> tuple[int, str, str]:
         code = main(("ledger", *arguments))
-        told, error = capsys.readouterr()
-        return code, told, error
+        output, error = capsys.readouterr()
+        return code, output, error
 
     return call
 
 
 def refused(run: Run, *arguments: str, code: int = 2) -> str:
-    given, told, error = run(*arguments)
-    assert (given, told) == (code, "")
+    given, output, error = run(*arguments)
+    assert (given, output) == (code, "")
     (line,) = error.splitlines()
     assert line.startswith("dca: ")
     return line
 
 
-def test_a_client_is_told_what_was_asked_given_and_declined(run: Run) -> None:
-    code, told, error = run("client.toml")
+def test_a_client_sees_its_requests_contributions_and_declines(run: Run) -> None:
+    code, output, error = run("client.toml")
     assert (code, error) == (0, "")
     spent = accounting.epsilon_of(accounting.compose([MU, MU]), 1e-6)
-    lines = [" ".join(line.split()) for line in told.splitlines()]
+    lines = [" ".join(line.split()) for line in output.splitlines()]
     assert lines[0].startswith("client of federation booked, ")
     assert [line.split()[0] for line in lines if line.endswith(("counts", "returned"))] == ["1", "2", "3"]
     assert "2 2023-11-14 22:13:21 sum trainer 1 1e-06 0.2368 returned" in lines
@@ -147,14 +147,14 @@ def test_a_client_is_told_what_was_asked_given_and_declined(run: Run) -> None:
     assert any(line.endswith("bounds x within -10 to 10 x within -1 to 1") for line in lines)
     assert any(line.endswith("epsilon 1.5 at delta 1e-06 <= 1 at delta 1e-06") for line in lines)
     assert "in total 1 x bounds, 1 x epsilon, 1 x delta" in lines
-    assert "warning" not in told
+    assert "warning" not in output
 
 
-def test_the_json_says_the_same_to_programs(run: Run, folder: Path) -> None:
-    code, told, error = run("client.toml", "--json", "-")
+def test_the_json_has_the_same_content(run: Run, folder: Path) -> None:
+    code, output, error = run("client.toml", "--json", "-")
     assert code == 0
     assert "charged" in error, "people read the table there"
-    plain = parsed(told, "ledger")
+    plain = parsed(output, "ledger")
     assert (plain["role"], plain["federation"], plain["warnings"]) == ("client", "booked", [])
     assert (plain["epsilon_allowed"], plain["epsilon_per_round_max"], plain["delta"]) == (2.0, 1.0, 1e-6)
     assert plain["mu_spent"] == pytest.approx(MU * 2**0.5)
@@ -177,7 +177,7 @@ def test_what_is_left_is_what_the_policy_lets_through(folder: Path, played: tupl
     assert book.budget_limit.check(PrivacyCost.of(left * 1.0001, 1e-6), book.ledger, now_ms) is not None
 
 
-def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
+def test_rounds_of_reports_are_shown_at_delta_0_with_the_rest_of_either_kind(
     run: Run, folder: Path, played: tuple[TestFederation, Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two Gaussian rounds and a report of ε = 0.125, of a limit of 2."""
@@ -193,12 +193,12 @@ def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
     assert plain["epsilon_spent"] == pytest.approx(accounting.epsilon_of(spent, 1e-6))
     assert plain["epsilon_left"] == pytest.approx(accounting.epsilon_of(rest, 1e-6), rel=1e-6)
     assert plain["pure_left"] == pytest.approx(accounting.pure_of_mu(rest), rel=1e-6)
-    told = " ".join(run("client.toml")[1].split())
-    assert "4 2023-11-14 22:13:20 sum 00000000 0.125 0 counts" in told
+    output = " ".join(run("client.toml")[1].split())
+    assert "4 2023-11-14 22:13:20 sum 00000000 0.125 0 counts" in output
     line = f"spent epsilon {at_least(plain['epsilon_spent'])} at delta 1e-06 in the last 36500 days (3 charges, mu = "
-    assert f"{line}{at_least(plain['mu_spent'])}, those at delta 0 converted; their epsilons add up to 0.125)" in told
+    assert f"{line}{at_least(plain['mu_spent'])}, those at delta 0 converted; their epsilons add up to 0.125)" in output
     left = f"left epsilon {at_most(plain['epsilon_left'])} at delta 1e-06 for one more round, of 2 in total"
-    assert f"{left}, or {at_most(plain['pure_left'])} at delta 0; at most 1 in each round" in told
+    assert f"{left}, or {at_most(plain['pure_left'])} at delta 0; at most 1 in each round" in output
     assert plain["epsilon_for_reports"] is None
     policy = folder / "client.toml"
     policy.write_text(policy.read_text() + "epsilon_for_reports = 0.25\n")
@@ -209,9 +209,9 @@ def test_rounds_of_reports_are_told_at_delta_0_and_what_is_left_of_either_kind(
     assert (plain["epsilon_for_reports"], plain["pure_left"]) == (0.25, 0.125)
     rest = (accounting.mu_of(1.75, 1e-6) ** 2 - sums**2) ** 0.5
     assert plain["epsilon_left"] == pytest.approx(accounting.epsilon_of(rest, 1e-6), rel=1e-6)
-    told = " ".join(run("client.toml")[1].split())
-    assert f"mu = {at_least(sums)}, and epsilon 0.125 at delta 0)" in told
-    assert "for one more round, and 0.125 at delta 0, of 2 in total, 0.25 of it for reports of delta 0;" in told
+    output = " ".join(run("client.toml")[1].split())
+    assert f"mu = {at_least(sums)}, and epsilon 0.125 at delta 0)" in output
+    assert "for one more round, and 0.125 at delta 0, of 2 in total, 0.25 of it for reports of delta 0;" in output
 
 
 def at(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
@@ -236,23 +236,23 @@ def test_a_trainers_account_counts_every_announced_round(
 @pytest.mark.parametrize(
     ("name", "spent"), [("client", "2 charges, mu = 0.3348"), ("trainer", "3 charges, mu = 0.3571")]
 )
-def test_a_store_by_itself_tells_what_is_spent_at_a_delta(run: Run, name: str, spent: str) -> None:
+def test_a_store_alone_shows_what_is_spent_at_a_delta(run: Run, name: str, spent: str) -> None:
     plain = parsed(run(f"{name}.db", "--delta", "1e-7", "--json", "-")[1], "ledger")
     assert (plain["role"], plain["delta"], plain["federation"]) == (name, 1e-7, None)
     assert plain["epsilon_spent"] == accounting.epsilon_of(plain["mu_spent"], 1e-7)
     assert plain["epsilon_left"] is plain["epsilon_allowed"] is plain["period_days"] is None
     assert plain["charges"][0]["trainer_name"] is None
-    told = run(f"{name}.db")[1]
-    assert f"at delta 1e-05 in total ({spent}); name the actor's TOML file to see what is left" in told
+    output = run(f"{name}.db")[1]
+    assert f"at delta 1e-05 in total ({spent}); name the actor's TOML file to see what is left" in output
 
 
 def test_a_charge_past_its_period_is_shown_and_does_not_count(run: Run, folder: Path) -> None:
     text = (folder / "client.toml").read_text().replace("period_days = 36500", "period_days = 30")
     (folder / "client.toml").write_text(text)
-    told = run("client.toml")[1]
-    assert told.count("past its period") == 2
-    assert "spent     epsilon 0 at delta 1e-06 in the last 30 days (0 charges, mu = 0)" in told
-    assert "left      epsilon 2 at delta 1e-06 for one more round, of 2 in total" in told
+    output = run("client.toml")[1]
+    assert output.count("past its period") == 2
+    assert "spent     epsilon 0 at delta 1e-06 in the last 30 days (0 charges, mu = 0)" in output
+    assert "left      epsilon 2 at delta 1e-06 for one more round, of 2 in total" in output
 
 
 def test_no_store_and_an_empty_one_hold_nothing(run: Run, folder: Path) -> None:
@@ -261,9 +261,9 @@ def test_no_store_and_an_empty_one_hold_nothing(run: Run, folder: Path) -> None:
     assert not (folder / "client.db").exists(), "looking makes nothing"
     asyncio.run(save(folder / "client.db", {}))
     for name in ("client.toml", "client.db"):
-        code, told, _ = run(name)
+        code, output, _ = run(name)
         assert code == 0
-        assert "epsilon 0 at delta" in told
+        assert "epsilon 0 at delta" in output
 
 
 def test_what_is_no_ledger_is_named(run: Run, folder: Path, played: tuple[TestFederation, Network]) -> None:
@@ -307,18 +307,18 @@ def test_a_ledger_that_looks_like_an_old_copy_warns(
     charges = {key: msgspec.msgpack.decode(value, type=Charge) for key, value in records.items() if key[0] == LEDGER}
     (second,) = [key for key, charge in charges.items() if charge.number == 2]
     del records[second]
-    told = DeclinedRound(
+    declined = DeclinedRound(
         number=9, round_id=b"r" * 16, statistic="sum\x1b[31m", trainer=bytes(16), epsilon=float("nan"), delta=1e-6,
         reason="ledger", found="charge number 3 comes next", expected="a number above 7", at_ms=1_700_000_000_000,
     )  # fmt: skip
-    records[DECLINED, told.round_id] = msgspec.msgpack.encode(told)
+    records[DECLINED, declined.round_id] = msgspec.msgpack.encode(declined)
     (folder / "client.db").unlink()
     asyncio.run(save(folder / "client.db", records))
     code, shown, _ = run("client.toml")
     assert code == 0
     assert "1 of the charges 1 to 3 are missing, the first of them 2: more was spent than is shown" in shown
-    said = "because a Compute node reported that this ledger is an old copy (charge number 3"
-    assert said in shown
+    reason = "because a Compute node reported that this ledger is an old copy (charge number 3"
+    assert reason in shown
     assert "Otherwise the node lies or errs" in shown
     assert "\x1b[31m" not in shown
     plain = parsed(run("client.toml", "--json", "-")[1], "ledger")
@@ -352,41 +352,41 @@ def test_figures_that_cannot_be_are_damage_in_one_line(
     run: Run, folder: Path, changes: dict[str, object], says: str
 ) -> None:
     asyncio.run(save(folder / "odd.db", charge(**changes)))
-    told = refused(run, "odd.db", code=5)
-    assert f"store odd.db: {says}" in told
-    assert told.endswith("not with an old copy, which forgets what was spent or sent")
+    error = refused(run, "odd.db", code=5)
+    assert f"store odd.db: {says}" in error
+    assert error.endswith("not with an old copy, which forgets what was spent or sent")
 
 
 def test_a_damaged_time_of_a_decline_is_named(run: Run, folder: Path) -> None:
-    told = DeclinedRound(
+    declined = DeclinedRound(
         number=1, round_id=b"r" * 16, statistic="sum", trainer=bytes(16), epsilon=1.0, delta=1e-6, reason="clients",
         found="n_min = 1", expected="n_min >= 2", at_ms=1 << 62,
     )  # fmt: skip
-    asyncio.run(save(folder / "odd.db", {(DECLINED, told.round_id): msgspec.msgpack.encode(told)}))
+    asyncio.run(save(folder / "odd.db", {(DECLINED, declined.round_id): msgspec.msgpack.encode(declined)}))
     assert "an entry has time 4611686018427387904 ms" in refused(run, "odd.db", code=5)
 
 
 def test_a_charge_of_an_immense_number_takes_no_immense_time(run: Run, folder: Path) -> None:
     asyncio.run(save(folder / "odd.db", charge(number=1 << 60)))
-    code, told, _ = run("odd.db")
+    code, output, _ = run("odd.db")
     assert code == 0
-    assert f"{(1 << 60) - 1} of the charges 1 to {1 << 60} are missing, the first of them 1: more was" in told
+    assert f"{(1 << 60) - 1} of the charges 1 to {1 << 60} are missing, the first of them 1: more was" in output
 
 
-def test_no_secret_is_told(run: Run, played: tuple[TestFederation, Network]) -> None:
+def test_no_secret_is_printed(run: Run, played: tuple[TestFederation, Network]) -> None:
     actors, network = played
     hidden = {value.hex() for (table, _), value in network.stores[actors.clients[0]].items() if table == "epoch"}
     hidden |= {one.seed.hex() for one in (actors.client_identities[0], actors.trainer_identity)}
     assert ROUNDS in {table for table, _ in network.stores[actors.clients[0]]}
     for name in ("client.toml", "trainer.toml"):
-        told = "".join(run(name, "--json", "-")[1:])
-        assert not [secret for secret in hidden if secret in told]
+        output = "".join(run(name, "--json", "-")[1:])
+        assert not [secret for secret in hidden if secret in output]
 
 
 def test_help_has_examples(run: Run) -> None:
-    code, told, _ = run("--help")
+    code, output, _ = run("--help")
     assert code == 0
-    assert "dca ledger client.toml" in told
+    assert "dca ledger client.toml" in output
 
 
 def test_hardening_2_an_edited_charge_is_not_shown_as_if_nothing_was_spent(run: Run, folder: Path) -> None:

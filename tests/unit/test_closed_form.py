@@ -167,8 +167,8 @@ def test_a_plugged_in_spread_is_the_means_own_covariance_over_noise(repair: str)
 
 
 def test_an_unknown_repair_is_refused_everywhere() -> None:
-    said = "repair 'none' is unknown; known: noise-aware, nearest-psd, absolute"
-    with pytest.raises(DataError, match=said):
+    message = "repair 'none' is unknown; known: noise-aware, nearest-psd, absolute"
+    with pytest.raises(DataError, match=message):
         posterior(SufficientStatistics(1, np.eye(1), np.ones(1)), 1.0, 1.0, repair="none")
     with pytest.raises(DataError, match="did you mean 'absolute'"):
         posterior(SufficientStatistics(1, np.eye(1), np.ones(1)), 1.0, 1.0, repair="absolut")

@@ -368,15 +368,15 @@ def test_data_without_a_header_are_refused(tmp_path: Path, text: str, message: s
 def test_no_row_keeps_a_client_from_taking_part(
     tmp_path: Path, text: str, rows: list[list[float]], fields: dict[str, int], lines: int
 ) -> None:
-    """What is odd in a row is missing, and told once, by column and count, without its value."""
+    """An odd value in a row is missing, and logged once, by column and count, without the value."""
     path = tmp_path / "d.csv"
     path.write_bytes(text.encode("latin-1"))
     with capture_logs() as logs:
         np.testing.assert_array_equal(read_csv(path).rows(("x", "y")), rows)
-    (told,) = logs
-    assert (told["log_level"], told["fields"], told["lines"]) == ("warning", fields, lines)
-    assert set(told) == {"log_level", "event", "data", "fields", "lines"}
-    assert not {"seven", "1_000", "1e400"} & set(str(told).split("'"))
+    (entry,) = logs
+    assert (entry["log_level"], entry["fields"], entry["lines"]) == ("warning", fields, lines)
+    assert set(entry) == {"log_level", "event", "data", "fields", "lines"}
+    assert not {"seven", "1_000", "1e400"} & set(str(entry).split("'"))
 
 
 def test_missing_values_are_no_reason_to_warn(tmp_path: Path) -> None:
@@ -425,7 +425,7 @@ def test_a_statistic_without_bounds_takes_parameters() -> None:
         ({"fraction_bits": 3}, "fraction_bits is 3"),
     ],
 )
-def test_a_round_that_cannot_be_held_is_refused(changes: dict[str, object], message: str) -> None:
+def test_an_impossible_round_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_round(RoundSettings(**{**PLAIN, **changes}), FEDERATION)  # type: ignore[arg-type]
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""How much was learned: contraction of normal and of heavy-tailed posteriors, and what is said of it."""
+"""How much was learned: contraction of normal and of heavy-tailed posteriors, and the words for it."""
 
 from __future__ import annotations
 
@@ -85,15 +85,15 @@ def test_terminals_name_each_contraction_and_of_many_the_extremes() -> None:
 
 
 def test_iterates_that_noise_keeps_near_their_start_do_not_look_certain() -> None:
-    """With noise far above the gradients the prior is left, whatever the iterates' own spread says."""
+    """With noise far above the gradients the prior is left, whatever the iterates' own spread is."""
     assert least_variance(500 * 0.25, [1e6] * 50, 0.2) == pytest.approx(5.0, rel=1e-4)
     assert least_variance(500 * 0.25, [125.0] * 10, 0.2) == pytest.approx(1 / 10.2)  # each sum of variance 1
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "text"),
     [(1.0, "100 %"), (0.994, "99 %"), (0.995, "99.5 %"), (0.99996, "99.996 %"), (1 - 1e-9, "99.9999 %"), (0.5, "50 %"),
      (0.004, "0 %"), (-0.002, "0 %"), (-0.3, "-30 %")],
 )  # fmt: skip
-def test_a_part_below_1_is_not_said_to_be_all(part: float, said: str) -> None:
-    assert percent(part) == said
+def test_a_part_below_1_is_never_printed_as_100_percent(part: float, text: str) -> None:
+    assert percent(part) == text

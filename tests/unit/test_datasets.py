@@ -96,7 +96,7 @@ def test_csv_tolerates_a_byte_order_mark_and_spaces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "words"),
+    ("cell", "message"),
     [
         ("old", "'old', expected a finite number; for texts, list the public categories"),
         (" ", "is missing"),
@@ -105,9 +105,9 @@ def test_csv_tolerates_a_byte_order_mark_and_spaces(tmp_path: Path) -> None:
         ("1e999", "finite"),
     ],
 )
-def test_csv_names_row_and_column_of_a_bad_cell(tmp_path: Path, cell: str, words: str) -> None:
+def test_csv_names_row_and_column_of_a_bad_cell(tmp_path: Path, cell: str, message: str) -> None:
     path = write(tmp_path, f"age,weight\n40,70\n{cell},80\n")
-    with pytest.raises(DataError, match=rf"patients\.csv, row 2 \(line 3\), column 'age': .*{words}"):
+    with pytest.raises(DataError, match=rf"patients\.csv, row 2 \(line 3\), column 'age': .*{message}"):
         from_csv(path, "weight", BOUNDS)
 
 
@@ -116,7 +116,7 @@ def test_csv_ignores_bad_cells_in_columns_that_are_not_used(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("age,weight\n40\n", "row 1 .*found 1 cells, expected 2"),
         ("age,weight\n", "has no rows"),
@@ -125,8 +125,8 @@ def test_csv_ignores_bad_cells_in_columns_that_are_not_used(tmp_path: Path) -> N
         ('age,weight\n"40,70\n', "is not CSV text"),
     ],
 )
-def test_csv_refuses_damaged_files(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_csv_refuses_damaged_files(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         from_csv(write(tmp_path, text), "weight", BOUNDS)
 
 
@@ -169,13 +169,13 @@ def test_schema_refuses_no_features_and_repeated_columns() -> None:
 def test_a_schema_takes_pairs_for_bounds_and_refuses_the_rest_in_one_line() -> None:
     pairs = Schema(["age"], "risk", {"age": (0, 120), "risk": [0, 1]})  # type: ignore[arg-type,dict-item]
     assert (pairs.features, pairs.bounds["age"], pairs.bounds["risk"]) == (("age",), Interval(0, 120), Interval(0, 1))
-    for features, bounds, said in (
+    for features, bounds, message in (
         (("age",), {"age": (0, 1, 2), "risk": (0, 1)}, "bounds of column 'age': found '0:1:2', expected two numbers"),
         (("age",), {"age": (1, 0), "risk": (0, 1)}, "column 'age': bounds 1:0 are not an interval"),
         (("age",), [("age", 1)], "bounds are a list; give a dictionary"),
         ("age", {"age": (0, 1), "risk": (0, 1)}, "features are the text 'age'; give a tuple of names"),
     ):
-        with pytest.raises(DataError, match=re.escape(said)):
+        with pytest.raises(DataError, match=re.escape(message)):
             Schema(features, "risk", bounds)  # type: ignore[arg-type]
 
 

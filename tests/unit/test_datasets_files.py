@@ -125,7 +125,7 @@ def test_another_file_is_refused_wherever_it_is(tmp_path: Path, cache: Path) -> 
         find(source(), tmp_path)
 
 
-def test_a_file_that_is_made_of_another_says_so(tmp_path: Path, cache: Path) -> None:
+def test_a_missing_derived_file_names_its_source(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(DataError, match=r"it is inner/small\.csv in .*, which a download converts to small\.csv"):
         find(source(unpack=bytes.upper), tmp_path)
 
@@ -136,7 +136,7 @@ def test_a_download_without_pooch_names_the_extra(cache: Path, monkeypatch: pyte
         find(source())
 
 
-def test_a_full_disk_is_said_in_words(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_one_line_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(monkeypatch, zipped(CONTENT))
     (cache / f"small.csv.{os.getpid()}.partial").mkdir(parents=True)  # nothing can be written there
     with pytest.raises(DataError, match=r"cannot write .*free space"):
@@ -156,7 +156,7 @@ def test_what_may_not_be_read_or_written_is_named(tmp_path: Path, cache: Path, m
         find(source())
 
 
-def test_offline_says_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_use_is_an_error_that_names_the_remedy(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(monkeypatch, None)
     with pytest.raises(DataError, match=rf"'small': cannot download small\.csv from {URL} .*name it: DCA_DATA=FOLDER"):
         find(source())
@@ -164,7 +164,7 @@ def test_offline_says_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("served", "words"),
+    ("served", "message"),
     [
         (b"<html>gone</html>", "has no readable inner/small.csv"),
         (zipped(CONTENT, "elsewhere.csv"), "has no readable inner/small.csv"),
@@ -173,10 +173,10 @@ def test_offline_says_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_a_bad_archive_is_refused_and_fetched_again(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, served: bytes, words: str
+    cache: Path, monkeypatch: pytest.MonkeyPatch, served: bytes, message: str
 ) -> None:
     web = serve(monkeypatch, served)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         find(source())
     web.served = zipped(CONTENT)
     assert find(source()).read_bytes() == CONTENT

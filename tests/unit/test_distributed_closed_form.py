@@ -196,7 +196,7 @@ def test_replacement_sensitivities_are_those_of_the_protocols_statistic(x: float
     assert Sensitivities.replacement(x, y).both == pytest.approx(found, rel=2e-3)
 
 
-def test_no_row_moves_the_smallest_eigenvalue_further_than_said() -> None:
+def test_no_row_moves_the_smallest_eigenvalue_beyond_its_sensitivity() -> None:
     """Brute force: 3000 sums of up to 6 rows, one of them replaced, added or removed; and a sum that moves that far."""
     rng, furthest = np.random.default_rng(7), 0.0
     for d, n in itertools.product((1, 2, 3), range(1, 6)):

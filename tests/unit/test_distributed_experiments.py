@@ -141,7 +141,7 @@ def test_noise_is_split_only_where_that_is_less() -> None:
         assert sigma_S**2 + sigma_z**2 <= max(2 * both**2, (X**2 * half) ** 2 + (X * Y * half) ** 2)
 
 
-def test_noise_is_symmetric_and_has_the_variance_that_is_told() -> None:
+def test_noise_is_symmetric_and_has_the_stated_variance() -> None:
     """Sample variances of 6,000 terms: by chance outside of 10 % about once in 10⁷ seeds."""
     exact = Statistics(np.zeros((1000, 3, 3)), np.zeros((1000, 3)), np.zeros(1000), np.full(1000, 9))
     found = releases.with_noise(exact, 2.0, 3.0, np.random.default_rng(1), sigma_u=5.0)
@@ -230,7 +230,7 @@ def test_cells_of_the_valid_setting_lie_between_no_privacy_and_no_data() -> None
     assert errors[0] == pytest.approx(0.012, abs=0.001)
 
 
-def test_chains_that_drift_are_told_by_their_halves() -> None:
+def test_the_halves_of_chains_reveal_drift() -> None:
     rng = np.random.default_rng(6)
     still = rng.standard_normal((2, 1, 1000, 3))
     assert fits.split_rhat(still).max() < 1.02
@@ -348,7 +348,7 @@ def test_errors_fall_with_epsilon(setting: str) -> None:
 
 
 def test_the_simulated_population_is_as_hard_as_the_papers() -> None:
-    """tr(Σ_x⁻¹)/d, which the paper's non-private errors tell; so its floors are met but for one data set's chance."""
+    """tr(Σ_x⁻¹)/d, which the paper's non-private errors show; so its floors are met but for one data set's chance."""
     for d, (estimation, prediction) in paper.NON_PRIVATE.items():
         of = simulated.population(d, 1)
         assert np.trace(np.linalg.inv(of.Sigma_x)) / d == pytest.approx(d * estimation / prediction, rel=0.1)

@@ -55,7 +55,7 @@ def observed(J: int = 2, d: int = 2, noise: float = 1.0, rows: int = 200, **chan
 
 
 @pytest.mark.parametrize(
-    ("statistics", "words"),
+    ("statistics", "message"),
     [
         (observed(variance_S=np.array([1.0, 0.0])), "a variance of noise is 0, and method 'normal' models noise"),
         (observed(variance_z=np.zeros(2)), "take 'fast'"),
@@ -63,8 +63,8 @@ def observed(J: int = 2, d: int = 2, noise: float = 1.0, rows: int = 200, **chan
         (observed(S=np.tile(np.diag([50.0, -30.0]), (2, 1, 1))), "S of node 1 has the eigenvalue -30"),
     ],
 )
-def test_statistics_that_are_not_for_the_model_are_refused(statistics: NodeStatistics, words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_statistics_that_are_not_for_the_model_are_refused(statistics: NodeStatistics, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         sample(statistics, Prior.default(2), Options())
 
 

@@ -45,7 +45,7 @@ def aggregate(
     contributors: int | None = None,
     **changes: Any,
 ) -> NoisyAggregate:
-    """The exact sum of the rows, said to carry that noise."""
+    """The exact sum of the rows, with that noise variance claimed."""
     averaged = "group" in changes
     parameters = PARAMETERS | changes
     name = "averaged-regression" if averaged else "regression"
@@ -172,7 +172,7 @@ def test_no_node_and_nodes_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"S": np.empty((0, 2, 2))}, "there is no node"),
         ({"S": [np.eye(2), np.eye(3)]}, "nodes differ in shape"),
@@ -187,13 +187,16 @@ def test_no_node_and_nodes_that_do_not_fit_are_refused() -> None:
         ({"S": np.tile(np.diag([50.0, -30.0]), (2, 1, 1))}, "S of node 1 has the eigenvalue -30"),
     ],
 )
-def test_what_is_wrong_with_arrays_is_said(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_wrong_arrays_are_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         check_observed(observed(**changes))
 
 
 def test_noise_alone_never_looks_impossible_and_a_wrong_variance_does() -> None:
-    """200 matrices of pure noise, d = 8: the chance that any is refused is below 2e-7. Half of it is said: all are."""
+    """200 matrices of pure noise, d = 8: the chance that any is refused is below 2e-7.
+
+    With a hundredth of the variance claimed, all are.
+    """
     rng = np.random.default_rng(4)
     upper = np.triu(rng.normal(0, 3.0, (200, 8, 8)))
     S = upper + np.triu(upper, 1).transpose(0, 2, 1)
@@ -218,7 +221,7 @@ def test_the_default_prior_expects_columns_of_a_third_of_their_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"m": np.zeros(3)}, r"prior's m has the shape \(3,\); expected \(2,\)"),
         ({"b": np.array(0.0)}, "prior's b is 0; give a finite number above 0"),
@@ -227,7 +230,7 @@ def test_the_default_prior_expects_columns_of_a_third_of_their_bounds() -> None:
         ({"Lambda": np.array([[1.0, 0.5], [0.0, 1.0]])}, "prior's Lambda is not symmetric"),
     ],
 )
-def test_what_is_no_prior_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_what_is_no_prior_is_refused(changes: dict[str, Any], message: str) -> None:
     check_prior(Prior.default(2), 2)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         check_prior(Prior.default(2)._replace(**changes), 2)

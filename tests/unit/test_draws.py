@@ -70,7 +70,7 @@ def test_draws_of_different_shapes_are_refused() -> None:
         inference_data({})
 
 
-def test_without_arviz_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_arviz_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(DataError, match=r"pip install -e '\.\[samplers\]'"):
         inference_data({"a": np.zeros((1, 5))})

@@ -132,7 +132,7 @@ def test_plain_arrays_are_welcome_after_a_fit_from_aggregates_but_not_other_name
 
 
 @pytest.mark.parametrize("repair", ["nearest-psd", "absolute"])
-def test_the_repair_is_the_one_asked_for(repair: str) -> None:
+def test_the_repair_is_the_requested_one(repair: str) -> None:
     one = released(0.5)
     assert PrivateLinearRegression(repair=repair).fit(one).repair_ == repair
     assert (PrivateLinearRegression(repair=repair).fit(one).coef_ != PrivateLinearRegression().fit(one).coef_).any()
@@ -177,15 +177,15 @@ def test_what_an_aborted_round_cost_counts_where_the_rounds_know_it() -> None:
 
 
 def test_all_options_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(linear, "regression_with_projection", lambda schema, **options: asked.update(options))
-    monkeypatch.setattr(linear, "regression_in_bounds", lambda schema, **options: asked.update(in_bounds=options))
+    passed: dict[str, Any] = {}
+    monkeypatch.setattr(linear, "regression_with_projection", lambda schema, **options: passed.update(options))
+    monkeypatch.setattr(linear, "regression_in_bounds", lambda schema, **options: passed.update(in_bounds=options))
     options = {"repair": "absolute", "std_share": 0.3, "prior_precision": 2.0}
     for projection in (True, False):
         with pytest.raises(TypeError, match="'NoneType' object is not an iterator"):
             PrivateLinearRegression(schema=SCHEMA, projection=projection, **options).fit(swarm(*rows(10, 1)))
-    assert {name: asked[name] for name in options} == options
-    assert asked["in_bounds"] == {"repair": "absolute", "prior_precision": 2.0}
+    assert {name: passed[name] for name in options} == options
+    assert passed["in_bounds"] == {"repair": "absolute", "prior_precision": 2.0}
 
 
 def test_the_same_seed_and_sums_give_the_same_fit() -> None:
@@ -211,7 +211,7 @@ def test_what_the_job_would_not_heed_is_refused_over_rounds() -> None:
         PrivateLinearRegression(schema=SCHEMA, residual_variance=0.5).fit(swarm(*rows(50, 7)))
 
 
-def test_held_sums_are_refitted_under_another_prior_without_a_round() -> None:
+def test_stored_sums_are_refitted_under_another_prior_without_a_round() -> None:
     X, y = rows(300, 7)
     recorded = RecordedRounds(swarm(X, y))
     first = PrivateLinearRegression(schema=SCHEMA).fit(recorded)
@@ -225,14 +225,14 @@ def test_held_sums_are_refitted_under_another_prior_without_a_round() -> None:
 
 
 class Replayed:
-    """Rounds that were held before, in order."""
+    """Rounds of before, in order."""
 
-    def __init__(self, held: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> None:
-        self._left = list(held)
+    def __init__(self, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> None:
+        self._left = list(results)
 
     def run_round(self, request: RoundRequest) -> NoisyAggregate:
-        asked, aggregate = self._left.pop(0)
-        assert asked == request, "a prior changes no request"
+        expected, aggregate = self._left.pop(0)
+        assert expected == request, "a prior changes no request"
         return aggregate
 
 

@@ -35,16 +35,16 @@ def squared(number: int) -> dict[str, Any]:
 
 
 class Counting:
-    """Work that notes what it was asked for, and is interrupted at one cell."""
+    """Work that records its calls, and is interrupted at one cell."""
 
     def __init__(self, interrupted_at: int | None = None) -> None:
-        self.asked: list[int] = []
+        self.calls: list[int] = []
         self.interrupted_at = interrupted_at
 
     def __call__(self, number: int) -> dict[str, Any]:
         if number == self.interrupted_at:
             raise KeyboardInterrupt
-        self.asked.append(number)
+        self.calls.append(number)
         return {"square": number**2}
 
 
@@ -94,7 +94,7 @@ def test_a_worker_that_dies_is_named_and_what_others_finished_is_kept(tmp_path: 
 
 
 def endless(number: int) -> dict[str, Any]:
-    """Work without an end, whose process has told its id."""
+    """Work without an end, whose process has written its id."""
     sys.stdout.write(f"{os.getpid()}\n")
     sys.stdout.flush()
     while True:
@@ -119,7 +119,7 @@ def test_workers_end_with_the_run_that_started_them(blow: signal.Signals) -> Non
     ) as run:
         assert run.stdout is not None
         workers = [psutil.Process(int(run.stdout.readline())) for _ in range(2)]
-        os.killpg(run.pid, blow) if blow == signal.SIGINT else run.send_signal(blow)  # a terminal tells all of them
+        os.killpg(run.pid, blow) if blow == signal.SIGINT else run.send_signal(blow)  # a terminal signals all of them
         _, alive = psutil.wait_procs(workers, timeout=5)
         for one in alive:
             one.kill()
@@ -129,8 +129,8 @@ def test_workers_end_with_the_run_that_started_them(blow: signal.Signals) -> Non
 def test_progress_on_a_pipe_is_a_line_for_each_tenth() -> None:
     pipe = Console(file=io.StringIO())
     here(list(range(40)), Counting(), console=pipe)
-    said = pipe.file.getvalue().splitlines()
-    assert [line.split(" after ")[0] for line in said] == [f"squares: {done} of 40" for done in range(4, 41, 4)]
+    lines = pipe.file.getvalue().splitlines()
+    assert [line.split(" after ")[0] for line in lines] == [f"squares: {done} of 40" for done in range(4, 41, 4)]
 
 
 def test_cells_that_look_the_same_are_refused() -> None:
@@ -144,14 +144,14 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
         here([1, 2, 3], Counting(interrupted_at=3), journal=record)
     again = Counting()
     assert [one["square"] for one in here([1, 2, 3, 4], again, journal=record)] == [1, 4, 9, 16]
-    assert again.asked == [3, 4]
+    assert again.calls == [3, 4]
 
 
 def test_sweeps_of_one_script_share_a_record(tmp_path: Path) -> None:
     record, other = tmp_path / "record.jsonl", Counting()
     here([1], Counting(), journal=record)
     here([1], other, journal=record, label="others")
-    assert other.asked == [1]
+    assert other.calls == [1]
     assert len(Record(record, SETTINGS)) == 2
 
 
@@ -161,11 +161,11 @@ def test_a_line_torn_by_a_kill_is_dropped(tmp_path: Path) -> None:
     whole = record.read_bytes()
     record.write_bytes(whole[:-5])
     here([1, 2], again, journal=record)
-    assert again.asked == [2]
+    assert again.calls == [2]
     assert record.read_bytes() == whole
 
 
-def test_a_record_of_other_settings_or_versions_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_record_of_other_settings_or_versions_is_refused_with_a_reason(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     here([1], Counting(), journal=record)
     with pytest.raises(UsageError, match=r"another experiment: draws is 20 there and 200 here; name a new file"):
@@ -176,20 +176,20 @@ def test_a_record_of_other_settings_or_versions_is_refused_in_words(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("hello\n", "an experiment did not write this file"),
         ('{"kind": "swarm"}\n', "an experiment did not write this file"),
     ],
 )
-def test_another_file_is_no_record(tmp_path: Path, text: str, said: str) -> None:
+def test_another_file_is_no_record(tmp_path: Path, text: str, message: str) -> None:
     record = tmp_path / "record.jsonl"
     record.write_text(text)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         here([1], Counting(), journal=record)
 
 
-def test_a_damaged_line_is_told(tmp_path: Path) -> None:
+def test_a_damaged_line_is_an_error(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     here([1], Counting(), journal=record)
     record.write_text(record.read_text() + "{}\n")
@@ -243,14 +243,14 @@ def test_a_narrow_terminal_folds_tables_and_loses_nothing(
 
 
 @pytest.mark.parametrize(
-    ("raised", "code", "said"),
+    ("raised", "code", "message"),
     [
         (UsageError("no such thing; name another"), 2, "script: no such thing; name another\n"),
         (KeyboardInterrupt(), 130, "script: interrupted; the same command continues from record.jsonl\n"),
     ],
 )
 def test_exit_codes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, code: int, said: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, code: int, message: str
 ) -> None:
     def run(_: argparse.Namespace) -> int:
         raise raised
@@ -259,10 +259,10 @@ def test_exit_codes(
     add_common_options(parser)
     monkeypatch.setattr("sys.argv", ["script", "--journal", "record.jsonl"])
     assert main(run, parser) == code
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
-def test_a_target_that_cannot_be_written_is_told_before_the_work(
+def test_a_target_that_cannot_be_written_is_an_error_before_the_work(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     parser = argparse.ArgumentParser(prog="script")

@@ -70,7 +70,7 @@ def released(request: RoundRequest, x: Array, variance: float = 0.0) -> NoisyAgg
     )  # fmt: skip
 
 
-def learnt(model: Family, aggregate: NoisyAggregate, **settings: object) -> FamilyResult:
+def fit(model: Family, aggregate: NoisyAggregate, **settings: object) -> FamilyResult:
     return posterior_of(model, aggregate, rng=np.random.default_rng(1), **settings)  # type: ignore[arg-type]
 
 
@@ -113,7 +113,7 @@ def test_without_noise_the_job_learns_the_conjugate_posterior_from_its_own_round
     """Up to the grid of the statistic: values in 2^-24, or 2^-12 where they are squared, of a half-width."""
     x = data_of(model, np.random.default_rng(4), 60)
     aggregate = released(model.request(), x)
-    result = learnt(model, aggregate)
+    result = fit(model, aggregate)
     exact = closed_form(model, x)
     for name, (mean, variance) in exact.items():
         np.testing.assert_allclose(result.mean[name], mean, rtol=1e-3)
@@ -123,7 +123,7 @@ def test_without_noise_the_job_learns_the_conjugate_posterior_from_its_own_round
     assert not result.repaired
     assert result.outside < 1e-3
     # next to no noise is next to no difference
-    nearly = learnt(model, released(model.request(), x, variance=1e-10), draws=250)
+    nearly = fit(model, released(model.request(), x, variance=1e-10), draws=250)
     for name in exact:
         np.testing.assert_allclose(nearly.mean[name], result.mean[name], rtol=1e-3)
         np.testing.assert_allclose(nearly.sd[name], result.sd[name], rtol=1e-2)
@@ -135,7 +135,7 @@ def test_over_the_ideal_functionality_the_posterior_holds_the_noise(model: Famil
     x = data_of(model, np.random.default_rng(10), 400)
     terms = JobTerms(budget=Budget(0.4, 1e-5), clients=400, tolerated=4, computes=(bytes(16), bytes([1]) * 16))
     swarm = IdealSwarm(x[:, None], ["x"], terms, random=np.random.default_rng(3).bytes)
-    result = learnt(model, swarm.run_round(model.request()), draws=300)
+    result = fit(model, swarm.run_round(model.request()), draws=300)
     assert result.private
     assert result.attrs["epsilon"] == pytest.approx(0.4)
     for name, (mean, variance) in closed_form(model, x).items():
@@ -161,7 +161,7 @@ def test_defaults_of_priors_follow_the_unit() -> None:
     for name, power in (("exponential", -1), ("gaussian", 1)):
         x = data_of(family(name, "x", Interval(0, 40)), rng, 40)
         minutes, seconds = family(name, "x", Interval(0, 40)), family(name, "x", Interval(0, 2400))
-        a, b = (learnt(m, released(m.request(), x * u, 4.0)) for m, u in ((minutes, 1), (seconds, 60)))
+        a, b = (fit(m, released(m.request(), x * u, 4.0)) for m, u in ((minutes, 1), (seconds, 60)))
         first = next(iter(a.mean))
         assert b.mean[first] == pytest.approx(a.mean[first] * 60.0**power, rel=1e-3)
 
@@ -234,13 +234,13 @@ def test_impossible_sums_are_repaired_to_the_nearest_possible_ones() -> None:
             assert all(np.isfinite(array).all() for array in result.draws.values())
 
 
-def test_a_client_outside_the_bounds_counts_as_at_the_bound_and_the_fit_says_how_many_it_expects() -> None:
+def test_a_client_outside_the_bounds_counts_as_at_the_bound_and_the_fit_estimates_how_many() -> None:
     model = family("exponential", "x", Interval(0, 4))
     aggregate = released(model.request(), np.array([1.0, 2.0, 4e9, 3.0]))
     assert model.release(aggregate).value == pytest.approx([10.0], abs=1e-5)
     many = np.random.default_rng(9).exponential(1.0, 20_000)
-    assert learnt(model, released(model.request(), many)).clipping_matters  # e^-4 of them are outside
-    assert not learnt(MODELS[3], released(MODELS[3].request(), many)).clipping_matters
+    assert fit(model, released(model.request(), many)).clipping_matters  # e^-4 of them are outside
+    assert not fit(MODELS[3], released(MODELS[3].request(), many)).clipping_matters
     gaussian = family("gaussian", "x", Interval(-1, 1))
     parameters = {"mean": np.zeros((1, 1)), "variance": np.ones((1, 1))}
     assert gaussian.outside(parameters)[0, 0] == pytest.approx(2 * st.norm.cdf(-1))
@@ -253,33 +253,33 @@ def test_a_client_outside_the_bounds_counts_as_at_the_bound_and_the_fit_says_how
 def test_a_posterior_with_nothing_against_it_has_no_warnings() -> None:
     for model in MODELS:
         x = data_of(model, np.random.default_rng(5), 200)
-        assert learnt(model, released(model.request(), x, variance=0.01)).warnings == []
+        assert fit(model, released(model.request(), x, variance=0.01)).warnings == []
 
 
-def test_a_posterior_of_clipped_data_says_how_many_are_and_what_to_do() -> None:
+def test_a_posterior_of_clipped_data_warns_with_their_share_and_a_remedy() -> None:
     model = family("exponential", "x", Interval(0, 4))
-    result = learnt(model, released(model.request(), np.random.default_rng(9).exponential(1.0, 20_000)))
-    (said,) = result.warnings
-    assert f"expects {100 * result.outside:.2g} % of the values of x outside the bounds" in said
-    assert said.endswith("which biases its estimates; give wider public bounds")
+    result = fit(model, released(model.request(), np.random.default_rng(9).exponential(1.0, 20_000)))
+    (warning,) = result.warnings
+    assert f"expects {100 * result.outside:.2g} % of the values of x outside the bounds" in warning
+    assert warning.endswith("which biases its estimates; give wider public bounds")
 
 
-def test_a_repaired_sum_is_told_where_the_repair_is_taken_for_the_truth() -> None:
+def test_a_repaired_sum_gives_a_warning_if_the_repair_is_taken_for_the_truth() -> None:
     model = MODELS[0]
     release = NoisySums(np.array([-3.0]), np.array([4.0]), 20)
-    (said,) = posterior_of(model, release, rng=np.random.default_rng(1), method="conjugate").warnings
-    assert said.startswith("no values of x can have the noisy sum")
-    assert "'noise-aware'" in said
+    (warning,) = posterior_of(model, release, rng=np.random.default_rng(1), method="conjugate").warnings
+    assert warning.startswith("no values of x can have the noisy sum")
+    assert "'noise-aware'" in warning
     assert posterior_of(model, release, rng=np.random.default_rng(1)).warnings == []
 
 
-def test_chains_that_have_not_met_are_told_with_their_r_hat() -> None:
-    result = learnt(MODELS[0], released(MODELS[0].request(), np.ones(9)))
+def test_chains_that_have_not_mixed_give_a_warning_with_their_r_hat() -> None:
+    result = fit(MODELS[0], released(MODELS[0].request(), np.ones(9)))
     apart = replace(result, draws={"theta": result.draws["theta"] + np.array([0, 0, 0, 2])[:, None]})
     assert apart.warnings == [], "independent draws, whose R-hat is chance"
-    said = replace(apart, warmup=apart.draws).warnings[0]
-    assert said.startswith("chains have not mixed: R-hat of theta is 1.")
-    assert said.endswith("expected at most 1.01; take method 'conjugate'")
+    warning = replace(apart, warmup=apart.draws).warnings[0]
+    assert warning.startswith("chains have not mixed: R-hat of theta is 1.")
+    assert warning.endswith("expected at most 1.01; take method 'conjugate'")
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
@@ -295,8 +295,8 @@ def test_the_exact_sums_are_those_that_a_round_without_noise_releases(model: Fam
 def test_a_result_claims_no_epsilon_where_bounds_or_noise_are_not_private() -> None:
     model = MODELS[0]
     aggregate = released(model.request(), data_of(model, np.random.default_rng(1), 9))
-    assert learnt(model, aggregate).attrs["epsilon"] == 1.0
-    trial = learnt(model, aggregate, private=False)
+    assert fit(model, aggregate).attrs["epsilon"] == 1.0
+    trial = fit(model, aggregate, private=False)
     assert not trial.private
     assert trial.attrs["epsilon"] is None
 
@@ -305,7 +305,7 @@ def test_a_result_claims_no_epsilon_where_bounds_or_noise_are_not_private() -> N
 def test_draws_go_to_arviz_with_their_diagnosis() -> None:
     model = MODELS[1]
     x = data_of(model, np.random.default_rng(2), 200)
-    result = learnt(model, released(model.request(), x, variance=25.0), draws=400)
+    result = fit(model, released(model.request(), x, variance=25.0), draws=400)
     data = result.inference_data()
     assert data.posterior["theta"].dims == ("chain", "draw", "theta_label")
     assert list(data.posterior["theta_label"].values) == ["1", "2", "3", "4"]
@@ -333,7 +333,7 @@ def test_the_grid_finds_a_narrow_density_in_a_wide_box() -> None:
     assert counts.mean() == pytest.approx(5e8, abs=80)
 
 
-def test_refusals_say_what_to_do() -> None:
+def test_refusals_name_the_remedy() -> None:
     with pytest.raises(DataError, match=r"'gausian' is not in the conjugate models \(did you mean 'gaussian'\?\)"):
         family("gausian", "x", Interval(0, 1))
     with pytest.raises(DataError, match=r"prior parameter 'alfa' .*did you mean 'alpha'"):

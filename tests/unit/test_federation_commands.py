@@ -71,15 +71,13 @@ def test_a_client_is_revoked_however_it_is_named(demo: Path, way: str) -> None:
         load(demo / "client-2.toml")
 
 
-def test_what_is_done_is_told_with_number_hash_and_the_next_step(
-    demo: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_change_reports_number_hash_and_the_next_step(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = change("revoke", "client-1", "compute-3")
-    told = capsys.readouterr().out
-    assert f"federation.toml is now federation file 2 (hash {file.hash.hex()[:16]})" in told
-    assert f"revoked: client-1, {client_id('client-1').hex()}\n" in told
-    assert "Compute nodes: compute-1, compute-2\n" in told
-    assert "restart that one" in told
+    output = capsys.readouterr().out
+    assert f"federation.toml is now federation file 2 (hash {file.hash.hex()[:16]})" in output
+    assert f"revoked: client-1, {client_id('client-1').hex()}\n" in output
+    assert "Compute nodes: compute-1, compute-2\n" in output
+    assert "restart that one" in output
     main(["federation", "show"])
     shown = capsys.readouterr().out
     assert "file number 2" in shown

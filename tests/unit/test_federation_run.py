@@ -33,9 +33,9 @@ def test_compute_nodes_and_clients_with_data_run_at_a_broker_that_is_there(
     folder = trial_folder(tmp_path, embedded_broker.url)
     assert main(["federation", "run", str(folder)]) == 0
     assert ran == ["client", "compute", "compute"]
-    told = capsys.readouterr().out
-    assert f"broker  already running at {embedded_broker.url}\n" in told
-    assert "actors  2 Compute nodes, 1 clients; 2 clients have no data file\n" in told
+    output = capsys.readouterr().out
+    assert f"broker  already running at {embedded_broker.url}\n" in output
+    assert "actors  2 Compute nodes, 1 clients; 2 clients have no data file\n" in output
 
 
 def test_a_folder_without_actors_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,11 +58,11 @@ def test_a_broker_is_started_where_none_answers_and_ends_with_the_actors() -> No
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.close()
 
-    async def told() -> str:
+    async def broker_line() -> str:
         async with trial._broker(BrokerSettings(url=f"mqtt://127.0.0.1:{port}")) as line:
             await connect()
         with pytest.raises(ConnectionRefusedError):
             await connect()
         return line
 
-    assert asyncio.run(told()).endswith(f" at mqtt://127.0.0.1:{port}")
+    assert asyncio.run(broker_line()).endswith(f" at mqtt://127.0.0.1:{port}")

@@ -199,7 +199,7 @@ def test_a_cell_has_all_methods_of_all_settings() -> None:
     assert found == experiment.errors(cell, chosen)  # the same seed, the same figures
 
 
-def test_a_published_run_is_what_its_formulas_say() -> None:
+def test_a_published_run_follows_its_formulas() -> None:
     """At a huge ε nothing is left but projection: TA and DDP are NP, the projected methods proj NP."""
     rng = np.random.default_rng(5)
     rows = rng.standard_normal((300, 3)) @ [[1, 0, 0.5], [0, 1, -0.5], [0, 0, 1]]
@@ -254,11 +254,11 @@ def test_without_noise_in_the_regression_projection_is_what_is_left() -> None:
     train, _ = small()
     columns = list(train.schema.columns)
     limits = np.array([1.5, 3.0, 2.0])
-    asked = {"columns": columns, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": limits.tolist()}
+    parameters = {"columns": columns, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": limits.tolist()}
     rounds = {mode: swarm(train, Budget(1.0, 1e-4), mode, 1, "a") for mode in (DISTRIBUTED, UNNOISED)}
-    held = {mode: one.run_round(SecureSumRequest("second-moments", asked)) for mode, one in rounds.items()}
-    assert_allclose(held[UNNOISED].value, held[DISTRIBUTED].value, rtol=0)  # the standard deviations' noise stays
-    released = rounds[UNNOISED].run_round(SecureSumRequest("regression", asked))
+    sums = {mode: one.run_round(SecureSumRequest("second-moments", parameters)) for mode, one in rounds.items()}
+    assert_allclose(sums[UNNOISED].value, sums[DISTRIBUTED].value, rtol=0)  # the standard deviations' noise stays
+    released = rounds[UNNOISED].run_round(SecureSumRequest("regression", parameters))
     z = np.clip(train.rows, -limits, limits)
     i, j = np.triu_indices(2)
     assert_allclose(released.value, [*(z.T @ z)[i, j], *(z[:, :2].T @ z[:, 2])], rtol=1e-4)
@@ -268,11 +268,11 @@ def test_without_noise_in_the_regression_projection_is_what_is_left() -> None:
 
 def test_a_smaller_budget_stands_for_the_looser_sensitivity() -> None:
     train, _ = small()
-    held = round_by_round(train, TRUSTED, 1, "a")
+    exact_hold = round_by_round(train, TRUSTED, 1, "a")
     variances = []
 
     def hold(request: RoundRequest, budget: Budget) -> object:
-        released = held(request, budget)
+        released = exact_hold(request, budget)
         variances.append(released.noise_variance)
         return released
 
@@ -364,13 +364,13 @@ def test_checks_bite() -> None:
     apart = {**runs[CORRECTED], "DDP": runs[CORRECTED]["TA"] * 1.04}
     useless = {**runs[OURS], **dict.fromkeys(("proj TA", PROJ_DDP), runs[OURS][ZERO] + 1)}
     shifted = {**runs[cells.AS_PUBLISHED], NP: runs[cells.AS_PUBLISHED][NP] + 0.03}
-    for setting, changed, said in (
+    for setting, changed, message in (
         (CORRECTED, apart, "DDP as TA, corrected"),
         (OURS, apart, "DDP as TA, ours"),
         (OURS, useless, "ours beats the zero predictor at ε = 1, wine-red"),
         (cells.AS_PUBLISHED, shifted, "non-private, wine-red, as published"),
     ):
-        assert failing(replace(good, errors={"wine-red": {**runs, setting: changed}})) == [said]
+        assert failing(replace(good, errors={"wine-red": {**runs, setting: changed}})) == [message]
 
 
 def test_the_interval_of_a_median_of_25_is_the_8th_to_the_18th() -> None:

@@ -84,7 +84,7 @@ def test_the_file_of_the_published_run_has_ensembl_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"expression": EXPRESSION.replace("KIT", "KIT2")}, "has no gene KIT; choose genes"),
         ({"expression": EXPRESSION.replace("\t5\t9\n", "\t5\n")}, "shorter or longer"),
@@ -95,8 +95,8 @@ def test_the_file_of_the_published_run_has_ensembl_ids(tmp_path: Path) -> None:
         ({"rows": ["17,1,77,1003,2,1.0,,"]}, "no cell line in common"),
     ],
 )
-def test_damaged_files_are_refused(tmp_path: Path, changes: dict[str, object], words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_damaged_files_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read_gdsc(write(tmp_path, **changes), ["KIT", "TP53"])
 
 
@@ -119,7 +119,7 @@ def test_missing_files_and_drugs_are_named(tmp_path: Path, monkeypatch: pytest.M
         read_gdsc(write(tmp_path), ["KIT"]).problem("1030")
 
 
-def test_simulated_files_say_so_and_are_the_same_for_a_seed(tmp_path: Path) -> None:
+def test_simulated_files_are_marked_and_are_the_same_for_a_seed(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_simulated(tmp_path / name, 3, lines=50, drugs=2)
     for file in (EXPRESSION_FILES[0], RESPONSE_FILES[0]):

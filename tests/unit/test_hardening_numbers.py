@@ -1,4 +1,4 @@
-"""Point 7 of the hardening: numbers and names that nobody means, in files, options and headers, are told in a line."""
+"""Point 7 of the hardening: impossible numbers and names, in files, options and headers, are one-line errors."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ STRANGE = [(0, 1e-320), (0, 5e-324), (1, 1), (-1e308, 1e308), (0, 1e308), (1e300
 
 
 @pytest.mark.parametrize("ends", STRANGE)
-def test_hardening_7_bounds_that_say_nothing_are_refused_before_anything_is_charged(ends: tuple[float, float]) -> None:
+def test_hardening_7_meaningless_bounds_are_refused_before_anything_is_charged(ends: tuple[float, float]) -> None:
     """Results in such units underflow to 0 or overflow: the round would spend the budget for nothing."""
     settings = convert("round:", {**ROUND, "bounds": {"x": ends}}, RoundSettings)
     with pytest.raises(UsageError, match=r"bounds of 'x': found .*, expected finite LO < HI, 2e-50 or more apart"):

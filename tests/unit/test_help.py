@@ -46,9 +46,9 @@ def commands() -> list[tuple[str, ...]]:
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(arguments) == 0
-    told, error = capsys.readouterr()
+    output, error = capsys.readouterr()
     assert error == ""
-    return told
+    return output
 
 
 def test_all_commands_are_found() -> None:
@@ -61,24 +61,24 @@ def test_h_is_help_and_has_an_example(
     path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    told = shown(capsys, *path, "--help")
-    assert shown(capsys, *path, "-h") == told
-    _, examples, after = told.partition("Example")
+    output = shown(capsys, *path, "--help")
+    assert shown(capsys, *path, "-h") == output
+    _, examples, after = output.partition("Example")
     assert examples
     assert f"dca {' '.join(path)}" in after
 
 
 @pytest.mark.parametrize("path", [path for path in SCRIPTS if path.suffix], ids=lambda path: path.name)
 def test_h_of_a_script(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
+    outputs = []
     for option in ("-h", "--help"):
         monkeypatch.setattr(sys, "argv", [str(path), option])
         with pytest.raises(SystemExit) as end:
             runpy.run_path(str(path), run_name="__main__")
         assert end.value.code == 0
-        told.append(capsys.readouterr().out)
-    assert told[0] == told[1]
-    assert f"    scripts/{path.name}" in told[0]
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert f"    scripts/{path.name}" in outputs[0]
 
 
 @pytest.mark.parametrize("path", [path for path in SCRIPTS if not path.suffix], ids=lambda path: path.name)
@@ -88,12 +88,12 @@ def test_h_of_a_shell_script(path: Path, tmp_path: Path) -> None:
     (tmp_path / ".venv").touch()  # not a folder: making an environment there fails
     for name in (path.name, "environment"):
         (tmp_path / "scripts" / name).write_bytes((path.parent / name).read_bytes())
-    told = []
+    outputs = []
     for option in ("-h", "--help"):
         call = ["bash", f"scripts/{path.name}", option]
-        told.append(subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
-    assert told[0] == told[1]
-    assert f"\n  scripts/{path.name}" in told[0]
+        outputs.append(subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    assert outputs[0] == outputs[1]
+    assert f"\n  scripts/{path.name}" in outputs[0]
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,8 @@ CLAIM = re.compile(r"(epsilon|delta|\bmu\b|ε|δ|μ)\W{0,4}[\d.]", re.IGNORECASE
 
 def ideal(mechanism: Mechanism, name: str = "ideal", clients: int = 20, **changes: Any) -> NoisyAggregate:
     actors = TestFederation(clients, 3, name=name)
-    asked = actors.request(**{"epsilon": 1.25, "delta": 1e-6, **changes})
-    return noisy_sum(asked, actors.rows, actors.columns, frozenset(), seeded(f"{name}/noise"), mechanism)
+    round_request = actors.request(**{"epsilon": 1.25, "delta": 1e-6, **changes})
+    return noisy_sum(round_request, actors.rows, actors.columns, frozenset(), seeded(f"{name}/noise"), mechanism)
 
 
 # The noise.
@@ -83,7 +83,7 @@ def test_the_same_key_gives_the_same_noise_and_another_key_other_noise() -> None
 # In an emulation.
 
 
-def test_the_ideal_functionality_takes_it_and_says_so() -> None:
+def test_the_ideal_functionality_accepts_it_and_marks_the_result() -> None:
     exact, fast = ideal(DistributedDiscreteGaussian()), ideal(RoundedGaussian())
     assert (exact.private, exact.mechanism) == (True, "distributed-discrete-gaussian")
     assert (fast.private, fast.mechanism) == (False, "rounded-gaussian-not-private")
@@ -124,13 +124,13 @@ def test_the_protocol_takes_it_where_all_actors_were_made_with_it() -> None:
     assert (result.private, result.epsilon, result.delta, result.mu) == (False, None, None, None)
     assert abs(result.value[0] - 10) < 6 * math.sqrt(result.noise_variance)
     charged = clients[0].ledger.charges[0]
-    assert charged.epsilon == 1.0, "a client's ledger counts what was asked of it; no result repeats that figure"
+    assert charged.epsilon == 1.0, "a client's ledger counts the cost that was announced; no result repeats that figure"
 
 
 # No claim.
 
 
-def test_an_aggregate_that_is_not_private_has_no_figures_that_could_be_told() -> None:
+def test_an_aggregate_that_is_not_private_has_no_privacy_figures() -> None:
     exact = ideal(DistributedDiscreteGaussian())
     assert (exact.epsilon, exact.delta) == (1.25, 1e-6)
     for fast in (ideal(RoundedGaussian()), replace(exact, private=False)):
@@ -149,7 +149,7 @@ def test_programs_get_null() -> None:
     assert CLAIM.search(msgspec.json.encode(outcome(ideal(DistributedDiscreteGaussian()))).decode())
 
 
-def test_people_are_told_that_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_shows_that_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
     for mechanism in (RoundedGaussian(), DistributedDiscreteGaussian()):
         trainer._show(Console(width=100), ideal(mechanism))
@@ -161,20 +161,20 @@ def test_people_are_told_that_nothing_is_claimed(capsys: pytest.CaptureFixture[s
     assert "private estimate" in shown[True]
 
 
-def test_a_trainer_and_its_nodes_tell_no_figure() -> None:
-    """Every fact of a whole round, as sentences and as they print. (A client tells what its own ledger was charged.)"""
+def test_a_trainer_and_its_nodes_report_no_figure() -> None:
+    """Every fact of a whole round, as sentences and as they print. (A client reports its ledger's charge.)"""
     actors, printed = TestFederation(20, 3, mechanism=RoundedGaussian()), io.StringIO()
     network = actors.network()
     network.command(actors.trainer_identity.id, actors.request(epsilon=1.25))
     network.advance(network.now_ms + 200_000)
-    told = [fact for actor, fact in network.facts if actor not in actors.clients]
-    assert any(isinstance(fact, facts.RoundCompleted) for fact in told)
+    reported = [fact for actor, fact in network.facts if actor not in actors.clients]
+    assert any(isinstance(fact, facts.RoundCompleted) for fact in reported)
     with Reporter(Console(file=printed, width=200), actors.federation) as reporter:
-        for fact in told:
+        for fact in reported:
             reporter(fact)
     assert "closed with 20 contributions" in printed.getvalue()
     assert not CLAIM.search(printed.getvalue())
-    assert not any(CLAIM.search(repr(fact)) for fact in told)
+    assert not any(CLAIM.search(repr(fact)) for fact in reported)
 
 
 # Nobody gets it by accident.
@@ -198,9 +198,9 @@ def test_a_real_client_declines_it_by_its_name() -> None:
 
 def test_an_exact_actors_plan_refuses_it_and_the_other_way_round() -> None:
     actors = TestFederation(4, 3)
-    for offered, asked in ((DistributedDiscreteGaussian(), RoundedGaussian()), (RoundedGaussian(), NoNoise())):
-        announcement = actors.request().announcement(bytes(16), (1, bytes(32)), asked.name, (), bytes(32), 0)
-        with pytest.raises(UsageError, match=f"{asked.name}' is not offered here; use '{offered.name}'"):
+    for offered, requested in ((DistributedDiscreteGaussian(), RoundedGaussian()), (RoundedGaussian(), NoNoise())):
+        announcement = actors.request().announcement(bytes(16), (1, bytes(32)), requested.name, (), bytes(32), 0)
+        with pytest.raises(UsageError, match=f"{requested.name}' is not offered here; use '{offered.name}'"):
             validate_announcement(announcement, offered, Limits())
 
 

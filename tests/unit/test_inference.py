@@ -241,7 +241,7 @@ def test_unpack_refuses_another_length() -> None:
 # The prior
 
 
-def test_sums_are_asked_for_at_the_bound_that_makes_squares_free() -> None:
+def test_sums_are_requested_at_the_bound_that_makes_squares_free() -> None:
     assert moments.FREE_BOUND == FREE_BOUND
 
 

@@ -102,13 +102,13 @@ def test_a_family_without_noise_has_exact_quantiles(name: str, interval: Interva
     problem = Problem("made", Schema((), "x", {"x": interval}, alone=True), np.empty((30, 0)), x)
     job = find(name)
     result = job.reference(problem, job.settings())
-    told = job.summarise(result, result, problem, None, problem.schema)["estimates"]
+    estimates = job.summarise(result, result, problem, None, problem.schema)["estimates"]
     ((_, exact),) = law(x).items()
-    assert told[0]["interval_95"] == pytest.approx(exact.interval(LEVEL), rel=1e-9)
-    assert told[0]["nonprivate_interval_95"] == told[0]["interval_95"]
-    assert told[0]["interval_95"][0] > 0
+    assert estimates[0]["interval_95"] == pytest.approx(exact.interval(LEVEL), rel=1e-9)
+    assert estimates[0]["nonprivate_interval_95"] == estimates[0]["interval_95"]
+    assert estimates[0]["interval_95"][0] > 0
     if name == "categorical":
-        assert told[1]["interval_95"] == pytest.approx(st.beta(3, 29).interval(LEVEL))
+        assert estimates[1]["interval_95"] == pytest.approx(st.beta(3, 29).interval(LEVEL))
 
 
 def test_a_gaussian_without_noise_has_students_mean_and_inverse_gamma_variance() -> None:
@@ -147,7 +147,7 @@ def test_a_component_has_a_beta_weight_and_a_students_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "interval", "said"),
+    ("mean", "interval", "text"),
     [
         (7.267, [2.13, 12.41], "7.27 [2.1, 12.4]"),
         (52.21, [12.9, 91.4], "52.2 [13, 91]"),
@@ -162,9 +162,9 @@ def test_a_component_has_a_beta_weight_and_a_students_mean() -> None:
     ],
 )
 def test_an_interval_is_rounded_to_two_digits_of_half_its_width(
-    mean: float, interval: list[float] | None, said: str
+    mean: float, interval: list[float] | None, text: str
 ) -> None:
-    assert interval_words(mean, interval) == said
+    assert interval_words(mean, interval) == text
 
 
 def test_the_page_writes_what_the_terminal_and_the_file_have() -> None:
@@ -197,7 +197,7 @@ def test_a_table_of_many_coefficients_fits_80_columns_with_each_interval_whole()
     assert "…" not in screen.getvalue()
 
 
-def test_points_beside_intervals_and_units_that_differ_are_said() -> None:
+def test_points_beside_intervals_and_different_units_are_labelled() -> None:
     point = Estimate("a", "kg per cm", Figure(1.0)).row(normal(1.0, 0.1))
     title, names, cells = table_of({"private": False}, [point], compared=True)
     assert title == "estimates; without privacy: mean [95 % interval], kg per cm"
@@ -241,7 +241,7 @@ def test_many_coefficients_are_one_forest_with_two_marks_each(monkeypatch: pytes
     assert [label.get_text() for label in axes.get_yticklabels()][:1] == ["worst fractal dimension 0"]
     assert axes.get_xlabel() == "log odds per half-width"
     shapes = {(container.lines[0].get_marker(), container.lines[0].get_color()) for container in axes.containers}
-    assert shapes == {("o", "#0072B2"), ("s", "#D55E00")}, "told apart without colours too"
+    assert shapes == {("o", "#0072B2"), ("s", "#D55E00")}, "distinct without colours too"
 
 
 def test_what_has_a_unit_of_its_own_has_a_panel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,17 +45,17 @@ def slopes(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 @jax_needed
-def test_nodes_with_too_few_rows_are_left_out_and_the_result_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_with_too_few_rows_are_left_out_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """A density of S_j takes more rows than features and the constant; the closed form takes any."""
     seen: list[Any] = []
     monkeypatch.setattr(nodes, "sample", lambda observed, *rest: seen.append(observed) or drawn(observed, *rest))
     result, summary, _ = learn_from(tables(3, 150, 147), draws=20, require_mixed=False)
     assert seen[0].n.tolist() == [150, 147]
-    said = (
+    warning = (
         "1 of 3 data nodes are left out: the smallest has 3 rows, and method 'normal' needs 4 of each; 'fast' learns "
         "from all that have any"
     )
-    assert said in summary["warnings"]
+    assert warning in summary["warnings"]
     assert result.linear.contributors == 297
     _, everybody, _ = learn_from(tables(4, 150, 146), draws=20, require_mixed=False)
     assert not any("left out" in one for one in everybody["warnings"])
@@ -91,15 +91,17 @@ def test_data_nodes_release_averages_of_rows_where_a_job_asks_for_them() -> None
     assert near(slopes(summary))
     assert result.contributors == 59
     single, _, _ = learn_from(tables(150, 146, 4), method="fast")
-    assert (single.coefficient_sd < result.coefficient_sd).all(), "averages tell less"
+    assert (single.coefficient_sd < result.coefficient_sd).all(), "averages contain less information"
 
 
 @jax_needed
 def test_nodes_with_too_few_averages_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "sample", drawn)
     _, summary, _ = learn_from(tables(150, 140, 10), group=5, draws=20, require_mixed=False)
-    said = "1 of 3 data nodes are left out: the smallest has 2 averages of 5 rows, and method 'normal' needs 3 of each"
-    assert any(one.startswith(said) for one in summary["warnings"])
+    warning = (
+        "1 of 3 data nodes are left out: the smallest has 2 averages of 5 rows, and method 'normal' needs 3 of each"
+    )
+    assert any(one.startswith(warning) for one in summary["warnings"])
 
 
 @jax_needed
@@ -153,7 +155,7 @@ def test_what_is_made_of_what_was_released_is_no_part_of_a_jobs_identity(setting
 @pytest.mark.parametrize(
     "settings", [{"rows_max": 500}, {"group": 5}, {"epsilon": 9}, {"bounds": {"a": [0, 1], "y": [0, 2]}}]
 )
-def test_what_nodes_are_asked_for_is(settings: dict[str, Any]) -> None:
+def test_the_request_to_nodes(settings: dict[str, Any]) -> None:
     assert task(**settings).identity != task().identity
 
 
@@ -170,10 +172,10 @@ def test_a_journal_without_settings_of_today_is_gone_on_with(tmp_path: Path) -> 
     """Which has draws, chains and the rest in its first line, and knows of no averages."""
     path, one = tmp_path / "mcmc.journal", task(draws=77)
     known = replace(conditions(Budget(8, 1e-5)), kind=NodeReleaseRequest)
-    asked = next(JOB.make(one.schema, one.own, known))
+    request = next(JOB.make(one.schema, one.own, known))
     older = {key: value for key, value in one.table.items() if key not in ("group", "units")}
     with Journal(path, older) as journal:
-        journal.append(Opened(1, one.terms.open(asked, bytes(16))))
+        journal.append(Opened(1, one.terms.open(request, bytes(16))))
     with pytest.raises(UsageError, match="is the journal of a job with another draws, units; use the settings"):
         Journal(path, {**older, "draws": 1000, "units": {"a": "cm"}})
     now = task(draws=50, chains=2)
@@ -183,11 +185,11 @@ def test_a_journal_without_settings_of_today_is_gone_on_with(tmp_path: Path) -> 
         Journal(path, task(rows_max=5).identity, free=now.free)
 
 
-def test_the_model_in_words_says_what_the_method_is() -> None:
+def test_the_description_of_the_model_names_the_method() -> None:
     schema = problem("number").schema
-    said = JOB.model(schema, settings_from(JOB.settings, {"method": "fast", "group": 10}, JOB.name))
-    assert said == (
+    text = JOB.model(schema, settings_from(JOB.settings, {"method": "fast", "group": 10}, JOB.name))
+    assert text == (
         "y on a, b; method fast: Bayes-fixedS-fast (Algorithm 3), in closed form, from averages of 10 rows; no chains"
     )
-    said = JOB.model(schema, settings_from(JOB.settings, {}, JOB.name))
-    assert said.endswith("method normal: normal features (B.2), by NUTS; 4 chains of 2000 iterations")
+    text = JOB.model(schema, settings_from(JOB.settings, {}, JOB.name))
+    assert text.endswith("method normal: normal features (B.2), by NUTS; 4 chains of 2000 iterations")

@@ -66,13 +66,13 @@ def problem(kind: str) -> Problem:
     return Problem("made", Schema(("a", "b"), "y", bounds, {"a": "cm", "y": "kg"}), X, y)
 
 
-def conditions(budget: Budget, test: Problem | None = None, told: list[Iteration] | None = None) -> Conditions:
+def conditions(budget: Budget, test: Problem | None = None, iterations: list[Iteration] | None = None) -> Conditions:
     return Conditions(
         clients=CLIENTS,
         tolerated=20,
         mu=budget.mu,
         rng=np.random.default_rng(2),
-        on_iteration=[].append if told is None else told.append,
+        on_iteration=[].append if iterations is None else iterations.append,
         held_out=test,
     )
 
@@ -83,7 +83,9 @@ def made(job: LearningJob, schema: Schema, own: Any, where: Conditions, swarm: I
     return job.finish(released, schema, own, where)
 
 
-def learn(name: str, kind: str, told: list[Iteration] | None = None, epsilon: float = 8.0, **settings: Any) -> Any:
+def learn(
+    name: str, kind: str, iterations: list[Iteration] | None = None, epsilon: float = 8.0, **settings: Any
+) -> Any:
     """The summary of a job, with all that a swarm knows; every figure of it is one that JSON has."""
     train, test = split(problem(kind), 100, 0)
     job = find(name)
@@ -92,7 +94,7 @@ def learn(name: str, kind: str, told: list[Iteration] | None = None, epsilon: fl
     terms = JobTerms(budget=budget, clients=CLIENTS, tolerated=20, computes=NODES)
     rng = np.random.default_rng(3)
     swarm = IdealSwarm(train.rows, train.schema.columns, terms, random=rng.bytes)
-    where = conditions(budget, test, told)
+    where = conditions(budget, test, iterations)
     result = made(job, train.schema, own, where, swarm)
     exact = job.reference(train, own)
     alone = job.summarise(result, None, None, None, train.schema)
@@ -106,7 +108,7 @@ def near(summary: dict[str, Any], sds: float = 6.0) -> bool:
 
 
 @pytest.mark.parametrize("settings", [{}, {"repair": "absolute", "std_share": 0.2}])
-def test_regression_says_what_it_always_said(settings: dict[str, Any]) -> None:
+def test_the_fields_of_a_regression_summary(settings: dict[str, Any]) -> None:
     summary = learn("regression", "number", **settings)
     assert [(one["name"], one["unit"]) for one in summary["coefficients"]] == [
         ("a", "kg per cm"),
@@ -135,12 +137,12 @@ def learn_from(tables: list[np.ndarray], **settings: Any) -> Any:
     job.check(train.schema, own)
     terms = JobTerms(budget=Budget(60, 1e-5), clients=len(tables), tolerated=0, computes=NODES)
     swarm = IdealSwarm(tables, train.schema.columns, terms, random=np.random.default_rng(3).bytes)
-    told: list[tuple[int, int]] = []
-    known = replace(conditions(terms.budget), kind=kind, on_sampling=lambda done, total: told.append((done, total)))
+    progress: list[tuple[int, int]] = []
+    known = replace(conditions(terms.budget), kind=kind, on_sampling=lambda done, total: progress.append((done, total)))
     result = made(job, train.schema, own, known, swarm)
     exact = job.reference(train, own)
     summary = job.summarise(result, exact, train, test, train.schema)
-    return result, json.loads(json.dumps(summary, allow_nan=False)), told
+    return result, json.loads(json.dumps(summary, allow_nan=False)), progress
 
 
 def test_regression_mcmc_learns_from_data_nodes_and_from_one_sum() -> None:
@@ -174,20 +176,20 @@ def drawn(observed: NodeStatistics, prior: Prior, options: Options, **_: Any) ->
 
 
 @pytest.mark.skipif(find_spec("jax") is None or find_spec("arviz") is None, reason="without the extra samplers")
-def test_regression_mcmc_says_what_its_draws_are_worth_and_how_far_it_is(
+def test_regression_mcmc_reports_its_effective_draws_and_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nodes, "sample", drawn)
     rows = split(problem("number"), 100, 0)[0].rows
-    result, summary, told = learn_from(np.array_split(rows, 2), warmup=40, draws=20, require_mixed=False)
-    assert told == [(60, 60)]
+    result, summary, progress = learn_from(np.array_split(rows, 2), warmup=40, draws=20, require_mixed=False)
+    assert progress == [(60, 60)]
     sampling = summary["sampling"]
     assert (sampling["chains"], sampling["draws"], sampling["divergences"]) == (2, 20, 0)
     assert sampling["ess_bulk_min"] < 100
     assert any("few effective draws" in one for one in summary["warnings"])
-    said = sampling_words(sampling)
-    assert "2 chains of 20 draws by method NUTS; R-hat at most" in said
-    assert said.endswith("effective draws; accepted 90 % of proposals; 1.5 s")
+    text = sampling_words(sampling)
+    assert "2 chains of 20 draws by method NUTS; R-hat at most" in text
+    assert text.endswith("effective draws; accepted 90 % of proposals; 1.5 s")
     data = result.inference_data(np.random.default_rng(0))
     assert data.warmup_posterior["coefficients"].shape == (2, 40, 2)
     flat = data.posterior["coefficients"].values.reshape(40, 2)
@@ -221,27 +223,27 @@ def test_data_nodes_are_named_in_a_trainers_job_or_follow_from_its_federation() 
 
 
 def test_logistic_is_scored_beside_the_model_without_privacy_and_a_constant() -> None:
-    told: list[Iteration] = []
-    summary = learn("logistic", "class", told, epsilon=20.0, epochs=12)
+    iterations: list[Iteration] = []
+    summary = learn("logistic", "class", iterations, epsilon=20.0, epochs=12)
     auc, likelihood = summary["test"]["scores"]
     assert (auc["name"], auc["constant"], likelihood["name"]) == ("AUC", 0.5, "log likelihood")
     assert auc["nonprivate"] - 0.05 < auc["private"] <= 1
     assert likelihood["constant"] < likelihood["private"]
-    assert [one.number for one in told] == list(range(1, 13))
-    assert {(one.total, one.name) for one in told} == {(12, "held-out AUC")}
+    assert [one.number for one in iterations] == list(range(1, 13))
+    assert {(one.total, one.name) for one in iterations} == {(12, "held-out AUC")}
     assert summary["coefficients"][0]["unit"] == "log odds per cm"
     assert summary["coefficients"][0]["prior_interval_95"] is not None
 
 
-def test_logistic_says_by_what_method_it_learned_and_why() -> None:
-    told: list[Iteration] = []
-    whole = learn("logistic", "class", told, epsilon=20.0, method="one-sum")
-    assert not told
+def test_logistic_reports_its_method_and_why() -> None:
+    iterations: list[Iteration] = []
+    whole = learn("logistic", "class", iterations, epsilon=20.0, method="one-sum")
+    assert not iterations
     assert "one sum" in whole["remarks"]["method"]
     auc, _ = whole["test"]["scores"]
     assert auc["nonprivate"] - 0.05 < auc["private"] <= 1
-    chosen = learn("logistic", "class", told, epsilon=0.3)
-    assert told
+    chosen = learn("logistic", "class", iterations, epsilon=0.3)
+    assert iterations
     assert "the noise in the features' covariances" in chosen["warnings"][0]
     plans = [
         plan_words(
@@ -263,13 +265,11 @@ def test_logistic_plans_what_it_then_does() -> None:
     assert [(stage.rounds, stage.batch, stage.uses) for stage in plan] == [(1, 0, None), (1, 0, None), (15, 60, 3)]
     assert sum(stage.total for stage in plan) == pytest.approx(1)
     assert job.batch(own, CLIENTS) == 60
-    words = (
-        "over 17 rounds: 10 % of the budget on scales, 10 % on a first fit, 80 % on 15 iterations of 60 clients each"
-    )
-    assert plan_words(plan) == words
-    told: list[Iteration] = []
-    learn("logistic", "class", told, epochs=3, batch=60)
-    assert len(told) == 15
+    text = "over 17 rounds: 10 % of the budget on scales, 10 % on a first fit, 80 % on 15 iterations of 60 clients each"
+    assert plan_words(plan) == text
+    iterations: list[Iteration] = []
+    learn("logistic", "class", iterations, epochs=3, batch=60)
+    assert len(iterations) == 15
 
 
 def test_the_logistic_reference_is_the_mode_of_the_posterior() -> None:
@@ -316,7 +316,7 @@ def test_the_jobs_of_families_are_the_models() -> None:
 
 
 def test_another_prior_of_a_family_is_free_and_shows() -> None:
-    """Its settings are those that may change once the round is held; a strong prior has the last word."""
+    """Its settings are those that may change after the round; a strong prior dominates the result."""
     weak, strong = learn("poisson", "count"), learn("poisson", "count", prior_a=1e6, prior_b=1e5)
     assert weak["estimates"][0]["estimate"] == pytest.approx(2, abs=0.3)
     assert strong["estimates"][0]["estimate"] == pytest.approx(10, abs=0.1)
@@ -335,8 +335,8 @@ def test_what_speaks_against_a_family_is_in_the_summary() -> None:
     swarm = IdealSwarm(narrow.rows, narrow.schema.columns, terms, random=np.random.default_rng(3).bytes)
     schema = replace(narrow.schema, bounds=bounds)
     result = made(job, schema, job.settings(), conditions(terms.budget), swarm)
-    said = job.summarise(result, None, None, None, schema)["warnings"][-1]
-    assert "of the values of y outside the bounds" in said
+    warning = job.summarise(result, None, None, None, schema)["warnings"][-1]
+    assert "of the values of y outside the bounds" in warning
 
 
 def test_a_family_takes_another_column_than_the_target() -> None:
@@ -349,9 +349,9 @@ def test_a_family_takes_another_column_than_the_target() -> None:
         learn("gaussian", "number", column="c")
 
 
-def test_a_mixture_is_told_component_by_component_beside_its_nearest_without_privacy() -> None:
-    told: list[Iteration] = []
-    summary = learn("mixture", "pairs", told, epsilon=30.0, components=2, epochs=12)
+def test_a_mixture_is_shown_by_component_beside_its_nearest_without_privacy() -> None:
+    iterations: list[Iteration] = []
+    summary = learn("mixture", "pairs", iterations, epsilon=30.0, components=2, epochs=12)
     names = ["weight", "mean of a", "sd of a", "mean of b", "sd of b"]
     assert [one["name"] for one in summary["estimates"]] == [f"{k}: {name}" for k in (1, 2) for name in names]
     first, second = (dict(zip(names, summary["estimates"][k : k + 5], strict=True)) for k in (0, 5))
@@ -361,7 +361,7 @@ def test_a_mixture_is_told_component_by_component_beside_its_nearest_without_pri
         assert abs(one["mean of a"]["estimate"] - one["mean of a"]["nonprivate"]) < 1
     (density,) = summary["test"]["scores"]
     assert density["constant"] < density["private"] < density["nonprivate"] + 0.05
-    assert told[-1].name == "held-out log predictive density"
+    assert iterations[-1].name == "held-out log predictive density"
 
 
 def test_a_column_by_itself_is_described_without_any_other(tmp_path: Path) -> None:
@@ -407,13 +407,13 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "table", "said"), WRONG)
-def test_wrong_settings_are_refused_in_words(name: str, table: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+@pytest.mark.parametrize(("name", "table", "message"), WRONG)
+def test_wrong_settings_are_refused_with_a_reason(name: str, table: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         settings_from(find(name).settings, table, name)
 
 
-def test_words_are_values() -> None:
+def test_set_options_are_typed_values() -> None:
     assert parse_words(["a=1", "b=0.5", "c=true", "d=noise-aware", "e=null"]) == {
         "a": 1, "b": 0.5, "c": True, "d": "noise-aware", "e": None,
     }  # fmt: skip
@@ -427,24 +427,24 @@ def test_an_unknown_job_is_refused_with_the_nearest() -> None:
         find("logistics")
 
 
-def test_a_plan_in_words_says_the_shares() -> None:
+def test_a_plan_as_text_names_the_shares() -> None:
     stages = [Stage(1, 0.1, "on scales"), Stage(1, 0.9, "on the regression")]
     assert plan_words(stages) == "over 2 rounds: 10 % of the budget on scales, 90 % on the regression"
 
 
-@pytest.mark.parametrize(("tolerated", "colluders", "said"), [
+@pytest.mark.parametrize(("tolerated", "colluders", "message"), [
     (30, 0, None),  # more than the batch has; its own T is 6
     (30, 25, "a batch of 20 clients, of which 26 may drop out, leaves no honest noise"),
     (93, 0, "leaves no honest noise"),
 ])  # fmt: skip
-def test_a_plan_is_checked_with_what_a_batch_tolerates(tolerated: int, colluders: int, said: str | None) -> None:
+def test_a_plan_is_checked_with_what_a_batch_tolerates(tolerated: int, colluders: int, message: str | None) -> None:
     table = {
         "name": "logistic", "batch": 20, "features": ["a"], "target": "y", "bounds": {"a": [0, 1], "y": [0, 1]},
         "epsilon": 8, "delta": 1e-5, "clients": 100, "tolerate": tolerated, "colluders": colluders,
     }  # fmt: skip
     federation = fresh_keys(2).federation
-    if said is not None:
-        with pytest.raises(UsageError, match=said):
+    if message is not None:
+        with pytest.raises(UsageError, match=message):
             task_of(table, federation)
         return
     task = task_of(table, federation)

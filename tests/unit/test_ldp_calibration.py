@@ -137,11 +137,11 @@ def test_figures_are_plain_and_tables_mark_what_is_outside(tmp_path: Path) -> No
 
 
 def test_cells_hold_every_repeat_of_the_paper_once() -> None:
-    asked = Calibration().cells()
-    assert len({str(cell) for cell in asked}) == len(asked)
+    cells = Calibration().cells()
+    assert len({str(cell) for cell in cells}) == len(cells)
     for name, repeats in (("Gaussian", 500), ("histogram", 100), ("exponential", 80)):
         for epsilon in EPSILONS:
-            own = [cell for cell in asked if (cell.model, cell.epsilon) == (name, epsilon)]
+            own = [cell for cell in cells if (cell.model, cell.epsilon) == (name, epsilon)]
             assert [r for cell in own for r in range(cell.first, cell.first + cell.number)] == list(range(repeats))
     assert {cell.model for cell in Calibration(figure=(11,)).cells()} == {"exponential"}
     assert sum(cell.number for cell in Calibration(figure=(1,), **Calibration.QUICK).cells()) == 16
@@ -166,10 +166,11 @@ def test_priors_clip_some_values_and_not_others(name: str, least: float, most: f
 def test_reports_of_numbers_are_in_their_own_units_with_the_noise_of_epsilon() -> None:
     """40,000 reports at noise of scale 2.5: the mean within five errors, the spread within 4 % (1e-6)."""
     x = np.repeat([-3.0, 1.0, 4.0, 9.0], 10_000)  # two are clipped, to 0 and 5
-    told = fits.number_reports(x, Interval(0, 5), 2.0, np.random.default_rng(1))
-    assert (told.mechanism, told.epsilon, told.delta, told.values.shape) == ("grid-laplace", 2.0, 0.0, (40_000,))
-    assert told.noise_scale == pytest.approx(2.5, rel=1e-6)
-    noise = told.values - np.clip(x, 0, 5)
+    reports = fits.number_reports(x, Interval(0, 5), 2.0, np.random.default_rng(1))
+    assert (reports.mechanism, reports.epsilon, reports.delta) == ("grid-laplace", 2.0, 0.0)
+    assert reports.values.shape == (40_000,)
+    assert reports.noise_scale == pytest.approx(2.5, rel=1e-6)
+    noise = reports.values - np.clip(x, 0, 5)
     assert abs(noise.mean()) < 5 * 2.5 * np.sqrt(2 / 40_000)
     assert np.abs(noise).mean() == pytest.approx(2.5, rel=0.04)
 
@@ -177,33 +178,33 @@ def test_reports_of_numbers_are_in_their_own_units_with_the_noise_of_epsilon() -
 # --- fits
 
 
-def stand_in(r_hats: Sequence[float], asked: list[dict[str, Any]]) -> Any:
+def stand_in(r_hats: Sequence[float], calls: list[dict[str, Any]]) -> Any:
     """A fit whose attempts have these R̂."""
 
     def fit(**how: Any) -> Any:
-        mixing = [SimpleNamespace(r_hat=r_hats[len(asked)], bulk=500.0, tail=300.0)]
-        asked.append(how)
+        mixing = [SimpleNamespace(r_hat=r_hats[len(calls)], bulk=500.0, tail=300.0)]
+        calls.append(how)
         return SimpleNamespace(mixing=mixing, sampling=SimpleNamespace(divergences=np.array([0, 2])))
 
     return fit
 
 
-def test_chains_that_have_not_mixed_are_sampled_anew_and_longer() -> None:
-    asked: list[dict[str, Any]] = []
-    _, told = fits.mixed(stand_in([1.3, 1.1, 1.02], asked), 1000, 7)
-    assert [(how["warmup"], how["draws"], how["seed"]) for how in asked] == [
+def test_unmixed_chains_are_sampled_anew_and_longer() -> None:
+    calls: list[dict[str, Any]] = []
+    _, figures = fits.mixed(stand_in([1.3, 1.1, 1.02], calls), 1000, 7)
+    assert [(how["warmup"], how["draws"], how["seed"]) for how in calls] == [
         (500, 500, 7),
         (1000, 1000, 8),
         (2000, 2000, 9),
     ]
-    assert all(how["chains"] == 4 and how["require_mixed"] is False for how in asked)
-    assert told[:4] == (1.02, 300.0, 3, 2)
+    assert all(how["chains"] == 4 and how["require_mixed"] is False for how in calls)
+    assert figures[:4] == (1.02, 300.0, 3, 2)
     _, bad = fits.mixed(stand_in([np.inf] * 3, []), 1000, 7)
     assert (bad.r_hat, bad.attempts) == (1000.0, 3)
-    assert fits.check_mixed([told]).holds
-    assert not fits.check_mixed([told, bad]).holds
-    assert fits.described([told, bad, WELL])["above_1.01"] == 2
-    assert fits.described([told, bad, WELL])["sampled_again"] == 2
+    assert fits.check_mixed([figures]).holds
+    assert not fits.check_mixed([figures, bad]).holds
+    assert fits.described([figures, bad, WELL])["above_1.01"] == 2
+    assert fits.described([figures, bad, WELL])["sampled_again"] == 2
 
 
 @pytest.mark.parametrize("name", list(GAMES))

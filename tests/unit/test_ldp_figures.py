@@ -111,7 +111,7 @@ def test_the_reduction_is_of_means_and_its_interval_is_students_of_a_pair() -> N
     assert found.low + found.high == pytest.approx(2 * found.mean)
 
 
-def test_the_reductions_interval_holds_the_true_one_as_often_as_it_says() -> None:
+def test_the_reductions_interval_covers_the_truth_at_its_nominal_rate() -> None:
     """1,000 times 50 pairs at 95 %: outside of 93 % to 97 % in three seeds of a thousand."""
     rng = np.random.default_rng(5)
     projected = rng.gamma(4.0, 0.02, (1000, 50))
@@ -133,7 +133,7 @@ def test_checks_of_figure_3_can_fail() -> None:
     assert failing(replace(compared(near, far), fits=[FIT._replace(r_hat=1.15)])) == ["R-hat"]
 
 
-def test_figures_are_plain_and_tell_the_papers_repeats_apart(tmp_path: Path) -> None:
+def test_figures_are_plain_and_mark_the_papers_repeats(tmp_path: Path) -> None:
     experiment = ShareEstimates(epsilons=(0.5, 2.0))
     found = [
         compared(estimates(0.4 / e, seed=n), estimates(0.5 / e, seed=n), n, e) for e in (0.5, 2.0) for n in (100, 2000)
@@ -141,8 +141,8 @@ def test_figures_are_plain_and_tell_the_papers_repeats_apart(tmp_path: Path) -> 
     assert [one.cell.judged for one in found] == [True, False, False, False]
     first = found[0].reduction(1)
     assert first.mean == pytest.approx(0.2)
-    told = experiment.notes(found)["reduction_of_first_50"][str(found[0].cell)]
-    assert set(told) == {"mean", "low", "high"}
+    interval = experiment.notes(found)["reduction_of_first_50"][str(found[0].cell)]
+    assert set(interval) == {"mean", "low", "high"}
     assert len(shown(experiment, found, tmp_path)) == 2
 
 
@@ -185,8 +185,8 @@ def test_figure_2_from_reports_to_picture(weighed: None, tmp_path: Path, monkeyp
     monkeypatch.setattr(clicks, "RECORDS", 1000)
     clicks.clicks.cache_clear()
     experiment = ClickDistance(repeats=2, epsilons=(0.1, 5.0))
-    asked = experiment.cells()
-    found = experiment.gather(asked, [json.loads(json.dumps(experiment.work(cell))) for cell in asked])
+    cells = experiment.cells()
+    found = experiment.gather(cells, [json.loads(json.dumps(experiment.work(cell))) for cell in cells])
     assert found.distances["unit"].shape == (3, 2, 3)
     nearer, far = found.distances["unit"][1].mean(), found.distances["unit"][0].mean()
     assert nearer < 0.5 * far

@@ -1,4 +1,4 @@
-"""Jobs on reports: what they ask, what they say of a posterior, and what is refused before any client is asked.
+"""Jobs on reports: their requests, how they describe a posterior, and what they refuse before any round.
 
 Reports are the ideal functionality's, by the real mechanisms from seeded keys. The sampler is replaced, so that nothing
 is compiled here: posteriors have tests of their own, and each job a whole run in `test_swarm_reports`.
@@ -77,7 +77,7 @@ def clients_of(data: Problem, epsilon: float) -> IdealSwarm:
     return IdealSwarm(data.rows, data.schema.columns, terms, random=np.random.default_rng(3).bytes)
 
 
-def asked(name: str, data: Problem, known: Conditions | None = None, **given: Any) -> LdpReportRequest:
+def first_request(name: str, data: Problem, known: Conditions | None = None, **given: Any) -> LdpReportRequest:
     """A job's first request."""
     return next(JOBS[name].make(data.schema, settings(name, **given), known or conditions(clients=len(data.y))))
 
@@ -132,7 +132,7 @@ def regression_sites(rng: np.random.Generator, shape: tuple[int, int], d: int, *
     return {**found, **({"residual_sd": rng.gamma(400.0, 0.05 / 400, shape)} if linear else {})}
 
 
-def learnt(name: str, data: Problem, epsilon: float = 2.0, **given: Any) -> tuple[Any, dict[str, Any], Any]:
+def learn_job(name: str, data: Problem, epsilon: float = 2.0, **given: Any) -> tuple[Any, dict[str, Any], Any]:
     """A job's result, its summary as JSON has it, and what was released."""
     job, own, known = JOBS[name], settings(name, chains=2, draws=200, **given), conditions(epsilon, len(data.y))
     released = run(job.make(data.schema, own, known), clients_of(data, epsilon))
@@ -143,7 +143,7 @@ def learnt(name: str, data: Problem, epsilon: float = 2.0, **given: Any) -> tupl
     return result, json.loads(json.dumps(summary, allow_nan=False)), released
 
 
-# --- what is asked ----------------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 def test_each_job_on_reports_names_its_mechanism_and_no_other_job_has_one() -> None:
@@ -160,14 +160,14 @@ def test_each_job_on_reports_names_its_mechanism_and_no_other_job_has_one() -> N
 
 
 @pytest.mark.parametrize("name", LDP)
-def test_every_round_can_be_held_and_costs_each_client_its_budget_once(name: str) -> None:
+def test_every_round_is_possible_and_costs_each_client_its_budget_once(name: str) -> None:
     """At half of ε, too, a request is what the plan says: one report of one row, with all of the budget."""
     data, job = problem(), JOBS[name]
     own, budget = job.settings(), Budget(2.0, 1e-5)
     stages = job.plan(data.schema, own, conditions())
     terms = JobTerms(budget=budget, clients=N, tolerated=0, computes=())
     check_plan(job.make(data.schema, own, conditions()), stages, terms, "the budget")
-    request = asked(name, data)
+    request = first_request(name, data)
     assert (request.rows_max, request.mechanism) == (1, job.reports(own))
     assert request.budget_share == 1.0
     assert [stage.total for stage in stages] == [1.0]
@@ -208,25 +208,25 @@ def test_built_in_data_need_no_settings() -> None:
                 next(JOBS[job].make(schema, settings(job), conditions()))
 
 
-def test_a_mean_is_asked_for_within_the_bounds_that_are_set() -> None:
-    request = asked("ldp-mean", problem())
+def test_a_mean_is_requested_within_the_given_bounds() -> None:
+    request = first_request("ldp-mean", problem())
     assert request.parameters == {"columns": ["y"], "centre": [0.0], "scale": [6.0], "bound": [1.0]}
-    narrow = asked("ldp-mean", problem(), column="a", lower=0, upper=2, family="exponential")
+    narrow = first_request("ldp-mean", problem(), column="a", lower=0, upper=2, family="exponential")
     assert narrow.parameters == {"columns": ["a"], "centre": [1.0], "scale": [1.0], "bound": [1.0]}
 
 
 @pytest.mark.parametrize("given", [{}, {"family": "logistic"}, {"radius": 1.2}])
-def test_a_regression_is_asked_for_with_the_weights_of_least_error(given: dict[str, Any]) -> None:
+def test_a_regression_is_requested_with_the_weights_of_least_error(given: dict[str, Any]) -> None:
     data = problem("class" if given.get("family") else "number")
-    request = asked("ldp-regression", data, **given)
+    request = first_request("ldp-regression", data, **given)
     statistic = resolve("regression", request.parameters)
     assert tuple(request.parameters["weights"]) == best_regression_weights(statistic, 24)  # type: ignore[arg-type]
     assert request.parameters["target_square"] == (not given.get("family"))
     assert request.parameters.get("radius") == given.get("radius")
 
 
-def test_rows_are_asked_for_in_place_of_products() -> None:
-    request = asked("ldp-regression", problem(), inputs=True)
+def test_rows_are_requested_in_place_of_products() -> None:
+    request = first_request("ldp-regression", problem(), inputs=True)
     assert (request.statistic, request.parameters["columns"]) == ("sum", ["a", "b", "y"])
 
 
@@ -254,10 +254,10 @@ def test_features_and_labels_of_a_client_cost_it_its_budget_together(epsilon: fl
     assert costs[1].converted / budget.mu**2 == pytest.approx(share, rel=1e-5)
 
 
-# --- what is refused before anybody is asked --------------------------------------------------------------------------
+# --- refusals before any round ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "given", "said"), [
+@pytest.mark.parametrize(("name", "given", "message"), [
     ("ldp-histogram", {"column": "c"}, "'c' is not in the data"),
     ("ldp-histogram", {"categories": 1}, "setting 'categories' is 1, expected 2 to 65536"),
     ("ldp-histogram", {"bins": 70000}, "setting 'bins' is 70000, expected 2 to 65536"),
@@ -290,13 +290,13 @@ def test_features_and_labels_of_a_client_cost_it_its_budget_together(epsilon: fl
     ("ldp-sgd", {"clip": -1}, "setting 'clip' is -1, expected a number above 0"),
     ("ldp-sgd", {"chains": 4}, "setting 'chains' is not in job 'ldp-sgd'"),
 ])  # fmt: skip
-def test_settings_that_cannot_be_are_refused_in_words(name: str, given: dict[str, Any], said: str) -> None:
+def test_impossible_settings_are_refused_with_a_reason(name: str, given: dict[str, Any], message: str) -> None:
     def ready() -> None:
         JOBS[name].check(problem().schema, settings(name, **given))
 
     with pytest.raises(DataError) as refused:
         ready()
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(("name", "given", "least"), [
@@ -307,7 +307,7 @@ def test_settings_that_cannot_be_are_refused_in_words(name: str, given: dict[str
     ("ldp-regression", {"inputs": True}, 2 + 3 + 1),
     ("ldp-regression", {"inputs": True, "family": "logistic"}, 2 + 3),
 ])  # fmt: skip
-def test_too_few_clients_are_not_asked(
+def test_a_job_with_too_few_clients_is_refused_before_any_round(
     name: str, given: dict[str, Any], least: int, drawn: Drawn, request: pytest.FixtureRequest
 ) -> None:
     """And as many as the job asks for are enough for the fit, which has a check of its own."""
@@ -324,9 +324,7 @@ def test_too_few_clients_are_not_asked(
 
 
 @pytest.mark.parametrize("missing", ["numpyro", "jax", "arviz"])
-def test_what_is_not_installed_is_said_before_anything_is_started(
-    missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_an_error_before_anything_starts(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "find_spec", lambda name: None if name == missing else object())
     known = {"numpyro": "NumPyro", "jax": "JAX", "arviz": "ArviZ"}[missing]
     for name in ("ldp-histogram", "ldp-mean", "ldp-regression"):
@@ -335,7 +333,7 @@ def test_what_is_not_installed_is_said_before_anything_is_started(
     JOBS["ldp-sgd"].check(problem().schema, settings("ldp-sgd"))
 
 
-# --- what is said of a posterior --------------------------------------------------------------------------------------
+# --- descriptions of a posterior --------------------------------------------------------------------------------------
 
 
 @sampled
@@ -344,7 +342,7 @@ def test_shares_stand_beside_the_unbiased_ones_of_the_same_reports(
     mechanism: str, drawn: Drawn, tmp_path: Path
 ) -> None:
     data = problem("count")
-    result, summary, released = learnt("ldp-histogram", data, bins=4, mechanism=mechanism, concentration=0.5)
+    result, summary, released = learn_job("ldp-histogram", data, bins=4, mechanism=mechanism, concentration=0.5)
     assert released.reports is not None
     assert (drawn.options.chains, drawn.options.draws, drawn.options.keep_warmup) == (2, 200, True)
     assert drawn.data["prior"]["concentration"].tolist() == [0.5] * 4
@@ -379,13 +377,13 @@ def svg_words(path: Path) -> str:
 @pytest.mark.parametrize("mechanism", ["grid-laplace", "analytic-gaussian"])
 def test_a_mean_and_a_spread_stand_beside_those_of_the_reports(mechanism: str, drawn: Drawn) -> None:
     data = problem()
-    _, summary, released = learnt("ldp-mean", data, mechanism=mechanism, prior_mean=0.25)
+    _, summary, released = learn_job("ldp-mean", data, mechanism=mechanism, prior_mean=0.25)
     assert released.reports is not None
     assert drawn.data["prior"]["mean"] == pytest.approx(0.25 / 6), "in half-widths"
     mean, sd = summary["estimates"]
     assert [(one["name"], one["unit"]) for one in (mean, sd)] == [("mean of y", "kg"), ("sd of y", "kg")]
-    told = 6.0 * released.reports.values[:, 0]
-    assert (mean["naive"], sd["naive"]) == pytest.approx((told.mean(), told.std(ddof=1)))
+    values = 6.0 * released.reports.values[:, 0]
+    assert (mean["naive"], sd["naive"]) == pytest.approx((values.mean(), values.std(ddof=1)))
     assert mean["nonprivate"] == pytest.approx(data.y.mean())
     assert sd["naive"] > 2 * sd["nonprivate"], "the noise is taken for spread"
     _, _, (cells, _) = table_of({**summary, "private": True}, summary["estimates"], compared=True)
@@ -397,10 +395,12 @@ def test_a_mean_and_a_spread_stand_beside_those_of_the_reports(mechanism: str, d
 def test_a_family_has_its_parameter_beside_mean_and_spread(drawn: Drawn) -> None:
     """Of the draws that the sampler gave: a rate of 3, a probability of 1/4."""
     data = problem("count")
-    told = {family: learnt("ldp-mean", data, family=family)[1] for family in ("exponential", "poisson", "geometric")}
+    summaries = {
+        family: learn_job("ldp-mean", data, family=family)[1] for family in ("exponential", "poisson", "geometric")
+    }
     found = {
         family: [(one["name"], one["estimate"], one["nonprivate"]) for one in summary["estimates"]]
-        for family, summary in told.items()
+        for family, summary in summaries.items()
     }
     mean = data.y.mean()
     assert [name for name, _, _ in found["exponential"]] == ["mean of y", "sd of y", "rate of y"]
@@ -419,7 +419,7 @@ def test_another_family_is_fitted_to_the_same_reports(drawn: Drawn) -> None:
     assert not {"column", "lower", "upper", "mechanism"} & set(job.changeable)
     first, other = settings("ldp-mean"), settings("ldp-mean", family="poisson")
     released = run(job.make(data.schema, first, conditions()), clients_of(data, 2.0))
-    assert next(job.make(data.schema, other, conditions())) == asked("ldp-mean", data)
+    assert next(job.make(data.schema, other, conditions())) == first_request("ldp-mean", data)
     result = job.finish(released, data.schema, other, conditions())
     summary = job.summarise(result, None, None, None, data.schema)
     assert drawn.model.family == "poisson"
@@ -428,9 +428,9 @@ def test_another_family_is_fitted_to_the_same_reports(drawn: Drawn) -> None:
 
 @sampled
 @pytest.mark.parametrize("inputs", [False, True])
-def test_a_linear_regression_is_told_in_own_units_and_scored(inputs: bool, drawn: Drawn) -> None:
+def test_a_linear_regression_is_reported_in_own_units_and_scored(inputs: bool, drawn: Drawn) -> None:
     """The sampler gave slopes of ±0.6 in units of the bounds, ±4 and ±6: ±0.9."""
-    result, summary, _ = learnt("ldp-regression", problem(), epsilon=8.0, inputs=inputs, noise_aware=inputs, lkj=3.0)
+    result, summary, _ = learn_job("ldp-regression", problem(), epsilon=8.0, inputs=inputs, noise_aware=inputs, lkj=3.0)
     assert drawn.data["prior"]["lkj"] == 3.0
     assert (float(np.max(drawn.data["var_x"])) > 0) if inputs else not np.any(drawn.data["noise"])
     slopes = summary["coefficients"]
@@ -448,19 +448,19 @@ def test_a_linear_regression_is_told_in_own_units_and_scored(inputs: bool, drawn
 
 @sampled
 def test_a_logistic_regression_is_scored_by_its_probabilities(drawn: Drawn) -> None:
-    _, summary, _ = learnt("ldp-regression", problem("class"), epsilon=8.0, family="logistic")
+    _, summary, _ = learn_job("ldp-regression", problem("class"), epsilon=8.0, family="logistic")
     assert [one["name"] for one in summary["test"]["scores"]] == ["AUC", "log likelihood"]
     assert summary["test"]["scores"][0]["private"] > 0.9, "the sampler gave the right signs"
     assert summary["coefficients"][0]["nonprivate"] > 0 > summary["coefficients"][1]["nonprivate"]
     rows = PREDICTED_ROWS
     data = problem("class", rows + 1)
-    assert len(learnt("ldp-regression", data, epsilon=8.0, family="logistic")[1]["test"]["scores"]) == 2
+    assert len(learn_job("ldp-regression", data, epsilon=8.0, family="logistic")[1]["test"]["scores"]) == 2
 
 
 @sampled
 def test_a_logistic_regression_from_rows_takes_two_reports_of_each_client(drawn: Drawn) -> None:
     given = {"epsilon": 8.0, "family": "logistic", "inputs": True}
-    result, summary, released = learnt("ldp-regression", problem("class"), **given)
+    result, summary, released = learn_job("ldp-regression", problem("class"), **given)
     features, labels = released
     assert (drawn.model.features, len(drawn.data["y"])) == (2, N)
     assert (features.mechanism, labels.mechanism) == ("analytic-gaussian", "randomised-response")
@@ -472,9 +472,7 @@ def test_a_logistic_regression_from_rows_takes_two_reports_of_each_client(drawn:
 
 
 @sampled
-def test_chains_that_have_not_mixed_give_no_result_unless_it_is_asked_for(
-    drawn: Drawn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unmixed_chains_give_no_result_unless_the_job_allows_it(drawn: Drawn, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed = Options.sample
 
     def apart(*given: Any) -> Sampled:
@@ -485,8 +483,8 @@ def test_chains_that_have_not_mixed_give_no_result_unless_it_is_asked_for(
     monkeypatch.setattr(Options, "sample", apart)
     data = problem("count")
     with pytest.raises(DataError, match=r"the chains have not mixed: R-hat of rate is .*, required below 1\.1"):
-        learnt("ldp-mean", data, family="poisson")
-    _, summary, _ = learnt("ldp-mean", data, family="poisson", require_mixed=False)
+        learn_job("ldp-mean", data, family="poisson")
+    _, summary, _ = learn_job("ldp-mean", data, family="poisson", require_mixed=False)
     assert "chains have not mixed: R-hat of rate is" in summary["warnings"][0]
     assert summary["sampling"]["r_hat_max"] > 1.1
 

@@ -80,9 +80,9 @@ def wines(n: int = 200) -> Problem:
 def test_the_data_are_whole(name: str, n: int, columns: int) -> None:
     whole = data.problem(name, None)
     assert whole.X.shape == (n, columns)
-    learnt = data.split(name, None, VALID, 0, 1, Choices())
-    assert len(learnt.y) == math.ceil(0.8 * n)
-    assert len(learnt.y) + len(learnt.y_test) == n
+    train = data.split(name, None, VALID, 0, 1, Choices())
+    assert len(train.y) == math.ceil(0.8 * n)
+    assert len(train.y) + len(train.y_test) == n
 
 
 def split_of(whole: Problem, prepare: Any) -> Split:
@@ -122,7 +122,7 @@ def test_valid_rows_are_in_public_units() -> None:
     assert np.linalg.norm(found.seen_test, axis=1).max() <= 1 + 1e-12
 
 
-def test_public_units_say_what_is_known_of_people_and_wines() -> None:
+def test_public_units_are_the_known_scales_of_people_and_wines() -> None:
     names = ("age", "capital-gain", data.SEX)
     bounds = {"age": Interval(17, 90), "capital-gain": Interval(0, 12), data.SEX: Interval(0, 1), "t": Interval(-1, 1)}
     people = Problem(ADULT, Schema(names, "t", bounds), np.zeros((1, 3)), np.ones(1))
@@ -163,9 +163,9 @@ def test_the_papers_noise_is_no_less_than_the_exact(label: bool, ratio: float) -
     split, rng = rows(label=label), np.random.default_rng(1)
     statistic = methods.statistic_of(split, label=label, weighted=False)
     exact = AnalyticGaussian(*TERMS, methods.exact_sensitivity(statistic), statistic.dimension)
-    told = methods.sufficient(split, TERMS, rng, label=label, tight=False)
-    assert told.contributors == 320
-    assert told.noise_variance / (320 * exact.noise_variance * methods.UNIT**2) == pytest.approx(ratio, rel=1e-5)
+    release = methods.sufficient(split, TERMS, rng, label=label, tight=False)
+    assert release.contributors == 320
+    assert release.noise_variance / (320 * exact.noise_variance * methods.UNIT**2) == pytest.approx(ratio, rel=1e-5)
 
 
 def test_the_papers_noise_is_not_for_an_intercept() -> None:
@@ -177,31 +177,31 @@ def test_the_papers_noise_is_not_for_an_intercept() -> None:
 def test_tight_noise_has_the_smaller_total_error(label: bool) -> None:
     errors = {}
     for tight in (True, False):
-        told = methods.sufficient(rows(label=label), TERMS, np.random.default_rng(1), label=label, tight=tight)
-        statistic = methods.resolve(told.statistic, told.parameters)
-        errors[tight] = float((statistic.noise_std(math.sqrt(told.noise_variance)) ** 2).sum())  # type: ignore[attr-defined]
+        release = methods.sufficient(rows(label=label), TERMS, np.random.default_rng(1), label=label, tight=tight)
+        statistic = methods.resolve(release.statistic, release.parameters)
+        errors[tight] = float((statistic.noise_std(math.sqrt(release.noise_variance)) ** 2).sum())  # type: ignore[attr-defined]
     assert errors[True] < errors[False]
 
 
 def test_reports_carry_the_stated_noise() -> None:
     """A sample variance of 6 x 4,000 normals is off by more than 5 % once in 10⁷ seeds."""
     split = rows(5000)
-    told = methods.sufficient(split, TERMS, np.random.default_rng(2), label=False, tight=True)
-    assert told.reports is not None
+    release = methods.sufficient(split, TERMS, np.random.default_rng(2), label=False, tight=True)
+    assert release.reports is not None
     quiet = methods.unnoised(split, label=False)
-    assert told.reports.values.shape == (4000, 6)
-    statistic = methods.resolve(told.statistic, told.parameters)
-    held = statistic.evaluate(np.column_stack([split.X, split.y]), methods.FRACTION_BITS) * methods.UNIT
-    assert (told.reports.values - held).var() == pytest.approx(told.noise_variance / 4000, rel=0.05)
-    assert_allclose(held.sum(axis=0), quiet.value)
+    assert release.reports.values.shape == (4000, 6)
+    statistic = methods.resolve(release.statistic, release.parameters)
+    per_row = statistic.evaluate(np.column_stack([split.X, split.y]), methods.FRACTION_BITS) * methods.UNIT
+    assert (release.reports.values - per_row).var() == pytest.approx(release.noise_variance / 4000, rel=0.05)
+    assert_allclose(per_row.sum(axis=0), quiet.value)
     assert (quiet.noise_variance, quiet.private, quiet.epsilon) == (0.0, False, None)
 
 
 def test_sums_without_noise_are_of_the_clipped_rows() -> None:
     split = rows()
-    told = methods.unnoised(split, label=False)
+    release = methods.unnoised(split, label=False)
     X, y = into_ball(split.X, 1.0), np.clip(split.y, -2, 2)
-    xx, xy, yy = methods.resolve(told.statistic, told.parameters).unpack(told.value)  # type: ignore[attr-defined]
+    xx, xy, yy = methods.resolve(release.statistic, release.parameters).unpack(release.value)  # type: ignore[attr-defined]
     assert_allclose(xx, X.T @ X, atol=0.1)  # the grid of 2^-12
     assert_allclose(xy, X.T @ y, atol=0.1)
     assert yy == pytest.approx(y @ y, abs=0.2)
@@ -226,19 +226,19 @@ class Fixed(np.random.Generator):
 def test_reporters_are_the_ideal_functionality() -> None:
     split = rows()
     statistic = methods.statistic_of(split, label=False, weighted=True)
-    asked = LdpReportRequest("regression", to_builtins(statistic), rows_max=1, mechanism="analytic-gaussian")
-    told = methods.sufficient(split, TERMS, Fixed(np.random.PCG64(1)), label=False, tight=True)
+    request = LdpReportRequest("regression", to_builtins(statistic), rows_max=1, mechanism="analytic-gaussian")
+    release = methods.sufficient(split, TERMS, Fixed(np.random.PCG64(1)), label=False, tight=True)
     job = JobTerms(budget=Budget(*TERMS), clients=320, tolerated=0, computes=())
     table = np.column_stack([split.X, split.y])
-    ideal = IdealSwarm(table, methods.names_of(split), job, random=lambda n: bytes(range(n))).run_round(asked)
-    assert told.reports is not None
+    ideal = IdealSwarm(table, methods.names_of(split), job, random=lambda n: bytes(range(n))).run_round(request)
+    assert release.reports is not None
     assert ideal.reports is not None
-    assert np.array_equal(told.reports.values, ideal.reports.values)
-    assert np.array_equal(told.value, ideal.value)
+    assert np.array_equal(release.reports.values, ideal.reports.values)
+    assert np.array_equal(release.value, ideal.value)
     for name in ("contributors", "clients", "parameters", "relation", "epsilon", "delta", "mechanism"):
-        assert getattr(told, name) == getattr(ideal, name), name
+        assert getattr(release, name) == getattr(ideal, name), name
     for name in ("noise_variance", "sensitivity", "sigma_local", "mu"):
-        assert getattr(told, name) == pytest.approx(getattr(ideal, name), rel=1e-12), name
+        assert getattr(release, name) == pytest.approx(getattr(ideal, name), rel=1e-12), name
 
 
 def test_clients_report_once() -> None:
@@ -299,14 +299,14 @@ def test_predictions_are_means_over_draws() -> None:
     assert_allclose(methods._predicted(found, X, label=True), (1 / (1 + np.exp(-scores))).mean(axis=0))
 
 
-class AskedError(Exception):
-    """What a sampler was asked for, in the place of its draws."""
+class SamplerCalledError(Exception):
+    """Carries a sampler's arguments, raised in place of drawing."""
 
 
 @pytest.fixture
 def sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     def sample(options: Options, model: Any, data: Any, *start: Any) -> Any:
-        raise AskedError(model, data)
+        raise SamplerCalledError(model, data)
 
     monkeypatch.setattr(Options, "sample", sample)
 
@@ -322,9 +322,9 @@ def test_each_method_has_its_own_model_and_noise(method: str, label: bool, priva
         return  # it is without an intercept
     split = rows(label=label, private=private)
     fit = methods._fit(method, split, Conditions(TERMS, label), np.random.default_rng(1))
-    with pytest.raises(AskedError) as asked:
+    with pytest.raises(SamplerCalledError) as called:
         fit()
-    model, given = asked.value.args
+    model, given = called.value.args
     n, mu = len(split.y), mu_of(*TERMS)
     if method in methods.ORDERS:
         assert (type(model).__name__, model.logistic) == ("RowRegression", True)
@@ -356,10 +356,10 @@ def test_each_method_has_its_own_model_and_noise(method: str, label: bool, priva
 @pytest.mark.parametrize("rate", [None, 0.3])
 def test_ldp_sgd_takes_the_papers_steps(rate: float | None, private: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean gradients of ones, with noise of variance 2: iterates are sums of the steps; the last half is averaged."""
-    asked, d = list[Any](), 2 + private
+    called, d = list[Any](), 2 + private
 
     def run_round(self: object, request: Any) -> Any:
-        asked.append(request.parameters)
+        called.append(request.parameters)
         return SimpleNamespace(value=np.full(d, request.batch), noise_variance=2.0 * request.batch**2)
 
     monkeypatch.setattr(methods.Reporters, "run_round", run_round)
@@ -367,8 +367,8 @@ def test_ldp_sgd_takes_the_papers_steps(rate: float | None, private: bool, monke
     predicted, report = methods._descended(split, Conditions(TERMS, False, rate), np.random.default_rng(1))
     numbers = np.arange(1, report["groups"] + 1)
     path = np.cumsum((rate or 1.0) / np.sqrt((1 + d * 2.0) * numbers))
-    assert_allclose([one["theta"] for one in asked], np.outer(np.r_[0.0, path[:-1]], np.ones(d)), rtol=1e-9)
-    assert {(one["clip"], one["intercept"]) for one in asked} == {(1.0, private)}
+    assert_allclose([one["theta"] for one in called], np.outer(np.r_[0.0, path[:-1]], np.ones(d)), rtol=1e-9)
+    assert {(one["clip"], one["intercept"]) for one in called} == {(1.0, private)}
     averaged = path[-max(1, round(len(path) / 2)) :].mean()
     seen = np.clip(split.seen_test, -1, 1) if private else split.seen_test
     assert_allclose(predicted, averaged * (seen.sum(axis=1) + private), rtol=1e-9)

@@ -55,8 +55,8 @@ def planted(task: Figure4 = FIGURE_4, changes: Gaps | None = None) -> Results:
         part = math.log(cell.epsilon / 0.1, 128) if cell.epsilon else 0.0
         gap = (first + part * (last - first)) * (2.0 if cell.rate == 3.0 else 1.0)
         scores = best - sign * gap + splits + 1e-4 * rng.standard_normal(5)
-        told = {"r_hat": [1.01] * 5} if cell.method in (TIGHT, COROLLARY, BAYES) else {}
-        results.append({"scores": scores.tolist(), "reports": told})
+        reports = {"r_hat": [1.01] * 5} if cell.method in (TIGHT, COROLLARY, BAYES) else {}
+        results.append({"scores": scores.tolist(), "reports": reports})
     return task.gather(made, results)
 
 
@@ -88,7 +88,7 @@ def test_planted_figures_fail(changes: Gaps, named: str, settings: int) -> None:
 
 
 def test_ahead_over_small_epsilons_is_of_the_mean_over_them_and_behind_at_none() -> None:
-    """At 0.1 the repeats scatter too far to tell; far ahead at two others and behind at the third is not enough."""
+    """At 0.1 the repeats scatter too far; far ahead at two others and behind at the third is not enough."""
     found = planted()
     cells = [(PUBLISHED, SGD, epsilon, None) for epsilon in (0.1, 0.2, 0.4)]
     scatter = np.array([-0.5, 0.5, -0.5, 0.5, 0.0])
@@ -116,5 +116,5 @@ def test_hindsight_takes_the_best_rate(task: Figure4, best: Any) -> None:
     assert HINDSIGHT in found.methods(VALID)
 
 
-def test_results_are_told(tmp_path: Path) -> None:
+def test_results_are_printed(tmp_path: Path) -> None:
     assert [table.row_count for table in shown(FIGURE_4, planted(), tmp_path)] == [7, 4, 6, 3]

@@ -30,7 +30,7 @@ BOUND = {2.0: 2.0, 40.0: 0.15}
 SCHEMA = Schema(NAMES[:-1], "y", {"a": Interval(0, 4), "b": Interval(-1, 1), "y": Interval(-10, 30)})
 
 
-class Told:
+class ScriptedRounds:
     """Rounds whose mean gradients and noise are given; a missing one is no round."""
 
     def __init__(self, gradients: list[list[float]], variance: float = 0.0, *, private: bool = True) -> None:
@@ -43,9 +43,9 @@ class Told:
         if mean is None:
             raise NoAggregate("nobody reported")
         n = request.batch
-        told = aggregate(n * np.array(mean), n**2 * self._variance, request, n)
-        object.__setattr__(told, "private", self._private)
-        return told
+        made = aggregate(n * np.array(mean), n**2 * self._variance, request, n)
+        object.__setattr__(made, "private", self._private)
+        return made
 
 
 # --- groups
@@ -68,13 +68,13 @@ def test_impossible_groups_are_refused(call: Callable[[], object]) -> None:
 
 
 def test_every_client_reports_once_with_its_whole_budget() -> None:
-    asked = Told([[0.0, 0.0, 0.0]] * 5)
-    run(ldp_sgd(SCHEMA, groups(100, 20)), asked)
-    for request in asked.requests:
+    rounds = ScriptedRounds([[0.0, 0.0, 0.0]] * 5)
+    run(ldp_sgd(SCHEMA, groups(100, 20)), rounds)
+    for request in rounds.requests:
         assert (type(request), request.statistic) == (LdpReportRequest, "gradient")
         assert request.mechanism == "analytic-gaussian"
         assert (request.batch, request.rows_max, request.budget_share) == (20, 1, 1.0)
-    assert sum(request.batch for request in asked.requests) == 100
+    assert sum(request.batch for request in rounds.requests) == 100
 
 
 # --- steps
@@ -86,7 +86,7 @@ def test_the_steps_of_the_plan_give_the_posterior_mean(family: str, h: float, cl
     rng, variance, steps = np.random.default_rng(5), 0.3, 7
     truth, noise = np.array([0.4, -0.2, 0.1]), math.sqrt(variance) * rng.standard_normal((steps, 3))
 
-    class Quadratic(Told):
+    class Quadratic(ScriptedRounds):
         def run_round(self, request: LdpReportRequest) -> NoisyAggregate:
             assert request.parameters["clip"] == pytest.approx(clip)
             mean = h * (truth - np.array(request.parameters["theta"])) + noise[len(self.requests)]
@@ -103,16 +103,16 @@ def test_the_steps_of_the_plan_give_the_posterior_mean(family: str, h: float, cl
     assert ["70 reports" in text for text in found.warnings] == [True] * bool(weight.min() < 0.8)
 
 
-def test_what_is_told_on_the_way() -> None:
+def test_progress_is_reported_step_by_step() -> None:
     """Without rows to score on, g_t times the step before: its noise is not that step's."""
     seen: list[Iteration] = []
-    steps = Told([[1.0, 0.0, 0.0], [2.0, 1.0, 0.0]])
+    steps = ScriptedRounds([[1.0, 0.0, 0.0], [2.0, 1.0, 0.0]])
     run(ldp_sgd(SCHEMA, Groups(2, 5), on_progress=seen.append), steps)
     assert [(one.number, one.total, one.name) for one in seen] == [(1, 2, sgd.GAINED), (2, 2, sgd.GAINED)]
     assert [one.value for one in seen] == [0.0, 2.0]
     seen.clear()
     score = Score("first", lambda theta, columns: float(theta[0]))
-    run(ldp_sgd(SCHEMA, Groups(1, 5), score=score, on_progress=seen.append), Told([[1.0, 0.0, 0.0]]))
+    run(ldp_sgd(SCHEMA, Groups(1, 5), score=score, on_progress=seen.append), ScriptedRounds([[1.0, 0.0, 0.0]]))
     assert [(one.name, one.value) for one in seen] == [("first", 1.0)]
 
 
@@ -120,7 +120,7 @@ def test_what_is_told_on_the_way() -> None:
 
 
 def test_coefficients_are_in_the_units_of_the_columns() -> None:
-    found = run(ldp_sgd(SCHEMA, Groups(1, 5)), Told([[0.5, 1.0, -2.0]]))  # θ itself, without noise
+    found = run(ldp_sgd(SCHEMA, Groups(1, 5)), ScriptedRounds([[0.5, 1.0, -2.0]]))  # θ itself, without noise
     rows = np.array([[1.0, 0.5], [3.0, -1.0]])
     z = 3 * (rows - [2.0, 0.0]) / [2.0, 1.0]
     expected = 10 + 20 / 3 * (0.5 + z @ [1.0, -2.0])
@@ -134,7 +134,7 @@ def test_coefficients_are_in_the_units_of_the_columns() -> None:
 
 
 def test_log_odds_have_no_unit_of_the_target() -> None:
-    found = run(ldp_sgd(SCHEMA, Groups(1, 5), Settings("logistic")), Told([[0.125, 0.25, -0.5]]))
+    found = run(ldp_sgd(SCHEMA, Groups(1, 5), Settings("logistic")), ScriptedRounds([[0.125, 0.25, -0.5]]))
     rows = np.array([[1.0, 0.5]])
     eta = 0.5 + 3 * (rows - [2.0, 0.0]) / [2.0, 1.0] @ [1.0, -2.0]
     assert_allclose(found.linear_predictor(rows)[0], eta)
@@ -143,9 +143,9 @@ def test_log_odds_have_no_unit_of_the_target() -> None:
 
 
 def test_nothing_is_called_private_that_is_not() -> None:
-    assert not run(ldp_sgd(SCHEMA, Groups(1, 5)), Told([[0.0] * 3], private=False)).private
+    assert not run(ldp_sgd(SCHEMA, Groups(1, 5)), ScriptedRounds([[0.0] * 3], private=False)).private
     read = Schema(SCHEMA.features, "y", {**SCHEMA.bounds, "a": Interval(0, 4, public=False)})
-    assert not run(ldp_sgd(read, Groups(1, 5)), Told([[0.0] * 3])).private
+    assert not run(ldp_sgd(read, Groups(1, 5)), ScriptedRounds([[0.0] * 3])).private
 
 
 def rows_of(n: int, rng: np.random.Generator) -> np.ndarray:
@@ -168,15 +168,15 @@ def test_it_learns_from_reports(epsilon: float) -> None:
 
 
 def test_a_group_without_reports_ends_the_job_with_what_there_is() -> None:
-    asked = Told([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    found = run(ldp_sgd(SCHEMA, Groups(5, 10)), asked)
+    rounds = ScriptedRounds([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    found = run(ldp_sgd(SCHEMA, Groups(5, 10)), rounds)
     assert (found.iterations, found.stopped, found.contributors) == (2, "nobody reported", 20)
-    assert len(asked.requests) == 3
+    assert len(rounds.requests) == 3
     with pytest.raises(NoAggregate):
-        run(ldp_sgd(SCHEMA, Groups(5, 10)), Told([]))
+        run(ldp_sgd(SCHEMA, Groups(5, 10)), ScriptedRounds([]))
 
 
-def test_clients_that_have_spent_their_budget_are_not_asked_again() -> None:
+def test_clients_that_have_spent_their_budget_are_not_invited_again() -> None:
     rng = np.random.default_rng(4)
     found = run(ldp_sgd(SCHEMA, Groups(4, 30)), Reporters(rows_of(100, rng), NAMES, Terms(1.0, 1e-5), rng))
     assert (found.iterations, found.contributors) == (3, 90)

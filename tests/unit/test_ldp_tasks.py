@@ -1,4 +1,4 @@
-"""Jobs on reports: the descent over groups of clients, a trainer's [job], what may change at no price, what is told.
+"""Jobs on reports: the descent over groups of clients, a trainer's [job], what may change at no price, what is shown.
 
 As in `test_ldp_jobs`, whose data and clients these are.
 """
@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
-from test_ldp_jobs import JOBS, N, asked, clients_of, conditions, learnt, problem, sampled, settings
+from test_ldp_jobs import JOBS, N, clients_of, conditions, first_request, learn_job, problem, sampled, settings
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate
 from dca_proto.cli.job_run import show_run
@@ -40,10 +40,10 @@ from inference.variational.progress import Iteration
 
 @pytest.mark.parametrize(("family", "score"), [("linear", "held-out error"), ("logistic", "held-out AUC")])
 def test_a_descent_uses_each_client_once_and_is_scored(family: str, score: str) -> None:
-    told: list[Iteration] = []
+    iterations: list[Iteration] = []
     data = problem("number" if family == "linear" else "class")
     job, own = JOBS["ldp-sgd"], settings("ldp-sgd", family=family, group=20)
-    known = conditions(100.0, held_out=data, on_iteration=told.append)
+    known = conditions(100.0, held_out=data, on_iteration=iterations.append)
     (stage,) = job.plan(data.schema, own, known)
     assert (stage.rounds, stage.batch, stage.uses) == (20, 20, 1)
     assert plan_words([stage]) == (
@@ -52,7 +52,7 @@ def test_a_descent_uses_each_client_once_and_is_scored(family: str, score: str) 
     swarm = clients_of(data, 100.0)
     result = run(job.make(data.schema, own, known), swarm)
     assert set(swarm._batches._uses.values()) == {1}
-    assert (result.iterations, result.contributors, {one.name for one in told}) == (20, N, {score})
+    assert (result.iterations, result.contributors, {one.name for one in iterations}) == (20, N, {score})
     summary = job.summarise(result, job.reference(data, own), data, data, data.schema)
     assert [one["estimate_sd"] for one in summary["coefficients"]] == [None, None]
     title, _, cells = table_of({**summary, "private": True}, rows_of(summary), compared=True)
@@ -72,7 +72,7 @@ def test_groups_are_as_many_as_the_steps_planned_and_one_group_is_one_round() ->
     assert plan_words(one) == "in one round: all of the budget on one gradient step"
 
 
-def test_a_descent_beats_predicting_the_mean_and_says_where_noise_is_too_much() -> None:
+def test_a_descent_beats_predicting_the_mean_and_warns_of_too_much_noise() -> None:
     """The documented example: of 20 splits the worst default had an error 16 % above; the first has one 20 % below."""
     data, job, own = load("diabetes"), JOBS["ldp-sgd"], settings("ldp-sgd")
     train, test = split(data, 44, 0)
@@ -92,7 +92,7 @@ def test_held_out_rows_of_one_class_score_nothing() -> None:
     assert ldp_sgd._score(own, None) is None
 
 
-def test_a_descent_whose_round_fails_tells_why_it_stopped() -> None:
+def test_a_descent_whose_round_fails_reports_why_it_stopped() -> None:
     data, job = problem(), JOBS["ldp-sgd"]
     generator = job.make(data.schema, settings("ldp-sgd", group=200), conditions())
     swarm = clients_of(data, 2.0)
@@ -107,7 +107,7 @@ def test_a_descent_whose_round_fails_tells_why_it_stopped() -> None:
 @pytest.mark.long
 def test_the_documented_regression_does_not_diverge() -> None:
     """With the paper's prior, which is for columns of unit variance, 6 % of the draws diverged."""
-    result, summary, _ = learnt("ldp-regression", load("diabetes"), epsilon=8.0, warmup=500)
+    result, summary, _ = learn_job("ldp-regression", load("diabetes"), epsilon=8.0, warmup=500)
     assert result.sampling.divergences.sum() == 0
     assert all(-0.2 < row["contraction"] < 0.9 for row in rows_of(summary)), "442 reports say little"
 
@@ -126,7 +126,7 @@ def test_a_job_on_pure_reports_needs_no_delta_and_spends_none() -> None:
         assert (found.delta, found.table["delta"], found.terms.budget) == (0.0, 0.0, Budget(2, DELTA))
         assert found.cost == PrivacyCost.of_pure(2.0)
         assert (found.kind, found.terms.computes, found.terms.tolerated) == (LdpReportRequest, (), 0)
-    assert task(delta=1e-3).identity == task().identity, "a journal is gone on with, whatever is said of delta"
+    assert task(delta=1e-3).identity == task().identity, "a journal is gone on with, whatever its delta is"
     with pytest.raises(UsageError, match="delta missing; give them in"):
         task("ldp-mean", mechanism="analytic-gaussian")
     gaussian = task("ldp-regression", delta=1e-6)
@@ -162,7 +162,7 @@ def test_what_finish_alone_reads_may_change_at_no_price(name: str) -> None:
     assert found.identity == task(name, delta=1e-5).identity
 
 
-# --- what is told of reports ------------------------------------------------------------------------------------------
+# --- how reports are shown --------------------------------------------------------------------------------------------
 
 
 def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,13 +171,13 @@ def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out(monke
         generator = JOBS["ldp-histogram"].make(
             data.schema, settings("ldp-histogram", mechanism=mechanism, categories=13), conditions()
         )
-        told = clients_of(data, 2.0).run_round(next(generator)).reports
-        assert told is not None
-        row = msgspec.to_builtins(reports_of(told))
+        reports = clients_of(data, 2.0).run_round(next(generator)).reports
+        assert reports is not None
+        row = msgspec.to_builtins(reports_of(reports))
         assert len(row["counts"]) == 13
         assert row["counts"] == (np.sum(row["values"], axis=0).tolist() if mechanism == "unary-encoding" else
                                [row["values"].count(k) for k in range(13)])  # fmt: skip
-    number = clients_of(data, 2.0).run_round(asked("ldp-mean", data)).reports
+    number = clients_of(data, 2.0).run_round(first_request("ldp-mean", data)).reports
     assert number is not None
     found = reports_of(number)
     assert found.histogram is not None
@@ -190,16 +190,18 @@ def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out(monke
 def test_a_trainer_is_shown_intervals_and_the_naive_estimate_beside_them() -> None:
     row = {"name": "mean of x", "unit": "kg", "estimate": 1.5, "estimate_sd": 0.1, "interval_95": [1.25, 1.75],
            "naive": 2.5, "naive_sd": 1.0, "nonprivate": None, "nonprivate_sd": None}  # fmt: skip
-    told = {"private": True, "estimates": [row], "naive_title": "as reported", "test": None,
+    result = {"private": True, "estimates": [row], "naive_title": "as reported", "test": None,
             "epsilon": 1.0, "delta": 0.0, "reports": "grid-laplace"}  # fmt: skip
     screen = io.StringIO()
-    held = Run(ok=True, clients=9, computes=0, tolerated=0, rounds=[], epsilon=1.0, delta=0.0, reports="grid-laplace")
-    show_run(Console(file=screen, width=200), held, told)
+    finished = Run(
+        ok=True, clients=9, computes=0, tolerated=0, rounds=[], epsilon=1.0, delta=0.0, reports="grid-laplace"
+    )
+    show_run(Console(file=screen, width=200), finished, result)
     assert "mean of x (kg) 1.500 [1.25, 1.75] 2.5" in " ".join(screen.getvalue().split())
     assert "epsilon 1 per client, delta 0; each report is private by itself" in screen.getvalue()
 
 
-def test_lists_of_numbers_come_from_words_and_tables() -> None:
+def test_lists_of_numbers_come_from_options_and_tables() -> None:
     @dataclass(frozen=True)
     class Own:
         edges: tuple[float, ...] | None = None

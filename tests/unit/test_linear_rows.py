@@ -1,4 +1,4 @@
-"""How many rows are complete, where a noisy sum of a constant's squares tells, and what a regression makes of it."""
+"""How many rows are complete, where a noisy sum of a constant's squares shows it, and what a regression makes of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_constants_square_becomes_that_of_the_rows_it_is_likely_of() -> None:
 
 
 def test_a_constants_square_is_of_no_more_rows_than_there_are() -> None:
-    """All of 100 rows, as far as much noise tells, and a tenth less where noise tells nothing."""
+    """All of 100 rows, as far as much noise shows, and a tenth less where noise hides everything."""
     some = counted(released(103.0, 100, 4.0), 1.0)
     assert 98 < some.xx[0, 0] < 100
     assert 0 < some.noise.constant < 1
@@ -60,7 +60,7 @@ def test_intervals_of_an_intercept_hold_where_rows_lack_a_value() -> None:
     Binomial at 0.95: fewer than 360 about once in 10⁵ seeds. Were all rows taken for complete, the intercept would be
     off by three times the noise in it, and a few in a hundred of the intervals would hold.
     """
-    rng, n, c, sd, held = np.random.default_rng(21), 2000, 1 / 3, 4.5, 0
+    rng, n, c, sd, covered = np.random.default_rng(21), 2000, 1 / 3, 4.5, 0
     true = np.array([0.9, 0.5, -0.4])
     for _ in range(400):
         X = np.column_stack([np.full(n - n // 10, c), rng.normal(0, 1 / 3, (n - n // 10, 2))])
@@ -74,5 +74,5 @@ def test_intervals_of_an_intercept_hold_where_rows_lack_a_value() -> None:
             sd**2,
         )
         fitted = posterior(counted(noisy, c), prior_precision(2))
-        held += bool(abs(fitted.mean[0] - true[0]) < 1.96 * sqrt(fitted.cov[0, 0]))
-    assert held >= 360
+        covered += bool(abs(fitted.mean[0] - true[0]) < 1.96 * sqrt(fitted.cov[0, 0]))
+    assert covered >= 360

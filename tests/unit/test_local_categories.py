@@ -57,8 +57,8 @@ def unary_given(bits: Any, own: int, p: Fraction, q: Fraction) -> Fraction:
     return product
 
 
-def response_given(told: int, own: int, p: Fraction, q: Fraction) -> Fraction:
-    return p if told == own else q
+def response_given(reported: int, own: int, p: Fraction, q: Fraction) -> Fraction:
+    return p if reported == own else q
 
 
 def exact(reports: Any, shares: list[Fraction], given: Any, p: Fraction, q: Fraction) -> list[Fraction]:

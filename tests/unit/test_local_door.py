@@ -30,9 +30,9 @@ BOX = Sensitivity(l1=10 << BITS, l2_squared=(10 << BITS) ** 2, bound=5 << BITS)
 
 
 def laplace(n: int = 50, epsilon: float = 1.0) -> LocalReports:
-    held = np.linspace(-4, 4, n)[:, None] / UNIT
+    clipped = np.linspace(-4, 4, n)[:, None] / UNIT
     mechanism = GridLaplace(epsilon, BOX)
-    return mechanism.decode_reports(mechanism.randomise(held.astype(np.int64), KEY), UNIT)
+    return mechanism.decode_reports(mechanism.randomise(clipped.astype(np.int64), KEY), UNIT)
 
 
 def gaussian(n: int = 50, epsilon: float = 1.0, delta: float = 1e-5) -> LocalReports:
@@ -55,15 +55,17 @@ def vectors(n: int = 50, width: int = 3) -> LocalReports:
     return replace(gaussian(), values=np.random.default_rng(1).normal(size=(n, width)))
 
 
-def held(told: LocalReports, statistic: str, number: int = 0, **parameters: Any) -> NoisyAggregate:
+def aggregate_of(reports: LocalReports, statistic: str, number: int = 0, **parameters: Any) -> NoisyAggregate:
     """The round that these reports are of."""
-    made = aggregate(told.values.sum(0), 1.0, SecureSumRequest(statistic, parameters), len(told.values), 10.0)
-    return replace(made, reports=told, mechanism=told.mechanism, round_id=bytes([number]) * 16)
+    made = aggregate(reports.values.sum(0), 1.0, SecureSumRequest(statistic, parameters), len(reports.values), 10.0)
+    return replace(made, reports=reports, mechanism=reports.mechanism, round_id=bytes([number]) * 16)
 
 
-def column(told: LocalReports, centre: float = 0.0, scale: float = 1.0, number: int = 0, **more: Any) -> NoisyAggregate:
+def column(
+    reports: LocalReports, centre: float = 0.0, scale: float = 1.0, number: int = 0, **more: Any
+) -> NoisyAggregate:
     parameters = {"columns": ["age"], "centre": [centre], "scale": [scale], "bound": [5.0], **more}
-    return held(told, "sum", number, **parameters)
+    return aggregate_of(reports, "sum", number, **parameters)
 
 
 def sums(rows: int = 100, **changes: Any) -> NoisyAggregate:
@@ -83,12 +85,12 @@ def test_reports_of_every_mechanism_come_in_at_all_epsilons() -> None:
         assert categories_of(answers(epsilon=epsilon, k=7)).categories == 7
 
 
-def test_reports_of_a_round_are_told_in_the_columns_own_units() -> None:
-    told = laplace()
-    found = scalars_of(column(told, centre=40.0, scale=2.0), parameters=2)
+def test_reports_of_a_round_are_in_the_columns_own_units() -> None:
+    reports = laplace()
+    found = scalars_of(column(reports, centre=40.0, scale=2.0), parameters=2)
     assert (found.bounds.lower, found.bounds.upper, found.column) == (30.0, 50.0, "age")
     assert found.scale == pytest.approx(20.0)
-    np.testing.assert_allclose(found.z, 40 + 2 * told.values[:, 0])
+    np.testing.assert_allclose(found.z, 40 + 2 * reports.values[:, 0])
     assert found.attrs["mechanism"] == "grid-laplace"
     assert (found.attrs["epsilon"], found.attrs["delta"], found.attrs["n"]) == (1.0, 0.0, 50)
 
@@ -106,7 +108,7 @@ def test_several_rounds_of_the_same_terms_are_one() -> None:
 BAD_SCALARS: list[tuple[Callable[[], Any], str]] = [
     (bits, "by the mechanism 'unary-encoding'; this model takes reports by 'grid-laplace' or 'analytic-gaussian'"),
     (lambda: sums(), "a sum of the statistic 'regression' by 'test' has no reports; ask for a round with a local"),
-    (lambda: held(laplace(), "moments"), "of the statistic 'moments'; expected 'sum' or 'mean'"),
+    (lambda: aggregate_of(laplace(), "moments"), "of the statistic 'moments'; expected 'sum' or 'mean'"),
     (list, "no reports; give those of at least one round"),
     (lambda: [laplace(), column(laplace())], "some reports are bare and some have a round's parameters"),
     (lambda: [laplace(), laplace(epsilon=2.0)], "reports 2 have epsilon 2.0, the first have 1.0"),
@@ -136,9 +138,9 @@ BAD_SCALARS: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), BAD_SCALARS, ids=[said[:40] for _, said in BAD_SCALARS])
-def test_reports_that_cannot_be_a_columns_are_refused(given: Callable[[], Any], said: str) -> None:
-    with pytest.raises(DataError, match=said) as refused:
+@pytest.mark.parametrize(("given", "message"), BAD_SCALARS, ids=[message[:40] for _, message in BAD_SCALARS])
+def test_reports_that_cannot_be_a_columns_are_refused(given: Callable[[], Any], message: str) -> None:
+    with pytest.raises(DataError, match=message) as refused:
         scalars_of(given(), BOUNDS, parameters=2)
     assert "\n" not in str(refused.value)
 
@@ -160,9 +162,9 @@ def test_families_that_start_at_zero_want_bounds_that_do() -> None:
 
 BAD_CATEGORIES: list[tuple[Callable[[], Any], str]] = [
     (laplace, "by the mechanism 'grid-laplace'; this model takes reports by 'randomised-response' or 'unary-encoding'"),
-    (lambda: held(bits(), "sum", columns=["a"]), "of the statistic 'sum'; expected 'histogram'"),
+    (lambda: aggregate_of(bits(), "sum", columns=["a"]), "of the statistic 'sum'; expected 'histogram'"),
     (
-        lambda: held(bits(), "histogram", edges=[0, 1, 2]),
+        lambda: aggregate_of(bits(), "histogram", edges=[0, 1, 2]),
         "reports have 4 categories, but the round's histogram has 2 bins",
     ),
     (lambda: replace(bits(), values=bits().values * 2), "'unary-encoding': a bit is neither 0 nor 1"),
@@ -179,9 +181,9 @@ BAD_CATEGORIES: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), BAD_CATEGORIES, ids=[said[:40] for _, said in BAD_CATEGORIES])
-def test_reports_that_cannot_be_categories_are_refused(given: Callable[[], Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+@pytest.mark.parametrize(("given", "message"), BAD_CATEGORIES, ids=[message[:40] for _, message in BAD_CATEGORIES])
+def test_reports_that_cannot_be_categories_are_refused(given: Callable[[], Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         categories_of(given())
 
 
@@ -202,9 +204,9 @@ def test_perturbed_rows_are_refused_where_they_cannot_be() -> None:
         rows_of(laplace())
     parameters = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [5.0] * 3}
     with pytest.raises(DataError, match="at the sensitivity 17"):
-        rows_of(replace(held(vectors(), "sum", **parameters), sensitivity=17.0))
+        rows_of(replace(aggregate_of(vectors(), "sum", **parameters), sensitivity=17.0))
     with pytest.raises(DataError, match="scaled their rows, features and target, into a ball of radius 4"):
-        rows_of(replace(held(vectors(), "sum", **parameters, radius=4.0), sensitivity=10.0))
+        rows_of(replace(aggregate_of(vectors(), "sum", **parameters, radius=4.0), sensitivity=10.0))
 
 
 def test_labels_have_to_be_the_same_clients() -> None:
@@ -214,9 +216,11 @@ def test_labels_have_to_be_the_same_clients() -> None:
     seen = found.columns
     assert (seen.columns, seen.bound.tolist(), seen.radius) == (("x0", "x1", "x2", "label"), [np.inf] * 4, np.inf)
     histogram = {"columns": ["rich"], "edges": [0.0, 0.5, 1.0]}
-    assert labelled_rows_of(vectors(), held(answers(k=2), "histogram", **histogram)).columns.columns[-1] == "rich"
+    assert (
+        labelled_rows_of(vectors(), aggregate_of(answers(k=2), "histogram", **histogram)).columns.columns[-1] == "rich"
+    )
     ball = {"columns": ["a", "b", "c"], "centre": [9.0] * 3, "scale": [2.0] * 3, "bound": [5.0] * 3, "radius": 4.0}
-    known = labelled_rows_of(replace(held(vectors(), "sum", **ball), sensitivity=10.0), answers(k=2)).columns
+    known = labelled_rows_of(replace(aggregate_of(vectors(), "sum", **ball), sensitivity=10.0), answers(k=2)).columns
     assert (known.columns, known.bound.tolist(), known.radius) == (("a", "b", "c", "label"), [5, 5, 5, np.inf], 4.0)
     assert (known.centre.tolist(), known.scale.tolist()) == ([9, 9, 9, 0], [2, 2, 2, 1])
     with pytest.raises(DataError, match="40 labels for 50 clients' features"):
@@ -227,8 +231,8 @@ def test_labels_have_to_be_the_same_clients() -> None:
         labelled_rows_of(vectors(), bits(k=2))
 
 
-def test_labels_and_features_are_put_together_by_who_told_them() -> None:
-    """Whoever told only one of both is left out; a client that is in two rounds of the same is refused."""
+def test_labels_and_features_are_joined_by_client() -> None:
+    """Whoever reported only one of both is left out; a client that is in two rounds of the same is refused."""
     ids = tuple(bytes([place]) * 16 for place in range(50))
     features, labels = replace(vectors(), clients=ids), replace(answers(k=2), clients=ids)
     others = replace(labels, values=labels.values[3:40][::-1], clients=ids[3:40][::-1])
@@ -245,23 +249,23 @@ def test_labels_and_features_are_put_together_by_who_told_them() -> None:
         rows_of([features, replace(features, values=features.values[:7], clients=ids[:7])])
 
 
-def test_a_report_that_somebody_made_up_is_left_out_and_told() -> None:
+def test_a_made_up_report_is_left_out_and_noted() -> None:
     """One of a hundred must not spoil what the others paid for; with two of them they are of something else."""
     honest = np.random.default_rng(7).normal(size=(100, 3))
     parameters = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [5.0] * 3}
 
-    def told(liars: int) -> NoisyAggregate:
+    def round_of(liars: int) -> NoisyAggregate:
         values = honest.copy()
         values[:liars, 1] = 1e15
         bare = replace(gaussian(), values=values, clients=tuple(bytes([place]) * 16 for place in range(100)))
-        return replace(held(bare, "sum", **parameters), sensitivity=10.0)
+        return replace(aggregate_of(bare, "sum", **parameters), sensitivity=10.0)
 
-    found = rows_of(told(1))
+    found = rows_of(round_of(1))
     assert found.x.tolist() == honest[1:, :2].tolist()
     assert found.notes == ("1 of 100 reports are where the mechanism's noise does not reach, and were left out",)
-    assert rows_of(told(0)).notes == ()
+    assert rows_of(round_of(0)).notes == ()
     with pytest.raises(DataError, match=r"2 of 100 reports are more than .* outside the bounds"):
-        rows_of(told(2))
+        rows_of(round_of(2))
     one = replace(laplace(100), values=np.vstack([[[1e15]], laplace(100).values[1:]]))
     scalars = scalars_of(one, BOUNDS, parameters=2)
     assert (len(scalars.z), scalars.attrs["n"], len(scalars.notes)) == (99, 99, 1)
@@ -296,7 +300,7 @@ def test_no_error_holds_a_report() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prior", "said"),
+    ("prior", "message"),
     [
         (lambda: GaussianPrior(np.nan, 1, 1, 1), "GaussianPrior: mean is nan"),
         (lambda: GaussianPrior(0, 0, 1, 1), "GaussianPrior: mean_sd is 0; give a finite number above 0"),
@@ -307,8 +311,8 @@ def test_no_error_holds_a_report() -> None:
         (lambda: RegressionPrior(lkj=0), "RegressionPrior: lkj is 0"),
     ],
 )
-def test_priors_are_distributions(prior: Callable[[], Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_priors_are_distributions(prior: Callable[[], Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         prior()
 
 
@@ -331,7 +335,7 @@ def test_regression_priors_follow_from_the_bounds_and_are_the_papers_without_any
 
 
 @pytest.mark.parametrize("missing", ["numpyro", "jax"])
-def test_without_the_samplers_packages_the_error_says_what_to_install(
+def test_without_the_samplers_packages_the_error_names_what_to_install(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith(("inference.models.", "inference.mcmc."))]:

@@ -80,7 +80,7 @@ def test_with_noise_a_posterior_is_wider_and_still_within_the_prior() -> None:
 
 
 @pytest.mark.long
-def test_seeds_say_all_and_data_of_one_shape_compile_once() -> None:
+def test_seeds_determine_fits_and_data_of_one_shape_compile_once() -> None:
     from inference.mcmc import nuts
 
     heard: list[tuple[int, int]] = []
@@ -120,7 +120,7 @@ def test_a_model_without_a_density_anywhere_is_refused() -> None:
 
 
 def test_chains_can_be_exchanged() -> None:
-    """What is said of the posterior does not depend on which chain is called the first."""
+    """The summary of the posterior does not depend on the order of the chains."""
     found = rate()
     turned = replace(found, draws={"rate": found.draws["rate"][[2, 0, 3, 1]]})
     for given in (0.5, 0.9):
@@ -141,9 +141,9 @@ def test_a_normal_columns_fit_does_not_depend_on_its_units(monkeypatch: pytest.M
     z = np.random.default_rng(6).normal(0, 1.0, N)
     for low, high in ((-1.0, 1.0), (0.0, 2e-8), (1.6e9, 1.6e9 + 86400)):
         middle, half = (low + high) / 2, (high - low) / 2
-        told = LocalReports(middle + half * z, "grid-laplace", 2.0, 0.0, half)
+        reports = LocalReports(middle + half * z, "grid-laplace", 2.0, 0.0, half)
         prior = GaussianPrior(middle + 0.1 * half, 0.5 * half, 2.0, 3.0 / half)
-        found = fits.column(told, GAUSSIAN, prior, bounds=Interval(low, high), require_mixed=False, keep_warmup=True)
+        found = fits.column(reports, GAUSSIAN, prior, bounds=Interval(low, high), require_mixed=False, keep_warmup=True)
         np.testing.assert_allclose(found.mean["mean"], middle + 0.25 * half)
         np.testing.assert_allclose(found.draws["sd"], half * np.linspace(0.2, 0.4, 36).reshape(4, 9))
         np.testing.assert_allclose(found.warmup["mean"], middle + 0.25 * half)
@@ -154,15 +154,15 @@ def test_a_normal_columns_fit_does_not_depend_on_its_units(monkeypatch: pytest.M
             np.testing.assert_allclose(*(0.0 if one is None else one for one in (array, first)), rtol=1e-4, atol=1e-4)
 
 
-def test_clients_without_a_category_are_told_of_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_from_clients_without_a_category_give_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 5,000 clients none, or a fifth."""
     shares = np.random.default_rng(3).dirichlet(np.full(3, 50.0), (4, 9))
     monkeypatch.setattr(Options, "sample", lambda *_: Sampled({"shares": shares}, {}, SAMPLING))
-    mechanism, held = UnaryEncoding(2.0, 3), np.random.default_rng(4).choice(3, 5000, p=[0.7, 0.2, 0.1])
+    mechanism, categories = UnaryEncoding(2.0, 3), np.random.default_rng(4).choice(3, 5000, p=[0.7, 0.2, 0.1])
     for lacking in (0, 1000):
-        held[:lacking] = MISSING
-        told = mechanism.decode_reports(mechanism.randomise(held, bytes(32)), 1.0)
-        notes = fits.histogram(told, require_mixed=False).notes
+        categories[:lacking] = MISSING
+        reports = mechanism.decode_reports(mechanism.randomise(categories, bytes(32)), 1.0)
+        notes = fits.histogram(reports, require_mixed=False).notes
         assert len(notes) == (lacking > 0)
     share = float(notes[0].split()[1])
     assert 15 < share < 25, "20 within 4 standard errors, of 1.3 each"
@@ -276,7 +276,7 @@ def test_draws_that_are_not_finite_are_refused() -> None:
         replace(posterior(), draws={"mean": np.full((4, 9), np.nan)})
 
 
-def test_inference_data_says_what_it_rests_on() -> None:
+def test_inference_data_carries_mechanism_and_privacy_cost() -> None:
     found = rate()
     data = found.inference_data(found.new_clients(5))
     assert set(data) == {"posterior", "posterior_predictive", "prior", "sample_stats"}
@@ -316,12 +316,12 @@ def test_new_clients_are_of_their_family(family: str, parameter: dict[str, float
 
 
 @pytest.mark.parametrize("unary", [True, False])
-def test_new_clients_of_categories_tell_as_the_mechanism_does(unary: bool) -> None:
+def test_new_clients_of_categories_report_as_the_mechanism_does(unary: bool) -> None:
     """20,000 categories: shares within 5 standard errors (false alarm 1e-5)."""
     p, q = (0.5, 0.2) if unary else (0.6, 0.2)
-    told = np.zeros((3, 3), bool) if unary else np.zeros(3, int)
+    reports = np.zeros((3, 3), bool) if unary else np.zeros(3, int)
     shares = np.array([0.5, 0.3, 0.2])
-    client = CategoryClient(Categories(told, 3, p, q))
+    client = CategoryClient(Categories(reports, 3, p, q))
     drawn = client.draws({"shares": np.broadcast_to(shares, (4, 50, 3))}, 100, np.random.default_rng(4))
     near = 5 * 0.5 / 20_000**0.5
     np.testing.assert_allclose([(drawn["value"] == k).mean() for k in range(3)], shares, atol=near)

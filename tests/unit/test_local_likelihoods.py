@@ -55,7 +55,7 @@ def _double() -> Iterator[None]:
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_likelihood_is_the_integral(cell: Any) -> None:
-    """ln p to a hundredth of what is asked, at the ends, inside, and up to 500 scales outside."""
+    """ln p to a hundredth of the required error, at the ends, inside, and up to 500 scales outside."""
     assert largest_error(cell) < 1e-10
 
 

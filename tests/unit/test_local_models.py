@@ -1,4 +1,4 @@
-"""What the fits hand to the sampler: each model's prior, and what its likelihood is asked.
+"""What the fits hand to the sampler: each model's prior, and the arguments of its likelihood.
 
 Sampler and likelihoods are stand-ins here: the one keeps the model and the data that it is given, and hands out draws
 from nowhere, the others keep their arguments. (What likelihoods answer, and whether fits find what is true, have tests
@@ -49,7 +49,7 @@ class StandIn:
         self.model: Any = None
         self.data: Any = None
         self.start: Any = None
-        self.asked: tuple[Any, ...] = ()
+        self.arguments: tuple[Any, ...] = ()
         self.known: dict[str, Any] = {}
         monkeypatch.setattr(nuts, "sample", self._sample)
         monkeypatch.setattr(f"inference.models.{likelihood}", self._likelihood)
@@ -63,18 +63,18 @@ class StandIn:
         }
         return self._chains(drawn, {}, SAMPLING)
 
-    def _likelihood(self, *asked: Any, **known: Any) -> Any:
-        self.asked, self.known = asked, known
+    def _likelihood(self, *arguments: Any, **known: Any) -> Any:
+        self.arguments, self.known = arguments, known
         return np.zeros(1)
 
-    def check(self, other: Point, log_prior: Callable[[Point], Any], *asked: Any) -> None:
-        """The prior's density between the two points, and what the likelihood was asked at this one."""
+    def check(self, other: Point, log_prior: Callable[[Point], Any], *arguments: Any) -> None:
+        """The prior's density between the two points, and the arguments of the likelihood at this one."""
         from numpyro.infer.util import log_density
 
         there, here = (float(log_density(self.model, (self.data,), {}, at)[0]) for at in (other, self._point))
         assert there - here == pytest.approx(float(log_prior(other) - log_prior(self._point)), rel=1e-9, abs=1e-9)
-        assert len(self.asked) == len(asked)
-        for found, expected in zip(self.asked, asked, strict=True):
+        assert len(self.arguments) == len(arguments)
+        for found, expected in zip(self.arguments, arguments, strict=True):
             if expected is not None:
                 np.testing.assert_allclose(found, expected, rtol=1e-12)
 
@@ -114,9 +114,9 @@ def test_a_columns_model_is_its_prior_and_its_likelihood(
     assert (found.model, set(found.draws), set(found.prior)) == (family, set(here), set(here))
     if summed:
         stand_in.check(there, log_prior, None, *here.values())
-        told = stand_in.asked[0]
-        np.testing.assert_array_equal(told.nodes, np.clip(z, low, high))
-        assert (told.low, told.high, told.scale) == (low, high, scale)
+        received = stand_in.arguments[0]
+        np.testing.assert_array_equal(received.nodes, np.clip(z, low, high))
+        assert (received.low, received.high, received.scale) == (low, high, scale)
     else:
         edges = (low, high) if family == "gaussian" else (high,)
         stand_in.check(there, log_prior, z, *here.values(), *edges, scale)
@@ -127,8 +127,8 @@ def test_many_reports_with_gaussian_noise_cost_a_few_points(width: float) -> Non
     """Clients at both ends of the bounds, in any proportion, are what few points describe worst."""
     from inference.models.column.rectified import few_points
 
-    held = RNG.choice([0.0, width], 3000)
-    z = held + RNG.standard_normal(3000)
+    exact = RNG.choice([0.0, width], 3000)
+    z = exact + RNG.standard_normal(3000)
     points, weights = few_points(z, width, 1.0)
     assert len(points) == len(weights) == 128
     assert weights.sum() == pytest.approx(3000)
@@ -144,7 +144,7 @@ def test_many_reports_with_gaussian_noise_cost_a_few_points(width: float) -> Non
     assert len(few_points(z, 4.1, 1.0)[0]) == 3000
 
 
-def test_shares_have_a_dirichlet_prior_and_are_asked_of_what_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_have_a_dirichlet_prior_and_the_reports_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = {"shares": np.array([0.5, 0.3, 0.2])}, {"shares": np.array([0.1, 0.3, 0.6])}
     q = 1 / (np.e + 2)
     given = LocalReports(np.array([0, 0, 1, 2, 2, 2]), "randomised-response", 1.0, 0.0, 0.0, (np.e * q, q), 3)
@@ -240,7 +240,7 @@ def test_a_model_of_sums_is_its_prior_and_their_law(
     with jax.enable_x64(True):
         row = (moments.logistic if logistic else moments.linear)(theta, *variance, covariance(here), **known)
     stand_in.check(there, log_prior, None, row[0][intercept:], row[1][intercept:, intercept:])
-    sums = stand_in.asked[0]
+    sums = stand_in.arguments[0]
     for seen, meant in ((sums.value, value / blocks), (sums.noise_variance, 36 / blocks**2)):
         np.testing.assert_allclose(seen, meant[intercept:])
     assert sums.n == pytest.approx(n)
@@ -248,16 +248,16 @@ def test_a_model_of_sums_is_its_prior_and_their_law(
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_models_of_rows_are_their_priors_and_the_rows_laws(intercept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An intercept and means are taken off what was told; a scatter is that about them."""
+    """An intercept and means are subtracted from the reports; a scatter is that about them."""
     rows = RNG.normal(0, 4, (12, 3))
     here, there = (features(scale, intercept) for scale in (1.0, 1.2))
     mean = here.get("feature_mean", np.zeros(2))
     offset = float(here.get("alpha", 0.0) + mean @ here["theta"])
     stand_in = StandIn(monkeypatch, "glm.perturbed.linear_scatter", here)
-    told = LocalReports(rows, "analytic-gaussian", 1.0, 1e-5, 3.0)
-    fits.row_regression(told, PRIOR, intercept=intercept, noise_aware=False, draws=50)
+    received = LocalReports(rows, "analytic-gaussian", 1.0, 1e-5, 3.0)
+    fits.row_regression(received, PRIOR, intercept=intercept, noise_aware=False, draws=50)
     assert (stand_in.data["var_x"], stand_in.data["var_y"]) == (0.0, 0.0)
-    found = fits.row_regression(told, PRIOR, intercept=intercept, draws=50)
+    found = fits.row_regression(received, PRIOR, intercept=intercept, draws=50)
     assert found.coords["feature"] == ("x0", "x1")
     w = rows - np.r_[mean, offset]
     stand_in.check(there, believed, w.T @ w, 12, here["theta"], 0.25, covariance(here), 9.0, 9.0)
@@ -273,5 +273,5 @@ def test_models_of_rows_are_their_priors_and_the_rows_laws(intercept: bool, monk
     theta, Sigma = here["theta"], covariance(here)
     x = rows[:, :2] - mean
     stand_in.check(there, believed, x.T @ x, x, labels.values, theta, Sigma, 9.0, p, None)
-    assert stand_in.asked[-1] is np.add
+    assert stand_in.arguments[-1] is np.add
     assert float(stand_in.known["offset"]) == pytest.approx(offset)

@@ -1,4 +1,4 @@
-"""Regressions in the user's own units: coefficients, predictions, new clients' rows, and what is said against a model.
+"""Regressions in the user's own units: coefficients, predictions, new clients' rows, and warnings about a model.
 
 Draws are made here, as if a sampler had; `test_local_fits` has fits.
 """
@@ -80,7 +80,7 @@ def of_sums(intercept: bool = True, logistic: bool = False, **changes: Any) -> L
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_a_regression_is_told_in_the_columns_own_units(intercept: bool) -> None:
+def test_a_regression_reports_coefficients_in_the_columns_own_units(intercept: bool) -> None:
     found, sites = of_sums(intercept), drawn_by_sites(intercept).draws
     slopes = sites["theta"] * 50 / np.array([30, 10])
     np.testing.assert_allclose(found.draws["coefficients"], slopes)
@@ -129,7 +129,7 @@ def test_a_logistic_regression_predicts_probabilities_and_labels() -> None:
         found.predict(X)
 
 
-def test_what_a_regressions_model_leaves_out_is_said() -> None:
+def test_notes_name_what_a_regressions_model_leaves_out() -> None:
     assert of_sums().notes == ()
     with patch.object(Options, "sample", return_value=drawn_by_sites()):
         (unknown,) = fit.regression(sums(square=False), require_mixed=False).notes
@@ -164,7 +164,7 @@ def of_rows(rows: Rows, *, intercept: bool = True, logistic: bool = False) -> Lo
 
 
 def test_rows_are_clipped_where_clients_clip_theirs_and_only_there() -> None:
-    """Age 50 + 30 z: 200 is z = 5. The ball, and bounds that much lies beyond, are told of."""
+    """Age 50 + 30 z: 200 is z = 5. The notes name the ball, and bounds that much lies beyond."""
     far = np.array([[200.0, 25.0]])
     bounded = of_rows(replace(ROWS, columns=seen(bound=np.ones(3))))
     np.testing.assert_allclose(bounded.predict(far), of_sums().predict(far))
@@ -177,7 +177,7 @@ def test_rows_are_clipped_where_clients_clip_theirs_and_only_there() -> None:
     assert "outside the ball of radius 0.6" in outside
 
 
-def test_regressions_from_rows_are_told_in_own_units() -> None:
+def test_regressions_from_rows_report_coefficients_in_own_units() -> None:
     for intercept in (True, False):
         found, expected = of_rows(ROWS, intercept=intercept), of_sums(intercept)
         np.testing.assert_allclose(found.draws["intercept"], expected.draws["intercept"])
@@ -193,7 +193,7 @@ def checked_law(rows: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_new_clients_of_a_regression_are_rows_and_tell_them_with_the_mechanisms_noise(intercept: bool) -> None:
+def test_new_clients_of_a_regression_are_rows_reported_with_the_mechanisms_noise(intercept: bool) -> None:
     """In standardised units: Σ of 0.3, 0.4 and 0.6 between, slopes of 0.5, -0.2, a residual of 0.2."""
     sites = drawn_by_sites(intercept).draws
     theta, sd = sites["theta"].mean(axis=(0, 1)), sites["feature_sd"].mean(axis=(0, 1))
@@ -255,7 +255,7 @@ def test_reports_that_are_taken_for_the_rows_are_new_clients_values() -> None:
     np.testing.assert_allclose(drawn["report"], drawn["value"], rtol=1e-12)
 
 
-def test_new_clients_tell_their_labels_by_randomised_response() -> None:
+def test_new_clients_report_their_labels_by_randomised_response() -> None:
     """10,000 labels: four figures within 5 standard errors (false alarm 2e-6); the ball is of the features alone."""
     labelled = seen(centre=np.r_[50.0, 25, 0], scale=np.r_[30.0, 10, 1], radius=0.1)
     rows = replace(ROWS, columns=labelled, variance_y=0.0, p=0.8)

@@ -59,7 +59,7 @@ def test_a_fit_that_fails_leaves_the_estimator_as_it_was() -> None:
     assert list(fitted.classes_) == [7, 8]
 
 
-def test_over_rounds_it_learns_and_says_what_it_cost() -> None:
+def test_over_rounds_it_learns_and_reports_its_cost() -> None:
     """With mini-batches of a quarter nobody takes part in more than E + 1 of the rounds."""
     X, y = rows(400)
     source = ExactRounds(np.column_stack([X, y]), SCHEMA.columns, noise=0.2)
@@ -87,7 +87,7 @@ def test_it_warns_of_what_speaks_against_the_fit() -> None:
     assert "an aggregate alone does not show whether they are normal" in again.warnings_[0]
 
 
-def test_what_it_cannot_learn_from_is_said() -> None:
+def test_data_that_it_cannot_learn_from_are_refused_with_a_reason() -> None:
     X, y = rows(50)
     source = ExactRounds(np.column_stack([X, y]), SCHEMA.columns)
     with pytest.raises(DataError, match="rounds need public bounds"):

@@ -63,7 +63,7 @@ def off(fit: Coefficients) -> float:
 
 
 @pytest.mark.parametrize(("method", "n"), [("one-sum", 2000), ("variational", 2000)])
-def test_the_truth_is_as_far_off_as_the_posterior_says(method: str, n: int) -> None:
+def test_the_truth_deviates_as_far_as_the_posterior_predicts(method: str, n: int) -> None:
     """Over 12 repeats the squared distances add up to a chi-squared variable of 48 degrees: false alarm 2e-4."""
     settings = VariationalSettings(epochs=12 if method == "variational" else None)
     total = sum(off(fitted(normal_rows(n, seed), 1.0, seed, method=method, settings=settings)) for seed in range(12))
@@ -90,7 +90,7 @@ def test_scores_are_the_default_and_take_all_of_the_budget() -> None:
     assert (fit.iterations, fit.warnings) == (4, ())
 
 
-def test_where_scores_will_not_do_the_result_says_why() -> None:
+def test_a_result_names_why_scores_do_not_apply() -> None:
     fit = fitted(normal_rows(60, 1), 2.0, 1)
     assert fit.iterations >= 10
     assert "not from scores: the noise in the features' covariances" in fit.warnings[0]
@@ -172,16 +172,16 @@ def test_collinear_constant_and_far_off_columns_are_warned_of() -> None:
     rng = np.random.default_rng(2)
     a = rng.standard_normal(20_000)
     X = np.column_stack([a, a + 0.1 * rng.standard_normal(20_000), np.full(20_000, 0.7)])
-    words = fitted(labelled(X, 2), 8.0, 2, schema(-5, 5)).warnings
-    assert any("c is constant" in one for one in words)
-    assert any("a and b nearly repeat each other" in one for one in words)
+    warnings = fitted(labelled(X, 2), 8.0, 2, schema(-5, 5)).warnings
+    assert any("c is constant" in one for one in warnings)
+    assert any("a and b nearly repeat each other" in one for one in warnings)
 
 
-def test_rounds_of_gradients_by_name_say_that_their_intervals_assume_normal_features() -> None:
+def test_rounds_of_gradients_warn_that_their_intervals_assume_normal_features() -> None:
     known = schema(0, 1)
     X = features("binary", np.random.default_rng(1), 2000)
     fit = fitted(labelled(X, 1), 4.0, 1, known, settings=VariationalSettings(epochs=4))
-    assert any("not to be trusted" in said for said in fit.warnings)
+    assert any("not to be trusted" in warning for warning in fit.warnings)
 
 
 def test_shares_of_a_variational_fit_add_up_to_the_budget() -> None:
@@ -294,10 +294,10 @@ def test_no_setting_is_ignored(method: str, given: dict[str, float], chosen: str
 def test_a_warning_of_a_far_result_names_settings_that_the_job_has() -> None:
     """Noise moves the last step: the job has no setting of rounds."""
     X = np.random.default_rng(2).normal(size=(300, 3))
-    said = fitted(np.column_stack([X, X @ [5, -4, 0] > 0]), 1.0, 2, method="scores").warnings
-    words = [one for one in said if "too far for a linear approximation" in one]
-    assert words
-    assert all(one.endswith("; raise epsilon") for one in words)
+    warnings = fitted(np.column_stack([X, X @ [5, -4, 0] > 0]), 1.0, 2, method="scores").warnings
+    far = [one for one in warnings if "too far for a linear approximation" in one]
+    assert far
+    assert all(one.endswith("; raise epsilon") for one in far)
 
 
 def test_a_part_of_the_rounds_is_no_fit() -> None:

@@ -54,13 +54,15 @@ def test_a_flood_fills_no_log_and_a_peers_text_steers_no_terminal(capsys: pytest
     assert json.loads(lines[0])["detail"] == "\\x1b[2J"
 
 
-def test_hardening_9_a_loss_is_a_warning_and_a_return_says_how_long_it_took(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hardening_9_a_lost_connection_is_a_warning_and_its_return_reports_the_duration(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     configure_logs(json=True)
     terminal = io.StringIO()
-    told = (Disconnected("mqtt://h", "cannot reach it"), Connected("mqtt://h", 12.345), Connected("mqtt://h"))
-    for tell in (FactLog(), Reporter(Console(file=terminal, width=200), TestFederation(3, 2).federation)):
-        for fact in told:
-            tell(fact)
+    changes = (Disconnected("mqtt://h", "cannot reach it"), Connected("mqtt://h", 12.345), Connected("mqtt://h"))
+    for report in (FactLog(), Reporter(Console(file=terminal, width=200), TestFederation(3, 2).federation)):
+        for fact in changes:
+            report(fact)
     logged = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(line["event"], line["level"], line.get("away_s")) for line in logged] == [
         ("Disconnected", "warning", None),
@@ -74,7 +76,7 @@ def test_hardening_9_a_loss_is_a_warning_and_a_return_says_how_long_it_took(caps
     ]
 
 
-def test_facts_are_told_in_sentences() -> None:
+def test_facts_are_printed_as_sentences() -> None:
     actors = TestFederation(3, 2, name="narrated")
     network = actors.network()
     network.deliver()
@@ -88,14 +90,15 @@ def test_facts_are_told_in_sentences() -> None:
         reporter(facts.LedgerReused(bytes(16), actors.computes[0], 3, 7))
         reporter(facts.NodeAborted(bytes(16), actors.computes[0], "too-few", "2 of 3"))
         reporter(facts.Contributed(bytes(16), "histogram", 1.232, 1.0))
-        told = console.export_text()
+        printed = console.export_text()
     for sentence in ("announced sum (1 number)", "contributed to sum", "released the partial sum over 3", "mu = "):
-        assert sentence in told
-    assert "found [red]\\x1b[2J; accepts <= 1" in told
-    assert "compute-0 aborted: too-few: 2 of 3" in told
-    assert "contributed to histogram, charged epsilon = 1 at delta 0" in told
+        assert sentence in printed
+    assert "found [red]\\x1b[2J; accepts <= 1" in printed
+    assert "compute-0 aborted: too-few: 2 of 3" in printed
+    assert "contributed to histogram, charged epsilon = 1 at delta 0" in printed
     assert (
-        "ERROR: round 00000000: compute-0 has already seen charge 3, and charges up to 7: the ledger looks like" in told
+        "ERROR: round 00000000: compute-0 has already seen charge 3, and charges up to 7: the ledger looks like"
+        in printed
     )
 
 

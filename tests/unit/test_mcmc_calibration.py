@@ -46,7 +46,7 @@ def test_every_method_but_adassp_is_calibrated_and_both_exact_samplers_are_judge
 def test_each_check_bites(method: str, planted: dict[str, float], failing: tuple[str, ...]) -> None:
     other = NORMAL if method == NORMAL_X else NORMAL_X
     found = [figures(Cell(other, 2.0, False)), figures(Cell(method, 2.0, False), **planted)]
-    found.append(figures(Cell(method, 2.0, True), wrong=True, mixed=0.1))  # in conflict nothing is asked
+    found.append(figures(Cell(method, 2.0, True), wrong=True, mixed=0.1))  # in conflict nothing is sampled
     assert [one.name for one in Calibration().checks(found) if not one.holds] == [
         name.format(method) for name in failing
     ]
@@ -71,7 +71,7 @@ def test_complete_rows_are_drawn_from_their_prior() -> None:
     assert np.mean(drawn == 100) == pytest.approx(expected, abs=5 * (expected / 20_000) ** 0.5)
 
 
-def test_chains_are_long_enough_for_what_is_said_of_them() -> None:
+def test_chains_are_long_enough_for_the_claims_about_them() -> None:
     assert fits.enough_iterations("8") == 8
     with pytest.raises(ArgumentTypeError, match="7 is below 8, of which half are warm-up"):
         fits.enough_iterations("7")

@@ -26,7 +26,7 @@ from inference.mcmc.posterior import LocalPosterior
 PARAMETERS = {"columns": ["x", "y"], "centre": [0.0, 0.0], "scale": [1.0, 1.0], "bound": [4.0, 4.0]}
 
 
-def held(seed: int = 1, **changes: Any) -> NoisyAggregate:
+def release(seed: int = 1, **changes: Any) -> NoisyAggregate:
     """A noisy sum of two columns over 50 clients."""
     value = np.random.default_rng(seed).normal(20, 5, 2)
     made = aggregate(value, 9.0, SecureSumRequest("sum", PARAMETERS), 50)
@@ -34,7 +34,7 @@ def held(seed: int = 1, **changes: Any) -> NoisyAggregate:
 
 
 def test_sums_of_several_rounds_add_up_values_variances_and_clients() -> None:
-    first, second = held(1), held(2)
+    first, second = release(1), release(2)
     found = NoisySums.of([first, second])
     assert np.array_equal(found.value, first.value + second.value)
     assert np.array_equal(found.noise_variance, [18.0, 18.0])
@@ -44,21 +44,24 @@ def test_sums_of_several_rounds_add_up_values_variances_and_clients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ([], "no aggregate; give at least one"),
-        ([held(1), held(1)], "aggregate 2 is aggregate 1 again"),
-        ([held(1), held(2, statistic="mean")], "aggregate 2 has another statistic"),
-        ([held(1), held(2, parameters={**PARAMETERS, "bound": [4.0, 5.0]})], "other parameters than the first"),
-        ([held(1, value=np.array([1.0, np.nan]))], "a sum is not finite"),
+        ([release(1), release(1)], "aggregate 2 is aggregate 1 again"),
+        ([release(1), release(2, statistic="mean")], "aggregate 2 has another statistic"),
         (
-            [held(1, reports=LocalReports(np.zeros(3), "randomised-response", 1.0, 0.0, 0.0, (0.7, 0.3), 2))],
+            [release(1), release(2, parameters={**PARAMETERS, "bound": [4.0, 5.0]})],
+            "other parameters than the first",
+        ),
+        ([release(1, value=np.array([1.0, np.nan]))], "a sum is not finite"),
+        (
+            [release(1, reports=LocalReports(np.zeros(3), "randomised-response", 1.0, 0.0, 0.0, (0.7, 0.3), 2))],
             "aggregate 1 has categories reported by 'test'",
         ),
     ],
 )
-def test_what_does_not_add_up_is_refused(given: list[NoisyAggregate], words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_what_does_not_add_up_is_refused(given: list[NoisyAggregate], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         NoisySums.of(given)
 
 
@@ -68,12 +71,12 @@ def test_all_kinds_of_rounds_become_sums_with_the_noise_that_they_carry() -> Non
     clients = JobTerms(budget=Budget(1, 1e-5), clients=60, tolerated=0, computes=(bytes(16), bytes([1]) * 16))
     nodes = JobTerms(budget=Budget(1, 1e-5), clients=3, tolerated=0, computes=())
     swarm = IdealSwarm(rows, ["x", "y"], clients)
-    asked = [
+    aggregates = [
         swarm.run_round(SecureSumRequest("sum", PARAMETERS)),
         IdealSwarm(np.split(rows, 3), ["x", "y"], nodes).run_round(NodeReleaseRequest("sum", PARAMETERS, rows_max=20)),
         swarm.run_round(LdpReportRequest("sum", PARAMETERS, mechanism="analytic-gaussian")),
     ]
-    secure, node, local = (NoisySums.of(one) for one in asked)
+    secure, node, local = (NoisySums.of(one) for one in aggregates)
     assert secure.n == node.n == local.n == 60
     assert node.noise_variance[0] == pytest.approx(3 * secure.noise_variance[0], rel=0.1)  # one noise for each node
     assert local.noise_variance[0] == pytest.approx(60 * secure.noise_variance[0], rel=0.1)
@@ -82,7 +85,7 @@ def test_all_kinds_of_rounds_become_sums_with_the_noise_that_they_carry() -> Non
 
 
 def test_sums_in_other_units_and_parts_of_them() -> None:
-    found = NoisySums.of(held())
+    found = NoisySums.of(release())
     twice = found.scaled([2.0, 1.0])
     assert np.array_equal(twice.value, found.value * [2, 1])
     assert np.array_equal(twice.noise_variance, [36.0, 9.0])
@@ -93,7 +96,7 @@ def test_sums_in_other_units_and_parts_of_them() -> None:
         again = jax.tree.unflatten(tree, leaves)
     assert again.parameters == found.parameters
     assert hash(tree) == hash(
-        jax.tree.structure(NoisySums.of(held(2)))
+        jax.tree.structure(NoisySums.of(release(2)))
     )  # so that rounds of one shape share a compiled program
 
 
@@ -114,7 +117,7 @@ FACTOR = np.array([[1.0], [0.5]])
 def test_the_stated_law_is_normal_with_the_variances_of_sampling_and_noise(
     covariance: Any, full: np.ndarray, n: int | None
 ) -> None:
-    sums, mean = NoisySums.of(held()), np.array([0.3, 0.5])
+    sums, mean = NoisySums.of(release()), np.array([0.3, 0.5])
     count = 50 if n is None else n
     expected = stats.multivariate_normal(count * mean, count * full + 9 * np.eye(2)).logpdf(sums.value)
     with jax.enable_x64(True):
@@ -140,7 +143,7 @@ def drawn(sums: NoisySums) -> LocalPosterior:
 
 def test_the_posterior_of_a_users_own_model_is_the_closed_form() -> None:
     """Limits at five standard errors of some 700 effective draws: false alarm below 1e-4."""
-    sums = NoisySums.of(held(value=np.array([31.0, 0.0])))[:1]
+    sums = NoisySums.of(release(value=np.array([31.0, 0.0])))[:1]
     found = drawn(sums)
     mean, sd = closed_form(sums, 1.0)
     assert found.mean["mean"] == pytest.approx(mean, abs=5 * sd / 700**0.5)

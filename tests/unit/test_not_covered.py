@@ -24,7 +24,7 @@ from inference.jobs.estimates import NOT_COVERED, separated
 from inference.jobs.picture import plot_estimates
 
 EXACT = ("6.416", "52.62", "77.83", "57.37")
-"""Of the sample: a coefficient without privacy, and errors on held-out rows."""
+"""The sample has a coefficient without privacy, and errors on held-out rows."""
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -121,9 +121,9 @@ def test_terminals_mark_them() -> None:
     assert len(text.splitlines()) <= 6, text
     learned = {**whole_learned(), "intercept": None}
     show_run(console, run_of(learned), learned)
-    told = " ".join(console.export_text().split())
-    assert told.count("99 held-out rows: not covered by epsilon") == 1, "the table of AUC and log likelihood"
-    assert told.count("99 held-out rows; not covered by epsilon)") == 1, "and the first of them in words"
+    text = " ".join(console.export_text().split())
+    assert text.count("99 held-out rows: not covered by epsilon") == 1, "the table of AUC and log likelihood"
+    assert text.count("99 held-out rows; not covered by epsilon)") == 1, "and the first of them in a sentence"
 
 
 def _score() -> dict[str, Any]:

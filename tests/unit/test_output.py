@@ -59,13 +59,13 @@ def test_what_links_name_is_written_where_it_is(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
-    pipe, told = tmp_path / "pipe.json", []
+    pipe, contents = tmp_path / "pipe.json", []
     os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: told.append(pipe.read_text()))
+    reader = threading.Thread(target=lambda: contents.append(pipe.read_text()))
     reader.start()
     write_json({"a": 1}, str(pipe))
     reader.join(timeout=10)
-    assert json.loads(told[0]) == {"a": 1}
+    assert json.loads(contents[0]) == {"a": 1}
     assert pipe.is_fifo()
 
 

@@ -106,8 +106,8 @@ def logistic_reference(
     def log_joint(x: Array) -> Array:
         one, zero = log_sigmoid(x @ model.theta)
         with np.errstate(divide="ignore"):
-            told = np.log([p, 1 - p] if zy == 1 else [1 - p, p])
-        return of_x(x) + np.logaddexp(told[0] + one, told[1] + zero)
+            log_response = np.log([p, 1 - p] if zy == 1 else [1 - p, p])
+        return of_x(x) + np.logaddexp(log_response[0] + one, log_response[1] + zero)
 
     precision = np.linalg.inv(model.Sigma) + np.diag(1 / var_x)
     mode, root = np.linalg.solve(precision, zx / var_x), np.linalg.inv(np.linalg.cholesky(precision)).T
@@ -229,8 +229,7 @@ def test_means_and_intercepts_are_offsets() -> None:
 
 
 def test_likely_mistakes_would_be_seen() -> None:
-    """The references tell the right formula from one without u's variance, with the label's sense turned round, or
-    with z_x in the place of its shrunk self."""
+    """The references reject a formula without u's variance, with flipped labels, or with z_x unshrunk."""
     model, zx, var_x, p = MODELS[0], np.array([1.3]), 0.8, 0.9
     exact = logistic_reference(model, zx, 1, np.array([var_x]), p, sigmoid)
     assert logistic(model, zx, 1, var_x, p) == pytest.approx(exact, abs=1e-8)

@@ -71,6 +71,6 @@ def test_sampling_has_a_bar_on_a_terminal_and_a_line_elsewhere(terminal: bool) -
     where = console(terminal=terminal)
     with SamplingBar(where) as bar:
         bar(30, 40)
-    told = shown(where)
-    assert ("75%" in told) == terminal
-    assert told.startswith("fitting     the rounds are done; computing the result from the releases\n") != terminal
+    output = shown(where)
+    assert ("75%" in output) == terminal
+    assert output.startswith("fitting     the rounds are done; computing the result from the releases\n") != terminal

@@ -1,4 +1,4 @@
-"""Another prior is free: a refit of held aggregates is the fit that would have been made with it from the start."""
+"""Another prior is free: a refit of stored aggregates is the fit that would have been made with it from the start."""
 
 from __future__ import annotations
 
@@ -90,18 +90,18 @@ def numbers(found: Posterior, schema: Schema | None = None) -> np.ndarray:
     return np.array([[f.mean, f.sd or 0, *(f.interval or unknown), *(f.prior or unknown)] for f in figures])
 
 
-@pytest.mark.parametrize(("name", "kind", "asked", "prior"), JOBS, ids=[f"{job[0]}-{job[2]}" for job in JOBS])
+@pytest.mark.parametrize(("name", "kind", "options", "prior"), JOBS, ids=[f"{job[0]}-{job[2]}" for job in JOBS])
 def test_a_refit_is_the_fit_with_that_prior_from_the_start(
-    name: str, kind: str, asked: dict[str, Any], prior: dict[str, Any]
+    name: str, kind: str, options: dict[str, Any], prior: dict[str, Any]
 ) -> None:
     """Of the same noise: by the result's own ``refit``, by the job from its aggregates, and by new rounds."""
-    before, source = learned(name, kind, asked)
+    before, source = learned(name, kind, options)
     aggregates = [one for _, one in source.results]
-    again = refit(name, aggregates, data(kind)[1], **asked, **prior)
-    fresh, _ = learned(name, kind, {**asked, **prior})
+    again = refit(name, aggregates, data(kind)[1], **options, **prior)
+    fresh, _ = learned(name, kind, {**options, **prior})
     np.testing.assert_allclose(numbers(before.refit(**prior)), numbers(fresh))
     np.testing.assert_allclose(numbers(again), numbers(fresh))
-    np.testing.assert_allclose(numbers(before), numbers(refit(name, aggregates, data(kind)[1], **asked)))
+    np.testing.assert_allclose(numbers(before), numbers(refit(name, aggregates, data(kind)[1], **options)))
     assert not np.allclose(numbers(before)[:, 0], numbers(fresh)[:, 0], rtol=1e-3), "the prior shows"
 
 
@@ -133,8 +133,8 @@ def test_an_estimator_fitted_with_another_prior_to_the_same_aggregates_is_a_refi
     aggregates = (
         [one for _, one in source.results][-1:] if kind in ("number", "class") and len(source.results) < 3 else None
     )
-    held = aggregates or [one for _, one in source.results]
-    first, second = estimator(**given, **schema).fit(held), estimator(**given, **schema, **prior).fit(held)
+    results = aggregates or [one for _, one in source.results]
+    first, second = estimator(**given, **schema).fit(results), estimator(**given, **schema, **prior).fit(results)
     np.testing.assert_allclose(numbers(first.fit_.refit(**prior)), numbers(second.fit_))
     assert not np.allclose(numbers(first.fit_)[:, 0], numbers(second.fit_)[:, 0], rtol=1e-3), "the prior shows"
 
@@ -153,7 +153,7 @@ def test_aggregates_of_other_rounds_are_refused() -> None:
         refit("regression", aggregates, schema, prior_precision=-1.0)
 
 
-@pytest.mark.parametrize(("job", "kind", "asked", "names"), [
+@pytest.mark.parametrize(("job", "kind", "options", "names"), [
     ("regression", "number", {}, "prior_precision"),
     ("logistic", "class", {"method": "scores"}, "prior_sd"),
     ("logistic", "class", {"method": "one-sum"}, "prior_sd"),
@@ -162,8 +162,8 @@ def test_aggregates_of_other_rounds_are_refused() -> None:
     ("gaussian", "number", {}, "prior_kappa"),
     ("survival", "trial", {"intervals": 4}, "prior_rows"),
 ])  # fmt: skip
-def test_a_refit_refuses_an_unknown_name(job: str, kind: str, asked: dict[str, Any], names: str) -> None:
-    found, _ = learned(job, kind, asked)
+def test_a_refit_refuses_an_unknown_name(job: str, kind: str, options: dict[str, Any], names: str) -> None:
+    found, _ = learned(job, kind, options)
     with pytest.raises(DataError, match=f"'priors'.*{names}"):
         found.refit(priors=1.0)
 
@@ -175,14 +175,14 @@ def test_a_refit_refuses_settings_that_shaped_the_rounds(monkeypatch: pytest.Mon
         ("ldp-histogram", {"mechanism": "randomised-response"}, "concentration"),
         ("ldp-histogram", {"column": "a"}, "concentration"),
     ):
-        job, asked = find(name), []
+        job, used = find(name), []
 
         class Gave(Posterior):
             def estimates(self, schema: Schema | None = None) -> list[Any]:
                 return []
 
-        def finish(job: Any, gave: Any, schema: Schema, settings: Any, known: Any, asked: Any = asked) -> Posterior:
-            asked.append(settings)
+        def finish(job: Any, gave: Any, schema: Schema, settings: Any, known: Any, used: Any = used) -> Posterior:
+            used.append(settings)
             return Gave()
 
         settings = job.settings()
@@ -191,7 +191,7 @@ def test_a_refit_refuses_settings_that_shaped_the_rounds(monkeypatch: pytest.Mon
         with pytest.raises(DataError, match=f"'{next(iter(shaped))}' shaped the rounds.*{changeable}"):
             fit.refit(**shaped)
         fit.refit(**{changeable: 3.0})
-        assert [getattr(one, changeable) for one in asked[1:]] == [3.0]
+        assert [getattr(one, changeable) for one in used[1:]] == [3.0]
 
 
 def test_a_refit_needs_aggregates() -> None:

@@ -1,4 +1,4 @@
-"""`dca report`: nothing in a file becomes markup; what is said of files that are no run; and the command."""
+"""`dca report`: nothing in a file becomes markup; how files that are no run are refused; and the command."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def page_or_line(run: dict[str, Any], which: str, write: Write) -> str | None:
 def test_charts_of_figures_at_their_limits_are_drawn(figure: float) -> None:
     points = [(0.0, figure), (1.0, figure), (2.0, 0.0)]
     for log in (False, True):
-        told = lines([Series("s", points, 0, spread=[(1.0, 0.0, figure)])], Axis("x"), Axis("y", log=log), caption="c")
-        assert svg(told, 350, "t").startswith("<svg")
+        chart = lines([Series("s", points, 0, spread=[(1.0, 0.0, figure)])], Axis("x"), Axis("y", log=log), caption="c")
+        assert svg(chart, 350, "t").startswith("<svg")
     assert svg(bars([("a", figure, "w"), ("b", 0.0, "w")], caption="c"), 350, "t").startswith("<svg")
     assert svg(timeline([Lane("a", [(0.0, figure, 0)])], 0.0, figure, {"p": 0}, caption="c"), 350, "t")
     one = Estimate("a", "unit", Figure(0.0, 1.0, (-figure, figure))).row(None)
@@ -170,7 +170,7 @@ def test_charts_of_figures_at_their_limits_are_drawn(figure: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "is empty; expected the JSON file of a run"),
         (b"\n \n", "is empty"),
@@ -203,18 +203,18 @@ def test_charts_of_figures_at_their_limits_are_drawn(figure: float) -> None:
          "run is out of range, expected a number of at most 1e+100"),
     ],
 )  # fmt: skip
-def test_what_is_no_run_is_told_in_a_line(content: bytes, said: str, write: Write) -> None:
+def test_a_file_that_is_no_run_is_a_one_line_error(content: bytes, message: str, write: Write) -> None:
     path = write(content)
     with pytest.raises(UsageError) as refused:
         read_page(path)
     text = str(refused.value)
-    assert said in text
+    assert message in text
     assert str(path) in text
     assert "\n" not in text
     assert len(text) < 600
 
 
-def test_what_is_no_file_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Write) -> None:
+def test_an_unreadable_file_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Write) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         read_page(tmp_path)
     with pytest.raises(UsageError, match=r"cannot read .*No such file"):
@@ -257,26 +257,26 @@ def test_the_command_has_its_exit_codes(dca: Callable[..., tuple[int, str, str]]
         0,
         json.dumps({"kind": "report", "page": path[:-5] + ".html", "of": "swarm"}, indent=2) + "\n",
     )
-    code, told, line = dca(str(write({"kind": "swrm"}, name="other.json")))
-    assert (code, told) == (5, "")
+    code, output, line = dca(str(write({"kind": "swrm"}, name="other.json")))
+    assert (code, output) == (5, "")
     assert line.startswith("dca: ")
     assert line.count("\n") == 1
     assert dca()[0] == 2
-    code, told, _ = dca("--help")
+    code, output, _ = dca("--help")
     assert code == 0
-    assert "writes run.html" in told
+    assert "writes run.html" in output
 
 
 def test_the_page_lies_beside_the_run(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(swarm())
     report(path, None, "-")
-    told, shown_ = capsys.readouterr()
-    assert json.loads(told) == {"kind": "report", "page": str(path.with_suffix(".html")), "of": "swarm"}
+    output, shown_ = capsys.readouterr()
+    assert json.loads(output) == {"kind": "report", "page": str(path.with_suffix(".html")), "of": "swarm"}
     assert "page" in shown_
     assert path.with_suffix(".html").read_text(encoding="utf-8").startswith('<!doctype html>\n<html lang="en">')
 
 
-def test_the_page_lies_where_it_was_asked_for(write: Write, tmp_path: Path) -> None:
+def test_the_page_is_written_to_the_given_path(write: Write, tmp_path: Path) -> None:
     report(write(sweep()), tmp_path / "page.html", None)
     assert "2 scenarios of 2,000" in (tmp_path / "page.html").read_text(encoding="utf-8").replace("\u00a0", " ")
 
@@ -288,10 +288,10 @@ def test_a_page_does_not_take_the_place_of_its_run(write: Write) -> None:
     assert json.loads(path.read_bytes())["kind"] == "swarm"
 
 
-def test_a_page_that_cannot_be_written_is_told_of(write: Write, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_an_error(write: Write, tmp_path: Path) -> None:
     path = write(swarm())
-    for output, said in ((tmp_path, "is a folder"), (tmp_path / "no" / "page.html", "does not exist")):
-        with pytest.raises(UsageError, match=said):
+    for output, message in ((tmp_path, "is a folder"), (tmp_path / "no" / "page.html", "does not exist")):
+        with pytest.raises(UsageError, match=message):
             report(path, output, None)
 
 

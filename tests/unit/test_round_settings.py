@@ -1,4 +1,4 @@
-"""Node releases and LDP reports in files and on the command line: what is asked, who opts in, what is told."""
+"""Node releases and LDP reports in files and on the command line: the request, who opts in, what is printed."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def result() -> NoisyAggregate:
 
 
 @pytest.mark.parametrize("federation", [ALONE.federation, TestFederation(2, 3).federation])
-def test_a_node_release_is_asked_for_by_two_words(federation: Federation) -> None:
+def test_two_options_request_a_node_release(federation: Federation) -> None:
     request = open_round(settings(), federation)
     assert (request.ask, request.rows_max) == (AskNodeRelease(), 100)
 
 
-def test_a_secure_sum_is_what_is_asked_for_by_default() -> None:
+def test_the_default_request_is_a_secure_sum() -> None:
     actors = TestFederation(2, 3)
     plain = {"statistic": "mean", "columns": ["x"], "bounds": {"x": [-1, 1]}, "epsilon": 1.0, "delta": 1e-6}
     request = open_round(convert("[round]", {**plain, "tolerate": 3, "colluders": 1}, RoundSettings), actors.federation)
@@ -54,7 +54,7 @@ def test_a_secure_sum_is_what_is_asked_for_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"rows_max": 0}, "a node release sums rows: give the most rows that count, at least 1"),
         ({"tolerate": 1}, "each client adds all the noise: leave out tolerate, colluders and computes"),
@@ -68,10 +68,10 @@ def test_a_secure_sum_is_what_is_asked_for_by_default() -> None:
         ({"rows_max": 2**30}, "below 2^53"),
     ],
 )
-def test_what_cannot_be_held_is_refused_in_one_line(changes: dict[str, Any], words: str) -> None:
+def test_an_impossible_request_is_a_one_line_error(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_round(settings(**changes), ALONE.federation)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -80,7 +80,7 @@ def test_a_policy_says_that_rows_are_many_peoples_and_by_default_that_they_are_n
     assert not Policy().rows_of_many
 
 
-def test_the_result_tells_rows_and_data_nodes() -> None:
+def test_the_result_shows_rows_and_data_nodes() -> None:
     found = result()
     plain = json.loads(msgspec.json.encode(outcome(found)))
     assert [node["rows"] for node in plain["nodes"]] == [1, 1]
@@ -102,7 +102,7 @@ def reports(**changes: Any) -> RoundSettings:
 
 
 @pytest.mark.parametrize("federation", [ALONE.federation, TestFederation(2, 3).federation])
-def test_reports_are_asked_for_by_a_mechanisms_name(federation: Federation) -> None:
+def test_a_mechanisms_name_requests_reports(federation: Federation) -> None:
     request = open_round(reports(), federation)
     assert request.ask == AskLdpReport(mechanism="unary-encoding")
     assert (request.epsilon, request.delta) == (1.0, 0.0)
@@ -111,7 +111,7 @@ def test_reports_are_asked_for_by_a_mechanisms_name(federation: Federation) -> N
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"mechanism": "unary"}, "mechanism 'unary' makes no reports"),
         ({"mechanism": "grid-laplce"}, "(did you mean 'grid-laplace'?); use one of analytic-gaussian, grid-laplace,"),
@@ -138,19 +138,19 @@ def test_reports_are_asked_for_by_a_mechanisms_name(federation: Federation) -> N
         ({"mechanism": 3}, "mechanism"),
     ],
 )
-def test_a_round_of_reports_that_cannot_be_is_refused_in_one_line(changes: dict[str, Any], words: str) -> None:
+def test_an_impossible_round_of_reports_is_a_one_line_error(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_round(reports(**changes), ALONE.federation)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_and_options_ask_for_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`[round] kind` and `mechanism`, and `dca trainer --mechanism` on top of it."""
-    asked: list[OpenRound] = []
+    requests: list[OpenRound] = []
 
     async def run_round(actor: device.Device, request: OpenRound, on_report: Any) -> NoisyAggregate:
-        asked.append(request)
+        requests.append(request)
         raise RoundAborted("nobody came")
 
     monkeypatch.setattr(device.Device, "run_round", run_round)
@@ -164,12 +164,12 @@ def test_a_file_and_options_ask_for_the_same(tmp_path: Path, monkeypatch: pytest
         )
     assert main(["trainer", str(trainer)]) == 3
     assert main(["trainer", str(trainer), "--mechanism", "randomised-response", "--epsilon", "0.5"]) == 3
-    assert [(one.ask, one.epsilon, one.delta) for one in asked] == [
+    assert [(one.ask, one.epsilon, one.delta) for one in requests] == [
         (AskLdpReport(mechanism="unary-encoding"), 1.0, 0.0), (AskLdpReport(mechanism="randomised-response"), 0.5, 0.0),
     ]  # fmt: skip
 
 
-def test_the_result_tells_how_many_reported_and_by_what() -> None:
+def test_the_result_shows_the_number_of_reports_and_their_mechanism() -> None:
     policy = Policy()
     actors = TestFederation(3, 0, rows=[np.array([[0.5]]), np.array([[2.5]]), np.zeros((0, 1))], policy=policy)
     request = msgspec.structs.replace(open_round(reports(), actors.federation), clients_expected=3)
@@ -184,10 +184,10 @@ def test_the_result_tells_how_many_reported_and_by_what() -> None:
 
 
 def test_a_federation_without_compute_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only where it is said: who forgot the nodes is told of both."""
+    """Only by an explicit option: who forgot the nodes sees both options in the error."""
     assert main(["federation", "init", str(tmp_path / "a"), "--trainers", "1"]) == 2
-    assert "give --compute NAME=PUBLICKEY for each" in (said := capsys.readouterr().err)
-    assert "or --without-computes for node releases and LDP reports only" in said
+    assert "give --compute NAME=PUBLICKEY for each" in (errors := capsys.readouterr().err)
+    assert "or --without-computes for node releases and LDP reports only" in errors
     assert main(["federation", "init", str(tmp_path / "a"), "--without-computes", "--computes", "2"]) == 2
     assert "expected none with --without-computes" in capsys.readouterr().err
     assert main(["federation", "init", str(tmp_path / "a"), "--without-computes", "--clients", "2"]) == 0

@@ -115,7 +115,7 @@ def test_what_was_given_is_printed_as_it_was_given(epsilon: float, delta: float)
     assert at_least(accounting.epsilon_of(accounting.mu_of(given_epsilon, delta), delta)) == at_least(given_epsilon)
 
 
-def test_sums_of_decimals_are_told_as_decimals() -> None:
+def test_sums_of_decimals_are_printed_as_decimals() -> None:
     cost = PrivacyCost.of_pure(0.1) + PrivacyCost.of_pure(0.2)
     assert (cost.pure, cost.epsilon(0), cost.epsilon(1e-12)) == (0.30000000000000004, 0.3, 0.3)
 
@@ -144,8 +144,8 @@ def test_hardening_11_pages(epsilon: float, delta: float, part: float) -> None:
     check(page_text(separated(run)), epsilon=(epsilon, part * epsilon), delta=delta)
     check(page_text({**report_samples.learned(), "epsilon": epsilon, "delta": delta}), epsilon=(epsilon,), delta=delta)
     claimed = {"claimed": epsilon, "delta": delta, "meant": 1.01 * epsilon}
-    asked = {"epsilon": epsilon, "delta": delta}
-    broken = {**report_samples.collusion(), "epsilon": claimed, "setting": asked, "why": ""}
+    setting = {"epsilon": epsilon, "delta": delta}
+    broken = {**report_samples.collusion(), "epsilon": claimed, "setting": setting, "why": ""}
     found = printed(page_text(broken), "epsilon")
     assert found
     assert all(epsilon <= one <= epsilon * (1 + CLOSE) for one in found)
@@ -218,9 +218,9 @@ def test_the_terminal_of_learn(epsilon: float, delta: float) -> None:
 @quickly
 @given(st.floats(1e-2, 20), DELTAS)
 def test_the_account_before_anything_runs(epsilon: float, delta: float) -> None:
-    asked = (named_statistic("sum", Columns(dimension=1, bound=1.0), {}),)
+    statistics = (named_statistic("sum", Columns(dimension=1, bound=1.0), {}),)
     job = PlannedJob(
-        budget=Budget(epsilon, delta), clients=100, tolerated=10, colluders=0, computes=3, statistics=asked,
+        budget=Budget(epsilon, delta), clients=100, tolerated=10, colluders=0, computes=3, statistics=statistics,
         shares=None, rows_max=1, fraction_bits=32, also=(),
     )  # fmt: skip
     divided = job.round_shares()
@@ -230,8 +230,8 @@ def test_the_account_before_anything_runs(epsilon: float, delta: float) -> None:
     for point in found.curve:
         assert accounting.delta_of(point.epsilon, found.mu) <= point.delta * (1 + 1e-12)
     columns = [parsed(one) for one in re.search(r"\nepsilon +(.+)\n", shown.getvalue())[1].split()]
-    for told, point in zip(columns, found.curve[1::2], strict=True):
-        assert point.epsilon <= told <= point.epsilon * (1 + CLOSE)
+    for shown_epsilon, point in zip(columns, found.curve[1::2], strict=True):
+        assert point.epsilon <= shown_epsilon <= point.epsilon * (1 + CLOSE)
 
 
 @quickly
@@ -260,14 +260,14 @@ def test_a_ledger_rounds_what_is_spent_up_and_what_is_left_down(
     console.print(ledger.charges_table(plain))
     rows = [line.split() for line in console.file.getvalue().splitlines() if line.strip()[:1].isdigit()]  # type: ignore[attr-defined]
     for row, charge in zip(rows, charges, strict=True):
-        for told, true in zip(row[5:8], (charge.epsilon, charge.delta, charge.mu), strict=True):
-            assert true <= float(told) <= true * (1 + CLOSE)
+        for figure, true in zip(row[5:8], (charge.epsilon, charge.delta, charge.mu), strict=True):
+            assert true <= float(figure) <= true * (1 + CLOSE)
 
 
 @quickly
 @given(st.floats(0.5, 3), DELTAS)
 def test_a_refusal_for_the_budget(epsilon: float, delta: float) -> None:
-    """What was asked for is rounded up; what would be let in is rounded down."""
+    """The requested cost is rounded up; the largest admissible cost is rounded down."""
     budget_limit = BudgetLimit(epsilon=epsilon, delta=delta, period_days=1)
     half = epsilon / 2
     spent = Ledger([Charge(bytes(16), "sum", bytes(16), accounting.mu_of(half, delta), half, delta, 0, 1)])

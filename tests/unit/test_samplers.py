@@ -43,7 +43,7 @@ AFTER_WARMUP = Schedule(jnp.asarray(10), jnp.asarray(10))
 
 
 class Given:
-    """Noise that is what it is said to be."""
+    """The noise has the stated law."""
 
     def __init__(self, values: Any) -> None:
         self.values = values
@@ -321,7 +321,7 @@ def test_equal_options_are_one_kernel() -> None:
         ({"observed": [observe(0)], "prior": [PRIOR, PRIOR]}, "1 problems and 2 priors"),
     ],
 )
-def test_what_cannot_be_sampled_is_said(change: dict[str, Any], message: str) -> None:
+def test_models_that_cannot_be_sampled_are_refused_with_a_reason(change: dict[str, Any], message: str) -> None:
     given = {"observed": observe(0), "prior": PRIOR, **change}
     with pytest.raises(DataError, match=message):
         sample(fixed_s.kernel(), given.pop("observed"), given.pop("prior"), **given)

@@ -18,7 +18,7 @@ Call = Callable[..., Any]
 
 
 def commands_with_json() -> Iterator[tuple[str, ...]]:
-    """The words of each command that has the option --json."""
+    """The arguments of each command that has the option --json."""
     for name, entry in COMMANDS.items():
         found = entry.load()
         app = found if isinstance(found, typer.Typer) else typer.Typer(add_completion=False)
@@ -35,8 +35,8 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     """Calls `dca` in a folder of its own; the JSON that is on stdout, if it is any."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str, code: int = 0) -> Any:
-        assert main(words) == code, capsys.readouterr().err
+    def run(*arguments: str, code: int = 0) -> Any:
+        assert main(arguments) == code, capsys.readouterr().err
         return json.loads(capsys.readouterr().out or "null")
 
     return run
@@ -47,19 +47,19 @@ def test_each_command_with_json_has_a_schema(call: Call, path: tuple[str, ...]) 
     assert call("schema", *path) == json.loads(json.dumps(validator(*path).schema))
 
 
-@pytest.mark.parametrize("words", [("schema", "-h"), ("schema", "account", "--help"), ("help", "schema")])
-def test_its_help_is_printed(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 0
+@pytest.mark.parametrize("arguments", [("schema", "-h"), ("schema", "account", "--help"), ("help", "schema")])
+def test_its_help_is_printed(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
     assert capsys.readouterr().out.startswith("Usage: dca schema COMMAND\n")
 
 
 def test_what_has_no_schema_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, line in (
+    for arguments, line in (
         (("client",), "`dca client` has no option --json"),
         (("acount",), "(did you mean 'account'?)"),
         ((), "as in: dca schema account"),
     ):
-        assert main(("schema", *words)) == 2
+        assert main(("schema", *arguments)) == 2
         assert line in capsys.readouterr().err
 
 
@@ -73,7 +73,7 @@ def test_a_wrong_field_is_found(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         "account --clients 50 --statistic regression,histogram --dimension 2 --also laplace:0.1 --also gaussian:0.2",
         "account --clients 500 --epsilon 20 --statistic sum --dimension 200",
@@ -84,7 +84,7 @@ def test_a_wrong_field_is_found(call: Call) -> None:
         "emulate collude --colluding-computes 3",
     ],
 )
-def test_what_a_command_writes_fits_its_schema(call: Call, words: str) -> None:
-    name, *rest = words.split()
+def test_what_a_command_writes_fits_its_schema(call: Call, arguments: str) -> None:
+    name, *rest = arguments.split()
     path = (name, rest[0]) if name == "emulate" else (name,)
     validator(*path).validate(call(name, *rest, "--json", "-"))

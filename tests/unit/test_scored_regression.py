@@ -40,17 +40,17 @@ class NoisyRounds:
 
     def __init__(self, rows: np.ndarray, epsilon: float, seed: int = 0) -> None:
         self.rows, self.mu, self.rng = rows, mu_of(epsilon, 1e-5), np.random.default_rng(seed)
-        self.asked: list[RoundRequest] = []
+        self.requests: list[RoundRequest] = []
 
     def run_round(self, request: RoundRequest) -> NoisyAggregate:
-        self.asked.append(request)
+        self.requests.append(request)
         statistic, n = resolve(request.statistic, request.parameters), len(self.rows)
         sums = np.ldexp(statistic.evaluate(self.rows, F).astype(float).sum(axis=0), -F)
         sensitivity = float(np.ldexp(np.sqrt(float(statistic.stated_sensitivity(F).l2_squared)), -F))
         sd = sensitivity / self.mu / np.sqrt(request.budget_share)
         value = sums + sd * self.rng.standard_normal(sums.size)
         spent = {"epsilon": 1.0, "delta": 1e-5, "mu": 0.1}
-        ids = {"round_id": bytes([len(self.asked)]) * 16, "announcement_hash": b"", "contributors_hash": b""}
+        ids = {"round_id": bytes([len(self.requests)]) * 16, "announcement_hash": b"", "contributors_hash": b""}
         return NoisyAggregate(
             value=value, noise_variance=sd**2, statistic=request.statistic, parameters=request.parameters,
             contributors=n, clients=n, fewest=n, colluders=0, mechanism="gaussian", sensitivity=sensitivity,
@@ -214,7 +214,7 @@ def test_bounds_ten_times_too_wide_cost_nothing(family: Family) -> None:
 
 
 def test_bounds_of_two_hundred_deviations_leave_outliers_spreads_alone() -> None:
-    """Where slopes were held back by the farthest row that bounds allow, spreads were twelve times as wide."""
+    """Where slopes were limited by the farthest row that bounds allow, spreads were twelve times as wide."""
     rows, spreads = problem(StudentT(4.0), 20_000), []
     for width in (12.0, 200.0):
         bounds = {"a": Interval(-4, -4 + width), "b": Interval(-10, -10 + 2 * width), "y": Interval(-60, 60)}
@@ -223,14 +223,14 @@ def test_bounds_of_two_hundred_deviations_leave_outliers_spreads_alone() -> None
     assert np.all(spreads[1] < 1.2 * spreads[0])
 
 
-def test_what_the_first_round_says_against_columns_is_in_the_warnings() -> None:
+def test_the_first_rounds_warnings_about_columns_are_in_the_result() -> None:
     rows = problem(StudentT(), 20_000)
     X = np.column_stack([rows.X[:, 0], rows.X[:, 0] + 0.05 * np.random.default_rng(1).standard_normal(20_000)])
     far = {**rows.schema.bounds, "a": Interval(-4, 400), "b": Interval(-4, 12)}
     rounds = NoisyRounds(np.column_stack([X, rows.y]), 8.0)
-    words = run(scored_regression(Schema(("a", "b"), "y", far), StudentT()), rounds).warnings
-    assert any("bounds of a are far too wide" in one for one in words)
-    assert any("a and b nearly repeat each other" in one for one in words)
+    warnings = run(scored_regression(Schema(("a", "b"), "y", far), StudentT()), rounds).warnings
+    assert any("bounds of a are far too wide" in one for one in warnings)
+    assert any("a and b nearly repeat each other" in one for one in warnings)
 
 
 def test_many_degrees_of_freedom_cost_little() -> None:
@@ -278,9 +278,9 @@ def test_another_prior_is_one_call_on_what_was_released(estimator: Any) -> None:
     rows = problem(family, 500)
     rounds = NoisyRounds(rows.rows, 1.0)
     model = estimator(schema=rows.schema).fit(rounds)
-    held = len(rounds.asked)
+    before = len(rounds.requests)
     narrow = model.fit_.refit(prior_sd=0.02)
-    assert len(rounds.asked) == held == 5
+    assert len(rounds.requests) == before == 5
     assert narrow.private
     assert np.all(np.abs(narrow.coefficients) < np.abs(model.coef_))
     assert np.all(narrow.coefficient_sd < model.coef_sd_)
@@ -349,7 +349,7 @@ def test_aggregates_of_another_kind_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["poisson-regression", "robust-regression"])
-def test_the_job_says_what_it_found(name: str) -> None:
+def test_the_job_reports_its_result(name: str) -> None:
     job = find(name)
     settings = settings_from(job.settings, {"prior_sd": 1}, name)
     family = settings.family
@@ -359,7 +359,7 @@ def test_the_job_says_what_it_found(name: str) -> None:
     assert sum(stage.total for stage in stages) == pytest.approx(1)
     rounds = NoisyRounds(rows.rows, 4.0)
     result = job.finish(run(job.make(rows.schema, settings, conditions), rounds), rows.schema, settings, conditions)
-    assert [request.budget_share for request in rounds.asked] == pytest.approx([stage.share for stage in stages])
+    assert [request.budget_share for request in rounds.requests] == pytest.approx([stage.share for stage in stages])
     found = job.summarise(result, job.reference(rows, settings), rows, rows, rows.schema)
     assert [row["estimate"] for row in found["coefficients"]] == pytest.approx(SLOPES, abs=0.05)
     assert [row["nonprivate"] for row in found["coefficients"]] == pytest.approx(SLOPES, abs=0.05)

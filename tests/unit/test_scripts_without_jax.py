@@ -18,27 +18,27 @@ sys.modules["jax"] = None  # an import of it fails
 sys.path.insert(0, {str(ROOT / "scripts")!r})  # as when a script is started by its path
 found = {{}}
 for name in {NAMES!r}:
-    said, code = io.StringIO(), None
+    printed, code = io.StringIO(), None
     sys.argv = ["papers", name, "--quick"]
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
         try:
             runpy.run_path({str(ROOT / "scripts/papers")!r}, run_name="__main__")
         except SystemExit as stop:
             code = stop.code
         except BaseException:
             traceback.print_exc()
-    found[name] = code, said.getvalue()
+    found[name] = code, printed.getvalue()
 print(json.dumps(found))
 """
 
 
-def test_scripts_that_need_jax_say_so() -> None:
+def test_scripts_that_need_jax_name_the_missing_package() -> None:
     """One process for all of them."""
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert len(found) == len(NAMES) >= 12
-    for script, (code, said) in found.items():
-        assert code == 2, (script, said)
-        assert "pip install -e '.[samplers]'" in said, (script, said)
-        assert "Traceback" not in said, (script, said)
+    for script, (code, output) in found.items():
+        assert code == 2, (script, output)
+        assert "pip install -e '.[samplers]'" in output, (script, output)
+        assert "Traceback" not in output, (script, output)

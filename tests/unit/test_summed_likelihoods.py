@@ -22,8 +22,8 @@ Array = NDArray[np.float64]
 def density(value: Any, n: Any, noise: Any, row: tuple[Any, Any], constant: float | None) -> Any:
     """Of all coordinates but a constant's square, which is public."""
     seen = slice(int(constant is not None), value.shape[0])
-    told = NoisySums(value[seen], noise[seen], n)
-    return law(told, row[0][seen], row[1][seen, seen]).log_prob(told.value)
+    sums = NoisySums(value[seen], noise[seen], n)
+    return law(sums, row[0][seen], row[1][seen, seen]).log_prob(sums.value)
 
 
 @jax.jit
@@ -68,7 +68,7 @@ def expected(value: Array, n: float, noise: Any, row: tuple[Array, Array]) -> fl
 
 @pytest.mark.parametrize("logistic", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_it_is_the_normal_density(logistic: bool) -> None:
-    """Near and 30 standard deviations off, for any noise; and one with half of n's covariance is told apart."""
+    """Near and 30 standard deviations off, for any noise; and one with half of n's covariance is distinguished."""
     rng = np.random.default_rng(1)
     row = rows_moments(logistic)
     for noise in NOISES:
@@ -103,7 +103,7 @@ def test_without_the_targets_squares_it_is_the_marginal() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("logistic", [False, True])
 @pytest.mark.parametrize("noise", [0.0, 20.0])
-def test_a_constants_own_square_says_nothing(logistic: bool, noise: float) -> None:
+def test_a_constants_own_square_carries_no_information(logistic: bool, noise: float) -> None:
     known: dict[str, Any] = {"mean": np.array([0.3, -0.1]), "constant": 0.5}
     theta = np.array([0.4, *THETA])
     mean, cov = rows_moments(logistic, theta, **known)

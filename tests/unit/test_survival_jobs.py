@@ -47,22 +47,22 @@ def ideal(rows: Problem, epsilon: float = 8.0, *, nodes: int = 0) -> IdealSwarm:
 
 
 def learn(name: str, rows: Problem = TRIAL, *, nodes: int = 0, **settings: Any) -> tuple[Any, dict[str, Any]]:
-    """A result and what is said of it."""
+    """A result and its summary."""
     job, kind = find(name), NodeReleaseRequest if nodes else SecureSumRequest
     own = settings_from(job.settings, settings, name)
     job.check(rows.schema, own)
     train, test = split(rows, 100, 0) if job.scored else (rows, None)
     where = Conditions(clients=len(train.y), tolerated=0, mu=1.0, rng=np.random.default_rng(2), kind=kind)
     result = run(job.make(train.schema, own, where), ideal(train, nodes=nodes))
-    said = job.summarise(result, job.reference(train, own), train, test, train.schema)
-    return result, json.loads(json.dumps(said, allow_nan=False))
+    summary = job.summarise(result, job.reference(train, own), train, test, train.schema)
+    return result, json.loads(json.dumps(summary, allow_nan=False))
 
 
 @pytest.mark.parametrize("nodes", [0, 3])
 def test_curves_of_two_arms(nodes: int) -> None:
-    result, said = learn("survival", nodes=nodes, group="arm", times="9,18,27,36")
-    assert (result.private, result.counts.n, said["warnings"]) == (True, 600, [])
-    rows = said["estimates"]
+    result, summary = learn("survival", nodes=nodes, group="arm", times="9,18,27,36")
+    assert (result.private, result.counts.n, summary["warnings"]) == (True, 600, [])
+    rows = summary["estimates"]
     assert [row["name"] for row in rows[:5]] == [*(f"S({time:g}), arm 0" for time in QUARTERS), "S(9), arm 1"]
     assert rows[4]["at"] == {"series": "arm 1", "x": 9.0}
     assert [row["name"] for row in rows[8:]] == ["mean to 36, arm 0", "mean to 36, arm 1"]
@@ -70,24 +70,24 @@ def test_curves_of_two_arms(nodes: int) -> None:
     assert all(abs(row["estimate"] - row["nonprivate"]) < 5 * row["estimate_sd"] for row in rows)
     assert all(row["interval_95"][0] < row["estimate"] < row["interval_95"][1] for row in rows)
     assert all(0.9 < row["contraction"] < 1 for row in rows), "the prior is worth one row"
-    assert said["log_rank"]["degrees"] == 1
-    assert said["log_rank"]["p_value"] < 0.05, "the treatment works, by a hazard ratio of 0.55"
-    assert "p = " in said["remarks"]["log-rank"]
-    assert "pointwise" in said["remarks"]["bands"]
+    assert summary["log_rank"]["degrees"] == 1
+    assert summary["log_rank"]["p_value"] < 0.05, "the treatment works, by a hazard ratio of 0.55"
+    assert "p = " in summary["remarks"]["log-rank"]
+    assert "pointwise" in summary["remarks"]["bands"]
 
 
 def test_one_curve_has_no_test() -> None:
-    result, said = learn("survival", intervals=6)
-    assert said["log_rank"] is None
-    assert "log-rank" not in said["remarks"]
+    result, summary = learn("survival", intervals=6)
+    assert summary["log_rank"] is None
+    assert "log-rank" not in summary["remarks"]
     assert result.survival.shape == (1, 6)
     assert (np.diff(result.draws["survival"], axis=-1) <= 1e-12).all(), "every draw falls"
     assert result.draws["restricted_mean"].shape == (4, 1000, 1)
 
 
 def test_hazard_ratios() -> None:
-    result, said = learn("survival-regression", group="arm")
-    rows = said["estimates"]
+    result, summary = learn("survival-regression", group="arm")
+    rows = summary["estimates"]
     assert [row["name"] for row in rows] == ["arm 1", "age", "severity"]
     assert [row["unit"] for row in rows] == [
         "log hazard ratio",
@@ -96,8 +96,8 @@ def test_hazard_ratios() -> None:
     ]
     assert all(abs(row["estimate"] - row["nonprivate"]) < 5 * row["estimate_sd"] for row in rows)
     assert all(row["contraction"] > 0.9 for row in rows)
-    assert "normal within groups" in said["remarks"]["features"]
-    assert said["test"]["scores"][0]["private"] > 0.55
+    assert "normal within groups" in summary["remarks"]["features"]
+    assert summary["test"]["scores"][0]["private"] > 0.55
     assert result.private
     assert result.survival(np.array([[65.0, 5.0]])).shape == (1, 4)
 
@@ -120,10 +120,10 @@ def test_concordance_counts_pairs_and_keeps_no_table_of_them() -> None:
     assert peak < 2e6, "a table of booleans alone has 9 MB"
 
 
-def test_a_single_feature_is_scored_on_rows_held_out() -> None:
-    result, said = learn("survival-regression", TRIAL.select(("event", "arm")))
+def test_a_single_feature_is_scored_on_held_out_rows() -> None:
+    result, summary = learn("survival-regression", TRIAL.select(("event", "arm")))
     assert result.coefficients.shape == (1,)
-    [scored] = said["test"]["scores"]
+    [scored] = summary["test"]["scores"]
     assert scored["private"] == pytest.approx(scored["nonprivate"], abs=0.05)
 
 
@@ -135,20 +135,20 @@ def test_rows_with_a_missing_value_are_warned_of_and_too_many_rows_are_not() -> 
 
 
 def test_what_a_file_or_a_page_has_of_rows_as_they_are_stands_apart() -> None:
-    _, said = learn("survival", group="arm", intervals=4)
-    apart = separated({"private": True, **said})
+    _, summary = learn("survival", group="arm", intervals=4)
+    apart = separated({"private": True, **summary})
     assert "nonprivate" not in json.dumps(apart["estimates"])
     assert apart["not_covered_by_epsilon"]["estimates"][0]["nonprivate"] is not None
 
 
 @pytest.mark.parametrize("settings", [{"group": "arm"}, {}])
 def test_the_picture_has_curves_with_bands(tmp_path: Path, settings: dict[str, Any]) -> None:
-    _, said = learn("survival", intervals=4, **settings)
-    path = plot_estimates(said, tmp_path / "curves.png", title="Survival", private=True)
+    _, summary = learn("survival", intervals=4, **settings)
+    path = plot_estimates(summary, tmp_path / "curves.png", title="Survival", private=True)
     height, width, _ = matplotlib.image.imread(path).shape
     assert height > 600
     assert width == 1200
-    assert len(rows_of(said)) == 5 * (1 + bool(settings))
+    assert len(rows_of(summary)) == 5 * (1 + bool(settings))
 
 
 @pytest.mark.parametrize(
@@ -200,15 +200,15 @@ def test_a_trainers_file_names_the_columns() -> None:
 
 
 class Kept:
-    """Ideal rounds that keep what they held."""
+    """Ideal rounds that keep their results."""
 
     def __init__(self, rounds: IdealSwarm) -> None:
         self.rounds = rounds
-        self.held: list[NoisyAggregate] = []
+        self.results: list[NoisyAggregate] = []
 
     def run_round(self, request: Any) -> NoisyAggregate:
-        self.held.append(self.rounds.run_round(request))
-        return self.held[-1]
+        self.results.append(self.rounds.run_round(request))
+        return self.results[-1]
 
 
 def test_kaplan_meier_from_rows_rounds_and_an_aggregate() -> None:
@@ -223,7 +223,7 @@ def test_kaplan_meier_from_rows_rounds_and_an_aggregate() -> None:
     assert (model.band_[0] < model.survival_).all()
     assert (model.survival_ < model.band_[1]).all()
     assert model.log_rank_.p_value < 0.05
-    again = PrivateKaplanMeier(QUARTERS, duration="months", group="arm", random_state=1).fit(rounds.held)
+    again = PrivateKaplanMeier(QUARTERS, duration="months", group="arm", random_state=1).fit(rounds.results)
     assert (again.survival_ == model.survival_).all()
     assert model.predict([0.0, 9.0]) == pytest.approx(np.column_stack([np.ones(2), model.survival_[:, 0]]))
     assert (exact.warnings_, model.warnings_) == ((), ())
@@ -243,7 +243,7 @@ def test_proportional_hazards_from_rows_and_rounds() -> None:
     rounds = Kept(ideal(TRIAL))
     model = PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(rounds)
     assert model.private_
-    again = PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(rounds.held)
+    again = PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(rounds.results)
     assert (again.coef_ == model.coef_).all()
     assert again.epsilon_ == pytest.approx(model.epsilon_)
     assert model.epsilon_ == pytest.approx(8.0, rel=1e-3)
@@ -258,9 +258,9 @@ def test_proportional_hazards_from_rows_and_rounds() -> None:
     with pytest.raises(DataError, match="durations are missing; give them as y"):
         PrivateProportionalHazards(schema=TRIAL.schema).fit(TRIAL.X)
     with pytest.raises(DataError, match="found aggregates of survival-regression; expected both"):
-        PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(rounds.held[1:])
+        PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(rounds.results[1:])
     with pytest.raises(DataError, match=r"and 4 intervals up to 36; expected .* and 2 up to 36"):
-        PrivateProportionalHazards(schema=TRIAL.schema, group="arm", intervals=2).fit(rounds.held)
+        PrivateProportionalHazards(schema=TRIAL.schema, group="arm", intervals=2).fit(rounds.results)
     few = TRIAL.select(("event", "arm"))
     with pytest.raises(DataError, match="no features beside event and group"):
         PrivateProportionalHazards(schema=few.schema, group="arm").fit(few.X, few.y)

@@ -1,4 +1,4 @@
-"""Survival curves, the log-rank test and proportional hazards from noisy sums, held against closed forms and lifelines.
+"""Survival curves, the log-rank test and proportional hazards from noisy sums, against closed forms and lifelines.
 
 Values of lifelines were made by `scripts/survival_oracle.py` from the same simulated rows, and stand in a file here.
 """
@@ -67,12 +67,12 @@ def test_counts_are_read_back_from_codes() -> None:
     assert released(exact, ARMS, 1e-9).mean == pytest.approx(exact, abs=1e-6)
 
 
-def test_the_noise_of_counts_has_the_covariance_that_is_said() -> None:
+def test_the_noise_of_counts_has_the_stated_covariance() -> None:
     """400 releases of 5 cells: each variance within 30 %, in one of 3,000 runs not (chi-squared, 400 degrees)."""
     columns, exact = Columns("t", "d", (1.0, 2.0)), np.array([[30.0, 20.0, 5.0, 9.0, 100.0]])
     found = [released(exact, columns, 40.0, seed) for seed in range(400)]
-    said = np.diag(found[0].root @ found[0].root.T)
-    assert np.var([one.mean.ravel() for one in found], axis=0) == pytest.approx(said, rel=0.3)
+    stated = np.diag(found[0].root @ found[0].root.T)
+    assert np.var([one.mean.ravel() for one in found], axis=0) == pytest.approx(stated, rel=0.3)
     assert all(one.mean.sum() == pytest.approx(exact.sum()) for one in found)
     assert np.std([one.surplus for one in found]) == pytest.approx(1, abs=0.2)
 

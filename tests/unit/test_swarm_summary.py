@@ -19,10 +19,10 @@ from emulator.swarm.timeline import Timeline
 ROUND, CLIENTS = b"r" * 16, [bytes([place]) * 16 for place in range(10)]
 
 
-def log_of(*told: object) -> Any:
+def log_of(*noted: object) -> Any:
     timeline = Timeline(lambda log: None)
     timeline.note(facts.Announced(ROUND, "sum", 3))
-    for fact in told:
+    for fact in noted:
         timeline.note(fact)
     return timeline.rounds[0]
 
@@ -34,7 +34,7 @@ def test_who_came_late_has_not_dropped() -> None:
     assert missing(10, log, sent=7) == {"late": 2, "dropped": 2}
 
 
-def test_an_aborted_round_says_why_in_the_record_and_on_the_terminal() -> None:
+def test_an_aborted_round_has_its_reason_in_the_record_and_on_the_terminal() -> None:
     log = log_of(facts.RoundFailed(ROUND, "compute-2 aborted: too-few", 35, 308))
     one = public_round(log, private=True, late=300, dropped=7)
     assert (one.ok, one.error, one.needed) == (False, "compute-2 aborted: too-few", 308)

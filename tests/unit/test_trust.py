@@ -93,12 +93,12 @@ def change(name: str, value: float, *, of: str, fit: str, at: float = EPSILONS[0
     return changed
 
 
-@pytest.mark.parametrize(("planted", "said"), [
+@pytest.mark.parametrize(("planted", "check"), [
     (change("level", 0.8, of=DCA, fit=AWARE, at=10.0), "noise-aware coverage"),
     (change("level", 1.0, of=TRUSTED, fit=NAIVE), "noise-naive is overconfident"),
     (change("error", 0.4, of=DCA, fit=AWARE), f"{DCA} and {LOCAL} reports, {DATA}"),
     (change("error", 0.24, of=DCA, fit=AWARE), "DCA, T = 0 and the trusted aggregator"),
     (change("r_hat", 1.2, of=LOCAL, fit=AWARE), "R-hat"),
 ])  # fmt: skip
-def test_each_check_fails_where_what_it_is_about_is_not_so(planted: Callable[..., None], said: str) -> None:
-    assert said in [one.name for one in found(planted) if not one.holds]
+def test_each_check_fails_where_what_it_is_about_is_not_so(planted: Callable[..., None], check: str) -> None:
+    assert check in [one.name for one in found(planted) if not one.holds]

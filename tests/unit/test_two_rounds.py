@@ -139,12 +139,12 @@ def test_a_spread_that_noise_made_is_warned_of() -> None:
     Where three standard errors passed for sure, eight warnings lacked.
     """
     rng, n = np.random.default_rng(8), 2000
-    asked = phases_request(OFF_CENTRE, 1.0, ("b",))
+    request = phases_request(OFF_CENTRE, 1.0, ("b",))
     phi = 0.9 + 0.1 * np.exp(1j * FREQUENCIES / 5)
     small = silent = 0
     for _ in range(300):
         value = np.r_[phi.real, phi.imag] + 0.08 * rng.standard_normal(20)
-        found = locate(aggregate(n * value, (0.08**2 - 0.5 / n) * n**2, asked, n))
+        found = locate(aggregate(n * value, (0.08**2 - 0.5 / n) * n**2, request, n))
         small += (too_small := bool(found.scale[0] < 0.2 * 3 * 0.3 / 5))
         silent += too_small and not found.warnings
     assert small > 30
@@ -186,8 +186,8 @@ def test_bounds_ten_times_too_wide_lose_at_most_a_twentieth() -> None:
 
 def test_the_sensitivity_that_is_planned_with_is_the_statistics_or_little_more() -> None:
     for bound in np.geomspace(0.1, 9, 12):
-        asked = parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), float(bound))
-        exact = resolve("regression", asked).row_sensitivity(FRACTION_BITS).l2 * 2.0**-FRACTION_BITS
+        given = parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), float(bound))
+        exact = resolve("regression", given).row_sensitivity(FRACTION_BITS).l2 * 2.0**-FRACTION_BITS
         assert exact * 0.999 < sensitivity(float(bound)) < 1.07 * exact
 
 
@@ -249,13 +249,13 @@ def test_collinear_features_and_a_clipped_target_are_warned_of() -> None:
     a = rng.standard_normal(5000)
     X = np.column_stack([a, a + 0.1 * rng.standard_normal(5000), rng.standard_normal(5000)])
     schema = Schema(("a", "b", "c"), "y", dict.fromkeys("abcy", Interval(-5, 5)))
-    words = learn(Problem("collinear", schema, X, a + rng.standard_normal(5000)), 4.0).warnings
-    assert len(words) == 1
-    assert "a and b nearly repeat each other" in words[0]
-    asked = parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), 2.0)
-    for share, said in ((0.2, 0), (0.7, 1)):
+    warnings = learn(Problem("collinear", schema, X, a + rng.standard_normal(5000)), 4.0).warnings
+    assert len(warnings) == 1
+    assert "a and b nearly repeat each other" in warnings[0]
+    given = parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), 2.0)
+    for share, clipped_n in ((0.2, 0), (0.7, 1)):
         statistics = SufficientStatistics(100, np.eye(3) * 100 / 3, np.zeros(3), np.asarray(share * 400.0), 1.0)
-        assert sum("much of y is clipped" in one for one in about_columns(statistics, asked)) == said
+        assert sum("much of y is clipped" in one for one in about_columns(statistics, given)) == clipped_n
 
 
 # The prior and refits
@@ -294,24 +294,24 @@ def test_a_given_prior_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize("repair", ["noise-aware", "nearest-psd", "absolute"])
 def test_another_prior_or_repair_needs_no_round(repair: str) -> None:
     train = problem(300, 4)
-    asked = learn(train, 1.0, repair=repair, prior_precision=3.0)
+    direct = learn(train, 1.0, repair=repair, prior_precision=3.0)
     again = learn(train, 1.0).refit(repair=repair, prior_precision=3.0)
     assert again.repair == repair
-    np.testing.assert_allclose(again.coefficients, asked.coefficients)
-    np.testing.assert_allclose(again.coefficient_sd, asked.coefficient_sd)
+    np.testing.assert_allclose(again.coefficients, direct.coefficients)
+    np.testing.assert_allclose(again.coefficient_sd, direct.coefficient_sd)
     with pytest.raises(DataError, match="keeps no aggregates to learn from"):
         nonprivate_regression(train).refit()
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"repair": "best"}, "repair 'best' is unknown"),
         ({"std_share": 1.0}, "std_share is 1.0; expected a number between 0 and 1"),
     ],
 )
-def test_options_that_are_not_there_are_refused_before_any_round(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_options_that_are_not_there_are_refused_before_any_round(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         next(regression_with_projection(OFF_CENTRE, **options))
 
 
@@ -323,11 +323,11 @@ def test_two_hundred_features_are_planned_and_fitted_in_seconds() -> None:
     X = rng.standard_normal((1000, 200))
 
     train = Problem("wide", schema, X, X[:, 0] + rng.standard_normal(1000))
-    held = swarm(train, 10.0)
+    rounds = swarm(train, 10.0)
     job = regression_with_projection(schema)
-    first = held.run_round(next(job))
+    first = rounds.run_round(next(job))
     start = time.process_time()
     second = job.send(first)
     planned = time.process_time() - start
     assert planned < 10
-    assert isinstance(held.run_round(second), NoisyAggregate)
+    assert isinstance(rounds.run_round(second), NoisyAggregate)

@@ -229,8 +229,8 @@ def test_no_client_is_planned_into_more_rounds_than_its_budget_holds(n: int, bat
         assert found.iterations >= 1
 
 
-def test_where_no_more_than_a_batch_came_all_are_asked() -> None:
-    """Not refused: a round was held, and paid for."""
+def test_all_clients_are_invited_when_no_more_than_a_batch_came() -> None:
+    """Not refused: a round took place, and is paid for."""
     problem = people(60, 1)
     terms = JobTerms(budget=Budget(4.0, 1e-5), clients=60, tolerated=6, computes=(bytes(16), bytes([1]) * 16))
     rounds = IdealSwarm(problem.rows, SCHEMA.columns, terms, absent=[frozenset({1, 2})], random=seeded("few"))
@@ -281,7 +281,7 @@ def test_linear_regression_without_noise_is_least_squares() -> None:
     np.testing.assert_allclose(np.r_[fit.intercept, fit.coefficients], least, rtol=0.03, atol=0.1)
     mean, sd = fit.predict(X)
     assert np.sqrt(np.mean((mean - problem.y) ** 2)) == pytest.approx(3, rel=0.1)
-    assert sd.mean() == pytest.approx(3, rel=0.15)  # a quarter of the target's variance, as was said
+    assert sd.mean() == pytest.approx(3, rel=0.15)  # a quarter of the target's variance, as above
 
 
 class LocationGradient(ModelGradient, frozen=True, kw_only=True):
@@ -295,7 +295,7 @@ class LocationGradient(ModelGradient, frozen=True, kw_only=True):
         return (self.degrees + 1) * residual / (self.degrees + residual**2)
 
 
-def test_a_model_of_ones_own_is_learnt_by_its_registered_statistic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_own_model_learns_from_its_registered_statistic(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode of the same model, found by a grid; outliers of a tenth of the rows do not move it far."""
     monkeypatch.setattr(base, "_REGISTRY", {**base._REGISTRY, LocationGradient.name: LocationGradient})
     rng = np.random.default_rng(1)
@@ -369,7 +369,7 @@ def test_where_there_is_only_noise_nothing_is_claimed() -> None:
 # How a job goes on and ends
 
 
-def test_the_job_says_what_it_asks() -> None:
+def test_the_requests_of_the_job() -> None:
     rounds = exact(people(100, 1), noise=0.5)
     run(job(settings=VariationalSettings(batch=25)), rounds)
     first, *others = rounds.requests
@@ -408,8 +408,8 @@ def test_the_same_aggregates_give_the_same_requests_and_result() -> None:
         once = end.value
     again = job(3, VariationalSettings(epochs=10))
     request = next(again)
-    for (asked, answer), (expected, _) in pairwise(recorded):
-        assert request == asked
+    for (previous, answer), (expected, _) in pairwise(recorded):
+        assert request == previous
         request = again.send(answer)
         assert request == expected
     with pytest.raises(StopIteration) as ended:
@@ -417,16 +417,16 @@ def test_the_same_aggregates_give_the_same_requests_and_result() -> None:
     assert np.array_equal(ended.value.value.mean, once.mean)
 
 
-def test_progress_is_told_with_a_score() -> None:
+def test_progress_is_reported_with_a_score() -> None:
     problem = people(200, 1)
-    told: list[Iteration] = []
+    iterations: list[Iteration] = []
     run(
-        job(settings=VariationalSettings(epochs=12), held_out=people(200, 2), on_progress=told.append),
+        job(settings=VariationalSettings(epochs=12), held_out=people(200, 2), on_progress=iterations.append),
         exact(problem),
     )
-    assert [one.number for one in told] == list(range(1, 13))
-    assert {(one.total, one.name) for one in told} == {(12, "held-out AUC")}
-    assert told[-1].value > 0.8
+    assert [one.number for one in iterations] == list(range(1, 13))
+    assert {(one.total, one.name) for one in iterations} == {(12, "held-out AUC")}
+    assert iterations[-1].value > 0.8
 
 
 def test_rows_of_one_class_to_score_on_are_refused_before_the_first_round() -> None:
@@ -435,12 +435,12 @@ def test_rows_of_one_class_to_score_on_are_refused_before_the_first_round() -> N
         next(job(held_out=ones.take(np.flatnonzero(ones.y))))
 
 
-def test_the_gained_bound_is_told_without_rows_to_score_on() -> None:
-    told: list[Iteration] = []
+def test_progress_is_the_gain_of_the_bound_without_rows_to_score_on() -> None:
+    iterations: list[Iteration] = []
     settings = VariationalSettings(epochs=40, clip=1e3)
-    run(job(settings=settings, on_progress=told.append), exact(people(200, 1)))
-    assert (told[0].name, told[0].value) == (GAINED, 0.0)
-    assert told[-1].value > 10  # at most what it gained: some 50 nats, ln 2 a row at first and 0.45 at the end
+    run(job(settings=settings, on_progress=iterations.append), exact(people(200, 1)))
+    assert (iterations[0].name, iterations[0].value) == (GAINED, 0.0)
+    assert iterations[-1].value > 10  # at most what it gained: some 50 nats, ln 2 a row at first and 0.45 at the end
 
 
 # Predictions

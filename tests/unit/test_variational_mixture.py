@@ -190,13 +190,13 @@ def test_with_privacy_it_is_near_coordinate_ascent(batch: int) -> None:
 
 def test_it_returns_what_it_has_when_the_budget_is_spent() -> None:
     rounds = ExactRounds(points(300, 1).rows, SCHEMA.columns, noise=0.1, rounds=5)
-    told: list[Iteration] = []
-    job = gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), on_progress=told.append)
+    iterations: list[Iteration] = []
+    job = gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), on_progress=iterations.append)
     fit = run(job, rounds)
     assert fit.stopped == "the account is spent"
     assert fit.iterations == 4
-    assert [one.number for one in told] == [1, 2, 3, 4]
-    assert (told[0].name, told[0].value) == (GAINED, 0.0)
+    assert [one.number for one in iterations] == [1, 2, 3, 4]
+    assert (iterations[0].name, iterations[0].value) == (GAINED, 0.0)
 
 
 def test_the_density_of_rows_beyond_the_bounds_is_not_that_at_the_bounds() -> None:
@@ -209,19 +209,19 @@ def test_the_density_of_rows_beyond_the_bounds_is_not_that_at_the_bounds() -> No
     assert np.exp(fit.log_density(grid)).sum() * 0.25**2 == pytest.approx(1, abs=1e-3)
 
 
-def test_progress_is_scored_on_rows_held_out() -> None:
-    told: list[Iteration] = []
+def test_progress_is_scored_on_held_out_rows() -> None:
+    iterations: list[Iteration] = []
     job = gaussian_mixture(
         SCHEMA,
         rng=np.random.default_rng(1),
         settings=Settings(epochs=15, start=START),
         held_out=points(200, 2),
-        on_progress=told.append,
+        on_progress=iterations.append,
     )
     fit = run(job, ExactRounds(points(500, 1).rows, SCHEMA.columns))
-    assert told[-1].value == pytest.approx(fit.log_density(points(200, 2).X).mean())
-    assert told[-1].value > told[0].value
-    assert {one.name for one in told} == {"held-out log predictive density"}
+    assert iterations[-1].value == pytest.approx(fit.log_density(points(200, 2).X).mean())
+    assert iterations[-1].value > iterations[0].value
+    assert {one.name for one in iterations} == {"held-out log predictive density"}
 
 
 def test_the_jobs_settings_take_a_start_and_its_plan_the_limit_of_iterations() -> None:

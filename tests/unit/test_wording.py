@@ -1,4 +1,4 @@
-"""What errors say: the nearest known name, and which parameter is of the wrong type, in words."""
+"""Error messages name the nearest known name, and the parameter of the wrong type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE = {"columns": ["a"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
 TWO = {"columns": ["a", "b"], "centre": [0.0] * 2, "scale": [1.0] * 2, "bound": [1.0] * 2}
 
 
-def test_the_nearest_name_is_told_where_one_is_near() -> None:
+def test_the_nearest_name_is_suggested_if_one_is_near() -> None:
     assert nearest("regresion", ("mean", "regression")) == " (did you mean 'regression'?)"
     assert nearest("xyz", ("mean", "regression")) == ""
     require_known("--statistic", "mean", ("mean", "sum"))
@@ -28,7 +28,7 @@ def test_the_nearest_name_is_told_where_one_is_near() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters", "said"),
+    ("name", "parameters", "message"),
     [
         ("maen", ONE, "statistic 'maen' is unknown here (did you mean 'mean'?); known: "),
         ("mean", {"columns": ["a"]}, "statistic 'mean' needs the parameter 'centre', which is missing"),
@@ -44,14 +44,14 @@ def test_the_nearest_name_is_told_where_one_is_near() -> None:
         ("histogram", {"columns": ["a"], "edges": 3}, "edges is a whole number, expected a list"),
     ],
 )  # fmt: skip
-def test_wrong_parameters_are_told_in_words(name: str, parameters: dict[str, Any], said: str) -> None:
+def test_wrong_parameters_are_named(name: str, parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(name, parameters)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "`" not in str(caught.value)
 
 
-def test_bounds_that_name_a_file_are_told_apart_from_bounds_that_are_none() -> None:
+def test_bounds_that_name_a_file_and_malformed_bounds_give_different_errors() -> None:
     expected = "--bounds 'age': expected COL=LO:HI,... or the name of an existing TOML file"
     with pytest.raises(UsageError, match=expected):
         parse_bounds("age")
