@@ -92,7 +92,7 @@ async def kill_after_snapshot(folder: Path) -> tuple[list[bytes], list[bytes], l
     return first, again, kept
 
 
-def test_mosquitto_comes_back_with_its_last_snapshot(mosquitto_installed: None, tmp_path: Path) -> None:
+def test_mosquitto_restarts_with_its_last_snapshot(mosquitto_installed: None, tmp_path: Path) -> None:
     """It delivers again what was acknowledged, loses what it had acknowledged, and retains what was replaced."""
     first, again, kept = asyncio.run(kill_after_snapshot(tmp_path))
     assert first == again == [b"delivered before the kill"]

@@ -47,7 +47,7 @@ def test_hardening_no_packet_topic_part_or_message_ends_an_actor(script: ModuleT
         assert {"malformed", "topic", "not subscribed", "retained"} <= figures[who]["dropped"].keys()
 
 
-def test_what_the_fuzzer_signs_is_signed_rightly(script: ModuleType) -> None:
+def test_the_fuzzers_signatures_are_valid(script: ModuleType) -> None:
     """Else it would never come behind the check of a signature."""
     actors, rng = TestFederation(3, 2), random.Random(1)
     network = actors.network()

@@ -20,7 +20,7 @@ FILTERS = st.lists(st.sampled_from(["a", "b", "c", "", "+"]), min_size=1, max_si
 
 
 @given(st.lists(FILTERS, max_size=8), LEVELS)
-def test_the_tree_finds_exactly_what_matches_level_by_level(filters: list[list[str]], levels: list[str]) -> None:
+def test_the_tree_matches_filters_level_by_level(filters: list[list[str]], levels: list[str]) -> None:
     tree: FilterTree[str] = FilterTree()
     for each in filters:
         tree.add("/".join(each), "/".join(each))
@@ -49,7 +49,7 @@ def test_a_tree_of_topics_knows_which_filters_match_any() -> None:
     assert not any(tree.has_topic(one) for one in others)
 
 
-def test_what_was_not_subscribed_is_dropped() -> None:
+def test_messages_without_a_subscription_are_dropped() -> None:
     async def scenario() -> None:
         inbox = Inbox(("mine/+",))
         inbox.offer("others/x", b"\x00no")

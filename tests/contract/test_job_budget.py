@@ -86,7 +86,7 @@ class Cut(Silent):
         raise TransportError("the connection is lost")
 
 
-def test_a_round_whose_end_was_never_heard_counts_as_long_as_it_is_charged() -> None:
+def test_a_round_without_a_known_end_counts_as_long_as_it_is_charged() -> None:
     rounds = JobRounds(Cut(), TERMS, None)
     for _ in range(3):
         with pytest.raises((TransportError, RoundAborted)):
@@ -94,7 +94,7 @@ def test_a_round_whose_end_was_never_heard_counts_as_long_as_it_is_charged() -> 
     assert rounds.spent.mu == pytest.approx(0.8**0.5 * TERMS.budget.mu, rel=1e-5), "the others found no room"
 
 
-def test_a_sum_has_cost_what_it_cost_whatever_the_account_remembers() -> None:
+def test_the_cost_of_a_sum_does_not_depend_on_the_ledgers_memory() -> None:
     trainer = Silent()
     rounds = JobRounds(trainer, TERMS, None)
     asyncio.run(rounds.run_round(SecureSumRequest("sum", {"columns": ["x"]}, budget_share=0.5)))

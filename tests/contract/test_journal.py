@@ -66,7 +66,7 @@ def test_a_torn_last_entry_is_dropped_and_written_over(written: Path) -> None:
     assert numbers_of(written) == [(1, Summed), (2, Failed), (2, Failed)]
 
 
-def test_anything_else_that_is_damaged_is_said_and_left_as_it_is(written: Path) -> None:
+def test_other_damage_is_reported_and_left_unchanged(written: Path) -> None:
     data = written.read_bytes()
     lines = data.splitlines(keepends=True)
     last = len(data) - len(lines[-1])

@@ -79,7 +79,7 @@ def killed_at(point: int, path: Path) -> tuple[bool, Swarm]:
 
 
 @pytest.mark.long
-def test_a_job_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: Path) -> None:
+def test_a_job_killed_anywhere_continues_without_a_double_charge(tmp_path: Path) -> None:
     """Before, while and after each entry is written, and before and after each of the trainer's transactions."""
     for point in range(1, 200):
         path = tmp_path / f"{point}.journal"
@@ -93,7 +93,7 @@ def test_a_job_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: P
     assert 30 < point < 199, "all points of the job"
 
 
-def test_a_job_that_is_over_gives_its_result_without_a_trainer(path: Path) -> None:
+def test_a_finished_job_returns_its_result_without_a_trainer(path: Path) -> None:
     swarm = Swarm()
 
     async def story() -> tuple[list[float], list[float], list[FinishedRequest]]:
@@ -148,9 +148,7 @@ def test_a_round_whose_result_is_forgotten_is_repeated(path: Path) -> None:
     assert (results[0].attempts, results[0].recalled) == (2, False)
 
 
-def test_what_a_job_has_cost_counts_a_round_that_failed_and_kept_its_charge(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jobs_cost_includes_a_failed_round_that_kept_its_charge(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swarm = Swarm()
     monkeypatch.setattr("dca_proto.jobs.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))
 
@@ -171,7 +169,7 @@ def test_what_a_job_has_cost_counts_a_round_that_failed_and_kept_its_charge(
     assert swarm.charges() == [3] * CLIENTS
 
 
-def test_what_came_back_costs_nothing(path: Path) -> None:
+def test_a_returned_charge_costs_nothing(path: Path) -> None:
     swarm = Swarm()
     swarm.mute(lambda: len(swarm.announced) < 2)
 
@@ -225,7 +223,7 @@ def test_an_aborted_round_is_repeated_under_a_fresh_id(path: Path) -> None:
     assert swarm.charges() == [1] * CLIENTS
 
 
-def test_when_all_attempts_are_aborted_the_job_ends_with_what_it_has_and_so_it_is_recalled(path: Path) -> None:
+def test_a_job_whose_attempts_are_all_aborted_ends_early_and_is_recalled_so(path: Path) -> None:
     swarm = Swarm()
     swarm.mute(lambda: len(swarm.announced) > 1)
     sums, reason = job_of(swarm, path, lambda: modest(0, 2), retries=1)
@@ -241,7 +239,7 @@ def test_when_all_attempts_are_aborted_the_job_ends_with_what_it_has_and_so_it_i
         job_of(swarm, path, lambda: means(0, 2))
 
 
-def test_a_batch_whose_charge_came_back_is_not_used(path: Path) -> None:
+def test_a_batch_with_a_returned_charge_is_not_used(path: Path) -> None:
     """The first batch is aborted and the other half invited instead; so the next batch is the first one again."""
     swarm = Swarm()
     swarm.mute(lambda: len(swarm.announced) == 2)
@@ -299,7 +297,7 @@ def test_a_request_that_ended_the_job_is_tried_again_by_the_next_process(path: P
     assert [(one.attempts, one.recalled) for one in results] == [(count, False) for count in attempts]
 
 
-def test_an_account_that_is_spent_ends_the_job_with_what_it_has(path: Path) -> None:
+def test_a_spent_budget_ends_the_job_early(path: Path) -> None:
     """Room for the round of everybody and one epoch of batches, of which each is a quarter of the square."""
     swarm = Swarm(BudgetLimit(epsilon=2.0, delta=1e-6))
     room = (swarm.account.mu / Budget(4.0, 1e-6).mu) ** 2  # type: ignore[union-attr]
@@ -373,7 +371,7 @@ def test_a_job_with_other_requests_is_refused(path: Path) -> None:
     assert job_of(swarm, path, lambda: other(parameters=same)) is None, "a tuple is a list on the wire"
 
 
-def test_a_journal_is_of_one_job_once_a_round_stands_in_it(path: Path) -> None:
+def test_a_journal_with_a_round_belongs_to_one_job(path: Path) -> None:
     Journal(path, SETTINGS).close()
     Journal(path, {**SETTINGS, "rounds": 4}).close()
     Journal(path, SETTINGS).close()
@@ -383,9 +381,7 @@ def test_a_journal_is_of_one_job_once_a_round_stands_in_it(path: Path) -> None:
     Journal(path, {**SETTINGS}).close()
 
 
-def test_a_journal_that_cannot_be_written_at_the_end_ends_the_trainers_thread_all_the_same(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_journal_still_ends_the_trainers_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The context of synchronous callers, whose thread would otherwise outlive it for ever."""
     swarm = Swarm()
     monkeypatch.setattr("dca_proto.jobs.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))

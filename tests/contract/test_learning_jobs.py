@@ -100,7 +100,7 @@ def play(swarm: Swarm, path: Path, power: Power) -> tuple[Any, list[Requests]]:
 
 
 @pytest.mark.long
-def test_variational_inference_that_is_killed_gives_what_it_would_have_given(tmp_path: Path) -> None:
+def test_killed_variational_inference_gives_the_same_result(tmp_path: Path) -> None:
     """The same sums give the same posterior to the last bit, and each round takes place and is paid for once."""
     power = Power()
     whole, (requests,) = play(swarm_of(illness, mechanism=NoNoise()), tmp_path / "whole.journal", power)

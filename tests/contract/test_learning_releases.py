@@ -79,7 +79,7 @@ async def play(swarm: Swarm, path: Path, power: Power | None = None) -> Releases
             return await asyncio.wait_for(learn(releases(0, 2), trainer, swarm.terms(), journal), 20)
 
 
-def test_a_job_of_node_releases_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: Path) -> None:
+def test_a_job_of_node_releases_killed_anywhere_continues_without_a_double_charge(tmp_path: Path) -> None:
     """Before, while and after each entry is written, and before and after each of the trainer's transactions."""
     for point in range(1, 200):
         path, swarm, power = tmp_path / f"{point}.journal", nodes(), Power(point)
@@ -146,7 +146,7 @@ def test_a_failed_round_that_spent_the_whole_budget_is_not_repeated() -> None:
 # The journal
 
 
-def test_what_each_data_node_released_is_recalled_to_the_last_bit(path: Path) -> None:
+def test_each_data_nodes_release_is_recalled_to_the_last_bit(path: Path) -> None:
     """With its noise, and as arrays and not as what they were written as."""
     swarm = nodes(DistributedDiscreteGaussian())
 

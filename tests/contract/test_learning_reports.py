@@ -71,7 +71,7 @@ def gathering(*batches: int) -> Generator[RoundRequest, NoisyAggregate, Reported
     return values
 
 
-def test_a_job_of_reports_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(tmp_path: Path) -> None:
+def test_a_job_of_reports_killed_anywhere_continues_without_a_double_charge(tmp_path: Path) -> None:
     """At every second point: before, while and after each entry is written, and around the trainer's transactions."""
     for point in range(1, 200, 2):
         path, swarm, power = tmp_path / f"{point}.journal", reporters(), Power(point)
@@ -102,7 +102,7 @@ def test_a_job_of_reports_that_is_killed_anywhere_goes_on_and_nobody_pays_twice(
 
 
 @pytest.mark.parametrize("mechanism", LOCAL_MECHANISMS)
-def test_what_each_client_reported_is_recalled_to_the_last_bit(path: Path, mechanism: str) -> None:
+def test_each_clients_report_is_recalled_to_the_last_bit(path: Path, mechanism: str) -> None:
     """Vectors, categories and bits, with their types and shapes."""
     swarm = reporters()
 
@@ -123,7 +123,7 @@ def test_what_each_client_reported_is_recalled_to_the_last_bit(path: Path, mecha
             assert getattr(one, field.name) == getattr(other, field.name), field.name
 
 
-def test_a_job_divides_epsilon_among_pure_reports_and_ends_where_it_is_spent() -> None:
+def test_a_job_divides_epsilon_among_pure_reports_and_ends_when_it_is_spent() -> None:
     """Half of epsilon 2, twice; a third round has no room, though as Gaussian shares of mu² it would have."""
     swarm = reporters()
 

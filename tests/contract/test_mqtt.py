@@ -207,7 +207,7 @@ def test_subscriptions_are_renewed_after_a_restart_that_forgot_them(tmp_path: Pa
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-def test_a_mosquitto_restart_keeps_what_waits(mosquitto_installed: None, tmp_path: Path) -> None:
+def test_a_mosquitto_restart_keeps_queued_messages(mosquitto_installed: None, tmp_path: Path) -> None:
     """Attack 9: acknowledged, then the broker restarts, then delivered."""
     options = BrokerOptions(kind="mosquitto", port=free_port())
 
@@ -352,7 +352,7 @@ def test_few_packets_are_under_way_at_once_and_the_others_follow_in_order() -> N
     asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
-def test_who_gives_a_message_up_does_not_hold_up_the_others() -> None:
+def test_a_cancelled_publish_does_not_block_the_others() -> None:
     async def scenario() -> None:
         async with Withholding() as broker:
             broker.go.set()

@@ -325,7 +325,7 @@ class Endless(Pending):
         return self._message
 
 
-def test_a_broker_that_does_not_answer_stops_the_handling_and_no_deadlock_follows() -> None:
+def test_a_silent_broker_pauses_the_handling_without_a_deadlock() -> None:
     async def scenario() -> None:
         transport, actor = Stubborn(), Echo(echo)
         limits = RunnerLimits(batch_events_max=8, publishing_max=16)
@@ -401,7 +401,7 @@ def test_a_transport_that_fails_for_good_ends_the_run() -> None:
     asyncio.run(scenario())
 
 
-def test_an_actors_own_failure_ends_the_run_as_it_is() -> None:
+def test_an_actors_own_exception_ends_the_run_unchanged() -> None:
     def answer(event: Event) -> Sequence[Effect]:
         raise AssertionError("ours")
 

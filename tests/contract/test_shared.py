@@ -103,7 +103,7 @@ def test_one_connection_and_each_filter_once() -> None:
     play(scenario())
 
 
-def test_each_hears_its_own_and_a_broadcast_crosses_once() -> None:
+def test_each_member_gets_its_messages_and_a_broadcast_crosses_once() -> None:
     async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()
@@ -137,7 +137,7 @@ def test_a_member_that_does_not_read_loses_its_own_messages_only() -> None:
     play(scenario())
 
 
-def test_what_members_publish_leaves_in_their_order() -> None:
+def test_members_messages_leave_in_their_order() -> None:
     async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()
@@ -148,7 +148,7 @@ def test_what_members_publish_leaves_in_their_order() -> None:
     play(scenario())
 
 
-def test_who_leaves_is_heard_no_more_and_the_last_one_closes_the_connection() -> None:
+def test_a_member_that_leaves_gets_no_messages_and_the_last_one_closes_the_connection() -> None:
     async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()
@@ -196,7 +196,7 @@ def test_a_publish_queued_past_the_end_raises() -> None:
     play(scenario())
 
 
-def test_who_tries_again_at_once_does_not_meet_the_failure_that_others_still_hear_of() -> None:
+def test_an_immediate_retry_does_not_receive_the_earlier_failure() -> None:
     async def scenario() -> None:
         gateway = Gateway(failures=1)
 
@@ -229,7 +229,7 @@ def test_who_opens_after_all_others_have_left_connects_anew() -> None:
     play(scenario())
 
 
-def test_nothing_is_kept_for_who_has_left() -> None:
+def test_no_messages_are_kept_for_a_member_that_left() -> None:
     async def scenario() -> None:
         gateway = Gateway()
         await gateway.open()

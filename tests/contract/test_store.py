@@ -157,7 +157,7 @@ def test_the_file_is_the_owners_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"hosts: localhost\n", b"SQLite format 3\0" + bytes(60)])
-def test_what_is_no_store_is_not_touched(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_store_is_not_touched(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mine"
     path.write_bytes(content)
     path.chmod(0o644)
@@ -223,7 +223,7 @@ def test_somebody_elses_database_is_left_alone(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_path_that_cannot_be_is_named(tmp_path: Path) -> None:
+def test_an_impossible_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot open store .*No such file"):
         SqliteStore(tmp_path / "missing" / "store.db", KEY)
 
@@ -245,7 +245,7 @@ def on_disk(directory: Path, content: bytes) -> bool:
     return any(content in file.read_bytes() for file in directory.iterdir())
 
 
-def test_what_is_forgotten_is_overwritten(tmp_path: Path) -> None:
+def test_deleted_records_are_overwritten(tmp_path: Path) -> None:
     secret = random.Random(5).randbytes(600)
 
     async def scenario() -> None:

@@ -138,9 +138,7 @@ def test_hardening_2_a_changed_field_names_file_and_record_and_what_to_do(path: 
         ("UPDATE records SET value = 'text'", "types"),
     ],
 )
-def test_hardening_2_what_is_missing_or_changed_by_hand_stops_the_start(
-    path: Path, statement: str, message: str
-) -> None:
+def test_hardening_2_missing_or_edited_records_stop_the_start(path: Path, statement: str, message: str) -> None:
     changed(path, statement)
     for read in (SqliteStore, read_store):
         with pytest.raises(UsageError, match=rf"^store {path} [^\n]*{message}[^\n]*{ADVICE[2:]}"):
@@ -316,7 +314,9 @@ def test_hardening_2_a_torn_last_transaction_is_none(killed: Killed) -> None:
         assert killed.found(torn) == (killed.states[-1] if torn == killed.log else killed.states[-2])
 
 
-def test_hardening_2_what_remains_is_the_last_transaction_and_the_whole_file(killed: Killed, path: Path) -> None:
+def test_hardening_2_undetected_are_only_the_loss_of_the_last_transaction_or_of_the_whole_file(
+    killed: Killed, path: Path
+) -> None:
     """Consistent in themselves: only Compute nodes that have seen a charge's number notice (attack 44)."""
     damaged = bytearray(killed.log)
     damaged[-1] ^= 1

@@ -86,7 +86,7 @@ def files() -> Iterator[TornStore]:
         yield made
 
 
-def test_untouched_copies_hold_what_they_should(files: TornStore) -> None:
+def test_untouched_copies_have_all_records(files: TornStore) -> None:
     assert files.found(files.log) == files.after
     assert files.found(files.log[: files.tail_at]) == files.before
 
@@ -156,7 +156,7 @@ asyncio.run(fill())
 """
 
 
-def test_a_full_disk_refuses_whole_transactions_and_the_store_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_whole_transactions_until_there_is_room(tmp_path: Path) -> None:
     """Attack 28: no file may grow beyond 300 kB, which fails writes as a full disk does."""
     path = tmp_path / "store.db"
     filled = subprocess.run([sys.executable, "-c", FILLED, str(path)], capture_output=True, text=True, check=False)
@@ -175,7 +175,7 @@ def test_a_full_disk_refuses_whole_transactions_and_the_store_goes_on_when_there
     assert found == written | {b"first": b"kept", b"last": b"there is room"}
 
 
-def test_a_full_database_refuses_what_does_not_fit_and_takes_what_does(tmp_path: Path) -> None:
+def test_a_full_database_refuses_only_what_does_not_fit(tmp_path: Path) -> None:
     """SQLite's own limit of pages, as where a quota ends: nothing of the transaction is done, its deletions neither."""
 
     async def write() -> None:

@@ -122,7 +122,7 @@ def test_one_megabyte_travels_in_parts(link: Link) -> None:
     play(scenario())
 
 
-def test_a_sender_is_heard_in_its_order(link: Link) -> None:
+def test_messages_of_a_sender_arrive_in_order(link: Link) -> None:
     sent = [number.to_bytes(4, "big") for number in range(200)]
 
     async def scenario() -> None:
@@ -148,7 +148,7 @@ def test_wildcards_match_one_level(link: Link) -> None:
     play(scenario())
 
 
-def test_everyone_subscribed_hears(link: Link) -> None:
+def test_every_subscriber_receives(link: Link) -> None:
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
             listeners = [await stack.enter_async_context(link.opened(f"l{n}", "news/+")) for n in range(5)]
@@ -171,7 +171,7 @@ def test_retained_reaches_the_late_and_the_last_counts(link: Link) -> None:
 
 
 @pytest.mark.parametrize("place", ["f/compute/b/a", "f/announce/all/a", "f/abort/all/a", "f/hello/b/a"])
-def test_what_was_retained_where_no_key_stands_reaches_nobody(link: Link, place: str) -> None:
+def test_a_message_retained_outside_the_key_topics_reaches_nobody(link: Link, place: str) -> None:
     """Whoever may write to an inbox may leave a message there for good: it is dropped each time it is found."""
 
     async def scenario() -> None:

@@ -169,7 +169,7 @@ def test_a_password_withdrawn_is_reported_and_tried_again(ward: Ward, tmp_path: 
     play(scenario())
 
 
-def test_nobody_gets_in_without_a_name(ward: Ward) -> None:
+def test_clients_without_a_name_are_refused(ward: Ward) -> None:
     async def scenario() -> None:
         settings = BrokerSettings(url=ward.broker.url, ca=ward.authority / "ca.pem")
         with pytest.raises(UsageError, match=r"refused user name \(none given\)"):
@@ -194,7 +194,7 @@ def test_plain_mqtt_on_the_tls_port_fails(ward: Ward) -> None:
     play(scenario())
 
 
-def test_nothing_gets_through_in_anothers_name_or_off_ones_role(ward: Ward) -> None:
+def test_messages_in_anothers_name_or_outside_the_role_are_dropped(ward: Ward) -> None:
     """The last message is allowed: when it arrives, the forbidden ones before it would have, too."""
     forbidden = [
         topic(COMPUTE, OTHER),  # another's name
@@ -227,7 +227,7 @@ def test_nothing_gets_through_in_anothers_name_or_off_ones_role(ward: Ward) -> N
     play(scenario())
 
 
-def test_nobody_reads_anothers_inbox(ward: Ward) -> None:
+def test_another_members_inbox_is_unreadable(ward: Ward) -> None:
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
             own = f"dca/{FEDERATION}/client/{CLIENT.id.hex()}/+"
@@ -244,7 +244,7 @@ def test_nobody_reads_anothers_inbox(ward: Ward) -> None:
     play(scenario())
 
 
-def test_nobody_takes_over_anothers_session(ward: Ward) -> None:
+def test_another_members_session_cannot_be_taken_over(ward: Ward) -> None:
     """A member that connects under another's client id gets its own session: the other stays connected and served."""
 
     async def scenario() -> None:

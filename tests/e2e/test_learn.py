@@ -164,7 +164,7 @@ def test_an_aborted_round_reports_what_is_kept(learn: Learn, folder: Path) -> No
     assert "the same command continues from there" in printed
 
 
-def test_what_the_account_has_no_room_for_is_refused_before_it_costs_anything(learn: Learn, folder: Path) -> None:
+def test_a_job_over_the_federation_budget_is_refused_before_it_costs_anything(learn: Learn, folder: Path) -> None:
     before = len(read_ledger_view(folder / "trainer.toml").ledger.charges)
     # the first of the two rounds, a tenth of the squared budget, would fit
     done = learn("--job", "regression", "--epsilon", "150", "--journal", "large.journal")

@@ -85,7 +85,7 @@ def folder(embedded_broker: Broker, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_job_survives_kill_9_at_every_stage_and_nobody_pays_twice(folder: Path) -> None:
+def test_a_job_survives_kill_9_at_every_stage_without_a_double_charge(folder: Path) -> None:
     file = folder / "trainer.toml"
     trainer = device.load(file)
     path = journal_path(trainer.config.files.store, "sums")

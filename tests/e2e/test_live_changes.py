@@ -214,7 +214,7 @@ def test_a_client_is_revoked_between_two_rounds(tmp_path: Path) -> None:
     asyncio.run(scenario(tmp_path, "embedded", "revoke"))
 
 
-def test_nodes_and_a_trainer_come_and_go(tmp_path: Path) -> None:
+def test_nodes_and_a_trainer_join_and_leave(tmp_path: Path) -> None:
     asyncio.run(scenario(tmp_path, "embedded", "nodes"))
 
 

@@ -116,7 +116,7 @@ def test_a_page_is_read_at_a_glance(name: str, chromium: Chromium, tmp_path: Pat
     assert [one["params"]["entry"]["text"] for one in chromium.events_of("Log.entryAdded")] == []
 
 
-def test_the_policy_stops_what_would_get_into_a_page(chromium: Chromium, tmp_path: Path) -> None:
+def test_the_content_policy_blocks_foreign_content_in_a_page(chromium: Chromium, tmp_path: Path) -> None:
     """Markup put into the page by hand, as if the escaping had a hole: nothing runs, loads or is styled."""
     path = tmp_path / "run.json"
     path.write_text(json.dumps(sweep()))
@@ -153,7 +153,7 @@ def test_hostile_texts_become_no_elements(chromium: Chromium, tmp_path: Path) ->
     assert faults(seen, PHONE) == []
 
 
-def test_what_lies_badly_is_seen(chromium: Chromium, tmp_path: Path) -> None:
+def test_the_test_detects_a_bad_layout(chromium: Chromium, tmp_path: Path) -> None:
     """The measure bites: a wide page, two labels in one place, small print."""
     page = tmp_path / "bad.html"
     page.write_text(
@@ -169,7 +169,7 @@ def test_what_lies_badly_is_seen(chromium: Chromium, tmp_path: Path) -> None:
     assert any('id="wide"' in one for one in found)
 
 
-def test_what_a_page_loads_is_seen(chromium: Chromium, tmp_path: Path) -> None:
+def test_the_test_detects_loaded_resources(chromium: Chromium, tmp_path: Path) -> None:
     page = tmp_path / "loading.html"
     (tmp_path / "other.css").write_text("p { color: red }")
     page.write_text("<!doctype html><link rel=stylesheet href=other.css><p>text</p>")

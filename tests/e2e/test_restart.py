@@ -79,7 +79,9 @@ HURRIED = Timing(resend_first_ms=200)  # the clock is real
 
 @pytest.mark.parametrize("any_broker", ["mosquitto", pytest.param("embedded", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize(("role", "point"), DEATHS)
-def test_a_killed_actor_goes_on_from_its_store(role: Channel, point: Point, any_broker: Broker, tmp_path: Path) -> None:
+def test_a_killed_actor_continues_from_its_store(
+    role: Channel, point: Point, any_broker: Broker, tmp_path: Path
+) -> None:
     name = re.sub("[^a-z0-9]+", "-", f"{any_broker.kind[0]} {role.value[:2]} {point}".lower())[:32]
 
     async def scenario() -> None:
@@ -181,7 +183,7 @@ class Process:
         await self._process.communicate()
 
 
-def test_a_compute_process_killed_by_the_system_goes_on(any_broker: Broker, tmp_path: Path) -> None:
+def test_a_compute_process_killed_by_the_system_continues(any_broker: Broker, tmp_path: Path) -> None:
     """`kill -9` while it collects, when it has frozen, and when it has released; the others wait meanwhile.
 
     Real noise, as a real process knows no other: false alarm at 8 standard deviations below 1e-14. A mask

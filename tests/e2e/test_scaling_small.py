@@ -149,7 +149,7 @@ def test_processes_in_step_hold_the_same_rounds_as_one(drop_rate: float) -> None
         assert getattr(two.memory, role) == pytest.approx(getattr(alone.memory, role), abs=2_000), role
 
 
-def test_a_round_leaves_nothing_for_the_garbage_collector_that_is_off_while_it_is_measured() -> None:
+def test_a_round_leaves_no_garbage_while_the_collector_is_off() -> None:
     population = Population(cell(clients=30))
     population.run_round()
     gc.collect()
@@ -181,7 +181,7 @@ def test_a_live_cell_counts_the_same_messages_and_has_null_for_what_is_not_measu
     assert {key for key, value in figures.items() if value is None} >= {"waiting_s", "compute_memory_bytes", "received"}
 
 
-def test_what_a_node_holds_grows_by_what_it_must_keep_of_a_client() -> None:
+def test_a_nodes_memory_grows_only_by_what_it_stores_for_each_client() -> None:
     """The bytes for each client do not grow with N: between two sizes they stay within a third."""
     each = []
     for clients in (20, 80):

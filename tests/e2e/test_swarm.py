@@ -302,7 +302,7 @@ def test_a_missing_plot_library_is_seen_before_the_work(dca: Dca, monkeypatch: p
     assert (done.returncode, "this needs matplotlib" in done.stderr) == (2, True)
 
 
-def test_hardening_12_what_epsilon_does_not_cover_is_left_out_on_request(
+def test_hardening_12_figures_not_covered_by_epsilon_are_left_out_on_request(
     dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path
 ) -> None:
     """Neither in files nor on the screen; no row is held out, so that each is some client's."""

@@ -66,7 +66,7 @@ def estimates_are_near(result: dict[str, Any]) -> bool:
     return all(abs(one["estimate"] - other["nonprivate"]) < 8 * one["estimate_sd"] + 0.1 for one, other in pairs)
 
 
-def test_data_nodes_release_by_themselves_and_there_is_nobody_else(
+def test_data_nodes_release_without_compute_nodes(
     dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = dca(*own(table, "--data-nodes", "3", "--broker", embedded_broker.url, "--json", "-"))
@@ -126,7 +126,7 @@ def test_a_data_node_that_vanishes_is_not_waited_for_beyond_the_close(
     assert re.search(r"^dropped +round 1: data nodes \d \(", done.stderr, re.MULTILINE)
 
 
-def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
+def test_a_round_without_contributions_aborts_with_advice(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lost(trainer: LiveTrainer, request: OpenRound) -> None:
@@ -176,7 +176,7 @@ def test_data_nodes_release_averages_of_their_rows(dca: Dca, table: Path, embedd
     assert "(Algorithm 3), in closed form, from averages of 5 rows; no chains" in one_line(done.stderr)
 
 
-def test_what_was_released_is_written_where_no_result_comes_of_it(
+def test_releases_are_written_even_without_a_result(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(*_: Any, **options: Any) -> None:
@@ -212,7 +212,7 @@ def test_what_was_released_is_written_where_no_result_comes_of_it(
     (["--clients", "30", "--set", "group=5"], "averages of 5 rows are for data nodes that release by themselves", 5),
     (["--data-nodes", "3", "--set", "rows_max=0"], "setting 'rows_max' is 0, expected at least 1", 5),
 ])  # fmt: skip
-def test_what_data_nodes_cannot_do_is_one_line(
+def test_an_option_that_data_nodes_do_not_support_is_a_one_line_error(
     options: list[str], message: str, dca: Dca, table: Path, code: int
 ) -> None:
     done = dca(*own(table), *options)
@@ -291,7 +291,7 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     assert "Learned from 1,500 rows of 2 data nodes" in (tmp_path / "l.html").read_text()
 
 
-def test_hardening_10_two_hospitals_decline_their_policies_are_widened_and_the_same_command_goes_on(
+def test_hardening_10_the_same_command_continues_after_two_hospitals_decline_and_widen_their_policies(
     embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hospitals(tmp_path, embedded_broker, rows=(90, 60))

@@ -150,7 +150,7 @@ def draws_from_nowhere(sites: dict[str, float | list[float]]) -> Callable[..., S
 
 
 @sampled
-def test_a_mean_of_reports_of_which_some_are_missing(
+def test_a_mean_from_reports_with_some_missing(
     dca: Dca,
     table: Path,
     embedded_broker: Broker,
@@ -246,7 +246,7 @@ def test_gradient_steps_over_groups_of_clients(
     assert "clients in a step (B)" in page_of(capsys)
 
 
-def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
+def test_a_round_without_contributions_aborts_with_advice(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lost(trainer: LiveTrainer, request: OpenRound) -> None:
@@ -272,7 +272,9 @@ def test_a_round_in_which_nothing_came_is_an_abort_with_advice(
      "--epsilon 1e-09 --delta 0: no round is possible with 100 % of that", 2),
     (["--job", "ldp-histogram", "--clients", "3", "--set", "bins=6"], "3 clients are too few: a histogram of 6", 5),
 ])  # fmt: skip
-def test_what_reports_cannot_do_is_one_line(options: list[str], message: str, dca: Dca, table: Path, code: int) -> None:
+def test_an_option_that_reports_do_not_support_is_a_one_line_error(
+    options: list[str], message: str, dca: Dca, table: Path, code: int
+) -> None:
     job = () if "--job" in options else ("--job", "ldp-sgd")
     done = dca(*own(table, "mqtt://127.0.0.1:1", "y", *job, *options))
     assert done.returncode == code

@@ -138,7 +138,7 @@ def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
 # What brings a charge back
 
 
-def test_the_charge_comes_back_only_after_all_aborts_and_once() -> None:
+def test_the_charge_is_returned_only_after_all_aborts_and_once() -> None:
     actors, network, round_id = aborted_actors()
     victim = actors.clients[0]
     ledger = network.actors[victim].ledger
@@ -153,7 +153,7 @@ def test_the_charge_comes_back_only_after_all_aborts_and_once() -> None:
     assert network.reported(ChargeReturned, victim) == [ChargeReturned(round_id)]
 
 
-def test_the_charge_comes_back_once_also_across_restarts() -> None:
+def test_the_charge_is_returned_once_across_restarts() -> None:
     actors, network, round_id = aborted_actors()
     victim = actors.clients[0]
     for node in (0, 1, 2):
@@ -165,7 +165,7 @@ def test_the_charge_comes_back_once_also_across_restarts() -> None:
     assert network.actors[victim].ledger.spent().mu == 0
 
 
-def test_a_round_whose_charge_came_back_cannot_be_played_again() -> None:
+def test_a_round_with_a_returned_charge_cannot_be_replayed() -> None:
     """Its number is not used again, either."""
     actors, network, _ = aborted_actors()
     victim, announcement = actors.clients[0], sent(network, Announcement)[-1]
@@ -292,7 +292,7 @@ def test_a_client_that_was_offline_asks_for_the_aborts_and_gets_its_charge_back(
     assert not network.actors[victim].ledger.spent().mu
 
 
-def test_nodes_that_never_heard_of_a_round_sign_its_abort_for_a_client_that_shows_it() -> None:
+def test_nodes_that_missed_a_round_sign_its_abort_for_a_client_that_shows_it() -> None:
     """Only after `commit_by`, only with the exact epoch key's secret, only for a client with a session."""
     actors = TestFederation(4, 3)
     network = actors.network()

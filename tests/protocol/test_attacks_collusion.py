@@ -156,7 +156,7 @@ def test_attack_14_one_colluder_more_is_a_documented_break() -> None:
     ("policy", "reason"),
     [({"clients_min": 6}, "clients"), ({"honest_min": 3}, "honest"), ({"colluders_min": 2}, "colluders")],
 )
-def test_attack_5_a_client_does_not_let_itself_be_singled_out(policy: dict[str, int], reason: str) -> None:
+def test_attack_5_a_client_refuses_to_be_singled_out(policy: dict[str, int], reason: str) -> None:
     """The trainer wants it with two others only, or reserves nobody for colluders: its own floors say no, uncharged."""
     actors = wide_actors("single", policy=msgspec.structs.replace(EASY, **policy))
     network = actors.network()

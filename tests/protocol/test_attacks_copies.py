@@ -76,7 +76,7 @@ def test_attack_17_a_retry_resends_the_same_bytes() -> None:
     assert network.reported(LedgerReused) == [], "the same contribution again is no second one"
 
 
-def test_attack_17_a_fork_draws_fresh_noise_and_hears_of_it() -> None:
+def test_attack_17_a_forked_client_draws_fresh_noise_and_receives_a_notice() -> None:
     """Two copies of one device take part in the same round. Their contributions differ in id and in all of the noise;
     the holder keeps one, and the client receives a notice. Neither sum nor anybody else notices."""
     actors = exact_actors(5, 3)

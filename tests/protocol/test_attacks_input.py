@@ -309,7 +309,7 @@ def test_attack_46_a_sender_of_any_shape_is_dropped_by_everyone(sender: bytes) -
 
 @pytest.mark.parametrize("claimed", ["", "00" * 15, "00" * 17, "ff" * 65536, "zz" * 16, "00" * 15 + "0"])
 @pytest.mark.parametrize("channel", Channel)
-def test_attack_46_a_topic_whose_sender_is_no_id_reaches_no_actor(channel: Channel, claimed: str) -> None:
+def test_attack_46_a_topic_with_a_malformed_sender_reaches_no_actor(channel: Channel, claimed: str) -> None:
     topic = f"dca/test/{channel.value}/all/{claimed}"
     with pytest.raises(PeerError, match="topic") as raised:
         sender_of(topic)

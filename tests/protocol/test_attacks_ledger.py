@@ -85,7 +85,7 @@ def test_attack_17_a_lying_holder_cannot_hide_a_restored_copy_from_the_other_nod
     assert len(results(network)) == 2
 
 
-def test_attack_17_a_client_that_heard_of_it_declines_until_it_starts_again() -> None:
+def test_attack_17_a_notified_client_declines_until_it_restarts() -> None:
     """The client stores the declines, not the node's report, so that a lying node does no lasting harm."""
     actors, network, victim = restored_client(rounds=2, forgotten=1)
     begin(actors, network)
@@ -107,7 +107,7 @@ def test_attack_17_a_client_that_heard_of_it_declines_until_it_starts_again() ->
     assert len(network.actors[victim].ledger.charges) == 3
 
 
-def test_attack_17_that_the_ledger_forgot_is_said_before_anything_else() -> None:
+def test_attack_17_a_restored_ledger_is_reported_before_anything_else() -> None:
     """Whatever else is wrong with a round: what is left of a budget is unknown, and the owner has to hear it."""
     actors, network, victim = restored_client(rounds=2, forgotten=1)
     begin(actors, network)
@@ -164,7 +164,7 @@ def test_attack_17_more_forgotten_charges_than_the_window_holds() -> None:
     assert network.reported(Declined, victim)[-1].expected.endswith(f"the highest is {WINDOW + 6}")
 
 
-def test_attack_17_a_forgotten_charge_whose_contribution_never_arrived_is_no_second_one() -> None:
+def test_attack_17_a_forgotten_charge_without_a_delivered_contribution_is_no_reuse() -> None:
     """Nobody holds anything of it: its number is new when it comes again, also after a later one."""
     actors = exact_actors(4, 3)
     network = actors.network()
@@ -284,7 +284,7 @@ def test_a_contribution_delayed_for_long_does_not_mark_its_client_as_restored() 
     assert not network.actors[actors.clients[1]].ledger.is_charged(slow.round_id)
 
 
-def test_a_number_far_below_the_own_next_one_is_late_and_no_proof_of_a_restored_ledger() -> None:
+def test_a_number_far_below_the_next_one_is_late_and_no_proof_of_a_restored_ledger() -> None:
     """A node may have forgotten; the client knows that it has charged all those numbers itself."""
     actors, network, victim, body = waiting_client()
     node = actors.compute_identities[0]

@@ -149,7 +149,7 @@ def test_attack_42_two_answers_to_one_peer_end_the_round(restarted: bool) -> Non
 
 @pytest.mark.parametrize("objections", [b"\0", encode_places(np.array([6])), encode_places(np.array([2, 1])),
                                         encode_places(np.array([1, 1]))])  # fmt: skip
-def test_attack_42_an_answer_that_cannot_be_read_ends_the_round(objections: bytes) -> None:
+def test_attack_42_an_unreadable_answer_ends_the_round(objections: bytes) -> None:
     actors = exact_actors(6, 3)
     network = actors.network()
     network.tamper = lambda one: (
@@ -286,7 +286,7 @@ INVALID: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("what", INVALID)
-def test_attack_43_a_signed_list_that_cannot_be_ends_the_round(what: str) -> None:
+def test_attack_43_an_impossible_signed_list_ends_the_round(what: str) -> None:
     """G1: one colluding client listed nineteen times would strip a victim's noise to its own."""
     actors = exact_actors(7, 3)
     network = actors.network()

@@ -181,7 +181,7 @@ def test_attack_16_weaker_terms_are_declined_with_a_reason(changes: dict[str, An
     assert not network.reported(facts.Contributed)
 
 
-def test_attack_16_without_opting_in_nobody_takes_part() -> None:
+def test_attack_16_hospitals_take_part_only_if_they_opt_in() -> None:
     """The default protects all of a client's rows, and nothing that an announcement says changes that."""
     actors = exact_actors(4, 3)
     network, _ = begin(actors, ask=AskNodeRelease(), rows_max=8)
@@ -280,7 +280,7 @@ def test_attack_20_a_release_that_does_not_fit(changes: dict[str, Any], code: st
     assert len(network.reported(facts.ReleaseKept)) == 2
 
 
-def test_attack_23_who_is_not_invited_is_not_heard() -> None:
+def test_attack_23_messages_of_the_uninvited_are_dropped() -> None:
     actors = Hospitals(3)
     network = actors.network()
     network.tamper = losing(Invitation, to=actors.clients[1])
@@ -375,7 +375,7 @@ def test_attack_31_nothing_of_a_sum_moves_a_release() -> None:
 # Secrets and copies
 
 
-def test_attack_34_no_text_shows_what_was_released() -> None:
+def test_attack_34_no_text_shows_the_release() -> None:
     """Not the vector before the result is reported, not the receipt's key; nor does a store's record of a release."""
     actors, network = gathering()
     body = release_of(actors, network, 0)
@@ -413,7 +413,7 @@ def test_attack_17_a_restored_copy_repeats_no_noise_and_the_first_release_counts
     assert results(network)[0].value.tolist() == kept.tolist()
 
 
-def test_attack_26_what_a_data_node_lies_about_is_believed() -> None:
+def test_attack_26_a_data_nodes_lie_is_accepted() -> None:
     """Documented break: any numbers, and any number of rows up to the limit, count as what the data node says."""
     actors, network = gathering()
     identity = actors.client_identities[2]
@@ -426,7 +426,7 @@ def test_attack_26_what_a_data_node_lies_about_is_believed() -> None:
     assert results(network)[0].contributors == 2 + 3 + 8
 
 
-def test_attack_20_what_is_kept_is_a_signed_release() -> None:
+def test_attack_20_a_stored_release_is_signed() -> None:
     """The record of a release is the data node's own signed message, as it came."""
     actors, network = completed_round(1)
     stored = network.stores[actors.trainer_identity.id]

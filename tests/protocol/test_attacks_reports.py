@@ -117,7 +117,7 @@ def test_attack_20_bytes_that_the_mechanism_cannot_give(by: str, categories: int
         (GRID_LAPLACE, 5, b"\xff" * 8),
     ],
 )
-def test_the_last_of_what_it_can_give_is_taken(by: str, categories: int, vector: bytes) -> None:
+def test_the_mechanisms_extreme_vector_is_accepted(by: str, categories: int, vector: bytes) -> None:
     actors, network = gathering(by, categories)
     sender, payload = report_of_the_last(actors, network, vector=vector)
     network.handle(actors.trainer_identity.id, Received(sender, payload))
@@ -142,7 +142,7 @@ def test_attack_22_a_report_copied_from_another_client_or_in_its_name() -> None:
     give(network, actors, actors.clients[2], sealed_by(actors, sybil, forged, opened), "signature")
 
 
-def test_attack_23_who_is_not_invited_is_not_heard_and_a_flood_is_kept_up_to_the_limit() -> None:
+def test_attack_23_messages_of_the_uninvited_are_dropped_and_a_flood_is_kept_up_to_the_limit() -> None:
     actors = Reporters(RANDOMISED_RESPONSE, [0, 1, 2])
     network = actors.network()
     network.tamper = losing(Announcement, to=actors.clients[1])

@@ -117,7 +117,7 @@ def test_attack_45_a_certificate_that_has_expired() -> None:
     assert the_sum(network).tolist() == [exact_sum((1, 2, 3))]
 
 
-def test_a_client_whose_certificate_ends_before_the_round_declines() -> None:
+def test_a_client_with_a_certificate_that_ends_before_the_round_declines() -> None:
     actors = exact_actors(4, 3)
     genuine = actors.certificate
     actors.certificate = lambda index, expires_ms=1 << 52: genuine(  # type: ignore[method-assign]
@@ -277,7 +277,7 @@ def test_a_copied_key_gives_nobody_elses_pair_keys() -> None:
     assert len({own, *others}) == 6
 
 
-def test_a_client_that_publishes_anothers_key_as_its_own_opens_nothing_of_it() -> None:
+def test_a_client_that_publishes_anothers_key_can_open_nothing_with_it() -> None:
     actors, network = standing(6)
     thief, victim = 1, 0
     stolen = body_of(hello_of(network, actors, victim).payload).public
@@ -347,7 +347,7 @@ def test_a_round_at_the_end_of_an_epoch_makes_the_client_renew_its_key_first() -
 # 49: clocks
 
 
-def test_attack_49_a_nodes_clock_that_ran_ahead_and_came_back_locks_nobody_out() -> None:
+def test_attack_49_a_nodes_clock_that_ran_ahead_and_was_corrected_locks_nobody_out() -> None:
     """It deletes the key of the far epoch at its next turn, and makes the current one; nobody remembers the far one."""
     actors, network = standing()
     node, then_ms = network.actors[actors.computes[0]], network.now_ms
@@ -385,7 +385,7 @@ def test_attack_49_epochs_far_in_the_future_are_refused_and_never_remembered() -
         assert network.actors[actor]._seen._seen == before
 
 
-def test_attack_49_what_a_clock_ahead_left_behind_is_no_floor() -> None:
+def test_attack_49_epochs_from_a_fast_clock_set_no_lower_bound() -> None:
     """An epoch that was remembered under a wrong clock counts for no more than one ahead of the right one."""
     now_ms, node = 1000 * DAY_MS, bytes(16)
     seen = SeenEpochs([("seen", node, (1040).to_bytes(4, "big"))], Timing())

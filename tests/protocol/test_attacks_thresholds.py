@@ -160,7 +160,7 @@ def test_attack_16_a_mu_that_is_not_quoted_is_declined(mu: float) -> None:
     assert network.actors[actors.clients[0]].ledger.charges == ()
 
 
-def test_attack_16_a_smaller_mu_than_quoted_is_what_is_charged() -> None:
+def test_attack_16_a_smaller_mu_than_quoted_is_charged() -> None:
     actors = TestFederation(4, 3)
     network, _ = begin(actors, mu=0.1)
     assert [charge.mu for charge in network.actors[actors.clients[0]].ledger.charges] == [0.1]
@@ -177,7 +177,7 @@ def test_attack_16_a_smaller_mu_than_quoted_is_what_is_charged() -> None:
         ({"most": 2**31}, "2^63"),
     ],
 )
-def test_attack_16_terms_under_which_nobodys_noise_is_left_are_declined(terms: dict, says: str) -> None:
+def test_attack_16_terms_that_leave_no_noise_are_declined(terms: dict, says: str) -> None:
     actors = TestFederation(4, 3)
     network = actors.network()
     network.tamper = losing(Announcement)
@@ -217,7 +217,7 @@ def test_a_compute_node_below_its_floors_aborts_with_a_reason(floors: Floors, re
 # 18: the ring
 
 
-def test_attack_18_a_round_whose_sum_could_wrap_around_is_refused() -> None:
+def test_attack_18_a_round_that_could_overflow_the_ring_is_refused() -> None:
     """n_max·bound + the noise's tail must stay below 2^63; every actor checks it for itself."""
     variance = 1 << 60
     noise = math.sqrt(4 * variance * 2 * (math.log(2) + 40 * math.log(2)))

@@ -215,7 +215,7 @@ def test_every_invited_clients_path_leads_to_the_root_and_no_other_ones(size: in
                     check_invitation(invitation, holder, body)
 
 
-def test_a_node_takes_the_ids_that_the_root_covers_and_contributions_of_nobody_else(
+def test_a_node_accepts_only_ids_and_contributions_that_the_root_covers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A client that was not invited, and runs other software, is refused by its holder."""
@@ -241,7 +241,7 @@ def test_a_node_takes_the_ids_that_the_root_covers_and_contributions_of_nobody_e
     assert opened.body.invited == invitation_root(sorted(actors.clients[:4]))
 
 
-def test_what_is_no_invited_round_of_the_trainers_is_dropped_and_its_own_is_taken() -> None:
+def test_a_node_drops_malformed_invited_rounds_and_accepts_the_trainers_own() -> None:
     """Nobody, somebody where nobody is invited, another order, too many, and another sender."""
     actors = exact_actors(6, 3)
     network, node, trainer = actors.network(), actors.computes[0], actors.trainer_identity.id
@@ -342,7 +342,7 @@ def test_a_root_of_another_length_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("back", "over", "refusal"), [(1, False, None), (1, True, "epoch"), (2, False, "epoch")])
-def test_a_compute_nodes_epoch_never_goes_back(back: int, over: bool, refusal: str | None) -> None:
+def test_a_compute_nodes_epoch_never_decreases(back: int, over: bool, refusal: str | None) -> None:
     """A node restored from an old copy, or its old key replayed, is refused by whoever saw a newer one. Only the epoch
     before is good, in its time of grace: a round announced at its end may come after one of the new epoch."""
     actors = TestFederation(4, 3)

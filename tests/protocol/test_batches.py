@@ -80,7 +80,7 @@ def test_a_draw_is_uniform_because_values_beyond_the_last_whole_multiple_are_dra
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 12), st.data())
-def test_nobody_is_used_again_before_everyone_was(clients: int, data: st.DataObject) -> None:
+def test_every_client_is_used_once_before_any_is_used_again(clients: int, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, clients))
     batches, uses, draw = Batches(), Counter(dict.fromkeys(ids(clients), 0)), seeded(f"{clients} {size}")
     for _ in range(2 * clients):
@@ -93,7 +93,7 @@ def test_nobody_is_used_again_before_everyone_was(clients: int, data: st.DataObj
     assert set(uses.values()) == {2 * size}, "N rounds of B are B epochs"
 
 
-def test_who_comes_later_is_used_first() -> None:
+def test_a_late_client_is_used_first() -> None:
     batches = Batches()
     for _ in range(2):
         batches.note(ids(3))
@@ -182,7 +182,7 @@ def test_invitations_are_repeated_until_the_close() -> None:
     assert len(sent(network, Invitation)) == count
 
 
-def test_a_batch_goes_on_without_those_who_are_away() -> None:
+def test_a_batch_continues_without_absent_clients() -> None:
     actors = exact_actors(6)
     network = actors.network()
     network.crash(actors.clients[3])
@@ -204,7 +204,7 @@ def test_an_unrequested_decline_is_dropped() -> None:
     refused(network, actors.trainer_identity.id, actors.clients[0], payload, "sender")
 
 
-def test_a_decline_of_an_invited_client_is_heard_and_it_is_not_waited_for() -> None:
+def test_a_decline_of_an_invited_client_is_counted_and_not_waited_for() -> None:
     actors = exact_actors(6)
     network = actors.network()
     network.tamper = losing(Invitation, to=actors.clients[0])
@@ -232,7 +232,7 @@ def test_a_restarted_trainer_keeps_the_invitation(lost: type) -> None:
     assert charge.clients == tuple(actors.clients[n] for n in (1, 2, 5))
 
 
-def test_what_cannot_be_an_invitation_is_the_callers_mistake() -> None:
+def test_an_impossible_invitation_is_the_callers_error() -> None:
     actors = exact_actors(6)
     network = actors.network()
     network.deliver()
@@ -287,7 +287,7 @@ def refusal(actors: TestFederation, network: Network, numbers: Iterable[int], **
     return None
 
 
-def test_epochs_cost_each_client_its_own_rounds_and_no_more_are_let_through() -> None:
+def test_epochs_charge_each_client_its_own_rounds_up_to_the_budget() -> None:
     """The account has room for two rounds: four batches of half of the clients, two epochs; not for a third use."""
     actors, network = epoch_lab()
     for numbers in ((0, 1, 2), (3, 4, 5), (0, 2, 4), (1, 3)):
@@ -322,7 +322,7 @@ def test_a_round_of_everybody_counts_for_all_of_a_batch() -> None:
     assert trainer_of(actors, network).ledger.spent().mu == pytest.approx(MU * 2**0.5)
 
 
-def test_the_charge_of_a_batch_comes_back_to_its_clients() -> None:
+def test_the_charge_of_a_batch_is_returned_to_its_clients() -> None:
     actors, network = epoch_lab()
     network.tamper = losing(Contribution)
     _, request = invite(actors, (0, 1, 2), network)

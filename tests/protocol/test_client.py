@@ -216,7 +216,7 @@ def test_the_receipt_forgets_the_ciphertext() -> None:
 
 
 @pytest.mark.parametrize("phase", ["sent", "kept", "missed"])
-def test_the_charge_comes_back_with_the_last_abort_and_not_before(phase: str) -> None:
+def test_the_charge_is_returned_with_the_last_abort_and_not_before(phase: str) -> None:
     phased = ActorInPhase(phase)
     for compute in (0, 1, 1, 0):
         phased.network.handle(phased.client, Received(*phased.message("abort", compute)))

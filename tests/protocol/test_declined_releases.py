@@ -83,7 +83,7 @@ def one_more_than_expected(*silent: int) -> tuple[Hospitals, Network, OpenRound,
     return actors, network, request, delayed
 
 
-def test_hardening_10_a_release_of_one_more_than_expected_makes_the_charge_count_again() -> None:
+def test_hardening_10_a_release_beyond_the_expected_restores_the_charge() -> None:
     """It comes after both declines."""
     actors, network, request, delayed = one_more_than_expected(2)
     trainer, late = actors.trainer_identity.id, actors.clients[2]
@@ -102,7 +102,7 @@ def test_hardening_10_a_release_of_one_more_than_expected_makes_the_charge_count
 
 
 @pytest.mark.parametrize("restarts", [True, False])
-def test_a_charge_does_not_come_back_once_a_release_came_too_late(restarts: bool) -> None:
+def test_a_charge_is_not_returned_after_a_late_release(restarts: bool) -> None:
     """The round ends with one decline and no release. The other decline comes after the third client's release."""
     actors, network, request, delayed = one_more_than_expected(1, 2)
     trainer, late = actors.trainer_identity.id, actors.clients[2]

@@ -39,7 +39,7 @@ def test_a_round_that_would_outlast_the_grace_waits_for_the_next_key() -> None:
     assert net.reported(facts.RoundCompleted)
 
 
-def test_a_key_is_gone_when_its_grace_is_over() -> None:
+def test_a_key_is_deleted_after_its_grace_period() -> None:
     actors = TestFederation(5, 2, timing=TIMING)
     net = network(actors, before_turn_ms=10_000)
     net.command(actors.trainer_identity.id, actors.request())
@@ -90,7 +90,7 @@ def test_a_client_forgets_rounds_of_a_replaced_federation_file_but_not_its_ledge
     assert net.actors[waiting].ledger.spent().mu > 0
 
 
-def test_a_trainer_goes_on_when_its_old_federation_file_is_back() -> None:
+def test_a_trainer_continues_when_its_old_federation_file_returns() -> None:
     actors = TestFederation(5, 2)
     net = actors.network()
     request = actors.request()

@@ -82,7 +82,7 @@ def forgeries(actors: TestFederation) -> Iterable[tuple[str, Federation]]:
 
 
 @pytest.mark.parametrize("case", range(7))
-def test_files_that_nobody_takes(case: int) -> None:
+def test_federation_files_that_every_member_refuses(case: int) -> None:
     actors = exact_actors(4)
     network = actors.network()
     network.deliver()
@@ -94,7 +94,7 @@ def test_files_that_nobody_takes(case: int) -> None:
         refused(network, member, THIEF.id, payload_of(file), code)
 
 
-def test_a_round_by_another_file_of_the_same_number_is_nobodys() -> None:
+def test_a_round_under_another_file_of_the_same_number_is_refused() -> None:
     actors = exact_actors(5)
     network = hostile(actors)
     network.kept_from = tuple(network.actors)
@@ -179,7 +179,7 @@ def test_a_replaced_node_is_believed_no_more_and_its_successor_is() -> None:
 
 
 @pytest.mark.parametrize("phase", ["collecting", "frozen", "answered"])
-def test_a_round_of_a_node_that_goes_ends_cleanly_at_all(phase: str) -> None:
+def test_a_round_with_a_removed_node_ends_cleanly_everywhere(phase: str) -> None:
     actors = exact_actors(5, 3)
     network = actors.network()
     lost = {"collecting": (Contribution,), "frozen": (), "answered": (Answer,)}[phase]
@@ -243,7 +243,7 @@ def test_a_new_trainer_holds_a_round_that_all_take_part_in() -> None:
     ]
 
 
-def test_a_revoked_trainer_is_heard_no_more_and_its_open_round_returns_what_it_cost() -> None:
+def test_messages_of_a_revoked_trainer_are_dropped_and_its_open_round_returns_its_charge() -> None:
     actors = exact_actors(5)
     network = actors.network()
     network.tamper = losing(Answer)
@@ -287,7 +287,7 @@ def test_a_node_publishes_its_file_at_its_start_and_when_its_epoch_keys_turn() -
     assert network._retained[actors.computes[0], Channel.FEDERATION].payload == payload_of(actors.federation)
 
 
-def test_a_round_of_a_node_that_goes_ends_at_a_restart_with_the_new_file_too() -> None:
+def test_a_round_with_a_removed_node_also_ends_at_a_restart_with_the_new_file() -> None:
     actors = exact_actors(5, 3)
     network = actors.network()
     network.tamper = losing(Answer)

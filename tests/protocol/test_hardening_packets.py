@@ -60,7 +60,7 @@ def test_hardening_7_an_aborted_round_sends_its_aborts_once_a_second_to_a_client
     assert answers(network, holder, client, own) == given
 
 
-def test_hardening_1_who_asks_for_the_aborts_of_a_known_round_proves_itself_too() -> None:
+def test_hardening_1_a_request_for_the_aborts_of_a_known_round_needs_a_valid_signature() -> None:
     actors, network, _ = aborted()
     client, opened = actors.clients[0], announced(network, actors)
     (keys, *_) = keys_of(network.actors[client], opened)
@@ -89,7 +89,7 @@ def test_hardening_7_a_clock_that_is_set_back_holds_up_no_answer() -> None:
     assert [pace.is_due(b"x", now_ms) for now_ms in (5_000, 5_999, 6_000, 100, 200, 1_100)] == [1, 0, 1, 1, 0, 1]
 
 
-def test_hardening_7_who_is_answered_is_remembered_within_bounds() -> None:
+def test_hardening_7_the_record_of_answered_senders_is_bounded() -> None:
     pace = RateLimit(1000)
     for number in range(PACED_MAX + 10):
         assert pace.is_due(number.to_bytes(16, "big"), 0)

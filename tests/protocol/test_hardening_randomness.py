@@ -89,7 +89,7 @@ def test_hardening_3_a_restored_generator_does_not_repeat_noise_when_announcemen
 
 
 @pytest.mark.parametrize("kind", CASTS)
-def test_hardening_3_what_remains_the_same_input_gives_the_same_bytes(
+def test_hardening_3_residual_risk_the_same_input_gives_the_same_bytes(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the broker sees whether a value has changed, for one announcement, charge number and session; and no more."""

@@ -92,7 +92,7 @@ def dropped(network: Network, at: bytes, of: bytes) -> Sequence[Dropped]:
     return [fact for fact in network.reported(Dropped, at) if fact.sender == of and fact.code == "federation"]
 
 
-def test_hardening_8_a_node_with_another_file_and_the_trainer_name_each_others() -> None:
+def test_hardening_8_a_node_and_a_trainer_with_different_files_name_each_others_file() -> None:
     actors = TestFederation(4, 3)
     node, trainer = actors.computes[1], actors.trainer_identity.id
     network, other = with_another_file(actors, Channel.COMPUTE, 1)

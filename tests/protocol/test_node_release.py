@@ -214,7 +214,7 @@ def test_it_ends_at_the_close_with_those_who_released() -> None:
     assert failures(network) == []
 
 
-def test_a_sum_that_all_decline_ends_at_once_and_its_charge_comes_back() -> None:
+def test_a_sum_that_all_decline_ends_at_once_and_its_charge_is_returned() -> None:
     actors = exact_actors(4, 2, policy=Policy(clients_min=1, honest_min=1, delta_max=1e-9))
     network, request = begin(actors, invited=actors.clients, clients_expected=0)
     (failure,) = failures(network)
@@ -316,7 +316,7 @@ def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
 
 @pytest.mark.parametrize("step", range(8))
 @pytest.mark.parametrize("expected", [0, 3])
-def test_a_trainer_killed_at_any_message_goes_on_to_the_same_result(step: int, expected: int) -> None:
+def test_a_trainer_killed_at_any_message_continues_to_the_same_result(step: int, expected: int) -> None:
     actors = Hospitals(3)
     network = actors.network()
     count = iter(range(1000))
@@ -436,7 +436,7 @@ def test_hardening_a_late_data_node_receives_a_receipt_and_continues() -> None:
     assert [one for one in network.sent[before:] if one.sender == late and one.round_id == request.round_id] == []
 
 
-def test_every_event_of_a_release_stands_in_the_tables() -> None:
+def test_every_event_of_a_release_is_in_the_tables() -> None:
     """What the tests above and those of the attacks make happen; none is decoration."""
     own = {event for phase, event in TRAINER_TABLE if "release" in event or event == "all declined"}
     assert own == {"release", "last release", "repeated release", "late release", "all declined"}

@@ -93,7 +93,7 @@ def test_a_ledger_without_numbers_is_of_an_older_version() -> None:
     ],
 )
 @pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x81\xa1\xff\x00", b"\x01"])
-def test_a_record_that_cannot_be_read_stops_the_start_by_name(role: str, table: str, damage: bytes) -> None:
+def test_an_unreadable_record_stops_the_start_by_name(role: str, table: str, damage: bytes) -> None:
     build, stored = records(role)
     assert table in {kind for kind, _, _ in stored}
     build(stored)

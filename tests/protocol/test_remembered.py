@@ -95,7 +95,7 @@ def test_a_certificate_that_one_federation_remembers_is_no_other_ones() -> None:
             msgspec.structs.replace(actors.federation, **change).check_certificate(certificate, 0)
 
 
-def test_what_fails_is_not_remembered_and_what_holds_only_up_to_the_limit() -> None:
+def test_failed_checks_are_not_cached_and_passed_ones_only_up_to_the_limit() -> None:
     actors = TestFederation(1, 2)
     certificate = actors.certificate(0)
     for signature in (bytes(64), certificate.signature[::-1]):
@@ -176,7 +176,7 @@ def test_epoch_keys_that_one_federation_remembers_are_no_other_ones() -> None:
 # One copy
 
 
-def test_the_clients_of_a_process_hold_one_copy_of_what_each_has_checked() -> None:
+def test_clients_of_one_process_share_one_copy_of_checked_objects() -> None:
     actors = exact_actors(4, 3)
     network, request = begin(actors)
     copies = {id(network.actors[client]._rounds[request.round_id].opened) for client in actors.clients}

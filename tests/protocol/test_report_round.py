@@ -215,7 +215,7 @@ def test_a_job_asks_for_reports_by_a_mechanisms_name_and_divides_epsilon() -> No
     assert gaussian.mu**2 == pytest.approx(whole / 4, rel=1e-12)
 
 
-def test_a_mini_batch_reports_and_nobody_else_hears_of_it() -> None:
+def test_only_the_mini_batch_gets_invitations_and_reports() -> None:
     actors = Reporters(RANDOMISED_RESPONSE, [0, 1, 2, 3])
     network = actors.network()
     invited = actors.clients[1:3]
@@ -230,7 +230,7 @@ def test_a_mini_batch_reports_and_nobody_else_hears_of_it() -> None:
 
 
 @pytest.mark.parametrize("mechanism", LOCAL_MECHANISMS)
-def test_everybody_who_reported_is_in_the_result_with_a_row_or_without(mechanism: str) -> None:
+def test_the_result_includes_every_reporter_with_or_without_a_row(mechanism: str) -> None:
     actors = Reporters(mechanism, [None, None, math.nan])
     network, request = begin(actors)
     (result,) = results(network)
@@ -328,7 +328,7 @@ def test_attack_15_a_crash_between_charge_and_send(committed: bool) -> None:
 
 
 @pytest.mark.parametrize("step", range(7))
-def test_a_trainer_killed_at_any_message_goes_on_to_the_same_result(step: int) -> None:
+def test_a_trainer_killed_at_any_message_continues_to_the_same_result(step: int) -> None:
     actors = Reporters(UNARY_ENCODING, [0, 1, 2])
     network = actors.network()
     count, killed = iter(range(1000)), []
@@ -435,7 +435,7 @@ def test_an_impossible_report_round_is_refused_with_a_reason(
     assert sent(network, Announcement) == []
 
 
-def test_a_report_of_a_statistic_of_ones_own_names_its_largest_coordinate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_of_a_users_own_statistic_names_its_largest_coordinate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it evaluates to, a category is reported: privacy rests on the mechanism, not on the statistic."""
     from dca_proto.statistics import Histogram, base
 
@@ -460,7 +460,7 @@ def test_a_report_of_a_statistic_of_ones_own_names_its_largest_coordinate(monkey
         begin(actors, statistic="odd")
 
 
-def test_the_names_of_the_mechanisms_are_those_that_are_there() -> None:
+def test_the_names_of_the_mechanisms_are_complete() -> None:
     """They stand in the core, which loads the mechanisms with the first round of reports only."""
     from dca_proto.privacy.local import _KINDS, registered
 

@@ -66,7 +66,7 @@ def test_hardening_6_a_revoked_client_has_no_new_session() -> None:
 
 
 @pytest.mark.parametrize("knowing", [0, 1, 2])
-def test_hardening_6_one_node_that_knows_keeps_a_revoked_client_out_and_the_round_goes_on(knowing: int) -> None:
+def test_hardening_6_one_informed_node_keeps_a_revoked_client_out_and_the_round_completes(knowing: int) -> None:
     """A broker withholds the file from the trainer, from all clients, and from all nodes but one."""
     actors = exact_actors(5)
     network = hostile(actors)
@@ -91,7 +91,7 @@ def test_hardening_6_a_client_that_is_revoked_while_its_contribution_is_kept_is_
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
 
 
-def test_hardening_6_a_revoked_client_reports_and_declines_to_nobody() -> None:
+def test_hardening_6_reports_and_declines_of_a_revoked_client_are_dropped() -> None:
     actors = exact_actors(5)
     network = hostile(actors)
     hand(network, actors.computes[0], without(actors, 3))
@@ -103,7 +103,7 @@ def test_hardening_6_a_revoked_client_reports_and_declines_to_nobody() -> None:
     assert not network.reported(facts.Declined, actors.trainer_identity.id)
 
 
-def test_hardening_6_a_revoked_clients_report_counts_for_nobody() -> None:
+def test_hardening_6_a_revoked_clients_report_does_not_count() -> None:
     actors = Reporters(ANALYTIC_GAUSSIAN, [1, 2, 3, 4])
     network = actors.network()
     network.actors[actors.clients[3]].__class__ = PlaysOn
@@ -139,7 +139,7 @@ def test_hardening_6_a_member_that_lacks_the_trainers_file_waits_for_it_and_repo
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
 
 
-def test_hardening_6_a_file_that_is_withheld_for_good_stops_rounds_of_a_trainer_that_knows_it() -> None:
+def test_hardening_6_a_permanently_withheld_file_stops_rounds_of_a_trainer_that_knows_it() -> None:
     actors = exact_actors(5)
     network = hostile(actors)
     network.kept_from = (actors.computes[2],)

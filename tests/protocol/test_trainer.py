@@ -169,7 +169,7 @@ def test_a_restart_restores_the_phase(phase: str) -> None:
         ({"parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0], "more": []}}, "more"),
     ],
 )
-def test_a_request_that_cannot_be_is_the_callers_error(changes: dict[str, Any], says: str) -> None:
+def test_an_impossible_request_is_the_callers_error(changes: dict[str, Any], says: str) -> None:
     phased = ActorInPhase("done")
     before = snapshot(phased.actor)
     with pytest.raises(UsageError, match=says):
@@ -210,7 +210,7 @@ def test_the_id_of_a_round_that_is_over_and_forgotten_is_not_used_again() -> Non
         phased.actor.check_request(phased.actors.request(round_id=phased.round_id), phased.network.now_ms)
 
 
-def test_the_id_of_a_round_that_cannot_be_read_now_is_not_used_again() -> None:
+def test_the_id_of_an_unreadable_round_is_not_reused() -> None:
     phased = ActorInPhase("collecting")
     records = [(table, key, value) for (table, key), value in phased.network.stores[phased.id].items()]
     other = msgspec.structs.replace(phased.actors.federation, name="other")
@@ -237,7 +237,7 @@ def test_a_round_waits_for_the_compute_nodes_keys_and_reports_which_is_missing()
     assert failure.reason == "Compute node compute-1 has published no epoch key; is it up?"
 
 
-def test_an_epoch_key_never_goes_back() -> None:
+def test_an_epoch_key_never_gets_older() -> None:
     phased = ActorInPhase("done")
     node = phased.actors.compute_identities[0]
     known = phased.actor._waiting._keys[node.id][0]
@@ -246,7 +246,7 @@ def test_an_epoch_key_never_goes_back() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["too large", "too few sessions", "a number too large", "no value"])
-def test_a_round_that_cannot_be_announced_after_the_count_fails_and_others_go_on(trouble: str) -> None:
+def test_a_round_that_cannot_be_announced_after_the_count_fails_and_others_continue(trouble: str) -> None:
     """How many clients there are is known only when all nodes have said it; until then nothing can be refused."""
     actors = exact_actors(4, 3)
     network, trainer = actors.network(), actors.trainer_identity.id

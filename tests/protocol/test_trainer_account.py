@@ -160,7 +160,7 @@ def test_a_request_that_is_charged_is_not_reserved_for_as_well() -> None:
     trainer_of(actors, network).check_request(actors.request(), network.now_ms, [running])
 
 
-def test_an_account_that_refuses_what_it_let_through_before_ends_that_round_alone() -> None:
+def test_a_budget_that_refuses_a_request_accepted_before_ends_only_that_round() -> None:
     """The clock went back between the caller's check and the actor's: the charges count again."""
     actors, network = with_account(msgspec.structs.replace(TWO_ROUNDS, period_days=0.1))
     begin(actors, network)

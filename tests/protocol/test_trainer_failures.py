@@ -72,7 +72,7 @@ def test_the_aborts_of_all_nodes_bring_the_charge_back_once(restarts: bool) -> N
     assert trainer_of(actors, network).ledger.next_number == 2, "its number is not used again"
 
 
-def test_what_came_back_can_be_spent_again() -> None:
+def test_a_returned_charge_can_be_spent_again() -> None:
     actors, network, _ = collecting()
     for node in range(3):
         network.handle(actors.trainer_identity.id, Received(*abort_of(actors, network, node)))
@@ -332,7 +332,7 @@ def test_a_node_that_missed_the_end_answers_so_and_is_queried_again() -> None:
     assert trainer_of(actors, network).ledger.spent().mu == 0
 
 
-def test_an_account_that_refuses_names_the_charges_that_may_come_back() -> None:
+def test_a_budget_refusal_names_the_charges_that_may_be_returned() -> None:
     actors, network, *_ = aborted_by_one()
     actors.account = BudgetLimit(epsilon=1.2, delta=1e-6)
     network.restart(actors.trainer_identity.id)

@@ -82,7 +82,7 @@ def charges(store: MemoryStore) -> list[tuple[int, bool]]:
     return [(charge.number, charge.returned) for charge in stored]
 
 
-def test_a_live_trainer_refuses_the_caller_and_goes_on_with_its_rounds() -> None:
+def test_a_live_trainer_refuses_the_caller_and_continues_its_rounds() -> None:
     """Three requested at once, before the actor has seen any: the third is its caller's mistake alone."""
     actors = AccountedFederation(4, 3)
 

@@ -103,7 +103,7 @@ def test_a_correct_program_is_not_accused(setting: Setting) -> None:
         {"rounds": 2},
     ],
 )
-def test_the_claim_stands_elsewhere_too(changes: dict[str, Any]) -> None:
+def test_the_claim_stands_for_other_settings(changes: dict[str, Any]) -> None:
     setting = Setting(**changes)
     coalition = default_coalition(setting.clients, setting.tolerated, setting.computes, setting.dropped)
     found = judged(str(changes), 40_000, Setting(**changes, coalition=coalition))
@@ -112,7 +112,7 @@ def test_the_claim_stands_elsewhere_too(changes: dict[str, Any]) -> None:
     assert found.least_variance == pytest.approx(found.variance_floor, rel=0.03)
 
 
-def test_the_claim_of_a_data_node_that_releases_alone_stands_for_each_of_its_rows(run: Run) -> None:
+def test_the_claim_of_a_node_release_stands_for_each_row(run: Run) -> None:
     """And is nearly reached, by one who knows all its rows but one. 20,000 runs a side: accused once in 10,000."""
     code, found, shown = run("--node-release", "--statistic", "regression", "--rounds", "20000", "--seed", "1")
     assert (code, found["verdict"]) == (0, STANDS)
@@ -283,7 +283,7 @@ def test_masks_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, fault: 
     assert (finding.verdict, finding.evidence) == (REFUTED, ("uniformity",))
 
 
-def test_what_is_claimed_against_any_number_of_clients_is_refuted_whatever_the_coalition() -> None:
+def test_a_claim_against_any_number_of_clients_is_refuted_for_every_coalition() -> None:
     """Masked values that are not uniform, and real rounds of another law, beside a coalition beyond the claim."""
     world = World(Setting(coalition=Coalition(7, 2)))
     seen = ideal(world, "beyond", 1000)
@@ -347,7 +347,7 @@ def test_real_rounds_have_the_law_of_the_ideal_functionality(real_rounds: Real) 
 
 
 @pytest.mark.long
-def test_the_command_lets_real_actors_hold_rounds_in_which_clients_drop(real_rounds: Real) -> None:
+def test_the_command_runs_real_actors_with_dropping_clients(real_rounds: Real) -> None:
     code, found, shown, *_ = real_rounds
     assert (code, found["verdict"], found["audited"]) == (0, STANDS, "protocol")
     assert found["same_law_p"] > 1e-4
@@ -396,7 +396,7 @@ def test_a_doubt_does_not_change_the_verdict(run: Run, monkeypatch: pytest.Monke
     assert "program shows this in at most 1 % of audits" in shown
 
 
-def test_a_picture_that_cannot_be_written_is_one_line_after_the_figures(run: Run) -> None:
+def test_an_unwritable_picture_is_a_one_line_error_after_the_figures(run: Run) -> None:
     Path("full.png").symlink_to("/dev/full")
     code, found, shown = run("--rounds", "2000", "--seed", "8", "--plot", "full.png")
     assert (code, found["verdict"]) == (8, STANDS)

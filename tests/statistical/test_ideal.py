@@ -52,7 +52,7 @@ def by_ideal(actors: TestFederation, **changes: Any) -> NoisyAggregate:
     )
 
 
-def test_what_is_known_of_the_sum_is_the_same() -> None:
+def test_the_metadata_of_the_sum_are_the_same() -> None:
     protocol, direct = (draw(TestFederation(CLIENTS, COMPUTES)) for draw in (by_protocol, by_ideal))
     for field in fields(NoisyAggregate):
         if field.name not in BY_ROUND:
@@ -126,7 +126,7 @@ QUESTIONS = [
 
 @pytest.mark.parametrize("rows_max", [0, 1, 3])
 @pytest.mark.parametrize(("statistic", "parameters"), QUESTIONS)
-def test_all_rows_at_once_give_the_sum_of_what_each_client_contributes(
+def test_all_rows_at_once_give_the_sum_of_the_contributions(
     statistic: str, parameters: dict[str, Any], rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, for clients of one row, of as many each, of none to five, with missing values, in small chunks."""

@@ -118,7 +118,7 @@ def test_the_keys_of_the_clients_give_the_protocols_reports(by: str, monkeypatch
 @pytest.mark.parametrize(("by", "rows_max"), [(by, 1) for by in CATEGORICAL] + [
     (by, rows_max) for by in (ANALYTIC_GAUSSIAN, GRID_LAPLACE) for rows_max in (0, 1, 2)
 ])  # fmt: skip
-def test_each_client_that_is_present_reports_what_it_holds(by: str, rows_max: int) -> None:
+def test_each_present_client_reports_its_value(by: str, rows_max: int) -> None:
     """Whether it has no row, a missing value, or several: what its value gives, in one call, with one fresh key."""
     statistic = resolve("sum", BOX)
     sums = np.array([contribution(statistic, table, rows_max, FRACTION_BITS) for table in ROWS])
@@ -181,7 +181,7 @@ def test_mini_batches_report_once_an_epoch_each() -> None:
 
 @pytest.mark.parametrize("rows_max", [0, 1, 3])
 @pytest.mark.parametrize("chunk", [2**18, 24])
-def test_what_each_contributes_is_the_same_for_all_at_once(
+def test_each_clients_value_is_the_same_computed_at_once(
     rows_max: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, of clients of one row, of as many each, of none to five, beyond the bounds and with missing values,
@@ -211,7 +211,7 @@ def test_a_users_own_statistic_must_respect_its_bound(monkeypatch: pytest.Monkey
     assert found.max() == client_sensitivity(statistic, 1, 24).bound
 
 
-def test_what_is_no_report_round_is_refused() -> None:
+def test_a_request_that_is_no_report_round_is_refused() -> None:
     with pytest.raises(UsageError, match="a trusted aggregator has no part in a round whose data nodes or clients"):
         swarm(trusted=True).run_round(question(UNARY_ENCODING))
     with pytest.raises(UsageError, match="expected 1: a report by unary-encoding is of one row's category"):

@@ -157,7 +157,7 @@ def plant_in_fixed_s(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("sampler", ERRORS)
-def test_a_step_leaves_the_joint_distribution_as_it_is(judge: Judge, sampler: str) -> None:
+def test_a_step_preserves_the_joint_distribution(judge: Judge, sampler: str) -> None:
     found = judge(sampler, 0)
     assert found.alarm > FALSE_ALARM, found.worst
     assert not found.still

@@ -167,7 +167,7 @@ def test_several_rounds_share_the_budget_by_the_roots_of_their_errors(answer: An
     assert mu_of(2.0, 1e-5) * (1 - 2e-6) < found["mu"] < mu_of(2.0, 1e-5)
 
 
-def test_given_shares_are_taken(answer: Any) -> None:
+def test_given_shares_are_used(answer: Any) -> None:
     """At ε = 1, δ = 1e-4 a tenth of μ² for the first round leaves σ = 3.36 Δ for the second."""
     job = "--clients 200 --epsilon 1 --delta 1e-4 --dimension 2 --statistic second-moments --statistic regression"
     found = answer(f"{job} --shares 0.1,0.9")
@@ -183,7 +183,7 @@ def test_the_curve_is_of_the_whole_job(answer: Any) -> None:
     assert found["curve"][3]["epsilon"] == pytest.approx(1, rel=1e-5)
 
 
-def test_what_else_is_spent_is_composed(answer: Any) -> None:
+def test_other_spending_is_composed(answer: Any) -> None:
     found = answer("--clients 50 --epsilon 1 --delta 1e-6 --also laplace:0.1 --also randomised-response:0.5,4")
     releases = [Gaussian(found["mu"]), Laplace(0.1), RandomisedResponse(0.5, 4)]
     assert found["epsilon_with_also"] == epsilon_of_all(releases, 1e-6)
@@ -267,7 +267,7 @@ def test_a_histogram_has_the_requested_number_of_bins() -> None:
         ("pure:0.3", PureDP(0.3)),
     ],
 )
-def test_kinds_of_what_else_is_spent(text: str, release: object) -> None:
+def test_kinds_of_other_spending(text: str, release: object) -> None:
     assert parse_also(text) == release
 
 
@@ -297,7 +297,7 @@ def test_the_output_names_other_spending_and_better_weights(run: Run) -> None:
     assert "--parameter weights=[" in output
 
 
-def test_the_budget_has_its_own_mu_and_what_less_the_rounds_spend(run: Run, answer: Any) -> None:
+def test_the_budget_shows_its_mu_and_the_smaller_mu_of_the_rounds(run: Run, answer: Any) -> None:
     """Shares of 0.3 and 0.3 leave √0.6 of the budget's μ to these rounds; the curve is theirs."""
     job = "--delta 1e-6 --clients 100 --statistic mean,sum --shares 0.3,0.3"
     found, mu = answer(job), mu_of(1.0, 1e-6)
@@ -373,7 +373,7 @@ def test_the_noise_of_scaled_columns_names_its_units(run: Run, answer: Any) -> N
         ("--epsilon 190 --delta 0.5", ["delta 0.5 is", "epsilon 190 protects little"]),
     ],
 )
-def test_figures_that_promise_little_are_taken_with_a_warning(
+def test_figures_that_promise_little_are_accepted_with_a_warning(
     run: Run, answer: Any, options: str, expected: list[str]
 ) -> None:
     found = answer(f"--clients 100 {options}")["warnings"]

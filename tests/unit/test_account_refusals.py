@@ -103,7 +103,7 @@ def test_too_few_clients_are_refused(run: Run, clients: str, message: str) -> No
     assert message in error
 
 
-def test_a_round_of_several_that_cannot_be_is_named(run: Run) -> None:
+def test_an_impossible_round_of_several_is_named(run: Run) -> None:
     job = "--clients 50 --statistic sum --statistic mean --shares 0.001,0.999 --epsilon 30 --fraction-bits 2"
     code, _, error = run(*job.split())
     assert code == 2
@@ -131,7 +131,9 @@ def test_the_fraction_bits_that_a_refusal_asks_for_are_enough(run: Run, options:
 
 
 @pytest.mark.parametrize(("bound", "fewer", "by_clients"), [(2.0**11, 4, True), (2.0**15, 8, False)])
-def test_the_ring_that_would_wrap_is_refused_with_what_fits(bound: float, fewer: int, by_clients: bool) -> None:
+def test_a_ring_that_would_overflow_is_refused_with_a_value_that_fits(
+    bound: float, fewer: int, by_clients: bool
+) -> None:
     """2^18 or 2^19 clients and 36 bits: the sum reaches 2^65 or 2^70. What the refusal names does fit.
 
     In the second case no N would do: each of fewer clients would have to add more noise than the sampler draws.

@@ -78,7 +78,7 @@ def test_a_releases_parameters_determine_how_to_read_it() -> None:
     assert (statistics.n, statistics.constant) == (80, True)
 
 
-def test_what_a_round_leaves_out_is_the_statistics_own_default() -> None:
+def test_omitted_parameters_take_the_statistics_defaults() -> None:
     names = ("columns", "centre", "scale", "bound")
     bare = resolve("regression", {name: PARAMETERS[name] for name in names})
     assert {name: getattr(bare, name) for name in DEFAULTS} == DEFAULTS
@@ -232,7 +232,7 @@ def test_a_plausible_prior_does_not_depend_on_units() -> None:
     assert plausible_prior(without, 2, 0.5)[0] == pytest.approx(1.0, rel=1e-6)
 
 
-def test_a_plausible_prior_bears_sums_that_the_noise_has_made_negative() -> None:
+def test_a_plausible_prior_tolerates_sums_made_negative_by_noise() -> None:
     noisy = SufficientStatistics(10, np.diag([-5.0, 40.0]), np.zeros(2), np.asarray(-3.0), Noise(4.0, 4.0, 9.0))
     np.testing.assert_allclose(plausible_prior(noisy, 2), prior_precision(2)[1:] * [2.0, 40.0] / 3.0)
 

@@ -59,7 +59,7 @@ def test_nonprivate_regression_is_least_squares() -> None:
     assert not result.private
 
 
-def test_nonprivate_regression_bears_constant_and_repeated_columns() -> None:
+def test_nonprivate_regression_tolerates_constant_and_repeated_columns() -> None:
     train = problem(60, 23)
     X = np.column_stack([train.X, train.X[:, 0], np.full(60, 3.0)])
     schema = replace(SCHEMA, features=("a", "b", "c", "d"), bounds={c: Interval(-100, 300) for c in "abcdy"})

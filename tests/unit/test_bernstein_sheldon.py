@@ -204,7 +204,7 @@ def test_calibration_at_large_n() -> None:
     assert max(one.r_hat for one in mixing({name: run.draws[name][0] for name in ("theta", "sigma_y2")}, {})) < 1.1
 
 
-def test_nodes_alike_share_a_factorisation_and_what_does_not_fit_is_refused() -> None:
+def test_similar_nodes_share_a_factorisation_and_mismatched_input_is_refused() -> None:
     rng = np.random.default_rng(6)
     observed = release(rng, 100, 5.0, J=4)
     observed = observed._replace(n=np.array([100.0, 100.0, 103.0, 100.0]))

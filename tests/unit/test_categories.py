@@ -48,7 +48,7 @@ def test_options_list_different_categories() -> None:
     assert check_categories({}) == {}
 
 
-def test_a_device_gives_codes_and_indicators_and_counts_what_it_does_not_understand(path: Path) -> None:
+def test_a_device_gives_codes_and_indicators_and_counts_unknown_values(path: Path) -> None:
     with capture_logs() as logs:
         table = read_csv(path, LISTED)
     assert table.columns == (
@@ -99,7 +99,7 @@ def test_a_text_can_be_the_target_and_columns_can_be_chosen(path: Path) -> None:
         ({"categories": LISTED, "features": ["city=Rome"]}, "column 'city=Rome' is not in patients.csv"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_gets_one_line(path: Path, given: dict[str, object], message: str) -> None:
+def test_mismatched_categories_are_a_one_line_error(path: Path, given: dict[str, object], message: str) -> None:
     with pytest.raises((DataError, UsageError)) as caught:
         from_csv(path, "cost", **{"bounds": BOUNDS, **given})  # type: ignore[arg-type]
     assert message in str(caught.value)

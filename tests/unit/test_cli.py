@@ -163,7 +163,7 @@ def test_help_is_found_where_people_look_for_it(run: Run) -> None:
     assert "'nosuch' is not a command" in refused(run, "help", "nosuch")
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     command = [sys.executable, "-m", "dca_proto.cli", "--help"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -235,7 +235,7 @@ def _with_another_authority(run: Run) -> str:
         (("--computes", "2", "--days", "nan"), "--days nan", 2),
     ],
 )
-def test_a_federation_that_cannot_be_leaves_nothing(
+def test_an_impossible_federation_leaves_no_files(
     run: Run, tmp_path: Path, given: tuple[str, ...], message: str, code: int
 ) -> None:
     assert message in refused(run, "federation", "init", "fed", *given, code=code)
@@ -479,13 +479,13 @@ def test_a_message_can_be_given_in_many_ways(run: Run, tmp_path: Path) -> None:
         (split(bytes(5000), 1024)[0], "one part of a larger message", 2),
     ],
 )
-def test_what_cannot_be_inspected_is_refused(run: Run, tmp_path: Path, content: bytes, message: str, code: int) -> None:
+def test_an_unreadable_dump_is_refused(run: Run, tmp_path: Path, content: bytes, message: str, code: int) -> None:
     (tmp_path / "file").write_bytes(content)
     line = refused(run, "inspect", "file", code=code)
     assert any(part in line for part in message.split("|"))
 
 
-def test_inspect_needs_one_thing_that_is_there_and_free(run: Run, tmp_path: Path) -> None:
+def test_inspect_needs_one_existing_unlocked_file(run: Run, tmp_path: Path) -> None:
     assert "give a file, or --hex" in refused(run, "inspect")
     assert "cannot read nowhere" in refused(run, "inspect", "nowhere", code=5)
 

@@ -12,7 +12,7 @@ from dca_proto.runtime.broker import BrokerOptions, TlsFiles
 
 
 @pytest.mark.parametrize("url", ["http://x", "mqtt://", "mqtt://a:99999", "x"])
-def test_hardening_7_a_trial_takes_no_url_that_no_actor_takes(
+def test_hardening_7_a_trial_refuses_a_url_that_actors_refuse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     given = ("--computes", "2", "--clients", "1", "--broker", url)

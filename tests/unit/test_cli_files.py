@@ -86,7 +86,7 @@ def test_a_broker_leaves_out_certificates_that_do_not_hold_and_serves_the_others
     assert f"{demo / 'client-3.cert'} is not a certificate" in torn
 
 
-def test_a_broker_takes_no_password_that_others_can_read(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_refuses_a_password_file_that_others_can_read(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (demo / "passwords").mkdir()
     file = demo / "passwords/client-1.password"
     file.write_text("correct horse\n")
@@ -97,7 +97,7 @@ def test_a_broker_takes_no_password_that_others_can_read(demo: Path, capsys: pyt
     assert "horse" not in line
 
 
-def test_a_broker_takes_no_private_key_that_others_can_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_refuses_a_private_key_that_others_can_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("ca", "cert", "key"):
         (folder / name).write_text("")
     (folder / "key").chmod(0o644)
@@ -155,7 +155,7 @@ def test_unreadable_records_are_listed_beside_readable_ones(store: Path, capsys:
         "UPDATE records SET key = 7",
     ],
 )
-def test_a_store_whose_columns_are_not_its_own_is_one_line(
+def test_a_store_with_foreign_columns_is_a_one_line_error(
     store: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     changed(store, damage)

@@ -169,7 +169,7 @@ def test_the_json_has_the_same_content(run: Run, folder: Path) -> None:
     assert json.loads((folder / "out.json").read_text()) == plain
 
 
-def test_what_is_left_is_what_the_policy_lets_through(folder: Path, played: tuple[TestFederation, Network]) -> None:
+def test_the_remaining_budget_is_what_the_policy_allows(folder: Path, played: tuple[TestFederation, Network]) -> None:
     book, now_ms = read_ledger_view(folder / "client.toml"), played[1].now_ms
     assert book.budget_limit is not None
     left = spending(book, 1e-6, now_ms).epsilon_left
@@ -266,7 +266,7 @@ def test_no_store_and_an_empty_one_hold_nothing(run: Run, folder: Path) -> None:
         assert "epsilon 0 at delta" in output
 
 
-def test_what_is_no_ledger_is_named(run: Run, folder: Path, played: tuple[TestFederation, Network]) -> None:
+def test_a_file_that_is_no_ledger_is_named(run: Run, folder: Path, played: tuple[TestFederation, Network]) -> None:
     assert "cannot read nowhere.toml: No such file or directory" in refused(run, "nowhere.toml", code=5)
     assert "found [compute] of the actors' sections, expected one: [client] or [trainer]" in refused(
         run, "compute.toml", code=5
@@ -348,7 +348,7 @@ def charge(**changes: object) -> dict[tuple[str, bytes], bytes]:
         ({"number": 0}, "a charge has number 0"),
     ],
 )
-def test_figures_that_cannot_be_are_damage_in_one_line(
+def test_impossible_figures_are_reported_as_damage_in_one_line(
     run: Run, folder: Path, changes: dict[str, object], says: str
 ) -> None:
     asyncio.run(save(folder / "odd.db", charge(**changes)))

@@ -71,7 +71,7 @@ PRIOR = prior_precision(D)[1:]
 
 
 @pytest.mark.parametrize(("place", "epsilon"), list(enumerate(EPSILONS)))
-def test_the_table_of_the_modules_head_is_what_comes_out(place: int, epsilon: float) -> None:
+def test_the_table_in_the_module_docstring_is_reproduced(place: int, epsilon: float) -> None:
     """Median errors to two digits; releases worse than predicting zero to 1 %."""
     correlation, beta, statistics = released(epsilon)
     zero = np.einsum("ri,ij,rj->r", beta, correlation, beta)
@@ -122,7 +122,7 @@ def test_intervals_hold_a_little_less_where_features_nearly_repeat(epsilon: floa
 
 
 @pytest.mark.parametrize("repair", [NEAREST_PSD, ABSOLUTE])
-def test_the_published_spread_holds_the_truth_far_too_rarely(repair: str) -> None:
+def test_the_published_spread_covers_the_truth_far_too_rarely(repair: str) -> None:
     _, beta, statistics = released(3.0)
     assert covered(beta, posterior(statistics, PRIOR, repair=repair, noise_in_spread=False), 1.96) < 0.6
 
@@ -192,7 +192,7 @@ def test_shrinkage_brings_a_noisy_matrix_nearer_to_the_truth(constant: bool) -> 
             assert not constant or (better[:, 0, 0] == truth[0, 0]).all()
 
 
-def test_shrinkage_leaves_alone_what_has_no_noise_or_too_few_numbers() -> None:
+def test_shrinkage_leaves_noiseless_and_small_blocks_unchanged() -> None:
     A = symmetric(np.arange(1.0, 11.0), 4)
     np.testing.assert_allclose(shrunk(A, 0.0), A)
     np.testing.assert_array_equal(shrunk(INDEFINITE, 100.0), INDEFINITE)

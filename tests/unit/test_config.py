@@ -180,7 +180,7 @@ rows_of_many = true
 """
 
 
-def test_a_policy_may_stand_in_a_file_of_its_own(folder: Path) -> None:
+def test_a_policy_may_be_a_separate_file(folder: Path) -> None:
     (folder / "policy.toml").write_text(FULL_POLICY)
     (folder / "client.toml").write_text(NAMES_A_POLICY)
     policy = load(folder / "client.toml").config.policy
@@ -321,7 +321,7 @@ def test_a_csv_is_read_with_its_missing_values(tmp_path: Path) -> None:
     assert len(table) == 3
 
 
-def test_a_table_holds_what_fits() -> None:
+def test_a_table_refuses_mismatched_columns_and_rows() -> None:
     for columns, rows in ((["x"], [1.0]), (["x"], [[1.0, 2.0]]), (["x", "x"], [[1.0, 2.0]])):
         with pytest.raises(UsageError, match=r"rows have shape|named twice"):
             Table(columns, np.array(rows))

@@ -38,7 +38,7 @@ def test_of_draws_is_that_of_the_law_also_where_the_prior_has_no_variance() -> N
     assert float(cauchy) == pytest.approx(0.75, abs=0.1)  # 7 standard errors
 
 
-def test_warns_of_what_is_nearly_the_prior_and_of_nothing_else() -> None:
+def test_only_estimates_near_the_prior_give_a_warning() -> None:
     assert about_contraction(["a", "b", "c"], [0.9, 0.5, None]) == []
     assert about_contraction([], []) == []
     nothing = about_contraction(["a", "b"], [0.03, -0.02])

@@ -26,7 +26,7 @@ def test_interval_centre_and_half_width() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (float("nan"), 1), (0, float("inf")), (-1e308, 1e308)])
-def test_interval_refuses_what_is_none(low: float, high: float) -> None:
+def test_invalid_intervals_are_refused(low: float, high: float) -> None:
     with pytest.raises(DataError, match="expected finite LO < HI"):
         Interval(low, high)
 
@@ -37,7 +37,7 @@ def test_parse_bounds_reads_every_column() -> None:
 
 
 @pytest.mark.parametrize("text", ["age", "age=1", "age=1:x", "=1:2", "age=1:2,age=1:3", "age=3:2", "age=1:2:3"])
-def test_parse_bounds_names_what_is_wrong(text: str) -> None:
+def test_parse_bounds_names_the_error(text: str) -> None:
     with pytest.raises(DataError, match=r"age|=1:2"):
         parse_bounds(text)
 
@@ -49,7 +49,7 @@ def test_read_bounds_reads_toml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["age 1", "age = 3", "age = [1]", "age = [1, 2, 3]", "age = [[1], 2]", "age = [2, 1]"])
-def test_read_bounds_refuses_other_things(tmp_path: Path, text: str) -> None:
+def test_read_bounds_refuses_other_content(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bounds.toml"
     path.write_text(text)
     with pytest.raises(DataError, match=r"age|not TOML"):
@@ -166,7 +166,7 @@ def test_schema_refuses_no_features_and_repeated_columns() -> None:
         Schema(("age", "weight"), "weight", BOUNDS)
 
 
-def test_a_schema_takes_pairs_for_bounds_and_refuses_the_rest_in_one_line() -> None:
+def test_a_schema_accepts_pairs_as_bounds_and_refuses_others_in_one_line() -> None:
     pairs = Schema(["age"], "risk", {"age": (0, 120), "risk": [0, 1]})  # type: ignore[arg-type,dict-item]
     assert (pairs.features, pairs.bounds["age"], pairs.bounds["risk"]) == (("age",), Interval(0, 120), Interval(0, 1))
     for features, bounds, message in (

@@ -78,7 +78,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, served: bytes | None) -> Web:
     return web
 
 
-def test_a_folder_goes_before_the_variable_and_both_before_the_cache(
+def test_a_folder_precedes_the_variable_and_both_precede_the_cache(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web = serve(monkeypatch, None)
@@ -143,7 +143,7 @@ def test_a_full_disk_is_a_one_line_error(cache: Path, monkeypatch: pytest.Monkey
         find(source())
 
 
-def test_what_may_not_be_read_or_written_is_named(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_without_permission_are_named(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 

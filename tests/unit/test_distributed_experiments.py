@@ -64,7 +64,7 @@ def test_the_published_prior() -> None:
     assert (float(found.a), float(found.b), float(found.kappa)) == (20, 0.5, 3)
 
 
-def test_nodes_are_contiguous_blocks_and_the_last_has_what_is_left() -> None:
+def test_nodes_are_contiguous_blocks_and_the_last_has_the_rest() -> None:
     assert [(part.start, part.stop) for part in data.blocks(11, 3)] == [(0, 3), (3, 6), (6, 11)]
     X, y = np.arange(22.0).reshape(11, 2), np.arange(11.0)
     exact = Statistics.of(X, y, 3)
@@ -74,7 +74,7 @@ def test_nodes_are_contiguous_blocks_and_the_last_has_what_is_left() -> None:
     assert_allclose(exact.u, [5, 50, 330])
 
 
-def test_rows_in_the_place_of_3droad_have_its_size_and_error() -> None:
+def test_the_substitute_for_3droad_has_its_size_and_error() -> None:
     whole = data.problem(ROAD, None, PUBLISHED)
     assert whole.X.shape == (434_874, 3)
     unit = np.abs(whole.y - whole.y.mean()).max()
@@ -354,7 +354,7 @@ def test_the_simulated_population_is_as_hard_as_the_papers() -> None:
         assert np.trace(np.linalg.inv(of.Sigma_x)) / d == pytest.approx(d * estimation / prediction, rel=0.1)
 
 
-def test_a_sampler_that_leaves_a_part_where_it_is_gets_no_credit_for_the_others() -> None:
+def test_a_sampler_that_never_moves_one_part_gets_no_credit_for_the_others() -> None:
     """θ may be drawn quickly from wherever S stands still: the slowest part is what counts."""
     cells = [efficiency.Cell(5, 10, 1000, 1.0, 0, method) for method in (efficiency.LIBRARY, efficiency.NORMAL_X)]
     run = {"seconds": 2.0, "r_hat": 1.0, "mean": [0.0], "sd": [1.0], "ess_theta": [400.0]}

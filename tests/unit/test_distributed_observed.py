@@ -230,7 +230,7 @@ def test_the_default_prior_expects_columns_of_a_third_of_their_bounds() -> None:
         ({"Lambda": np.array([[1.0, 0.5], [0.0, 1.0]])}, "prior's Lambda is not symmetric"),
     ],
 )
-def test_what_is_no_prior_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_an_improper_prior_is_refused(changes: dict[str, Any], message: str) -> None:
     check_prior(Prior.default(2), 2)
     with pytest.raises(DataError, match=message):
         check_prior(Prior.default(2)._replace(**changes), 2)

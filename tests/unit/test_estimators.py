@@ -165,7 +165,7 @@ class Costly:
         self.spent = PrivacyCost.of_mu(np.sqrt(2) * mu_of(2.0, 1e-5))
 
 
-def test_what_an_aborted_round_cost_counts_where_the_rounds_know_it() -> None:
+def test_the_cost_of_an_aborted_round_counts_if_the_rounds_know_it() -> None:
     X, y = rows(1000, 5)
     fitted = PrivateLinearRegression(schema=SCHEMA, projection=False).fit(Costly(swarm(X, y)))
     assert fitted.epsilon_ == pytest.approx(epsilon_of(np.sqrt(2) * mu_of(2.0, 1e-5), 1e-5), rel=1e-6)
@@ -206,7 +206,7 @@ def test_rounds_need_a_schema_that_is_private_for_a_claim() -> None:
     assert (fitted.private_, fitted.epsilon_) == (False, None)
 
 
-def test_what_the_job_would_not_heed_is_refused_over_rounds() -> None:
+def test_settings_that_the_job_ignores_are_refused_over_rounds() -> None:
     with pytest.raises(DataError, match="rounds run a job that estimates it; it serves rows and aggregates"):
         PrivateLinearRegression(schema=SCHEMA, residual_variance=0.5).fit(swarm(*rows(50, 7)))
 
@@ -258,7 +258,7 @@ def test_recorded_rounds_remember_requests_with_their_aggregates() -> None:
 @pytest.mark.parametrize(
     ("source", "found"), [([], "an empty list"), ("trainer.toml", "a str"), ([1.0], "a list"), (None, "a NoneType")]
 )
-def test_what_is_neither_rows_nor_aggregates_nor_rounds_is_refused(source: Any, found: str) -> None:
+def test_input_other_than_rows_aggregates_or_rounds_is_refused(source: Any, found: str) -> None:
     with pytest.raises(DataError, match=f"found {found} without targets; expected rows with targets"):
         PrivateLinearRegression().fit(source)
 

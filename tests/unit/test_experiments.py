@@ -83,7 +83,7 @@ def deadly(number: int) -> dict[str, Any]:
     return {"square": number**2}
 
 
-def test_a_worker_that_dies_is_named_and_what_others_finished_is_kept(tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_named_and_finished_results_are_kept(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     cells = [11, 12, 13]
     with pytest.raises(RuntimeError, match=r"13: the worker process died over it twice \(exit code 9\)"):
@@ -138,7 +138,7 @@ def test_cells_that_look_the_same_are_refused() -> None:
         here([1, 1], Counting())
 
 
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     with pytest.raises(KeyboardInterrupt):
         here([1, 2, 3], Counting(interrupted_at=3), journal=record)

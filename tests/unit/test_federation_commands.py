@@ -50,7 +50,7 @@ def client_id(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("way", ["name", "id", "public key", "certificate", "key file"])
-def test_a_client_is_revoked_however_it_is_named(demo: Path, way: str) -> None:
+def test_a_client_is_revoked_by_name_or_id(demo: Path, way: str) -> None:
     key = read_identity(demo / "client-2.key", "client")
     named = {
         "name": "client-2",
@@ -110,7 +110,7 @@ def test_changes_add_up_and_a_revoked_key_never_comes_back(demo: Path, capsys: p
         (("revoke", "client-1", "--authority", "client-1.key"), "is the identity of a client", 5),
     ],
 )
-def test_a_change_that_cannot_be_is_one_line(
+def test_an_impossible_change_is_a_one_line_error(
     demo: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], says: str, code: int
 ) -> None:
     assert says in refusal(capsys, *given, code=code)
@@ -133,7 +133,7 @@ def test_a_federation_without_compute_nodes_stays_one_or_gets_two(
     assert len(change("add-node", NEWCOMER, f"b={Identity(bytes([8]) * 32).public_key.hex()}").computes) == 2
 
 
-def test_a_broker_leaves_out_who_is_revoked(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_omits_revoked_members(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change("revoke", "client-1", "compute-3")
     capsys.readouterr()
     access = broker._access(demo / "federation.toml", demo / "passwords", None)

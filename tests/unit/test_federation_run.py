@@ -21,7 +21,7 @@ def trial_folder(tmp_path: Path, url: str) -> Path:
     return folder
 
 
-def test_compute_nodes_and_clients_with_data_run_at_a_broker_that_is_there(
+def test_compute_nodes_and_clients_with_data_run_at_a_running_broker(
     tmp_path: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = []

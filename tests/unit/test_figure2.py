@@ -209,7 +209,7 @@ def test_a_published_run_follows_its_formulas() -> None:
     assert found["proj NP"] != pytest.approx(found["NP"], rel=1e-4)
 
 
-def test_what_is_assumed_is_a_mean_and_a_range() -> None:
+def test_the_assumptions_are_a_mean_and_a_range() -> None:
     whole = Problem("wine-red", wine_schema(), np.zeros((2, 11)), np.array([3.0, 8.0])).bounded(BOUNDS["wine-red"])
     known = data.assumed("wine-red", whole)
     assert not known.private, "the range is that of the rows, whoever published it"
@@ -250,7 +250,7 @@ def test_runs_of_one_seed_share_their_noise_up_to_theorem_1() -> None:
     assert not values[DISTRIBUTED].private
 
 
-def test_without_noise_in_the_regression_projection_is_what_is_left() -> None:
+def test_without_noise_in_the_regression_only_projection_remains() -> None:
     train, _ = small()
     columns = list(train.schema.columns)
     limits = np.array([1.5, 3.0, 2.0])
@@ -408,7 +408,7 @@ def test_results_are_put_in_order_and_shown(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "figure-ours.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_the_corrected_search_chooses_grows_with_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_of_the_corrected_search_grows_with_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corrected, "THRESHOLDS", np.linspace(0.1, 2.1, 5))
     rng = np.random.default_rng(6)
     low, high = (corrected.search(500, 3, epsilon, NOISE_AWARE, rng) for epsilon in (1.0, 30.0))

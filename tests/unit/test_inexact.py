@@ -103,7 +103,7 @@ def test_a_mechanism_that_draws_only_one_at_a_time_will_do() -> None:
     assert ideal(NoNoise()).value.tolist() == [10.0]
 
 
-def test_a_job_made_with_it_is_not_private() -> None:
+def test_a_job_with_inexact_noise_is_not_private() -> None:
     problem = diabetes()
     schema, rows = problem.schema, problem.rows[:200, None, :]
     terms = JobTerms(budget=Budget(2.0, 1e-5), clients=200, tolerated=20, computes=(b"a" * 16, b"b" * 16))
@@ -117,7 +117,7 @@ def test_a_job_made_with_it_is_not_private() -> None:
     assert [one.contributors for one in results] == [199, 199]
 
 
-def test_the_protocol_takes_it_where_all_actors_were_made_with_it() -> None:
+def test_the_protocol_accepts_it_only_if_all_actors_use_it() -> None:
     actors = TestFederation(20, 3, mechanism=RoundedGaussian())
     computes, clients = [actors.compute(index) for index in range(3)], [actors.client(index) for index in range(20)]
     result = play(actors.trainer(), computes, clients, actors.request(), NOW_MS)

@@ -116,7 +116,7 @@ def test_posterior_without_noise_is_scikit_learns_ridge() -> None:
     np.testing.assert_allclose(posterior(summarise(x, y), 3.0, 0.5).mean, ridge.coef_, rtol=0, atol=1e-10)
 
 
-def test_posterior_without_noise_bears_collinear_features() -> None:
+def test_posterior_without_noise_tolerates_collinear_features() -> None:
     x, y = simulated(50, 2, seed=3)
     fitted = posterior(summarise(np.column_stack([x, x[:, 0]]), y), 1.0, 1.0)
     np.testing.assert_allclose(fitted.mean[0], fitted.mean[2], atol=1e-10)

@@ -167,7 +167,7 @@ def test_an_interval_is_rounded_to_two_digits_of_half_its_width(
     assert interval_words(mean, interval) == text
 
 
-def test_the_page_writes_what_the_terminal_and_the_file_have() -> None:
+def test_the_page_agrees_with_the_terminal_and_the_file() -> None:
     """The same intervals, to the same digits, where they are read from the file again."""
     whole = whole_swarm()
     cells = [row[1] for row in estimates(whole).rows]
@@ -244,7 +244,7 @@ def test_many_coefficients_are_one_forest_with_two_marks_each(monkeypatch: pytes
     assert shapes == {("o", "#0072B2"), ("s", "#D55E00")}, "distinct without colours too"
 
 
-def test_what_has_a_unit_of_its_own_has_a_panel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_unit_has_its_own_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     mean, variance = (
         Estimate(f"{name} of a", unit, normal(5, 1)).row(None) for name, unit in (("mean", "cm"), ("variance", ""))
     )

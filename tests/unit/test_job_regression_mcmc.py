@@ -148,7 +148,7 @@ def task(**settings: Any) -> Task:
     [{"draws": 50}, {"chains": 2}, {"warmup": 9}, {"require_mixed": False}, {"seed": 7}, {"method": "normal"},
      {"collect_s": 5.0}],
 )  # fmt: skip
-def test_what_is_made_of_what_was_released_is_no_part_of_a_jobs_identity(settings: dict[str, Any]) -> None:
+def test_post_processing_settings_are_no_part_of_a_jobs_identity(settings: dict[str, Any]) -> None:
     assert task(**settings).identity == task().identity
 
 
@@ -168,7 +168,7 @@ def test_a_seed_that_rounds_depend_on_is_part_of_a_jobs_identity() -> None:
     assert task_of({**table, "seed": 1}, federation).identity != task_of(table, federation).identity
 
 
-def test_a_journal_without_settings_of_today_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_journal_from_before_a_setting_existed_is_resumed(tmp_path: Path) -> None:
     """Which has draws, chains and the rest in its first line, and knows of no averages."""
     path, one = tmp_path / "mcmc.journal", task(draws=77)
     known = replace(conditions(Budget(8, 1e-5)), kind=NodeReleaseRequest)

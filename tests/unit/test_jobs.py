@@ -258,7 +258,7 @@ def test_logistic_reports_its_method_and_why() -> None:
     assert plans[1].endswith("90 % on about 10 iterations")
 
 
-def test_logistic_plans_what_it_then_does() -> None:
+def test_logistic_follows_its_plan() -> None:
     job, budget = find("logistic"), Budget(8, 1e-5)
     own = settings_from(job.settings, {"epochs": 3, "batch": 60}, "logistic")
     plan = job.plan(problem("class").schema, own, conditions(budget))
@@ -327,7 +327,7 @@ def test_another_prior_of_a_family_is_free_and_shows() -> None:
         learn("poisson", "count", prior_a=-1.0)
 
 
-def test_what_speaks_against_a_family_is_in_the_summary() -> None:
+def test_warnings_about_a_family_are_in_the_summary() -> None:
     assert learn("poisson", "count")["warnings"] == []
     narrow = problem("number")
     bounds = {**narrow.schema.bounds, "y": Interval(-1, 1)}
@@ -457,7 +457,7 @@ def test_a_plan_is_checked_with_what_a_batch_tolerates(tolerated: int, colluders
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_picture_marks_what_was_not_private_and_what_is_not_known(
+def test_a_picture_marks_figures_that_are_not_private_or_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # text stays text

@@ -80,7 +80,7 @@ def test_repeats_of_all_epsilons_are_counted_together() -> None:
     assert single[0].covered.tolist() == [[80, 80, 80, 80]]
 
 
-def test_central_intervals_hold_what_lies_within_half_their_level_of_the_middle() -> None:
+def test_central_intervals_hold_quantiles_within_half_their_level_of_the_middle() -> None:
     found = np.array([[0.5], [0.26], [0.24], [0.84], [0.86], [0.96], [0.02], [0.99]])
     (one,) = calibration.coverages({("exponential", 1.0): found})
     assert one.covered.tolist() == [[2, 4, 5, 6]]
@@ -124,7 +124,7 @@ def test_checks_of_chains_clipping_and_time_can_fail() -> None:
     assert calibration.minutes([WELL._replace(seconds=9.6)] * 3, 500) == pytest.approx(40.0)
 
 
-def test_figures_are_plain_and_tables_mark_what_is_outside(tmp_path: Path) -> None:
+def test_figures_are_plain_and_tables_mark_deviations(tmp_path: Path) -> None:
     planted = uniform(4)
     planted["exponential", 0.5] = np.full((80, 1), 0.01)
     made = {one.title.split(":")[0]: one for one in shown(Calibration(), results_of(planted), tmp_path) if one.title}
@@ -208,7 +208,7 @@ def test_unmixed_chains_are_sampled_anew_and_longer() -> None:
 
 
 @pytest.mark.parametrize("name", list(GAMES))
-def test_every_game_goes_through_the_door_to_the_sampler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_repeat_uses_the_public_functions_of_the_sampler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real reports, whose bounds, noise and ε the fits hold against one another; the sampler is a stand-in.
 
     Repeats have streams of their own: the second one of a cell is the same alone.

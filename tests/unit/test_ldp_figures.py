@@ -39,7 +39,7 @@ def test_clicks_have_the_published_shape_and_are_one_data_set() -> None:
     assert not np.array_equal(records, clicks.clicks(2))
 
 
-def test_distances_of_the_posterior_to_itself_are_small_and_far_off_they_are_known() -> None:
+def test_distances_between_samples_of_one_posterior_are_small_and_distant_ones_have_known_distances() -> None:
     """4,000 independent draws: E|F̂ - F| is 0.006 at most, and 0.02 is never seen (1e-6)."""
     counts = np.array([300, 500, 200])
     right = np.random.default_rng(1).dirichlet(1 + counts, 4000)
@@ -51,7 +51,7 @@ def test_distances_of_the_posterior_to_itself_are_small_and_far_off_they_are_kno
     np.testing.assert_allclose(moved["draws"], 0.5, atol=1e-3)
 
 
-def test_an_empirical_distribution_function_counts_half_of_what_is_equal() -> None:
+def test_an_empirical_distribution_function_counts_ties_by_half() -> None:
     points = np.array([0.0, 1.0, 1.5, 2.0, 3.0])
     assert clicks.empirical(np.array([1.0, 2.0]), points).tolist() == [0, 0.25, 0.5, 0.75, 1]
 

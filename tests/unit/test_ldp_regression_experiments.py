@@ -270,7 +270,7 @@ def test_inputs_share_the_budget() -> None:
 # --- methods
 
 
-def test_what_uses_no_noise() -> None:
+def test_methods_without_noise() -> None:
     split, conditions, rng = rows(2000), Conditions(TERMS, label=False), np.random.default_rng(1)
     least_squares = methods.scored(CLASSICAL, split, conditions, rng).score
     assert least_squares == pytest.approx(1.5 * 0.5, rel=0.2)  # the residuals' sd, in units of the data

@@ -53,7 +53,7 @@ class ScriptedRounds:
 
 @pytest.mark.parametrize("clients", [1, 7, 1999, 2001, 5198, 7999, 39_074])
 @pytest.mark.parametrize("least", [1, 3, 50, 10_000])
-def test_nobody_is_in_two_groups_and_hardly_anybody_in_none(clients: int, least: int) -> None:
+def test_groups_are_disjoint_and_leave_out_hardly_any_client(clients: int, least: int) -> None:
     number, size = groups(clients, least)
     assert 1 <= number <= sgd.GROUPS_MAX
     assert number * size <= clients
@@ -142,7 +142,7 @@ def test_log_odds_have_no_unit_of_the_target() -> None:
     assert_allclose(found.predict(rows)[0], 1 / (1 + np.exp(-eta)))
 
 
-def test_nothing_is_called_private_that_is_not() -> None:
+def test_results_without_privacy_are_not_called_private() -> None:
     assert not run(ldp_sgd(SCHEMA, Groups(1, 5)), ScriptedRounds([[0.0] * 3], private=False)).private
     read = Schema(SCHEMA.features, "y", {**SCHEMA.bounds, "a": Interval(0, 4, public=False)})
     assert not run(ldp_sgd(read, Groups(1, 5)), ScriptedRounds([[0.0] * 3])).private
@@ -167,7 +167,7 @@ def test_it_learns_from_reports(epsilon: float) -> None:
 # --- ends
 
 
-def test_a_group_without_reports_ends_the_job_with_what_there_is() -> None:
+def test_a_group_without_reports_ends_the_job_early() -> None:
     rounds = ScriptedRounds([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     found = run(ldp_sgd(SCHEMA, Groups(5, 10)), rounds)
     assert (found.iterations, found.stopped, found.contributors) == (2, "nobody reported", 20)

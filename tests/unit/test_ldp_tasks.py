@@ -147,7 +147,7 @@ def test_reports_need_no_compute_nodes_and_take_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["ldp-histogram", "ldp-mean", "ldp-regression"])
-def test_what_finish_alone_reads_may_change_at_no_price(name: str) -> None:
+def test_settings_of_the_final_step_may_change_at_no_cost(name: str) -> None:
     """Every setting that may change leaves the request as it is; every other one is the journal's to compare."""
     job, data = JOBS[name], problem()
     values = {"family": "poisson", "noise_aware": False, "require_mixed": False, "chains": 3, "warmup": 7, "draws": 9}

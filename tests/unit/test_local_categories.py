@@ -143,7 +143,7 @@ def test_many_categories() -> None:
 
 
 @pytest.mark.parametrize("bits", [[0, 1], [[0, 2]], [[0.5, 1]], np.zeros((0, 3)), [[np.nan, 1]]])
-def test_patterns_refuse_what_is_no_bits(bits: Any) -> None:
+def test_patterns_refuse_values_other_than_bits(bits: Any) -> None:
     with pytest.raises(DataError, match="expected 0 and 1"):
         categories.patterns(bits)
 

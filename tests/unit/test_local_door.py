@@ -95,7 +95,7 @@ def test_reports_of_a_round_are_in_the_columns_own_units() -> None:
     assert (found.attrs["epsilon"], found.attrs["delta"], found.attrs["n"]) == (1.0, 0.0, 50)
 
 
-def test_nothing_is_claimed_of_a_round_that_is_not_private() -> None:
+def test_a_round_without_privacy_claims_nothing() -> None:
     attrs = scalars_of(replace(column(laplace()), private=False), parameters=2).attrs
     assert (attrs["epsilon"], attrs["delta"], attrs["private"]) == (None, None, False)
 
@@ -194,7 +194,7 @@ def test_labels_and_concentrations_are_one_for_each_category() -> None:
         fits.histogram(bits(), DirichletPrior((1.0, 2.0)))
 
 
-def test_perturbed_rows_are_refused_where_they_cannot_be() -> None:
+def test_perturbed_rows_are_refused_when_impossible() -> None:
     assert rows_of(vectors()).columns.columns == ("x0", "x1", "y")
     with pytest.raises(DataError, match=r"shape \(50, 1\); expected \(n, d \+ 1\)"):
         rows_of(vectors(width=1))

@@ -203,7 +203,7 @@ def test_the_shapes_of_a_summary_depend_on_the_number_of_reports_alone() -> None
         ([1.0], (LOW, HIGH, WIDTH / 1000)),
     ],
 )
-def test_a_summary_refuses_what_has_no_likelihood(z: Any, bounds: Any) -> None:
+def test_a_summary_refuses_reports_without_a_likelihood(z: Any, bounds: Any) -> None:
     with pytest.raises(DataError, match="expected"):
         rectified.summarise(z, *bounds)
 

@@ -47,7 +47,7 @@ class Aborting:
         raise NoAggregate("nobody came")
 
 
-def test_a_fit_that_fails_leaves_the_estimator_as_it_was() -> None:
+def test_a_failed_fit_leaves_the_estimator_unchanged() -> None:
     X, y = rows(300)
     fresh, fitted = PrivateLogisticRegression(schema=SCHEMA), PrivateLogisticRegression(schema=SCHEMA).fit(X, y + 7)
     for one in (fresh, fitted):
@@ -76,7 +76,7 @@ def test_over_rounds_it_learns_and_reports_its_cost() -> None:
     assert whole.epsilon_ == pytest.approx(parts.epsilon_)
 
 
-def test_it_warns_of_what_speaks_against_the_fit() -> None:
+def test_it_warns_about_a_doubtful_fit() -> None:
     X, y = rows(5000)
     source = ExactRounds(np.column_stack([X, y]), SCHEMA.columns)
     assert PrivateLogisticRegression().fit(X, y).warnings_ == ()

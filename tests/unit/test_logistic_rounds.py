@@ -191,7 +191,7 @@ def test_shares_of_a_variational_fit_add_up_to_the_budget() -> None:
     assert sum(one.budget_share for one in rounds.requests) == pytest.approx(1)
 
 
-def test_what_a_narrow_clip_takes_is_given_back() -> None:
+def test_the_bias_of_a_narrow_clip_is_corrected() -> None:
     """Half of the rows are clipped, and without noise: 5 standard errors of 20,000 rows, false alarm 1e-5.
 
     Without the correction the largest slope is 1.5.

@@ -17,7 +17,7 @@ from dca_proto.runtime.transport import Connected, Disconnected
 from dca_proto.testing import TestFederation
 
 
-def test_a_program_of_ones_own_sees_warnings_only_and_not_on_stdout() -> None:
+def test_an_embedding_program_sees_only_warnings_and_not_on_stdout() -> None:
     code = (
         "from dca_proto.runtime import device\nimport structlog\n"
         "log = structlog.get_logger('dca.runner')\nlog.info('started')\nlog.warning('lost')"

@@ -60,7 +60,7 @@ def test_sums_of_several_rounds_add_up_values_variances_and_clients() -> None:
         ),
     ],
 )
-def test_what_does_not_add_up_is_refused(given: list[NoisyAggregate], message: str) -> None:
+def test_incompatible_aggregates_are_refused(given: list[NoisyAggregate], message: str) -> None:
     with pytest.raises(DataError, match=message):
         NoisySums.of(given)
 

@@ -44,7 +44,7 @@ def figures(value: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("whole", [whole_swarm(), whole_learned()], ids=["swarm", "learn"])
-def test_hardening_12_a_file_has_them_in_a_block_of_their_own_and_nowhere_else(whole: dict[str, Any]) -> None:
+def test_hardening_12_a_file_has_them_in_one_separate_block(whole: dict[str, Any]) -> None:
     written = separated(whole)
     block = written.pop(NOT_COVERED)
     assert not [name for name, _ in leaves(written) if re.search("nonprivate|rmse|test|score|held", name)]
@@ -97,7 +97,7 @@ def test_hardening_12_pages_mark_them_and_leave_them_out_on_request(name: str, t
     assert "6.16" in bare or name == "learned", "the private estimates stay"
 
 
-def test_a_page_shows_none_that_stand_outside_of_the_block(tmp_path: Path) -> None:
+def test_a_page_shows_none_from_outside_the_block(tmp_path: Path) -> None:
     """As in a file of an older version."""
     text = page({**whole_swarm(), NOT_COVERED: None}, tmp_path)
     assert "without privacy" not in text

@@ -26,7 +26,7 @@ def test_a_file_is_replaced_whole_and_keeps_its_rights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["old", None])
-def test_what_fails_half_way_leaves_all_as_it_was(tmp_path: Path, before: str | None) -> None:
+def test_a_failed_write_leaves_all_files_unchanged(tmp_path: Path, before: str | None) -> None:
     path = tmp_path / "result.json"
     if before is not None:
         path.write_text(before)
@@ -45,7 +45,7 @@ def test_what_fails_half_way_leaves_all_as_it_was(tmp_path: Path, before: str | 
     assert [file.read_text() for file in tmp_path.iterdir()] == ([] if before is None else [before])
 
 
-def test_what_links_name_is_written_where_it_is(tmp_path: Path) -> None:
+def test_a_link_is_followed_to_its_target(tmp_path: Path) -> None:
     """As /dev/stdout is one: a file that took its place would not reach whoever reads the output."""
     (tmp_path / "there").mkdir()
     target = tmp_path / "there/target.json"

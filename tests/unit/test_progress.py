@@ -58,7 +58,7 @@ def test_long_work_shows_all_that_was_done_before_too(clock: Clock) -> None:
     assert "nearly" in shown(to)
 
 
-def test_what_is_no_terminal_stays_clean(clock: Clock) -> None:
+def test_output_without_a_terminal_has_no_control_codes(clock: Clock) -> None:
     to = console(terminal=False)
     with PatientBar(to, 10, "rounds") as bar:
         clock.now_s = 100.0

@@ -267,7 +267,7 @@ def test_the_command_has_its_exit_codes(dca: Callable[..., tuple[int, str, str]]
     assert "writes run.html" in output
 
 
-def test_the_page_lies_beside_the_run(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_written_beside_the_run(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(swarm())
     report(path, None, "-")
     output, shown_ = capsys.readouterr()
@@ -281,7 +281,7 @@ def test_the_page_is_written_to_the_given_path(write: Write, tmp_path: Path) -> 
     assert "2 scenarios of 2,000" in (tmp_path / "page.html").read_text(encoding="utf-8").replace("\u00a0", " ")
 
 
-def test_a_page_does_not_take_the_place_of_its_run(write: Write) -> None:
+def test_a_page_does_not_overwrite_its_run(write: Write) -> None:
     path = write(swarm(), name="run.html")
     with pytest.raises(UsageError, match="own file; name another one"):
         report(path, None, None)

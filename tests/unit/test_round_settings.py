@@ -75,7 +75,7 @@ def test_an_impossible_request_is_a_one_line_error(changes: dict[str, Any], mess
     assert "\n" not in str(caught.value)
 
 
-def test_a_policy_says_that_rows_are_many_peoples_and_by_default_that_they_are_not() -> None:
+def test_a_policy_may_declare_rows_of_many_and_by_default_does_not() -> None:
     assert convert("[policy]", {"rows_of_many": True}, Policy).rows_of_many
     assert not Policy().rows_of_many
 

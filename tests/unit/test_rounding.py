@@ -109,7 +109,7 @@ def test_figures_as_they_print(value: float, above: str, below: str) -> None:
 
 
 @given(EPSILONS, DELTAS)
-def test_what_was_given_is_printed_as_it_was_given(epsilon: float, delta: float) -> None:
+def test_given_values_are_printed_unchanged(epsilon: float, delta: float) -> None:
     """A budget of three digits stays so when it is spent to the last: μ goes there and back."""
     given_epsilon = float(f"{epsilon:.3g}")
     assert at_least(accounting.epsilon_of(accounting.mu_of(given_epsilon, delta), delta)) == at_least(given_epsilon)
@@ -236,9 +236,7 @@ def test_the_account_before_anything_runs(epsilon: float, delta: float) -> None:
 
 @quickly
 @given(st.lists(st.floats(1e-2, 3), min_size=1, max_size=5), DELTAS, st.floats(16, 60))
-def test_a_ledger_rounds_what_is_spent_up_and_what_is_left_down(
-    epsilons: list[float], delta: float, limit: float
-) -> None:
+def test_a_ledger_rounds_spending_up_and_the_rest_down(epsilons: list[float], delta: float, limit: float) -> None:
     charges = [
         Charge(bytes([n]) * 16, "sum", bytes(16), accounting.mu_of(one, delta), one, delta, 0, n)
         for n, one in enumerate(epsilons, 1)

@@ -53,7 +53,7 @@ def test_its_help_is_printed(arguments: tuple[str, ...], capsys: pytest.CaptureF
     assert capsys.readouterr().out.startswith("Usage: dca schema COMMAND\n")
 
 
-def test_what_has_no_schema_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_without_a_schema_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, line in (
         (("client",), "`dca client` has no option --json"),
         (("acount",), "(did you mean 'account'?)"),
@@ -84,7 +84,7 @@ def test_a_wrong_field_is_found(call: Call) -> None:
         "emulate collude --colluding-computes 3",
     ],
 )
-def test_what_a_command_writes_fits_its_schema(call: Call, arguments: str) -> None:
+def test_a_commands_output_fits_its_schema(call: Call, arguments: str) -> None:
     name, *rest = arguments.split()
     path = (name, rest[0]) if name == "emulate" else (name,)
     validator(*path).validate(call(name, *rest, "--json", "-"))

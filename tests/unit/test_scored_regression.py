@@ -137,7 +137,7 @@ def test_a_student_score_needs_no_clip() -> None:
         ({"family": "student", "degrees": 0.0}, "degrees is 0; give a finite number above 0"),
     ],
 )
-def test_what_a_round_may_not_ask_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_an_invalid_gradient_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Gradient(**{**BOX, "intercept": True, "theta": (0.0, 0.0, 0.0), "clip": 1.0, **wrong})
 
@@ -273,7 +273,7 @@ def test_outliers_hardly_move_a_robust_regression() -> None:
 
 
 @pytest.mark.parametrize("estimator", [PrivatePoissonRegression, PrivateRobustRegression])
-def test_another_prior_is_one_call_on_what_was_released(estimator: Any) -> None:
+def test_another_prior_is_one_call_on_the_releases(estimator: Any) -> None:
     family = Poisson() if estimator is PrivatePoissonRegression else StudentT()
     rows = problem(family, 500)
     rounds = NoisyRounds(rows.rows, 1.0)

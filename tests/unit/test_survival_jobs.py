@@ -134,7 +134,7 @@ def test_rows_with_a_missing_value_are_warned_of_and_too_many_rows_are_not() -> 
     assert more.warnings == []
 
 
-def test_what_a_file_or_a_page_has_of_rows_as_they_are_stands_apart() -> None:
+def test_figures_from_raw_rows_are_separate_in_files_and_pages() -> None:
     _, summary = learn("survival", group="arm", intervals=4)
     apart = separated({"private": True, **summary})
     assert "nonprivate" not in json.dumps(apart["estimates"])
@@ -163,7 +163,7 @@ def test_the_picture_has_curves_with_bands(tmp_path: Path, settings: dict[str, A
         ("survival-regression", {"std_share": 1.0}, "setting 'std_share' is 1"),
     ],
 )
-def test_settings_that_cannot_be(name: str, settings: dict[str, Any], complaint: str) -> None:
+def test_impossible_settings(name: str, settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         learn(name, **settings)
 

@@ -56,7 +56,7 @@ def noise_of_a_curve(words: np.ndarray, shares: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(("intervals", "counts", "coded"), [(8, 2.5, 2.1), (12, 3.0, 2.3), (16, 3.4, 2.5)])
-def test_codes_are_worth_what_is_claimed(intervals: int, counts: float, coded: float) -> None:
+def test_codes_have_the_claimed_efficiency(intervals: int, counts: float, coded: float) -> None:
     shares = guessed_shares(intervals)
     assert noise_of_a_curve(np.eye(len(shares)), shares) == pytest.approx(counts, abs=0.06)
     assert noise_of_a_curve(np.array(codes(intervals), dtype=float), shares) == pytest.approx(coded, abs=0.06)
@@ -122,7 +122,7 @@ def test_isotonic_regression_is_scikit_learns() -> None:
 
 
 @pytest.mark.long
-def test_bands_cover_what_is_true_and_the_log_rank_test_has_its_size() -> None:
+def test_bands_cover_the_truth_and_the_log_rank_test_has_its_size() -> None:
     """300 trials of 500 rows in two arms of one hazard, at sigma / sensitivity 7 (epsilon 0.5).
 
     Coverage of 95 % bands over all times and arms is within 92.5 to 97.5 %, the test's size within 2 to 9 %. A trial's

@@ -100,5 +100,5 @@ def change(name: str, value: float, *, of: str, fit: str, at: float = EPSILONS[0
     (change("error", 0.24, of=DCA, fit=AWARE), "DCA, T = 0 and the trusted aggregator"),
     (change("r_hat", 1.2, of=LOCAL, fit=AWARE), "R-hat"),
 ])  # fmt: skip
-def test_each_check_fails_where_what_it_is_about_is_not_so(planted: Callable[..., None], check: str) -> None:
+def test_each_check_fails_if_its_condition_is_violated(planted: Callable[..., None], check: str) -> None:
     assert check in [one.name for one in found(planted) if not one.holds]

@@ -282,7 +282,7 @@ def test_the_priors_scale_follows_large_effects_and_small_ones() -> None:
     assert over.prior_variance == pytest.approx(np.full(4, np.mean(SCALES[WIDE]) / 8))
 
 
-def test_a_given_prior_is_taken_as_it_is() -> None:
+def test_a_given_prior_is_used_unchanged() -> None:
     statistics, _ = made(1.0)
     given = fitted_to(statistics, 4, [1.0, 2.0, 3.0, 4.0])
     np.testing.assert_array_equal(given.mean, posterior(statistics, [1.0, 2.0, 3.0, 4.0]).mean)

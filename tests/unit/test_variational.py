@@ -176,7 +176,7 @@ def test_a_conjugate_gaussian_model_gets_its_mean_field_posterior() -> None:
     assert noise == 0.0
 
 
-def test_the_reported_noise_is_what_noise_does() -> None:
+def test_the_reported_noise_equals_the_observed_noise() -> None:
     """200 repeats of 3 coordinates: the standard deviation of 600 numbers is off by 15 % in one of 10,000 tries."""
     means, reported = zip(
         *((mean, sd) for mean, _, sd in (climb(30, 20.0, seed, curvature=30.0) for seed in range(200))), strict=True
@@ -197,7 +197,7 @@ def test_the_reported_noise_is_exact_where_nothing_draws_it_back() -> None:
     assert np.std(found) == pytest.approx(noise_sd(list(rates), [2.0] * 10, 3, 0.0), rel=0.1)
 
 
-def test_noise_does_not_let_the_spread_run_away() -> None:
+def test_noise_does_not_make_the_spread_diverge() -> None:
     """At a hundred times the signal of (2) s stays where it started, within a factor of two."""
     _, spread, _ = climb(50, 300.0)
     assert np.all((spread > 0.15) & (spread < 0.6))
@@ -311,7 +311,7 @@ def test_a_users_own_model_learns_from_its_registered_statistic(monkeypatch: pyt
     assert fit.draws(rng, 2, 10)["theta"].shape == (2, 10, 1)
 
 
-def test_the_example_of_a_model_of_ones_own_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_a_users_own_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the head of `models` has it: waiting times in their own units, through the ideal functionality."""
     jax = pytest.importorskip("jax")
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
@@ -328,7 +328,7 @@ def test_the_example_of_a_model_of_ones_own_learns(monkeypatch: pytest.MonkeyPat
     assert found["fit"].mean.dtype == np.float64
 
 
-def test_a_prior_of_ones_own_is_used() -> None:
+def test_a_users_own_prior_is_used() -> None:
     tight = gaussian_prior(0.05)
     fit = run(job(settings=VariationalSettings(epochs=100, clip=1e3), prior_gradient=tight), exact(people(200, 1)))
     assert np.abs(fit.mean).max() < 0.2
@@ -380,7 +380,7 @@ def test_the_requests_of_the_job() -> None:
     assert first.budget_share + math.ceil(len(others) / 4) * others[0].budget_share <= 1 + 1e-9
 
 
-def test_it_returns_what_it_has_when_the_budget_is_spent() -> None:
+def test_it_returns_the_result_so_far_when_the_budget_is_spent() -> None:
     problem = people(200, 1)
     fit = run(job(settings=VariationalSettings(epochs=20)), exact(problem, rounds=8))
     assert fit.stopped == "the account is spent"

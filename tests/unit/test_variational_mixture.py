@@ -188,7 +188,7 @@ def test_with_privacy_it_is_near_coordinate_ascent(batch: int) -> None:
     np.testing.assert_allclose(draws["weights"].std(axis=(0, 1)), fit.weight_sd, rtol=0.15)
 
 
-def test_it_returns_what_it_has_when_the_budget_is_spent() -> None:
+def test_it_returns_the_result_so_far_when_the_budget_is_spent() -> None:
     rounds = ExactRounds(points(300, 1).rows, SCHEMA.columns, noise=0.1, rounds=5)
     iterations: list[Iteration] = []
     job = gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), on_progress=iterations.append)
