@@ -16,7 +16,7 @@ from dca_proto.cli.ledger import account_line
 from dca_proto.cli.output import result_console, table
 from dca_proto.cli.reporter import Reporter
 from dca_proto.errors import RoundAborted, UsageError
-from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
+from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, LOCAL_MECHANISMS
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.runtime.device import Device, complete, load
@@ -66,8 +66,12 @@ Example of a file:
 """
 )
 
-_SD_NORMAL, _SD_LAPLACE = 1.96, 2.12
-"""Half of a 95 % interval, in standard deviations of the noise. That of one Laplace number covers sums of them, too."""
+NORMAL_SDS, REPORT_SDS = 1.96, 2.12
+"""Half of a 95 % interval in standard deviations of the noise: of Gaussian noise, and of one Laplace number's.
+
+The second also covers sums of Laplace numbers (more than 95 %) and counts of categories, if reports are many."""
+_COUNT_VARIANCE_LEAST = 10.0
+"""Below this variance of the number of reports that name a category, its interval may cover less than 95 %."""
 
 
 def trainer(
@@ -162,16 +166,28 @@ def _resume(actor: Device, console: Console, json_to: str | None) -> None:
 
 
 def _show(console: Console, aggregate: NoisyAggregate) -> None:
-    columns = ("", "private estimate" if aggregate.private else "estimate, not private", "95 % interval, noise only")
-    half_width = _SD_LAPLACE if aggregate.reports else _SD_NORMAL
+    sds, interval = interval_of(aggregate)
+    columns = ("", "private estimate" if aggregate.private else "estimate, not private", interval)
     rows = [
         (one.label, f"{one.value:.6g}", f"[{one.value - half:.6g}, {one.value + half:.6g}]")
         for one in estimates(aggregate)
-        for half in [half_width * one.noise_std]
+        for half in [sds * one.noise_std]
     ]
     console.print(table(columns, rows, title=aggregate.statistic))
     for line in result_lines(aggregate):
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def interval_of(aggregate: NoisyAggregate) -> tuple[float, str]:
+    """Return half of a 95 % interval of an estimate, in standard deviations of its noise, and what to call it."""
+    reports, name = aggregate.reports, "95 % interval, noise only"
+    if reports is None or reports.mechanism == ANALYTIC_GAUSSIAN:
+        return NORMAL_SDS, name
+    if reports.probabilities is not None:
+        own, stray = reports.probabilities
+        if aggregate.noise_variance * (own - stray) ** 2 < _COUNT_VARIANCE_LEAST:
+            return REPORT_SDS, f"approximate {name}"
+    return REPORT_SDS, name
 
 
 def result_lines(aggregate: NoisyAggregate) -> list[str]:
