@@ -219,6 +219,7 @@ def _complete(commands: dict[str, EntryPoint], arguments: list[str]) -> int:
             app.add_typer(command, name=name)
         else:
             app.command(name, help=summary(entry))(command)
+    app.command("schema", help="Print the JSON schema of a command's --json output.")(lambda: None)
     return _run(app, "dca", arguments)
 
 

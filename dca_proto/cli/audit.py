@@ -74,7 +74,10 @@ def audit(
         typer.Option(help="clients=K,computes=J,broker; by default T + 1, M - 1 and the broker.", show_default=False),
     ] = None,
     drop: Annotated[int, options.DROP] = 0,
-    plant: Annotated[str | None, typer.Option(help=f"Plant a fault: {', '.join(FAULTS)}.")] = None,
+    plant: Annotated[
+        str | None,
+        typer.Option(help=f"Plant a fault: {', '.join(FAULTS)}.", autocompletion=options.completing(FAULTS)),
+    ] = None,
     statistic: Annotated[str, typer.Option(help=f"What is summed: {', '.join(STATISTICS)}.")] = "sum",
     dimension: Annotated[int | None, typer.Option(help="Number of columns; by default 1 (regression: 2).")] = None,
     bound: Annotated[float, options.BOUND] = 1.0,

@@ -16,6 +16,7 @@ from typing import Annotated, get_args
 import msgspec
 import typer
 
+from dca_proto.cli.options import completing
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.protocol.effects import Channel
@@ -26,6 +27,7 @@ from dca_proto.runtime.device import complete
 from dca_proto.runtime.keyfile import check_private, read_certificate, read_federation, read_password, write_private
 from dca_proto.runtime.runner import now_ms
 
+_KINDS = get_args(Kind)
 EXAMPLES = """Examples:
 
   dca broker                                       mosquitto if installed, else the embedded one; on 127.0.0.1:1883
@@ -45,7 +47,10 @@ A certificate for a trial: openssl req -x509 -newkey rsa:2048 -nodes -days 30 -s
 def broker(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 1883,
     host: Annotated[str, typer.Option(help="Address to listen on; by default only for this machine.")] = "127.0.0.1",
-    kind: Annotated[str, typer.Option("--broker", help=f"{', '.join(get_args(Kind))}.")] = "auto",
+    kind: Annotated[
+        str,
+        typer.Option("--broker", help=f"{', '.join(_KINDS)}.", autocompletion=completing(_KINDS)),
+    ] = "auto",
     output: Annotated[
         Path | None, typer.Option(help="Folder for configuration, sessions and log; by default a temporary one.")
     ] = None,
@@ -69,8 +74,8 @@ def broker(
     ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: mosquitto if it is installed, else the embedded one."""
-    if kind not in get_args(Kind):
-        raise UsageError(f"--broker {kind!r}: expected one of {', '.join(get_args(Kind))}")
+    if kind not in _KINDS:
+        raise UsageError(f"--broker {kind!r}: expected one of {', '.join(_KINDS)}")
     options = BrokerOptions(
         kind=msgspec.convert(kind, Kind),
         host=host,

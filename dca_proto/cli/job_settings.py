@@ -11,6 +11,7 @@ import typer
 from msgspec.structs import asdict
 
 from dca_proto.aggregate import NodeReleaseRequest, RoundRequest, SecureSumRequest
+from dca_proto.cli.options import completing
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT
@@ -79,7 +80,9 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     invite: str = ""
 
 
-JobName = Annotated[str | None, typer.Option("--job", help=f"Job: {', '.join(NAMES)}.")]
+JobName = Annotated[
+    str | None, typer.Option("--job", help=f"Job: {', '.join(NAMES)}.", autocompletion=completing(NAMES))
+]
 Draft = tuple[Announcement, ValidatedRound]
 _FREE = ("units", "collect_s", "commit_s", "retries", "invite")
 _NEEDED = ("target", "bounds", "epsilon", "delta", "clients")

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from dca_proto.cli.options import Json
+from dca_proto.cli.options import Json, completing
 from dca_proto.cli.output import result_console, say
 from dca_proto.errors import StorageError
 from dca_proto.runtime.files import write_json
@@ -37,7 +37,10 @@ OUTPUT = NewKey
 
 def keygen(
     file: Annotated[Path, typer.Argument(help="The new key file, readable by its owner only.")],
-    role: Annotated[str, typer.Option(help=f"{', '.join(ROLES[:-1])} or {ROLES[-1]}.")] = "client",
+    role: Annotated[
+        str,
+        typer.Option(help=f"{', '.join(ROLES[:-1])} or {ROLES[-1]}.", autocompletion=completing(ROLES)),
+    ] = "client",
     json_to: Json = None,
 ) -> None:
     """Create an identity in a file that only its owner can read, and print its public key and id."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +13,15 @@ import typer
 from dca_proto.errors import UsageError
 from dca_proto.wording import nearest
 from inference.bounds import given_bounds
+
+
+def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return what completes an option's value to one of these names in a shell."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
 
 
 def require_known(option: str, text: str, known: Iterable[str]) -> None:

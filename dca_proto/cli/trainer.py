@@ -96,11 +96,17 @@ def trainer(
     rows_max: Annotated[int | None, options.ROWS_MAX] = None,
     kind: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(KINDS)}; by default the first, which alone needs Compute nodes."),
+        typer.Option(
+            help=f"{', '.join(KINDS)}; by default the first, which alone needs Compute nodes.",
+            autocompletion=options.completing(KINDS),
+        ),
     ] = None,
     mechanism: Annotated[
         str | None,
-        typer.Option(help=f"Mechanism of LDP reports: {', '.join(LOCAL_MECHANISMS)}."),
+        typer.Option(
+            help=f"Mechanism of LDP reports: {', '.join(LOCAL_MECHANISMS)}.",
+            autocompletion=options.completing(LOCAL_MECHANISMS),
+        ),
     ] = None,
     collect_s: Annotated[float | None, typer.Option(help="Seconds for clients to contribute.")] = None,
     commit_s: Annotated[float | None, typer.Option(help="Seconds for the Compute nodes to agree.")] = None,

@@ -454,7 +454,7 @@ def test_the_picture(run: Run, fault: tuple[str, ...]) -> None:
         (("--plant", "omited-noise"), "did you mean 'omitted-noise'?", 2),
         (("--plant", "typo"), "known: noise-scaled-by-n", 2),
         (("--statistic", "meen"), "did you mean 'mean'?", 2),
-        (("--seed", "-1"), "-1 is not in the range", 2),
+        (("--seed", "-1"), "'--seed': Input should be greater than or equal to 0", 2),
         (("--plant", "reused-noise", "--protocol"), "exclude each other", 2),
         (("--confidence", "1"), "expected 0.5 to below 1", 2),
         (("--epsilon", "0"), "epsilon", 2),

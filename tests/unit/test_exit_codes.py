@@ -63,9 +63,12 @@ def test_a_shell_is_offered_commands_their_groups_and_their_options(
         assert end.value.code == 0
         return capsys.readouterr().out.split()
 
-    assert completed("dca s") == ["scaling", "swarm"]
+    assert completed("dca s") == ["scaling", "swarm", "schema"]
     assert completed("dca federation add") == ["add-node", "add-trainer"]
     assert "--epsilon" in completed("dca trainer --e")
+    assert completed("dca emulate collude --left") == ["--left-out"]
+    assert completed("dca swarm --job survival-") == ["survival-regression"]
+    assert completed("dca keygen --role t") == ["trainer"]
     monkeypatch.delenv("_DCA_COMPLETE")
     shown = subprocess.run([*DCA, "--show-completion", "bash"], capture_output=True, text=True, timeout=60, check=True)
     assert "_DCA_COMPLETE=complete_bash" in shown.stdout

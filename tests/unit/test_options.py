@@ -111,4 +111,4 @@ def test_names_that_differ_by_a_letter_are_few() -> None:
 @pytest.mark.parametrize("command", ["audit", "emulate collude"])
 def test_a_seed_of_keys_is_not_negative(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--seed", "-1"]) == 2
-    assert "-1 is not in the range" in capsys.readouterr().err
+    assert "'--seed': Input should be greater than or equal to 0" in capsys.readouterr().err
