@@ -14,7 +14,7 @@ Rounds are ideal with exact noise, N = 500 and 5,000, epsilon 0.5, 1 and 4, delt
   hazard ratio must keep the same limits, 2 points wider. Single times have no limit. At N = 500, a ratio has no upper
   limit: the prior matters there, and at epsilon 1 the interval of the arm covered in 99.25 % of 400 repeats.
 - *Without noise*: curves, where at least 25 are at risk, and hazard ratios are within 2 % of lifelines' on simulated
-  patients (tests/unit/survival_oracle.json). With fewer at risk, half of a censored patient makes more difference.
+  patients (`scripts/survival_oracle.py`). With fewer at risk, half of a censored patient makes more difference.
 - *Features that are not normal*: bias and coverage of their hazard ratios, at N = 50,000. Shown without a limit.
 
 A right program fails by chance about once in 50 runs: standard errors are 0.3 % for coverage, 0.33 % for sizes (six of
@@ -61,7 +61,7 @@ WIDE, WIDE_MAX, WIDE_N = 10.0, 1.15, 5_000  # factor of wide bounds, largest rat
 ALONE = 0.02  # how much wider the limits of one law, design or ratio are; with --quick, by twice LOOSE more
 GRID = tuple(float(k) / 12 for k in range(1, 13))
 EFFECTS = {"arm": -0.4, "x": 0.5, "y": -0.3}
-ORACLE = Path(__file__).parent.parent / "tests" / "unit" / "survival_oracle.json"
+ORACLE = Path(__file__).parent.parent / "tests/inference/models/survival/survival_oracle.json"
 
 
 class Cell(NamedTuple):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the protocol's test vectors: tests/protocol/vectors/v4.json, named by the protocol's version.
+"""Writes the protocol's test vectors: tests/dca_proto/protocol/vectors/v4.json, named by the protocol's version.
 
     scripts/make_vectors.py                   overwrites the file
 
@@ -56,7 +56,7 @@ from dca_proto.protocol.wire.messages import (
 from dca_proto.statistics import Sensitivity
 from dca_proto.testing import Network, TestFederation
 
-PATH = Path(__file__).parent.parent / "tests" / "protocol" / "vectors" / f"v{PROTOCOL_VERSION}.json"
+PATH = Path(__file__).parent.parent / "tests/dca_proto/protocol/vectors" / f"v{PROTOCOL_VERSION}.json"
 SECRET, OTHER_SECRET, ROOT = (bytes(range(start, start + 32)) for start in (0, 32, 64))
 HASH, ROUND, CONTRIBUTION = bytes(range(96, 128)), bytes(range(16)), bytes(range(16, 32))
 NONCE = bytes(range(24))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes tests/unit/survival_oracle.json: the results of lifelines on the simulated trial, without privacy.
+"""Writes survival_oracle.json beside its tests: the results of lifelines on the simulated trial, without privacy.
 
 lifelines needs an older pandas than the tests, so it runs in a separate environment, from the checkout:
 
@@ -20,7 +20,7 @@ from typing import Any
 from inference.datasets.simulated_trial import simulated_trial
 from inference.problem import Problem
 
-TARGET = Path(__file__).parent.parent / "tests" / "unit" / "survival_oracle.json"
+TARGET = Path(__file__).parent.parent / "tests/inference/models/survival/survival_oracle.json"
 TIMES = [3.0 * k for k in range(1, 13)]
 SIZES, COX_PATIENTS, SEED = {"600": (600, 20261123), "5000": (5_000, 1)}, 20_000, 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[1]
 PACKAGES = ("dca_proto", "emulator", "inference")
 AREAS_MIN = 8
 

@@ -12,7 +12,7 @@ import pytest
 
 from dca_proto.cli import foreign_package
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[1]
 FOREIGN = 'raise SystemExit("a foreign package was imported")\n'
 
 

@@ -46,7 +46,7 @@ from emulator.report.run import closing_lines
 from inference.jobs.estimates import separated
 from inference.jobs.picture import plot_estimates
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 EPSILONS = st.floats(1e-3, 40)
 DELTAS = st.floats(1e-12, 0.09)
 CLOSE = 0.011  # the last of three digits; terminals have four

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 PACKAGES = ("dca_proto", "emulator", "inference")
 FUNCTION_LINES_MAX, FILE_LINES_MAX, TEST_LINES_MAX = 60, 450, 500
 STDLIB = set(sys.stdlib_module_names)

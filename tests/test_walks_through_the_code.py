@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 CODE = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
 WALKS = CODE.partition("## Walk 1")[2].partition("## Dependencies")[0]
 STEPS = re.findall(r"^\| .* \| (`.*`) \|$", WALKS, re.MULTILINE)

@@ -2,7 +2,7 @@
 
 `play` plays a secure sum. `play_releases` plays a round without Compute nodes: node releases or LDP reports. Both use
 the production actors and pass their messages on directly, in the order of DESIGN §4 and §5, without a network, a clock
-or a store. `tests/protocol/test_play.py` runs them. `dca_proto.testing.Network` adds loss, crashes and time.
+or a store. `tests/dca_proto/protocol/test_play.py` runs them. `dca_proto.testing.Network` adds loss, crashes and time.
 """
 
 from __future__ import annotations

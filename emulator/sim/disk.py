@@ -1,8 +1,8 @@
 """One machine's disk: the records that survive a kill, as in `runtime.store`.
 
 Transactions are atomic. A transaction torn by a kill is rolled back at the next start, as SQLite does with the tail of
-its log; no message that depends on it has been sent. `tests/contract/test_torn_write.py` shows that the real store
-behaves like this.
+its log; no message that depends on it has been sent. `tests/dca_proto/runtime/test_torn_write.py` shows that the real
+store behaves like this.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from dca_proto.runtime.broker import Broker
 from emulator.engine import open_engine
 
 pytestmark = pytest.mark.long
-TESTS = Path(__file__).parents[1]
-PYTHONPATH = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+ROOT = Path(__file__).parents[2]
+HELPERS = ROOT / "tests" / "helpers"
+PYTHONPATH = os.pathsep.join([str(HELPERS), str(ROOT), os.environ.get("PYTHONPATH", "")])
 START_S, RUN_S = 120, 240
 
 
@@ -34,7 +35,7 @@ def cluster() -> Iterator[Addresses]:
     pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[cluster]'")
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": PYTHONPATH}
     with subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(TESTS / "ray_cluster.py")],
+        [sys.executable, "-W", "ignore", str(HELPERS / "ray_cluster.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

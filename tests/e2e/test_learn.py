@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import math
 import re
-import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import Done
+from live_actors import LET_THROUGH, WIDE, Actors
 from rich.console import Console
 from schemas import parsed
 
@@ -22,10 +21,8 @@ from dca_proto.cli.job_run import iterated, show_run
 from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.protocol import facts
-from dca_proto.runtime import device
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.spending import read_ledger_view
-from dca_proto.runtime.transport import Connected
 from dca_proto.testing import TestFederation
 from emulator.results import Run
 from inference.jobs.base import Stage
@@ -44,44 +41,7 @@ delta = 1e-5
 clients = {CLIENTS}
 tolerate = 1
 """
-LET_THROUGH = """clients_min = 1
-honest_min = 1
-"""
-WIDE = """epsilon_per_round_max = 100
-epsilon_per_period_max = 100
-delta_max = 1e-5
-"""
 Learn = Callable[..., Done]
-
-
-class Actors:
-    """Clients and Compute nodes of a folder's files, in a thread with an event loop of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._paths = [*sorted(folder.glob("client-*.toml")), *sorted(folder.glob("compute-*.toml"))]
-        self._connected = threading.Semaphore(0)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
-
-    def __enter__(self) -> Actors:
-        self._thread.start()
-        for _ in self._paths:
-            assert self._connected.acquire(timeout=30)
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._loop.call_soon_threadsafe(self._all.cancel)
-        self._thread.join()
-        self._loop.close()
-
-    async def _run(self) -> None:
-        self._all = asyncio.gather(*(device.load(path).run(self._note) for path in self._paths))
-        with pytest.raises(asyncio.CancelledError):
-            await self._all
-
-    def _note(self, fact: object) -> None:
-        if isinstance(fact, Connected):
-            self._connected.release()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from test_learn import LET_THROUGH, WIDE, Actors
+from live_actors import LET_THROUGH, WIDE, Actors
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.cli import main

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.long
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("dca_proto", "emulator", "inference")
 
@@ -168,7 +168,7 @@ def test_the_source_distribution_has_tests_and_scripts_too(built: Path) -> None:
         "notebooks/survival_curve.py",
         "scripts/run",
         "tests/test_tidy.py",
-        "tests/sim/seeds.toml",
+        "tests/emulator/trials/seeds.toml",
     } < names
     assert not {name for name in names if "__pycache__" in name or name.startswith((".", "run/", "build/"))}
 

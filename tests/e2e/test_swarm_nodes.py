@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import Dca
+from live_actors import Actors
 from schemas import parsed
-from test_learn import Actors
 
 from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.cli import main

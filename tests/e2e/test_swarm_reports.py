@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import Dca
+from live_actors import Actors
 from rich.console import Console
 from schemas import parsed
 from scipy.stats import binom
-from test_learn import Actors
 
 from dca_proto.cli import main
 from dca_proto.cli.swarm_progress import Progress

@@ -1,6 +1,6 @@
 """A cluster of two nodes of Ray on this machine: prints its address and that for clients, and lives until told to end.
 
-python tests/ray_cluster.py < pipe
+python tests/helpers/ray_cluster.py < pipe
 """
 
 from __future__ import annotations

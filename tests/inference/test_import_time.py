@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 1.0
 HEAVY = ("sklearn", "arviz", "jax", "numpyro", "matplotlib", "pooch", "pandas")
 SAMPLERS = ("models", "mcmc")

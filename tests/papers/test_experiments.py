@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,14 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from experiment_work import QUIET, deadly, squared
 from rich.console import Console
 
 from dca_proto.errors import UsageError
 from papers import picture, runner
 from papers.runner import Check, Record, add_common_options, finish, main, run_cells, table, versions
 
-QUIET = Console(file=io.StringIO())
 SETTINGS = {"seed": 1, "draws": 20}
-
-
-def squared(number: int) -> dict[str, Any]:
-    """Work that a fresh process can import."""
-    if number == 13:
-        raise ValueError("thirteen")
-    return {"square": number**2, "process": os.getpid(), "threads": os.environ.get("OPENBLAS_NUM_THREADS")}
 
 
 class Counting:
@@ -76,13 +68,6 @@ def test_work_that_fails_is_named_with_its_cause() -> None:
         run_cells([12, 13], squared, label="squares", processes=2, console=QUIET)
 
 
-def deadly(number: int) -> dict[str, Any]:
-    """Work that one cell's process does not survive."""
-    if number == 13:
-        os._exit(9)
-    return {"square": number**2}
-
-
 def test_a_worker_that_dies_is_named_and_finished_results_are_kept(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     cells = [11, 12, 13]
@@ -93,23 +78,15 @@ def test_a_worker_that_dies_is_named_and_finished_results_are_kept(tmp_path: Pat
     assert "squares: 13" not in kept
 
 
-def endless(number: int) -> dict[str, Any]:
-    """Work without an end, whose process has written its id."""
-    sys.stdout.write(f"{os.getpid()}\n")
-    sys.stdout.flush()
-    while True:
-        time.monotonic()
-
-
 @pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGINT])
 def test_workers_end_with_the_run_that_started_them(blow: signal.Signals) -> None:
     """However it ends: of a run that a service manager ended, they would go on for hours."""
-    program = "from test_experiments import *; run_cells([1, 2], endless, label='endless', processes=2, console=QUIET)"
-    folder = Path(__file__).parent
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (folder, folder.parents[1], folder.parents[1] / "scripts"))),
-    }
+    program = """
+from experiment_work import QUIET, endless
+from papers.runner import run_cells
+run_cells([1, 2], endless, label='endless', processes=2, console=QUIET)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # with the helpers beside this folder
     with subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,

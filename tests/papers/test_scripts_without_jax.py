@@ -9,7 +9,7 @@ from pathlib import Path
 
 from papers.__main__ import EXPERIMENTS
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 NAMED = ("ldp_", "mcmc_", "check_samplers")
 NAMES = sorted(name for name in EXPERIMENTS if name.startswith(NAMED))
 PROBE = f"""

@@ -13,7 +13,7 @@ tenth of the identity in W preserves the other directions, because the guess is 
 number of rows, so B's columns may be centred. Groups get blocks with one more coordinate, a constant, because the
 number of rows of each group is unknown.
 
-**The gain** (`tests/unit/test_survival_model.py` repeats the first column). Standard deviation of S(t_k)·n, averaged
+**The gain** (`test_survival_model.py` repeats the first column). Standard deviation of S(t_k)·n, averaged
 over k, for one unit of σ/Δ, with plain counts / with these codes, for the guess S = ½ and 30 % censored:
 
     K       as guessed    S(t_K) = 0.1    70 % censored    hazard ~ t^1.5

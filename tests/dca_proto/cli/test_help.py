@@ -15,7 +15,7 @@ import typer
 from dca_proto import __version__
 from dca_proto.cli import GROUP, main
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 NO_SCRIPTS = ("environment", "fuzz_broker.py", "site_pages.py")  # read by others
 SCRIPTS = sorted(
     path

@@ -35,7 +35,7 @@ from dca_proto.privacy.local import (
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, Sensitivity
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EPSILONS = [1e-6, 0.1, 1.0, 3.7, 20.0, 36.0]
 GRID = Sensitivity(l1=700, l2_squared=250_000, bound=1000)
 ALL: list[tuple[LocalMechanism, Any]] = [

@@ -30,7 +30,7 @@ from dca_proto.privacy.local import (
 from dca_proto.statistics import Sensitivity, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GRID = Sensitivity(l1=700, l2_squared=250_000, bound=1000)
 EPSILONS = [1e-6, 0.1, 1.0, 3.7, 20.0, 36.0]
 ALL: list[LocalMechanism] = [

@@ -28,7 +28,7 @@ from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.statistics import Sensitivity
 
 FILE = Path(__file__).parent / "vectors" / f"v{PROTOCOL_VERSION}.json"
-SCRIPT = Path(__file__).parents[2] / "scripts" / "make_vectors.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "make_vectors.py"
 VECTORS = json.loads(FILE.read_text())
 VARIANTS = {"Announcement of a node release", "Announcement of an LDP report", "Release of a report"}
 """Kinds that stand there more than once."""

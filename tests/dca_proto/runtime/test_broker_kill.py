@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from test_mqtt import QUICK, free_port
+from scripted_broker import QUICK, free_port
 
 from dca_proto.protocol.effects import Channel
 from dca_proto.runtime import mqtt

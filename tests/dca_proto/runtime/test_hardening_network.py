@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from test_mqtt import QUICK, ReportQueue, ScriptedBroker, transport
-from test_runner import ECHO, FEDERATION, PEER, RunnerAndPeer, settle
+from runner_and_peer import ECHO, FEDERATION, PEER, RunnerAndPeer, settle
+from scripted_broker import QUICK, ReportQueue, ScriptedBroker, transport
 
 from dca_proto.errors import TransportError, UsageError
 from dca_proto.protocol.effects import Address, Channel, Effect, Send

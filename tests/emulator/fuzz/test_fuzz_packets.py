@@ -21,7 +21,7 @@ from dca_proto.protocol.wire.codec import decode_frame, verify_signed
 from dca_proto.protocol.wire.messages import Frame
 from dca_proto.testing import TestFederation
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_packets.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "fuzz_packets.py"
 
 
 @pytest.fixture(scope="module")

@@ -184,7 +184,7 @@ def test_a_restart_loses_what_was_queued_only_without_kept_state(keeps_state: bo
 
 
 def test_a_broker_that_is_killed_comes_back_with_its_last_snapshot() -> None:
-    """The same on mosquitto: `tests/contract/test_broker_kill.py`."""
+    """The same on mosquitto: `tests/dca_proto/runtime/test_broker_kill.py`."""
     world = CommandedWorld(3)
     world.do(0, retained(b"before"))
     world.machines[1].kill("away")

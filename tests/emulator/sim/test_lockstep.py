@@ -90,11 +90,9 @@ def test_a_worker_that_ends_is_told_in_one_line_with_its_cause_and_nothing_stays
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_the_process_that_started_them(blow: signal.Signals) -> None:
     """Asleep or at work; however it ends, with or without a word."""
-    program = [sys.executable, "lockstep_programs.py"]
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen(
-        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parent, env=environment
-    ) as first:
+    program = [sys.executable, programs.__file__]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as first:
         assert first.stdout is not None
         pids = [int(pid) for pid in first.stdout.readline().strip(b"[]\n").split(b",")]
         assert pids[0] == first.pid

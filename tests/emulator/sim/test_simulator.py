@@ -25,7 +25,7 @@ from emulator.sim.streams import Streams
 from emulator.sim.trace import Trace
 from emulator.sim.world import World
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CLIENTS, COMPUTES = 3, 2
 HOUR_MS = 3600 * 1000
 PLACES = {"columns": ["x", "y", "z"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}

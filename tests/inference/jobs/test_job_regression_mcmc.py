@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_jobs import NODES, conditions, drawn, learn_from, near, problem
+from ideal_jobs import NODES, conditions, drawn, learn_from, near, problem
 
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_settings import Task, check_plan, task_of

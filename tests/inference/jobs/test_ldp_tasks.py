@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from ideal_report_jobs import JOBS, N, clients_of, conditions, first_request, learn_job, problem, sampled, settings
 from rich.console import Console
-from test_ldp_jobs import JOBS, N, clients_of, conditions, first_request, learn_job, problem, sampled, settings
 
 from dca_proto.aggregate import LdpReportRequest, NoAggregate
 from dca_proto.cli.job_run import show_run

@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib.image
 import numpy as np
 import pytest
-from test_jobs import NODES
+from ideal_jobs import NODES
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, SecureSumRequest
 from dca_proto.cli.job_settings import task_of
