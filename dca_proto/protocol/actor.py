@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -16,15 +16,15 @@ import msgspec
 from dca_proto.crypto.sealing import Identity, Random
 from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.protocol.effects import Address, Channel, Effect, Persist, Report, Send, SetTimer
+from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.facts import Dropped, FederationChanged
 from dca_proto.protocol.federation import FILES, Federation, newest_file
 from dca_proto.protocol.params import PACED_MAX, Limits, Timing
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign, verify_signed
-from dca_proto.protocol.wire.messages import Body, FederationFile, Frame, Signed
+from dca_proto.protocol.wire.messages import Body, FederationFile, Frame, RoundMessage, Signed
 
-NEW, RESEND = "new", "resend"
+NEW, RESEND, EPOCH = "new", "resend", "epoch"
 Table = Mapping[tuple[str, str], str]
 
 
@@ -49,21 +49,30 @@ class ActorRound(Generic[S]):
         table: the transitions of its phase.
         records: the store's table that holds `stored`.
         stored: the record of the round.
+        hash: ah, the announcement's hash.
+        computes: ids of the Compute nodes, in the announcement's order.
         attempt: how often its messages were resent.
     """
 
-    __slots__ = ("attempt", "id", "stored")
+    __slots__ = ("attempt", "computes", "hash", "id", "stored")
     table: ClassVar[Table]
     records: ClassVar[str]
 
-    def __init__(self, round_id: bytes, stored: S) -> None:
+    def __init__(self, round_id: bytes, stored: S, announcement_hash: bytes, computes: tuple[bytes, ...]) -> None:
         self.id = round_id
         self.stored = stored
+        self.hash = announcement_hash
+        self.computes = computes
         self.attempt = 0
 
     @property
     def phase(self) -> str:
         return self.stored.phase
+
+    @property
+    def is_summed(self) -> bool:
+        """True if Compute nodes add up the clients' contributions."""
+        return bool(self.computes)
 
     def takes(self, event: str) -> bool:
         """Return True if the table accepts `event` in this phase."""
@@ -86,11 +95,23 @@ class ActorRound(Generic[S]):
         self.stored = msgspec.structs.replace(self.stored, **changes)
         return Persist(self.records, self.id, encode(self.stored))
 
+    def send(self, payload: bytes, channel: Channel, to: bytes = b"") -> Send:
+        """Send an encoded message of the round to an actor's inbox, or broadcast it."""
+        return Send(Address(channel, to), self.id, payload)
+
+    def timer(self, purpose: str, at_ms: int) -> SetTimer:
+        """Set a timer of the round."""
+        return SetTimer(Timer(purpose, self.id), at_ms)
+
+    def cancel(self, *purposes: str) -> list[Effect]:
+        """Cancel timers of the round."""
+        return [CancelTimer(Timer(purpose, self.id)) for purpose in purposes]
+
     def resend_timer(self, timing: Timing, entropy: bytes, now_ms: int) -> SetTimer:
         """Schedule the next resend, with back-off; one byte of `entropy` spreads it."""
         wait_ms = timing.resend_after_ms(self.attempt, entropy)
         self.attempt += 1
-        return SetTimer(Timer(RESEND, self.id), now_ms + wait_ms)
+        return self.timer(RESEND, now_ms + wait_ms)
 
 
 class RateLimit:
@@ -114,14 +135,17 @@ class RateLimit:
         self._last[key] = now_ms
 
 
-class Actor(ABC):
+R = TypeVar("R", bound=ActorRound[Any])
+
+
+class BaseActor(ABC, Generic[R]):
     """A sans-IO actor: events in, effects out. A newer federation file in its store replaces the given one.
 
     Attributes:
         id: 16 bytes, the hash of its identity's public key.
         dropped: number of dropped messages by error code.
         messages: the method that handles each kind of message; any other kind is a peer's error.
-        timers: the method that handles each timer of a round. The timer is also an event in the round's table.
+        timers: the method that handles each timer. A round's timer is also an event in the round's table.
     """
 
     def __init__(
@@ -147,12 +171,16 @@ class Actor(ABC):
 
     messages: ClassVar[Mapping[Any, str]]
     timers: ClassVar[Mapping[str, str]]
-    _rounds: Mapping[bytes, ActorRound[Any]]
+    _rounds: dict[bytes, R]
 
     def phase(self, round_id: bytes) -> str:
         """Return the phase of a round; `NEW` if the round is unknown."""
         known = self._rounds.get(round_id)
         return known.phase if known else NEW
+
+    def knows(self, round_id: bytes) -> bool:
+        """Return True if this actor has the round in memory: it is open, or was not yet forgotten."""
+        return round_id in self._rounds
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         """Handle one event at the time `now_ms` (Unix milliseconds), and return its effects.
@@ -192,11 +220,12 @@ class Actor(ABC):
         return method
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
-        """Call the timer's method if the round's phase accepts it."""
-        current = self._rounds.get(timer.round_id)
-        if current is None or not current.takes(timer.purpose):
-            return []
-        effects: list[Effect] = getattr(self, self.timers[timer.purpose])(current, now_ms)
+        """Call the timer's method: an own one's with the time, a round's with the round, if its phase accepts it."""
+        effects: list[Effect] = []
+        if not timer.round_id:
+            effects = getattr(self, self.timers[timer.purpose])(now_ms)
+        elif (current := self._rounds.get(timer.round_id)) is not None and current.takes(timer.purpose):
+            effects = getattr(self, self.timers[timer.purpose])(current, now_ms)
         return effects
 
     @abstractmethod
@@ -240,18 +269,30 @@ class Actor(ABC):
         self.dropped[error.code] += 1
         return Report(Dropped(error.code, sender, str(error)))
 
-    def _check_node_message(
-        self, frame: Signed, compute: bytes, computes: Collection[bytes], about: bytes, known: bytes
-    ) -> None:
-        """Check that one of a round's `computes` signed a message about its announcement. Raises `PeerError`.
+    def _known_round(self, round_id: bytes) -> R:
+        """Return a round. Raises `PeerError` if it is unknown."""
+        current = self._rounds.get(round_id)
+        if current is None:
+            raise PeerError("unknown-round", found=round_id.hex(), expected="a round that this actor knows")
+        return current
 
-        `about` is the announcement hash in the message, `known` the round's.
-        """
-        if compute not in computes:
+    def _node_round(self, compute: bytes, frame: Signed, body: RoundMessage) -> R:
+        """Return the round of a message, if another of its Compute nodes signed that. Raises `PeerError`."""
+        current = self._known_round(body.round_id)
+        if compute not in current.computes or compute == self.id:
             raise PeerError("unknown-compute", found=compute.hex(), expected="another Compute node of the round")
-        if about != known:
-            raise PeerError("announcement", found="a message about another announcement", expected=known.hex())
+        if body.announcement_hash != current.hash:
+            raise PeerError("announcement", found="a message about another announcement", expected=current.hash.hex())
         verify_signed(frame, self._federation.compute(compute).key, self._federation_id)
+        return current
 
     def _sign(self, body: Body) -> Signed:
         return sign(self._identity, self._federation_id, body)
+
+    def _send(self, body: Body, channel: Channel, to: bytes = b"", *, retain: bool = False) -> Send:
+        """Sign and send a message that belongs to no round."""
+        return Send(Address(channel, to), b"", encode(self._sign(body)), retain=retain)
+
+
+Actor = BaseActor[Any]
+"""A client, a Compute node or a trainer."""

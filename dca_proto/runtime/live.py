@@ -19,7 +19,6 @@ from typing import Any
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.protocol.actor import NEW
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.actor import Trainer
@@ -108,7 +107,7 @@ class LiveTrainer:
         result.
         """
         round_id = request.round_id
-        if self._actor.phase(round_id) != NEW:
+        if self._actor.knows(round_id):
             return await self._result(round_id, self._recall(round_id))
         if round_id in self._actor.ledger:
             raise RoundAborted(f"round {round_id.hex()} is over, and the trainer's store no longer has its result")

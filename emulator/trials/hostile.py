@@ -19,7 +19,6 @@ from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.answer import Composer
 from dca_proto.protocol.client.round import Round as ClientRound
 from dca_proto.protocol.compute.actor import ComputeNode
-from dca_proto.protocol.compute.round import FROZEN
 from dca_proto.protocol.compute.round import Round as NodeRound
 from dca_proto.protocol.contribution import ClientMessage, HeldContribution
 from dca_proto.protocol.effects import Address, Channel, Effect, Report, Send, SetTimer
@@ -147,7 +146,7 @@ class HostileCompute(ComputeNode):
 def _send_shorter_list(node: HostileCompute, honest: Honest, current: NodeRound, peer: bytes) -> Effect:
     """Send the first peer a list without the last entry."""
     stored, tags = current.stored, current.tags_for
-    if peer != current.peers(node.id)[0] or not stored.entries:
+    if peer != current.peers[0] or not stored.entries:
         return honest(current, peer)  # type: ignore[no-any-return]
     entries = stored.entries[:-ENTRY_BYTES]
     hashed, count = list_hash(current.hash, node.id, entries), len(entries) // ENTRY_BYTES
@@ -215,7 +214,7 @@ def _load_twice_listed(node: HostileCompute, honest: Honest, *given: Any) -> Nod
 
 def _object(node: HostileCompute, honest: Honest, current: NodeRound, now_ms: int) -> list[Effect]:
     """Object to the first `amount` entries of each list, whose tags it changes first."""
-    if current.phase == FROZEN and len(current.lists) == len(current.stored.computes):
+    if current.takes("all lists") and len(current.lists) == len(current.stored.computes):
         for peer, received in current.lists.items():
             current.lists[peer] = msgspec.structs.replace(received, tags=_altered(received.tags, node.amount))
     return honest(current, now_ms)  # type: ignore[no-any-return]

@@ -10,7 +10,6 @@ import msgspec
 
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
-from dca_proto.protocol.actor import NEW
 from dca_proto.protocol.compute import round as node_round
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import Announced, Closed, LedgerReused, RoundCompleted, RoundFailed
@@ -236,8 +235,9 @@ class TrialWorld(World, Observer):
 
     def _unknown_rounds(self) -> list[RoundLog]:
         """Return the requested rounds that have not ended and that the trainer does not know."""
+        trainer = self.trainer.actor
         waiting = [log for log in self.rounds if log.ended is None and not log.refused]
-        return [log for log in waiting if phase_at(self.trainer, log.id) == NEW]
+        return [log for log in waiting if trainer is not None and not trainer.knows(log.id)]
 
     def on_fact(self, process: Process, fact: object) -> None:
         now_ms = self.simulator.now_ms

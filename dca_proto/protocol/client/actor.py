@@ -16,7 +16,7 @@ from dca_proto.crypto.sealing import Identity, Random, same
 from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol import facts
-from dca_proto.protocol.actor import NEW, RESEND, Actor
+from dca_proto.protocol.actor import EPOCH, NEW, RESEND, BaseActor
 from dca_proto.protocol.announcement import (
     OpenedAnnouncement,
     check_invitation,
@@ -28,7 +28,7 @@ from dca_proto.protocol.announcement import (
 from dca_proto.protocol.charges import check_reused
 from dca_proto.protocol.client.answer import Composer, Consent, Rows
 from dca_proto.protocol.client.round import ANNOUNCEMENTS, ASK, CLOSE, ROUNDS, Declines, Round, StoredRound
-from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.keyring import SeenEpochs
@@ -43,11 +43,10 @@ from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode, verify_signed
 from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
 
-EPOCH = "epoch"
 HELLO = b"hello"
 
 
-class Client(Actor):
+class Client(BaseActor[Round]):
     """A client, which holds the data of one person or of many.
 
     Args:
@@ -71,7 +70,7 @@ class Client(Actor):
         m.HelloWanted: "_on_hello_wanted",
         m.FederationFile: "_on_file",
     }
-    timers: ClassVar = {RESEND: "_resend", ASK: "_ask", CLOSE: "_forget"}
+    timers: ClassVar = {EPOCH: "_greet", RESEND: "_resend", ASK: "_ask", CLOSE: "_forget"}
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class Client(Actor):
             timing=self._timing,
             random=self._random,
         )
-        self._rounds: dict[bytes, Round] = {}
+        self._rounds = {}
         self._pending_charges: dict[bytes, int] = {}  # charge numbers of messages without a receipt, by round
         self._unsettled: set[bytes] = set()  # rounds that count against `_check_room`: declined, or without a receipt
         self._unsettled_bytes = 0  # total size of their announcements
@@ -158,7 +157,7 @@ class Client(Actor):
         verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
         if not self._pace.is_due(HELLO, now_ms):
             return []
-        waiting = [current for current in self._rounds.values() if current.takes(RESEND) and current.opened.computes]
+        waiting = [current for current in self._rounds.values() if current.takes(RESEND) and current.is_summed]
         return [*self._greet(now_ms), *(effect for current in waiting for effect in current.answers())]
 
     # --- announcement: contribute or decline (§4.3, §4.4) -------------------------------------------------------------
@@ -174,7 +173,7 @@ class Client(Actor):
         body = opened.body
         current = self._rounds.get(body.round_id)
         if current is not None:
-            if opened.hash != current.opened.hash:
+            if opened.hash != current.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
             current.step("repeated announcement")
             return current.answers() if self._pace.is_due(current.id, now_ms) else []
@@ -254,7 +253,7 @@ class Client(Actor):
         """Decline the round, with the reason."""
         cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
         fields = (cut.reason, cut.found, cut.expected)
-        body = m.Decline(current.id, current.opened.hash, self._certificate, *fields)
+        body = m.Decline(current.id, current.hash, self._certificate, *fields)
         decline = seal_answer(self._sign(body), current.opened, self._random)
         stored = current.advance("refusal", decline=decline)
         self._hold(current)
@@ -286,7 +285,7 @@ class Client(Actor):
         self._settle(current)
         return [
             stored,
-            CancelTimer(Timer(RESEND, current.id)),
+            *current.cancel(RESEND),
             self._close_timer(current, now_ms),
             Report(facts.Missed(current.id) if late else facts.Acknowledged(current.id)),
         ]
@@ -296,7 +295,7 @@ class Client(Actor):
         current = self._rounds.get(body.round_id)
         if current is None or body.client != self.id:
             raise PeerError("phase", found="a reused charge of an unknown round", expected="a round of this client")
-        self._check_node_message(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
+        self._node_round(sender, frame, body)
         current.step("charge reused")
         number = self.ledger[current.id].number
         check_reused(body, number, self.ledger.next_number)
@@ -312,30 +311,26 @@ class Client(Actor):
         current = self._rounds.get(body.round_id)
         if current is None or current.stored.decline:
             return []  # aborts are broadcast: most are about rounds that this client did not pay for
-        author, opened = body.compute, current.opened  # not `sender`: a node also passes on its peers' aborts
-        self._check_node_message(frame, author, opened.computes, body.announcement_hash, opened.hash)
+        author = body.compute  # not `sender`: a node also passes on its peers' aborts
+        self._node_round(author, frame, body)
         if author in current.stored.aborted_by:
             current.step("repeated abort")
             return []
         aborted_by = (*current.stored.aborted_by, author)
-        if len(aborted_by) < len(opened.computes):
+        if len(aborted_by) < len(current.computes):
             stored = current.advance("abort", aborted_by=aborted_by)
             ask_ms = current.body.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
-            return [stored, SetTimer(Timer(ASK, current.id), ask_ms), self._close_timer(current, now_ms)]
+            return [stored, current.timer(ASK, ask_ms), self._close_timer(current, now_ms)]
         stored = current.advance("last abort", aborted_by=aborted_by, outbound=None)
         self._settle(current)
         return [
             self.ledger.give_back(current.id),
             stored,
-            CancelTimer(Timer(RESEND, current.id)),
-            CancelTimer(Timer(ASK, current.id)),
+            *current.cancel(RESEND, ASK),
             Report(facts.ChargeReturned(current.id)),
         ]
 
     # --- time and restarts ----------------------------------------------------------------------------------------
-
-    def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
-        return self._greet(now_ms) if timer.purpose == EPOCH else super()._on_timer(timer, now_ms)
 
     def _forget(self, current: Round, now_ms: int) -> list[Effect]:
         """Forget everything about a round except its charge."""
@@ -359,21 +354,20 @@ class Client(Actor):
 
     def _ask(self, current: Round, now_ms: int) -> list[Effect]:
         """After the round's end, ask its nodes for missing aborts (§4.8)."""
-        if not current.takes(ASK) or not current.opened.computes:
+        if not current.takes(ASK) or not current.is_summed:
             return []
         if now_ms < current.body.commit_by_ms:
-            return [SetTimer(Timer(ASK, current.id), current.body.commit_by_ms + self._timing.resend_first_ms)]
-        missing = [node for node in current.opened.computes if node not in current.stored.aborted_by]
+            return [current.timer(ASK, current.body.commit_by_ms + self._timing.resend_first_ms)]
+        missing = [node for node in current.computes if node not in current.stored.aborted_by]
         questions: list[Effect] = []
         for node in missing:
-            key = self._session.pair_keys(current.opened.epochs)[current.opened.computes.index(node)]
-            tag = ask_tag(key, current.opened.hash)
-            payload = encode(m.AbortWanted(current.opened.frame, tag))
-            questions.append(Send(Address(Channel.COMPUTE, node), current.id, payload))
+            key = self._session.pair_keys(current.opened.epochs)[current.computes.index(node)]
+            tag = ask_tag(key, current.hash)
+            questions.append(current.send(encode(m.AbortWanted(current.opened.frame, tag)), Channel.COMPUTE, node))
         back_off = msgspec.structs.replace(self._timing, resend_max_ms=self._timing.abort_grace_ms)
         wait_ms = back_off.resend_after_ms(current.asked, self._random(1))
         current.asked += 1
-        return [*questions, SetTimer(Timer(ASK, current.id), now_ms + wait_ms)]
+        return [*questions, current.timer(ASK, now_ms + wait_ms)]
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
         again = self._resend if current.takes(RESEND) else self._ask
@@ -384,4 +378,4 @@ class Client(Actor):
         aborting = current.takes(RESEND) or current.stored.aborted_by
         grace_ms = self._timing.abort_grace_ms if aborting else self._timing.kept_ms
         over_ms = current.body.close_by_ms if current.stored.decline else current.body.commit_by_ms + grace_ms
-        return SetTimer(Timer(CLOSE, current.id), max(now_ms, over_ms))
+        return current.timer(CLOSE, max(now_ms, over_ms))

@@ -15,7 +15,7 @@ import msgspec
 from dca_proto.protocol.actor import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.contribution import ClientMessage
-from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Send, Write
+from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Send, Write
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.records import loaded
 from dca_proto.protocol.wire.messages import Announcement
@@ -60,7 +60,7 @@ class Round(ActorRound[StoredRound]):
     table, records = TABLE, ROUNDS
 
     def __init__(self, stored: StoredRound, opened: OpenedAnnouncement, client: bytes) -> None:
-        super().__init__(opened.body.round_id, stored)
+        super().__init__(opened.body.round_id, stored, opened.hash, opened.computes)
         self.opened = opened
         self.body = opened.body
         self.holder = opened.holder(client)
@@ -69,7 +69,7 @@ class Round(ActorRound[StoredRound]):
     def answers(self) -> list[Effect]:
         """Send the answer to the announcement: the decline, or the contribution or release that has no receipt yet."""
         if self.stored.decline:
-            return [Send(Address(Channel.TRAINER, self.body.trainer), self.id, self.stored.decline)]
+            return [self.send(self.stored.decline, Channel.TRAINER, self.body.trainer)]
         if self.stored.outbound is None:
             return []
         return [Send(self.holder, self.id, self.stored.outbound.payload)]

@@ -15,7 +15,7 @@ from dca_proto.crypto.sealing import Identity, Random, same
 from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol import facts
-from dca_proto.protocol.actor import NEW, RESEND
+from dca_proto.protocol.actor import EPOCH, NEW, RESEND
 from dca_proto.protocol.announcement import OpenedAnnouncement, check_invited, check_time, open_announcement
 from dca_proto.protocol.charges import SeenCharges
 from dca_proto.protocol.compute.commit import Committing
@@ -34,7 +34,7 @@ from dca_proto.protocol.compute.round import (
     restored_rounds,
 )
 from dca_proto.protocol.contribution import HeldContribution, open_contribution
-from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, SetTimer
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.keyring import Keyring, SeenEpochs
@@ -45,8 +45,6 @@ from dca_proto.protocol.records import Records
 from dca_proto.protocol.sessions import Sessions
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode, verify_signed
-
-EPOCH = "epoch"
 
 
 class ComputeNode(Committing):
@@ -76,6 +74,7 @@ class ComputeNode(Committing):
         m.FederationFile: "_on_file",
     }
     timers: ClassVar = {
+        EPOCH: "_turn_epoch",
         FREEZE: "_freeze",
         PROGRESS: "_send_progress",
         RESEND: "_resend",
@@ -108,11 +107,11 @@ class ComputeNode(Committing):
         self._sessions = Sessions(
             records, self._federation, own=self.id, keys=self._keys, limits=self._limits, timing=self._timing
         )
-        self._rounds = restored_rounds(records, self.id, self._load)
+        self._rounds = restored_rounds(records, self._load)
         self._open = {current.id for current in self._rounds.values() if current.is_open}
 
     def _load(self, stored: StoredRound, payload: bytes | None) -> Round:
-        return Round.loaded(stored, payload, self._federation, self._mechanism, self._limits)
+        return Round.loaded(self.id, stored, payload, self._federation, self._mechanism, self._limits)
 
     def _on_start_up(self, now_ms: int) -> list[Effect]:
         detail = "the federation file was replaced during the round, or this node no longer knows the round's statistic"
@@ -135,7 +134,7 @@ class ComputeNode(Committing):
         if not current.is_open:
             again: list[Effect] = []
             if now_ms < current.stored.commit_by_ms + self._timing.abort_grace_ms:
-                abort = Send(Address(Channel.ABORT), current.id, current.stored.final_message)
+                abort = current.send(current.stored.final_message, Channel.ABORT)
                 again = [abort] if current.takes("abort wanted") else self._messages_for_trainer(current)
             return [*again, self._close_timer(current, now_ms)]
         body = current.opened.body
@@ -153,12 +152,12 @@ class ComputeNode(Committing):
         return [*writes, Report(facts.SessionKept(sender, len(self._sessions)))] if writes else []
 
     def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, body: m.SessionsWanted, now_ms: int) -> list[Effect]:
-        trainer, to = self._federation.trainer(sender), Address(Channel.TRAINER, sender)
+        trainer = self._federation.trainer(sender)
         self._federation.check_stamp(body.file)
         verify_signed(frame, trainer.key, self._federation_id)
         count = m.Sessions(self._sessions.count_valid(now_ms))
-        key = [self._signed_to(to, b"", self._epoch_key())] if body.is_keyless else []
-        return [*key, self._signed_to(to, b"", count)]
+        key = [self._send(self._epoch_key(), Channel.TRAINER, sender)] if body.is_keyless else []
+        return [*key, self._send(count, Channel.TRAINER, sender)]
 
     # --- announcement (§4.1, §4.5) --------------------------------------------------------------------------------
 
@@ -247,12 +246,12 @@ class ComputeNode(Committing):
             return self._aborts_to(current, sender, now_ms)
         kept, keys = opened
         receipt = m.Receipt(current.id, message.contribution, keys.receipt)
-        reply = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt))
+        reply = current.send(encode(receipt), Channel.CLIENT, sender)
         collects = current.takes("contribution")
         if not collects and current.listed.get(sender) != message.contribution:
             current.step("late contribution")
             late = m.Receipt(current.id, message.contribution, keys.late)
-            answer = Send(Address(Channel.CLIENT, sender), current.id, encode(late))
+            answer = current.send(encode(late), Channel.CLIENT, sender)
             return [answer] if self._pace.is_due(current.id + sender, now_ms) else []
         known = current.kept.get(sender)
         if not collects or (known is not None and known.contribution == message.contribution):
@@ -264,7 +263,7 @@ class ComputeNode(Committing):
         self, current: Round, client: bytes, message: m.Contribution, now_ms: int
     ) -> tuple[HeldContribution, ContributionKeys] | None:
         """Open a contribution with the client's newest session or the previous one; None if neither opens it."""
-        for key in self._sessions.keys_of(client, current.own_key(self.id).epoch, now_ms):
+        for key in self._sessions.keys_of(client, current.own_key.epoch, now_ms):
             try:
                 return open_contribution(
                     message,
@@ -272,7 +271,7 @@ class ComputeNode(Committing):
                     announcement_hash=current.hash,
                     client=client,
                     holder=self.id,
-                    nodes=len(current.stored.computes),
+                    nodes=len(current.computes),
                     dimension=current.validated.dimension,
                 )
             except PeerError as error:
@@ -297,7 +296,7 @@ class ComputeNode(Committing):
         current.step("contribution")
         current.kept[client] = kept
         is_first = len(current.kept) == current.reported + 1  # since the last `Progress`
-        timer = [SetTimer(Timer(PROGRESS, current.id), now_ms + self._timing.progress_ms)] if is_first else []
+        timer = [current.timer(PROGRESS, now_ms + self._timing.progress_ms)] if is_first else []
         count = Report(facts.ContributionKept(current.id, client, len(current.kept)))
         return [Persist(CONTRIBUTIONS, current.id + client, kept.record), reply, *timer, count]
 
@@ -316,7 +315,7 @@ class ComputeNode(Committing):
         if is_trainer:
             self._trainer_round(sender, frame, body)
         else:
-            self._peer_round(sender, frame, body.round_id, body.announcement_hash)
+            self._node_round(sender, frame, body)
         current.step("query")
         if not self._pace.is_due(current.id + sender, now_ms):
             return []
@@ -324,11 +323,11 @@ class ComputeNode(Committing):
 
     def _messages_for_trainer(self, current: Round) -> list[Effect]:
         """Send the trainer the final message of a round, or the number of its contributions so far."""
-        to = Address(Channel.TRAINER, current.stored.trainer)
-        if not current.is_open:
-            return [Send(to, current.id, current.stored.final_message)] if current.stored.final_message else []
-        current.reported = count = len((current.stored.entries and current.listed) or current.kept)
-        return [self._signed_to(to, current.id, m.Progress(current.id, current.hash, count))]
+        message = current.stored.final_message
+        if current.is_open:
+            current.reported = count = len((current.stored.entries and current.listed) or current.kept)
+            message = encode(self._sign(m.Progress(current.id, current.hash, count)))
+        return [current.send(message, Channel.TRAINER, current.stored.trainer)] if message else []
 
     def _on_abort_wanted(self, sender: bytes, wanted: m.AbortWanted, now_ms: int) -> list[Effect]:
         """Answer a client that asks for the aborts of a round (§4.8)."""
@@ -354,9 +353,8 @@ class ComputeNode(Committing):
         """Send an authenticated client the aborts that this node has: its own and its peers'."""
         if not current.takes("abort wanted") or not self._pace.is_due(current.id + client, now_ms):
             return []
-        to = Address(Channel.CLIENT, client)
         messages = (current.stored.final_message, *dict(current.stored.peer_aborts).values())
-        return [Send(to, current.id, message) for message in messages]
+        return [current.send(message, Channel.CLIENT, client) for message in messages]
 
     def _trainer_round(self, sender: bytes, frame: m.Signed, body: m.Close | m.Query) -> Round:
         """Return the round of a trainer's message after checking who sent it. Raises `PeerError`."""
@@ -367,9 +365,6 @@ class ComputeNode(Committing):
         return current
 
     # --- time -----------------------------------------------------------------------------------------------------
-
-    def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
-        return self._turn_epoch(now_ms) if timer.purpose == EPOCH else super()._on_timer(timer, now_ms)
 
     def _send_progress(self, current: Round, now_ms: int) -> list[Effect]:
         return self._messages_for_trainer(current) if current.reported != len(current.kept) else []
@@ -396,7 +391,7 @@ class ComputeNode(Committing):
         """Set the time to delete a released sum (an hour after the round's end), or else to forget the round."""
         holds_sum = current.takes("delete sum") and current.stored.final_message
         at_ms = current.stored.commit_by_ms + self._timing.abort_grace_ms if holds_sum else self._forget_ms(current)
-        return SetTimer(Timer(FORGET, current.id), max(now_ms, at_ms))
+        return current.timer(FORGET, max(now_ms, at_ms))
 
     def _turn_epoch(self, now_ms: int) -> list[Effect]:
         """Make the current epoch's key, delete expired ones, and publish the signed key as a retained message.
@@ -409,7 +404,7 @@ class ComputeNode(Committing):
         return [
             *renewed,
             *(self._file_effects() if renewed else []),  # a broker may lose it, too
-            Send(Address(Channel.EPOCH), b"", encode(self._sign(self._epoch_key())), retain=True),
+            self._send(self._epoch_key(), Channel.EPOCH, retain=True),
             SetTimer(Timer(EPOCH), min(self._keys.next_turn_ms(now_ms), again_ms)),
         ]
 
@@ -419,5 +414,5 @@ class ComputeNode(Committing):
 
     def _timers(self, current: Round) -> list[Effect]:
         body = current.opened.body
-        freeze = [SetTimer(Timer(FREEZE, current.id), body.close_by_ms)] if current.takes(FREEZE) else []
-        return [*freeze, SetTimer(Timer(COMMIT, current.id), body.commit_by_ms)]
+        freeze = [current.timer(FREEZE, body.close_by_ms)] if current.takes(FREEZE) else []
+        return [*freeze, current.timer(COMMIT, body.commit_by_ms)]

@@ -33,7 +33,7 @@ class Union(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, round_: Round, sessions: Sessions) -> Union:
         """Return the union of all M lists, in the announcement's order of nodes."""
-        lists = [round_.lists[compute] for compute in round_.stored.computes]
+        lists = [round_.lists[compute] for compute in round_.computes]
         entries = b"".join([node_list.entries for node_list in lists])
         tags = b"".join([node_list.tags for node_list in lists])
         return cls(entries, tags, sessions.slots_of(rows_of(entries)[:, :ID_BYTES]))
@@ -85,11 +85,10 @@ class Agreement:
     answer and release changes nothing.
     """
 
-    def __init__(self, round_: Round, own: bytes, sessions: Sessions, now_ms: int) -> None:
+    def __init__(self, round_: Round, sessions: Sessions, now_ms: int) -> None:
         self._round = round_
-        self._own = own
         self._union = Union.of(round_, sessions)
-        self._epoch, self._dimension = round_.own_key(own).epoch, round_.validated.dimension
+        self._epoch, self._dimension = round_.own_key.epoch, round_.validated.dimension
         self._keys, self._valid = sessions.pair_keys(self._epoch, self._union.slots, now_ms)
         # `_failed`: the places whose tag fails under both sessions of the client. `_masks`: the sum of all other masks.
         wrong, total = self._sum_at(np.arange(self._union.count))
@@ -137,10 +136,10 @@ class Agreement:
 
         Raises `PeerError("session")` if a restarted node lacks a session that its answer used: its sum would be wrong.
         """
-        round_, computes = self._round, self._round.stored.computes
-        place = computes.index(self._own)
+        round_, computes = self._round, self._round.computes
+        place = computes.index(round_.own)
         start = sum(round_.lists[compute].count for compute in computes[:place])
-        end = start + round_.lists[self._own].count
+        end = start + round_.lists[round_.own].count
         inside = chosen.places[(chosen.places >= start) & (chosen.places < end)]
         own = [self._union.client(at) for at in inside.tolist()]
         expired = np.intersect1d(chosen.places, self._failed)

@@ -11,7 +11,7 @@ from dca_proto.crypto.fixedpoint import ring_to_bytes
 from dca_proto.crypto.sealing import seal_to
 from dca_proto.errors import PeerError
 from dca_proto.protocol import facts
-from dca_proto.protocol.actor import RESEND, Actor
+from dca_proto.protocol.actor import RESEND, BaseActor
 from dca_proto.protocol.announcement import open_answer, seal_answer
 from dca_proto.protocol.charges import SeenCharges
 from dca_proto.protocol.compute.agreement import Agreement
@@ -25,8 +25,7 @@ from dca_proto.protocol.compute.round import (
     Round,
     StoredList,
 )
-from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
-from dca_proto.protocol.events import Timer
+from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report
 from dca_proto.protocol.keyring import Keyring
 from dca_proto.protocol.lists import TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
 from dca_proto.protocol.sessions import Sessions
@@ -35,13 +34,12 @@ from dca_proto.protocol.wire.codec import encode, open_signed
 from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
 
 
-class Committing(Actor):
+class Committing(BaseActor[Round]):
     """The part of a Compute node that ends a round."""
 
     _keys: Keyring
     _sessions: Sessions
     _charges: SeenCharges
-    _rounds: dict[bytes, Round]
     _open: set[bytes]  # ids of the rounds that have not ended
 
     # --- freeze and lists -----------------------------------------------------------------------------------------
@@ -53,12 +51,12 @@ class Committing(Actor):
         count = len(current.kept)
         header = self._sign(m.ListHeader(current.id, current.hash, own_hash, count))
         stored = current.advance(FREEZE, entries=entries, header=header)
-        current.lists[self.id] = current.own_list(self.id)
+        current.lists[self.id] = current.own_list()
         return [
             stored,
-            *(CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, PROGRESS)),
+            *current.cancel(FREEZE, PROGRESS),
             Report(facts.ListFrozen(current.id, count)),
-            *(self._list_to(current, peer) for peer in current.peers(self.id)),
+            *(self._list_to(current, peer) for peer in current.peers),
             current.resend_timer(self._timing, self._random(1), now_ms),
             *self._answer_when_complete(current, now_ms),
         ]
@@ -66,11 +64,11 @@ class Committing(Actor):
     def _list_to(self, current: Round, peer: bytes) -> Effect:
         """Send this node's list to a peer, sealed to the peer's epoch key."""
         assert current.stored.header is not None, "a frozen list is signed"
-        place = current.stored.computes.index(peer)
+        place = current.computes.index(peer)
         body = m.FrozenList(current.id, peer, current.stored.header, current.stored.entries, current.tags_for(place))
         public = current.opened.epochs[place].public
         sealed = seal_to(public, encode(self._sign(body)), current.hash, self._random)
-        return Send(Address(Channel.COMPUTE, peer), current.id, encode(m.Sealed(current.id, *sealed)))
+        return current.send(encode(m.Sealed(current.id, *sealed)), Channel.COMPUTE, peer)
 
     def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
         """Handle a peer's list."""
@@ -78,7 +76,7 @@ class Committing(Actor):
         if not current.is_open:
             current.step("repeated list")
             return []
-        own = self._keys.key(current.own_key(self.id).epoch)
+        own = self._keys.key(current.own_key.epoch)
         if own is None:
             raise PeerError("epoch", found="a list of a past epoch", expected="one whose key is kept here")
         inner = open_answer(frame, own, current.hash)
@@ -95,8 +93,8 @@ class Committing(Actor):
         frozen = self._freeze(current, now_ms) if current.takes(FREEZE) else []
         current.step("list")
         try:
-            place = current.stored.computes.index(sender)
-            check_list(current.hash, body.entries, body.tags, place, len(current.stored.computes), current.terms.most)
+            place = current.computes.index(sender)
+            check_list(current.hash, body.entries, body.tags, place, len(current.computes), current.terms.most)
         except PeerError as error:
             name = self._federation.compute(sender).name
             return [*frozen, *self._abort(current, "invalid-list", f"{name}: {error}", (body.header,))]
@@ -111,7 +109,7 @@ class Committing(Actor):
         header = open_signed(body.header, key, self._federation_id, m.ListHeader)
         if header.announcement_hash != current.hash or header.round_id != current.id:
             raise PeerError("announcement", found="a list of another announcement", expected=current.hash.hex())
-        if sender not in current.peers(self.id):
+        if sender not in current.peers:
             raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
         return header
 
@@ -122,15 +120,15 @@ class Committing(Actor):
 
     def _answer_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
         """Once all M lists are there, compute this node's objections, store them, then send them."""
-        if not current.takes("all lists") or len(current.lists) < len(current.stored.computes):
+        if not current.takes("all lists") or len(current.lists) < len(current.computes):
             return []
-        current.agreement = Agreement(current, self.id, self._sessions, now_ms)
+        current.agreement = Agreement(current, self._sessions, now_ms)
         judgement = current.agreement.judge(self._charges)
-        hashes = tuple(current.lists[compute].hash for compute in current.stored.computes)
+        hashes = tuple(current.lists[compute].hash for compute in current.computes)
         body = m.Answer(current.id, current.hash, hashes, encode_places(judgement.objections))
         signed = self._sign(body)
         current.answers[self.id] = (signed, body)
-        lists = [Persist(LISTS, current.id + peer, encode(current.lists[peer])) for peer in current.peers(self.id)]
+        lists = [Persist(LISTS, current.id + peer, encode(current.lists[peer])) for peer in current.peers]
         payload = encode(signed)
         return [
             *judgement.writes,
@@ -138,27 +136,24 @@ class Committing(Actor):
             current.advance("all lists", answer=signed),
             *(self._reused(current, client, charge) for client, charge in judgement.reused),
             *(effect for client in judgement.unknown for effect in self._want_hello(client, now_ms)),
-            *(self._to_peer(current, peer, payload) for peer in current.peers(self.id)),
+            *(current.send(payload, Channel.COMPUTE, peer) for peer in current.peers),
             *self._release_when_complete(current, now_ms),
         ]
-
-    def _to_peer(self, current: Round, peer: bytes, payload: bytes) -> Effect:
-        return Send(Address(Channel.COMPUTE, peer), current.id, payload)
 
     def _reused(self, current: Round, client: bytes, charge: int) -> Effect:
         """Notify a client that its charge number was used before."""
         slot = self._sessions.slots.get(client)
         highest = 0 if slot is None else self._charges.highest(slot)
         body = m.ChargeReused(current.id, current.hash, client, charge, highest)
-        return self._signed_to(Address(Channel.CLIENT, client), current.id, body)
+        return current.send(encode(self._sign(body)), Channel.CLIENT, client)
 
     def _on_answer(self, sender: bytes, frame: m.Signed, body: m.Answer, now_ms: int) -> list[Effect]:
-        current = self._peer_round(sender, frame, body.round_id, body.announcement_hash)
+        current = self._node_round(sender, frame, body)
         if not current.is_open:
             current.step("repeated answer")
             return []
         current.step("peer answer")
-        most = 4 * current.terms.most * len(current.stored.computes)
+        most = 4 * current.terms.most * len(current.computes)
         if len(body.objections) > most:
             raise PeerError("answer", found=f"{len(body.objections)} bytes of objections", expected=f"<= {most}")
         known = current.answers.get(sender)
@@ -174,17 +169,17 @@ class Committing(Actor):
 
     def _release_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
         """Once all M answers are there, release one sum over the agreed set, or abort."""
-        if not current.takes("all answers") or len(current.answers) < len(current.stored.computes):
+        if not current.takes("all answers") or len(current.answers) < len(current.computes):
             return []
         own = current.answers[self.id][1]
-        for compute in current.peers(self.id):
+        for compute in current.peers:
             if current.answers[compute][1].lists != own.lists:
                 detail = f"{self._federation.compute(compute).name} names other lists"
-                headers = [current.lists[node].header for node in current.stored.computes]
+                headers = [current.lists[node].header for node in current.computes]
                 return self._abort(current, "equivocation", detail, headers)
-        agreement = current.agreement or Agreement(current, self.id, self._sessions, now_ms)
+        agreement = current.agreement or Agreement(current, self._sessions, now_ms)
         try:
-            answers = [current.answers[compute][1] for compute in current.stored.computes]
+            answers = [current.answers[compute][1] for compute in current.computes]
             chosen = agreement.agree(answer.objections for answer in answers)
             fewest, most = current.terms.fewest, current.terms.most
             if not fewest <= chosen.count <= most:
@@ -197,7 +192,7 @@ class Committing(Actor):
             return self._abort(current, "invalid-answer", str(error))
         hashes = tuple(
             answer_hash(current.hash, compute, answer.lists, answer.objections)
-            for compute, answer in zip(current.stored.computes, answers, strict=True)
+            for compute, answer in zip(current.computes, answers, strict=True)
         )
         partial = m.PartialSum(
             current.id, current.hash, chosen.hash, chosen.count, hashes, clients, ring_to_bytes(vector)
@@ -205,7 +200,7 @@ class Committing(Actor):
         message = seal_answer(self._sign(partial), current.opened, self._random)
         return [
             *self._finish(current, "all answers", message),
-            Send(Address(Channel.TRAINER, current.stored.trainer), current.id, message),
+            current.send(message, Channel.TRAINER, current.stored.trainer),
             Report(facts.Released(current.id, chosen.count, chosen.hash)),
         ]
 
@@ -228,7 +223,7 @@ class Committing(Actor):
         message = encode(self._sign(body))
         return [
             *self._finish(current, "abort", message),
-            Send(Address(Channel.ABORT), current.id, message),
+            current.send(message, Channel.ABORT),
             Report(facts.NodeAborted(current.id, self.id, reason, detail)),
         ]
 
@@ -236,13 +231,13 @@ class Committing(Actor):
         """Store the final message and delete the contributions, in one transaction."""
         forgotten = [Forget(CONTRIBUTIONS, current.id + client) for client in current.kept]
         if current.takes("all answers"):
-            forgotten += [Forget(LISTS, current.id + peer) for peer in current.peers(self.id)]
-        timers = [CancelTimer(Timer(purpose, current.id)) for purpose in (FREEZE, COMMIT, RESEND, PROGRESS)]
+            forgotten += [Forget(LISTS, current.id + peer) for peer in current.peers]
+        timers = current.cancel(FREEZE, COMMIT, RESEND, PROGRESS)
         stored = current.advance(event, final_message=message)
         current.forget_work()
         self._open.discard(current.id)
         grace_ms = self._timing.abort_grace_ms if current.takes("delete sum") else 0  # the trainer may ask again
-        close = SetTimer(Timer(FORGET, current.id), current.stored.commit_by_ms + grace_ms)
+        close = current.timer(FORGET, current.stored.commit_by_ms + grace_ms)
         return [stored, *forgotten, *timers, close]
 
     def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
@@ -250,7 +245,7 @@ class Committing(Actor):
         current = self._rounds.get(body.round_id)
         if body.compute == self.id or current is None or body.announcement_hash != current.hash:
             return []  # aborts are broadcast
-        self._peer_round(body.compute, frame, body.round_id, body.announcement_hash)
+        self._node_round(body.compute, frame, body)
         if body.compute in dict(current.stored.peer_aborts):
             return []
         stored = current.store(peer_aborts=(*current.stored.peer_aborts, (body.compute, encode(frame))))
@@ -263,7 +258,7 @@ class Committing(Actor):
     def _give_up(self, current: Round, now_ms: int) -> list[Effect]:
         """At `commit_by`, abort a round that has not been released."""
         missing, received = ("answer", current.answers) if current.takes("all answers") else ("list", current.lists)
-        silent = [peer for peer in current.peers(self.id) if peer not in received]
+        silent = [peer for peer in current.peers if peer not in received]
         names = ", ".join(self._federation.compute(peer).name for peer in silent)
         return self._abort(current, "peer-silent", f"no {missing} from {names} at commit_by")
 
@@ -272,42 +267,27 @@ class Committing(Actor):
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """Repeat this node's message to each peer whose next message is missing, and ask for that."""
         own = current.stored.answer
-        silent = [peer for peer in current.peers(self.id) if peer not in (current.answers if own else current.lists)]
+        silent = [peer for peer in current.peers if peer not in (current.answers if own else current.lists)]
         query = encode(self._sign(m.Query(current.id, current.hash)))
         again: list[Effect] = []
         for peer in silent:
-            again.append(self._to_peer(current, peer, encode(own)) if own else self._list_to(current, peer))
-            again.append(self._to_peer(current, peer, query))
+            again.append(current.send(encode(own), Channel.COMPUTE, peer) if own else self._list_to(current, peer))
+            again.append(current.send(query, Channel.COMPUTE, peer))
         return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
 
     def _messages_for_peer(self, current: Round, peer: bytes) -> Iterable[Effect]:
         """Repeat this node's messages of the round for a peer."""
         if current.takes("abort wanted"):
-            return [self._to_peer(current, peer, current.stored.final_message)]
+            return [current.send(current.stored.final_message, Channel.COMPUTE, peer)]
         messages = [self._list_to(current, peer)] if current.takes("peer answer") else []
         if current.stored.answer is not None:
-            messages.append(self._to_peer(current, peer, encode(current.stored.answer)))
+            messages.append(current.send(encode(current.stored.answer), Channel.COMPUTE, peer))
         return messages
 
     # --- bookkeeping ----------------------------------------------------------------------------------------------
-
-    def _known_round(self, round_id: bytes) -> Round:
-        current = self._rounds.get(round_id)
-        if current is None:
-            raise PeerError("unknown-round", found=round_id.hex(), expected="a round whose announcement came")
-        return current
-
-    def _peer_round(self, sender: bytes, frame: m.Signed, round_id: bytes, announcement_hash: bytes) -> Round:
-        """Return the round of a peer's message after checking signature and announcement. Raises `PeerError`."""
-        current = self._known_round(round_id)
-        self._check_node_message(frame, sender, current.peers(self.id), announcement_hash, current.hash)
-        return current
 
     def _want_hello(self, client: bytes, now_ms: int) -> list[Effect]:
         """Ask a client for its Hello, unless it was asked a moment ago or is revoked."""
         if self._federation.is_revoked(client) or not self._pace.is_due(client, now_ms):
             return []
-        return [self._signed_to(Address(Channel.CLIENT, client), b"", m.HelloWanted(client))]
-
-    def _signed_to(self, to: Address, round_id: bytes, body: m.Body) -> Effect:
-        return Send(to, round_id, encode(self._sign(body)))
+        return [self._send(m.HelloWanted(client), Channel.CLIENT, client)]

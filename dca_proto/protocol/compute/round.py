@@ -104,19 +104,22 @@ class StoredList(msgspec.Struct, frozen=True):
 class Round(ActorRound[StoredRound]):
     """A Compute node's round in memory.
 
-    `opened` and `validated` exist only while `is_loaded`. If there are `invited` clients, only they may contribute.
+    `own` is the node's id. `opened` and `validated` exist only while `is_loaded`. If there are `invited` clients, only
+    they may contribute.
     """
 
     table, records = TABLE, ROUNDS
 
     def __init__(
         self,
+        own: bytes,
         stored: StoredRound,
         opened: OpenedAnnouncement | None,
         validated: ValidatedRound | None = None,
         invited: frozenset[bytes] | None = None,
     ) -> None:
-        super().__init__(stored.round_id, stored)
+        super().__init__(stored.round_id, stored, stored.announcement_hash, stored.computes)
+        self.own = own
         self.invited = invited
         self._opened = opened
         self._validated = validated
@@ -128,20 +131,21 @@ class Round(ActorRound[StoredRound]):
 
     @classmethod
     def loaded(
-        cls, stored: StoredRound, payload: bytes | None, federation: Federation, mechanism: Mechanism, limits: Limits
+        cls,
+        own: bytes,
+        stored: StoredRound,
+        payload: bytes | None,
+        federation: Federation,
+        mechanism: Mechanism,
+        limits: Limits,
     ) -> Round:
         """Return a stored round with its announcement, decoded from `payload` if that is possible here."""
         try:
             frame, invited = announced(decode_frame(payload or b""))
             opened = open_announcement(frame, federation, limits)
-            return cls(stored, opened, opened.validated(mechanism, limits), frozenset(invited) or None)
+            return cls(own, stored, opened, opened.validated(mechanism, limits), frozenset(invited) or None)
         except (PeerError, UsageError):
-            return cls(stored, None)
-
-    @property
-    def hash(self) -> bytes:
-        """ah, the announcement's hash."""
-        return self.stored.announcement_hash
+            return cls(own, stored, None)
 
     @property
     def is_open(self) -> bool:
@@ -169,13 +173,15 @@ class Round(ActorRound[StoredRound]):
         assert isinstance(terms, SecureSum), "a Compute node takes part in secure sums only"
         return terms
 
-    def own_key(self, own: bytes) -> EpochKey:
-        """Return this node's epoch key that the announcement names; `own` is the node's id."""
-        return self.opened.epochs[self.stored.computes.index(own)]
+    @property
+    def own_key(self) -> EpochKey:
+        """This node's epoch key that the announcement names."""
+        return self.opened.epochs[self.computes.index(self.own)]
 
-    def peers(self, own: bytes) -> list[bytes]:
-        """Return the ids of the other Compute nodes."""
-        return [compute for compute in self.stored.computes if compute != own]
+    @property
+    def peers(self) -> list[bytes]:
+        """The ids of the other Compute nodes."""
+        return [compute for compute in self.computes if compute != self.own]
 
     def sorted_entries(self) -> bytes:
         """Sort the contributions that this node holds by client, and return their entries: its list."""
@@ -186,7 +192,7 @@ class Round(ActorRound[StoredRound]):
     def _tags(self) -> NDArray[np.uint64]:
         """The tags of the frozen list, shape ``(n, M)``."""
         joined = b"".join([kept.tags for kept in self.kept.values()])
-        return np.frombuffer(joined, dtype="<u8").reshape(-1, len(self.stored.computes))
+        return np.frombuffer(joined, dtype="<u8").reshape(-1, len(self.computes))
 
     def tags_for(self, place: int) -> bytes:
         """Return the tags of this node's frozen list for the node at `place` in the announcement."""
@@ -199,21 +205,21 @@ class Round(ActorRound[StoredRound]):
         places = range(ID_BYTES, len(entries), ENTRY_BYTES)
         return {client: entries[at : at + ID_BYTES] for client, at in zip(clients_of(entries), places, strict=True)}
 
-    def own_list(self, own: bytes) -> StoredList:
+    def own_list(self) -> StoredList:
         """Return this node's frozen list with the tags for itself."""
         assert self.stored.header is not None, "a frozen list is signed"
-        tags = self.tags_for(self.stored.computes.index(own))
-        own_hash = list_hash(self.hash, own, self.stored.entries)
+        tags = self.tags_for(self.computes.index(self.own))
+        own_hash = list_hash(self.hash, self.own, self.stored.entries)
         return StoredList(self.stored.header, own_hash, self.stored.entries, tags)
 
-    def restore_messages(self, own: bytes) -> None:
+    def restore_messages(self) -> None:
         """Restore an open round's own list and answer from its stored messages."""
         if self.takes("peer answer"):
             self.sorted_entries()
-            self.lists[own] = self.own_list(own)
+            self.lists[self.own] = self.own_list()
         if self.takes("all answers"):
             assert self.stored.answer is not None, "the answer is stored with the phase"
-            self.answers[own] = (self.stored.answer, body_of(self.stored.answer, Answer))
+            self.answers[self.own] = (self.stored.answer, body_of(self.stored.answer, Answer))
 
     def forget_work(self) -> None:
         """Drop everything that is useless after the final message."""
@@ -239,9 +245,7 @@ def announced(frame: Frame) -> tuple[Signed, tuple[bytes, ...]]:
     return frame.announcement, tuple(ids)
 
 
-def restored_rounds(
-    records: Records, own: bytes, load: Callable[[StoredRound, bytes | None], Round]
-) -> dict[bytes, Round]:
+def restored_rounds(records: Records, load: Callable[[StoredRound, bytes | None], Round]) -> dict[bytes, Round]:
     """Return all rounds of a store, by id; open ones with their contributions, lists and answers.
 
     `load` makes a round from its record and its announcement's payload. Raises `UsageError` for a record that is
@@ -262,7 +266,7 @@ def restored_rounds(
             else:
                 current.lists[key[ID_BYTES:]] = decoded(table, value, StoredList)
     for current in rounds.values():
-        current.restore_messages(own)
+        current.restore_messages()
     return rounds
 
 

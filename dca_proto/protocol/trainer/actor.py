@@ -17,7 +17,7 @@ from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol import facts
 from dca_proto.protocol.actor import NEW, RESEND
 from dca_proto.protocol.announcement import open_announcement, open_answer
-from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Report, Send, SetTimer
+from dca_proto.protocol.effects import CancelTimer, Channel, Effect, Forget, Report, SetTimer
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.kinds import SecureSum
@@ -42,7 +42,7 @@ from dca_proto.protocol.trainer.round import (
     restored_rounds,
 )
 from dca_proto.protocol.wire import messages as m
-from dca_proto.protocol.wire.codec import decode_body, encode, verify_signed
+from dca_proto.protocol.wire.codec import decode_body, verify_signed
 
 Ids = Collection[bytes]
 KEYS = "keys"
@@ -95,7 +95,6 @@ class Trainer(Answering):
         super().__init__(identity, federation, random, mechanism, limits, timing, records)
         self._waiting = WaitingRequests(self._federation, self._timing)
         self._last_dropped: dict[bytes, str] = {}  # error of the last dropped message, by Compute node or trainer
-        self._rounds: dict[bytes, Round]
         self._rounds, self._unreadable = restored_rounds(records, self._federation, self._mechanism, self._limits)
         self._account = account
         self.ledger = Ledger(loaded(records, LEDGER, Charge).values())
@@ -158,7 +157,7 @@ class Trainer(Answering):
 
     def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
         current = self._known_round(frame.round_id)
-        return self._on_answer(sender, open_answer(frame, current.reply_key, current.opened.hash), current, now_ms)
+        return self._on_answer(sender, open_answer(frame, current.reply_key, current.hash), current, now_ms)
 
     def _on_answer(self, sender: bytes, frame: m.Signed, current: Round, now_ms: int) -> list[Effect]:
         body = decode_body(frame.body)
@@ -224,11 +223,10 @@ class Trainer(Answering):
 
     def _ask(self, computes: Iterable[bytes], keyless: Ids = ()) -> list[Effect]:
         """Ask Compute nodes how many clients have a session, and the `keyless` ones for their epoch key."""
-        effects: list[Effect] = []
-        for compute in computes:
-            wanted = m.SessionsWanted(self._federation.stamp, compute in keyless)
-            effects.append(Send(Address(Channel.COMPUTE, compute), b"", encode(self._sign(wanted))))
-        return effects
+        stamp = self._federation.stamp
+        return [
+            self._send(m.SessionsWanted(stamp, compute in keyless), Channel.COMPUTE, compute) for compute in computes
+        ]
 
     def _drop(self, error: PeerError, sender: bytes) -> Report:
         if self._federation.is_server(sender):
@@ -264,16 +262,16 @@ class Trainer(Answering):
         ]
 
     def _deadlines(self, current: Round) -> list[Effect]:
-        end = SetTimer(Timer(END, current.id), current.end_ms)
-        if not current.opened.computes or not current.takes(CLOSE_BY):
+        end = current.timer(END, current.end_ms)
+        if not current.is_summed or not current.takes(CLOSE_BY):
             return [end]
-        return [SetTimer(Timer(CLOSE_BY, current.id), current.opened.body.close_by_ms), end]
+        return [current.timer(CLOSE_BY, current.opened.body.close_by_ms), end]
 
     # --- answers, arrivals and the close --------------------------------------------------------------------------
 
     def _done_when_all(self, current: Round, now_ms: int) -> list[Effect]:
         """Complete a round without Compute nodes once all clients have answered."""
-        if current.opened.computes or not current.takes("last release") or not current.has_all():
+        if current.is_summed or not current.takes("last release") or not current.has_all():
             return []
         return self._complete(current, "last release", now_ms)
 
@@ -296,7 +294,7 @@ class Trainer(Answering):
             return self._close(current, why, now_ms)
         if arrivals.total < terms.fewest and not arrivals.has_all(current.expected):
             return []
-        return [SetTimer(Timer(QUIET, current.id), arrivals.quiet_ms(self._timing))]
+        return [current.timer(QUIET, arrivals.quiet_ms(self._timing))]
 
     def _close_late(self, current: Round, now_ms: int) -> list[Effect]:
         return self._close(current, DEADLINE, now_ms)
@@ -305,9 +303,8 @@ class Trainer(Answering):
         current.attempt = 0
         return [
             current.advance("close"),
-            CancelTimer(Timer(QUIET, current.id)),
-            CancelTimer(Timer(CLOSE_BY, current.id)),
-            *self._ask_nodes(current, m.Close(current.id, current.opened.hash)),
+            *current.cancel(QUIET, CLOSE_BY),
+            *self._ask_nodes(current, m.Close(current.id, current.hash)),
             current.resend_timer(self._timing, self._random(1), now_ms),
             Report(facts.Closed(current.id, current.arrivals.total, why)),
         ]
@@ -323,7 +320,7 @@ class Trainer(Answering):
         if sender in current.partials:
             current.step("repeated partial")
             return []  # the first partial sum counts
-        last = len(current.partials) + 1 == len(current.opened.computes)
+        last = len(current.partials) + 1 == len(current.computes)
         event = "last partial" if last else "partial"
         current.step(event)
         current.partials[sender] = body
@@ -339,7 +336,7 @@ class Trainer(Answering):
 
     def _combined(self, current: Round) -> facts.RoundCompleted:
         """Return the result; the same partial sums always give the same result."""
-        if not current.opened.computes:
+        if not current.is_summed:
             return self._released(current)
         aggregate, current.contributors = combine(
             current.opened,
@@ -371,7 +368,7 @@ class Trainer(Answering):
 
     def _end(self, current: Round, now_ms: int) -> list[Effect]:
         """At the deadline, a round without Compute nodes completes with the releases it has; a secure sum fails."""
-        if not current.opened.computes:
+        if not current.is_summed:
             return self._complete(current, "last release", now_ms)
         silent = self._unheard_nodes(current, current.arrivals.counts if current.takes("close") else current.partials)
         return self._fail(current, f"no answer from Compute node {silent} while {current.phase}", now_ms)
@@ -382,23 +379,13 @@ class Trainer(Answering):
             is_waiting = now_ms < current.opened.body.close_by_ms
             again = [*(current.announced() if is_waiting else []), *self._query(current)]
         elif current.is_open:
-            close = m.Close(current.id, current.opened.hash)
+            close = m.Close(current.id, current.hash)
             is_waiting = now_ms < current.opened.body.commit_by_ms
             resent = [*current.announced_to_nodes(), *self._ask_nodes(current, close)] if is_waiting else []
             again = [*resent, *self._query(current)]
         else:
             return self._ask_again(current, now_ms)
         return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
-
-    def _query(self, current: Round) -> list[Effect]:
-        return self._ask_nodes(current, m.Query(current.id, current.opened.hash))
-
-    def _ask_nodes(self, current: Round, body: m.Close | m.Query) -> list[Effect]:
-        """Send a message to every Compute node whose partial sum or abort is missing."""
-        payload = encode(self._sign(body))
-        ended = {*current.partials, *current.stored.aborted_by}
-        missing = [compute for compute in current.opened.computes if compute not in ended]
-        return [Send(Address(Channel.COMPUTE, compute), current.id, payload) for compute in missing]
 
     def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:
         current = self._rounds[round_id]
@@ -407,17 +394,3 @@ class Trainer(Answering):
         if current.takes("result"):
             return [Report(self._combined(current)), *current.end(self._timing, now_ms)]
         return [*current.end(self._timing, now_ms), *self._resume_failed(current, now_ms)]
-
-    # --- bookkeeping ----------------------------------------------------------------------------------------------
-
-    def _known_round(self, round_id: bytes) -> Round:
-        current = self._rounds.get(round_id)
-        if current is None:
-            raise PeerError("unknown-round", found=round_id.hex(), expected="a round of this trainer")
-        return current
-
-    def _node_round(self, sender: bytes, frame: m.Signed, body: m.Progress | m.PartialSum | m.Abort) -> Round:
-        """Return the round of a Compute node's message after checking its signature and announcement."""
-        current = self._known_round(body.round_id)
-        self._check_node_message(frame, sender, current.opened.computes, body.announcement_hash, current.opened.hash)
-        return current

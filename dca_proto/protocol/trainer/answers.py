@@ -18,7 +18,6 @@ again at each start. So a charge also comes back if the trainer or a node was of
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Container
 from functools import cached_property
 
@@ -26,21 +25,20 @@ import msgspec
 
 from dca_proto.errors import PeerError, RoundAborted
 from dca_proto.protocol import facts
-from dca_proto.protocol.actor import Actor
-from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
-from dca_proto.protocol.events import Timer
+from dca_proto.protocol.actor import BaseActor
+from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.lists import TOO_FEW
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.release import Randomiser, check_release, randomiser_of, receipt_of
 from dca_proto.protocol.trainer.round import RELEASES, SETTLE, Round
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
-from dca_proto.protocol.wire.messages import Abort, Decline, Release, Signed
+from dca_proto.protocol.wire.messages import Abort, Close, Decline, Query, Release, Signed
 
 _REASONS_MAX, _REASONS_SHOWN = 16, 3  # how many different reasons of declines are kept, and shown with a failure
 
 
-class Answering(Actor):
+class Answering(BaseActor[Round]):
     """The part of a trainer that handles declines, releases and aborts, and ends rounds that fail.
 
     Attributes:
@@ -48,11 +46,6 @@ class Answering(Actor):
     """
 
     ledger: Ledger
-    _rounds: dict[bytes, Round]
-
-    @abstractmethod
-    def _query(self, current: Round) -> list[Effect]:
-        """Ask each Compute node for its final message if that is missing."""
 
     def _take_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
         """Record a client's decline; ignore a repeated one. Raises `PeerError`."""
@@ -60,7 +53,7 @@ class Answering(Actor):
         _check_invited(sender, current)
         client = self._federation.check_certificate(body.certificate, now_ms)
         verify_signed(frame, body.certificate.client_key, self._federation.id)
-        if sender != client or body.announcement_hash != current.opened.hash:
+        if sender != client or body.announcement_hash != current.hash:
             raise PeerError("sender", found=sender.hex(), expected=f"{client.hex()}, about this announcement")
         if client in current.declined:
             return []
@@ -74,10 +67,10 @@ class Answering(Actor):
     def _take_release(self, sender: bytes, frame: Signed, body: Release, current: Round, now_ms: int) -> list[Effect]:
         """Store a client's first release, and acknowledge it; acknowledge a repeated one again. Raises `PeerError`."""
         _check_invited(sender, current)
-        if current.opened.computes:
+        if current.is_summed:
             raise PeerError("kind", found="a release in a secure sum", expected="a contribution, to its holder")
         kept = current.releases.get(sender)
-        acknowledged = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt_of(body)))
+        acknowledged = current.send(encode(receipt_of(body)), Channel.CLIENT, sender)
         if kept is not None:
             if kept != frame:
                 raise PeerError("known-release", found="another release", expected="the one that is kept")
@@ -89,7 +82,7 @@ class Answering(Actor):
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
         if is_late:  # the notice stops the client's resends, and frees one of its open rounds
-            late = Send(Address(Channel.CLIENT, sender), current.id, encode(receipt_of(body, late=True)))
+            late = current.send(encode(receipt_of(body, late=True)), Channel.CLIENT, sender)
             return [*(() if current.takes("result") else self._on_late_release(current)), late]
         if len(current.releases) >= self._limits.clients_max:
             raise PeerError("releases", found=f"{len(current.releases)} releases", expected="fewer")
@@ -124,7 +117,7 @@ class Answering(Actor):
         """Return True if missing aborts may still bring a failed round's charge back."""
         until_ms = current.opened.body.commit_by_ms + self._timing.retention_ms
         may_return = current.takes("abort") and not current.stored.released and now_ms < until_ms
-        return may_return and current.id in self.ledger and bool(current.opened.computes)
+        return may_return and current.id in self.ledger and current.is_summed
 
     def _is_returned(self, current: Round) -> bool:
         return current.id in self.ledger and not self.ledger.is_charged(current.id)
@@ -173,7 +166,7 @@ class Answering(Actor):
         if not self._awaits_aborts(current, now_ms):
             return self._report_failure(current)
         current.attempt = 0
-        settled = SetTimer(Timer(SETTLE, current.id), now_ms + self._timing.settle_ms)
+        settled = current.timer(SETTLE, now_ms + self._timing.settle_ms)
         return [settled, current.resend_timer(self._patient, self._random(1), now_ms)]
 
     def _resume_failed(self, current: Round, now_ms: int) -> list[Effect]:
@@ -188,6 +181,17 @@ class Answering(Actor):
             return []
         return [*self._query(current), current.resend_timer(self._patient, self._random(1), now_ms)]
 
+    def _query(self, current: Round) -> list[Effect]:
+        """Ask each Compute node for its final message if that is missing."""
+        return self._ask_nodes(current, Query(current.id, current.hash))
+
+    def _ask_nodes(self, current: Round, body: Close | Query) -> list[Effect]:
+        """Send a message to every Compute node whose partial sum or abort is missing."""
+        payload = encode(self._sign(body))
+        ended = {*current.partials, *current.stored.aborted_by}
+        missing = [compute for compute in current.computes if compute not in ended]
+        return [current.send(payload, Channel.COMPUTE, compute) for compute in missing]
+
     def _take_abort(self, current: Round, body: Abort, now_ms: int) -> list[Effect]:
         """Handle a node's signed abort: the first ends the round, the last returns the charge."""
         stored, node = current.stored, body.compute
@@ -199,7 +203,7 @@ class Answering(Actor):
             current.step("late abort")
             return []
         aborted_by = (*stored.aborted_by, node)
-        if len(aborted_by) == len(current.opened.computes):
+        if len(aborted_by) == len(current.computes):
             return self._give_back(current, "last abort", aborted_by=aborted_by)
         return [current.advance("abort", aborted_by=aborted_by)]
 
@@ -224,17 +228,17 @@ class Answering(Actor):
         stored = current.stored
         figures = (None, None) if stored.released else (stored.contributors, stored.needed)
         advice = "" if finally_ else ": `dca trainer FILE --resume` asks again"
-        declined = self._is_returned(current) and not current.opened.computes
+        declined = self._is_returned(current) and not current.is_summed
         reason = stored.reason + self._charge_status(current, advice)
         current.reported = facts.RoundFailed(current.id, reason, *figures, declined=declined)
-        return [CancelTimer(Timer(SETTLE, current.id)), Report(current.reported)]
+        return [*current.cancel(SETTLE), Report(current.reported)]
 
     def _charge_status(self, current: Round, advice: str) -> str:
         if current.id not in self.ledger:
             return ""
         if self._is_returned(current):
             return "; its charge came back to the account"
-        if not current.opened.computes:
+        if not current.is_summed:
             return "; clients may have released without being heard, so the account keeps the charge"
         if current.stored.released:
             return "; a Compute node has released its part, so the account keeps the charge"
@@ -243,7 +247,7 @@ class Answering(Actor):
 
     def _unheard_nodes(self, current: Round, heard: Container[bytes]) -> str:
         """Return the names of the Compute nodes that were not heard."""
-        silent = [compute for compute in current.opened.computes if compute not in heard]
+        silent = [compute for compute in current.computes if compute not in heard]
         return ", ".join(self._federation.name_of(compute) for compute in silent)
 
 

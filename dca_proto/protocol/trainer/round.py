@@ -17,8 +17,7 @@ from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.actor import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.protocol.announcement import OpenedAnnouncement, invitations, open_announcement
-from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Send, SetTimer
-from dca_proto.protocol.events import Timer
+from dca_proto.protocol.effects import Channel, Effect
 from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.params import Limits, Timing
@@ -91,7 +90,7 @@ class Round(ActorRound[StoredRound]):
     table, records = TABLE, ROUNDS
 
     def __init__(self, stored: StoredRound, opened: OpenedAnnouncement) -> None:
-        super().__init__(stored.request.round_id, stored)
+        super().__init__(stored.request.round_id, stored, opened.hash, opened.computes)
         self.opened = opened
         self.reply_key = AgreementKey(stored.reply_secret)
         self.invited = frozenset(stored.request.invited)
@@ -120,30 +119,29 @@ class Round(ActorRound[StoredRound]):
         frame, invited = self.stored.announcement, self.stored.request.invited
         to_nodes = self.announced_to_nodes()
         if not invited:
-            return [*to_nodes, Send(Address(Channel.ANNOUNCE), self.id, encode(frame))]
+            return [*to_nodes, self.send(encode(frame), Channel.ANNOUNCE)]
         messages = invitations(frame, sorted(invited))
         waiting = sorted(self.invited - self.declined - self.answered)
-        to_clients = (Send(Address(Channel.CLIENT, client), self.id, encode(messages[client])) for client in waiting)
+        to_clients = (self.send(encode(messages[client]), Channel.CLIENT, client) for client in waiting)
         return [*to_nodes, *to_clients]
 
     def announced_to_nodes(self) -> list[Effect]:
         """Send the announcement to Compute nodes that have not answered it."""
         frame, invited = self.stored.announcement, self.stored.request.invited
         payload = encode(InvitedRound(frame, b"".join(sorted(invited))) if invited else frame)
-        silent = [compute for compute in self.opened.computes if compute not in self.arrivals.counts]
-        return [Send(Address(Channel.COMPUTE, compute), self.id, payload) for compute in silent]
+        silent = [compute for compute in self.computes if compute not in self.arrivals.counts]
+        return [self.send(payload, Channel.COMPUTE, compute) for compute in silent]
 
     @property
     def end_ms(self) -> int:
         """The end of the round: `commit_by`; in a secure sum a commit window later, to ask for lost messages."""
-        window_ms = self.stored.request.commit_window_ms if self.opened.computes else 0
+        window_ms = self.stored.request.commit_window_ms if self.is_summed else 0
         return self.opened.body.commit_by_ms + window_ms
 
     def end(self, timing: Timing, now_ms: int) -> list[Effect]:
         """Cancel the timers of an open round, and set the time to forget it, after the retention."""
-        cancelled: list[Effect] = [CancelTimer(Timer(purpose, self.id)) for purpose in (QUIET, CLOSE_BY, RESEND, END)]
         forget_ms = self.opened.body.commit_by_ms + timing.retention_ms
-        return [*cancelled, SetTimer(Timer(FORGET, self.id), max(now_ms, forget_ms))]
+        return [*self.cancel(QUIET, CLOSE_BY, RESEND, END), self.timer(FORGET, max(now_ms, forget_ms))]
 
     def has_all(self) -> bool:
         """Return True if all expected clients have answered, in a round without Compute nodes."""
@@ -156,7 +154,7 @@ class Round(ActorRound[StoredRound]):
         """
         expected = self.stored.request.answers_expected
         declined = self.invited <= self.declined if self.invited else 0 < expected <= len(self.declined)
-        return declined and not self.releases and not self.opened.computes
+        return declined and not self.releases and not self.is_summed
 
 
 def restored_rounds(

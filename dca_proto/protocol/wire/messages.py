@@ -98,7 +98,7 @@ class AbortWanted(Wire, frozen=True, array_like=True, tag=7):
 Frame = Signed | Sealed | Contribution | Receipt | Invitation | InvitedRound | AbortWanted
 
 
-class _RoundMessage(Wire, frozen=True, array_like=True):
+class RoundMessage(Wire, frozen=True, array_like=True):
     """The base of messages about one announcement."""
 
     round_id: Id
@@ -189,7 +189,7 @@ class Announcement(Wire, frozen=True, array_like=True, tag=13):
     commit_by_ms: TimeMs
 
 
-class Decline(_RoundMessage, frozen=True, array_like=True, tag=14):
+class Decline(RoundMessage, frozen=True, array_like=True, tag=14):
     """§4.3: a client declines a round: the reason, what it found and what it would accept."""
 
     certificate: Certificate
@@ -198,17 +198,17 @@ class Decline(_RoundMessage, frozen=True, array_like=True, tag=14):
     expected: Text
 
 
-class Progress(_RoundMessage, frozen=True, array_like=True, tag=15):
+class Progress(RoundMessage, frozen=True, array_like=True, tag=15):
     """§4.5: a Compute node has stored the round, and holds `count` contributions."""
 
     count: Count
 
 
-class Close(_RoundMessage, frozen=True, array_like=True, tag=16):
+class Close(RoundMessage, frozen=True, array_like=True, tag=16):
     """§4.8: the trainer waits for no further contribution."""
 
 
-class ListHeader(_RoundMessage, frozen=True, array_like=True, tag=17):
+class ListHeader(RoundMessage, frozen=True, array_like=True, tag=17):
     """§4.7: the hash (`lists.list_hash`) and length of a Compute node's frozen list, signed once."""
 
     list_hash: Hash
@@ -225,7 +225,7 @@ class FrozenList(Wire, frozen=True, array_like=True, tag=18):
     tags: bytes
 
 
-class Answer(_RoundMessage, frozen=True, array_like=True, tag=19):
+class Answer(RoundMessage, frozen=True, array_like=True, tag=19):
     """§4.7: the hashes of all M lists, in the announcement's order, and a node's objections.
 
     `objections` are positions in the union of the lists, ascending, 4 bytes each, little-endian.
@@ -235,7 +235,7 @@ class Answer(_RoundMessage, frozen=True, array_like=True, tag=19):
     objections: bytes
 
 
-class PartialSum(_RoundMessage, frozen=True, array_like=True, tag=20):
+class PartialSum(RoundMessage, frozen=True, array_like=True, tag=20):
     """§4.7: a Compute node's partial sum, released once, sealed to the trainer.
 
     `set_hash` and `count` describe S. `answers` are the hashes of all answers in the announcement's order. `clients`
@@ -249,7 +249,7 @@ class PartialSum(_RoundMessage, frozen=True, array_like=True, tag=20):
     vector: bytes
 
 
-class Abort(_RoundMessage, frozen=True, array_like=True, tag=21):
+class Abort(RoundMessage, frozen=True, array_like=True, tag=21):
     """§4.8: a Compute node's final statement that it has released nothing of this announcement and never will.
 
     `evidence` holds the signed list headers that prove equivocation or an invalid list; empty for other reasons.
@@ -276,11 +276,11 @@ class Sessions(Wire, frozen=True, array_like=True, tag=26):
     count: Count
 
 
-class Query(_RoundMessage, frozen=True, array_like=True, tag=22):
+class Query(RoundMessage, frozen=True, array_like=True, tag=22):
     """§4.7: a peer or the trainer asks a Compute node to repeat its stored messages of a round."""
 
 
-class ChargeReused(_RoundMessage, frozen=True, array_like=True, tag=23):
+class ChargeReused(RoundMessage, frozen=True, array_like=True, tag=23):
     """§4.5, §4.6: a Compute node has seen this charge number before; `highest` is the highest it has seen."""
 
     client: Id
@@ -288,7 +288,7 @@ class ChargeReused(_RoundMessage, frozen=True, array_like=True, tag=23):
     highest: Count
 
 
-class Release(_RoundMessage, frozen=True, array_like=True, tag=24):
+class Release(RoundMessage, frozen=True, array_like=True, tag=24):
     """§5: a data node's release or a client's report, private by itself, sealed to the trainer.
 
     `vector` is a data node's statistic with the whole noise, or a client's report. `rows` is the number of rows that

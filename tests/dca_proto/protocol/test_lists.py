@@ -185,16 +185,17 @@ class Table:
         kept = {one: HeldContribution(one + one[::-1] + b"\0" + number + words[one]) for one in held_by(0)}
         self.round = SimpleNamespace(
             hash=AH,
-            stored=SimpleNamespace(computes=self.NODES),
+            computes=self.NODES,
+            own=self.NODES[0],
             lists=self.lists,
             kept=kept,
             validated=SimpleNamespace(dimension=self.DIMENSION),
-            own_key=lambda own: SimpleNamespace(epoch=1),
+            own_key=SimpleNamespace(epoch=1),
         )
         self.sessions = Sessions({client: key_of(client, 0) for client in CLIENTS})
 
     def agreement(self) -> Agreement:
-        return Agreement(self.round, self.NODES[0], self.sessions, 0)  # type: ignore[arg-type]
+        return Agreement(self.round, self.sessions, 0)  # type: ignore[arg-type]
 
     def total(self, clients: list[bytes], *, masks: bool = True) -> list[int]:
         rows = [self.masks[client] if masks else self.values[client] for client in clients]
