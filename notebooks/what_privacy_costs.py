@@ -66,12 +66,14 @@ def _(np, private_error):
 def _(epsilons, errors, mean_alone, without_privacy):
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for _count, _found in errors.items():
         axes.semilogx(epsilons, _found, "o-", label=f"private, {331 * _count:,} patients")
     axes.axhline(without_privacy, color="black", linestyle="--", label="without privacy")
     axes.axhline(mean_alone, color="0.6", linestyle=":", label="predicting the mean")
+    axes.set_xticks(epsilons, labels=[f"{one:g}" for one in epsilons], minor=False)
+    axes.set_xticks([], minor=True)
     axes.set(xlabel="ε (δ = 1e-5)", ylabel="root mean square error, held-out patients")
     axes.legend()
     figure

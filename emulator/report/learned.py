@@ -238,7 +238,7 @@ def _estimates(summary: Summary) -> list[Block]:
     if 0 < len(groups) <= _PANELS_MAX:
         draw = partial(forest, kinds=kinds, faint=GRID, ink=INK)
         shown_rows = {unit: rows[:ROWS_MAX] for unit, rows in groups.items()}
-        caption = "Lines show 95 % intervals; the dotted line is zero."
+        caption = "Lines show 95 % intervals; the grey line is zero."
         caption += "".join(
             f" The first {ROWS_MAX} of {len(rows):,} estimates." for rows in groups.values() if len(rows) > ROWS_MAX
         )
