@@ -9,6 +9,7 @@ import msgspec
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import FRACTION_BITS
+from dca_proto.privacy.budget import DELTA
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.params import Limits
@@ -27,7 +28,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     colluders: int = 0
     computes: int = 3
     epsilon: float = 1.0
-    delta: float = 1e-6
+    delta: float = DELTA
 
     @property
     def honest(self) -> int:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
 from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import Address, Channel, Send
@@ -45,14 +46,14 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         reconnect_ms: a machine reconnects after half of this to all of it.
     """
 
-    queue_messages_max: int = 1_000
-    inflight_max: int = 20
-    packet_bytes_max: int = 1 << 20
-    part_bytes_max: int = PART_BYTES_DEFAULT
+    queue_messages_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
+    inflight_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 20
+    packet_bytes_max: Annotated[int, Meta(ge=128, le=1 << 30)] = 1 << 20
+    part_bytes_max: Annotated[int, Meta(ge=128, le=1 << 30)] = PART_BYTES_DEFAULT
     persistent_sessions: bool = True
-    session_expiry_ms: int = 0
-    connects_per_s_max: int = 0
-    reconnect_ms: int = 1000
+    session_expiry_ms: Annotated[int, Meta(ge=0, le=30 * 24 * 3_600_000)] = 0
+    connects_per_s_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    reconnect_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1000
 
 
 class Memory(msgspec.Struct, frozen=True):

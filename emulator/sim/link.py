@@ -7,12 +7,16 @@ keep their order unless one is held back on purpose. Each link and purpose has i
 from __future__ import annotations
 
 import random
+from typing import Annotated
 
 import msgspec
 
 from emulator.sim.streams import Streams
 
 _US = 1000
+LOSS_MAX = 0.95  # a link that loses everything resends forever
+Delay = Annotated[float, msgspec.Meta(ge=0, le=3_600_000)]
+Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class LinkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,19 +24,19 @@ class LinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         delay_ms, jitter_ms: one way; the jitter is uniform from 0. bandwidth_bytes_s: 0 is no limit.
-        loss: probability, below 1, that a transmission is lost; it is repeated after `retry_ms`.
+        loss: probability that a transmission is lost; it is repeated after `retry_ms`.
         duplicate: probability that a packet arrives twice.
         reorder: probability that a packet is held back by up to `reorder_ms`, so that others overtake it.
     """
 
-    delay_ms: float = 20.0
-    jitter_ms: float = 10.0
-    bandwidth_bytes_s: float = 0.0
-    loss: float = 0.0
-    retry_ms: float = 500.0
-    duplicate: float = 0.02
-    reorder: float = 0.05
-    reorder_ms: float = 200.0
+    delay_ms: Delay = 20.0
+    jitter_ms: Delay = 10.0
+    bandwidth_bytes_s: Annotated[float, msgspec.Meta(ge=0, le=1 << 30)] = 0.0
+    loss: Annotated[float, msgspec.Meta(ge=0, le=LOSS_MAX)] = 0.0
+    retry_ms: Annotated[float, msgspec.Meta(ge=1, le=3_600_000)] = 500.0
+    duplicate: Probability = 0.02
+    reorder: Probability = 0.05
+    reorder_ms: Delay = 200.0
 
 
 IDEAL = LinkOptions(delay_ms=0, jitter_ms=0, duplicate=0, reorder=0)

@@ -25,8 +25,9 @@ from emulator.trials.scenario import (
     Population,
     Rounds,
     Scenario,
+    to_plain,
 )
-from emulator.trials.scenario_file import check
+from emulator.trials.scenario_file import from_plain
 
 _DIMENSION_MAX = 8
 _SIZES = {
@@ -68,8 +69,7 @@ def draw_scenario(seed: int) -> Scenario:
             *_hostile_trainer(streams("draw/trainer")),
         ),
     )
-    check(scenario, f"the scenario of seed {seed}")
-    return scenario
+    return from_plain(to_plain(scenario), f"the scenario of seed {seed}")
 
 
 def _population(stream: random.Random) -> Population:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UNARY_ENCODING
@@ -43,17 +44,10 @@ STATISTICS: dict[str, Callable[[int], dict[str, Any]]] = {
 """The statistics that rounds may request, each with a function from dimension to public parameters."""
 
 
-class Between(msgspec.Struct, frozen=True):
-    """Annotates a number with its smallest and largest allowed value (`scenario_file.check`)."""
-
-    low: float
-    high: float
-
-
-Clients = Annotated[int, Between(0, CLIENTS_MAX)]
-Floor = Annotated[int, Between(1, CLIENTS_MAX)]
-Time = Annotated[int, Between(0, TIME_MS_MAX)]
-Window = Annotated[int, Between(1, TIME_MS_MAX // 10)]
+Clients = Annotated[int, Meta(ge=0, le=CLIENTS_MAX)]
+Floor = Annotated[int, Meta(ge=1, le=CLIENTS_MAX)]
+Time = Annotated[int, Meta(ge=0, le=TIME_MS_MAX)]
+Window = Annotated[int, Meta(ge=1, le=TIME_MS_MAX // 10)]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,11 +63,11 @@ class Population(_Part, frozen=True, kw_only=True):
         rows: number of rows of each client, drawn within the bounds.
     """
 
-    clients: Annotated[int, Between(3, CLIENTS_MAX)] = 6
-    computes: Annotated[int, Between(2, 64)] = 3
+    clients: Annotated[int, Meta(ge=3, le=CLIENTS_MAX)] = 6
+    computes: Annotated[int, Meta(ge=2, le=64)] = 3
     statistic: str = "sum"
-    dimension: Annotated[int, Between(1, 100_000)] = 1
-    rows: Annotated[int, Between(1, ROWS_MAX)] = 1
+    dimension: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    rows: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = 1
 
 
 class Rounds(_Part, frozen=True, kw_only=True):
@@ -94,19 +88,19 @@ class Rounds(_Part, frozen=True, kw_only=True):
         collect_window_ms, commit_window_ms: of each round.
     """
 
-    count: Annotated[int, Between(1, 100)] = 1
+    count: Annotated[int, Meta(ge=1, le=100)] = 1
     first_ms: Time = 1_000
     every_ms: Time = 0
     kind: str = SECURE_SUM
     tolerated: Clients = 1
     colluders: Clients = 0
     batch: Clients = 0
-    epsilon: Annotated[float, Between(1e-6, 20)] = 1.0
-    delta: Annotated[float, Between(1e-12, 0.5)] = 1e-6
+    epsilon: Annotated[float, Meta(ge=1e-6, le=20)] = 1.0
+    delta: Annotated[float, Meta(ge=1e-12, le=0.5)] = 1e-6
     counted: bool = True
     expected: Clients = 0
-    fraction_bits: Annotated[int, Between(0, 40)] = 24
-    rows_max: Annotated[int, Between(0, ROWS_MAX)] = 0
+    fraction_bits: Annotated[int, Meta(ge=0, le=40)] = 24
+    rows_max: Annotated[int, Meta(ge=0, le=ROWS_MAX)] = 0
     noise: bool = True
     mechanism: str = ""
     collect_window_ms: Window = 20_000
@@ -152,8 +146,8 @@ class Limits(_Part, frozen=True, kw_only=True):
         floor_clients_min, floor_honest_min: the Compute nodes' floors for the first two.
     """
 
-    epsilon_per_period_max: Annotated[float, Between(1e-6, 1000)] = 40.0
-    account_epsilon: Annotated[float, Between(0, 1000)] = 0.0
+    epsilon_per_period_max: Annotated[float, Meta(ge=1e-6, le=1000)] = 40.0
+    account_epsilon: Annotated[float, Meta(ge=0, le=1000)] = 0.0
     clients_min: Floor = 1
     honest_min: Floor = 1
     colluders_min: Clients = 0
@@ -180,8 +174,8 @@ class Fault(_Part, frozen=True, kw_only=True):
 
     kind: str
     actor: str
-    at_ms: int = 0
-    for_ms: int = 0
+    at_ms: Time = 0
+    for_ms: Time = 0
     phase: str = ""
     amount: float = 0.0
 
@@ -208,10 +202,10 @@ class Scenario(_Part, frozen=True, kw_only=True):
         epoch_ms: how long keys last. The related times keep their proportions to the epoch of production, a day.
     """
 
-    seed: Annotated[int, Between(0, (1 << 63) - 1)] = 0
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     name: str = ""
     heal_ms: Time = 0
-    epoch_ms: Annotated[int, Between(EPOCH_MS_MIN, TIME_MS_MAX)] = Timing().epoch_ms
+    epoch_ms: Annotated[int, Meta(ge=EPOCH_MS_MIN, le=TIME_MS_MAX)] = Timing().epoch_ms
     population: Population = Population()
     rounds: Rounds = Rounds()
     limits: Limits = Limits()
