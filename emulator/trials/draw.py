@@ -69,7 +69,8 @@ def draw_scenario(seed: int) -> Scenario:
             *_hostile_trainer(streams("draw/trainer")),
         ),
     )
-    return from_plain(to_plain(scenario), f"the scenario of seed {seed}")
+    from_plain(to_plain(scenario), f"the scenario of seed {seed}")  # refuses a scenario that cannot be
+    return scenario
 
 
 def _population(stream: random.Random) -> Population:

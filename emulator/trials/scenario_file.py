@@ -1,7 +1,7 @@
 """Reads scenarios from TOML files, checks and writes them.
 
-The check refuses unknown keys and actors, numbers out of the range that their field declares, and sizes at which a trial
-would never end.
+The check refuses unknown keys and actors, numbers out of the range that their field declares, and sizes at which a
+trial would never end.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def _check_table(plain: object, table: inspect.Type, where: str, place: str = ""
                     _check_table(item, part, f"{where}: {key} {number}")
             case inspect.IntType(ge=low, le=high) | inspect.FloatType(ge=low, le=high) if low is not None:
                 if isinstance(value, int | float) and not low <= value <= (math.inf if high is None else high):
-                    _refuse(where, f"{place}{key} is {value:g}", f"a number from {low:g} to {high:g}")
+                    found = f"{value:g}" if isinstance(value, float) or abs(value) < 1 << 64 else "beyond 64 bits"
+                    _refuse(where, f"{place}{key} is {found}", f"a number from {low:g} to {high:g}")
 
 
 def _check(scenario: Scenario, source: str) -> None:

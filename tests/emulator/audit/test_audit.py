@@ -53,6 +53,11 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     return call
 
 
+def claim(**changes: object) -> Setting:
+    """The setting at the δ for which the figures in these tests were measured."""
+    return Setting(**{"delta": 1e-6, **changes})  # type: ignore[arg-type]
+
+
 def ideal(world: World, name: str, runs: int, programme: Programme | None = None) -> Experiment:
     chosen = programme or Programme()
     rounds = IdealRounds(world, chosen, seeded(f"ideal/{name}"))
@@ -60,7 +65,7 @@ def ideal(world: World, name: str, runs: int, programme: Programme | None = None
 
 
 def judged(name: str, runs: int, setting: Setting | None = None, programme: Programme | None = None) -> Finding:
-    world = World(setting or Setting())
+    world = World(setting or claim())
     return find(world, ideal(world, name, runs, programme), [], 0.95)
 
 
@@ -83,7 +88,7 @@ def test_the_protocols_claim_stands_and_is_nearly_reached(run: Run) -> None:
     assert "There is no evidence against the claim" in shown
 
 
-@pytest.mark.parametrize("setting", [Setting(), Setting(columns=3)])
+@pytest.mark.parametrize("setting", [claim(), claim(columns=3)])
 def test_a_correct_program_is_not_accused(setting: Setting) -> None:
     """100 audits of 1,000 runs, of one line and of five: 0.01 false alarms are allowed on average, so one in all would
     have probability 1 %. Doubts are allowed once in 100 audits: more than 8 of 100 would have probability 1e-6."""
@@ -104,9 +109,9 @@ def test_a_correct_program_is_not_accused(setting: Setting) -> None:
     ],
 )
 def test_the_claim_stands_for_other_settings(changes: dict[str, Any]) -> None:
-    setting = Setting(**changes)
+    setting = claim(**changes)
     coalition = default_coalition(setting.clients, setting.tolerated, setting.computes, setting.dropped)
-    found = judged(str(changes), 40_000, Setting(**changes, coalition=coalition))
+    found = judged(str(changes), 40_000, claim(**changes, coalition=coalition))
     assert found.verdict == STANDS
     assert found.variance_ratio == pytest.approx(1, abs=0.03)
     assert found.least_variance == pytest.approx(found.variance_floor, rel=0.03)
@@ -123,7 +128,7 @@ def test_the_claim_of_a_node_release_stands_for_each_row(run: Run) -> None:
 
 def test_fewer_colluders_are_left_with_more_noise() -> None:
     """The curious client alone: N - 1 = 9 noises where the claim needs 6. χ²: within 3 % of 1.5, 4 standard errors."""
-    found = judged("alone", 40_000, Setting(coalition=Coalition(1, 2)))
+    found = judged("alone", 40_000, claim(coalition=Coalition(1, 2)))
     assert found.variance_ratio == pytest.approx(1.5, rel=0.03)
 
 
@@ -170,7 +175,7 @@ class Short(Programme):
 def test_noise_is_judged_on_every_line(programme: Programme, statistic: str, columns: int) -> None:
     """Whether x - x' has a part where noise is missing (a sum's first coordinate) or none (the square of a regression's
     first column). A variance of 0.9 is 15 standard errors short."""
-    found = judged("lines", 20_000, Setting(statistic=statistic, columns=columns), programme)
+    found = judged("lines", 20_000, claim(statistic=statistic, columns=columns), programme)
     assert (found.verdict, "variance" in found.evidence) == (REFUTED, True)
     assert found.least_variance_interval[1] < found.variance_floor
     if not isinstance(programme, Short):
@@ -181,13 +186,13 @@ def test_noise_is_judged_on_every_line(programme: Programme, statistic: str, col
 
 @pytest.mark.parametrize(("programme", "statistic"), [(Bare(), "sum"), (Correlated(), "regression")])
 def test_the_adversary_looks_where_the_noise_is_missing(programme: Programme, statistic: str) -> None:
-    found = judged("bent", 20_000, Setting(statistic=statistic, columns=3), programme)
+    found = judged("bent", 20_000, claim(statistic=statistic, columns=3), programme)
     assert found.residual_variance == 0
     assert {"epsilon-gdp", "epsilon-cp"} <= set(found.evidence)
 
 
 def test_the_adversary_keeps_to_the_straight_line_where_the_noise_is_equal() -> None:
-    world = World(Setting(statistic="regression", columns=3))
+    world = World(claim(statistic="regression", columns=3))
     step = Adversary(world, Programme()).step
     assert ideal(world, "straight", 5000).lines[0] == pytest.approx(step / np.linalg.norm(step))
 
@@ -201,7 +206,7 @@ def test_the_adversary_weighs_coordinates_by_their_noise() -> None:
             noise[:, 1] //= 10
             return noise
 
-    line = ideal(World(Setting(columns=2)), "unequal", 20_000, Unequal()).lines[0]
+    line = ideal(World(claim(columns=2)), "unequal", 20_000, Unequal()).lines[0]
     assert line[1] / line[0] == pytest.approx(100, rel=0.2)
 
 
@@ -248,7 +253,7 @@ def test_too_few_runs_for_a_fault_are_raised_and_reported(run: Run) -> None:
 
 def test_masked_contributions_look_uniform_to_a_coalition() -> None:
     """6 views of 3 tests each; the smallest p-value below 1e-4 after correction has probability 1e-4."""
-    found = views(World(Setting()), Programme(), seeded("views"))
+    found = views(World(claim()), Programme(), seeded("views"))
     assert {(view.side, view.outside) for view in found} == {
         (side, outside) for side in (0, 1) for outside in (0, 1, 2)
     }
@@ -258,7 +263,7 @@ def test_masked_contributions_look_uniform_to_a_coalition() -> None:
 
 
 def test_a_coalition_without_compute_nodes_sees_no_masked_contribution() -> None:
-    assert views(World(Setting(coalition=Coalition(4, 0))), Programme(), seeded("none")) == []
+    assert views(World(claim(coalition=Coalition(4, 0))), Programme(), seeded("none")) == []
     assert joint_p_value([]) is None
 
 
@@ -276,7 +281,7 @@ def test_masks_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, fault: 
         return np.frombuffer(pads, dtype=np.uint64).reshape(-1, 1 + dimension)
 
     monkeypatch.setattr(masks, "_pads", {"bounded": bounded, "used again": used_again}[fault])
-    world = World(Setting())
+    world = World(claim())
     found = views(world, Programme(), seeded("bad"))
     assert (joint_p_value(found) or 0) < 1e-12
     finding = find(world, ideal(world, "bad", 1000), found, 0.95)
@@ -285,7 +290,7 @@ def test_masks_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, fault: 
 
 def test_a_claim_against_any_number_of_clients_is_refuted_for_every_coalition() -> None:
     """Masked values that are not uniform, and real rounds of another law, beside a coalition beyond the claim."""
-    world = World(Setting(coalition=Coalition(7, 2)))
+    world = World(claim(coalition=Coalition(7, 2)))
     seen = ideal(world, "beyond", 1000)
     uneven = msgspec.structs.replace(views(world, Programme(), seeded("uneven"))[0], p_value=1e-30)
     assert find(world, seen, [uneven], 0.95).verdict == REFUTED
@@ -363,7 +368,7 @@ def test_a_data_nodes_real_releases_have_the_law_that_is_audited(run: Run) -> No
 
 
 def test_two_different_distributions_are_distinguished() -> None:
-    world, fault = World(Setting()), FAULTS["noise-scaled-by-n"]
+    world, fault = World(claim()), FAULTS["noise-scaled-by-n"]
     assert same_law(ideal(world, "one", 300).main, ideal(world, "two", 300).main) > 1e-4
     assert same_law(ideal(world, "one", 300).main, ideal(world, "short", 300, fault).main) < 1e-4
 

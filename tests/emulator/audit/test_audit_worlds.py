@@ -36,7 +36,7 @@ def test_the_plan_is_that_of_the_protocol() -> None:
     world = World(Setting())
     carried = world.validated.honest * world.validated.noise_variance * world.validated.unit**2
     assert carried == pytest.approx(world.floor, rel=1e-6)
-    assert world.floor == pytest.approx((2 / accounting.mu_of(1.0, 1e-6)) ** 2, rel=1e-6)
+    assert world.floor == pytest.approx((2 / accounting.mu_of(1.0, world.setting.delta)) ** 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)

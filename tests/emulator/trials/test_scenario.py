@@ -87,6 +87,8 @@ def test_a_seed_draws_one_scenario() -> None:
         ("[rounds]\ncollect_window_ms = 0", "rounds.collect_window_ms is 0"),
         ("[rounds]\nevery_ms = 99999999999999", "rounds.every_ms is 1e+14"),
         ("heal_ms = -1", "heal_ms is -1"),
+        (f"seed = {10**400}", "seed is beyond 64 bits; give a number from 0"),
+        (f"[network]\ndelay_ms = {10**400}", "network.delay_ms is beyond 64 bits; give a number from 0"),
         ("[network]\nloss = 1.5", "network.loss is 1.5; give a number from 0 to 0.95"),
         ("[network]\nloss = 1", "network.loss is 1"),
         ("[network]\nduplicate = -0.1", "network.duplicate is -0.1; give a number from 0 to 1"),
