@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,6 +25,8 @@ from inference.draws import attributes
 from inference.errors import DataError
 from inference.problem import Array
 from inference.rounds import as_text
+
+Aggregates: TypeAlias = NoisyAggregate | Sequence[NoisyAggregate]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +48,14 @@ class NoisySums:
     attrs: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, aggregates: NoisyAggregate | Sequence[NoisyAggregate]) -> NoisySums:
+    def of(cls, aggregates: Aggregates) -> NoisySums:
         """Merge one or several rounds of the same statistic over different clients into one sum.
 
         Raises:
             DataError: there is no round, one is given twice, their statistics or parameters differ, they have reports
                 of categories, or a number is not finite.
         """
-        listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
+        listed = as_list(aggregates)
         if not listed:
             raise DataError("no aggregate; give at least one")
         check_once(listed)
@@ -98,6 +100,11 @@ class NoisySums:
         """The inverse of `flatten`, without `attrs`."""
         value, variance, n = leaves
         return cls(value, variance, n, static[0], json.loads(static[1]))
+
+
+def as_list(aggregates: Aggregates) -> list[NoisyAggregate]:
+    """Return one or several aggregates as a list."""
+    return [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
 
 
 def check_once(listed: Sequence[NoisyAggregate]) -> None:

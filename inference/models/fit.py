@@ -26,10 +26,11 @@ from inference.columns import Standardisation
 from inference.errors import DataError, unknown
 from inference.mcmc.posterior import Draws, LocalPosterior
 from inference.mcmc.run import PRIOR_DRAWS, Options, Run, numpyro_module
+from inference.mcmc.sums import Aggregates
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
 from inference.models.column.families import FAMILIES, GAUSSIAN, bounds_for
 from inference.models.glm.regression import LocalRegression, moments_of
-from inference.models.linear.aggregate_stats import Aggregates, coefficients_of, constant_of, sums_of
+from inference.models.linear.aggregate_stats import coefficients_of, constant_of, sums_of
 from inference.models.predictive import CategoryClient, ScalarClient
 from inference.models.priors import ColumnPrior, DirichletPrior, GaussianPrior, RegressionPrior
 from inference.problem import Schema

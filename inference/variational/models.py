@@ -6,21 +6,7 @@
 Features are standardised to about unit variance, so that one prior and one clipping norm suit all of θ. A user's own
 model is a statistic that every participant has registered (`dca_proto.statistics.model_gradient`), since a round
 carries a name and numbers, never code. Its prior, the gradient of any log density, stays with the trainer. The model
-sees the target in its own units, within its public bounds: a count is a count. Waiting times with an exponential law:
-
-    @register  # of dca_proto.statistics, at every participant
-    class Waiting(ModelGradient, frozen=True, kw_only=True):
-        name = "waiting"
-
-        def log_density(self, theta, rows):  # of each row; columns as in the schema, the target last
-            log_rate = theta[0] + rows[:, :-1] @ theta[1:]
-            return log_rate - rows[:, -1] * jax.numpy.exp(log_rate)
-
-    model = Model("waiting", ("intercept", *schema.features), gaussian_prior(2.0))
-    job = variational_inference(schema, model, rng=rng, settings=VariationalSettings(clip=4.0))
-    fit = run(job, rounds)
-    intercept, *slopes = fit.columns.in_own_units(fit.mean)
-
+sees the target in its own units, within its public bounds: a count is a count.
 Without JAX, a `ModelGradient` has a ``gradient``. Give a clip with it, in units of its gradients; the planned clip is
 for logistic regression. `docs/tutorials/model.md` has a whole program.
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,14 +21,12 @@ from inference.columns import Standardisation
 from inference.draws import attributes
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD
-from inference.mcmc.sums import NoisySums, check_once
+from inference.mcmc.sums import Aggregates, NoisySums, as_list, check_once
 from inference.models.coefficients import Coefficients
 from inference.models.linear.closed_form import REPAIR, Noise, Posterior, SufficientStatistics, unpack
 from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision
 from inference.models.linear.rows import about_columns, counted, max_complete_rows, with_weights
 from inference.problem import Array, Schema
-
-Aggregates: TypeAlias = NoisyAggregate | Sequence[NoisyAggregate]
 
 STATISTIC = "regression"
 DEFAULTS: Mapping[str, Any] = {
@@ -45,7 +43,7 @@ MUST_AGREE = ("columns", "centre", "scale", "bound", *(name for name in DEFAULTS
 
 def checked(aggregates: Aggregates) -> list[NoisyAggregate]:
     """Return the aggregates as a list. Raises `DataError` if there is none or they do not fit together."""
-    listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
+    listed = as_list(aggregates)
     if not listed:
         raise DataError("no aggregate; give at least one of the statistic 'regression'")
     given = [parameters_of(aggregate) for aggregate in listed]

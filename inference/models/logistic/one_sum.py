@@ -43,7 +43,7 @@ from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference import laplace
 from inference.columns import Standardisation, into_ball
 from inference.errors import DataError
-from inference.mcmc.sums import NoisySums
+from inference.mcmc.sums import Aggregates, NoisySums
 from inference.models.coefficients import LOGIT, Coefficients
 from inference.models.linear.aggregate_stats import (
     STATISTIC,
@@ -117,7 +117,7 @@ class OneSumPosterior(NamedTuple):
     feature_cov: Array
 
 
-def one_sum_posterior(aggregate: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> OneSumPosterior:
+def one_sum_posterior(aggregate: Aggregates, prior_sd: float) -> OneSumPosterior:
     """Return the posterior given the sum of `sum_request`, or several over different clients.
 
     Args:
@@ -145,7 +145,7 @@ def one_sum_posterior(aggregate: NoisyAggregate | Sequence[NoisyAggregate], prio
     return OneSumPosterior(mode.theta[own], mode.cov[own, own], parts.mu, parts.root @ parts.root.T)
 
 
-def regression_of_sum(aggregates: NoisyAggregate | Sequence[NoisyAggregate], prior_sd: float) -> Coefficients:
+def regression_of_sum(aggregates: Aggregates, prior_sd: float) -> Coefficients:
     """Return the regression from sums alone; ``prior_sd`` in units of their scale. Raises as `one_sum_posterior`.
 
     The clients' ball limits only their sums: the log odds are linear beyond it.

@@ -22,9 +22,10 @@ from inference.draws import attributes
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import BY_BOUNDS
 from inference.mcmc.run import PRIOR_DRAWS, Options, Run, Sampled, numpyro_module
+from inference.mcmc.sums import Aggregates, as_list
 from inference.models.coefficients import Coefficients
 from inference.models.glm.regression import LocalRegression, moments_of
-from inference.models.linear.aggregate_stats import Aggregates, coefficients_of
+from inference.models.linear.aggregate_stats import coefficients_of
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes.observed import (
     AVERAGED,
@@ -92,8 +93,7 @@ def fit(
     warmup = _by_site(sampled.warmup, constant) if sampled.warmup else {}
     by_site = Sampled(_by_site(sampled.draws, constant), warmup, sampled.sampling)
     linear = coefficients_of(regressions(nodes), moments_of(by_site.draws, constant), schema)
-    given = [aggregates] if isinstance(aggregates, NoisyAggregate) else aggregates
-    attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*given)}
+    attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*as_list(aggregates))}
     return options.checked(
         LocalRegression.of(by_site, linear, _prior_draws(prior, constant, options.rng), attrs, notes)
     )

@@ -47,8 +47,9 @@ from numpy.typing import ArrayLike
 from dca_proto.aggregate import NoisyAggregate
 from inference.columns import PRIOR_MEAN_SD, Standardisation
 from inference.errors import DataError
+from inference.mcmc.sums import Aggregates, as_list
 from inference.models.linear import aggregate_stats
-from inference.models.linear.aggregate_stats import STATISTIC, Aggregates, constant_of, parameters_of
+from inference.models.linear.aggregate_stats import STATISTIC, constant_of, parameters_of
 from inference.models.linear.closed_form import SufficientStatistics
 from inference.models.linear.prior import PRIOR_R2
 from inference.models.linear.rows import max_complete_rows
@@ -193,8 +194,7 @@ def nodes_of(aggregates: Aggregates) -> NodeStatistics:
 
 def listed_nodes(aggregates: Aggregates) -> list[NoisyAggregate]:
     """Return the nodes of all aggregates; an aggregate without nodes stands for one node."""
-    listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else aggregates
-    return [node for aggregate in listed for node in (aggregate.nodes or (aggregate,))]
+    return [node for aggregate in as_list(aggregates) for node in (aggregate.nodes or (aggregate,))]
 
 
 def regressions(aggregates: Aggregates) -> list[NoisyAggregate]:
@@ -203,8 +203,7 @@ def regressions(aggregates: Aggregates) -> list[NoisyAggregate]:
     Raises:
         DataError: there is no aggregate, one occurs twice, or they are of another statistic or of different columns.
     """
-    listed = [aggregates] if isinstance(aggregates, NoisyAggregate) else list(aggregates)
-    return aggregate_stats.checked([_as_regression(aggregate) for aggregate in listed])
+    return aggregate_stats.checked([_as_regression(aggregate) for aggregate in as_list(aggregates)])
 
 
 def _as_regression(aggregate: NoisyAggregate) -> NoisyAggregate:
