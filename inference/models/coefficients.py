@@ -181,12 +181,14 @@ class Coefficients(NormalPosterior):
     _map: Array = field(init=False)  # from θ to (intercept minus the target's centre, slopes)
 
     def __post_init__(self) -> None:
-        centre, unit = (float(self.centre[-1]), float(self.scale[-1])) if self.link == IDENTITY else (0.0, 1.0)
-        slopes = unit / self.scale[:-1]
+        columns, (centre, unit) = self.columns, (0.0, 1.0)
+        if self.link == IDENTITY:
+            centre, unit = float(columns.centre[-1]), float(columns.scale[-1])
+        slopes = unit / columns.scale[:-1]
         to_own = np.diag(np.r_[unit * self.constant, slopes])
-        to_own[0, 1:] = -slopes * self.centre[:-1]
+        to_own[0, 1:] = -slopes * columns.centre[:-1]
         mean, cov = to_own @ self.mean, to_own @ self.cov @ to_own.T
-        derived = {"names": (INTERCEPT, *self.columns.columns[:-1]), "_target": (centre, unit), "_map": to_own,
+        derived = {"names": (INTERCEPT, *columns.columns[:-1]), "_target": (centre, unit), "_map": to_own,
                    "coefficients": mean[1:], "coefficient_sd": np.sqrt(np.diag(cov)[1:]), "covariance": cov,
                    "intercept": float(mean[0] + centre), "intercept_sd": float(np.sqrt(cov[0, 0]))}  # fmt: skip
         for name, value in derived.items():
@@ -201,16 +203,6 @@ class Coefficients(NormalPosterior):
             prior = None if prior is None else np.r_[0.0, prior]
         more |= {"mean": mean, "cov": cov, "prior_sd": None if prior is None else np.sqrt(prior)}
         return cls(columns=columns, constant=constant, residual_variance=float(theta.residual_variance), **more)
-
-    @property
-    def centre(self) -> Array:
-        """Centres of features and target, in own units, shape ``(d + 1,)``."""
-        return self.columns.centre
-
-    @property
-    def scale(self) -> Array:
-        """Scales of features and target, in own units, shape ``(d + 1,)``."""
-        return self.columns.scale
 
     @property
     def priors(self) -> tuple[Array, Array] | None:
@@ -237,7 +229,7 @@ class Coefficients(NormalPosterior):
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
         known = schema or self.schema
-        rows = rows_of_slopes(self.figures(), self.columns.columns, known, self.link, self.scale[:-1], self.by)
+        rows = rows_of_slopes(self.figures(), self.columns.columns, known, self.link, self.columns.scale[:-1], self.by)
         if self.spread is not None:
             unit = known.units.get(known.target, known.target) if known and self.link == IDENTITY else ""
             rows.append(Estimate(self.spread.name, unit, normal(*self.spread[1:])))

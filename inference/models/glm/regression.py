@@ -90,7 +90,7 @@ class LocalRegression(LocalPosterior):
             "logistic" if logistic else "linear",
             _in_own_units(sampled.draws, linear),
             sampled.sampling,
-            RowClient(linear.centre, logistic, rows),
+            RowClient(columns.centre, logistic, rows),
             prior=_in_own_units(before, linear),
             axes=AXES,
             coords={"feature": features, "other_feature": features, "column": columns.columns},
@@ -128,7 +128,8 @@ class LocalRegression(LocalPosterior):
         d = len(self.linear.coefficients)
         if rows.ndim != 2 or rows.shape[1] != d or not np.all(np.isfinite(rows)):
             raise DataError(f"rows have the shape {rows.shape}; expected (k, {d}), finite numbers")
-        seen = self.linear.centre[:-1] + self.linear.scale[:-1] * self.linear.standardised(rows)[:, 1:]
+        columns = self.linear.columns
+        seen = columns.centre[:-1] + columns.scale[:-1] * columns.z(rows)
         return np.asarray(self.draws[COEFFICIENTS] @ seen.T + self.draws[INTERCEPT][..., None])
 
     def probability(self, X: Array) -> Array:
@@ -155,7 +156,7 @@ class LocalRegression(LocalPosterior):
 
 
 def _in_own_units(drawn: Draws, linear: Coefficients) -> dict[str, Array]:
-    theta, scale = drawn[THETA], linear.scale
+    theta, scale = drawn[THETA], linear.columns.scale
     first = drawn[ALPHA] / linear.constant if ALPHA in drawn else np.zeros(theta.shape[:-1])
     own = linear.in_own_units(np.concatenate([first[..., None], theta], axis=-1))
     converted = {COEFFICIENTS: own[COEFFICIENTS], INTERCEPT: own[INTERCEPT]}
@@ -163,7 +164,7 @@ def _in_own_units(drawn: Draws, linear: Coefficients) -> dict[str, Array]:
         converted[RESIDUAL_SD] = scale[-1] * drawn[RESIDUAL_SD]
     converted[FEATURE_SD] = scale[:-1] * drawn[FEATURE_SD]
     if FEATURE_MEAN in drawn:
-        converted[FEATURE_MEAN] = linear.centre[:-1] + scale[:-1] * drawn[FEATURE_MEAN]
+        converted[FEATURE_MEAN] = linear.columns.centre[:-1] + scale[:-1] * drawn[FEATURE_MEAN]
     if ROOT in drawn:
         converted[CORRELATION] = drawn[ROOT] @ np.swapaxes(drawn[ROOT], -1, -2)
     return converted

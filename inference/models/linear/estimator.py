@@ -87,4 +87,4 @@ class PrivateLinearRegression(PrivateRegressor):
     def _keep(self, fit: Coefficients) -> None:
         super()._keep(fit)
         self.repair_ = fit.repair
-        self.residual_sd_ = float(fit.scale[-1] * np.sqrt(fit.residual_variance))
+        self.residual_sd_ = float(fit.columns.scale[-1] * np.sqrt(fit.residual_variance))

@@ -143,10 +143,10 @@ def test_residual_variance_must_come_from_somewhere() -> None:
 def test_predictive_adds_coefficient_and_residual_variance() -> None:
     rows = np.column_stack(simulated(50, 3, seed=6))
     fitted = exact_fit(rows, 1.0, 0.5)
-    z = np.insert((rows[:2] - fitted.centre) / fitted.scale, 0, 1.0, axis=1)[:, :-1]
+    z = np.insert((rows[:2] - fitted.columns.centre) / fitted.columns.scale, 0, 1.0, axis=1)[:, :-1]
     mean, sd = fitted.predict(rows[:2, :-1])
-    np.testing.assert_allclose(mean, fitted.centre[-1] + fitted.scale[-1] * (z @ fitted.mean))
-    assert sd[0] == pytest.approx(fitted.scale[-1] * sqrt(0.5 + z[0] @ fitted.cov @ z[0]))
+    np.testing.assert_allclose(mean, fitted.columns.centre[-1] + fitted.columns.scale[-1] * (z @ fitted.mean))
+    assert sd[0] == pytest.approx(fitted.columns.scale[-1] * sqrt(0.5 + z[0] @ fitted.cov @ z[0]))
 
 
 # The repair

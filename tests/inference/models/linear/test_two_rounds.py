@@ -224,7 +224,7 @@ def test_with_a_huge_budget_it_is_unbiased_and_its_spread_is_that_of_weighted_ro
         X[: int(missing * 400), 0] = np.nan
         result = learn(Problem(f"{number}", schema, X, y), 200.0)
         off.append((result.coefficients - [1.0, -0.5]) / result.coefficient_sd)
-        residual.append(np.sqrt(result.residual_variance) * result.scale[-1])
+        residual.append(np.sqrt(result.residual_variance) * result.columns.scale[-1])
     assert np.std(off) == pytest.approx(1.0, abs=0.2)
     assert np.abs(np.mean(off, axis=0)).max() < 0.4
     assert np.median(residual) == pytest.approx(1.0, abs=0.1)
