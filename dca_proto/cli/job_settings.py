@@ -151,7 +151,7 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
         raise UsageError(f"job: {', '.join(missing)} missing; give them in [job] of the file, or {options}")
     settings = convert("job:", {key: value for key, value in table.items() if key in TERMS}, JobSettings)
     kind = _kind(settings, job, federation)
-    _check_counts(settings, kind, job.batch(own, settings.clients))
+    _check_counts(settings, kind, job.batch(own))
     check_windows(settings.collect_s, settings.commit_s)
     bounds = {column: _interval(column, *limits) for column, limits in settings.bounds.items()}
     features = settings.features or tuple(column for column in bounds if column != settings.target)

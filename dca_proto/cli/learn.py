@@ -308,7 +308,7 @@ class _Run:
             federation=self._actor.config.federation.name,
             settings=task.table,
             clients=terms.clients,
-            batch=task.job.batch(task.own, terms.clients) or None,
+            batch=task.job.batch(task.own) or None,
             computes=len(terms.computes),
             tolerated=terms.tolerated,
             colluders=terms.colluders,

@@ -68,7 +68,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def batch(self) -> int:
         """B, the number of clients in the smallest round; 0 if every round asks all clients."""
-        return self.job.batch(self.settings, self.clients)
+        return self.job.batch(self.settings)
 
 
 def learn(spec: JobSpec, options: SwarmOptions) -> int:

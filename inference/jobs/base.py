@@ -147,7 +147,7 @@ class LearningJob(ABC):
         """Return the mechanism of a job on LDP reports; "" for any other."""
         return ""
 
-    def batch(self, settings: Any, clients: int) -> int:
+    def batch(self, settings: Any) -> int:
         """Return B, the number of clients in the smallest round, or 0 if all rounds ask all clients."""
         return int(getattr(settings, "batch", 0))
 

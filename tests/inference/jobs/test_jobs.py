@@ -161,7 +161,7 @@ def test_logistic_follows_its_plan() -> None:
     plan = job.plan(problem("class").schema, own, conditions(budget))
     assert [(stage.rounds, stage.batch, stage.uses) for stage in plan] == [(1, 0, None), (1, 0, None), (15, 60, 3)]
     assert sum(stage.total for stage in plan) == pytest.approx(1)
-    assert job.batch(own, CLIENTS) == 60
+    assert job.batch(own) == 60
     text = "over 17 rounds: 10 % of the budget on scales, 10 % on a first fit, 80 % on 15 iterations of 60 clients each"
     assert plan_words(plan) == text
     iterations: list[Iteration] = []
