@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from ideal_jobs import CLIENTS, NODES, conditions, drawn, learn, learn_from, made, near, problem
+from ideal_jobs import NODES, conditions, drawn, learn, learn_from, made, near, problem
 from scipy.special import expit
 
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
