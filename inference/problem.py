@@ -136,6 +136,20 @@ def stream(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
+TEST_FRACTION = 0.225
+"""The part of the rows that `hold_out` keeps for the test."""
+
+
+def assign(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
+    """Split rows over clients, as evenly as possible."""
+    return [rows[index::clients] for index in range(clients)]
+
+
+def hold_out(problem: Problem, seed: int) -> tuple[Problem, Problem]:
+    """Split as `split` does, with `TEST_FRACTION` of the rows in the test part."""
+    return split(problem, max(1, round(TEST_FRACTION * len(problem.y))), seed)
+
+
 def split(problem: Problem, test_rows: int, seed: int) -> tuple[Problem, Problem]:
     """Split into train and test parts by the stream ``seed/split``. Rows that lack a value are never in the test part.
 

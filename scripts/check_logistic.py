@@ -47,7 +47,6 @@ import numpy as np
 from rich.table import Table
 from scipy.special import expit
 
-from dca_proto.cli.swarm_job import assign
 from dca_proto.errors import RoundAborted
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
@@ -60,7 +59,7 @@ from inference.bounds import Interval
 from inference.datasets import adult, breast_cancer
 from inference.models.coefficients import Coefficients, area_under_curve
 from inference.models.logistic.job import AUTO, ONE_SUM, VARIATIONAL, logistic_regression
-from inference.problem import Array, Problem, Schema, split, stream
+from inference.problem import Array, Problem, Schema, assign, hold_out, stream
 from inference.rounds import run
 from papers.experiment import Experiment, Result, Sweep
 from papers.picture import COLOURS, MARKERS, drawing
@@ -87,7 +86,7 @@ FITS = {2_000: 100, 20_000: 100, 100_000: 80}
 ADULT_ROWS, ADULT_LOSS_MAX = 30_000, 0.352
 RISE_MAX = 0.002  # of the mean log loss of 4 fits, which differs between epsilon 1 and 4 by noise only
 ADULT_AUC_MIN = {0.3: 0.883, 1.0: 0.889, 4.0: 0.891}
-CANCER_EPSILON, CANCER_MIN, TEST_FRACTION = 4.0, 0.95, 0.225
+CANCER_EPSILON, CANCER_MIN = 4.0, 0.95
 
 
 class Cell(NamedTuple):
@@ -110,7 +109,7 @@ def problem(data: str, seed: int, n: int) -> tuple[Problem, Problem]:
         chosen = np.sort(stream(0, "check-logistic").permutation(len(adult().y))[:ADULT_ROWS])
         return adult().take(chosen), adult(part="test")
     whole = breast_cancer()
-    return split(whole, round(TEST_FRACTION * len(whole.y)), seed)
+    return hold_out(whole, seed)
 
 
 def features(data: str, n: int, rng: np.random.Generator) -> tuple[Array, Array]:

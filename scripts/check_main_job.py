@@ -15,16 +15,15 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.table import Table
 
-from dca_proto.cli.swarm_job import TEST_FRACTION, assign
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from emulator.swarm.live import Dropouts
-from inference.datasets import diabetes, split
+from inference.datasets import diabetes
 from inference.models.coefficients import rmse
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.job import regression_with_projection
-from inference.problem import Array
+from inference.problem import Array, assign, hold_out
 from inference.rounds import run
 from papers.experiment import Experiment, Result, option
 from papers.runner import Check, positive, table
@@ -36,7 +35,7 @@ COMPUTES = tuple(bytes([index]) * 16 for index in range(3))
 def ratio(seed: int, epsilon: float) -> float:
     """Return the ratio for one split."""
     problem = diabetes()
-    train, test = split(problem, round(TEST_FRACTION * len(problem.y)), seed)
+    train, test = hold_out(problem, seed)
     clients = len(train.y)
     tolerated = clients // 10
     terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=clients, tolerated=tolerated, computes=COMPUTES)

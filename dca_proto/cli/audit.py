@@ -10,14 +10,14 @@ import typer
 from rich.console import Console
 
 from dca_proto.cli import options
-from dca_proto.cli.output import require_json_target, require_plot_target, say
+from dca_proto.cli.output import require_plot_target, result_console, say
 from dca_proto.cli.progress import PatientBar
 from dca_proto.cli.show import show
 from dca_proto.crypto.sealing import Random
 from dca_proto.errors import UsageError
 from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.rounding import at_most
-from dca_proto.runtime.files import STDOUT, whole_file, write_json
+from dca_proto.runtime.files import whole_file, write_json
 from dca_proto.testing import seeded
 from emulator import engine as engines
 from emulator.audit.adversary import (
@@ -94,7 +94,7 @@ def audit(
     `dca schema audit` describes the fields of the JSON object. Fields that do not apply are null.
     """
     began_s = time.monotonic()
-    require_json_target(json_to)
+    console = result_console(json_to)
     require_plot_target(plot)
     if not 0.5 <= confidence < 1:
         raise UsageError(f"--confidence {confidence:g}: expected 0.5 to below 1")
@@ -123,7 +123,7 @@ def audit(
         asked = of_release(asked)
     asked.check()
     plan = _plan(asked, plant, protocol, engine, rounds, seed)
-    world, console = World(plan.setting), Console(stderr=json_to == STDOUT)
+    world = World(plan.setting)
     require_time(plan.setting.clients, world.size, plan.runs, protocol)
     for label, text in plan_lines(plan):
         say(console, label, text)

@@ -7,14 +7,13 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dca_proto.cli import options
-from dca_proto.cli.output import require_json_target, say
+from dca_proto.cli.output import result_console, say
 from dca_proto.cli.progress import PatientBar
 from dca_proto.cli.show import show
 from dca_proto.privacy.accounting import DELTA
-from dca_proto.runtime.files import STDOUT, write_json
+from dca_proto.runtime.files import write_json
 
 EXIT_REFUTED = 4
 RUNS_DEFAULT = 100
@@ -72,8 +71,7 @@ def collude(
     from emulator.collusion.finding import REFUTED, case_lines, investigate, least_runs, require_runs, result
     from emulator.report.collusion import figures
 
-    began_s = time.monotonic()
-    require_json_target(json_to)
+    began_s, console = time.monotonic(), result_console(json_to)
     setting = Setting(
         clients=clients,
         computes=computes,
@@ -96,7 +94,6 @@ def collude(
     repeats = max(RUNS_DEFAULT, least_runs(setting, coalition.nodes)) if rounds is None else rounds
     require_runs(setting, coalition.nodes, repeats)
     chosen = int.from_bytes(os.urandom(_SEED_BYTES), "big") if seed is None else seed
-    console = Console(stderr=json_to == STDOUT)
     for label, text in case_lines(case, repeats, chosen):
         say(console, label, text)
     with PatientBar(console, 2 * repeats, "rounds") as bar:

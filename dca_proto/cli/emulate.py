@@ -17,10 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, Tex
 from dca_proto.cli import INTERRUPTED, collude, verbatim
 from dca_proto.cli.emulate_output import show_failure, show_sweep, show_trial
 from dca_proto.cli.options import Json
-from dca_proto.cli.output import require_json_target, say
+from dca_proto.cli.output import result_console, say
 from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import UsageError
-from dca_proto.runtime.files import STDOUT, require_writable, whole_file, write_json
+from dca_proto.runtime.files import require_writable, whole_file, write_json
 from emulator import engine as engines
 from emulator.sim.events import Observer
 from emulator.trials.draw import draw_scenario
@@ -92,12 +92,12 @@ def run(
     json_to: Json = None,
 ) -> int:
     """Run a scenario: safety under its faults, then healing, then liveness; exit code 4 if an invariant is broken."""
-    _check_options(save, json_to, shrink_s)
+    console = _console(save, json_to, shrink_s)
     loaded = load_scenario(scenario)
     if seed is not None:
         loaded = from_plain(to_plain(msgspec.structs.replace(loaded, seed=_seed(seed))))
     again = f"dca emulate run {scenario}" + ("" if seed is None else f" --seed {seed}")
-    return _trial(loaded, again, shrink_s, save, json_to)
+    return _trial(console, loaded, again, shrink_s, save, json_to)
 
 
 @app.command("replay", short_help="The scenario that a seed draws.", epilog=verbatim(_REPLAY))
@@ -109,21 +109,18 @@ def replay(
 ) -> int:
     """Run the scenario that a seed draws, as a sweep does; exit code 4 if an invariant is broken.
 
-    Fields of the JSON object: kind, ok, seed, digest (of all facts and messages), outcome (result, live, rounds with
-    phases), invariants (number, name, checked, ok, detail, facts before it broke), faults (reached or not, when),
-    options (the scenario), traffic by role, drops, last_facts, replay, wall_s, virtual_s; shrunk (a smaller scenario)
-    if the trial failed.
+    `dca schema emulate replay` describes the fields of the JSON object.
     """
-    _check_options(save, json_to, shrink_s)
-    return _trial(draw_scenario(_seed(seed)), f"dca emulate replay {seed}", shrink_s, save, json_to)
+    console = _console(save, json_to, shrink_s)
+    return _trial(console, draw_scenario(_seed(seed)), f"dca emulate replay {seed}", shrink_s, save, json_to)
 
 
-def _check_options(save: Path, json_to: str | None, shrink_s: float) -> None:
-    """Check the options before any work: output files must be writable, the time limit finite."""
-    require_json_target(json_to)
+def _console(save: Path, json_to: str | None, shrink_s: float) -> Console:
+    """Return the console. Checks before any work that output files are writable, and the time limit finite."""
     require_writable(save / _NAME.format(0), make_folders=True)
     if not 0 <= shrink_s < float("inf"):
         raise UsageError(f"--shrink-s {shrink_s:g}: expected a finite number, 0 or above")
+    return result_console(json_to)
 
 
 def _seed(seed: int) -> int:
@@ -132,8 +129,7 @@ def _seed(seed: int) -> int:
     return seed
 
 
-def _trial(scenario: Scenario, again: str, shrink_s: float, save: Path, json_to: str | None) -> int:
-    console = Console(stderr=json_to == STDOUT)
+def _trial(console: Console, scenario: Scenario, again: str, shrink_s: float, save: Path, json_to: str | None) -> int:
     columns = (TextColumn("{task.description:<12}"), BarColumn(bar_width=30), TaskProgressColumn())
     with PatientBar(console, max(1, scenario.healed_ms), "", *columns) as bar:
         outcome = examine(scenario, on_world=_VirtualTime(bar).watch)
@@ -194,12 +190,9 @@ def sweep(
 ) -> int:
     """Run the scenarios of many seeds; exit code 4 if an invariant is broken in any of them.
 
-    Fields of the JSON object: kind, ok, seeds (first, last), run, failed (seed, invariant, detail, replay, options,
-    facts, shrunk), coverage (kind -> trials that reached it), transitions (entry of an actor's table -> trials that
-    took it), checked (invariant -> facts), invariants (their names), rounds (result -> count), wall_s,
-    scenarios_per_s, interrupted.
+    `dca schema emulate sweep` describes the fields of the JSON object.
     """
-    _check_options(save, json_to, shrink_s)
+    console = _console(save, json_to, shrink_s)
     match = _RANGE.fullmatch(seeds.strip())
     if match is None or int(match[1]) > int(match[2]) or int(match[2]) > _SEED_MAX:
         raise UsageError(f"--seeds {seeds}: expected first..last with first <= last, such as 0..199")
@@ -208,7 +201,7 @@ def sweep(
     if processes is not None and not 1 <= processes <= _PROCESSES_MAX:
         raise UsageError(f"--processes {processes}: expected 1 to {_PROCESSES_MAX}, at most the number of cores")
     first, last = int(match[1]), int(match[2])
-    console, requested = Console(stderr=json_to == STDOUT), last - first + 1
+    requested = last - first + 1
     description = TextColumn("{task.description:<12}")
     columns = (description, BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
     with PatientBar(console, requested, "scenarios", *columns) as bar:

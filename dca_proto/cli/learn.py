@@ -15,7 +15,7 @@ from dca_proto.cli import options
 from dca_proto.cli.job_run import JobRun, claimed_by, iterated, job_round, show_run, written
 from dca_proto.cli.job_settings import Draft, JobName, JobSettings, Task, beyond_default_limits, task_of
 from dca_proto.cli.ledger import account_line
-from dca_proto.cli.output import require_json_target, require_plot_target, say
+from dca_proto.cli.output import require_plot_target, result_console, say
 from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import RoundAborted, UsageError
@@ -25,7 +25,7 @@ from dca_proto.jobs.runner import learn as learn_over
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.policy import BudgetError
 from dca_proto.runtime.device import Device, complete, load
-from dca_proto.runtime.files import STDOUT, require_writable, whole_file, write_json
+from dca_proto.runtime.files import require_writable, whole_file, write_json
 from dca_proto.runtime.keyfile import certified_id, read_certificate
 from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.logs import configure_logs
@@ -121,7 +121,7 @@ def learn(
     given = options.given_settings(context, JobSettings)
     task = task_of({**(actor.config.job or {}), **given, **parse_words(sets or ())}, actor.config.federation)
     outputs = Outputs(json_to, plot, draws)
-    outputs.check()
+    console = outputs.console()
     if draws is not None and not task.job.drawable:
         raise UsageError(f"--draws {draws}: job {task.job.name!r} gives a point estimate, no posterior; leave it out")
     invite = _invited(actor, config.parent / task.settings.invite) if task.settings.invite else ()
@@ -132,7 +132,7 @@ def learn(
         texts = parse_categories(categories or ())
         held_out = from_csv(test, task.schema.target, task.schema.bounds, task.schema.features, categories=texts)
     path = journal or journal_path(actor.config.files.store, task.job.name)
-    return _Run(actor, task, held_out, outputs, path, invite).play()
+    return _Run(actor, task, held_out, outputs, console, path, invite).play()
 
 
 def _invited(actor: Device, folder: Path) -> tuple[bytes, ...]:
@@ -152,9 +152,9 @@ class Outputs(NamedTuple):
     plot: Path | None
     draws: Path | None
 
-    def check(self) -> None:
-        """Raise an error before the work if a target could not be written after it."""
-        require_json_target(self.json_to)
+    def console(self) -> Console:
+        """Return the console. Raise an error before the work if a target could not be written after it."""
+        console = result_console(self.json_to)
         require_plot_target(self.plot)
         if self.draws is not None:
             if self.draws.suffix != DRAWS_SUFFIX:
@@ -162,21 +162,29 @@ class Outputs(NamedTuple):
             require_writable(self.draws)
             if find_spec("arviz") is None:
                 raise UsageError(f"--draws needs ArviZ, which is not installed: {to_install('samplers')}")
+        return console
 
 
 class _Run:
     """One call of the command, which begins or resumes a task.
 
     Args:
-        actor: the trainer. task: the job. test: rows to score it on, if any. outputs: the result's targets.
+        actor: the trainer. task: the job. test: rows to score it on, if any. outputs, console: for the result.
         path: the journal. invite: ids of the clients to pick mini-batches from before the first round open to all.
     """
 
     def __init__(
-        self, actor: Device, task: Task, test: Problem | None, outputs: Outputs, path: Path, invite: tuple[bytes, ...]
+        self,
+        actor: Device,
+        task: Task,
+        test: Problem | None,
+        outputs: Outputs,
+        console: Console,
+        path: Path,
+        invite: tuple[bytes, ...],
     ) -> None:
         self._actor, self._task, self._outputs, self._path, self._invite = actor, task, outputs, path, invite
-        self._console = Console(stderr=outputs.json_to == STDOUT)
+        self._console = console
         self._run = JobRun(
             task.job,
             task.own,

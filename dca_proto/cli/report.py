@@ -8,12 +8,11 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
 from dca_proto.cli.options import Json
-from dca_proto.cli.output import require_json_target, say
+from dca_proto.cli.output import result_console, say
 from dca_proto.errors import UsageError
-from dca_proto.runtime.files import STDOUT, require_writable, whole_file, write_json
+from dca_proto.runtime.files import require_writable, whole_file, write_json
 
 EXAMPLES = """Examples:
 
@@ -52,7 +51,7 @@ def report(
     The page is self-contained: it loads nothing and runs no script.
     """
     target = output if output is not None else run.with_suffix(".html")
-    require_json_target(json_to)
+    console = result_console(json_to)
     if find_spec("jinja2") is None or find_spec("matplotlib") is None:
         raise ModuleNotFoundError("for the page", name="jinja2")
     from emulator.report.page import render
@@ -65,5 +64,5 @@ def report(
     text = render(page, run.name)
     with whole_file(target) as place:
         place.write_text(text, encoding="utf-8")
-    say(Console(stderr=json_to == STDOUT), "page", str(target))
+    say(console, "page", str(target))
     write_json(WrittenPage(page=str(target), of=kind), json_to)

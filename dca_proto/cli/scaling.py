@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from dca_proto.cli import options
-from dca_proto.cli.output import require_json_target, require_plot_target, say
+from dca_proto.cli.output import require_plot_target, result_console, say
 from dca_proto.cli.progress import PatientBar
 from dca_proto.cli.show import show
 from dca_proto.errors import UsageError
@@ -85,7 +85,7 @@ def scaling(
 
     `dca schema scaling` describes the fields of the JSON object. Fields that do not apply are null.
     """
-    require_json_target(json_to)
+    console = result_console(json_to)
     if journal is not None and str(journal) == STDOUT:
         raise UsageError("--journal -: expected the name of a file")
     require_plot_target(plot)
@@ -103,7 +103,6 @@ def scaling(
     if predicted_size is None and hardware != Machine():
         raise UsageError("--round-s, --machine-..., --broker-messages-s and --load go with --predict")
     sweep = _sweep(given, tolerate, drop_rate, backend, rounds, processes, predicted_size is not None)
-    console = Console(stderr=json_to == STDOUT)
     if calibration_file is not None:
         if predicted_size is None:
             raise UsageError("--calibration goes with --predict; to measure, leave it out")

@@ -9,14 +9,13 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli import options
 from dca_proto.cli.job_settings import JobName
-from dca_proto.cli.output import require_json_target, say
+from dca_proto.cli.output import result_console, say
 from dca_proto.cli.show import show
-from dca_proto.cli.swarm_job import TEST_FRACTION, DataOptions, JobSpec, check_outputs, first_rows, learn, problem_of
+from dca_proto.cli.swarm_job import DataOptions, JobSpec, check_outputs, first_rows, learn, problem_of
 from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT
@@ -25,7 +24,7 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.runtime.device import complete
-from dca_proto.runtime.files import STDOUT, write_json
+from dca_proto.runtime.files import write_json
 from dca_proto.runtime.logs import configure_logs
 from dca_proto.wording import counted
 from emulator import engine as engines
@@ -40,7 +39,7 @@ from inference.jobs import NAMES, find, require_kind
 from inference.jobs.base import LearningJob
 from inference.jobs.settings import parse_words, settings_from
 from inference.jobs.summary import Summary
-from inference.problem import split
+from inference.problem import hold_out
 
 _PROCESSES = 2
 SHARED = ("computes", "tolerate", "colluders")
@@ -216,7 +215,7 @@ def _spec(
     check_outputs(output, json_to)
     train, test = problem_of(data, default=job.dataset, alone=not job.scored, needed=job.columns(settings)), None
     if job.scored and not no_reference:
-        train, test = split(train, max(1, round(TEST_FRACTION * len(train.y))), seed)
+        train, test = hold_out(train, seed)
     if job.reports(settings) and clients is not None:
         train = first_rows(train, clients)
     return JobSpec(
@@ -247,9 +246,8 @@ def _show_rounds(options: SwarmOptions, json_to: str | None) -> int:
         RoundAborted: a round was aborted; the measurements are printed before.
         UsageError, TransportError: as `run_rounds`.
     """
-    require_json_target(json_to)
+    console = result_console(json_to)
     synthetic.check(options)
-    console = Console(stderr=json_to == STDOUT)
     say(console, "federation", who_words(options))
     reasons, budget = not_private_because((), options.mechanism), options.budget
     terms = f"not private: {'; '.join(reasons)}" if reasons else f"{claim_words(budget.epsilon, budget.delta)} in all"

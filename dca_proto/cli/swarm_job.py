@@ -11,19 +11,18 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest
 from dca_proto.cli.job_run import JobRun, claimed_by, show_run, written
-from dca_proto.cli.output import require_json_target, require_matplotlib, say
+from dca_proto.cli.output import require_matplotlib, result_console, say
 from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.jobs.runner import RETRIES
 from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.runtime.device import complete
-from dca_proto.runtime.files import STDOUT, require_writable, write_json
+from dca_proto.runtime.files import require_writable, write_json
 from dca_proto.statistics.categories import parse_categories
 from emulator.counts import check_counts, check_nodes, check_reporters
 from emulator.results import Run
@@ -35,7 +34,7 @@ from inference.datasets import from_csv, load
 from inference.datasets.csv_file import MISSING, REFUSE
 from inference.jobs.base import LearningJob, plan_words, uses
 from inference.jobs.summary import Summary
-from inference.problem import Problem
+from inference.problem import Problem, assign
 
 _DRAWING = "matplotlib.backends.backend_agg"  # imported while rounds wait for their clients
 RESULT, PICTURE = "result.json", "coefficients.png"
@@ -80,7 +79,7 @@ def learn(spec: JobSpec, options: SwarmOptions) -> int:
             is started.
         Exception: the rounds succeeded, but the job could not finish; the released sums are written before.
     """
-    learning = _Learning(spec, options, Console(stderr=spec.json_to == STDOUT))
+    learning = _Learning(spec, options, result_console(spec.json_to))
     learning.check()
     run = learning.play()
     if run is None:
@@ -94,7 +93,7 @@ def learn(spec: JobSpec, options: SwarmOptions) -> int:
 def check_outputs(output: Path, json_to: str | None) -> None:
     """Refuse outputs that could not be written, before the work starts."""
     require_matplotlib()
-    require_json_target(json_to)
+    result_console(json_to)
     for name in (RESULT, PICTURE):
         require_writable(output / name, make_folders=True)
 
@@ -247,7 +246,6 @@ class _Learning:
             say(self._console, "next", advice)
 
 
-TEST_FRACTION = 0.225
 _BOUNDS_ADVICE = (
     "give --bounds COL=LO:HI,... or a TOML file, from what is known of the measurement; for text columns give "
     "--categories COL=A,B,C (or, for a trial that is not private, --bounds-from-data)"
@@ -328,8 +326,3 @@ def first_rows(train: Problem, clients: int) -> Problem:
     if not 1 <= clients <= rows:
         raise UsageError(f"--clients {clients}: each reports one of the {rows} training rows, so give 1 to {rows}")
     return train.take(np.arange(clients))
-
-
-def assign(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
-    """Split the rows over the clients, as evenly as possible."""
-    return [rows[index::clients] for index in range(clients)]
