@@ -59,5 +59,6 @@ def test_every_package_is_imported_by_a_selected_test() -> None:
 
 
 def test_every_folder_of_tests_is_there() -> None:
-    folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
-    assert folders == {argument.split("/")[1] for argument in SELECTED if argument.count("/") > 1}
+    """Of the papers and of whole commands, and of each package's folders; models are one."""
+    folders = {path.relative_to(ROOT).parts[1:-1][:2] for path in (ROOT / "tests").glob("*/**/test_*.py")}
+    assert folders - {(name,) for name in PACKAGES} - {tuple(one.split("/")[1:-1][:2]) for one in SELECTED} == set()

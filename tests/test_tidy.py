@@ -285,6 +285,17 @@ def needed_by(path: Path) -> set[str]:
     return {module for module in _imports_of(path, for_types) if module in modules()} - {name_of(path)}
 
 
+def test_tests_mirror_the_packages() -> None:
+    """Each folder of tests is one of its package, no helper stands among tests, and no test module imports another."""
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    folders = {path.parent.relative_to(ROOT / "tests") for path in tests if path.name.startswith("test_")}
+    mirrored = {folder for folder in folders if folder.parts and folder.parts[0] in PACKAGES}
+    assert {folder.parts[0] for folder in mirrored} == set(PACKAGES)
+    assert [str(folder) for folder in mirrored if not (ROOT / folder).is_dir()] == []
+    assert [show(path) for path in tests if path.name.startswith("test_") == ("helpers" in path.parts)] == []
+    assert [show(path) for path in tests if any(one.startswith("test_") for one in imports_of(path))] == []
+
+
 def test_a_device_needs_nothing_that_a_device_has_not() -> None:
     """One actor starts where the command line's, the inference's and the embedded broker's packages are missing."""
     probe = f"import sys; sys.modules.update(dict.fromkeys({NOT_ON_A_DEVICE!r})); import dca_proto.runtime.device"
