@@ -64,7 +64,7 @@ def decode_accepted(payload: bytes) -> Accepted:
     assert isinstance(frame, Signed), "an honest member has checked it"
     body = decode_body(frame.body)
     assert isinstance(body, Announcement), "an honest member has checked it"
-    keys = [decode_body(signed.body) for signed in body.terms.computes] if isinstance(body.terms, SecureSum) else []
+    keys = [decode_body(signed.body) for signed in body.terms.computes]
     epochs = tuple(key for key in keys if isinstance(key, EpochKey))
     return Accepted(body, announcement_hash(encode(frame)), epochs, invited)
 

@@ -17,8 +17,7 @@ import math
 import msgspec
 
 from dca_proto.privacy import accounting
-from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.protocol.kinds import SecureSum
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.request import OpenRound
 
@@ -66,17 +65,16 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     signal_to_noise: float
 
 
-def forecast(request: OpenRound, mechanism: Mechanism = EXACT) -> Forecast:
+def forecast(request: OpenRound) -> Forecast:
     """Forecast a round in which all expected clients contribute. Raises `UsageError` if the round is impossible."""
-    announcement, plan = request.draft(mechanism, Limits())
+    announcement, plan = request.draft(EXACT, Limits())
     terms = announcement.terms
-    summed = isinstance(terms, SecureSum)
-    n = request.answers_expected if summed else 1
+    n = request.answers_expected if terms.is_summed else 1
     bound = plan.sensitivity.bound * plan.unit
     sigma_std = plan.sensitivity_l2 / plan.mu
     noise_of_mean = plan.noise_std / math.sqrt(n) / bound
     factor = n * (plan.noise_std / sigma_std) ** 2
-    fewest = terms.fewest if isinstance(terms, SecureSum) else 1
+    fewest = terms.fewest or 1
     return Forecast(
         statistic=announcement.statistic,
         dimension=plan.dimension,

@@ -20,7 +20,7 @@ from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import SecureSum, ValidatedRound, validate_announcement
+from dca_proto.protocol.kinds import ValidatedRound, validate_announcement
 from dca_proto.protocol.params import EPOCH_KEYS_KNOWN_MAX, Limits, Timing
 from dca_proto.protocol.wire.codec import body_of, decode_frame, encode, verify_signed
 from dca_proto.protocol.wire.messages import Announcement, EpochKey, Invitation, Sealed, Signed
@@ -97,8 +97,7 @@ def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> 
     check_public(body.reply_key)
     if len(body.invited) not in (0, 32):
         raise PeerError("invited", found=f"a root of {len(body.invited)} bytes", expected="32 bytes, or none")
-    key_frames = body.terms.computes if isinstance(body.terms, SecureSum) else ()
-    epochs, computes = open_epoch_keys(key_frames, federation)
+    epochs, computes = open_epoch_keys(body.terms.computes, federation)
     holders = tuple(Address(Channel.COMPUTE, compute) for compute in computes)
     opened = OpenedAnnouncement(
         frame,

@@ -52,6 +52,21 @@ class _Kind(Wire, frozen=True, array_like=True):
     relation: ClassVar[str] = REPLACE_ONE_CLIENT
 
     @property
+    def fewest(self) -> int:
+        """n_min of a secure sum, otherwise 0."""
+        return 0
+
+    @property
+    def colluders(self) -> int:
+        """c of a secure sum, otherwise 0."""
+        return 0
+
+    @property
+    def computes(self) -> tuple[Signed, ...]:
+        """The Compute nodes' signed epoch keys of a secure sum, otherwise none."""
+        return ()
+
+    @property
     def honest(self) -> int:
         """The number of noises that a coalition does not know, at least; together they must suffice."""
         return 1

@@ -213,14 +213,12 @@ def aggregate_of(
 
 def _described(body: Announcement, validated: ValidatedRound, hashes: Hashes) -> partial[NoisyAggregate]:
     """Return an aggregate's constructor with all fields filled in that the announcement determines."""
-    terms = body.terms
-    fewest, colluders = (terms.fewest, terms.colluders) if isinstance(terms, SecureSum) else (0, 0)
     return partial(
         NoisyAggregate,
         statistic=body.statistic,
         parameters=body.parameters,
-        fewest=fewest,
-        colluders=colluders,
+        fewest=body.terms.fewest,
+        colluders=body.terms.colluders,
         mechanism=body.mechanism,
         sensitivity=validated.sensitivity_l2,
         relation=validated.sensitivity.relation,

@@ -33,6 +33,7 @@ from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.records import Records
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.topics import subscriptions
 from dca_proto.runtime.config import ROLES, ClientFiles, Config, check_known, read_config
@@ -49,7 +50,6 @@ if TYPE_CHECKING:  # only a trainer needs it
 
 log = structlog.get_logger("dca.device")
 T = TypeVar("T")
-Records = list[tuple[str, bytes, bytes]]
 Report = Callable[[object], None]
 
 
@@ -140,8 +140,7 @@ class Device:
         )
         store = SqliteStore(self.config.files.store, self._store_key)
         try:
-            records = [(record.table, record.key, record.value) for record in store.load()]
-            actor = self._build(records)
+            actor = self._build(store.load())
             self._write_file(actor.federation)
             try:
                 yield Parts(actor, transport, store)

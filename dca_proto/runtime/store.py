@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -46,8 +46,8 @@ Place = tuple[bytes, str, bytes]
 """Owner, table and key of a record."""
 
 
-class Record(msgspec.Struct, frozen=True):
-    """A value stored by a `Persist`, under a table and key."""
+class Record(NamedTuple):
+    """A value stored by a `Persist`, under a table and key; actors are built from such records."""
 
     table: str
     key: bytes

@@ -94,7 +94,7 @@ class LiveActor:
         """Start from the database."""
         self.life += 1
         self._store = SqliteStore(self.path, STORE_KEY)
-        self.actor = self._build([(record.table, record.key, record.value) for record in self._store.load()])
+        self.actor = self._build(self._store.load())
         topics = subscriptions(self._federation, self.role, self.id)
         self._transport = NotedTransport(
             self._settings, self.id.hex(), topics, rng=random.Random(self.life), backoff=QUICK

@@ -148,7 +148,7 @@ class Swarm:
         """Start one process of the trainer from its store."""
         self.store.power = power or Power()
         actors = self.actors
-        records = [(one.table, one.key, one.value) for one in self.store.load()]
+        records = self.store.load()
         common = actors._common(records, "trainer")
         actor = Trainer(actors.trainer_identity, actors.federation, account=self.account, **common)
         way = self.way(Channel.TRAINER, actor.id)

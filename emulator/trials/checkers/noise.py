@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dca_proto.privacy.mechanism import GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING, DistributedDiscreteGaussian
 from dca_proto.protocol.contribution import ClientMessage
-from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.kinds import LdpReport, NodeRelease
 from dca_proto.protocol.wire.messages import Announcement
 from emulator import reference
 from emulator.sim.process import Process
@@ -63,7 +63,7 @@ class Noise(Checker):
         """Return the least variance of one client's noise, in squared grid units."""
         body = accepted.body
         if accepted.hash not in self._variances:
-            honest = body.terms.fewest - 1 - body.terms.colluders if isinstance(body.terms, SecureSum) else 1
+            honest = body.terms.fewest - 1 - body.terms.colluders if body.terms.is_summed else 1
             rows = 1 if isinstance(body.terms, NodeRelease) else max(1, body.rows_max)
             _, l2 = reference.sensitivity_of(body.statistic, body.parameters, rows)
             least = reference.least_variance(l2, body.epsilon, body.delta, honest)
