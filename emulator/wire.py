@@ -1,10 +1,13 @@
-"""Decodes messages and stored records for observers: bodies, announcements and contributions."""
+"""Decodes messages and stored records for observers: bodies, announcements, contributions and vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
+
+from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import PeerError
 from dca_proto.protocol.announcement import announcement_hash
@@ -67,6 +70,11 @@ def decode_accepted(payload: bytes) -> Accepted:
     keys = [decode_body(signed.body) for signed in body.terms.computes]
     epochs = tuple(key for key in keys if isinstance(key, EpochKey))
     return Accepted(body, announcement_hash(encode(frame)), epochs, invited)
+
+
+def words_in(data: bytes) -> RingVector:
+    """Decode a vector of 64-bit words."""
+    return np.frombuffer(data, dtype="<u8").astype(np.uint64)
 
 
 def ids_in(data: bytes) -> list[bytes]:

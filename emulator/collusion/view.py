@@ -33,7 +33,7 @@ from emulator.pairs import Pairs
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.sim.simulator import US, Simulator
-from emulator.wire import Accepted, body_of, decode_accepted
+from emulator.wire import Accepted, body_of, decode_accepted, words_in
 
 
 class Message(NamedTuple):
@@ -88,7 +88,7 @@ class View(Observer):
     def arrived(self, client: bytes) -> RingVector | None:
         """Return a client's masked vector as it arrived; None if an honest node holds it."""
         kept = self.kept.get(client)
-        return None if kept is None else _words(kept.y)
+        return None if kept is None else words_in(kept.y)
 
     def unmasked(self, client: bytes) -> RingVector | None:
         """Return a client's masked vector without the masks of the coalition's nodes; None if they do not hold it."""
@@ -101,7 +101,7 @@ class View(Observer):
                 tag = kept.tags[8 * place : 8 * place + 8]
                 mask = self._pairs.mask(key, client, tag, announcement.hash, kept.entry, self._dimension)
                 assert mask is not None, "an honest client gives a tag under its own key"
-                masks.append(_words(mask))
+                masks.append(words_in(mask))
         return reduce(np.add, masks, vector)
 
     def on_send(self, process: Process, send: Send) -> None:
@@ -134,17 +134,12 @@ class View(Observer):
                     for compute, frame in decoded(TRAINER_ROUNDS, value, StoredRound).partials:
                         partial = decode_body(frame.body)
                         assert isinstance(partial, PartialSum), "the trainer has checked it"
-                        self.partials[compute] = _words(partial.vector)
+                        self.partials[compute] = words_in(partial.vector)
 
     def _log(self, log: list[Message], sender: bytes, channel: str, to: bytes, payload: bytes) -> None:
         simulator = self._simulator
         at_us = simulator.now_us - simulator.start_ms * US
         log.append(Message(at_us, simulator.processes[sender].role.value, sender, channel, to, len(payload)))
-
-
-def _words(data: bytes) -> RingVector:
-    """Decode a vector of 64-bit words."""
-    return np.frombuffer(data, dtype="<u8").astype(np.uint64)
 
 
 def observations(case: Case, view: View) -> Iterator[str]:

@@ -44,7 +44,7 @@ from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, Entry, Release, RunLog, release_in
 from emulator.trials.scenario import CATEGORICAL
 from emulator.trials.world import TrialWorld
-from emulator.wire import Accepted
+from emulator.wire import Accepted, words_in
 
 _CLOSE, _WIDER = 1e-9, 1.001  # tolerance of equal floats; factor by which the grid may widen noise
 
@@ -76,7 +76,7 @@ class ExactSum(Checker):
         value = np.array(own, dtype=np.int64)
         if isinstance(body.terms, SecureSum | NodeRelease):
             self._variances[round_id] = draws.variance
-            noisy = _words((value + drawn).astype("<i8").tobytes())
+            noisy = words_in((value + drawn).astype("<i8").tobytes())
             self._encoded[key], self._released[key] = noisy, (min(len(rows), body.rows_max), noisy.tobytes())
         else:
             report = validate_announcement(body, draws, Limits()).report
@@ -109,13 +109,13 @@ class ExactSum(Checker):
         tags = [kept.tags[8 * place : 8 * place + 8] for place in range(len(accepted.epochs))]
         masks = [self._mask(accepted, place, entry, tag) for place, tag in enumerate(tags)]
         known = [mask for mask in masks if mask is not None]
-        return _total([_words(kept.y), *known]) if len(known) == len(masks) else None
+        return _total([words_in(kept.y), *known]) if len(known) == len(masks) else None
 
     def _mask(self, accepted: Accepted, place: int, entry: Entry, tag: bytes) -> RingVector | None:
         """Return a node's mask of an entry; None if no key of its client gives that tag."""
         dimension = reference.dimension(accepted.body.statistic, accepted.body.parameters)
         data = self.log.pairs.mask(accepted.epochs[place], entry.client, tag, accepted.hash, entry.encoded, dimension)
-        return None if data is None else _words(data)
+        return None if data is None else words_in(data)
 
     def on_partial_sum(self, release: Release) -> None:
         """A node's first partial sum adds up the contributions that it has kept, and its masks over all of S."""
@@ -136,9 +136,9 @@ class ExactSum(Checker):
         false = sum(mask is None for mask in masks)
         self.expect(not false, f"{who}: {false} entries in S have a tag that no key of their client gives")
         if not false:
-            vectors = [_words(contribution.y) for contribution in held if contribution is not None]
+            vectors = [words_in(contribution.y) for contribution in held if contribution is not None]
             parts = [*vectors, *(mask for mask in masks if mask is not None)]
-            same = np.array_equal(_words(release.body.vector), _total(parts))
+            same = np.array_equal(words_in(release.body.vector), _total(parts))
             self.expect(same, f"{who}: its sum is not that of the contributions it kept and its masks")
 
     def on_fact(self, process: Process, fact: object) -> None:
@@ -177,7 +177,7 @@ class ExactSum(Checker):
         body, result = self.log.announcements[fact.round_id], fact.aggregate
         releases, count = [release_in(frame) for _, frame in members], len(members)
         if isinstance(body.terms, NodeRelease):
-            values = [_value_of(body, _words(release.vector)) for release in releases]
+            values = [_value_of(body, words_in(release.vector)) for release in releases]
             for place, node in enumerate(result.nodes[:count]):
                 hashes = self._hashes(fact.round_id, [members[place]])
                 where = f" of node {place + 1}"
@@ -254,7 +254,7 @@ class ExactSum(Checker):
             values = bits[:, :k].astype(bool)
             counts = values.sum(axis=0).astype(float)
         else:
-            values = np.array([_value_of(body, _words(vector)) for vector in vectors])
+            values = np.array([_value_of(body, words_in(vector)) for vector in vectors])
         if body.mechanism in CATEGORICAL:
             chances = reference.odds(body.mechanism, body.epsilon, k)[:2]
             value = (counts - count * chances[1]) / (chances[0] - chances[1])
@@ -274,10 +274,6 @@ class ExactSum(Checker):
         differing = ", ".join(f"{name} of the reports" for name in wrong)
         self.expect(not wrong, f"round {body.round_id.hex()[:8]}: the result differs in {differing}")
         return value
-
-
-def _words(data: bytes) -> RingVector:
-    return np.frombuffer(data, dtype="<u8").astype(np.uint64)
 
 
 def _total(vectors: Sequence[RingVector]) -> RingVector:
