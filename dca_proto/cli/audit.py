@@ -55,7 +55,7 @@ EXAMPLES = """Examples:
 
   dca audit --node-release --statistic regression         the release of one data node
 
-  dca audit --protocol --rounds 500                         rounds of the real actors, on all cores
+  dca audit --protocol --rounds 500                       rounds of the real actors, on all cores
 """
 
 

@@ -31,7 +31,7 @@ _KINDS = get_args(Kind)
 EXAMPLES = """Examples:
 
   dca broker                                       mosquitto if installed, else the embedded one; on 127.0.0.1:1883
-  dca broker --broker embedded --port 0              on a free port
+  dca broker --broker embedded --port 0            on a free port
   dca broker --host 0.0.0.0 --federation demo/federation.toml --passwords demo/passwords \\
       --tls-certificate broker.pem --tls-key broker.key --tls-ca ca.pem
                                                    for members only: give each its password file
