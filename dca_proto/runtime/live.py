@@ -12,7 +12,8 @@ account refuses a new round, the round waits for these answers, for some seconds
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +29,7 @@ from dca_proto.runtime.store import Store
 from dca_proto.runtime.transport import Transport
 
 _FAREWELL_S = 5.0
+Ended = RoundCompleted | RoundFailed
 
 
 class LiveTrainer:
@@ -50,7 +52,7 @@ class LiveTrainer:
         self._actor = actor
         self._on_report = on_report
         self._requested: dict[bytes, OpenRound] = {}
-        self._results: dict[bytes, asyncio.Future[RoundCompleted | RoundFailed]] = {}
+        self._results: dict[bytes, asyncio.Future[Ended]] = {}
         self._running: asyncio.Task[None] | None = None
         self._failed = asyncio.Event()
         self._clock = SystemClock()
@@ -98,7 +100,11 @@ class LiveTrainer:
             UsageError: the request is invalid, or exceeds the trainer's account.
             TransportError: the connection was closed.
         """
-        return await self._result(request.round_id, self._start(request))
+        with self._awaited(request.round_id) as result:
+            await self.check(request)
+            self._requested[request.round_id] = request
+            self.runner.command(request)
+            return await self._outcome(result)
 
     async def resume_round(self, request: OpenRound) -> NoisyAggregate:
         """Finish a round of an earlier process, from its stored state; run it from the start if it never began.
@@ -108,12 +114,15 @@ class LiveTrainer:
         """
         round_id = request.round_id
         if self._actor.knows(round_id):
-            return await self._result(round_id, self._recall(round_id))
+            with self._awaited(round_id) as result:
+                if (ended := self._actor.ended(round_id)) is not None:  # before anyone awaited it
+                    self._settle(ended)
+                return await self._outcome(result)
         if round_id in self._actor.ledger:
             raise RoundAborted(f"round {round_id.hex()} is over, and the trainer's store no longer has its result")
         return await self.run_round(request)
 
-    async def finish(self) -> list[RoundCompleted | RoundFailed]:
+    async def finish(self) -> list[Ended]:
         """Run until all rounds in the trainer's store have ended; return how each did, by id. Raises as `run_round`."""
         round_ids = self._actor.unfinished(self._clock.now_ms())
         results = {round_id: asyncio.get_running_loop().create_future() for round_id in round_ids}
@@ -132,18 +141,21 @@ class LiveTrainer:
         """Return True if the account has a charge for the round that was not given back."""
         return self._actor.ledger.is_charged(round_id)
 
-    async def _result(self, round_id: bytes, begin: Coroutine[Any, Any, None]) -> NoisyAggregate:
-        """Await `begin`, then the round's result."""
+    @contextlib.contextmanager
+    def _awaited(self, round_id: bytes) -> Iterator[asyncio.Future[Ended]]:
+        """Yield the future of a round's end."""
         if self._running is None or round_id in self._results:
-            begin.close()
             raise UsageError("run rounds inside `async with`, and give each a fresh round id")
-        result = self._results[round_id] = asyncio.get_running_loop().create_future()
+        self._results[round_id] = asyncio.get_running_loop().create_future()
         try:
-            await begin
-            await self._wait_while_running(result)
-            ended = result.result()
+            yield self._results[round_id]
         finally:
             del self._results[round_id]
+
+    async def _outcome(self, result: asyncio.Future[Ended]) -> NoisyAggregate:
+        """Return the aggregate of a round once it has ended. Raises `RoundAborted` if it has none."""
+        await self._wait_while_running(result)
+        ended = result.result()
         if isinstance(ended, RoundCompleted):
             return ended.aggregate
         remedy = ""
@@ -152,17 +164,6 @@ class LiveTrainer:
                 "once the clients accept these terms, run the same command again; to ask for less, name another journal"
             )
         raise RoundAborted(ended.reason, contributors=ended.contributors, needed=ended.needed, remedy=remedy)
-
-    async def _start(self, request: OpenRound) -> None:
-        await self.check(request)
-        self._requested[request.round_id] = request
-        self.runner.command(request)
-
-    async def _recall(self, round_id: bytes) -> None:
-        """Take over the result of a round that ended before anyone awaited it."""
-        ended = self._actor.ended(round_id)
-        if ended is not None:
-            self._settle(ended)
 
     async def _wait_while_running(self, awaited: asyncio.Future[Any]) -> None:
         """Wait for a future. If the runner ends first, raise its error."""
@@ -178,14 +179,14 @@ class LiveTrainer:
     def _report(self, fact: object) -> None:
         if self._on_report is not None:
             self._on_report(fact)
-        if not isinstance(fact, RoundCompleted | RoundFailed):
+        if not isinstance(fact, Ended):
             return
         self._requested.pop(fact.round_id, None)
         if isinstance(fact, RoundFailed):
             self._failed.set()
         self._settle(fact)
 
-    def _settle(self, fact: RoundCompleted | RoundFailed) -> None:
+    def _settle(self, fact: Ended) -> None:
         result = self._results.get(fact.round_id)
         if result is not None and not result.done():  # otherwise nobody awaits it: a round of an earlier run
             result.set_result(fact)
