@@ -126,10 +126,10 @@ def test_members_reach_whom_their_role_needs(ward: Ward) -> None:
             links = {m.id: await opened(stack, ward.transport(m)) for m in (CLIENT, OTHER, COMPUTE, TRAINER)}
             for number, (sender, way, receiver) in enumerate(ways):
                 await links[sender.id].publish(way, bytes([number]))
-                heard = await links[receiver.id].inbox.take()
-                while heard.payload != bytes([number]):  # broadcasts reach others, too
-                    heard = await links[receiver.id].inbox.take()
-                assert heard.topic == way
+                received = await links[receiver.id].inbox.take()
+                while received.payload != bytes([number]):  # broadcasts reach others, too
+                    received = await links[receiver.id].inbox.take()
+                assert received.topic == way
 
     play(scenario())
 
@@ -145,7 +145,7 @@ def test_a_wrong_password_is_refused_and_not_tried_again(ward: Ward) -> None:
 
 
 def test_a_password_withdrawn_is_reported_and_tried_again(ward: Ward, tmp_path: Path) -> None:
-    """A broker may say so for want of memory, or because it lies: whoever was let in before does not end over it."""
+    """A broker may refuse for want of memory, or falsely: an actor that was connected before does not end."""
 
     async def scenario() -> None:
         reports: asyncio.Queue[object] = asyncio.Queue()

@@ -13,7 +13,7 @@ and with them holders, noise and hashes. Compared are:
 - how often a node reports its progress to the trainer depends on the network: that, and what the trainer sends while it
   waits for keys that have not come yet, is left out.
 
-Resends are minutes away on both sides, so nothing is said twice.
+Resends are minutes away on both sides, so no message is sent twice.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RunRecord:
         if isinstance(body, Progress | Sessions) or (isinstance(body, EpochKey) and to is Channel.TRAINER):
             self._leave_out(len(payload), Channel.COMPUTE, Channel.TRAINER)
             return
-        if isinstance(body, SessionsWanted):  # a trainer asks again of whom it has heard nothing yet
+        if isinstance(body, SessionsWanted):  # a trainer queries again a node that has not answered
             self._leave_out(len(payload), Channel.TRAINER, Channel.COMPUTE)
             return
         self.messages[topic, type(body).__name__, len(payload)] += 1

@@ -181,7 +181,7 @@ def test_an_abort_reports_its_traffic(dca: Dca, embedded_broker: Broker) -> None
 def test_a_round_that_is_never_announced_is_a_one_line_error(
     mosquitto_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a broker delivers no epoch key, say: then there is no round to report."""
+    """A broker that delivers no epoch key, for example: then there is no round to report."""
 
     async def refuse(trainer: LiveTrainer, request: OpenRound) -> NoisyAggregate:
         raise RoundAborted("no epoch key of Compute node compute-1")

@@ -1,4 +1,4 @@
-"""The notebooks run from the first cell to the last, each within a minute, and show what their texts say."""
+"""The notebooks run from the first cell to the last, each within a minute, and show what their texts state."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Without noise the sum is exact: client i contributes 2^-(i + 1), so the sum shows who is in it. Whoever dies, the round
 completes over all clients, every Compute node released one partial sum, every client was charged once and sent one
-contribution, and what was said again is byte for byte what was said before.
+contribution, and a message sent again equals the first byte for byte.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PATIENCE_S = 30
 CLIENT, COMPUTE, TRAINER = Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER
 
 CLIENT_DIES = (
-    Point(TRAINER, facts.Announced),  # not heard of
+    Point(TRAINER, facts.Announced),  # no member has it yet
     Point(CLIENT, facts.Contributed),  # charged and stored, not sent
     Point(CLIENT, Left(COMPUTE)),  # sent, no receipt
     Point(CLIENT, facts.Acknowledged),

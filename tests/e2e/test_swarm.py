@@ -430,9 +430,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said", "code"), BAD, ids=[" ".join(arguments)[:60] for arguments, *_ in BAD])
+@pytest.mark.parametrize(("arguments", "message", "code"), BAD, ids=[" ".join(arguments)[:60] for arguments, *_ in BAD])
 def test_bad_input_is_one_line_and_nothing_half_done(
-    arguments: list[str], said: str, dca: Dca, table: Path, tmp_path: Path, code: int
+    arguments: list[str], message: str, dca: Dca, table: Path, tmp_path: Path, code: int
 ) -> None:
     (tmp_path / "text.csv").write_text("a,b,y\n1,2,3\n1,two,3\n", encoding="utf-8")
     (tmp_path / "missing.csv").write_text("a,b,y\n1,2,3\n1,2,3\n1,,3\n", encoding="utf-8")
@@ -443,7 +443,7 @@ def test_bad_input_is_one_line_and_nothing_half_done(
     assert done.returncode == code, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("dca: ")]
     assert len(lines) == 1
-    assert said in lines[0]
+    assert message in lines[0]
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "made").exists()
 

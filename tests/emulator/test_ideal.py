@@ -290,7 +290,7 @@ def test_a_sum_of_fewer_than_are_needed_is_not_released() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "rows", "said"),
+    ("clients", "rows", "message"),
     [
         (2, [["x", 1], [2, 3]], "rows are not arrays of numbers: could not convert"),
         (2, 5, "rows are not arrays of numbers: 'int' object is not iterable"),
@@ -300,8 +300,8 @@ def test_a_sum_of_fewer_than_are_needed_is_not_released() -> None:
         (5, np.ones(5), r"a client's rows have shape \(\); expected \(m, 2\)"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(clients: int, rows: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_rows_that_do_not_fit_are_refused(clients: int, rows: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         swarm_of(clients, rows)
 
 

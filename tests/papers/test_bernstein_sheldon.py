@@ -44,7 +44,7 @@ def a_state() -> bs.State:
 
 
 def release(rng: np.random.Generator, n: int, sd: float, J: int = 1) -> NodeStatistics:
-    """The statistics of rows that are normal as the model says are Wishart."""
+    """The statistics of rows that are normal, as in the model, are Wishart."""
     V = np.block([[SIGMA_X, (SIGMA_X @ THETA)[:, None]], [THETA @ SIGMA_X, THETA @ SIGMA_X @ THETA + SIGMA_Y2]])
     noise = sd * rng.standard_normal((J, 3, 3))
     W = wishart(n, V).rvs(J, random_state=rng).reshape(J, 3, 3)

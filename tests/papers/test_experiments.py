@@ -80,7 +80,7 @@ def test_a_worker_that_dies_is_named_and_finished_results_are_kept(tmp_path: Pat
 
 @pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGINT])
 def test_workers_end_with_the_run_that_started_them(blow: signal.Signals) -> None:
-    """However it ends: of a run that a service manager ended, they would go on for hours."""
+    """However it ends: of a run that a service manager ended, they would run for hours."""
     program = """
 from experiment_work import QUIET, endless
 from papers.runner import run_cells

@@ -215,10 +215,10 @@ def test_every_repeat_uses_the_public_functions_of_the_sampler(name: str, monkey
     """
     nuts = pytest.importorskip("inference.mcmc.nuts")
     sampling = Sampling(np.zeros(4, int), np.full(4, 0.9), np.zeros(4, int), np.full(4, 0.5), 1.0)
-    heard: list[Any] = []
+    priors: list[Any] = []
 
     def sample(model: Any, data: Any, *_: Any, draws: int, seed: int, **__: Any) -> Any:
-        heard.append(data["prior"])
+        priors.append(data["prior"])
         rng = np.random.default_rng(seed)
         shapes = {"Gaussian": {"mean": (), "sd": ()}, "exponential": {"rate": ()}, "histogram": {"shares": (6,)}}[name]
         drawn = {site: rng.gamma(2.0, size=(4, draws, *shape)) for site, shape in shapes.items()}
@@ -239,4 +239,4 @@ def test_every_repeat_uses_the_public_functions_of_the_sampler(name: str, monkey
         "histogram": {"concentration": np.ones(6)},
     }[name]
     for number, value in expected.items():
-        np.testing.assert_allclose(heard[0][number], value)
+        np.testing.assert_allclose(priors[0][number], value)

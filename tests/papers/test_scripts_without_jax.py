@@ -1,4 +1,4 @@
-"""Without JAX, which is optional, scripts that need it say what to install, in a line and not in a traceback."""
+"""Without JAX, which is optional, scripts that need it name what to install, in a line and not in a traceback."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ async def save(path: Path, records: dict[tuple[str, bytes], bytes], owner: bytes
 
 @pytest.fixture(scope="module")
 def played() -> tuple[TestFederation, Network]:
-    """Two rounds with a result, one aborted, three that the clients declined, and one that nobody has heard of."""
+    """Two rounds with a result, one aborted, three that the clients declined, and one that no client received."""
     policy = Policy(
         clients_min=1, honest_min=1, epsilon_per_round_max=1, epsilon_per_period_max=2, delta_max=1e-6,
         period_days=36500, bounds={"x": (-1.0, 1.0)},
@@ -332,7 +332,7 @@ def charge(**changes: object) -> dict[tuple[str, bytes], bytes]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"at_ms": 1 << 62}, "an entry has time 4611686018427387904 ms"),
         ({"at_ms": -1}, "an entry has time -1 ms"),
@@ -349,11 +349,11 @@ def charge(**changes: object) -> dict[tuple[str, bytes], bytes]:
     ],
 )
 def test_impossible_figures_are_reported_as_damage_in_one_line(
-    run: Run, folder: Path, changes: dict[str, object], says: str
+    run: Run, folder: Path, changes: dict[str, object], message: str
 ) -> None:
     asyncio.run(save(folder / "odd.db", charge(**changes)))
     error = refused(run, "odd.db", code=5)
-    assert f"store odd.db: {says}" in error
+    assert f"store odd.db: {message}" in error
     assert error.endswith("not with an old copy, which forgets what was spent or sent")
 
 

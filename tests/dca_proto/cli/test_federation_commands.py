@@ -99,7 +99,7 @@ def test_changes_add_up_and_a_revoked_key_never_comes_back(demo: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("given", "says", "code"),
+    ("given", "message", "code"),
     [
         (("revoke", "bob"), "is not known: expected a member's name, a client's id", 2),
         (("revoke", "compute-1", "compute-2"), "1 Compute nodes would be left, expected at least 2", 2),
@@ -111,9 +111,9 @@ def test_changes_add_up_and_a_revoked_key_never_comes_back(demo: Path, capsys: p
     ],
 )
 def test_an_impossible_change_is_a_one_line_error(
-    demo: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], says: str, code: int
+    demo: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], message: str, code: int
 ) -> None:
-    assert says in refusal(capsys, *given, code=code)
+    assert message in refusal(capsys, *given, code=code)
 
 
 def test_another_enrolment_key_changes_nothing(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:

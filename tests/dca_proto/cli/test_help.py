@@ -109,7 +109,7 @@ def test_h_of_a_shell_script(path: Path, tmp_path: Path) -> None:
     ],
 )
 def test_without_the_extra_cli(arguments: list[str], code: int, line: str) -> None:
-    """Help and version work, and a command says in one line what to install."""
+    """Help and version work, and a command names in one line what to install."""
     call = WITHOUT_EXTRAS + "from dca_proto.cli import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", call, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr

@@ -104,7 +104,7 @@ def test_a_job_of_node_releases_killed_anywhere_continues_without_a_double_charg
 
 
 def test_a_round_without_any_release_keeps_its_charge_and_is_repeated(path: Path) -> None:
-    """The data nodes have heard of it, and paid; what they released was lost. So both rounds count."""
+    """The data nodes received the announcement, and paid; their releases were lost. So both rounds count."""
     swarm = nodes()
     swarm.mute(lambda: len(swarm.announced) < 2)
 

@@ -70,7 +70,7 @@ def charged(actors: TestFederation, network: Network) -> list[bool]:
 
 
 def test_attack_15_a_budget_that_is_used_up_refuses_the_next_round() -> None:
-    """Rounds at ε = 1 until the period's ε = 2 is reached in exact composition: then all decline, and say so."""
+    """Rounds at ε = 1 until the period's ε = 2 is reached in exact composition: then all decline, and report it."""
     actors = exact_actors(4, 3, policy=TIGHT)
     network = actors.network()
     for _ in range(8):
@@ -218,8 +218,10 @@ def test_some_aborts_keep_the_charge(lying: int) -> None:
 
 @pytest.mark.parametrize("honest", [0, 2])
 def test_a_release_behind_a_partition_keeps_every_charge(honest: int) -> None:
-    """All but one of the nodes abort, for they never heard the last answer; one has released. The others may sign what
-    they like: the clients hear M - 1 aborts at most."""
+    """One node has released; the others never received the last answer, and abort.
+
+    They may sign what they like: the clients receive M - 1 aborts at most.
+    """
     actors = exact_actors(4, 3)
     network = actors.network()
     released = actors.computes[honest]
@@ -278,13 +280,13 @@ def offline_round(**changes: object) -> tuple[TestFederation, Network, bytes]:
     return actors, network, request.round_id
 
 
-@pytest.mark.parametrize("heard", [0, 1])
-def test_a_client_that_was_offline_asks_for_the_aborts_and_gets_its_charge_back(heard: int) -> None:
-    """G5: a client hears one holder only, so it asks, and each node gives all the aborts that it has."""
+@pytest.mark.parametrize("received", [0, 1])
+def test_a_client_that_was_offline_asks_for_the_aborts_and_gets_its_charge_back(received: int) -> None:
+    """G5: a client receives one holder's abort only, so it asks, and each node gives all the aborts that it has."""
     actors, network, _ = offline_round()
     victim = actors.clients[0]
     others = actors.computes[1:]
-    network.tamper = lambda one: [] if heard and one.sender in others and one.to.id == victim else [one]
+    network.tamper = lambda one: [] if received and one.sender in others and one.to.id == victim else [one]
     network.restart(victim)
     network.deliver()
     assert len(sent(network, AbortWanted, sender=victim)) == 3
@@ -426,7 +428,7 @@ def test_forged_receipts_do_not_stop_the_resending() -> None:
 
 def test_attack_3_a_second_round_without_one_client_is_charged_to_every_budget() -> None:
     """Their difference is about the client that is missing. So each client that is in both pays for both, and what is
-    said of the two together is their composition."""
+    claimed of the two together is their composition."""
     actors = exact_actors(5, 3)
     network = actors.network()
     begin(actors, network, tolerated=0)

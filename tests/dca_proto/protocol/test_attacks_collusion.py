@@ -157,7 +157,7 @@ def test_attack_14_one_colluder_more_is_a_documented_break() -> None:
     [({"clients_min": 6}, "clients"), ({"honest_min": 3}, "honest"), ({"colluders_min": 2}, "colluders")],
 )
 def test_attack_5_a_client_refuses_to_be_singled_out(policy: dict[str, int], reason: str) -> None:
-    """The trainer wants it with two others only, or reserves nobody for colluders: its own floors say no, uncharged."""
+    """With two others only, or with none reserved for colluders, its own floors decline, uncharged."""
     actors = wide_actors("single", policy=msgspec.structs.replace(EASY, **policy))
     network = actors.network()
     network.down |= set(actors.clients[3:])

@@ -41,7 +41,7 @@ def charge_numbers(network: Network, client: bytes) -> list[int]:
 
 
 def announced_to_nobody(actors: TestFederation) -> tuple[Network, bytes]:
-    """A round that the nodes have heard of and no client, and its announcement."""
+    """A round that only the nodes know, and its announcement."""
     network = actors.network()
     network.tamper = losing(Announcement, to=b"")  # the broadcast
     begin(actors, network)
@@ -150,7 +150,7 @@ def test_attack_17_all_restored_together_notice_nothing() -> None:
 
 
 def same_bytes(size: int) -> bytes:
-    """A random generator that was restored with the machine: it says the same again."""
+    """A random generator that was restored with the machine: it repeats its output."""
     return bytes(range(size % 256)) * (size // 256) + bytes(range(size % 256)) if size > 255 else bytes(range(size))
 
 

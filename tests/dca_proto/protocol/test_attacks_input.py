@@ -292,7 +292,7 @@ def test_attack_24_version_downgrade_or_upgrade(version: int) -> None:
 
 @pytest.mark.parametrize("sender", [b"", bytes(1), bytes(15), bytes(16), bytes(17), b"\xff" * 1000])
 def test_attack_46_a_sender_of_any_shape_is_dropped_by_everyone(sender: bytes) -> None:
-    """A sender's name is only a claim: nothing that it says comes to be."""
+    """A sender's name is only a claim: its messages have no effect."""
     actors = TestFederation(4, 3)
     network = actors.network()
     network.tamper = losing(Close)

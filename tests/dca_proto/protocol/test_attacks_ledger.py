@@ -50,7 +50,7 @@ def numbers_of(network: Network, actors: TestFederation, client: bytes) -> list[
 
 
 def test_attack_17_a_restored_ledger_is_noticed_at_its_first_contribution() -> None:
-    """The holder says so at once; it keeps nothing, so that nobody else has to object."""
+    """The holder reports it at once; it keeps nothing, so that nobody else has to object."""
     actors, network, victim = restored_client(rounds=3, forgotten=1)
     begin(actors, network)
     until_the_end(network)
@@ -108,7 +108,7 @@ def test_attack_17_a_notified_client_declines_until_it_restarts() -> None:
 
 
 def test_attack_17_a_restored_ledger_is_reported_before_anything_else() -> None:
-    """Whatever else is wrong with a round: what is left of a budget is unknown, and the owner has to hear it."""
+    """Whatever else is wrong with a round: what is left of a budget is unknown, and the owner has to know it."""
     actors, network, victim = restored_client(rounds=2, forgotten=1)
     begin(actors, network)
     begin(actors, network, epsilon=30.0)
@@ -158,8 +158,8 @@ def test_attack_17_more_forgotten_charges_than_the_window_holds() -> None:
     reason to take its contribution for a late one."""
     actors, network, victim = restored_client(WINDOW + 6, WINDOW + 5, exact_actors(4, 2, policy=EASY))
     begin(actors, network)
-    heard = {(fact.charge, fact.highest) for fact in network.reported(LedgerReused, victim)}
-    assert heard == {(2, WINDOW + 6)}
+    reports = {(fact.charge, fact.highest) for fact in network.reported(LedgerReused, victim)}
+    assert reports == {(2, WINDOW + 6)}
     begin(actors, network)
     assert network.reported(Declined, victim)[-1].expected.endswith(f"the highest is {WINDOW + 6}")
 
@@ -231,7 +231,7 @@ def test_a_reuse_report_for_another_node_announcement_client_or_charge_is_droppe
     refused(network, victim, node.id, forged(actors, node, replace(body, charge=2)), "ledger")
     for _ in range(2):
         network.handle(victim, Received(node.id, forged(actors, node, body)))
-    assert network.reported(LedgerReused) == [LedgerReused(body.round_id, node.id, 1, 7)], "said once"
+    assert network.reported(LedgerReused) == [LedgerReused(body.round_id, node.id, 1, 7)], "reported once"
 
 
 def test_a_lying_node_costs_a_client_the_rounds_until_its_next_start_and_no_budget() -> None:
@@ -298,7 +298,7 @@ def test_a_number_far_below_the_next_one_is_late_and_no_proof_of_a_restored_ledg
 
 
 def test_a_contribution_replayed_after_the_release_locks_nobody_out() -> None:
-    """While a node collects, and at its answer, it says that a number was used; later it says nothing of the kind."""
+    """While a node collects, and at its answer, it reports that a number was used; later it does not."""
     actors = exact_actors(4, 3)
     network = actors.network()
     network.tamper = losing(Receipt)

@@ -300,7 +300,7 @@ def test_attack_43_an_impossible_signed_list_ends_the_round(what: str) -> None:
 
 
 def test_attack_43_one_client_at_two_holders() -> None:
-    """The announcement and the id say who holds a client: an entry of another holder's client ends the round."""
+    """The announcement and the id determine who holds a client: an entry of another holder's client ends the round."""
     actors = exact_actors(7, 3)
     network = actors.network()
     network.tamper = losing(Close)

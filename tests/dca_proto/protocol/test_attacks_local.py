@@ -182,7 +182,7 @@ def test_attack_16_weaker_terms_are_declined_with_a_reason(changes: dict[str, An
 
 
 def test_attack_16_hospitals_take_part_only_if_they_opt_in() -> None:
-    """The default protects all of a client's rows, and nothing that an announcement says changes that."""
+    """The default protects all of a client's rows, and no announcement changes that."""
     actors = exact_actors(4, 3)
     network, _ = begin(actors, ask=AskNodeRelease(), rows_max=8)
     declined = network.reported(facts.Declined, actors.clients[0])
@@ -334,7 +334,7 @@ def test_attack_24_a_compute_node_takes_no_part_in_a_node_release() -> None:
 
 
 def test_attack_31_a_forged_receipt_stops_nothing() -> None:
-    """Only the trainer can read the key in the release, so only it can say that the release is kept."""
+    """Only the trainer can read the key in the release, so only it can acknowledge that the release is stored."""
     actors = Hospitals(2)
     network = actors.network()
     network.tamper = losing(Receipt)
@@ -414,7 +414,7 @@ def test_attack_17_a_restored_copy_repeats_no_noise_and_the_first_release_counts
 
 
 def test_attack_26_a_data_nodes_lie_is_accepted() -> None:
-    """Documented break: any numbers, and any number of rows up to the limit, count as what the data node says."""
+    """Documented break: any numbers, and any number of rows up to the limit, count as the data node sent them."""
     actors, network = gathering()
     identity = actors.client_identities[2]
     vector = np.array([1000 << 24], dtype="<i8").tobytes()

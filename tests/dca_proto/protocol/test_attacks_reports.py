@@ -127,7 +127,7 @@ def test_the_mechanisms_extreme_vector_is_accepted(by: str, categories: int, vec
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
 @pytest.mark.parametrize("rows", [0, 2, 2**32 - 1])
 def test_attack_20_a_report_with_a_row_count_is_dropped(by: str, rows: int) -> None:
-    """A client that lets its data show is not heard, and no client without a row can be left out of the result."""
+    """A report that reveals more than its mechanism is dropped; a client without a row stays in the result."""
     actors, network = gathering(by)
     give(network, actors, *report_of_the_last(actors, network, rows=rows), "release")
 
@@ -344,7 +344,7 @@ class Watched(SeededRandom):
 
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
 def test_attack_34_no_log_repr_or_store_shows_a_row_the_noise_or_a_key(by: str) -> None:
-    """Everything that client and trainer say of themselves, and what a client stores, is searched for its secrets.
+    """All facts and logs of client and trainer, and what a client stores, is searched for its secrets.
 
     No text shows the value (it is a number of nine digits), nor is the report before the result, nor any of the
     random bytes but those of the receipt's id, which is public.
@@ -410,7 +410,7 @@ def test_attack_17_a_restored_copy_repeats_no_randomness_and_the_first_report_co
 
 
 def test_attack_26_a_false_category_moves_a_count_by_one_report_and_a_vector_may_be_anything() -> None:
-    """Documented break: what a client reports is believed; of a category it is one report, whatever it says."""
+    """Documented break: a client's report is accepted; of a category it is one report, whatever its content."""
     actors, network = gathering(UNARY_ENCODING)
     sender, payload = report_of_the_last(actors, network, vector=b"\x1f")
     network.handle(actors.trainer_identity.id, Received(sender, payload))

@@ -169,7 +169,7 @@ def test_attack_16_a_smaller_mu_than_quoted_is_charged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "says"),
+    ("terms", "message"),
     [
         ({"fewest": 1}, "is below 1"),
         ({"colluders": 2}, "is below 1"),
@@ -177,7 +177,7 @@ def test_attack_16_a_smaller_mu_than_quoted_is_charged() -> None:
         ({"most": 2**31}, "2^63"),
     ],
 )
-def test_attack_16_terms_that_leave_no_noise_are_declined(terms: dict, says: str) -> None:
+def test_attack_16_terms_that_leave_no_noise_are_declined(terms: dict, message: str) -> None:
     actors = TestFederation(4, 3)
     network = actors.network()
     network.tamper = losing(Announcement)
@@ -188,7 +188,7 @@ def test_attack_16_terms_that_leave_no_noise_are_declined(terms: dict, says: str
     network.handle(actors.clients[0], Received(actors.trainer_identity.id, payload))
     (fact,) = network.reported(Declined, actors.clients[0])
     assert fact.reason == "announcement"
-    assert says in fact.found
+    assert message in fact.found
     assert network.actors[actors.clients[0]].ledger.charges == ()
 
 

@@ -1,4 +1,4 @@
-"""Attacks on who may say what: foreign Compute nodes, forged declines, invitations, hostile trainers, altered sums."""
+"""Attacks on who may send what: foreign Compute nodes, forged declines, invitations, hostile trainers, altered sums."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def epoch_key_of(actors: TestFederation, identity: Identity, now_ms: int) -> Epo
 
 
 def only_announced(actors: TestFederation) -> tuple[Network, bytes]:
-    """A round that nobody has heard of, and its announcement."""
+    """A round that no member knows, and its announcement."""
     network = actors.network()
     network.tamper = losing(Announcement)
     begin(actors, network)
@@ -159,7 +159,7 @@ def test_attack_37_declines_forged_in_others_names() -> None:
 
 
 def invited_round(numbers: tuple[int, ...] = (0, 1, 2, 3)) -> tuple[TestFederation, Network]:
-    """A mini-batch of which nobody has heard."""
+    """A mini-batch that no member knows."""
     actors = exact_actors(7, 3)
     network = actors.network()
     network.tamper = losing(Invitation)

@@ -238,16 +238,16 @@ def test_an_impossible_invitation_is_the_callers_error() -> None:
     network.deliver()
     trainer, one = trainer_of(actors, network), actors.clients[0]
 
-    def said(**changes: object) -> str:
+    def refusal(**changes: object) -> str:
         with pytest.raises(UsageError) as caught:
             trainer.check_request(actors.request(**{"clients_expected": 0, **changes}), network.now_ms)
         return str(caught.value)
 
-    assert "invited twice, or an id is not 16 bytes" in said(invited=(one, one))
-    assert "invited twice, or an id is not 16 bytes" in said(invited=(one[1:],))
-    assert "4 clients are expected and 1 are invited" in said(invited=(one,), clients_expected=4)
+    assert "invited twice, or an id is not 16 bytes" in refusal(invited=(one, one))
+    assert "invited twice, or an id is not 16 bytes" in refusal(invited=(one[1:],))
+    assert "4 clients are expected and 1 are invited" in refusal(invited=(one,), clients_expected=4)
     many = tuple(number.to_bytes(16, "big") for number in range(Limits().invited_max + 1))
-    assert "65537 clients are invited, expected at most 65536" in said(invited=many)
+    assert "65537 clients are invited, expected at most 65536" in refusal(invited=many)
 
 
 # What it costs whom

@@ -280,7 +280,7 @@ def test_the_final_message_is_durable_before_it_leaves_and_the_contributions_are
 
 @pytest.mark.parametrize("phase", ["frozen", "answered", "released"])
 def test_a_contribution_after_the_freeze_gets_a_receipt_that_it_was_late(phase: str) -> None:
-    """By the key that it came with: nobody else can say so. Nothing of it is kept."""
+    """By the key that it came with: nobody else can prove it. Nothing of it is kept."""
     actors = exact_actors(5, 3)
     network, late = actors.network(), actors.clients[4]
     lost = losing(*LOST.get(phase, ()))

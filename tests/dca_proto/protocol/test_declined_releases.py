@@ -95,7 +95,7 @@ def test_hardening_10_a_release_beyond_the_expected_restores_the_charge() -> Non
     network.restart(trainer)
     for one in [one for one in network.sent if one.sender in actors.clients[:2]]:
         network.handle(trainer, Received(one.sender, one.payload))
-    assert len(network.reported(facts.Declined, trainer)) == 4, "the restarted trainer hears both declines again"
+    assert len(network.reported(facts.Declined, trainer)) == 4, "the restarted trainer receives both declines again"
     assert trainer_of(actors, network).ledger.is_charged(request.round_id)
     assert "so the account keeps the charge" in failures(network)[-1].reason
     assert results(network) == []

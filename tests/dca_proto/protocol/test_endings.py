@@ -292,7 +292,7 @@ def test_data_that_cannot_be_read_count_as_zero() -> None:
     net = actors.network()
 
     def broken(columns: tuple[str, ...]) -> None:
-        raise OSError("the sensor says 36.6")
+        raise OSError("the sensor shows 36.6")
 
     recompose(net.actors[actors.clients[0]], rows=broken)
     net.command(actors.trainer_identity.id, actors.request())

@@ -24,7 +24,7 @@ EPOCH = NOW_MS // DAY_MS
 
 
 def to_nobody(actors: TestFederation) -> tuple[Network, bytes]:
-    """A round that the nodes have heard of and no client, and its announcement."""
+    """A round that only the nodes know, and its announcement."""
     network = actors.network()
     network.tamper = losing(Announcement, to=b"")
     begin(actors, network, collect_window_ms=600_000)
@@ -36,7 +36,7 @@ def facts_of(effects: Any, kind: type) -> list[Any]:
 
 
 def test_hardening_4_a_client_whose_clock_is_behind_sends_the_trainer_a_decline_with_a_reason() -> None:
-    """It dropped the announcement, and nobody heard why it never took part."""
+    """It dropped the announcement, and nobody learned why it never took part."""
     actors = TestFederation(4, 2)
     network, payload = to_nobody(actors)
     actor, at_ms = actors.client(0), NOW_MS - 3 * DAY_MS
@@ -47,8 +47,8 @@ def test_hardening_4_a_client_whose_clock_is_behind_sends_the_trainer_a_decline_
     assert (actor.ledger.charges, actor.declines.rounds[0].reason) == ((), "epoch")
     (decline,) = sends(effects)
     network.handle(actors.trainer_identity.id, Received(actor.id, decline.payload))
-    (heard,) = network.reported(facts.Declined, actors.trainer_identity.id)
-    assert (heard.client, heard.reason, heard.found) == (actor.id, "epoch", declined.found)
+    (received,) = network.reported(facts.Declined, actors.trainer_identity.id)
+    assert (received.client, received.reason, received.found) == (actor.id, "epoch", declined.found)
 
 
 def test_hardening_4_a_client_that_has_seen_a_later_epoch_declines_with_a_reason() -> None:

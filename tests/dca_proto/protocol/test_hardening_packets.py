@@ -102,14 +102,14 @@ def test_hardening_7_contributions_before_their_announcement_take_little_memory(
     assert sum(kept) <= 8
 
 
-@pytest.mark.parametrize("says", [True, False])
-def test_hardening_7_macs_are_compared_in_constant_time(says: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Receipts and questions for aborts go through `hmac.compare_digest`: what it says is what counts."""
+@pytest.mark.parametrize("equal", [True, False])
+def test_hardening_7_macs_are_compared_in_constant_time(equal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receipts and questions for aborts go through `hmac.compare_digest`, whose result decides."""
     actors, network, _ = aborted()
     client, opened = actors.clients[0], announced(network, actors)
     holder = opened.holder(client).id
     (keys, *_) = keys_of(network.actors[client], opened)
-    tag = bytes(16) if says else ask_tag(keys[actors.computes.index(holder)], opened.hash)
+    tag = bytes(16) if equal else ask_tag(keys[actors.computes.index(holder)], opened.hash)
     ask = encode(AbortWanted(opened.frame, tag))
     fresh, other = exact_actors(4, 3), Network()
     other.tamper = losing(Receipt)
@@ -118,7 +118,7 @@ def test_hardening_7_macs_are_compared_in_constant_time(says: bool, monkeypatch:
     one, node = fresh.clients[0], announced(other, fresh).holder(fresh.clients[0]).id
     (receipt,) = sent(other, Receipt, sender=node, to=one)[:1]
     frame = decode_frame(receipt.payload)
-    shown = encode(Receipt(frame.round_id, frame.contribution, bytes(16) if says else frame.tag))
-    monkeypatch.setattr(sealing.hmac, "compare_digest", lambda mac, claimed: says)
-    assert bool(answers(network, holder, client, ask)) == says
-    assert bool(other.actors[one].handle(Received(node, shown), other.now_ms)[1:]) == says
+    shown = encode(Receipt(frame.round_id, frame.contribution, bytes(16) if equal else frame.tag))
+    monkeypatch.setattr(sealing.hmac, "compare_digest", lambda mac, claimed: equal)
+    assert bool(answers(network, holder, client, ask)) == equal
+    assert bool(other.actors[one].handle(Received(node, shown), other.now_ms)[1:]) == equal

@@ -32,7 +32,7 @@ CASTS: dict[str, Callable[[], TestFederation]] = {
 
 
 def same_bytes(size: int) -> bytes:
-    """A random generator that was restored with the machine, and says the same again."""
+    """A random generator that was restored with the machine, and repeats its output."""
     return bytes(index % 251 for index in range(size))
 
 

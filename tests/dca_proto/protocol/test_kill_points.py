@@ -176,7 +176,7 @@ def killed_round(role: str, at: int, how: str, lost: bool) -> tuple[TestFederati
     return actors, network
 
 
-def said(network: KilledAt, kind: type) -> dict[tuple[bytes, bytes], set[bytes]]:
+def payloads_of(network: KilledAt, kind: type) -> dict[tuple[bytes, bytes], set[bytes]]:
     """By sender and round, all different messages of a kind that left the sender."""
     found: defaultdict[tuple[bytes, bytes], set[bytes]] = defaultdict(set)
     for one in network.sent:
@@ -186,20 +186,22 @@ def said(network: KilledAt, kind: type) -> dict[tuple[bytes, bytes], set[bytes]]
 
 
 def check_nodes(actors: TestFederation, network: KilledAt) -> set[bytes]:
-    """Nobody says two things, and every round has ended; the rounds of which something was released."""
-    released = {key for key in said(network, Sealed) if key[0] in actors.computes}
+    """No actor sends two versions of a message, and every round has ended. Return the rounds with a release."""
+    released = {key for key in payloads_of(network, Sealed) if key[0] in actors.computes}
     aborted = {(who, fact.round_id) for who, fact in network.facts if isinstance(fact, NodeAborted)}
     assert not aborted & released, "released or aborted, never both"
     for kind in (Answer, Contribution):
-        assert all(len(payloads) == 1 for payloads in said(network, kind).values()), "what is sent again is the same"
-    assert all(len(said(network, Sealed)[key]) == 1 for key in released), "one partial sum, byte for byte"
+        assert all(len(payloads) == 1 for payloads in payloads_of(network, kind).values()), (
+            "what is sent again is the same"
+        )
+    assert all(len(payloads_of(network, Sealed)[key]) == 1 for key in released), "one partial sum, byte for byte"
     assert not any(network.actors[node]._open for node in actors.computes), "every round has ended"
     return {round_id for _, round_id in released}
 
 
 def check_round(actors: TestFederation, network: KilledAt) -> None:
     """The invariants that every schedule keeps."""
-    released, left = check_nodes(actors, network), said(network, Contribution)
+    released, left = check_nodes(actors, network), payloads_of(network, Contribution)
     for client in actors.clients:
         charges = network.actors[client].ledger.charges
         assert len({charge.number for charge in charges}) == len(charges)

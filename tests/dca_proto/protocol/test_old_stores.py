@@ -1,4 +1,4 @@
-"""Stores that another version wrote, or that were damaged: each actor says in one line what cannot be read."""
+"""Stores that another version wrote, or that were damaged: each actor reports in one line what cannot be read."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_ledger_from_before_there_were_reports_is_read_as_gaussian_rounds() ->
     records = [(LEDGER, bytes([number]), bytes.fromhex(text)) for number, text in enumerate(BEFORE_REPORTS)]
     spent = TestFederation(4, 2).trainer(records).ledger.spent()
     assert spent == PrivacyCost(gaussian=mu_of(1.0, 1e-6) ** 2 + mu_of(0.5, 1e-6) ** 2)
-    assert spent.mu == 0.2672663466514906, "what that version said"
+    assert spent.mu == 0.2672663466514906, "the result of that version"
 
 
 def test_a_ledger_without_numbers_is_of_an_older_version() -> None:

@@ -59,7 +59,7 @@ def by_id(actors: TestFederation) -> list[int]:
 
 @pytest.mark.parametrize("mechanism", LOCAL_MECHANISMS)
 def test_a_report_round_in_one_function(mechanism: str) -> None:
-    """The result holds what each client's bytes say, in the order of ids, and all that inference needs of them."""
+    """The result holds each client's decoded report, in the order of ids, and all that inference needs of them."""
     actors = Reporters(mechanism, HELD)
     clients = [actors.client(index) for index in range(len(HELD))]
     result = play_releases(actors.trainer(), clients, actors.request(), NOW_MS)
@@ -273,7 +273,7 @@ def test_data_that_fail_are_reported_as_no_data() -> None:
 
 
 def test_an_emulation_with_an_inexact_mechanism_has_exact_reports() -> None:
-    """What an actor offers for sums says nothing of reports: theirs are the exact ones, and claim what they are."""
+    """The mechanism that an actor offers for sums does not apply to reports: their mechanisms are exact."""
     actors = Reporters(GRID_LAPLACE, [4, 4], mechanism=NoNoise())
     (result,) = results(reported(actors))
     assert (result.private, result.epsilon, result.mechanism) == (True, 1.0, GRID_LAPLACE)

@@ -165,13 +165,13 @@ class Rounds(RuleBasedStateMachine):
             assert fact.contributors >= fewest
 
     @invariant()
-    def nobody_says_two_things(self) -> None:
+    def each_message_has_one_content(self) -> None:
         """One contribution of a client, one list and one answer of a node to each round, whatever is killed."""
-        said = defaultdict(set)
+        payloads = defaultdict(set)
         for one in self.network.sent:
             if kind_of(one) in (Contribution, Answer):
-                said[one.sender, one.round_id, kind_of(one)].add(one.payload)
-        assert all(len(payloads) == 1 for payloads in said.values())
+                payloads[one.sender, one.round_id, kind_of(one)].add(one.payload)
+        assert all(len(contents) == 1 for contents in payloads.values())
 
     @property
     def nodes(self) -> list[Any]:
@@ -179,7 +179,7 @@ class Rounds(RuleBasedStateMachine):
 
     @invariant()
     def a_result_is_the_exact_sum_of_who_is_in_it(self) -> None:
-        """3: none twice, none lost; the same however often the trainer says it."""
+        """3: none twice, none lost; the same however often the trainer reports it."""
         values = defaultdict(set)
         for fact in self.network.reported(RoundCompleted):
             present = self.network.actors[self.trainer].contributors(fact.round_id)

@@ -148,7 +148,7 @@ def test_a_restart_restores_the_phase(phase: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"computes": (b"\0" * 16, b"\1" * 16)}, "not in the federation file"),
         ({"statistic": "median"}, "unknown here"),
@@ -169,10 +169,10 @@ def test_a_restart_restores_the_phase(phase: str) -> None:
         ({"parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0], "more": []}}, "more"),
     ],
 )
-def test_an_impossible_request_is_the_callers_error(changes: dict[str, Any], says: str) -> None:
+def test_an_impossible_request_is_the_callers_error(changes: dict[str, Any], message: str) -> None:
     phased = ActorInPhase("done")
     before = snapshot(phased.actor)
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         phased.actor.handle(Command(phased.actors.request(**changes)), phased.network.now_ms)
     assert snapshot(phased.actor) == before
 
@@ -247,28 +247,28 @@ def test_an_epoch_key_never_gets_older() -> None:
 
 @pytest.mark.parametrize("trouble", ["too large", "too few sessions", "a number too large", "no value"])
 def test_a_round_that_cannot_be_announced_after_the_count_fails_and_others_continue(trouble: str) -> None:
-    """How many clients there are is known only when all nodes have said it; until then nothing can be refused."""
+    """How many clients there are is known only when all nodes have reported it; until then nothing can be refused."""
     actors = exact_actors(4, 3)
     network, trainer = actors.network(), actors.trainer_identity.id
     network.deliver()
     if trouble == "too few sessions":
-        bad, says = actors.request(clients_expected=0, tolerated=3), "N - T - 1 = 4 - 3 - 1 is below 1"
+        bad, message = actors.request(clients_expected=0, tolerated=3), "N - T - 1 = 4 - 3 - 1 is below 1"
     elif trouble != "too large":
-        scale, says = (2**70, "ints") if trouble == "a number too large" else (object(), "type object")
+        scale, message = (2**70, "ints") if trouble == "a number too large" else (object(), "type object")
         plain = {"columns": ["x"], "centre": [0.0], "scale": [scale], "bound": [1.0]}
         bad = actors.request(clients_expected=0, parameters=plain)
     else:
         actor = network.actors[trainer]
         actor._limits = msgspec.structs.replace(actor._limits, announcement_bytes_max=2500)
         edges = {"columns": ["x"], "edges": [float(edge) for edge in range(500)]}
-        bad, says = actors.request(clients_expected=0, statistic="histogram", parameters=edges), "bytes"
+        bad, message = actors.request(clients_expected=0, statistic="histogram", parameters=edges), "bytes"
     good = [actors.request(clients_expected=0) for _ in range(2)]
     for request in (good[0], bad, good[1]):
         network.command(trainer, request)
     network.advance(network.now_ms + 100)
     (failure,) = failures(network)
     assert failure.round_id == bad.round_id
-    assert says in failure.reason
+    assert message in failure.reason
     assert len(results(network)) == 2
     assert len(network.actors[trainer].ledger.charges) == 2, "what was not announced cost nothing"
 

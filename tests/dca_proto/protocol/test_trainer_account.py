@@ -32,11 +32,11 @@ def refusal(actors: TestFederation, network: Network, **changes: object) -> str:
     trainer, request = actors.trainer_identity.id, actors.request(**changes)
     with pytest.raises(BudgetError) as caught:
         trainer_of(actors, network).check_request(request, network.now_ms)
-    stored, count, said = dict(network.stores[trainer]), len(network.sent), str(caught.value)
+    stored, count, reason = dict(network.stores[trainer]), len(network.sent), str(caught.value)
     network.command(trainer, request)
     assert (len(network.sent), network.stores[trainer]) == (count, stored)
-    assert network.facts[-1] == (trainer, RoundFailed(request.round_id, said, None, None))
-    return said
+    assert network.facts[-1] == (trainer, RoundFailed(request.round_id, reason, None, None))
+    return reason
 
 
 def test_two_rounds_take_place_and_the_third_is_refused_with_figures_before_anything_leaves() -> None:
@@ -48,8 +48,8 @@ def test_two_rounds_take_place_and_the_third_is_refused_with_figures_before_anyt
     total = accounting.epsilon_of(accounting.compose([MU] * 3), 1e-6)
     left = TWO_ROUNDS.left(trainer_of(actors, network).ledger, network.now_ms)
     assert 0 < left < 1
-    said = refusal(actors, network)
-    assert said == (
+    reason = refusal(actors, network)
+    assert reason == (
         f"the federation's account: found a total of epsilon {at_least(total)} with this round; "
         f"expected <= 1.6 at delta 1e-06 in 365 days; at most {at_most(left)} is left; "
         "ask for less, wait, or raise epsilon of [account]"
@@ -129,8 +129,8 @@ def test_rounds_that_wait_for_keys_are_reserved_for() -> None:
     for _ in range(2):
         begin(actors, network)
     assert trainer_of(actors, network).ledger.charges == ()
-    said = refusal(actors, network)
-    assert "with this round, 2 rounds under way included; expected" in said
+    reason = refusal(actors, network)
+    assert "with this round, 2 rounds under way included; expected" in reason
     refused = len(failures(network))
     begin(actors, network, epsilon=0.05)  # something is left
     until_the_end(network)
@@ -246,7 +246,9 @@ def test_hardening_13_reports_and_sums_go_side_by_side_where_a_part_is_kept_for_
     actors.account = None
     network.restart(actors.trainer_identity.id)
     begin(actors, network, epsilon=0.01)
-    assert {fact.reason for fact in network.reported(Declined)} == {"budget"}, "each client's own ledger says no, too"
+    assert {fact.reason for fact in network.reported(Declined)} == {"budget"}, (
+        "each client's own ledger refuses it, too"
+    )
 
 
 def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the_most_in_each_kind() -> None:

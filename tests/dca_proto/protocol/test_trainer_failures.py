@@ -97,7 +97,7 @@ def test_forged_aborts_bring_nothing_back() -> None:
 
 
 def test_the_charge_stays_when_some_have_released() -> None:
-    """One node never hears of the others' lists and aborts, the others release: nobody knows who has what."""
+    """One node never receives the others' lists and aborts, the others release: nobody knows who has what."""
     actors, network = with_account()
     odd = actors.computes[2]
     network.tamper = losing(Answer, Query, Abort, to=odd)

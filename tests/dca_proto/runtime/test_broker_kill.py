@@ -60,34 +60,34 @@ class Mosquitto:
         settings = BrokerSettings(url=self.url)
         return MqttTransport(settings, name * 32, filters, rng=random.Random(name), backoff=QUICK)
 
-    async def hear(self, name: str, topic: str) -> list[bytes]:
+    async def receive(self, name: str, topic: str) -> list[bytes]:
         """What a machine gets that connects now, and leaves when nothing more comes."""
-        machine, heard = self.machine(name, topic), []
+        machine, received = self.machine(name, topic), []
         await machine.open()
         try:
             while True:
-                heard.append((await asyncio.wait_for(machine.inbox.take(), 0.4)).payload)
+                received.append((await asyncio.wait_for(machine.inbox.take(), 0.4)).payload)
         except TimeoutError:
             await machine.close()
-            return heard
+            return received
 
 
 async def kill_after_snapshot(folder: Path) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """What a receiver hears before the kill and after it, and what a late comer finds retained."""
+    """What a receiver gets before the kill and after it, and what a late subscriber finds retained."""
     broker = Mosquitto(folder)
     sender = broker.machine("a")
     with broker.running() as process:
-        await broker.hear("b", TOPIC)  # it has subscribed, and is away
+        await broker.receive("b", TOPIC)  # it has subscribed, and is away
         await sender.open()
         await sender.publish(RETAINED, b"before", retain=True)
         await sender.publish(TOPIC, b"delivered before the kill")
         await broker.snapshot(process)
         await sender.publish(RETAINED, b"after", retain=True)
-        first = await broker.hear("b", TOPIC)
+        first = await broker.receive("b", TOPIC)
         await sender.publish(TOPIC, b"acknowledged and lost")
         os.kill(process.pid, signal.SIGKILL)
     with broker.running():
-        again, kept = await broker.hear("b", TOPIC), await broker.hear("c", RETAINED)
+        again, kept = await broker.receive("b", TOPIC), await broker.receive("c", RETAINED)
         await sender.close()
     return first, again, kept
 

@@ -1,4 +1,4 @@
-"""What an actor says of itself: facts in a log, on a terminal, and in a program that prints them."""
+"""An actor's facts in a log, on a terminal, and in a program that prints them."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ def test_many_connect_at_once_where_others_are_subscribed(any_broker: Broker) ->
         members = [transport(any_broker.url, name, f"crowd/{name}/+", "dca/crowd/hello/all/+") for name in names]
         await asyncio.wait_for(asyncio.gather(*(member.open() for member in members)), 8)
         await members[0].publish(f"dca/crowd/hello/all/{names[0]}", b"kept", retain=True)
-        heard = await asyncio.wait_for(asyncio.gather(*(member.inbox.take() for member in members)), 8)
-        assert {message.payload for message in heard} == {b"kept"}
+        received = await asyncio.wait_for(asyncio.gather(*(member.inbox.take() for member in members)), 8)
+        assert {message.payload for message in received} == {b"kept"}
         await asyncio.gather(*(member.close() for member in members))
 
     for number in range(3):
@@ -110,12 +110,12 @@ def test_many_connect_at_once_where_others_are_subscribed(any_broker: Broker) ->
 
 def test_a_server_that_never_answers_can_be_cancelled_without_leak() -> None:
     async def scenario() -> None:
-        said = asyncio.Event()
+        acknowledged = asyncio.Event()
         ended = asyncio.Event()
 
         async def keep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readexactly(1)
-            said.set()
+            acknowledged.set()
             await reader.read()
             ended.set()
             writer.close()
@@ -123,7 +123,7 @@ def test_a_server_that_never_answers_can_be_cancelled_without_leak() -> None:
         server = await asyncio.start_server(keep, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         opening = asyncio.create_task(transport(f"mqtt://127.0.0.1:{port}", "a", "x/+").open())
-        await said.wait()
+        await acknowledged.wait()
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
@@ -169,10 +169,10 @@ def test_subscriptions_are_renewed_after_a_restart_that_forgot_them(tmp_path: Pa
             async with launch_broker(tmp_path, options):
                 if first:
                     await a.open()
-                heard = asyncio.create_task(a.inbox.take())
-                while not heard.done():
+                receiving = asyncio.create_task(a.inbox.take())
+                while not receiving.done():
                     await a.publish("in/a", b"echo")
-                    await asyncio.wait([heard], timeout=0.05)
+                    await asyncio.wait([receiving], timeout=0.05)
         await a.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
@@ -207,9 +207,9 @@ def test_many_publishes_at_once(any_broker: Broker) -> None:
         a, b = transport(any_broker.url, topic + "a", topic + "/+"), transport(any_broker.url, topic + "b", "x/+")
         await asyncio.gather(a.open(), b.open())
         await asyncio.gather(*(b.publish(topic + "/b", content) for content in sent))
-        heard: set[bytes] = set()
-        while heard != sent:
-            heard.add((await a.inbox.take()).payload)
+        received: set[bytes] = set()
+        while received != sent:
+            received.add((await a.inbox.take()).payload)
         await asyncio.gather(a.close(), b.close())
 
     asyncio.run(asyncio.wait_for(scenario(), 30))

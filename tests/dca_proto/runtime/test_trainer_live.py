@@ -131,7 +131,7 @@ def test_a_failure_is_raised_after_all_aborts_and_the_next_round_is_possible() -
 
 
 def earlier_failure() -> tuple[AccountedFederation, Network]:
-    """A round ten minutes ago, of which the trainer heard one abort of two; nobody is up since."""
+    """A round ten minutes ago, of which the trainer received one abort of two; no node is up since."""
     actors = AccountedFederation(3, 2, mechanism=NoNoise(), timing=Timing(settle_ms=200))
     actors.account = ONE_ROUND
     network = actors.network(Network(time.time_ns() // 1_000_000 - 10 * MINUTE_MS))

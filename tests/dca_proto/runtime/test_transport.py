@@ -140,10 +140,10 @@ def test_wildcards_match_one_level(link: Link) -> None:
             others = ("r1/inbox/b/s", "r1/inbox/a/s/t", "inbox/a/s", "news")
             for topic in ("r1/inbox/a/s", *others, "news/x", "end/inbox/a/s"):
                 await a.publish(f"{link.root}/{topic}", topic.encode())
-            heard = []
-            while b"end/inbox/a/s" not in heard:
-                heard.append((await a.inbox.take()).payload)
-            assert list(dict.fromkeys(heard)) == [b"r1/inbox/a/s", b"news/x", b"end/inbox/a/s"]
+            received = []
+            while b"end/inbox/a/s" not in received:
+                received.append((await a.inbox.take()).payload)
+            assert list(dict.fromkeys(received)) == [b"r1/inbox/a/s", b"news/x", b"end/inbox/a/s"]
 
     play(scenario())
 

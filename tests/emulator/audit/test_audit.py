@@ -446,7 +446,7 @@ def test_the_picture(run: Run, fault: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said", "code"),
+    ("arguments", "message", "code"),
     [
         (("--rounds", "999"), "expected 1000 to 20000000", 2),
         (("--rounds", "50", "--protocol"), "expected 100 to 100000", 2),
@@ -474,8 +474,8 @@ def test_the_picture(run: Run, fault: tuple[str, ...]) -> None:
         ),
     ],
 )
-def test_a_wrong_call_is_one_line(run: Run, arguments: tuple[str, ...], said: str, code: int) -> None:
+def test_a_wrong_call_is_one_line(run: Run, arguments: tuple[str, ...], message: str, code: int) -> None:
     given, found, shown = run(*arguments)
     assert (given, found) == (code, {})
-    assert said in shown
+    assert message in shown
     assert shown.count("\n") == 1

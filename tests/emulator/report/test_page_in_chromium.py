@@ -110,7 +110,7 @@ def test_a_page_is_read_at_a_glance(name: str, chromium: Chromium, tmp_path: Pat
         assert faults(seen, width) == []
         text = seen["text"].replace("\u00a0", " ")
         drawn = chromium.evaluate("[...document.querySelectorAll('svg text')].map(one => one.textContent).join(' ')")
-        assert [said for said in SAYS[name] if said not in text and said not in drawn] == []
+        assert [phrase for phrase in SAYS[name] if phrase not in text and phrase not in drawn] == []
         require_picture(chromium.picture(), scheme)
     assert loaded(chromium, page) == []
     assert [one["params"]["entry"]["text"] for one in chromium.events_of("Log.entryAdded")] == []

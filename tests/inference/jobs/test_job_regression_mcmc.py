@@ -37,7 +37,7 @@ def tables(*sizes: int) -> list[np.ndarray]:
 
 
 def slopes(summary: dict[str, Any]) -> dict[str, Any]:
-    """Without the intercept, of which statistics without a constant say nothing."""
+    """Without the intercept, which statistics without a constant do not determine."""
     return {**summary, "intercept": summary["coefficients"][0]}
 
 

@@ -1,4 +1,4 @@
-"""Learning jobs by name: their settings, what they say of a result, and that the same summary has the same picture.
+"""Learning jobs by name: their settings, their summary of a result, and that the same summary has the same picture.
 
 Rounds are those of the ideal functionality; its noise keys come from a seeded generator, so nothing here is by chance.
 """

@@ -104,7 +104,7 @@ def test_each_job_on_reports_names_its_mechanism_and_no_other_job_has_one() -> N
 
 @pytest.mark.parametrize("name", LDP)
 def test_every_round_is_possible_and_costs_each_client_its_budget_once(name: str) -> None:
-    """At half of ε, too, a request is what the plan says: one report of one row, with all of the budget."""
+    """At half of ε, too, a request follows the plan: one report of one row, with all of the budget."""
     data, job = problem(), JOBS[name]
     own, budget = job.settings(), Budget(2.0, 1e-5)
     stages = job.plan(data.schema, own, conditions())
@@ -312,7 +312,7 @@ def test_shares_stand_beside_the_unbiased_ones_of_the_same_reports(
 
 
 def svg_words(path: Path) -> str:
-    """Matplotlib draws texts as glyphs, and says in comments what they are."""
+    """Matplotlib draws texts as glyphs, with the text in a comment."""
     return " ".join(path.read_text().split())
 
 

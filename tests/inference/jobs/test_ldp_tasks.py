@@ -109,7 +109,7 @@ def test_the_documented_regression_does_not_diverge() -> None:
     """With the paper's prior, which is for columns of unit variance, 6 % of the draws diverged."""
     result, summary, _ = learn_job("ldp-regression", load("diabetes"), epsilon=8.0, warmup=500)
     assert result.sampling.divergences.sum() == 0
-    assert all(-0.2 < row["contraction"] < 0.9 for row in rows_of(summary)), "442 reports say little"
+    assert all(-0.2 < row["contraction"] < 0.9 for row in rows_of(summary)), "442 reports carry little information"
 
 
 # --- a trainer's [job] ------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_a_job_on_pure_reports_needs_no_delta_and_spends_none() -> None:
         assert (found.delta, found.table["delta"], found.terms.budget) == (0.0, 0.0, Budget(2, DELTA))
         assert found.cost == PrivacyCost.of_pure(2.0)
         assert (found.kind, found.terms.computes, found.terms.tolerated) == (LdpReportRequest, (), 0)
-    assert task(delta=1e-3).identity == task().identity, "a journal is gone on with, whatever its delta is"
+    assert task(delta=1e-3).identity == task().identity, "a journal is resumed, whatever its delta is"
     with pytest.raises(UsageError, match="delta missing; give them in"):
         task("ldp-mean", mechanism="analytic-gaussian")
     gaussian = task("ldp-regression", delta=1e-6)

@@ -1,4 +1,4 @@
-"""Jobs `survival` and `survival-regression` and their estimators over ideal rounds, and what they say of a result."""
+"""Jobs `survival` and `survival-regression` and their estimators over ideal rounds, and their summaries of a result."""
 
 from __future__ import annotations
 

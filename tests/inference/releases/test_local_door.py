@@ -1,4 +1,4 @@
-"""The door of local inference: what is refused of reports and sums, each with a line that says what to do."""
+"""The door of local inference: which reports and sums it refuses, each with a line that names the remedy."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def test_priors_are_distributions(prior: Callable[[], Any], message: str) -> Non
 
 
 def test_default_priors_follow_from_the_bounds() -> None:
-    """Means of 100,000 draws within 5 standard errors of what the bounds say: false alarm below 1e-5."""
+    """Means of 100,000 draws within 5 standard errors of the values that the bounds imply: false alarm below 1e-5."""
     rng, count = np.random.default_rng(1), 100_000
     drawn = GaussianPrior.within(Interval(20, 80)).draws(rng, count)
     assert drawn["mean"].mean() == pytest.approx(50, abs=5 * 15 / count**0.5)

@@ -83,7 +83,7 @@ def test_with_noise_a_posterior_is_wider_and_still_within_the_prior() -> None:
 def test_seeds_determine_fits_and_data_of_one_shape_compile_once() -> None:
     from inference.mcmc import nuts
 
-    heard: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     first = rate(seed=7, on_progress=None)
     programs = nuts._program.cache_info().currsize
     kept = fits.column(
@@ -93,14 +93,14 @@ def test_seeds_determine_fits_and_data_of_one_shape_compile_once() -> None:
         bounds=Interval(0, HIGH),
         seed=7,
         keep_warmup=True,
-        on_progress=lambda done, total: heard.append((done, total)),
+        on_progress=lambda done, total: progress.append((done, total)),
         **QUICK,
     )
     np.testing.assert_array_equal(first.draws["rate"], kept.draws["rate"])
     assert not np.any(first.draws["rate"] == rate(seed=8).draws["rate"])
     assert (first.warmup, kept.warmup["rate"].shape) == ({}, (4, 200))
     assert len(np.unique(first.draws["rate"][:, 0])) == 4, "each chain has randomness of its own"
-    assert heard == [(100, 500), (200, 500), (300, 500), (400, 500), (500, 500)]
+    assert progress == [(100, 500), (200, 500), (300, 500), (400, 500), (500, 500)]
     assert nuts._program.cache_info().currsize == programs
     assert nuts._program.cache_info().hits > 0
 

@@ -59,7 +59,7 @@ def data_of(model: Family, rng: np.random.Generator, n: int) -> Array:
 
 
 def released(request: RoundRequest, x: Array, variance: float = 0.0) -> NoisyAggregate:
-    """What a round gives without noise, though it may say that there was some."""
+    """What a round gives without noise, though it may claim that there was some."""
     statistic = resolve(request.statistic, request.parameters)
     value = np.ldexp(statistic.evaluate(x[:, None], BITS).sum(axis=0), -BITS)
     return NoisyAggregate(

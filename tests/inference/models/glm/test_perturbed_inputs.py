@@ -139,7 +139,7 @@ def test_linear_rows_are_the_integral_over_the_true_ones(model: Model) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_logistic_rows_are_the_integral_over_the_true_ones(model: Model) -> None:
-    """The exact sigmoid; p from a label that says next to nothing to one without noise."""
+    """The exact sigmoid; p from a label that is almost pure noise to one without noise."""
     for var_x, zx, _ in cells(model):
         for zy, p in ((1, 0.5025), (0, 0.9), (1, 1 / (1 + np.exp(-20))), (0, 1.0)):
             exact = logistic_reference(model, zx, zy, var_x, p, sigmoid)

@@ -1,4 +1,4 @@
-"""The three repairs of an indefinite noisy matrix: each does what it says, and the default is the best of them.
+"""The three repairs of an indefinite noisy matrix: each does what it states, and the default is the best of them.
 
 All draws are seeded, so nothing here fails by chance unless numpy changes its generators; the false-alarm rates stated
 are those under other seeds.

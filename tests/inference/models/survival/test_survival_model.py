@@ -37,7 +37,7 @@ ARMS = Columns("months", "event", TIMES, "arm", 2)
 
 
 def released(counts: np.ndarray, columns: Columns, sigma: float, seed: int = 1) -> Counts:
-    """What a round of these counts of cells says, with noise of sigma in each coordinate."""
+    """Return the counts from a release of these counts of cells, with noise of sigma in each coordinate."""
     statistic = curves_statistic(columns)
     value = counts.ravel() @ statistic.words
     noisy = value + sigma * np.random.default_rng(seed).standard_normal(value.size)
