@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import Done
+from commands import Done, one_line
 from live_actors import LET_THROUGH, WIDE, Actors
 from rich.console import Console
 from schemas import parsed
@@ -119,7 +119,7 @@ def test_an_aborted_round_reports_what_is_kept(learn: Learn, folder: Path) -> No
     assert done.returncode == 3
     result = parsed(done.stdout, "learn")
     assert (result["ok"], result["kind"], [one["ok"] for one in result["rounds"]]) == (False, "learn", [False])
-    printed = " ".join(done.stderr.split())
+    printed = one_line(done.stderr)
     assert "stopped 0 rounds done and recorded in" in printed
     assert "the same command continues from there" in printed
 
@@ -138,7 +138,7 @@ def test_a_job_over_the_federation_budget_is_refused_before_it_costs_anything(le
     mixture = ("--job", "mixture", "--set", "components=2", "--epsilon", "150", "--journal", "mixture.journal")
     early = learn(*mixture, *alone)
     assert early.returncode == 3
-    assert "this job will stop early: the federation's account" in " ".join(early.stderr.split())
+    assert "this job will stop early: the federation's account" in one_line(early.stderr)
 
 
 BAD = [

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from commands import Dca, Done
+from commands import Dca, Done, one_line
 from rich.console import Console
 from schemas import parsed
 
@@ -73,7 +73,7 @@ def test_a_run_prints_and_writes_its_result(dca: Dca, table: Path, any_broker: B
     assert [set(one) for one in apart["coefficients"]] == [{"name", *others}] * 2
     assert set(apart["intercept"]) == others
     assert set(apart["test"]) == {"rows", "unit", "rmse_private", "rmse_nonprivate", "rmse_zero"}
-    assert "not covered by epsilon, because computed from raw rows:" in " ".join(done.stderr.split())
+    assert "not covered by epsilon, because computed from raw rows:" in one_line(done.stderr)
     assert [one["name"] for one in result["rounds"]] == ["phases", "regression"]
     for one in result["rounds"]:
         assert (one["dropped"], one["contributors"]) == (2, 29)
@@ -168,7 +168,7 @@ def test_a_slow_round_is_repeated_and_an_impossible_one_is_not(
     monkeypatch.setattr(Swarm, "learn", abort)
     done = dca(*own(table, "--broker", embedded_broker.url, *options))
     assert (done.returncode, retry_counts) == (3, [retries])
-    assert advice in " ".join(done.stdout.split())
+    assert advice in one_line(done.stdout)
 
 
 def test_another_job_learns_in_mini_batches(
@@ -194,7 +194,7 @@ def test_another_job_learns_in_mini_batches(
     assert re.search(r"^test +AUC ", done.stderr, re.MULTILINE)
     # false alarm: none in 4000 runs of the same rows and split with fresh noise, all of which ranked every row rightly
     assert auc["private"] > 0.8
-    assert "at least 10 unknown noises" in " ".join(done.stderr.split())
+    assert "at least 10 unknown noises" in one_line(done.stderr)
     assert main(["report", "run/result.json"]) == 0
     capsys.readouterr()
     page = (tmp_path / "run" / "result.html").read_text()

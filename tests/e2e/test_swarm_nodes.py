@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import Dca
+from commands import Dca, one_line
 from live_actors import Actors
 from schemas import parsed
 
@@ -54,10 +54,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own(table: Path, *more: str, method: str = "fast") -> list[str]:
     job = ("--job", "regression-mcmc", "--set", f"method={method}", "--epsilon", "4")
     return ["--csv", str(table), "--target", "y", "--bounds", BOUNDS, *job, *more]
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def estimates_are_near(result: dict[str, Any]) -> bool:

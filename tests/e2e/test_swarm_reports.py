@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import Dca
+from commands import Dca, one_line
 from live_actors import Actors
 from rich.console import Console
 from schemas import parsed
@@ -76,10 +76,6 @@ def own(table: Path, url: str, target: str, *more: str) -> list[str]:
     features = ("--features", "x") if target in ("y", "high") else ()
     given = ("--csv", str(table), "--target", target, "--bounds", "x=-3:3,y=-6:6,calls=0:5,high=0:1", *features)
     return [*given, "--broker", url, *more]
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def page_of(capsys: pytest.CaptureFixture[str]) -> str:

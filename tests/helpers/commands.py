@@ -15,3 +15,8 @@ class Done(NamedTuple):
 
 
 Dca = Callable[..., Done]
+
+
+def one_line(text: str) -> str:
+    """Return a text with its line breaks and runs of spaces as single spaces."""
+    return " ".join(text.split())

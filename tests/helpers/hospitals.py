@@ -7,13 +7,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from round_helpers import begin, body_of, unsealed
+from round_helpers import PowerCuts, begin, body_of, ignored, refused, sent, unsealed, until_the_end
 
 from dca_proto.privacy import accounting
+from dca_proto.protocol.effects import Send
+from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.policy import BudgetLimit, Policy
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import AskNodeRelease, OpenRound
-from dca_proto.protocol.wire.messages import Release, Sealed
+from dca_proto.protocol.trainer.round import RELEASES
+from dca_proto.protocol.wire.messages import Announcement, Receipt, Release, Sealed
 from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
 MU = accounting.mu_of(1.0, 1e-6)
@@ -65,3 +68,30 @@ def release_of(actors: TestFederation, network: Network, index: int, **changes: 
     body = unsealed(network, actors, released(network, actors.clients[index])[-1].payload)
     assert isinstance(body, Release)
     return msgspec.structs.replace(body, **changes)
+
+
+def check_replayed_announcement(network: Network, client: bytes, trainer: bytes) -> None:
+    """Replay a completed round's announcement during the round, after its end, and after restarts of the client."""
+    announcement = sent(network, Announcement)[0].payload
+    ignored(network, client, trainer, announcement)
+    network.restart(client)
+    ignored(network, client, trainer, announcement)
+    until_the_end(network)
+    refused(network, client, trainer, announcement, "replay")
+    network.restart(client)
+    refused(network, client, trainer, announcement, "replay")
+    assert len(network.actors[client].ledger.charges) == len(released(network, client)) == 1
+
+
+class ReleaseCuts(PowerCuts):
+    """Power cuts without Compute nodes: nothing leaves uncharged, and nothing acknowledged is lost."""
+
+    def _post(self, sender: bytes, send: Send) -> None:
+        match body_of(send.payload):
+            case Sealed():
+                assert (LEDGER, send.round_id) in self.stores[sender], "a release left without a durable charge"
+            case Receipt():
+                assert (RELEASES, send.round_id + send.to.id) in self.stores[sender], "a receipt for what is not stored"
+            case Announcement():
+                assert (LEDGER, send.round_id) in self.stores[sender], "an announcement left without a durable charge"
+        Network._post(self, sender, send)

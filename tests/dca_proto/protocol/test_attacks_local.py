@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hospitals import OPEN, Hospitals, completed_round, release_of, released
+from hospitals import OPEN, Hospitals, check_replayed_announcement, completed_round, release_of, released
 from round_helpers import announced as opened_of
 from round_helpers import (
     begin,
@@ -93,16 +93,7 @@ def test_attack_7_the_same_release_again_after_the_end_after_a_restart_and_after
 def test_attack_7_an_announcement_again_after_the_end_and_after_a_restart() -> None:
     """A data node never releases twice: while it knows the round it resends or is silent, and then its ledger knows."""
     actors, network = completed_round()
-    client, trainer = actors.clients[0], actors.trainer_identity.id
-    announcement = sent(network, Announcement)[0].payload
-    ignored(network, client, trainer, announcement)
-    network.restart(client)
-    ignored(network, client, trainer, announcement)
-    until_the_end(network)
-    refused(network, client, trainer, announcement, "replay")
-    network.restart(client)
-    refused(network, client, trainer, announcement, "replay")
-    assert len(network.actors[client].ledger.charges) == len(released(network, client)) == 1
+    check_replayed_announcement(network, actors.clients[0], actors.trainer_identity.id)
 
 
 def test_attack_41_another_announcement_under_a_known_id() -> None:

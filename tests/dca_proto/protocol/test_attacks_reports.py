@@ -11,14 +11,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hospitals import OPEN, released
+from hospitals import OPEN, check_replayed_announcement, released
 from reporters import SCALED, Reporters, edges, report_of, reported
 from round_helpers import announced as opened_of
 from round_helpers import (
     begin,
     body_of,
     copy_of,
-    ignored,
     losing,
     refused,
     resigned,
@@ -176,16 +175,7 @@ def test_attack_7_an_announcement_again_after_the_end_and_after_a_restart() -> N
     """A client never reports twice to one round: first it knows the round, and then its ledger does."""
     actors = Reporters(UNARY_ENCODING, [0, 1])
     network = reported(actors)
-    client, trainer = actors.clients[0], actors.trainer_identity.id
-    announcement = sent(network, Announcement)[0].payload
-    ignored(network, client, trainer, announcement)
-    network.restart(client)
-    ignored(network, client, trainer, announcement)
-    until_the_end(network)
-    refused(network, client, trainer, announcement, "replay")
-    network.restart(client)
-    refused(network, client, trainer, announcement, "replay")
-    assert len(network.actors[client].ledger.charges) == len(released(network, client)) == 1
+    check_replayed_announcement(network, actors.clients[0], actors.trainer_identity.id)
 
 
 def test_attack_41_another_report_under_a_known_id_and_another_announcement() -> None:

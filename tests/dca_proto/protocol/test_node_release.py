@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hospitals import MU, OPEN, Hospitals, by_id, completed_round, release_of, released
+from hospitals import MU, OPEN, Hospitals, ReleaseCuts, by_id, completed_round, release_of, released
 from round_helpers import (
-    PowerCuts,
     announced,
     begin,
     body_of,
@@ -41,7 +40,7 @@ from dca_proto.protocol.play import play_releases
 from dca_proto.protocol.policy import BudgetLimit, Policy
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import AskNodeRelease, AskSecureSum
-from dca_proto.protocol.trainer.round import RELEASES, ROUNDS
+from dca_proto.protocol.trainer.round import ROUNDS
 from dca_proto.protocol.trainer.round import TABLE as TRAINER_TABLE
 from dca_proto.protocol.wire.messages import Announcement, Decline, Receipt, Sealed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
@@ -337,27 +336,13 @@ def test_a_trainer_killed_at_any_message_continues_to_the_same_result(step: int,
     assert [len(network.actors[client].ledger.charges) for client in actors.clients] == [1, 1, 1]
 
 
-class Cuts(PowerCuts):
-    """Power cuts of node releases: nothing leaves a data node uncharged, nothing is acknowledged and not kept."""
-
-    def _post(self, sender: bytes, send: Send) -> None:
-        match body_of(send.payload):
-            case Sealed():
-                assert (LEDGER, send.round_id) in self.stores[sender], "a release left without a durable charge"
-            case Receipt():
-                assert (RELEASES, send.round_id + send.to.id) in self.stores[sender], "a receipt for what is not kept"
-            case Announcement():
-                assert (LEDGER, send.round_id) in self.stores[sender], "an announcement left without a durable charge"
-        Network._post(self, sender, send)
-
-
 def test_attack_28_power_failures_lose_and_double_nothing() -> None:
     """Some 300 kills of data nodes and the trainer: one release a node and round, one charge, one result a round."""
     kills, seen = defaultdict[str, int](int), 0
     for seed in range(25):
         generator = random.Random(seed)
         actors = Hospitals(3)
-        network: Any = actors.network(Cuts(generator))
+        network: Any = actors.network(ReleaseCuts(generator))
         network.victims = {*actors.clients, actors.trainer_identity.id}
         requests = [actors.request(epsilon=0.5), actors.request(epsilon=0.5)]
         for request in requests:
