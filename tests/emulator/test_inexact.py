@@ -167,14 +167,14 @@ def test_a_trainer_and_its_nodes_report_no_figure() -> None:
     network = actors.network()
     network.command(actors.trainer_identity.id, actors.request(epsilon=1.25))
     network.advance(network.now_ms + 200_000)
-    reported = [fact for actor, fact in network.facts if actor not in actors.clients]
-    assert any(isinstance(fact, facts.RoundCompleted) for fact in reported)
+    public_facts = [fact for actor, fact in network.facts if actor not in actors.clients]
+    assert any(isinstance(fact, facts.RoundCompleted) for fact in public_facts)
     with Reporter(Console(file=printed, width=200), actors.federation) as reporter:
-        for fact in reported:
+        for fact in public_facts:
             reporter(fact)
     assert "closed with 20 contributions" in printed.getvalue()
     assert not CLAIM.search(printed.getvalue())
-    assert not any(CLAIM.search(repr(fact)) for fact in reported)
+    assert not any(CLAIM.search(repr(fact)) for fact in public_facts)
 
 
 # Nobody gets it by accident.

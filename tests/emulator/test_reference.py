@@ -116,5 +116,5 @@ def test_it_imports_nothing_of_the_product() -> None:
     path = Path(emulator.__file__).with_name("reference.py")
     own = "[name for name in sys.modules if name.partition('.')[0] in ('dca_proto', 'emulator', 'inference')]"
     code = f"import runpy, sys; runpy.run_path({str(path)!r}); print({own})"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.strip() == "[]"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"

@@ -63,7 +63,7 @@ def run(
     return worlds[0], outcome
 
 
-def held(scenario: Scenario, prepare: Callable[[TrialWorld], None] | None = None) -> tuple[TrialWorld, Outcome]:
+def check_trial(scenario: Scenario, prepare: Callable[[TrialWorld], None] | None = None) -> tuple[TrialWorld, Outcome]:
     """Run a trial; assert that all invariants hold."""
     world, outcome = run(scenario, prepare)
     broken = [(one.number, one.detail) for one in outcome.invariants if not one.ok]
@@ -84,7 +84,7 @@ def contributors(world: TrialWorld, index: int = 0) -> int:
     return fact.aggregate.contributors
 
 
-def reported(world: TrialWorld, kind: type) -> list[Any]:
+def facts_of(world: TrialWorld, kind: type) -> list[Any]:
     """Return the last reported facts of one kind."""
     return [entry.fact for entry in world.simulator.trace.entries if isinstance(entry.fact, kind)]
 

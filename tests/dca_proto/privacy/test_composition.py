@@ -281,7 +281,7 @@ def test_figures_out_of_range_are_refused(make: Callable[[], object], words: str
         make()
 
 
-def test_without_dp_accounting_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_dp_accounting_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
     with pytest.raises(UsageError, match=r"this needs dp-accounting .*: pip install -e '\.\[accounting\]'"):
         delta_of([Gaussian(0.123), Laplace(0.456)], 0.1)

@@ -281,7 +281,7 @@ BAD_VALUES: list[tuple[LocalMechanism, Any, str]] = [
 
 
 @pytest.mark.parametrize(("one", "values", "said"), BAD_VALUES)
-def test_a_value_that_does_not_fit_is_refused_and_not_told(one: LocalMechanism, values: Any, said: str) -> None:
+def test_an_error_about_a_value_does_not_contain_the_value(one: LocalMechanism, values: Any, said: str) -> None:
     told = fails(lambda: one.randomise(values, KEY), said)
     assert str(SECRET) not in told
 

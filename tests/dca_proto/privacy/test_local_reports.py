@@ -97,8 +97,8 @@ def test_missing_ones_change_no_others_report() -> None:
 def test_missing_ones_have_their_law() -> None:
     """30,000 of them; each category, or bit, within 4.5 standard errors. False alarm: 7e-6 for each of 8 figures."""
     held = np.full(30_000, MISSING)
-    told = np.bincount(RandomisedResponse(1.0, 4).randomise(held, KEY), minlength=4) / len(held)
-    assert (np.abs(told - 1 / 4) < 4.5 * math.sqrt(3 / 16 / len(held))).all()
+    result = np.bincount(RandomisedResponse(1.0, 4).randomise(held, KEY), minlength=4) / len(held)
+    assert (np.abs(result - 1 / 4) < 4.5 * math.sqrt(3 / 16 / len(held))).all()
     one = UnaryEncoding(1.0, 4)
     q = float(one.probabilities[1])
     bits = one.randomise(held, KEY).mean(axis=0)
@@ -193,9 +193,9 @@ def test_vectors_are_summed_in_the_statistics_units() -> None:
     reports = np.array([[2**20, -4], [2**21, 1]])
     assert one.summed(reports, 2.0**-20).tolist() == [3.0, -3 * 2.0**-20]
     assert one.variance_in_sum(2.0**-20) == one.noise_variance * 4.0**-20
-    told = one.decode_reports(reports, 2.0**-20)
-    assert told.values.tolist() == [[1.0, -4 * 2.0**-20], [2.0, 2.0**-20]]
-    assert told.noise_scale == pytest.approx(700 * 2.0**-20)
+    result = one.decode_reports(reports, 2.0**-20)
+    assert result.values.tolist() == [[1.0, -4 * 2.0**-20], [2.0, 2.0**-20]]
+    assert result.noise_scale == pytest.approx(700 * 2.0**-20)
 
 
 @pytest.mark.parametrize("k", [2, 4])

@@ -319,7 +319,7 @@ def test_who_asks_everybody_needs_no_path_and_gets_none() -> None:
     assert invitations(FRAME, []) == {}
 
 
-def test_an_invitation_says_nothing_of_the_others_but_hashes() -> None:
+def test_an_invitation_contains_only_hashes_of_the_others() -> None:
     one = invitations(FRAME, IDS[:8])[IDS[0]]
     assert not any(client in encode(one) for client in IDS[:8])
 

@@ -62,9 +62,9 @@ def test_a_whole_number_is_no_float_on_the_wire() -> None:
 
 @pytest.mark.parametrize("terms", [NodeRelease(), LdpReport(), SecureSum(4, 10, 1, ())])
 def test_each_kind_of_round_comes_back_as_its_type(terms: object) -> None:
-    asked = msgspec.structs.replace(announcement(), terms=terms)
-    assert decode_body(encode(asked)) == asked
-    assert type(decode_body(encode(asked)).terms) is type(terms)  # type: ignore[union-attr]
+    announced = msgspec.structs.replace(announcement(), terms=terms)
+    assert decode_body(encode(announced)) == announced
+    assert type(decode_body(encode(announced)).terms) is type(terms)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("value", [1, 1.5, True, "text", [1.0, "a"], [[1.0, 2.0], [3.0]], []])

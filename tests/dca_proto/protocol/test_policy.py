@@ -41,24 +41,28 @@ def announcement(**changes: object) -> Announcement:
         bytes(16), TRAINER, 1, bytes(32), "sum", question, 0, 24, DistributedDiscreteGaussian.name,
         0.0, 1.0, 1e-5, msgspec.structs.replace(TERMS, **terms), bytes(32), b"", 1, 2,
     )  # fmt: skip
-    asked = msgspec.structs.replace(plain, **changes)
-    allowed = accounting.mu_of(asked.epsilon, asked.delta) if asked.delta else accounting.mu_of_pure(asked.epsilon)
-    return asked if asked.mu else msgspec.structs.replace(asked, mu=allowed)
+    announced = msgspec.structs.replace(plain, **changes)
+    allowed = (
+        accounting.mu_of(announced.epsilon, announced.delta)
+        if announced.delta
+        else accounting.mu_of_pure(announced.epsilon)
+    )
+    return announced if announced.mu else msgspec.structs.replace(announced, mu=allowed)
 
 
-def found(
+def refusal_of(
     policy: Policy, ledger: Ledger | None = None, missing: tuple[str, ...] = (), **changes: object
 ) -> Refusal | None:
-    asked = announcement(**changes)
-    validated = validate_announcement(asked, DistributedDiscreteGaussian(), Limits())
-    refused = policy.check_announcement(asked, validated, frozenset(missing))
+    announced = announcement(**changes)
+    validated = validate_announcement(announced, DistributedDiscreteGaussian(), Limits())
+    refused = policy.check_announcement(announced, validated, frozenset(missing))
     return refused or policy.check_budget(validated.cost, ledger or Ledger(), NOW_MS)
 
 
 def refusal(
     policy: Policy, ledger: Ledger | None = None, missing: tuple[str, ...] = (), **changes: object
 ) -> str | None:
-    refused = found(policy, ledger, missing, **changes)
+    refused = refusal_of(policy, ledger, missing, **changes)
     return refused.reason if refused else None
 
 
@@ -110,13 +114,13 @@ def test_the_budget_is_of_a_period() -> None:
     assert refusal(Policy(), spent(allowed, 365.1)) is None
 
 
-def test_a_budget_refusal_says_what_it_would_come_to_what_is_allowed_and_what_is_left() -> None:
+def test_a_budget_refusal_states_the_sum_the_limit_and_the_rest() -> None:
     allowed, round_mu = accounting.mu_of(4.0, 1e-5), accounting.mu_of(1.0, 1e-5)
     ledger = spent(math.sqrt(allowed**2 - (round_mu / 2) ** 2), 1)
     total = accounting.epsilon_of(math.sqrt(allowed**2 + 0.75 * round_mu**2), 1e-5)
     left = Policy().budget_limit.left(ledger, NOW_MS)
     assert 0 < left < 1
-    assert found(Policy(), ledger) == Refusal(
+    assert refusal_of(Policy(), ledger) == Refusal(
         "budget",
         f"a total of epsilon {at_least(total)} with this round",
         f"<= 4 at delta 1e-05 in 365 days; at most {at_most(left)} is left",
@@ -193,13 +197,13 @@ def test_a_report_of_epsilon_is_held_against_epsilon_whatever_delta_is() -> None
     for policy in (Policy(), Policy(delta_max=1e-12)):
         assert refusal(policy, **REPORTS) is None, "at the limit"
         assert refusal(policy, **{**REPORTS, "epsilon": 1.0001}) == "epsilon"
-    refused = found(Policy(), **{**REPORTS, "epsilon": 2.0})
+    refused = refusal_of(Policy(), **{**REPORTS, "epsilon": 2.0})
     assert refused == Refusal("epsilon", "2 at delta 0", "<= 1 at delta 1e-05")
 
 
 def test_reports_add_up_to_the_budget_and_no_further() -> None:
     assert refusal(Policy(), reported(1.0, 1.0, 1.0), **REPORTS) is None
-    assert found(Policy(), reported(1.0, 1.0, 1.0, 0.5), **REPORTS) == Refusal(
+    assert refusal_of(Policy(), reported(1.0, 1.0, 1.0, 0.5), **REPORTS) == Refusal(
         "budget", "a total of epsilon 4.5 with this round", "<= 4 at delta 1e-05 in 365 days; at most 0.5 is left"
     )
     budget_limit = Policy().budget_limit
@@ -218,7 +222,7 @@ def test_a_report_beside_a_gaussian_round_has_to_fit_as_one() -> None:
     left = Policy().budget_limit.left(ledger, NOW_MS, pure=True)
     assert total > accounting.epsilon_of(accounting.mu_of_pure(1.0), 1e-5) > 5.5
     assert 0.7 < left < 0.75
-    assert found(Policy(), ledger, **REPORTS) == Refusal(
+    assert refusal_of(Policy(), ledger, **REPORTS) == Refusal(
         "budget",
         f"a total of epsilon {at_least(total)} with this round",
         f"<= 4 at delta 1e-05 in 365 days; at most {at_most(left)} is left{apart}, or raise epsilon_per_period_max",
@@ -226,7 +230,7 @@ def test_a_report_beside_a_gaussian_round_has_to_fit_as_one() -> None:
     assert refusal(Policy(), ledger, **{**REPORTS, "epsilon": left}) is None
     assert refusal(Policy(), ledger, **{**REPORTS, "epsilon": left * 1.0001}) == "budget"
     assert refusal(Policy(), reported(0.7)) is None
-    refused = found(Policy(), reported(1.0))
+    refused = refusal_of(Policy(), reported(1.0))
     assert refused is not None
     assert refused.expected.startswith("<= 4 at delta 1e-05 in 365 days; at most 0 is left; reports of delta 0 and")
     assert refusal(Policy(epsilon_per_period_max=6.0), reported(1.0)) is None, "as the refusal advises"
@@ -271,13 +275,13 @@ def test_attack_16_larger_bounds_than_the_policys_are_declined_with_both(
     low: float, high: float, allowed: bool
 ) -> None:
     policy = Policy(bounds={"y": (0.0, 1.0), "x": (0.0, 10.0)})
-    asked = found(policy, parameters=box(("x",), ((high - low) / 2,), (high + low) / 2))
+    refusal = refusal_of(policy, parameters=box(("x",), ((high - low) / 2,), (high + low) / 2))
     if allowed:
-        assert asked is None
+        assert refusal is None
     else:
-        assert asked is not None
-        assert (asked.reason, asked.expected) == ("bounds", "x within 0 to 10")
-        assert asked.found == f"x within {low:.9g} to {high:.9g}"
+        assert refusal is not None
+        assert (refusal.reason, refusal.expected) == ("bounds", "x within 0 to 10")
+        assert refusal.found == f"x within {low:.9g} to {high:.9g}"
 
 
 def test_a_statistic_that_does_not_say_its_range_is_declined_where_the_policy_asks_for_it() -> None:
@@ -312,18 +316,20 @@ def test_a_refusal_has_both_figures() -> None:
         (20, 10, Refusal("honest", "n_min - 1 - c = 9", "n_min - 1 - c >= 10")),
         (20, 9, None),
     ):
-        asked = announcement(fewest=fewest, colluders=colluders)
-        assert isinstance(asked.terms, SecureSum)
-        assert floors.check(asked, asked.terms) == expected
-        assert found(policy, fewest=fewest, colluders=colluders) == expected
-    assert found(Policy(colluders_min=2)) == Refusal("colluders", "c = 1", "c >= 2")
-    assert found(Policy(colluders_part_min=0.0251)) == Refusal("colluders", "c = 1", "c >= 2"), "2 of 40, rounded up"
+        announced = announcement(fewest=fewest, colluders=colluders)
+        assert isinstance(announced.terms, SecureSum)
+        assert floors.check(announced, announced.terms) == expected
+        assert refusal_of(policy, fewest=fewest, colluders=colluders) == expected
+    assert refusal_of(Policy(colluders_min=2)) == Refusal("colluders", "c = 1", "c >= 2")
+    assert refusal_of(Policy(colluders_part_min=0.0251)) == Refusal("colluders", "c = 1", "c >= 2"), (
+        "2 of 40, rounded up"
+    )
 
 
 def test_a_node_hears_its_trainers_only() -> None:
-    asked = announcement()
+    announced = announcement()
     for trainers, reason in (((), None), ((TRAINER.hex(),), None), ((bytes(16).hex(),), "trainer")):
-        refused = Floors(trainers=trainers).check(asked, TERMS)
+        refused = Floors(trainers=trainers).check(announced, TERMS)
         assert (refused.reason if refused else None) == reason
 
 

@@ -101,7 +101,7 @@ def test_what_is_no_key_file_is_refused(tmp_path: Path, text: str, message: str)
         read_identity(path, "client")
 
 
-def test_a_damaged_key_file_is_refused_and_its_secret_not_told(key: Path) -> None:
+def test_a_damaged_key_file_is_refused_and_its_secret_is_not_printed(key: Path) -> None:
     secret = bytes(range(32)).hex()
     key.write_text(key.read_text().replace(secret, secret[:-1] + "0"))
     with pytest.raises(UsageError, match="damaged") as caught:

@@ -225,7 +225,7 @@ def test_bounds_that_do_not_fit_the_grid_are_refused_before_anybody_takes_part(b
             client_sensitivity(kind(**BOX | {"bound": (1.0, bound, 1.0)}, theta=THETA, clip=1.0), 1, F)
 
 
-def test_without_jax_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jax_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
     model_gradient._derived.cache_clear()
     with pytest.raises(UsageError, match=r"student-gradient.* needs JAX: pip install -e '\.\[samplers\]'"):
@@ -253,7 +253,7 @@ def test_a_client_without_jax_declines_and_the_others_need_none(monkeypatch: pyt
         assert network.reported(facts.DataFailed) == []
 
 
-def test_a_model_without_either_is_told_so() -> None:
+def test_a_model_without_either_is_refused() -> None:
     class Empty(ModelGradient, frozen=True, kw_only=True):
         name = "empty-gradient"
 

@@ -390,7 +390,9 @@ def test_what_stays_just_below_2_to_53_is_taken() -> None:
         (SecondMoments(**a_box(1e9)), 2, "; lower the bounds or rows_max by a factor of 2"),
     ],
 )
-def test_what_does_not_fit_says_what_would(statistic: Statistic, fraction_bits: int, remedy: str) -> None:
+def test_a_statistic_that_does_not_fit_the_grid_is_refused_with_a_remedy(
+    statistic: Statistic, fraction_bits: int, remedy: str
+) -> None:
     with pytest.raises(UsageError, match=remedy):
         client_sensitivity(statistic, 1, fraction_bits)
 

@@ -51,7 +51,7 @@ ANOTHER = re.compile(r"depends on more than the private sum")
 
 
 @functools.cache
-def found(coalition: Coalition, setting: Setting = SETTING) -> Finding:
+def finding_of(coalition: Coalition, setting: Setting = SETTING) -> Finding:
     return investigate(Case(setting, coalition), RUNS, "tests")
 
 
@@ -72,7 +72,7 @@ def standard_errors(count: int, setting: Setting) -> float:
 @pytest.mark.parametrize("trainer", [False, True])
 def test_all_nodes_but_one_and_the_broker_see_nothing_that_depends_on_data(trainer: bool) -> None:
     """T + 1 clients that tell their noise are with them. With the trainer, shares are tested given the sum too."""
-    seen = found(Coalition(nodes=2, revealing=3, broker=True, trainer=trainer))
+    seen = finding_of(Coalition(nodes=2, revealing=3, broker=True, trainer=trainer))
     assert seen.verdict == HOLDS
     assert not seen.broken
     assert seen.view.same_traffic
@@ -95,7 +95,7 @@ def test_all_nodes_but_one_and_the_broker_see_nothing_that_depends_on_data(train
 )
 def test_within_the_reserve_the_noise_left_is_that_of_n_honest_clients(setting: Setting, coalition: Coalition) -> None:
     """Exactly, and as measured: within 5 standard errors, which chance exceeds 6e-7 of the time."""
-    seen, plan = found(coalition, setting), Case(setting, coalition).plan
+    seen, plan = finding_of(coalition, setting), Case(setting, coalition).plan
     assert seen.verdict == HOLDS
     assert seen.noise.noises_left == seen.noise.noises_needed == plan.honest
     assert seen.noise.left == seen.noise.needed >= seen.noise.floor
@@ -107,7 +107,7 @@ def test_within_the_reserve_the_noise_left_is_that_of_n_honest_clients(setting: 
 
 
 def test_nobody_leaves_the_noise_of_all() -> None:
-    seen = found(Coalition(broker=True))
+    seen = finding_of(Coalition(broker=True))
     assert (seen.noise.noises_left, seen.verdict) == (6, HOLDS)
     assert (seen.epsilon.meant or 0) < 0.8
     assert seen.view.p_value is None
@@ -115,7 +115,7 @@ def test_nobody_leaves_the_noise_of_all() -> None:
 
 
 def test_what_is_seen_is_said_item_by_item() -> None:
-    everything = "\n".join(found(Coalition(nodes=2, revealing=3, broker=True, trainer=True)).sees)
+    everything = "\n".join(finding_of(Coalition(nodes=2, revealing=3, broker=True, trainer=True)).sees)
     for item in (
         "3 clients: their own data and noise",
         "who takes part: ",
@@ -126,7 +126,7 @@ def test_what_is_seen_is_said_item_by_item() -> None:
     ):
         assert item in everything
     assert "hence its value" not in everything
-    assert "partial" not in "\n".join(found(Coalition(broker=True)).sees).replace("partial sums are sealed", "")
+    assert "partial" not in "\n".join(finding_of(Coalition(broker=True)).sees).replace("partial sums are sealed", "")
 
 
 # documented breaks
@@ -135,7 +135,7 @@ def test_what_is_seen_is_said_item_by_item() -> None:
 def test_all_nodes_recover_each_value_with_its_own_noise() -> None:
     """The break is shown, and the tests that find nothing elsewhere see it: they can."""
     case = Case(SETTING, Coalition(nodes=3))
-    seen = found(case.coalition)
+    seen = finding_of(case.coalition)
     assert (seen.verdict, seen.broken, seen.refuted) == (BROKEN, True, [])
     assert seen.view.depends_on_data
     assert seen.view.p_value is not None
@@ -152,14 +152,14 @@ def test_all_nodes_recover_each_value_with_its_own_noise() -> None:
 
 def test_all_nodes_see_more_than_the_sum_also_where_one_noise_would_do() -> None:
     """N - T - 1 = 1: each contribution is as private as the sum was to be, and yet more than the sum is seen."""
-    seen = found(Coalition(nodes=3, silent=2), msgspec.structs.replace(SETTING, clients=4))
+    seen = finding_of(Coalition(nodes=3, silent=2), msgspec.structs.replace(SETTING, clients=4))
     assert seen.epsilon.meant == pytest.approx(1.0, rel=1e-6)
     assert (seen.verdict, seen.refuted) == (BROKEN, [])
 
 
 def test_all_nodes_recover_values_from_rounds_that_are_aborted() -> None:
     case = Case(SETTING, Coalition(nodes=3, silent=3))
-    seen = found(case.coalition)
+    seen = finding_of(case.coalition)
     assert (seen.released, seen.verdict) == (False, BROKEN)
     assert "although the round was aborted" in sentence(case, seen)
 
@@ -183,7 +183,7 @@ def test_what_all_nodes_make_of_contributions_adds_up_to_the_sum_in_the_ring(dim
 )
 def test_more_clients_than_are_reserved_leave_less_than_the_floor(coalition: Coalition) -> None:
     case = Case(SETTING, coalition)
-    seen = found(coalition)
+    seen = finding_of(coalition)
     assert (seen.verdict, seen.refuted) == (BROKEN, [])
     assert seen.noise.left < seen.noise.floor
     assert seen.epsilon.meant == pytest.approx(meant(case), rel=1e-6)
@@ -196,7 +196,7 @@ def test_more_clients_than_are_reserved_leave_less_than_the_floor(coalition: Coa
 
 def test_more_silent_clients_than_t_minus_c_end_the_round() -> None:
     case = Case(RESERVED, Coalition(nodes=2, silent=3, trainer=True))
-    seen = found(case.coalition, RESERVED)
+    seen = finding_of(case.coalition, RESERVED)
     assert not seen.released
     assert seen.contributors == Contributors(5, 6)
     assert (seen.verdict, seen.epsilon.meant, seen.noise.measured) == (HOLDS, 0.0, None)
@@ -204,13 +204,13 @@ def test_more_silent_clients_than_t_minus_c_end_the_round() -> None:
     assert any("no sum" in item for item in seen.sees)
 
 
-def test_nodes_that_leave_out_too_many_end_the_round_and_others_are_told_of_the_break() -> None:
+def test_nodes_that_leave_out_too_many_end_the_round_and_the_break_is_reported() -> None:
     """T + 1 clients tell their noise, and the claim holds; if nodes left out T - c more, it would not: that is said."""
-    aborted = found(Coalition(nodes=1, left_out=3))
+    aborted = finding_of(Coalition(nodes=1, left_out=3))
     assert (aborted.released, aborted.contributors) == (False, Contributors(3, 4))
     case = Case(SETTING, Coalition(nodes=2, revealing=3, broker=True, trainer=True))
-    assert "could leave out 2 more honest clients (--left-out 2)" in sentence(case, found(case.coalition))
-    assert "leave out" not in sentence(Case(SETTING, Coalition(broker=True)), found(Coalition(broker=True)))
+    assert "could leave out 2 more honest clients (--left-out 2)" in sentence(case, finding_of(case.coalition))
+    assert "leave out" not in sentence(Case(SETTING, Coalition(broker=True)), finding_of(Coalition(broker=True)))
 
 
 # planted faults
@@ -303,7 +303,7 @@ def test_a_round_that_ends_otherwise_than_it_must_is_found(monkeypatch: pytest.M
 def test_the_same_seed_gives_the_same_finding() -> None:
     case = Case(SETTING, Coalition(nodes=2, revealing=3, broker=True, trainer=True))
     again, other = (investigate(case, RUNS, seed) for seed in ("tests", "other"))
-    assert found(case.coalition) == again
+    assert finding_of(case.coalition) == again
     assert again.noise.measured != other.noise.measured
 
 
@@ -356,11 +356,11 @@ def test_default_clients_are_as_many_as_the_claim_covers() -> None:
 # the command
 
 
-def test_the_command_says_and_writes_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_and_writes_the_whole_finding(capsys: pytest.CaptureFixture[str]) -> None:
     small = {"clients": 6, "tolerate": 2, "dimension": 432, "rounds": RUNS, "seed": 1, "json_to": "-"}
     assert command.collude(**small, broker=True, trainer=True) == 0
-    told, shown = capsys.readouterr()
-    page = json.loads(told)
+    printed, shown = capsys.readouterr()
+    page = json.loads(printed)
     assert (page["kind"], page["verdict"], page["broken"]) == ("collusion", "holds", False)
     assert page["coalition"] == {
         "nodes": 2,
@@ -388,8 +388,8 @@ def test_the_command_fails_where_what_is_documented_does_not_hold(
     assert (
         command.collude(clients=6, tolerate=2, dimension=432, rounds=RUNS, seed=1, json_to="-") == command.EXIT_REFUTED
     )
-    told, shown = capsys.readouterr()
-    assert json.loads(told)["verdict"] == "refuted"
+    printed, shown = capsys.readouterr()
+    assert json.loads(printed)["verdict"] == "refuted"
     assert "Documented properties do not hold" in " ".join(shown.split())
 
 

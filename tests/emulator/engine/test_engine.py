@@ -128,7 +128,7 @@ def test_processes_have_one_thread_each() -> None:
     assert done.value() == "1"
 
 
-def test_a_map_whose_processes_die_again_and_again_says_so() -> None:
+def test_a_map_whose_processes_die_repeatedly_raises_an_error() -> None:
     done: list[int] = []
     with pytest.raises(WorkerDiedError, match=r"^5 worker processes have died"):
         done.extend(one.item for one in open_engine().map(os._exit, range(1, 40), processes=1))
@@ -181,7 +181,7 @@ def test_another_engine_is_refused(name: str) -> None:
         open_engine(name)
 
 
-def test_ray_that_is_missing_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UsageError, match=r"^--engine ray needs Ray, which is not installed: pip install .*cluster"):
         open_engine("ray")

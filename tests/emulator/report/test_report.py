@@ -113,7 +113,7 @@ def test_a_swarm_without_privacy_claims_none() -> None:
     assert "Spent:" not in text
 
 
-def test_an_aborted_round_has_no_result_and_says_why() -> None:
+def test_an_aborted_round_has_no_result_but_a_reason() -> None:
     outline = outline_of(SAMPLES["aborted-swarm"]())
     assert "No result: compute-2 aborted: too-few: 300 contributed, 308 were needed" in outline.text
     assert ["round 1", "compute-2 aborted: too-few: 300 contributed, 308 were needed"] in outline.rows

@@ -6,7 +6,7 @@ from pages import outline_of, text_of
 from scaling_samples import prediction, scaling
 
 
-def test_the_page_says_what_a_node_must_keep_of_each_client() -> None:
+def test_the_page_states_what_a_node_keeps_of_each_client() -> None:
     said = text_of(scaling())
     assert "a Compute node uses 900 B for each client" in said
     assert "24 B of that are contributions, kept until the set is agreed" in said
@@ -14,7 +14,7 @@ def test_the_page_says_what_a_node_must_keep_of_each_client() -> None:
     assert "a Compute node uses" not in text_of({**scaling(), "cells": bare})
 
 
-def test_held_out_figures_have_their_units_and_key_agreement_is_told_apart() -> None:
+def test_held_out_figures_have_their_units_and_rough_figures_are_named() -> None:
     size = {"clients": 600, "dimension": 10, "computes": 3}
     held_out = [
         {**size, "quantity": "client messages", "measured": 10_240.0, "predicted": 10_241.0, "error": 1e-4},

@@ -178,7 +178,7 @@ def test_a_cell_without_its_core_seconds_is_damaged(measured: list[Cell], tmp_pa
         scaling(predict_size=QUESTION, calibration_file=found)
 
 
-def test_a_cell_that_is_slower_than_the_paper_is_told_apart(
+def test_a_cell_that_is_slower_than_the_paper_prints_a_warning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "measure_apart", lambda cell, _: synthetic(cell, paper_s=0.5, ratio=2.0))
@@ -187,7 +187,7 @@ def test_a_cell_that_is_slower_than_the_paper_is_told_apart(
     assert "warning slower: N = 100, d = 10, M = 3 is slower than the paper: wall seconds: collect 0.05" in told
 
 
-def test_ctrl_c_says_how_to_go_on_and_going_on_measures_the_rest(
+def test_ctrl_c_prints_how_to_resume_and_resuming_measures_the_rest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[Cell] = []

@@ -94,7 +94,7 @@ def test_what_a_cell_measured_does_not_decide_whether_it_is_held_out() -> None:
 
 @pytest.mark.parametrize("role", ["client", "compute", "trainer"])
 @pytest.mark.parametrize("figure", ["core_s_by_role", "messages", "bytes", "memory_bytes"])
-def test_an_error_in_anything_that_is_predicted_is_told(role: str, figure: str) -> None:
+def test_the_error_of_each_predicted_figure_is_reported(role: str, figure: str) -> None:
     measured = cells()
     largest = max(measured, key=lambda one: (one.clients * one.dimension, one.computes))
     getattr(largest, figure)[role] *= 1000
@@ -119,7 +119,7 @@ def test_too_few_cells_and_others_make_no_calibration() -> None:
         usable([replace(one, backend="mosquitto") for one in measured])
 
 
-def test_a_prediction_adds_up_and_says_what_it_assumes() -> None:
+def test_a_prediction_adds_up_and_states_its_assumptions() -> None:
     measured = cells()
     size = Size(10**7, 10**4, 10)
     prediction = predict(size, fit_all(measured), measured, Machine())
@@ -164,7 +164,7 @@ def test_machines_are_counted_for_what_is_tightest(
     assert (need.machines, need.tightest) == (3 * machines, tightest)
 
 
-def test_a_calibration_with_one_m_says_nothing_of_others() -> None:
+def test_a_calibration_with_one_m_predicts_no_other() -> None:
     measured = cells((10,))
     costs = fit_all(measured)
     assert predict(Size(1000, 10, 10), costs, measured, Machine(round_s=60)).computes == 10

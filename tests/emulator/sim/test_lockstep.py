@@ -78,7 +78,7 @@ def test_full_pipes_do_not_stop_anybody() -> None:
         ("return", WorkerDiedError, "process 1 of 2 ended with exit code 0"),
     ],
 )
-def test_a_worker_that_ends_is_told_in_one_line_with_its_cause_and_nothing_stays(
+def test_a_worker_that_ends_raises_one_line_with_its_cause_and_no_process_remains(
     how: str, error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error, match=f"^{told}$") as caught:

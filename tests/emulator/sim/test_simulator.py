@@ -293,7 +293,7 @@ def test_a_timer_that_a_batch_cancels_does_not_fire_stale_after_it() -> None:
     assert world.fired(0) == [(1000, "stands")]
 
 
-def test_a_wrong_command_is_told_to_its_owner_at_once_or_when_there_is_time_for_it() -> None:
+def test_a_wrong_command_raises_at_once_or_when_its_actor_handles_it() -> None:
     one = world()
     with pytest.raises(UsageError, match="takes no command"):
         one.simulator.command(one.clients[0].id, "nonsense")

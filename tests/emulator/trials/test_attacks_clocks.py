@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trial_helpers import contributors, dropped, held, results, small
+from trial_helpers import check_trial, contributors, dropped, results, small
 
 from dca_proto.protocol.compute.round import RELEASED
 from dca_proto.protocol.params import Timing
@@ -18,7 +18,7 @@ MINUTE_MS = 60_000
 @pytest.mark.parametrize("amount", [500.0, 3_000.0, 2.0 * MINUTE_MS])
 def test_attack_25_clocks_that_are_wrong(kind: str, actor: str, amount: float) -> None:
     """Every round ends, none is charged twice, and a small error costs nothing (all checkers hold)."""
-    world, outcome = held(small(Fault(kind=kind, actor=actor, amount=amount), collect_window_ms=6_000))
+    world, outcome = check_trial(small(Fault(kind=kind, actor=actor, amount=amount), collect_window_ms=6_000))
     assert world.faults[0].reached
     if amount == 500:
         assert results(outcome) == ["completed"]
@@ -26,7 +26,7 @@ def test_attack_25_clocks_that_are_wrong(kind: str, actor: str, amount: float) -
 
 
 def test_attack_25_a_client_far_ahead_misses_the_round_and_no_other_is_hurt() -> None:
-    world, outcome = held(small(Fault(kind="clock-ahead", actor="client 0", amount=10.0 * MINUTE_MS)))
+    world, outcome = check_trial(small(Fault(kind="clock-ahead", actor="client 0", amount=10.0 * MINUTE_MS)))
     assert results(outcome) == ["completed"]
     assert contributors(world) == 3
     assert world.clients[0].actor.dropped["late"] >= 1
@@ -35,7 +35,7 @@ def test_attack_25_a_client_far_ahead_misses_the_round_and_no_other_is_hurt() ->
 
 def test_attack_25_a_node_far_ahead_refuses_the_round_which_ends_in_words() -> None:
     """It never collects for a round whose deadline is over by its own clock: no round opens after its deadline."""
-    world, outcome = held(small(Fault(kind="clock-ahead", actor="compute 1", amount=10.0 * MINUTE_MS)))
+    world, outcome = check_trial(small(Fault(kind="clock-ahead", actor="compute 1", amount=10.0 * MINUTE_MS)))
     assert results(outcome) == ["aborted"]
     assert "compute-1" in outcome.ended.rounds[0].reason
     assert dropped(world, "late") >= 1
@@ -52,7 +52,7 @@ def test_attack_25_clocks_that_jump_in_mid_round() -> None:
         for at_ms, kind in ((1_020, "clock-ahead"), (3_000, "clock-behind"))
         for actor in ("compute 0", "trainer", "client 1")
     ]
-    world, outcome = held(small(*jumps, clients=5))
+    world, outcome = check_trial(small(*jumps, clients=5))
     assert all(record.reached for record in world.faults)
     assert outcome.ended.live
 
@@ -61,15 +61,15 @@ def test_attack_25_clocks_that_jump_in_mid_round() -> None:
 @pytest.mark.parametrize("counted", [True, False])
 def test_attack_30_keys_turn_in_mid_round(at_ms: int, counted: bool) -> None:
     """At any moment of a round: its masks are of the keys that were announced, which are kept until it ends."""
-    world, outcome = held(small(Fault(kind="epoch-turn", actor="broker", at_ms=at_ms), clients=3, counted=counted,
-                                collect_window_ms=2_000))  # fmt: skip
+    turn = Fault(kind="epoch-turn", actor="broker", at_ms=at_ms)
+    world, outcome = check_trial(small(turn, clients=3, counted=counted, collect_window_ms=2_000))
     assert results(outcome) == ["completed"]
     assert contributors(world) == 3
 
 
 def test_attack_30_old_keys_are_deleted_when_their_grace_is_over() -> None:
     """Forward secrecy: what an epoch's contributions were sealed with is gone from every disk."""
-    world, _ = held(small(Fault(kind="epoch-turn", actor="broker", at_ms=1_030)))
+    world, _ = check_trial(small(Fault(kind="epoch-turn", actor="broker", at_ms=1_030)))
     assert all(len(epochs(world, number)) == 2 for number in range(2))
     world.simulator.run(world.simulator.now_ms + Timing().epoch_grace_ms + 10 * MINUTE_MS)
     assert all(len(epochs(world, number)) == 1 for number in range(2))
@@ -92,7 +92,7 @@ def test_attack_30_an_old_key_that_is_deleted_early_costs_the_round_and_nothing_
 
         world.simulator.at(world.simulator.start_ms + 1_028, deleted)
 
-    world, outcome = held(small(clients=5), lose)
+    world, outcome = check_trial(small(clients=5), lose)
     assert world.computes[1].actor.phase(world.rounds[0].id) != RELEASED
     assert results(outcome) == ["aborted"]
     assert all(client.actor.ledger[world.rounds[0].id].returned for client in world.clients)

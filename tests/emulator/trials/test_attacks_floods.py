@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from trial_helpers import contributors, dropped, held, reported, results, small
+from trial_helpers import check_trial, contributors, dropped, facts_of, results, small
 
 from dca_proto.protocol.compute.round import ROUNDS
 from dca_proto.protocol.facts import Declined, RoundFailed
@@ -24,7 +24,7 @@ def test_attack_12_a_full_table_of_rounds_drops_and_never_accepts_unchecked() ->
         for node in world.computes:
             node.actor._limits = Limits(rounds_open_max=1)
 
-    world, outcome = held(small(away, clients=5, count=2, every_ms=50, counted=False), one_round_only)
+    world, outcome = check_trial(small(away, clients=5, count=2, every_ms=50, counted=False), one_round_only)
     assert results(outcome) == ["completed", "completed"]
     assert dropped(world, "rounds") >= 2
 
@@ -35,7 +35,7 @@ def test_attack_12_what_was_trimmed_is_dropped_when_it_comes_again(days: float) 
 
     Deadlines refuse old rosters and announcements, and clients' ledgers are never trimmed.
     """
-    world, _ = held(small())
+    world, _ = check_trial(small())
     simulator, passed = world.simulator, list(world.router.passed)
     simulator.run(simulator.now_ms + int(days * 24 * 3600 * 1000))
     known = [dict(node.disk.records) for node in world.computes]
@@ -53,7 +53,7 @@ def test_attack_12_what_was_trimmed_is_dropped_when_it_comes_again(days: float) 
 def test_attack_23_a_flood_of_unknown_clients_has_no_session() -> None:
     """Strangers with certificates of their own making say Hello, and flood everybody: the round goes its way."""
     strangers = tuple(Adversary(kind="stranger", actor=f"stranger {number}", amount=20) for number in range(5))
-    world, outcome = held(small(adversaries=strangers, counted=False))
+    world, outcome = check_trial(small(adversaries=strangers, counted=False))
     assert results(outcome) == ["completed"]
     assert contributors(world) == 4
     assert all(set(log.contributors) == set(world.actors.clients) for log in world.rounds)
@@ -63,7 +63,7 @@ def test_attack_23_a_flood_of_unknown_clients_has_no_session() -> None:
 
 def test_attack_23_a_client_that_floods_is_dropped_message_by_message() -> None:
     flood = (Adversary(kind="flood", actor="client 0", amount=40),)
-    world, outcome = held(small(adversaries=flood, counted=False, collect_window_ms=20_000))
+    world, outcome = check_trial(small(adversaries=flood, counted=False, collect_window_ms=20_000))
     assert results(outcome) == ["completed"]
     assert contributors(world) == 4, "its own contribution counts, like any other"
     assert dropped(world, "malformed") + dropped(world, "phase") + dropped(world, "unknown-round") > 100
@@ -74,7 +74,7 @@ def test_attack_23_a_client_that_floods_is_dropped_message_by_message() -> None:
 def test_attack_23_many_ids_of_one_owner_crowd_out_or_do_not(tolerated: int) -> None:
     """Documented limit: whoever enrolled k ids can leave a round without k contributions. Up to T it completes, and
     each sum has N - T - 1 honest noises and more; beyond T it is aborted with figures and nothing is released."""
-    world, outcome = held(small(adversaries=SYBILS, clients=8, tolerated=tolerated))
+    world, outcome = check_trial(small(adversaries=SYBILS, clients=8, tolerated=tolerated))
     first = outcome.ended.rounds[0]
     if tolerated == 3:
         assert results(outcome) == ["completed"]
@@ -88,13 +88,13 @@ def test_attack_23_many_ids_of_one_owner_crowd_out_or_do_not(tolerated: int) -> 
 
 def test_attack_23_honest_clients_below_the_floor_among_sybils() -> None:
     """Clients and nodes count clients and not people (a documented limit); n_min is the guard."""
-    world, outcome = held(
+    world, outcome = check_trial(
         msgspec.structs.replace(
             small(adversaries=SYBILS, clients=8, tolerated=1),
             limits=msgspec.structs.replace(small().limits, clients_min=7, honest_min=6, floor_honest_min=6),
         )
     )
     assert results(outcome) == ["aborted"]
-    assert not reported(world, Declined)
-    assert reported(world, RoundFailed)
+    assert not facts_of(world, Declined)
+    assert facts_of(world, RoundFailed)
     assert outcome.ended.further.startswith("not due: 5 honest clients")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from trial_helpers import contributors, dropped, held, results, small
+from trial_helpers import check_trial, contributors, dropped, results, small
 
 from dca_proto.errors import UsageError
 from dca_proto.protocol.compute.round import CONTRIBUTIONS
@@ -48,13 +48,13 @@ def test_attack_28_a_disk_that_is_full_ends_the_process_and_nothing_leaves(actor
         seen.append(Moments(world, actor))
         world.simulator.observers.append(seen[-1])
 
-    world, _ = held(scenario, watch)
+    world, _ = check_trial(scenario, watch)
     ended_ms = world.rounds[0].ended_ms - world.simulator.start_ms
     moments = sorted({at_ms for at_ms in seen[0].at_ms if 0 < at_ms <= ended_ms})
     assert len(moments) >= steps
     for at_ms in moments:
         full = Fault(kind="disk-full", actor=actor, at_ms=at_ms, for_ms=2_000)
-        world, outcome = held(msgspec.structs.replace(scenario, faults=(full,)))
+        world, outcome = check_trial(msgspec.structs.replace(scenario, faults=(full,)))
         assert outcome.faults[0].reached
         assert outcome.faults[0].at_ms == at_ms
         assert results(outcome) == ["completed"]
@@ -64,7 +64,7 @@ def test_attack_28_a_disk_that_is_full_ends_the_process_and_nothing_leaves(actor
 @pytest.mark.parametrize("actor", ["client 0", "compute 0", "trainer"])
 def test_attack_28_a_damaged_record_stops_the_start_and_names_its_table(actor: str) -> None:
     """Whatever table it is in: to go on without it could spend twice or release twice."""
-    world, _ = held(small(clients=3))
+    world, _ = check_trial(small(clients=3))
     process = world.processes_of(actor)[0]
     tables = {table for table, _ in process.disk.records}
     assert len(tables) >= 2
@@ -83,7 +83,7 @@ def test_attack_28_two_processes_with_one_identity(actor: str, at_ms: int) -> No
     """A copy of the disk runs beside the original, at any step. Nobody else is hurt; a real store is locked by its
     process, so that only a copy can do so."""
     duplicate = Fault(kind="duplicate-instance", actor=actor, at_ms=at_ms)
-    world, outcome = held(small(duplicate, clients=5, computes=2, count=2, every_ms=3_000))
+    world, outcome = check_trial(small(duplicate, clients=5, computes=2, count=2, every_ms=3_000))
     assert world.faults[0].reached
     assert len(world.duplicated) == 1
     assert results(outcome) == ["completed", "completed"]
@@ -94,26 +94,26 @@ def test_attack_28_two_processes_with_one_identity(actor: str, at_ms: int) -> No
 def test_attack_29_the_trainer_dies_before_it_has_saved_the_round(where: str) -> None:
     """Nothing has left for that id, so its owner asks again, and one round is held."""
     kill = Fault(kind=f"kill-{where}", actor="trainer", phase="collecting")
-    world, outcome = held(small(kill))
+    world, outcome = check_trial(small(kill))
     assert world.faults[0].reached
     assert results(outcome) == ["completed"]
     assert len(world.trainer.actor.ledger.charges) == 1 + (outcome.ended.further == "completed")
     assert world.trainer.starts == 2
 
 
-def test_attack_29_the_trainer_dies_when_it_has_saved_the_round_and_told_nobody() -> None:
+def test_attack_29_the_trainer_dies_after_it_saved_the_round_and_before_it_announced_it() -> None:
     kill = Fault(kind="kill-after", actor="trainer", phase="collecting")
-    world, outcome = held(small(kill))
+    world, outcome = check_trial(small(kill))
     assert results(outcome) == ["completed"]
     assert len({log.id for log in world.rounds[:1]}) == 1
 
 
 @pytest.mark.parametrize("phase", ["failed", "returned"])
-def test_a_failure_that_was_durable_and_not_told_is_told_by_the_next_start(phase: str) -> None:
+def test_a_stored_failure_that_was_not_reported_is_reported_at_the_next_start(phase: str) -> None:
     """The process dies between the two: the owner would wait for ever."""
     away = [Fault(kind="vanish-before-sending", actor=f"client {number}") for number in (2, 3)]
     kill = Fault(kind="kill-after", actor="trainer", phase=phase)
-    world, outcome = held(small(kill, *away))
+    world, outcome = check_trial(small(kill, *away))
     assert world.faults[0].phase == phase
     assert isinstance(world.rounds[0].ended, RoundFailed)
     assert results(outcome) == ["aborted"]
@@ -123,7 +123,7 @@ def test_a_failure_that_was_durable_and_not_told_is_told_by_the_next_start(phase
 def test_attack_29_a_contribution_that_comes_after_clean_up_open_nothing() -> None:
     """A client is cut off with its contribution on its way; it comes when the node has let the round out of memory."""
     cut = Fault(kind="partition-up", actor="client 0", at_ms=1_005, for_ms=4_000_000)
-    world, outcome = held(small(cut, heal_ms=4_001_500))
+    world, outcome = check_trial(small(cut, heal_ms=4_001_500))
     assert results(outcome) == ["completed"]
     assert contributors(world) == 3
     assert dropped(world, "phase") + dropped(world, "unknown-round") > 0
@@ -142,7 +142,7 @@ def test_attack_29_clean_up_of_one_round_leaves_a_running_one_alone() -> None:
         for at_ms in (3_625_000, 3_638_000):
             world.simulator.at(world.simulator.start_ms + at_ms, look, world)
 
-    world, outcome = held(small(away, count=2, every_ms=3_620_000, collect_window_ms=24_000), prepare)
+    world, outcome = check_trial(small(away, count=2, every_ms=3_620_000, collect_window_ms=24_000), prepare)
     assert seen == [(True, "released", True, "collecting"), (False, "released", True, "collecting")]
     assert results(outcome) == ["completed", "completed"]
     assert [contributors(world, 0), contributors(world, 1)] == [4, 4]
@@ -166,7 +166,7 @@ def test_attack_29_a_node_that_dies_in_its_clean_up_does_not_open_the_round_agai
 
 
 def test_attack_29_the_trainer_forgets_a_round_only_after_its_retention() -> None:
-    world, _ = held(small())
+    world, _ = check_trial(small())
     day_ms = 24 * 3600 * 1000
     known = [key for table, key in world.trainer.disk.records if table == TRAINER_ROUNDS]
     assert len(known) == 2

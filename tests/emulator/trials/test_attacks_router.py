@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from trial_helpers import FAST, contributors, held, results, small
+from trial_helpers import FAST, check_trial, contributors, results, small
 
 from dca_proto.protocol.effects import Send
 from emulator.sim.broker import BrokerOptions
@@ -31,8 +31,8 @@ def with_broker(scenario: Scenario, **options: object) -> Scenario:
 def test_attack_31_what_a_broker_injects_changes_nothing() -> None:
     """Repeated, moved, under others' names, to others' inboxes, forged, and plain garbage: the sum is what it would
     have been, two rounds running (all checkers hold)."""
-    honest, _ = held(small(count=2, noise=False, clients=5))
-    world, outcome = held(small(*EVERYTHING, count=2, noise=False, clients=5))
+    honest, _ = check_trial(small(count=2, noise=False, clients=5))
+    world, outcome = check_trial(small(*EVERYTHING, count=2, noise=False, clients=5))
     assert all(record.reached for record in world.faults)
     assert results(outcome) == ["completed", "completed"]
     for index in range(2):
@@ -50,7 +50,7 @@ def test_attack_31_a_broker_that_loses_or_damages_every_fifth_message(kind: str)
     absolute, and resends become rarer.)"""
     bad = [Fault(kind=kind, actor=actor, at_ms=900, amount=0.2) for actor in ("clients", "computes", "trainer")]
     windows = dict.fromkeys(("collect_window_ms", "commit_window_ms"), 120_000)
-    world, outcome = held(small(*bad, clients=5, **windows))
+    world, outcome = check_trial(small(*bad, clients=5, **windows))
     assert all(record.reached for record in world.faults)
     assert results(outcome) == ["completed"]
     assert contributors(world) >= 4
@@ -63,7 +63,7 @@ def test_attack_31_parts_of_messages_are_mixed() -> None:
         computes=6,
         **dict.fromkeys(("collect_window_ms", "commit_window_ms"), 60_000),
     )
-    world, outcome = held(with_broker(scenario, part_bytes_max=400))
+    world, outcome = check_trial(with_broker(scenario, part_bytes_max=400))
     assert all(record.reached for record in world.faults)
     assert results(outcome) == ["completed"]
 
@@ -71,7 +71,7 @@ def test_attack_31_parts_of_messages_are_mixed() -> None:
 @pytest.mark.parametrize("actor", ["clients", "computes", "trainer"])
 def test_attack_31_a_broker_that_blocks_a_role_ends_rounds_and_no_more(actor: str) -> None:
     """Documented: it can. The round ends in words at whoever can still speak, and nothing was released."""
-    _, outcome = held(small(Fault(kind="swallow", actor=actor, amount=1)))
+    _, outcome = check_trial(small(Fault(kind="swallow", actor=actor, amount=1)))
     assert results(outcome) == ["aborted"]
     assert outcome.ended.rounds[0].reason
 
@@ -98,7 +98,7 @@ def test_attack_31_what_sizes_and_times_reveal() -> None:
             world.simulator.observers.append(sizes := Sizes(world))
             seen.append(sizes.seen)
 
-        _, outcome = held(small(), prepare)
+        _, outcome = check_trial(small(), prepare)
         assert results(outcome) == ["completed"]
     assert seen[0] == seen[1] == seen[2]
     assert len(seen[0]) > 30
@@ -111,7 +111,7 @@ def test_attack_31_what_sizes_and_times_reveal() -> None:
 @pytest.mark.parametrize("kind", ["broker-restart", "broker-loss"])
 def test_attack_32_a_broker_restart_at_any_step(kind: str, at_ms: int) -> None:
     """With its state or without: what it had acknowledged and lost is sent again until the receipt (attack 40)."""
-    _, outcome = held(small(Fault(kind=kind, actor="broker", at_ms=at_ms, for_ms=700), clients=3))
+    _, outcome = check_trial(small(Fault(kind=kind, actor="broker", at_ms=at_ms, for_ms=700), clients=3))
     assert results(outcome) == ["completed"]
 
 
@@ -119,7 +119,7 @@ def test_attack_32_a_broker_restart_at_any_step(kind: str, at_ms: int) -> None:
 @pytest.mark.parametrize("actor", ["client 1", "compute 0", "trainer"])
 def test_attack_32_a_partition_that_mends_in_time_costs_nothing(kind: str, actor: str) -> None:
     cut = Fault(kind=kind, actor=actor, at_ms=1_022, for_ms=1_500)
-    world, outcome = held(small(cut))
+    world, outcome = check_trial(small(cut))
     assert results(outcome) == ["completed"]
     assert contributors(world) >= (3 if actor.startswith("client") else 4), "rounds close without one who is quiet"
 
@@ -128,7 +128,7 @@ def test_attack_32_a_slow_subscriber_whose_queue_overflows_asks_for_nothing_twic
     """A Compute node is away while all contribute; its session holds one message. The others are acknowledged and
     lost, and the clients send them again: no receipt had come."""
     away = Fault(kind="overflow", actor="compute 0", at_ms=1_024, for_ms=2_000, amount=1)
-    world, outcome = held(small(away, clients=8))
+    world, outcome = check_trial(small(away, clients=8))
     assert world.router.dropped["queue full"] > 0
     assert results(outcome) == ["completed"]
     assert contributors(world) == 8
@@ -138,7 +138,7 @@ def test_attack_32_sessions_that_expire_while_a_client_is_away() -> None:
     """What waited for it is gone; its join is sent again, and the trainer answers with its start."""
     away = Fault(kind="crash", actor="client 0", at_ms=1_018, for_ms=4_000)
     scenario = with_broker(small(away, clients=3), session_expiry_ms=1_000)
-    world, outcome = held(scenario)
+    world, outcome = check_trial(scenario)
     assert world.router.dropped["session expired"] > 0
     assert results(outcome) == ["completed"]
     assert contributors(world) == 3
@@ -146,7 +146,7 @@ def test_attack_32_sessions_that_expire_while_a_client_is_away() -> None:
 
 def test_attack_32_no_persistent_sessions_at_all() -> None:
     away = Fault(kind="crash", actor="compute 0", at_ms=1_028, for_ms=1_000)
-    _, outcome = held(with_broker(small(away), persistent_sessions=False))
+    _, outcome = check_trial(with_broker(small(away), persistent_sessions=False))
     assert results(outcome) == ["completed"]
 
 
@@ -162,13 +162,13 @@ def test_attack_32_an_oversized_packet_ends_its_connection_and_no_other() -> Non
     assert all(world.router.is_connected(one) for one in (*world.clients, *world.computes))
     assert world.rounds[0].ended is not None
     assert world.rounds[0].ended.reason
-    _, outcome = held(with_broker(small(), packet_bytes_max=300, part_bytes_max=300))
+    _, outcome = check_trial(with_broker(small(), packet_bytes_max=300, part_bytes_max=300))
     assert results(outcome) == ["completed"]
 
 
 def test_attack_32_two_connections_fight_over_one_id() -> None:
     """Each throws the other out. The client's round is one contribution or none, and nobody else's business."""
-    world, outcome = held(small(Fault(kind="duplicate-instance", actor="client 0", at_ms=200), clients=5))
+    world, outcome = check_trial(small(Fault(kind="duplicate-instance", actor="client 0", at_ms=200), clients=5))
     assert world.router.connections > 8 + 2, "again and again"
     assert results(outcome) == ["completed"]
     assert contributors(world) in (4, 5)
@@ -183,7 +183,7 @@ def test_attack_33_half_the_swarm_reconnects_at_once(connects_per_s_max: int, at
     """Also where the broker accepts few connections a second: the round goes its way, without those who come late."""
     storm = Fault(kind="reconnect-storm", actor="clients", at_ms=at_ms, for_ms=500)
     scenario = small(storm, clients=30, tolerated=2)
-    world, outcome = held(with_broker(scenario, connects_per_s_max=connects_per_s_max))
+    world, outcome = check_trial(with_broker(scenario, connects_per_s_max=connects_per_s_max))
     assert world.faults[0].reached
     assert results(outcome) == ["completed"]
     assert contributors(world) >= 28

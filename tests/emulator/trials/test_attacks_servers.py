@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from trial_helpers import contributors, held, reported, results, small
+from trial_helpers import check_trial, contributors, facts_of, results, small
 
 from dca_proto.protocol.facts import Declined, LedgerReused, NodeAborted, RoundCompleted
 from emulator.trials.hostile import HOSTILE
@@ -28,7 +28,7 @@ def value(world: TrialWorld) -> np.ndarray:
     return fact.aggregate.value
 
 
-def test_each_kind_says_what_it_spoils() -> None:
+def test_each_kind_states_what_it_spoils() -> None:
     for name, kind in HOSTILE.items():
         assert kind.does, name
         assert kind.spoils <= {"value", "round", "consent"}
@@ -40,7 +40,7 @@ def test_attack_26_a_node_drops_honest_clients_up_to_t_minus_c(dropped: int, col
     """Documented: up to T - c of them are out of the sum unnoticed, which has its noise all the same; beyond, the
     honest nodes abort with figures, and release nothing."""
     holder_of_two = "compute 0"
-    world, outcome = held(against("drop-clients", dropped, holder_of_two, tolerated=2, colluders=colluders))
+    world, outcome = check_trial(against("drop-clients", dropped, holder_of_two, tolerated=2, colluders=colluders))
     assert results(outcome) == [ends]
     first = outcome.ended.rounds[0]
     if ends == "completed":
@@ -48,13 +48,13 @@ def test_attack_26_a_node_drops_honest_clients_up_to_t_minus_c(dropped: int, col
         assert first.noise_variance >= first.noise_floor
     else:
         assert (first.contributors, first.needed) == (6 - dropped, 4 + colluders)
-        assert {fact.reason for fact in reported(world, NodeAborted)} == {"too-few"}
+        assert {fact.reason for fact in facts_of(world, NodeAborted)} == {"too-few"}
 
 
 def test_attack_26_an_altered_sum_is_not_noticed_and_spoils_the_value_only() -> None:
     """Documented: masks do not cancel any more. What is claimed of privacy still holds (checkers 1, 2, 4, 5)."""
-    honest, _ = held(small(clients=6, computes=3, seed=SEED, noise=False))
-    lied, outcome = held(against("alter-sum", noise=False))
+    honest, _ = check_trial(small(clients=6, computes=3, seed=SEED, noise=False))
+    lied, outcome = check_trial(against("alter-sum", noise=False))
     assert results(outcome) == ["completed"]
     assert outcome.spoils == ("value",)
     assert contributors(lied) == 6
@@ -62,7 +62,7 @@ def test_attack_26_an_altered_sum_is_not_noticed_and_spoils_the_value_only() -> 
 
 
 def test_attack_26_a_withheld_sum_ends_the_round_and_names_the_node() -> None:
-    world, outcome = held(against("withhold-sum"))
+    world, outcome = check_trial(against("withhold-sum"))
     assert results(outcome) == ["aborted"]
     assert outcome.ended.rounds[0].reason.startswith("no answer from Compute node compute-1 while committing")
     assert len(world.trainer.actor.ledger.charges) == 2
@@ -70,23 +70,23 @@ def test_attack_26_a_withheld_sum_ends_the_round_and_names_the_node() -> None:
 
 
 def test_attack_26_a_silent_node_ends_the_round_and_its_peers_name_it() -> None:
-    world, outcome = held(against("silent"))
+    world, outcome = check_trial(against("silent"))
     assert results(outcome) == ["aborted"]
-    aborts = [fact for fact in reported(world, NodeAborted) if fact.compute != world.actors.computes[1]]
+    aborts = [fact for fact in facts_of(world, NodeAborted) if fact.compute != world.actors.computes[1]]
     assert {fact.reason for fact in aborts} == {"peer-silent"}
     assert all("compute-1" in fact.detail for fact in aborts)
 
 
 def test_attack_26_an_equivocating_node_spoils_the_round_and_gets_no_second_sum() -> None:
     """Answers carry all list hashes as each node saw them: honest nodes see two, and release nothing."""
-    _, outcome = held(against("equivocate", tolerated=2, seed=9))
+    _, outcome = check_trial(against("equivocate", tolerated=2, seed=9))
     assert results(outcome) == ["aborted"]
     assert " names other lists" in outcome.ended.rounds[0].reason
 
 
 def test_attack_26_an_abort_signed_after_a_release() -> None:
     """Nothing comes of it but an aborted round or a result: no charge comes back where anybody honest has released."""
-    world, outcome = held(against("abort-late"))
+    world, outcome = check_trial(against("abort-late"))
     assert results(outcome)[0] in ("aborted", "completed")
     if results(outcome) == ["completed"]:
         assert not world.trainer.actor.ledger[world.rounds[0].id].returned
@@ -94,14 +94,14 @@ def test_attack_26_an_abort_signed_after_a_release() -> None:
 
 def test_attack_26_a_node_that_calls_ledgers_old_makes_clients_decline_until_their_next_start() -> None:
     """Documented. The two whom it lies about are out of that sum, and of the next; no budget is lost."""
-    world, outcome = held(against("call-old", 6, tolerated=4, count=2, every_ms=25_000))
+    world, outcome = check_trial(against("call-old", 6, tolerated=4, count=2, every_ms=25_000))
     lied_about = len(world.warned_old)
     assert 1 <= lied_about <= 4, "those whom it holds, in the first round or in the second"
     assert results(outcome) == ["completed", "completed"]
     assert contributors(world, 1) == 6 - lied_about
-    declines = [fact for fact in reported(world, Declined) if fact.client in world.warned_old]
+    declines = [fact for fact in facts_of(world, Declined) if fact.client in world.warned_old]
     assert {fact.reason for fact in declines} <= {"ledger"}
-    assert reported(world, LedgerReused) or declines
+    assert facts_of(world, LedgerReused) or declines
     assert outcome.ended.further == "completed"
     assert contributors(world, 2) == 6, "all are back after a start"
 
@@ -109,8 +109,8 @@ def test_attack_26_a_node_that_calls_ledgers_old_makes_clients_decline_until_the
 @pytest.mark.parametrize("kind", ["out-of-range", "wrong-tags", "two-faced", "sybil", "copier", "wrong-holder"])
 def test_hostile_clients_spoil_what_is_documented_and_no_more(kind: str) -> None:
     """A client can spoil the value (by any numbers) or drop; it cannot crash or block anybody, or be counted twice."""
-    world, outcome = held(against(kind, actor="client 2", noise=False))
-    honest, _ = held(small(clients=6, computes=3, seed=SEED, noise=False))
+    world, outcome = check_trial(against(kind, actor="client 2", noise=False))
+    honest, _ = check_trial(small(clients=6, computes=3, seed=SEED, noise=False))
     assert results(outcome) == ["completed"]
     out = kind in ("wrong-tags", "sybil", "wrong-holder")
     assert contributors(world) == (5 if out else 6)

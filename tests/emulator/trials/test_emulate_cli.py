@@ -37,8 +37,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
     def call(*arguments: str) -> tuple[int, str, str]:
         code = cli.main(["emulate", *arguments])
-        told, error = capsys.readouterr()
-        return code, told, error
+        printed, error = capsys.readouterr()
+        return code, printed, error
 
     return call
 
@@ -64,9 +64,9 @@ def refused(run: Run, *arguments: str, code: int = 2) -> str:
     return error
 
 
-def test_replay_tells_people_and_programs_the_same(run: Run) -> None:
-    code, told, error = run("replay", "4", "--json", "-")
-    result = json.loads(told)
+def test_replay_prints_and_writes_the_same_result(run: Run) -> None:
+    code, printed, error = run("replay", "4", "--json", "-")
+    result = json.loads(printed)
     assert code == 0
     assert (result["kind"], result["ok"], result["seed"]) == ("emulation", True, 4)
     assert {"digest", "outcome", "invariants", "faults", "options", "traffic", "last_facts"} <= result.keys()
@@ -91,11 +91,11 @@ def test_a_replay_is_the_same_in_two_processes_under_two_hash_seeds(run: Run) ->
         )
         for hash_seed in ("1", "2")
     ]
-    told = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
-    told.append(json.loads(run("replay", "4", "--json", "-")[1]))
-    assert all(len(result["digest"]) == 32 for result in told)
-    assert all(result.pop("wall_s") > 0 for result in told)
-    assert told[0] == told[1] == told[2]
+    printed = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
+    printed.append(json.loads(run("replay", "4", "--json", "-")[1]))
+    assert all(len(result["digest"]) == 32 for result in printed)
+    assert all(result.pop("wall_s") > 0 for result in printed)
+    assert printed[0] == printed[1] == printed[2]
 
 
 def test_the_example_runs_and_knows_every_kind(run: Run, tmp_path: Path) -> None:
@@ -103,47 +103,47 @@ def test_the_example_runs_and_knows_every_kind(run: Run, tmp_path: Path) -> None
     assert code == 0
     assert all(kind in text for kind in (*FAULTS, *HOSTILE))
     (tmp_path / "scenario.toml").write_text(text, encoding="utf-8")
-    code, told, _ = run("run", "scenario.toml", "--json", "run.json")
+    code, printed, _ = run("run", "scenario.toml", "--json", "run.json")
     result = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     assert code == 0
     assert result["ok"]
     assert all(fault["reached"] for fault in result["faults"])
     assert result["replay"] == "dca emulate run scenario.toml"
-    assert max(map(len, told.splitlines())) <= 80
-    assert " ".join(told.split()).count("completed (the one after healing)") == 1
+    assert max(map(len, printed.splitlines())) <= 80
+    assert " ".join(printed.split()).count("completed (the one after healing)") == 1
     code, _, _ = run("run", "scenario.toml", "--seed", "99", "--json", "run.json")
     other = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     assert (code, other["seed"]) == (0, 99)
     assert other["digest"] != result["digest"]
 
 
-def test_a_scenario_of_local_rounds_is_told_in_its_own_words(run: Run, tmp_path: Path) -> None:
+def test_a_scenario_of_node_releases_is_described_as_such(run: Run, tmp_path: Path) -> None:
     (tmp_path / "local.toml").write_text("[population]\nrows = 3\n[rounds]\nkind = 'node-release'\nrows_max = 2\n")
-    code, told, _ = run("run", "local.toml", "--json", "local.json")
+    code, printed, _ = run("run", "local.toml", "--json", "local.json")
     assert code == 0
-    assert "6 data nodes, releases of at most 2 rows of each; sum with d = 1" in " ".join(told.split())
+    assert "6 data nodes, releases of at most 2 rows of each; sum with d = 1" in " ".join(printed.split())
     (first, _) = json.loads((tmp_path / "local.json").read_text())["outcome"]["rounds"]
     assert (first["clients"], first["contributors"], first["needed"]) == (6, 6, 1)
 
 
-def test_a_scenario_of_reports_is_told_in_its_own_words(run: Run, tmp_path: Path) -> None:
+def test_a_scenario_of_reports_is_described_as_such(run: Run, tmp_path: Path) -> None:
     people, rounds = (
         "statistic = 'histogram'\ndimension = 3",
         "kind = 'ldp-report'\nmechanism = 'unary-encoding'\nrows_max = 1",
     )
     (tmp_path / "reports.toml").write_text(f"[population]\n{people}\n[rounds]\n{rounds}\n")
-    code, told, _ = run("run", "reports.toml", "--json", "reports.json")
+    code, printed, _ = run("run", "reports.toml", "--json", "reports.json")
     assert code == 0
-    assert "6 clients that report by unary-encoding; histogram with d = 3" in " ".join(told.split())
+    assert "6 clients that report by unary-encoding; histogram with d = 3" in " ".join(printed.split())
     (first, _) = json.loads((tmp_path / "reports.json").read_text())["outcome"]["rounds"]
     assert (first["clients"], first["contributors"], first["needed"]) == (6, 6, 1)
 
 
-def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp_path: Path) -> None:
-    code, told, _ = run("replay", "4", "--shrink-s", "60", "--json", "broken.json")
+def test_a_broken_invariant_is_reported_shrunk_and_saved(run: Run, broken: None, tmp_path: Path) -> None:
+    code, printed, _ = run("replay", "4", "--shrink-s", "60", "--json", "broken.json")
     assert code == 4
     for word in ("✗ broken", "seed 4", "invariant 3", "before", "dca emulate replay 4", "shrunk"):
-        assert word in told
+        assert word in printed
     result = json.loads((tmp_path / "broken.json").read_text(encoding="utf-8"))
     assert result["ok"] is False
     saved = load_scenario(tmp_path / "failed-4.toml")
@@ -154,10 +154,12 @@ def test_a_broken_invariant_is_told_shrunk_and_saved(run: Run, broken: None, tmp
     assert code == 4, "what was saved fails as well"
     (found,) = [one for one in again["invariants"] if not one["ok"]]
     assert found["number"] == 3, "in the same way"
-    assert found["detail"] in " ".join(told.split())
-    assert all(fact in told for fact in found["facts"][-12:]), "the facts before the break are those of the shrunk run"
+    assert found["detail"] in " ".join(printed.split())
+    assert all(fact in printed for fact in found["facts"][-12:]), (
+        "the facts before the break are those of the shrunk run"
+    )
     (first,) = [one for one in result["invariants"] if not one["ok"]]
-    assert not any(fact in told for fact in first["facts"][-12:])
+    assert not any(fact in printed for fact in first["facts"][-12:])
 
 
 def test_sweep_prints_coverage_and_writes_figures(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -165,18 +167,18 @@ def test_sweep_prints_coverage_and_writes_figures(run: Run, monkeypatch: pytest.
         return sweep(*seeds, **{**named, "work": faulty_work.nothing})
 
     monkeypatch.setattr(command, "sweep_seeds", quick)
-    code, told, _ = run("sweep", "--seeds", "10..19", "--processes", "1", "--json", "sweep.json")
+    code, printed, _ = run("sweep", "--seeds", "10..19", "--processes", "1", "--json", "sweep.json")
     figures = json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8"))
     assert code == 0
-    assert all(kind in told for kind in FAULTS)
-    assert "10 scenarios" in told
+    assert all(kind in printed for kind in FAULTS)
+    assert "10 scenarios" in printed
     assert (figures["kind"], figures["ok"], figures["seeds"], figures["run"]) == ("sweep", True, [10, 19], 10)
     assert figures["coverage"].keys() == FAULTS.keys() | HOSTILE.keys()
     assert figures["scenarios_per_s"] > 0
-    code, told, _ = run("sweep", "--seeds", "0..1000000", "--processes", "1", "--minutes", "0.002")
+    code, printed, _ = run("sweep", "--seeds", "0..1000000", "--processes", "1", "--minutes", "0.002")
     assert code == 0
-    assert "ended" in told
-    assert "of 1000001 scenarios" in told, "when the time is over"
+    assert "ended" in printed
+    assert "of 1000001 scenarios" in printed, "when the time is over"
 
 
 @pytest.mark.parametrize(
@@ -186,13 +188,13 @@ def test_sweep_prints_coverage_and_writes_figures(run: Run, monkeypatch: pytest.
         (faulty_work.always_dies, 4, ["FAILED", "seed 1: no result", "(exit code 9)", "dca emulate replay 1"]),
     ],
 )
-def test_a_sweep_that_fails_says_how_to_repeat_it(
+def test_a_sweep_that_fails_prints_how_to_repeat_it(
     run: Run, monkeypatch: pytest.MonkeyPatch, work: Any, code: int, words: list[str]
 ) -> None:
     monkeypatch.setattr(command, "sweep_seeds", lambda *seeds, **named: sweep(*seeds, **{**named, "work": work}))
-    found, told, _ = run("sweep", "--seeds", "1..1", "--processes", "1", "--shrink-s", "0")
+    found, printed, _ = run("sweep", "--seeds", "1..1", "--processes", "1", "--shrink-s", "0")
     assert found == code
-    assert all(word in told for word in words), told
+    assert all(word in printed for word in words), printed
 
 
 def test_ctrl_c_prints_what_was_done(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +206,9 @@ def test_ctrl_c_prints_what_was_done(run: Run, monkeypatch: pytest.MonkeyPatch) 
         return sweep(*seeds, **{**named, "work": faulty_work.nothing, "on_done": on_done})
 
     monkeypatch.setattr(command, "sweep_seeds", interrupted)
-    code, told, _ = run("sweep", "--seeds", "0..9", "--processes", "1")
+    code, printed, _ = run("sweep", "--seeds", "0..9", "--processes", "1")
     assert code == 130
-    assert "after 2 of 10 scenarios" in told
+    assert "after 2 of 10 scenarios" in printed
 
 
 def test_mistakes_are_one_line_that_says_what_to_do(run: Run, tmp_path: Path) -> None:
@@ -227,9 +229,9 @@ def test_mistakes_are_one_line_that_says_what_to_do(run: Run, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["run", "replay", "sweep", "collude"])
 def test_help_ends_with_examples(run: Run, name: str) -> None:
-    code, told, _ = run(name, "--help")
+    code, printed, _ = run(name, "--help")
     assert code == 0
-    assert f"dca emulate {name}" in told.partition("Examples:")[2]
+    assert f"dca emulate {name}" in printed.partition("Examples:")[2]
 
 
 def test_the_example_is_valid_toml_by_itself() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from trial_helpers import FAST, contributors, dropped, held, reported, results, small
+from trial_helpers import FAST, check_trial, contributors, dropped, facts_of, results, small
 
 from dca_proto.protocol.effects import Send
 from dca_proto.protocol.facts import DataFailed, RoundFailed
@@ -84,7 +84,7 @@ BITES: dict[str, tuple[Fault, Callable[[TrialWorld], bool]]] = {
     "restore": (fault("restore", "client 0", at_ms=500, for_ms=3_000), restarted("client 0")),
     "certificate-ends": (fault("certificate-ends", "client 0", at_ms=1_500), n_contributed(3)),
     "floors": (fault("floors", "compute 0", at_ms=500), lambda world: isinstance(world.rounds[0].ended, RoundFailed)),
-    "data-fail": (fault("data-fail", "client 0"), lambda world: bool(reported(world, DataFailed))),
+    "data-fail": (fault("data-fail", "client 0"), lambda world: bool(facts_of(world, DataFailed))),
     "epoch-turn": (
         fault("epoch-turn", "broker", at_ms=1_020),
         lambda world: len([key for key in world.computes[0].disk.records if key[0] == "epoch"]) == 2,
@@ -142,7 +142,7 @@ def test_the_table_is_whole() -> None:
 
 @pytest.mark.parametrize("kind", BITES)
 def test_each_kind_happens_bites_and_is_undone(kind: str) -> None:
-    world, outcome = held(scenario_of(kind))
+    world, outcome = check_trial(scenario_of(kind))
     (record,) = world.faults
     assert record.reached, results(outcome)
     assert record.at_ms is not None
@@ -161,7 +161,7 @@ def healed_ms(world: TrialWorld) -> int:
 
 def test_without_the_fault_it_is_not_seen() -> None:
     """So what `BITES` looks for is the fault's doing."""
-    world, outcome = held(small())
+    world, outcome = check_trial(small())
     assert results(outcome) == ["completed"]
     seen = {kind for kind, (_, bites) in BITES.items() if bites(world)}
     assert seen == {"vanish-after-receipt", "clock-behind", "cramped", "replay", "replay-elsewhere"}, (
@@ -191,7 +191,7 @@ def test_replayed_messages_arrive(kind: str) -> None:
         scenario = scenario_of(kind)
         scenario = msgspec.structs.replace(scenario_of(kind), faults=faults)
         injected = Injected()
-        world, outcome = held(scenario, lambda world, one=injected: world.simulator.observers.append(one))
+        world, outcome = check_trial(scenario, lambda world, one=injected: world.simulator.observers.append(one))
         assert results(outcome) == ["completed"]
         counts.append((injected.surplus, contributors(world)))
     (none, whole), (some, also) = counts
@@ -208,7 +208,9 @@ def test_attack_28_killed_at_every_transition(role: str, phase: str, where: str)
     """
     actor = {"client": "client 1", "compute": "compute 0", "trainer": "trainer"}[role]
     strikes = fault(f"kill-{where}", actor, phase=phase)
-    world, outcome = held(failing(strikes) if phase in ("aborted", "returned", "failed") else declining(strikes, phase))
+    world, outcome = check_trial(
+        failing(strikes) if phase in ("aborted", "returned", "failed") else declining(strikes, phase)
+    )
     assert world.faults[0].reached, results(outcome)
     assert world.faults[0].phase == phase
     assert outcome.ended.further in (

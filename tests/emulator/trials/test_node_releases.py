@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from planted_locally import PLANTS
-from trial_helpers import dropped, held, results, run, small, with_limits
+from trial_helpers import check_trial, dropped, results, run, small, with_limits
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.errors import UsageError
@@ -42,7 +42,7 @@ def aggregate_of(world: TrialWorld, index: int = 0) -> NoisyAggregate:
 
 
 def test_without_noise_each_data_nodes_release_is_its_own_rows_sum() -> None:
-    world, outcome = held(releases(noise=False))
+    world, outcome = check_trial(releases(noise=False))
     actors, whole = world.actors, aggregate_of(world)
     rows = dict(zip(actors.clients, actors.rows, strict=True))
     expected = [contribution(actors.statistic, rows[client], ROWS_MAX, 24) for client in sorted(actors.clients)]
@@ -54,7 +54,7 @@ def test_without_noise_each_data_nodes_release_is_its_own_rows_sum() -> None:
 
 
 def test_no_compute_node_hears_of_it_and_everybody_pays_once() -> None:
-    world, outcome = held(releases(count=2, every_ms=10_000))
+    world, outcome = check_trial(releases(count=2, every_ms=10_000))
     assert results(outcome) == ["completed"] * 2
     told = [message for node in world.computes for message in node.disk.records if message[0] == "compute-round"]
     assert told == []
@@ -78,13 +78,13 @@ PLACES = (("trainer", "collecting"), ("trainer", "done"), ("client 1", "sent"), 
 @pytest.mark.parametrize("kind", KILLS)
 @pytest.mark.parametrize(("actor", "phase"), PLACES)
 def test_a_kill_at_any_step_loses_no_release_and_makes_none_twice(kind: str, actor: str, phase: str) -> None:
-    _, outcome = held(releases(Fault(kind=kind, actor=actor, phase=phase, for_ms=500)))
+    _, outcome = check_trial(releases(Fault(kind=kind, actor=actor, phase=phase, for_ms=500)))
     assert outcome.faults[0].reached
     assert [(one.result, one.contributors) for one in outcome.ended.rounds] == [("completed", 3)] * 2
 
 
 def test_who_is_silent_is_left_out_at_the_close_and_the_rest_is_the_result() -> None:
-    world, outcome = held(releases(Fault(kind="vanish-before-sending", actor="client 1")))
+    world, outcome = check_trial(releases(Fault(kind="vanish-before-sending", actor="client 1")))
     assert outcome.ended.rounds[0].contributors == 2
     assert len(aggregate_of(world).nodes) == 2
     ended_ms = outcome.ended.rounds[0].phases["collect"][1]
@@ -92,7 +92,7 @@ def test_who_is_silent_is_left_out_at_the_close_and_the_rest_is_the_result() -> 
 
 
 def test_a_round_without_any_release_ends_in_words() -> None:
-    _, outcome = held(releases(Fault(kind="partition", actor="clients", for_ms=40_000)))
+    _, outcome = check_trial(releases(Fault(kind="partition", actor="clients", for_ms=40_000)))
     (first, _) = outcome.ended.rounds
     assert (first.result, first.contributors) == ("aborted", None)
     assert "no data node released anything" in (first.reason or "")
@@ -100,7 +100,7 @@ def test_a_round_without_any_release_ends_in_words() -> None:
 
 def test_a_data_node_that_has_spent_its_budget_declines() -> None:
     scenario = with_limits(releases(count=3, every_ms=3_000), epsilon_per_period_max=1.5)
-    _, outcome = held(scenario)
+    _, outcome = check_trial(scenario)
     assert [one.result for one in outcome.ended.rounds] == ["completed", "completed", "aborted"]
     assert outcome.ended.further.startswith("not due")
 
@@ -110,7 +110,7 @@ def test_a_data_node_that_has_spent_its_budget_declines() -> None:
     [("two-faced", "client 1", "known-release"), ("copier", "client 1", "sender"), ("out-of-range", "client 1", "")],
 )
 def test_hostile_clients_spoil_nothing_but_their_own_release(kind: str, actor: str, code: str) -> None:
-    world, outcome = held(releases(adversaries=(Adversary(kind=kind, actor=actor),)))
+    world, outcome = check_trial(releases(adversaries=(Adversary(kind=kind, actor=actor),)))
     assert outcome.ended.rounds[0].contributors == 3
     assert not code or dropped(world, code) > 0
 
@@ -121,7 +121,9 @@ def test_hostile_clients_spoil_nothing_but_their_own_release(kind: str, actor: s
 def test_a_hostile_router_changes_no_release(kind: str) -> None:
     amount = 0.3 if kind in ("flip-bits", "swallow") else 8.0
     actor = "broker" if kind not in ("flip-bits", "swallow") else "clients"
-    _, outcome = held(releases(Fault(kind=kind, actor=actor, amount=amount, for_ms=5_000), count=2, every_ms=2_000))
+    _, outcome = check_trial(
+        releases(Fault(kind=kind, actor=actor, amount=amount, for_ms=5_000), count=2, every_ms=2_000)
+    )
     assert outcome.faults[0].reached
     assert {one.contributors for one in outcome.ended.rounds if one.result == "completed"} == {3}
 
@@ -134,7 +136,7 @@ def test_a_planted_fault_breaks_its_invariants_and_no_other(plant: type) -> None
     planted = PLANTS[plant]
     scenario = with_limits(releases(count=3, every_ms=3_000), epsilon_per_period_max=1.5)
     scenario = msgspec.structs.replace(scenario, **planted.changes)
-    held(scenario)
+    check_trial(scenario)
     _, outcome = run(scenario, faulty={planted.role: lambda _: plant})
     assert {one.number for one in outcome.invariants if not one.ok} == planted.broken, outcome.invariants
 

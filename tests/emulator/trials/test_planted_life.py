@@ -8,7 +8,7 @@ import re
 import msgspec
 import planted_life
 import pytest
-from trial_helpers import held, run, small
+from trial_helpers import check_trial, run, small
 
 from emulator.sim.broker import BrokerOptions
 from emulator.trials.draw import draw_scenario
@@ -46,7 +46,7 @@ def test_a_round_within_the_promise_completes_unless_somebody_never_repeats_hims
     role, make, strikes = planted_life.HANGS[name]
     scenario = small(strikes, tolerated=0, collect_window_ms=60_000, commit_window_ms=60_000)
     scenario = msgspec.structs.replace(scenario, broker=BrokerOptions(persistent_sessions=False))
-    world, outcome = held(scenario)
+    world, outcome = check_trial(scenario)
     assert world.faults[0].reached
     (promised,) = [one.checked for one in outcome.invariants if one.number == 11]
     assert promised >= 1

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from planted_reports import BESIDE_A_NEIGHBOUR, PLANTS
-from trial_helpers import dropped, held, results, run, small, with_limits
+from trial_helpers import check_trial, dropped, results, run, small, with_limits
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.errors import UsageError
@@ -56,7 +56,7 @@ def aggregate_of(world: TrialWorld, index: int = 0) -> NoisyAggregate:
 
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
 def test_everybody_reports_and_pays_once_and_no_compute_node_hears_of_it(by: str) -> None:
-    world, outcome = held(with_limits(reports(by, count=2, every_ms=10_000), account_epsilon=20.0))
+    world, outcome = check_trial(with_limits(reports(by, count=2, every_ms=10_000), account_epsilon=20.0))
     assert results(outcome) == ["completed"] * 2
     told = [message for node in world.computes for message in node.disk.records if message[0] == "compute-round"]
     assert told == []
@@ -82,7 +82,9 @@ def test_two_runs_and_one_on_neighbouring_data_look_the_same(by: str) -> None:
 
 def test_at_a_large_epsilon_the_reports_are_what_the_clients_hold() -> None:
     """A client's first row, in the order of the ids; one without a value tells one of all categories."""
-    world, _ = held(with_limits(reports(RANDOMISED_RESPONSE, clients=12, epsilon=20.0), epsilon_per_period_max=100.0))
+    world, _ = check_trial(
+        with_limits(reports(RANDOMISED_RESPONSE, clients=12, epsilon=20.0), epsilon_per_period_max=100.0)
+    )
     told = aggregate_of(world).reports
     assert told is not None
     rows = dict(zip(world.actors.clients, world.actors.rows, strict=True))
@@ -102,16 +104,16 @@ PLACES = (("trainer", "collecting"), ("trainer", "done"), ("client 1", "sent"), 
 @pytest.mark.parametrize(("kind", "by"), list(zip(KILLS, LOCAL_MECHANISMS, strict=True)))
 @pytest.mark.parametrize(("actor", "phase"), PLACES)
 def test_a_kill_at_any_step_loses_no_report_and_makes_none_twice(kind: str, by: str, actor: str, phase: str) -> None:
-    _, outcome = held(reports(by, Fault(kind=kind, actor=actor, phase=phase, for_ms=500)))
+    _, outcome = check_trial(reports(by, Fault(kind=kind, actor=actor, phase=phase, for_ms=500)))
     assert outcome.faults[0].reached
     assert [(one.result, one.contributors) for one in outcome.ended.rounds] == [("completed", 3)] * 2
 
 
 def test_who_is_silent_is_left_out_at_the_close_and_a_round_without_any_report_ends_in_words() -> None:
-    world, outcome = held(reports(UNARY_ENCODING, Fault(kind="vanish-before-sending", actor="client 1")))
+    world, outcome = check_trial(reports(UNARY_ENCODING, Fault(kind="vanish-before-sending", actor="client 1")))
     assert outcome.ended.rounds[0].contributors == aggregate_of(world).clients == 2
     assert outcome.ended.rounds[0].phases["collect"][1] >= 1_000 + 16_000, "not before the close"
-    _, outcome = held(reports(UNARY_ENCODING, Fault(kind="partition", actor="clients", for_ms=40_000)))
+    _, outcome = check_trial(reports(UNARY_ENCODING, Fault(kind="partition", actor="clients", for_ms=40_000)))
     assert (outcome.ended.rounds[0].result, outcome.ended.rounds[0].contributors) == ("aborted", None)
     assert "no client released anything" in (outcome.ended.rounds[0].reason or "")
 
@@ -120,7 +122,7 @@ def test_who_is_silent_is_left_out_at_the_close_and_a_round_without_any_report_e
 def test_a_client_that_has_spent_its_budget_declines(by: str, completed: int) -> None:
     """At 1.5 two Gaussian rounds of epsilon 1 are let through, and one of epsilon-private reports."""
     scenario = with_limits(reports(by, count=3, every_ms=3_000), epsilon_per_period_max=1.5)
-    _, outcome = held(scenario)
+    _, outcome = check_trial(scenario)
     assert [one.result for one in outcome.ended.rounds] == ["completed"] * completed + ["aborted"] * (3 - completed)
     assert outcome.ended.further.startswith("not due")
 
@@ -128,7 +130,7 @@ def test_a_client_that_has_spent_its_budget_declines(by: str, completed: int) ->
 @pytest.mark.parametrize("by", LOCAL_MECHANISMS)
 @pytest.mark.parametrize(("kind", "code"), [("two-faced", "known-release"), ("copier", "sender"), ("flood", "")])
 def test_hostile_clients_spoil_nothing_but_their_own_report(kind: str, code: str, by: str) -> None:
-    world, outcome = held(reports(by, adversaries=(Adversary(kind=kind, actor="client 1"),)))
+    world, outcome = check_trial(reports(by, adversaries=(Adversary(kind=kind, actor="client 1"),)))
     assert outcome.ended.rounds[0].contributors == 3
     assert not code or dropped(world, code) > 0
 
@@ -137,7 +139,7 @@ def test_hostile_clients_spoil_nothing_but_their_own_report(kind: str, code: str
 def test_bytes_that_no_mechanism_makes_are_no_report_and_a_vector_may_say_anything(by: str) -> None:
     """A category of 0x55555555 of five, and a bit beyond the fifth: such a client is left out, and has paid."""
     scenario = reports(by, adversaries=(Adversary(kind="out-of-range", actor="client 1"),))
-    world, outcome = held(scenario)
+    world, outcome = check_trial(scenario)
     told = aggregate_of(world).reports
     assert told is not None
     if by in CATEGORICAL:
@@ -158,7 +160,9 @@ def test_bytes_that_no_mechanism_makes_are_no_report_and_a_vector_may_say_anythi
 def test_a_hostile_router_changes_no_report(kind: str, by: str) -> None:
     amount = 0.3 if kind in ("flip-bits", "swallow") else 8.0
     actor = "broker" if kind not in ("flip-bits", "swallow") else "clients"
-    _, outcome = held(reports(by, Fault(kind=kind, actor=actor, amount=amount, for_ms=5_000), count=2, every_ms=2_000))
+    _, outcome = check_trial(
+        reports(by, Fault(kind=kind, actor=actor, amount=amount, for_ms=5_000), count=2, every_ms=2_000)
+    )
     assert outcome.faults[0].reached
     assert {one.contributors for one in outcome.ended.rounds if one.result == "completed"} == {3}
 
@@ -172,7 +176,7 @@ def test_a_planted_fault_breaks_its_invariants_and_no_other(plant: type, by: str
     planted = PLANTS[plant]
     scenario = with_limits(reports(by, count=3, every_ms=3_000), epsilon_per_period_max=1.5)
     scenario = msgspec.structs.replace(scenario, **planted.changes)
-    held(scenario)
+    check_trial(scenario)
     _, outcome = run(scenario, faulty={planted.role: lambda _: plant})
     broken = planted.broken | ({11} if by in planted.stalls else set())
     assert {one.number for one in outcome.invariants if not one.ok} == broken, outcome.invariants

@@ -60,7 +60,7 @@ def test_a_machine_on_which_all_workers_die_gets_no_more_seeds() -> None:
     assert found.run == len(found.failed) == 5
 
 
-def test_a_bug_in_a_trial_is_told_with_its_cause() -> None:
+def test_a_bug_in_a_trial_is_reported_with_its_cause() -> None:
     found = sweep(0, 4, processes=1, work=faulty_work.raises_at_two)
     (failure,) = found.failed
     assert failure.seed == 2
@@ -85,9 +85,9 @@ def test_ctrl_c_keeps_what_was_done() -> None:
 
 
 def test_a_broken_invariant_is_in_the_figures_with_all_that_repeats_it() -> None:
-    told = msgspec.to_builtins(sweep(8, 8, processes=1, work=faulty_work.breaks_the_third))
-    (failure,) = told["failed"]
-    assert told["ok"] is False
+    report = msgspec.to_builtins(sweep(8, 8, processes=1, work=faulty_work.breaks_the_third))
+    (failure,) = report["failed"]
+    assert report["ok"] is False
     assert (failure["seed"], failure["invariant"], failure["detail"]) == (8, 3, "two sums")
     assert failure["replay"] == "dca emulate replay 8"
     assert failure["facts"] == ("the last one",)
@@ -108,7 +108,7 @@ def test_a_failure_shows_the_facts_of_its_round_before_the_break() -> None:
     assert all("RoundCompleted" not in fact for fact in broken.facts), "that came after the break"
 
 
-def test_a_sweep_says_which_transitions_it_never_took() -> None:
+def test_a_sweep_lists_the_transitions_it_never_took() -> None:
     seen = sweep(0, 3, processes=1)
     assert set(seen.transitions) == set(TRANSITIONS)
     assert seen.transitions["client: new, announcement"] >= 3
@@ -165,7 +165,7 @@ def test_a_planted_fault_is_shrunk_to_next_to_nothing() -> None:
 
 
 @pytest.mark.parametrize("why", [(), ("round 1f2e: the trainer is running", "the broker is down")])
-def test_liveness_is_a_failure_of_its_own_that_says_what_hangs(why: tuple[str, ...]) -> None:
+def test_a_round_that_hangs_is_a_failure_that_names_what_hangs(why: tuple[str, ...]) -> None:
     result = examine(draw_scenario(5), compare=False)
     result.ended = msgspec.structs.replace(result.ended, live=not why, why=why)
     assert result.broken == ({LIVENESS: "; ".join(why)} if why else {})

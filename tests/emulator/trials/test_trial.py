@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from trial_helpers import contributors, held, results, run, small, with_limits
+from trial_helpers import check_trial, contributors, results, run, small, with_limits
 
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Channel, Effect, Send
@@ -19,7 +19,7 @@ from emulator.trials.world import TrialWorld
 
 
 def test_a_quiet_trial_completes_and_one_round_more() -> None:
-    world, outcome = held(small(clients=5, computes=3, count=2))
+    world, outcome = check_trial(small(clients=5, computes=3, count=2))
     assert results(outcome) == ["completed", "completed"]
     assert outcome.ended.further == "completed"
     assert outcome.ended.live
@@ -34,14 +34,14 @@ def test_another_seed_is_another_run() -> None:
 
 def test_one_more_fault_does_not_reshuffle_the_rest() -> None:
     """A fault that does nothing more than be there leaves keys, data and links as they were."""
-    _, plain = held(small(seed=3))
-    _, other = held(small(Fault(kind="crash", actor="client 0", at_ms=60_000), seed=3, heal_ms=40_000))
+    _, plain = check_trial(small(seed=3))
+    _, other = check_trial(small(Fault(kind="crash", actor="client 0", at_ms=60_000), seed=3, heal_ms=40_000))
     assert plain.ended.rounds[0].phases == other.ended.rounds[0].phases
 
 
 def test_the_outcome_as_json() -> None:
     faults = (Fault(kind="vanish-before-sending", actor="client 1"), Fault(kind="crash", actor="trainer", at_ms=20_000))
-    _, outcome = held(small(*faults, clients=5))
+    _, outcome = check_trial(small(*faults, clients=5))
     plain = json.loads(json.dumps(outcome.to_json()))
     assert {"kind", "ok", "seed", "digest", "outcome", "invariants", "faults", "options", "traffic", "drops",
             "last_facts", "replay", "wall_s", "virtual_s"} <= set(plain)  # fmt: skip
@@ -63,7 +63,7 @@ def test_the_outcome_as_json() -> None:
 
 
 def test_secrets_are_in_no_outcome() -> None:
-    world, outcome = held(small(seed=8))
+    world, outcome = check_trial(small(seed=8))
     text = json.dumps(outcome.to_json())
     for table in world.actors.rows:
         assert repr(float(table[0, 0])) not in text
@@ -71,15 +71,15 @@ def test_secrets_are_in_no_outcome() -> None:
 
 def test_why_no_further_round_is_due() -> None:
     tight = with_limits(small(), epsilon_per_period_max=1.05)
-    _, outcome = held(tight)
+    _, outcome = check_trial(tight)
     assert results(outcome) == ["completed"]
     assert outcome.ended.further.startswith("not due: 0 honest clients have budget left")
-    _, outcome = held(with_limits(small(), account_epsilon=1.05))
+    _, outcome = check_trial(with_limits(small(), account_epsilon=1.05))
     assert outcome.ended.further == "not due: the trainer's account is used up"
-    _, outcome = held(with_limits(small(count=2, every_ms=20_000), account_epsilon=1.05))
+    _, outcome = check_trial(with_limits(small(count=2, every_ms=20_000), account_epsilon=1.05))
     assert results(outcome) == ["completed", "aborted"], "and the account refuses"
     floors = with_limits(small(), floor_clients_min=4, clients_min=4)
-    _, outcome = held(floors)
+    _, outcome = check_trial(floors)
     assert results(outcome) == ["aborted"], "n_min is below the floors"
     assert outcome.ended.further.startswith("not due: 4 honest clients have budget left, too few")
 
@@ -131,9 +131,9 @@ def test_a_crash_of_an_actor_is_no_crash_of_the_emulator() -> None:
 def test_healing_in_mid_round_lets_it_complete() -> None:
     """All Compute nodes are cut off while the round runs; mended before its deadline, it completes."""
     cut = Fault(kind="partition", actor="computes", at_ms=1_030)
-    _, outcome = held(small(cut, heal_ms=3_000))
+    _, outcome = check_trial(small(cut, heal_ms=3_000))
     assert results(outcome) == ["completed"]
-    _, outcome = held(small(cut))
+    _, outcome = check_trial(small(cut))
     assert results(outcome) == ["aborted"]
 
 
@@ -141,7 +141,7 @@ def test_the_owner_asks_a_trainer_once_for_each_of_its_starts() -> None:
     """It has just started, and asks nodes for keys that the broker has lost: it knows the round, which is held once."""
     lost = Fault(kind="broker-loss", actor="broker", at_ms=500, for_ms=100)
     down = Fault(kind="crash", actor="trainer", at_ms=1_000, for_ms=1_900)
-    _, outcome = held(small(lost, down, first_ms=3_000))
+    _, outcome = check_trial(small(lost, down, first_ms=3_000))
     assert results(outcome) == ["completed"]
 
 
@@ -174,7 +174,7 @@ def test_the_world_knows_who_is_who() -> None:
 def test_numbers_of_the_broker_and_the_network_are_the_scenarios() -> None:
     scenario = small()
     scenario = msgspec.structs.replace(scenario, broker=msgspec.structs.replace(scenario.broker, part_bytes_max=300))
-    world, outcome = held(scenario)
+    world, outcome = check_trial(scenario)
     assert results(outcome) == ["completed"]
     assert world.router.options == scenario.broker
     assert world.router.packets > sum(one.traffic.messages_sent for one in world.simulator.machines), "in parts"
