@@ -46,7 +46,7 @@ def terms_of(trainer: device.Device) -> JobTerms:
     return JobTerms(budget=Budget(60.0, 1e-5), clients=CLIENTS, tolerated=0, computes=computes)
 
 
-def process(file: Path, fact: str, count: int) -> None:
+def process(file: Path, kind: str, count: int) -> None:
     """What a process does that is killed: `python test_learn_resume.py trainer.toml FACT COUNT`."""
     import signal
 
@@ -56,7 +56,7 @@ def process(file: Path, fact: str, count: int) -> None:
 
     def note(fact: object) -> None:
         seen[type(fact).__name__] += 1
-        if seen[fact] == count:
+        if seen[kind] == count:
             os.kill(os.getpid(), signal.SIGKILL)
 
     async def play() -> None:
