@@ -60,7 +60,7 @@ class NoisyAggregate:
             estimated count can have.
         statistic: name of the statistic.
         parameters: its public parameters (bounds, columns, ...).
-        contributors: number of contributions in a secure sum, ``|S|``; of rows in node releases; of LDP reports.
+        contributors: number of contributions in a secure sum, ``|A|``; of rows in node releases; of LDP reports.
         clients: N, the number of clients that a secure sum expected, at least ``contributors``. Without Compute nodes,
             the number that released: J data nodes or n clients.
         fewest: n_min, the fewest contributions that a secure sum may hold; 0 for the other kinds.

@@ -13,7 +13,7 @@ EXAMPLES = (
   [policy]                           # the client's own limits: examples; each has a safe default
   epsilon_per_round_max = 0.5        # this and the next at delta_max
   epsilon_per_period_max = 4         # of all rounds together, in any period_days
-  epsilon_for_reports = 1            # the part kept for reports of delta 0; set it before there are results
+  epsilon_for_reports = 1            # the part kept for reports of delta 0; set it before the first round
   period_days = 365
   delta_max = 1e-6
   clients_min = 100                  # n_min: the fewest contributions of a sum that is released

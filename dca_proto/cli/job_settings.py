@@ -143,7 +143,7 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
             known = (*TERMS, *own_keys)
             raise UsageError(f"job: unknown key {key!r}{nearest(key, known)}; known: {', '.join(known)}")
     own = settings_from(job.settings, {key: value for key, value in table.items() if key not in TERMS}, job.name)
-    reports = job.reports(own)
+    reports = job.mechanism(own)
     pure = reports in PURE_MECHANISMS
     missing = [name for name in _NEEDED if table.get(name) is None and not (name == "delta" and pure)]
     if missing:

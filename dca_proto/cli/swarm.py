@@ -133,7 +133,7 @@ def swarm(
     ] = None,
     engine: Annotated[str, typer.Option(help=engines.HELP)] = engines.LOCAL,
     rounds: Annotated[int | None, typer.Option(help="With --dimension: how many rounds, by default 1.")] = None,
-    seed: Annotated[int, typer.Option(help="Of data splits, drops and waiting times; never of keys or noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of data splits, drops and waits; never of keys or noise.")] = 0,
     no_reference: Annotated[
         bool,
         typer.Option("--no-reference", help="Leave out what epsilon does not cover; hold out no rows, learn from all."),
@@ -216,7 +216,7 @@ def _spec(
     train, test = problem_of(data, default=job.dataset, alone=not job.scored, needed=job.columns(settings)), None
     if job.scored and not no_reference:
         train, test = hold_out(train, seed)
-    if job.reports(settings) and clients is not None:
+    if job.mechanism(settings) and clients is not None:
         train = first_rows(train, clients)
     return JobSpec(
         job=job,

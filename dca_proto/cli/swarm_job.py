@@ -62,7 +62,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reports(self) -> str:
         """The local mechanism of the clients' reports; "" if the job learns from sums."""
-        return self.job.reports(self.settings)
+        return self.job.mechanism(self.settings)
 
     @property
     def batch(self) -> int:

@@ -32,7 +32,7 @@ EXAMPLES = (
 
   dca trainer trainer.toml --statistic mean --columns x --bounds x=0:10 --epsilon 1 --delta 1e-6 --tolerate 2
   dca trainer trainer.toml --statistic histogram --columns age --parameter edges=[0,40,80] --epsilon 1 --delta 1e-6
-  dca trainer trainer.toml --clients 100 --json -      the file's [round]; it ends when 100 clients have answered
+  dca trainer trainer.toml --clients 100 --json -      run the file's [round], until 100 clients have answered
   dca trainer trainer.toml --kind node-release --rows-max 5000 --clients 4 ...
                                                        four hospitals each release a sum over their patients
   dca trainer trainer.toml --kind ldp-report --mechanism grid-laplace --clients 1000 --statistic mean \\
@@ -41,7 +41,8 @@ EXAMPLES = (
                                                        everybody, with delta 0; analytic-gaussian needs a delta
   dca trainer trainer.toml --kind ldp-report --mechanism unary-encoding --rows-max 1 --clients 1000 \\
                            --statistic histogram --columns age --parameter edges=[0,40,80] --epsilon 1
-                                                       the category of each; for few: randomised-response
+                                                       each client reports its category; with few categories,
+                                                       randomised-response has less noise
   dca trainer trainer.toml --resume                    finish rounds of an earlier run, and collect the charges that
                                                        aborted rounds give back (--json: a list)
 
@@ -54,7 +55,7 @@ Example of a file:
   epsilon = 4
   delta = 1e-5
   period_days = 365
-  epsilon_for_reports = 0            # the part kept for reports of delta 0; set it before there are results
+  epsilon_for_reports = 0            # the part kept for reports of delta 0; set it before the first round
 
   [round]                            # optional; options override it
   statistic = "mean"
@@ -67,9 +68,9 @@ Example of a file:
 )
 
 NORMAL_SDS, REPORT_SDS = 1.96, 2.12
-"""Half of a 95 % interval in standard deviations of the noise: of Gaussian noise, and of one Laplace number's.
+"""Half-widths of a 95 % interval, in standard deviations of the noise: for Gaussian noise, and for one Laplace number.
 
-The second also covers sums of Laplace numbers (more than 95 %) and counts of categories, if reports are many."""
+The second also holds for sums of Laplace numbers (more than 95 %), and for counts of categories in many reports."""
 _COUNT_VARIANCE_LEAST = 10.0
 """Below this variance of the number of reports that name a category, its interval may cover less than 95 %."""
 
@@ -81,8 +82,8 @@ def trainer(
     columns: options.ColumnNames = None,
     bounds: options.Bounds = None,
     parameters: options.Parameters = None,
-    epsilon: Annotated[float | None, options.EPSILON] = None,
-    delta: Annotated[float | None, options.DELTA_OF_BUDGET] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy cost of the round to each participant.")] = None,
+    delta: Annotated[float | None, typer.Option(help="The cost's delta, far below 1/N.")] = None,
     tolerate: Annotated[int | None, options.TOLERATE] = None,
     colluders: Annotated[int | None, options.COLLUDERS] = None,
     clients: Annotated[
@@ -97,7 +98,7 @@ def trainer(
     kind: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(KINDS)}; by default the first, which alone needs Compute nodes.",
+            help=f"Kind of round: {', '.join(KINDS)}. The default is {KINDS[0]}; only it needs Compute nodes.",
             autocompletion=options.completing(KINDS),
         ),
     ] = None,
@@ -131,10 +132,10 @@ def trainer(
     settings = {**({} if in_file is None else msgspec.structs.asdict(in_file)), **given}
     if not settings:
         raise UsageError("no round to run: give --statistic, --columns, --epsilon, --delta ..., or a [round] section")
-    _hold(actor, convert("round:", settings, RoundSettings), console, json_to)
+    _run(actor, convert("round:", settings, RoundSettings), console, json_to)
 
 
-def _hold(actor: Device, settings: RoundSettings, console: Console, json_to: str | None) -> None:
+def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str | None) -> None:
     request = open_round(settings, actor.config.federation)
     with Reporter(Console(stderr=True), actor.config.federation, settings.clients) as reporter:
         reporter.waiting(f"connecting to {actor.config.broker.url}")
@@ -185,7 +186,7 @@ def _show(console: Console, aggregate: NoisyAggregate) -> None:
 
 
 def interval_of(aggregate: NoisyAggregate) -> tuple[float, str]:
-    """Return half of a 95 % interval of an estimate, in standard deviations of its noise, and what to call it."""
+    """Return the half-width of an estimate's 95 % interval, in standard deviations of its noise, and a name for it."""
     reports, name = aggregate.reports, "95 % interval, noise only"
     if reports is None or reports.mechanism == ANALYTIC_GAUSSIAN:
         return NORMAL_SDS, name

@@ -9,8 +9,8 @@ A client's budget is kept in μ, composes exactly as μ² = Σ μ_r², and is sh
 
 **Computation of δ.** With t = ε/μ - μ/2 and Mills' ratio M(s) = Φ(-s)/φ(s), the two terms share a factor:
 δ = φ(t) (M(t) - M(t + μ)). For small μ the difference would cancel; then it is the integral of -M' = 1 - s M(s) > 0
-over [t, t + μ], by Gauss-Legendre quadrature. The inverses allow for an error in ln δ of `_LOG_ERROR` (1 + ε), some ten
-times the largest error observed, and so never promise more than is true.
+over [t, t + μ], by Gauss-Legendre quadrature. `mu_of` and `epsilon_of` allow for an error in ln δ of `_LOG_ERROR`
+(1 + ε), some ten times the largest error observed. So they never promise more than is true.
 
 **From the continuous to the grid.** With s = 3 and √S >= 8, the sum of n discrete Gaussians N_Z(0, S) on each of d
 coordinates is (ε + 2dη, e^{dη} δ)-private whenever the continuous Gaussian of variance nS - s² is (ε, δ)-private.
@@ -36,7 +36,7 @@ from dca_proto.privacy.noise import MAX_VARIANCE, MIN_VARIANCE
 from dca_proto.privacy.rounding import at_least, at_most
 
 _LOG_ERROR = 1e-12
-_SMOOTHING = 9  # s² of the lemma, s = 3
+_SMOOTHING = 9  # s² of the lemma above, s = 3
 _WIDENING = Fraction(1, 10**9)  # ω
 CLIENTS_MAX = 1_000_000
 """Largest number of clients in a federation."""
@@ -51,7 +51,7 @@ PURE_MAX = 500.0
 """Largest ε of an ε-private release, far above what mechanisms offer; beyond it, normal tails underflow floats."""
 _PURE_MU_MAX = 70.0  # above the μ of that ε
 _HALVINGS = 47
-_WRAP_BITS = 40  # β = 2^-40
+_WRAP_BITS = 40  # a sum leaves `largest_sum` with probability β = 2^-40 at most
 _HALF_RULE = (  # nodes x > 0 and weights of the 10-point Gauss-Legendre rule; the nodes -x have the same weights
     (0.14887433898163122, 0.29552422471475287),
     (0.4333953941292472, 0.26926671930999635),
@@ -146,7 +146,7 @@ def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -
     Args:
         sensitivity: 0 < Δ <= 2^63, L2, in grid units, under the relation the caller claims.
         mu: μ of the release, from `mu_of`.
-        honest: N - T - 1, the number of noise shares that no adversary knows.
+        honest: N - T - 1 (n_min - 1 - c), the fewest noise shares in a sum that the adversary does not know.
         dimension: d, coordinates of the release.
 
     Raises:
@@ -161,7 +161,7 @@ def share_variance(sensitivity: float, mu: float, honest: int, dimension: int) -
     if MIN_VARIANCE <= variance <= MAX_VARIANCE:
         return variance
     if variance < MIN_VARIANCE:
-        # A bit doubles the row's part of Δ, but not the part of about √d that comes from rounding a mean to the grid.
+        # One more bit doubles Δ, except for its part of about √d that comes from rounding a mean to the grid.
         scaling = max(sensitivity - math.sqrt(dimension) - 2, 1.0)
         missing = math.log2(math.sqrt((MIN_VARIANCE - 1) * honest) * mu / scaling)
         enough = math.ceil(total / (MIN_VARIANCE - 1)) - 1

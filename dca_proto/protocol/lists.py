@@ -30,7 +30,7 @@ def list_hash(announcement_hash: bytes, compute: bytes, entries: bytes) -> bytes
 
 
 def set_hash(announcement_hash: bytes, entries: bytes) -> bytes:
-    """Return the hash that identifies the agreed set S."""
+    """Return the hash that identifies the agreed set A."""
     return digest(b"dca4-set", announcement_hash, entries)
 
 
@@ -93,7 +93,7 @@ def parse_places(data: bytes, count: int) -> Places:
 
 
 def agreed(count: int, objections: Sequence[Places]) -> NDArray[np.bool_]:
-    """Return S as a mask of shape ``(count,)``: the entries of the union to which nobody objects."""
+    """Return A as a mask of shape ``(count,)``: the entries of the union to which nobody objects."""
     in_set = np.ones(count, dtype=np.bool_)
     for places in objections:
         in_set[places] = False

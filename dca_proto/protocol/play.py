@@ -52,7 +52,7 @@ def play(  # noqa: C901 - one function on purpose
 
     # §4.3, §4.4  Each client computes the noise scale, checks the round against its policy, charges its budget, adds
     #             its noise, subtracts a mask for each node, and sends one message to one Compute node, its holder.
-    # §4.5        The holder stores the contribution and proves it with a receipt.
+    # §4.5        The holder stores the contribution, and confirms that with a receipt.
     for client in clients:
         (sent,) = _sends(client.handle(Received(trainer.id, announcement.payload), now_ms))
         (receipt,) = _sends(node[sent.to.id].handle(Received(client.id, sent.payload), now_ms))

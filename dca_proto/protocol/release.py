@@ -142,7 +142,7 @@ def _hashes(opened: OpenedAnnouncement, members: Members) -> Hashes:
 
 
 class Hashes(msgspec.Struct, frozen=True):
-    """Identify a result: the hash of the announcement, and that of S or of the releases; zeros without a protocol."""
+    """Identify a result: the hash of the announcement, and that of A or of the releases; zeros without a protocol."""
 
     announcement: bytes = bytes(32)
     contributors: bytes = bytes(32)

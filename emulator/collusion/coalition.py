@@ -130,12 +130,12 @@ class Case:
 
     @property
     def contributors(self) -> int:
-        """|S|: all clients except the silent and those left out."""
+        """|A|: all clients except the silent and those left out."""
         return self.setting.clients - self.coalition.silent - self.coalition.left_out
 
     @property
     def is_released(self) -> bool:
-        """True if the Compute nodes may release: |S| >= n_min."""
+        """True if the Compute nodes may release: |A| >= n_min."""
         return self.contributors >= self.setting.needed
 
     @property

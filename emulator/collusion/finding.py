@@ -9,7 +9,7 @@ from the setting alone, so that a plan with too little noise does not judge itse
 of a Gaussian of variance n S - 9: the sum of discrete noises is as private, by the lemma of
 `dca_proto.privacy.accounting`.
 
-*The verdict.* Five documented properties are checked (PRIVACY.md). |S| determines whether a round is released or
+*The verdict.* Five documented properties are checked (PRIVACY.md). |A| determines whether a round is released or
 aborted. The plan leaves the noise that the claim needs, if the claim covers the coalition. The measured noise is as
 large as planned. The data that fewer than all M nodes hold depend on nothing. Traffic does not depend on data. A
 coalition that the claim does not cover may break privacy: this is shown as a break, and refutes nothing."""
@@ -99,7 +99,7 @@ class Recovered(msgspec.Struct, frozen=True):
 
 
 class Contributors(msgspec.Struct, frozen=True):
-    """|S| and n_min."""
+    """|A| and n_min."""
 
     found: int
     needed: int
@@ -258,7 +258,7 @@ def _refuted(
     is_short = case.is_released and (noise.left < noise.floor or epsilon.exceeds)
     wrong = outcomes.count(not case.is_released)
     violations = {
-        f"{counted(wrong, 'round')} {'aborted' if case.is_released else 'released'} with |S| = {case.contributors}, "
+        f"{counted(wrong, 'round')} {'aborted' if case.is_released else 'released'} with |A| = {case.contributors}, "
         f"where {case.setting.needed} are needed": wrong > 0,
         "the plan leaves less noise than the claim needs": case.is_covered and is_short,
         f"the noise left has a variance of at most {upper:.4g}, and should have {noise.left:.4g}": upper < noise.left,

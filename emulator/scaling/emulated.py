@@ -115,7 +115,7 @@ class ProcessMeasurement(msgspec.Struct, frozen=True, kw_only=True):
         core_s: processor seconds of the process. waiting_s: seconds of waiting for the other processes.
         awake_s: wall seconds without the waiting.
         used: by its actors. at_s: when the round began, and when its phases ended here.
-        result: in the trainer's process, if the round completed: |S|, the noise's standard deviation, the ideal one.
+        result: in the trainer's process, if the round completed: |A|, the noise's standard deviation, the ideal one.
     """
 
     core_s: float

@@ -32,7 +32,7 @@ class RoundMeasurement(msgspec.Struct, frozen=True, kw_only=True):
         core_s: by role, and of the ``emulator`` itself or of the ``broker``.
         messages, bytes: sent by each role. received, received_bytes: received by each role; None if not counted.
         waiting_s: seconds that processes waited for each other, summed; None if not measured.
-        completed: whether there is a result. contributors: |S|.
+        completed: whether there is a result. contributors: |A|.
         noise_sd: of the noise in each coordinate of the sum, in its own units. noise_sd_ideal: of the noise that one
             trusted curator would add for the same ε and δ. Both are None without a result.
     """

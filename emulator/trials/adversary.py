@@ -26,7 +26,7 @@ class AdversaryKind(msgspec.Struct, frozen=True):
     """A kind of adversary: an actor with some methods replaced.
 
     Attributes:
-        does: description. actor: its class, with a `role` and an `amount`. steps: what runs instead of which method.
+        does: description. actor: its class, with a `role` and an `amount`. steps: method's name -> what runs instead.
         spoils: what it may spoil. amounts: the `amount` if the scenario gives 0, and the largest.
         is_stranger: it joins the population without having been enrolled.
     """

@@ -1,6 +1,6 @@
-"""All kinds of hostile actors, in the table `HOSTILE`: production actors with a step replaced.
+"""All kinds of hostile actors, in the table `HOSTILE`: each is a production actor with some methods replaced.
 
-`hostile_trainer` has the steps of trainers.
+`hostile_trainer` has the methods of trainers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Honest = Callable[..., Any]
 
 
 class HostileClient(Client):
-    """A client that breaks the protocol. `amount`: the adversary's size. `_honest`: the production composer."""
+    """A client that breaks the protocol. `amount`: as in `scenario.Adversary`. `_honest`: the production composer."""
 
     role, amount = "client", 0
 
@@ -55,6 +55,8 @@ class HostileClient(Client):
 
 
 class _Far(Composer, frozen=True, eq=False):
+    """Composes a statistic far beyond the announced bounds."""
+
     def _value(self, validated: ValidatedRound, body: m.Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
         return np.full(validated.dimension, _FAR, dtype=np.int64), body.rows_max, []
 
@@ -138,7 +140,7 @@ class _Flooding(HostileClient):
 
 
 class HostileCompute(ComputeNode):
-    """A Compute node that breaks the protocol. `amount`: the adversary's size."""
+    """A Compute node that breaks the protocol. `amount`: as in `scenario.Adversary`."""
 
     role, amount = "compute", 0
 

@@ -30,7 +30,7 @@ Honest = Callable[..., Any]
 
 
 class HostileTrainer(Trainer):
-    """A trainer that breaks the protocol. `amount`: the adversary's size. `clients`: ids of all clients, sorted."""
+    """A trainer that breaks the protocol. `amount`: as in `scenario.Adversary`. `clients`: all clients' ids, sorted."""
 
     role, amount = "trainer", 0
     clients: tuple[bytes, ...] = ()

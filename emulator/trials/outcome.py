@@ -31,7 +31,7 @@ class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         result: `completed`, `aborted`, `refused` (the trainer rejected the request) or `open`.
         reason: why it did not complete.
-        clients: N. contributors, needed: |S| and n_min. epsilon: as announced.
+        clients: N. contributors, needed: |A| and n_min. epsilon: as announced.
         noise_variance, noise_floor: variance of the noise in the sum, and the least that privacy needs. In a round
             without Compute nodes, both are of one release or report, contributors counts these, and one is needed.
         phases: name -> (from, to) of each phase that the round reached.

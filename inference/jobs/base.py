@@ -30,13 +30,12 @@ class Conditions:
 
     Attributes:
         clients: N, or J data nodes. tolerated: T, for rounds of all of them; 0 without Compute nodes.
-        mu: Gaussian DP parameter of all rounds together.
+        epsilon, mu: privacy budget of all rounds together, as ε and as the parameter of Gaussian DP.
         rng: for auxiliary data and Monte Carlo draws; nothing private depends on it.
         on_iteration: called after each iteration of an iterative job.
         held_out: rows of the trainer's own, to score iterations on, or None.
         kind: of the job's rounds, one of its `kinds`.
         on_sampling: called with the iterations done and their total, while draws are made after the rounds.
-        epsilon: of all rounds together.
         weights: returns the block weights with the least total error for these parameters of the statistic
             "regression".
     """
@@ -100,7 +99,7 @@ class LearningJob(ABC):
         name: as in ``--job``. settings: the dataclass of its settings (`inference.jobs.settings`).
         title: a description of the estimates, above a picture of them; ``{target}`` stands for the target's name.
         dataset: the default. scored: True if it is scored on held-out rows; otherwise it learns from all rows.
-        iterative: True if it has many rounds, one per iteration. drawable: True if it has a posterior.
+        iterative: True if it has many rounds, one per iteration. drawable: True if its result has draws of a posterior.
         kinds: the kinds of rounds that it can learn from, its default first.
         changeable: the settings, possibly with "seed", that may change after the rounds: only `learned` reads them. If
             one also shapes a request, as a choice of method may, a changed request is refused.
@@ -143,8 +142,8 @@ class LearningJob(ABC):
         """Return the columns named in the settings if the job reads only these and the target; else none."""
         return ()
 
-    def reports(self, settings: Any) -> str:
-        """Return the mechanism of a job on LDP reports; "" for any other."""
+    def mechanism(self, settings: Any) -> str:
+        """Return the local mechanism of the clients' reports; "" if the job does not learn from LDP reports."""
         return ""
 
     def batch(self, settings: Any) -> int:

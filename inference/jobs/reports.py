@@ -84,7 +84,7 @@ class ReportJob(LearningJob):
     def check(self, schema: Schema, settings: Any) -> None:
         check_installed()
 
-    def reports(self, settings: Any) -> str:
+    def mechanism(self, settings: Any) -> str:
         return str(settings.mechanism)
 
 

@@ -68,7 +68,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class AgreedSet(msgspec.Struct, frozen=True):
-    """S: its hash, and its places in the union, ascending."""
+    """A: its hash, and its places in the union, ascending."""
 
     hash: bytes
     places: Places
@@ -125,14 +125,14 @@ class Agreement:
         )
 
     def agree(self, objections: Iterable[bytes]) -> AgreedSet:
-        """Return S: the union without the entries to which any answer objects. Raises `PeerError("answer")`."""
+        """Return A: the union without the entries to which any answer objects. Raises `PeerError("answer")`."""
         union = self._union
         in_set = agreed(union.count, [parse_places(data, union.count) for data in objections])
         chosen = rows_of(union.entries)[in_set].tobytes()
         return AgreedSet(set_hash(self._round.hash, chosen), np.flatnonzero(in_set))
 
     def partial_sum(self, chosen: AgreedSet) -> tuple[bytes, RingVector]:
-        """Return the clients of S that this node holds, and their masked vectors plus its masks over all of S.
+        """Return the clients of A that this node holds, and their masked vectors plus its masks over all of A.
 
         Raises `PeerError("session")` if a restarted node lacks a session that its answer used: its sum would be wrong.
         """

@@ -1,7 +1,7 @@
 """The log of a run, decoded once for all checkers, and the base class of checkers.
 
 The log reads what actors store and send; the trainer's reply keys open what is sealed to the trainer. It does not trust
-the agreed set S of any actor: it derives S and its hash again from lists and answers.
+the agreed set A of any actor: it derives A and its hash again from lists and answers.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class RunLog(Observer):
         return payload in self._sent[client, round_id]
 
     def agreed(self, release: Release) -> list[Entry] | None:
-        """Return S by the lists and objections that a partial sum names; None if they are unknown or inconsistent."""
+        """Return A by the lists and objections that a partial sum names; None if they are unknown or inconsistent."""
         accepted, named = self.accepted.get((release.sender, release.round_id)), release.body.answers
         answers = [self._answers[hashed] for hashed in named if hashed in self._answers]
         if accepted is None or not len(answers) == len(named) == len(accepted.computes):

@@ -54,7 +54,7 @@ class OneRelease(Checker):
 
 
 class EnoughContributors(Checker):
-    """S has n_min to n_max members, each enrolled, invited and from its holder; honest nodes sum over the same S.
+    """A has n_min to n_max members, each enrolled, invited and from its holder; honest nodes sum over the same A.
 
     Without Compute nodes, the trainer keeps releases of enrolled and invited clients only.
     """
@@ -202,7 +202,7 @@ class Kills(Checker):
         self.expect(known, f"{about(client, round_id)}: it has paid, but has not stored the announcement")
 
     def on_partial_sum(self, release: Release) -> None:
-        """The contributions to S that a node holds were durable."""
+        """The contributions to A that a node holds were durable."""
         kept = self.log.kept[release.sender, release.round_id]
         held = [entry for entry in self.log.agreed(release) or () if entry.holder == release.sender]
         lost = [entry for entry in held if (entry.client, entry.contribution) not in kept]

@@ -1,8 +1,8 @@
-"""Invariant 3: the combined value is the exact ring sum of what the contributions in S encoded.
+"""Invariant 3: the combined value is the exact ring sum of what the contributions in A encoded.
 
 For an honest client, the checker recomputes that: the statistic of its rows by `emulator.reference`, plus the recorded
 noise. For a hostile client, it takes what the holder keeps and removes all M masks, which it recomputes. Each honest
-node's partial sum must equal the sum of the contributions that it durably kept and of its own masks over S. The
+node's partial sum must equal the sum of the contributions that it durably kept and of its own masks over A. The
 trainer's result must be of the set that all honest nodes have summed over, even if other nodes are hostile. Only a node
 that alters its sum may spoil the value, and it may spoil nothing else.
 
@@ -118,7 +118,7 @@ class ExactSum(Checker):
         return None if data is None else words_in(data)
 
     def on_partial_sum(self, release: Release) -> None:
-        """A node's first partial sum adds up the contributions that it has kept, and its masks over all of S."""
+        """A node's first partial sum adds up the contributions that it has kept, and its masks over all of A."""
         key = release.sender, release.round_id
         accepted, chosen = self.log.accepted.get(key), self.log.agreed(release)
         if release.number or accepted is None or chosen is None:
@@ -134,7 +134,7 @@ class ExactSum(Checker):
             return  # invariant 8 reports contributions that were never durable
         masks = [self._mask(accepted, place, entry, self.log.tags[key].get(entry.encoded, b"")) for entry in chosen]
         false = sum(mask is None for mask in masks)
-        self.expect(not false, f"{who}: {false} entries in S have a tag that no key of their client gives")
+        self.expect(not false, f"{who}: {false} entries in A have a tag that no key of their client gives")
         if not false:
             vectors = [words_in(contribution.y) for contribution in held if contribution is not None]
             parts = [*vectors, *(mask for mask in masks if mask is not None)]
@@ -142,7 +142,7 @@ class ExactSum(Checker):
             self.expect(same, f"{who}: its sum is not that of the contributions it kept and its masks")
 
     def on_fact(self, process: Process, fact: object) -> None:
-        """The trainer's result is the sum over the set S of the honest nodes."""
+        """The trainer's result is the sum over the set A of the honest nodes."""
         if not isinstance(fact, RoundCompleted) or process.role is not Channel.TRAINER:
             return
         if not self.log.is_summed(fact.round_id):
@@ -165,7 +165,7 @@ class ExactSum(Checker):
         self._compare(fact.aggregate, accepted.body, hashes, total, len(chosen), clients)
         if isinstance(process.actor, Trainer):
             named = process.actor.contributors(fact.round_id)
-            self.expect(named == tuple(sorted(parts)), f"round {name}: the trainer names other contributors than S")
+            self.expect(named == tuple(sorted(parts)), f"round {name}: the trainer names other contributors than A")
 
     def _check_without_nodes(self, fact: RoundCompleted) -> None:
         """The result holds each kept release or report, by client id, and their sum."""

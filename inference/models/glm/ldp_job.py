@@ -104,7 +104,7 @@ class LdpRegression(ReportJob):
     name, settings = "ldp-regression", Settings
     changeable = ("noise_aware", *PRIORS, *SAMPLED)
 
-    def reports(self, settings: Settings) -> str:
+    def mechanism(self, settings: Settings) -> str:
         return GAUSSIAN
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:

@@ -259,7 +259,7 @@ class LdpSgd(LearningJob):
     iterative, drawable = True, False
     kinds = (LdpReportRequest,)
 
-    def reports(self, settings: Settings) -> str:
+    def mechanism(self, settings: Settings) -> str:
         return GAUSSIAN
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:

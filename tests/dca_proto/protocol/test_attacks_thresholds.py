@@ -47,7 +47,7 @@ def dropping(clients: int, tolerated: int, dropped: int, colluders: int = 0, mec
 
 @pytest.mark.parametrize(("tolerated", "colluders"), [(0, 0), (1, 0), (3, 0), (3, 1), (3, 3)])
 def test_attack_13_exactly_as_many_as_needed_give_a_result(tolerated: int, colluders: int) -> None:
-    """|S| = n_min = N - T + c is enough."""
+    """|A| = n_min = N - T + c is enough."""
     network = dropping(8, tolerated, tolerated - colluders, colluders)
     assert the_sum(network).tolist() == [exact_sum(range(tolerated - colluders, 8))]
     (result,) = results(network)

@@ -159,7 +159,7 @@ class Rounds(RuleBasedStateMachine):
 
     @invariant()
     def no_release_below_the_threshold(self) -> None:
-        """2: |S| >= n_min, of which every node holds a part."""
+        """2: |A| >= n_min, of which every node holds a part."""
         fewest = self.requests[0].clients_expected - self.terms["tolerated"] + self.terms["colluders"]
         for fact in self.network.reported(Released):
             assert fact.contributors >= fewest

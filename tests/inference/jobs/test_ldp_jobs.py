@@ -90,7 +90,7 @@ def regression_sites(rng: np.random.Generator, shape: tuple[int, int], d: int, *
 
 
 def test_each_job_on_reports_names_its_mechanism_and_no_other_job_has_one() -> None:
-    named = {name: find(name).reports(find(name).settings()) for name in NAMES}
+    named = {name: find(name).mechanism(find(name).settings()) for name in NAMES}
     assert {name: one for name, one in named.items() if one} == {
         "ldp-histogram": "unary-encoding",
         "ldp-mean": "grid-laplace",
@@ -98,7 +98,7 @@ def test_each_job_on_reports_names_its_mechanism_and_no_other_job_has_one() -> N
         "ldp-sgd": "analytic-gaussian",
     }
     other = settings("ldp-histogram", mechanism="randomised-response")
-    assert JOBS["ldp-histogram"].reports(other) == "randomised-response"
+    assert JOBS["ldp-histogram"].mechanism(other) == "randomised-response"
     assert set(named.values()) <= {"", *LOCAL_MECHANISMS}
 
 
@@ -111,7 +111,7 @@ def test_every_round_is_possible_and_costs_each_client_its_budget_once(name: str
     terms = JobTerms(budget=budget, clients=N, tolerated=0, computes=())
     check_plan(job.make(data.schema, own, conditions()), stages, terms, "the budget")
     request = first_request(name, data)
-    assert (request.rows_max, request.mechanism) == (1, job.reports(own))
+    assert (request.rows_max, request.mechanism) == (1, job.mechanism(own))
     assert request.budget_share == 1.0
     assert [stage.total for stage in stages] == [1.0]
     opened = terms.open(request, bytes(16), tuple(bytes([i]) * 16 for i in range(request.batch)))
