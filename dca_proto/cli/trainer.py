@@ -98,7 +98,7 @@ def trainer(
     kind: Annotated[
         str | None,
         typer.Option(
-            help=f"Kind of round: {', '.join(KINDS)}. The default is {KINDS[0]}; only it needs Compute nodes.",
+            help=f"Kind of round: {', '.join(KINDS)}. Default: secure-sum, the only one that needs Compute nodes.",
             autocompletion=options.completing(KINDS),
         ),
     ] = None,
