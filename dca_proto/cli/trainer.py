@@ -109,8 +109,8 @@ def trainer(
             autocompletion=options.completing(LOCAL_MECHANISMS),
         ),
     ] = None,
-    collect_s: Annotated[float | None, typer.Option(help="Seconds for clients to contribute.")] = None,
-    commit_s: Annotated[float | None, typer.Option(help="Seconds for the Compute nodes to agree.")] = None,
+    collect_s: Annotated[float | None, typer.Option(help="Seconds for clients to contribute; by default 60.")] = None,
+    commit_s: Annotated[float | None, typer.Option(help="Seconds for Compute nodes to agree; by default 60.")] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Finish the store's rounds, show results, collect charges; run no new round."),

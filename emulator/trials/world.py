@@ -71,8 +71,8 @@ class RoundLog(msgspec.Struct, kw_only=True):
     """One round as its owner sees it. Times are Unix milliseconds of virtual time; None if not yet reached.
 
     Attributes:
-        asked_ms: when it was requested. asked_start: the number of starts of the trainer at its last request; None if
-            the trainer was down.
+        asked_ms: when it was requested. asked_start: how often the trainer had started at the last request; None if it
+            was down then.
         refused: why the trainer rejected the request; empty if it did not.
         ended: the first report of its end. contributors: ids of the clients in its result.
     """
@@ -96,7 +96,7 @@ class TrialWorld(World, Observer):
     """The running federation of a trial. It also acts as the owner of the trainer, who requests rounds.
 
     Args:
-        faulty: as in `TrialFederation`.
+        faulty: role -> function from its production class to a faulty one; see `TrialFederation`.
 
     Attributes:
         scenario, actors, simulator, computes, clients, trainer: as in `World`. router: the simulator's broker.

@@ -153,9 +153,9 @@ class Committing(BaseActor[Round]):
             current.step("repeated answer")
             return []
         current.step("peer answer")
-        most = 4 * current.terms.most * len(current.computes)
-        if len(body.objections) > most:
-            raise PeerError("answer", found=f"{len(body.objections)} bytes of objections", expected=f"<= {most}")
+        bytes_max = 4 * current.terms.most * len(current.computes)  # 4 for each position in the union of M lists
+        if len(body.objections) > bytes_max:
+            raise PeerError("answer", found=f"{len(body.objections)} bytes of objections", expected=f"<= {bytes_max}")
         known = current.answers.get(sender)
         if known is not None:
             current.step("repeated answer")
