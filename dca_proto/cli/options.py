@@ -77,7 +77,7 @@ EPSILON_OF_CLAIM = typer.Option("--epsilon", help="Epsilon of the claim to test.
 DELTA_OF_CLAIM = typer.Option("--delta", help="Delta of the claim to test.")
 BOUND = typer.Option(help="Bound of every column: its values are clamped to ± this.")
 DROP = typer.Option(help="K clients that drop out of each round.")
-ROWS_MAX = typer.Option(help="R: each client sends the sum of at most R of its rows; 0: the mean of them.")
+ROWS_MAX = typer.Option(help="R: each client sends the sum of at most R rows; 0: the mean of its rows.")
 SEED_OF_KEYS = typer.Option(min=0, help="Derive all keys from it, to repeat a run.")
 
 BOUNDS = "Public bounds of the columns: COL=LO:HI,... or a TOML file."
