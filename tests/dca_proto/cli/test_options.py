@@ -19,10 +19,10 @@ SPECIFIC = {
     "--clients": {"federation init", "scaling", "trainer"},  # created; a list; 0 for all
     "--computes": {"federation init", "scaling"},  # created; a list
     "--days": {"federation enrol"},
-    "--delta": {"audit", "emulate collude", "ledger"},  # of a claim; of a total
+    "--delta": {"audit", "emulate collude", "ledger", "trainer"},  # of a claim; of a total; of one round
     "--dimension": {"account", "audit", "emulate collude", "scaling", "swarm"},  # columns or numbers; a list
     "--engine": {"audit"},  # with --protocol
-    "--epsilon": {"audit", "emulate collude"},  # of a claim
+    "--epsilon": {"audit", "emulate collude", "trainer"},  # of a claim; of one round
     "--federation": {"broker", "federation enrol"},  # read; the other commands replace it
     "--no-reference": {"report"},  # swarm also holds out no rows
     "--output": {"broker", "emulate run", "emulate replay", "emulate sweep", "federation enrol", "swarm"},  # a folder
