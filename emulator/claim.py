@@ -9,7 +9,7 @@ import msgspec
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import FRACTION_BITS
-from dca_proto.privacy.budget import DELTA
+from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.params import Limits

@@ -11,7 +11,6 @@ import msgspec
 import typer
 
 from dca_proto.errors import UsageError
-from dca_proto.privacy.budget import DELTA as DELTA  # the default delta of every command
 from dca_proto.wording import nearest
 from inference.bounds import given_bounds
 

@@ -21,8 +21,6 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.rounding import at_least
 
-DELTA = 1e-5
-"""The default δ of a budget or a claim."""
 _ROUNDING = 1 - 2.0**-40  # each round stays this much below its share, so that float sums never exceed the budget
 _SUM_ERROR = 1e-9  # tolerance for shares written as decimals that add up to more than 1
 
