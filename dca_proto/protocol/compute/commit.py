@@ -87,7 +87,9 @@ class Committing(BaseActor[Round]):
             current.step("repeated list")
             if known.header.body == body.header.body:
                 return []
-            return self._abort(current, "equivocation", self._signed_two(sender, "lists"), (known.header, body.header))
+            return self._abort(
+                current, "equivocation", self._equivocation_detail(sender, "lists"), (known.header, body.header)
+            )
         if list_hash(current.hash, sender, body.entries) != header.list_hash:
             raise PeerError("list", found="a list with another hash", expected="the hash in its header")
         frozen = self._freeze(current, now_ms) if current.takes(FREEZE) else []
@@ -113,7 +115,7 @@ class Committing(BaseActor[Round]):
             raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
         return header
 
-    def _signed_two(self, compute: bytes, messages: str) -> str:
+    def _equivocation_detail(self, compute: bytes, messages: str) -> str:
         return f"{self._federation.compute(compute).name} signed two {messages}"
 
     # --- answers --------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class Committing(BaseActor[Round]):
         if known is not None:
             current.step("repeated answer")
             if known[1] != body:
-                return self._abort(current, "equivocation", self._signed_two(sender, "answers"))
+                return self._abort(current, "equivocation", self._equivocation_detail(sender, "answers"))
             return []
         current.answers[sender] = (frame, body)
         return self._release_when_complete(current, now_ms)
