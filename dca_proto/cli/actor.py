@@ -1,4 +1,4 @@
-"""What `dca client` and `dca compute` share: both run one actor from its TOML file until Ctrl-C."""
+"""What the commands that run one actor from its TOML file share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dca_proto.cli.reporter import Reporter
 from dca_proto.runtime.device import Device, complete
-from dca_proto.runtime.logs import FactLog, configure_logs
+from dca_proto.runtime.logs import configure_logs
 
 CONFIG = """  [{role}]
   identity = "{role}.key"            # made by `dca keygen`, mode 0600
@@ -25,14 +25,15 @@ CONFIG = """  [{role}]
 JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr in place of sentences.")]
 
 
+def configure_command_logs(json_logs: bool) -> None:
+    """Log an actor's events as JSON, or only its warnings, since a `Reporter` prints the events as sentences."""
+    configure_logs(json=json_logs, level=logging.INFO if json_logs else logging.WARNING)
+
+
 def serve(actor: Device, json_logs: bool) -> None:
     """Run an actor until Ctrl-C, and print what it does as sentences, or log it as JSON."""
-    if json_logs:
-        configure_logs(json=True)
-        complete(actor.run(FactLog()))
-        return
-    configure_logs(level=logging.WARNING)
-    with Reporter(Console(stderr=True), actor.config.federation) as reporter:
+    configure_command_logs(json_logs)
+    with Reporter(Console(stderr=True), actor.config.federation, json_logs=json_logs) as reporter:
         reporter.say(f"{actor.role} {actor.id.hex()} of federation {actor.config.federation.name}")
         reporter.waiting("waiting for rounds; Ctrl-C stops")
         complete(actor.run(reporter))

@@ -18,7 +18,7 @@ import typer
 
 from dca_proto.cli.options import completing
 from dca_proto.crypto.sealing import actor_id
-from dca_proto.errors import StorageError, UsageError
+from dca_proto.errors import InputError, StorageError, UsageError
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.federation import Federation
 from dca_proto.runtime.access import Access, Member
@@ -141,7 +141,7 @@ def _tls(certificate: Path | None, key: Path | None, ca: Path | None, require: b
         raise UsageError("TLS needs --tls-certificate, --tls-key and --tls-ca: give all three or none")
     for path in (certificate, key, ca):
         if not path.is_file():
-            raise UsageError(f"TLS file {path} does not exist")
+            raise InputError(f"TLS file {path} does not exist")
     check_private(key)
     return TlsFiles(ca, certificate, key, require)
 

@@ -115,11 +115,11 @@ def _describe_file(file: Path) -> Plain | list[Plain]:
     if head == MAGIC:
         return describe_store(file)
     if data.strip().startswith((b"role = ", b"# Identity")):
-        raise UsageError(f"{file} is a key file, which is secret; `dca federation show` lists public keys")
+        raise InputError(f"{file} is a key file, which is secret; `dca federation show` lists public keys")
     try:
         return describe_message(_decode_text(data.decode("ascii")) if data.isascii() else data)
     except UsageError as error:
-        raise UsageError(f"{file}: {error}") from None
+        raise InputError(f"{file}: {error}") from None
 
 
 def _decode_text(text: str) -> bytes:

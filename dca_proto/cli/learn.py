@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.cli import options
+from dca_proto.cli.actor import JsonLogs, configure_command_logs
 from dca_proto.cli.job_run import JobRun, claimed_by, iterated, job_round, show_run, written
 from dca_proto.cli.job_settings import Draft, JobName, JobSettings, Task, beyond_default_limits, task_of
 from dca_proto.cli.ledger import account_line
@@ -28,7 +28,7 @@ from dca_proto.runtime.device import Device, complete, load
 from dca_proto.runtime.files import require_writable, whole_file, write_json
 from dca_proto.runtime.keyfile import certified_id, read_certificate
 from dca_proto.runtime.live import LiveTrainer
-from dca_proto.runtime.logs import configure_logs
+from dca_proto.runtime.logs import log
 from dca_proto.runtime.outcome import abort_line
 from dca_proto.runtime.request import KINDS
 from dca_proto.runtime.runner import now_ms
@@ -114,13 +114,14 @@ def learn(
     json_to: options.Json = None,
     plot: options.Plot = None,
     draws: Annotated[Path | None, typer.Option(help="Write draws of the posterior for ArviZ: FILE.nc.")] = None,
+    json_logs: JsonLogs = False,
 ) -> int:
     """Learn from a federation's clients as its trainer: a regression or another job, in one or more rounds."""
-    configure_logs(level=logging.WARNING)
+    configure_command_logs(json_logs)
     actor = load(config, roles=("trainer",))
     given = options.given_settings(context, JobSettings)
     task = task_of({**(actor.config.job or {}), **given, **parse_words(sets or ())}, actor.config.federation)
-    outputs = Outputs(json_to, plot, draws)
+    outputs = Outputs(json_to, plot, draws, json_logs)
     console = outputs.console()
     if draws is not None and not task.job.drawable:
         raise UsageError(f"--draws {draws}: job {task.job.name!r} gives a point estimate, no posterior; leave it out")
@@ -146,15 +147,16 @@ def _invited(actor: Device, folder: Path) -> tuple[bytes, ...]:
 
 
 class Outputs(NamedTuple):
-    """The targets of the result: JSON (a file, or - for stdout), a picture, draws of the posterior."""
+    """The targets of the result: JSON (a file, or - for stdout), a picture, draws. And whether stderr gets JSON."""
 
     json_to: str | None
     plot: Path | None
     draws: Path | None
+    json_logs: bool
 
     def console(self) -> Console:
         """Return the console. Raise an error before the work if a target could not be written after it."""
-        console = result_console(self.json_to)
+        console = result_console(self.json_to, json_logs=self.json_logs)
         require_plot_target(self.plot)
         if self.draws is not None:
             if self.draws.suffix != DRAWS_SUFFIX:
@@ -202,7 +204,11 @@ class _Run:
         """Learn, write and print the result; return the exit code. Raises `RoundAborted`."""
         stages = self._stages()
         self._reporter = ProgressReporter(
-            Console(stderr=True), self._actor.config.federation, self._task.settings.clients, stages
+            Console(stderr=True),
+            self._actor.config.federation,
+            self._task.settings.clients,
+            stages,
+            json_logs=self._outputs.json_logs,
         )
         with Journal(self._path, self._task.identity, free=self._task.free) as journal:
             self._say_plan(stages)
@@ -245,7 +251,7 @@ class _Run:
         if learned is None:
             return None
         try:
-            return self._run.finish(learned, Console(stderr=True))
+            return self._run.finish(learned, Console(stderr=True, quiet=self._outputs.json_logs))
         except Exception as error:  # report any error, since the rounds' privacy cost is already spent
             other = f", also with another {', '.join(job.changeable)} at no cost" if job.changeable else ""
             self._fail(str(error) or type(error).__name__, f"{SAME_COMMAND}{other}")
@@ -258,7 +264,7 @@ class _Run:
         except BudgetError as refusal:
             if not self._task.job.iterative:
                 raise
-            say(Console(stderr=True), "account", f"this job will stop early: {refusal}")
+            self._say_on_stderr("account", f"this job will stop early: {refusal}")
 
     def _stages(self) -> list[Stage]:
         """Return the job's stages, after planning a round of each as its participants will."""
@@ -293,7 +299,13 @@ class _Run:
     def _say_stopped(self, remedy: str = SAME_COMMAND) -> None:
         """Print how many rounds are done and how to continue."""
         done = sum(held.aggregate is not None for held in self._held)
-        say(Console(stderr=True), "stopped", f"{counted(done, 'round')} done and recorded in {self._path}; {remedy}")
+        self._say_on_stderr("stopped", f"{counted(done, 'round')} done and recorded in {self._path}; {remedy}")
+
+    def _say_on_stderr(self, label: str, text: str) -> None:
+        if self._outputs.json_logs:
+            log.warning(label, text=text)
+        else:
+            say(Console(stderr=True), label, text)
 
     def _fail(self, reason: str, remedy: str, contributors: int | None = None, needed: int | None = None) -> None:
         run = self._run_record(

@@ -69,10 +69,15 @@ def require_json_target(target: str | None) -> None:
         require_writable(Path(str(target)))
 
 
-def result_console(json_to: str | None) -> Console:
-    """Return the console for tables: stderr if JSON goes to stdout. Checks the target as `require_json_target`."""
+def result_console(json_to: str | None, *, json_logs: bool = False) -> Console:
+    """Return the console for tables: stderr if JSON goes to stdout. Checks the target as `require_json_target`.
+
+    Args:
+        json_logs: whether stderr is for JSON lines alone.
+    """
     require_json_target(json_to)
-    return Console(stderr=json_to == STDOUT)
+    stderr = json_to == STDOUT
+    return Console(stderr=stderr, quiet=stderr and json_logs)
 
 
 def schema_of(output: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Prints an actor's facts as sentences: a line for each event, and one moving status line for counts."""
+"""Prints an actor's facts as sentences: a line for each event, and one moving status line for counts. Or logs JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol import facts
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.trainer import round as trainer_round
-from dca_proto.runtime.logs import printable
+from dca_proto.runtime.logs import FactLog, printable
 from dca_proto.runtime.transport import Connected, Disconnected
 from dca_proto.wording import counted
 
@@ -42,10 +42,20 @@ class Reporter:
         console: where to print. federation: gives the members' names.
         expected: how many clients' answers a trainer waits for, or 0.
         iterative: whether to show a bar over iterations.
+        json_logs: whether to log the facts in place of all printing; see `configure_logs`.
     """
 
-    def __init__(self, console: Console, federation: Federation, expected: int = 0, *, iterative: bool = False) -> None:
-        self._console = console
+    def __init__(
+        self,
+        console: Console,
+        federation: Federation,
+        expected: int = 0,
+        *,
+        iterative: bool = False,
+        json_logs: bool = False,
+    ) -> None:
+        self._log = FactLog() if json_logs else None
+        self._console = console = Console(quiet=True) if json_logs else console
         self._names = {member.id: member.name for member in (*federation.computes, *federation.trainers)}
         self._expected = expected
         self._declined: Counter[str] = Counter()
@@ -68,6 +78,9 @@ class Reporter:
         self._display.waiting(line)
 
     def __call__(self, fact: object) -> None:
+        if self._log is not None:
+            self._log(fact)
+            return
         match fact:
             case facts.SessionKept(_, count):
                 self.waiting(f"{count} clients have a session")
@@ -160,19 +173,27 @@ class ProgressReporter(Reporter):
     On a terminal, a bar with the iterations done and the last score replaces these lines.
 
     Args:
-        console, federation, expected: as for `Reporter`. stages: of the job.
+        console, federation, expected, json_logs: as for `Reporter`. stages: of the job.
     """
 
-    def __init__(self, console: Console, federation: Federation, expected: int, stages: Sequence[Stage]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        federation: Federation,
+        expected: int,
+        stages: Sequence[Stage],
+        *,
+        json_logs: bool = False,
+    ) -> None:
         self._rounds = sum(stage.rounds for stage in stages)
         self._has_bar = console.is_terminal and self._rounds > NARRATED_MAX
-        super().__init__(console, federation, expected, iterative=self._has_bar)
+        super().__init__(console, federation, expected, iterative=self._has_bar, json_logs=json_logs)
         self._ended: FinishedRequest | None = None
         self._recalled = 0
 
     def __call__(self, fact: object) -> None:
         self._say_recalled()
-        if self._rounds <= NARRATED_MAX or not isinstance(fact, _PHASES):
+        if self._log is not None or self._rounds <= NARRATED_MAX or not isinstance(fact, _PHASES):
             super().__call__(fact)
 
     def ended(self, held: FinishedRequest) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated
 
 import msgspec
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import options
-from dca_proto.cli.actor import CONFIG
+from dca_proto.cli.actor import CONFIG, JsonLogs, configure_command_logs
 from dca_proto.cli.ledger import account_line
 from dca_proto.cli.output import result_console, table
 from dca_proto.cli.reporter import Reporter
@@ -21,7 +20,6 @@ from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.runtime.device import Device, complete, load
 from dca_proto.runtime.files import write_json
-from dca_proto.runtime.logs import configure_logs
 from dca_proto.runtime.outcome import Aborted, Outcome, aborted, estimates, outcome
 from dca_proto.runtime.request import KINDS, RoundSettings, open_round
 from dca_proto.runtime.settings import convert
@@ -116,28 +114,30 @@ def trainer(
         typer.Option("--resume", help="Finish the store's rounds, show results, collect charges; run no new round."),
     ] = False,
     json_to: options.Json = None,
+    json_logs: JsonLogs = False,
 ) -> None:
     """Run one round as the trainer, and print the private result with its noise."""
     actor = load(config, roles=("trainer",))
-    console = result_console(json_to)
+    console = result_console(json_to, json_logs=json_logs)
     given = options.given_settings(context, RoundSettings)
-    configure_logs(level=logging.WARNING)
+    configure_command_logs(json_logs)
     if resume:
         if given:
             option = next(param.opts[0] for param in context.command.params if param.name == next(iter(given)))
             raise UsageError(f"--resume runs no new round: leave out {option}")
-        _resume(actor, console, json_to)
+        _resume(actor, console, json_to, json_logs)
         return
     in_file = actor.config.round
     settings = {**({} if in_file is None else msgspec.structs.asdict(in_file)), **given}
     if not settings:
         raise UsageError("no round to run: give --statistic, --columns, --epsilon, --delta ..., or a [round] section")
-    _run(actor, convert("round:", settings, RoundSettings), console, json_to)
+    _run(actor, convert("round:", settings, RoundSettings), console, json_to, json_logs)
 
 
-def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str | None) -> None:
+def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str | None, json_logs: bool) -> None:
     request = open_round(settings, actor.config.federation)
-    with Reporter(Console(stderr=True), actor.config.federation, settings.clients) as reporter:
+    federation, expected = actor.config.federation, settings.clients
+    with Reporter(Console(stderr=True), federation, expected, json_logs=json_logs) as reporter:
         reporter.waiting(f"connecting to {actor.config.broker.url}")
         try:
             aggregate = complete(actor.run_round(request, reporter))
@@ -151,8 +151,8 @@ def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str 
     console.print(f"account    {account_line(actor.config)}", highlight=False, soft_wrap=True)
 
 
-def _resume(actor: Device, console: Console, json_to: str | None) -> None:
-    with Reporter(Console(stderr=True), actor.config.federation) as reporter:
+def _resume(actor: Device, console: Console, json_to: str | None, json_logs: bool) -> None:
+    with Reporter(Console(stderr=True), actor.config.federation, json_logs=json_logs) as reporter:
         reporter.waiting("resuming")
         ended = complete(actor.resume(reporter))
     if ended is None:

@@ -25,7 +25,7 @@ from typing import Literal
 
 import msgspec
 
-from dca_proto.errors import UsageError
+from dca_proto.errors import InputError, UsageError
 from dca_proto.runtime import parent_death
 from dca_proto.runtime.access import Access, limit_lines, write_access
 from dca_proto.runtime.parts import PART_BYTES_DEFAULT
@@ -207,7 +207,7 @@ def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str
         files = (("cafile", options.tls.ca), ("certfile", options.tls.certificate), ("keyfile", options.tls.key))
         for _, path in files:
             if not path.is_file():
-                raise UsageError(f"TLS file {path} does not exist")
+                raise InputError(f"TLS file {path} does not exist")
         lines += [f"{name} {path.resolve()}" for name, path in files]
         lines.append(f"require_certificate {str(options.tls.require_certificate).lower()}")
         lines.append("tls_version tlsv1.2")  # the minimum

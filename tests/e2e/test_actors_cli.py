@@ -200,9 +200,10 @@ def test_a_trainer_killed_in_mid_round_finishes_it_later(
     shown = subprocess.run([*DCA, "inspect", str(tmp_path / "trainer.db")], capture_output=True, text=True, check=True)
     assert "collecting" in shown.stdout
     start_clients(processes, [CLIENTS])
-    again = processes.start(*DCA, "trainer", "trainer.toml", "--resume", "--json", "-")
+    again = processes.start(*DCA, "trainer", "trainer.toml", "--resume", "--json", "-", "--log-json")
     output, log = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, log
+    assert {json.loads(line)["event"] for line in log.splitlines()} >= {"Connected", "Closed", "RoundCompleted"}
     assert [result["contributors"] for result in parsed(output, "trainer")] == [CLIENTS]
 
 

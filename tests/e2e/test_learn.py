@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Coroutine, Iterator
@@ -107,6 +108,10 @@ def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn
     repeated = parsed(again.stdout, "learn")
     assert repeated["coefficients"] == result["coefficients"]
     assert repeated["rounds"][0]["round_id"] == result["rounds"][0]["round_id"]
+
+    logged = learn("--json", "-", "--log-json")
+    assert parsed(logged.stdout, "learn")["coefficients"] == result["coefficients"]
+    assert all(json.loads(line)["event"] for line in logged.stderr.splitlines()), "stderr has JSON lines alone"
 
     other = learn("--epsilon", "20")
     assert other.returncode == 8

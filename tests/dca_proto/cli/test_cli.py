@@ -364,7 +364,7 @@ def test_a_trainers_mistakes_are_named_before_anything_starts(
         (("--broker", "rabbit"), "--broker 'rabbit': expected one of auto, embedded, mosquitto", 2),
         (("--tls-key", "k"), "TLS needs --tls-certificate, --tls-key and --tls-ca", 2),
         (("--require-certificate",), "TLS needs", 2),
-        (("--tls-key", "k", "--tls-ca", "k", "--tls-certificate", "k"), "TLS file k does not exist", 2),
+        (("--tls-key", "k", "--tls-ca", "k", "--tls-certificate", "k"), "TLS file k does not exist", 5),
         (("--passwords", "p"), "need --federation", 2),
         (("--federation", "fed/federation.toml"), "--federation needs --passwords", 2),
         (("--federation", "no.toml", "--passwords", "p"), "no.toml does not exist", 5),

@@ -46,8 +46,9 @@ def test_what_a_user_does_wrong_ends_with_its_code(tmp_path: Path, capsys: pytes
     assert main(["swarm", "--kind", "x"]) == 2
     assert main(csv) == 5
     assert main(["ledger", str(tmp_path / "none.db")]) == 5
+    assert main(["inspect", str(text)]) == 5
     assert main(["account", "--clients", "50", "--json", str(tmp_path / "no" / "folder.json")]) == 8
-    assert capsys.readouterr().err.count("\n") == 5  # a line each
+    assert capsys.readouterr().err.count("\n") == 6  # a line each
 
 
 def test_a_shell_is_offered_commands_their_groups_and_their_options(
