@@ -471,12 +471,12 @@ def test_a_message_can_be_given_in_many_ways(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message", "code"),
     [
-        (b"", "0 bytes that are not a message", 2),
-        (b"\xff\xff", "2 bytes that are not a message", 2),
-        (b"hello there", "hexadecimal or base64, found neither", 2),
-        (b"# Identity of a dca client.", "is a key file, which is secret", 2),
+        (b"", "0 bytes that are not a message", 5),
+        (b"\xff\xff", "2 bytes that are not a message", 5),
+        (b"hello there", "hexadecimal or base64, found neither", 5),
+        (b"# Identity of a dca client.", "is a key file, which is secret", 5),
         (b"SQLite format 3\0" + bytes(100), "is not an actor's store|is damaged", 8),
-        (split(bytes(5000), 1024)[0], "one part of a larger message", 2),
+        (split(bytes(5000), 1024)[0], "one part of a larger message", 5),
     ],
 )
 def test_an_unreadable_dump_is_refused(run: Run, tmp_path: Path, content: bytes, message: str, code: int) -> None:
