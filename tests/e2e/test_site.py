@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import dca_proto
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -37,13 +39,16 @@ def test_every_page_has_a_place_and_no_page_loads_anything_from_elsewhere(site: 
 
 
 @pytest.mark.long
-def test_the_reference_has_every_command_option_and_exit_code(site: Path) -> None:
+def test_the_reference_has_every_command_option_exit_code_and_exported_name(site: Path) -> None:
     page = (site / "reference/commands/index.html").read_text(encoding="utf-8")
     for entry in entry_points(group="dca.commands"):
         assert f"dca {entry.name}</h2>" in re.sub(r"<a class=\"headerlink.*?</a>", "", page)
     for option in ("--epsilon", "--data-nodes", "--colluding-computes", "--log-json", "--output"):
         assert f"<code>{option}</code>" in page
     assert "StorageError" in page
+    described = "".join((site / f"reference/{name}/index.html").read_text("utf-8") for name in ("python", "files"))
+    exported = [name for name in dca_proto.__all__ if name not in ("__version__", "device")]
+    assert [name for name in exported if f'.{name}" class="doc' not in described] == []
     results = (site / "reference/json/index.html").read_text(encoding="utf-8")
     for field in ("epsilon_charged_with_also", "pure_left", "contributors_hash", "virtual_s", "us_per_contribution"):
         assert f"<code>{field}</code>" in results
