@@ -46,7 +46,7 @@ def hold_rounds(name: str, team: Team) -> dict[str, Any]:
                 rows_max=1,
             )
         world.simulator.run(world.simulator.now_ms + 600_000)
-    parts = [msgspec.msgpack.decode(part) for part in team.gather(msgspec.msgpack.encode(told(world)))]
+    parts = [msgspec.msgpack.decode(part) for part in team.gather(msgspec.msgpack.encode(state_of(world)))]
     traffic = sum((Counter(part["traffic"]) for part in parts), Counter())
     digests = {actor: digest for part in parts for actor, digest in part["actors"].items()}
     values = [value for part in parts for value in part["values"]]
@@ -55,7 +55,7 @@ def hold_rounds(name: str, team: Team) -> dict[str, Any]:
     return {"traffic": dict(traffic), "values": values, "digest": whole, "held": held, "now": parts[0]["now"]}
 
 
-def told(world: World) -> dict[str, Any]:
+def state_of(world: World) -> dict[str, Any]:
     """Return this process's traffic by role, a digest of each actor's facts, and the values of results."""
     traffic: Counter[str] = Counter()
     for process in world.simulator.machines:

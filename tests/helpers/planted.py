@@ -49,5 +49,5 @@ class NeverTells(Trainer):
     """Stores the result without reporting it."""
 
     def _complete(self, *given: Any) -> list[Effect]:
-        told = super()._complete(*given)
-        return [one for one in told if not (isinstance(one, Report) and isinstance(one.fact, RoundCompleted))]
+        effects = super()._complete(*given)
+        return [one for one in effects if not (isinstance(one, Report) and isinstance(one.fact, RoundCompleted))]

@@ -119,9 +119,9 @@ class LeavesOneOut(Trainer):
     """3: omits the first node, which is in the sum, from the list of nodes."""
 
     def _combined(self, current: TrainerRound) -> RoundCompleted:
-        told = super()._combined(current)
-        short = dataclasses.replace(told.aggregate, nodes=told.aggregate.nodes[1:])
-        return RoundCompleted(told.round_id, short)
+        completed = super()._combined(current)
+        short = dataclasses.replace(completed.aggregate, nodes=completed.aggregate.nodes[1:])
+        return RoundCompleted(completed.round_id, short)
 
 
 class KeepsInMemory(Trainer):

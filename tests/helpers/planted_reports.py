@@ -62,8 +62,8 @@ class Talkative(Client):
     """6: a fact reveals the row."""
 
     def _contribute(self, current: ClientRound, *given: Any) -> list[Effect]:
-        told = DataFailed(current.id, current.body.statistic, f"no error: {float(rows_of(self)[0, 0])!r}")
-        return [*super()._contribute(current, *given), Report(told)]
+        fact = DataFailed(current.id, current.body.statistic, f"no error: {float(rows_of(self)[0, 0])!r}")
+        return [*super()._contribute(current, *given), Report(fact)]
 
 
 class TellsBySending(Client):
@@ -132,19 +132,19 @@ class Reorders(Trainer):
     """3: does not order reports by the clients' ids."""
 
     def _combined(self, current: TrainerRound) -> RoundCompleted:
-        told = super()._combined(current)
-        assert told.aggregate.reports is not None
-        values = told.aggregate.reports.values[::-1]
-        turned = dataclasses.replace(told.aggregate.reports, values=values)
-        return RoundCompleted(told.round_id, dataclasses.replace(told.aggregate, reports=turned))
+        completed = super()._combined(current)
+        assert completed.aggregate.reports is not None
+        values = completed.aggregate.reports.values[::-1]
+        turned = dataclasses.replace(completed.aggregate.reports, values=values)
+        return RoundCompleted(completed.round_id, dataclasses.replace(completed.aggregate, reports=turned))
 
 
 class LosesReports(Trainer):
     """3: returns the sum without the reports."""
 
     def _combined(self, current: TrainerRound) -> RoundCompleted:
-        told = super()._combined(current)
-        return RoundCompleted(told.round_id, dataclasses.replace(told.aggregate, reports=None))
+        completed = super()._combined(current)
+        return RoundCompleted(completed.round_id, dataclasses.replace(completed.aggregate, reports=None))
 
 
 PLANTS: dict[type, Planted] = {

@@ -91,21 +91,21 @@ def test_delta_agrees_with_dp_accountings_distribution_of_the_true_sensitivity()
 def test_the_trap_of_the_replacement_relation_in_dp_accounting() -> None:
     """Its RDP accountant takes REPLACE_ONE and then says the same as for add or remove; its other accountant doubles Δ.
 
-    So a user who states the relation is told half the truth or the truth twice over. We pass σ/Δ, with the Δ of
+    So a user who states the relation gets half the truth or the truth twice over. We pass σ/Δ, with the Δ of
     replacement, under ADD_OR_REMOVE_ONE, which is exact.
     """
 
-    def told(accountant: type, relation: dp_accounting.NeighboringRelation) -> float:
+    def accounted_epsilon(accountant: type, relation: dp_accounting.NeighboringRelation) -> float:
         one = accountant(neighboring_relation=relation)
         one.compose(dp_accounting.GaussianDpEvent(4.0))
         return float(one.get_epsilon(1e-6))
 
     add, replace = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, dp_accounting.NeighboringRelation.REPLACE_ONE
-    assert told(RdpAccountant, replace) == told(RdpAccountant, add)
-    assert told(RdpAccountant, replace) < 0.6 * accounting.epsilon_of(2 / 4.0, 1e-6)
-    assert told(PLDAccountant, add) == pytest.approx(accounting.epsilon_of(1 / 4.0, 1e-6), rel=1e-3)
-    assert told(PLDAccountant, replace) == pytest.approx(accounting.epsilon_of(2 / 4.0, 1e-6), rel=1e-3)
-    assert epsilon_of([Gaussian(1 / 4.0)], 1e-6) == pytest.approx(told(PLDAccountant, add), rel=1e-3)
+    assert accounted_epsilon(RdpAccountant, replace) == accounted_epsilon(RdpAccountant, add)
+    assert accounted_epsilon(RdpAccountant, replace) < 0.6 * accounting.epsilon_of(2 / 4.0, 1e-6)
+    assert accounted_epsilon(PLDAccountant, add) == pytest.approx(accounting.epsilon_of(1 / 4.0, 1e-6), rel=1e-3)
+    assert accounted_epsilon(PLDAccountant, replace) == pytest.approx(accounting.epsilon_of(2 / 4.0, 1e-6), rel=1e-3)
+    assert epsilon_of([Gaussian(1 / 4.0)], 1e-6) == pytest.approx(accounted_epsilon(PLDAccountant, add), rel=1e-3)
 
 
 # --- pure mechanisms --------------------------------------------------------------------------------------------------

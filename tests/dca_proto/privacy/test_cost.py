@@ -292,7 +292,7 @@ def test_what_is_left_fits_and_no_more(spent: PrivacyCost, epsilon: float, delta
 # --- in view of results -----------------------------------------------------------------------------------------------
 
 
-def told(value: Callable[[Array], Array], loss: Array, report: float) -> Array:
+def by_report(value: Callable[[Array], Array], loss: Array, report: float) -> Array:
     """What is expected of `value` after binary randomised response of that ε: the worst of all that is ε-private."""
     likely = 1 / (1 + math.exp(-report))
     return likely * value(loss + report) + (1 - likely) * value(loss - report)
@@ -333,12 +333,12 @@ def gained(
             cost = PrivacyCost.of_mu(mu * math.sqrt(count / steps)) + total([PrivacyCost.of_pure(report)] * reports)
             if not fits(cost):
                 continue
-            options = [known(loss), told(known, loss, left(cost))]
+            options = [known(loss), by_report(known, loss, left(cost))]
             if count + 1 in here:
                 padded = np.pad(here[count + 1], reach, constant_values=(0, 1))
                 options.append(np.convolve(padded, kernel, "valid"))
             if count in after:
-                options.append(told(lambda at, rest=after[count]: np.interp(at, loss, rest, 0, 1), loss, report))
+                options.append(by_report(lambda at, rest=after[count]: np.interp(at, loss, rest, 0, 1), loss, report))
             here[count] = np.max(options, axis=0)
         after = here
     return float(after[0][start])
@@ -362,7 +362,7 @@ def test_releases_may_be_chosen_in_view_of_results(epsilon: float, delta: float,
 
 def test_basic_composition_of_mixtures_would_not_hold_in_view_of_results() -> None:
     """Why `within` has no such rule: a report of all that Gaussian releases have left, Σε + ε_G(√Σμ²) <= ε, as soon as
-    they happen to have told much, gains 10.8 times δ."""
+    they happen to have shown much, gains 10.8 times δ."""
     epsilon, delta = 4.0, 1e-5
 
     def rest(so_far: PrivacyCost) -> float:

@@ -167,14 +167,14 @@ def test_the_oracle_agrees_with_enumeration() -> None:
     edges = [-math.inf, *np.linspace(-5, 5.5, 199), math.inf]
     summed = np.diff(norm.cdf(edges, mu)), np.diff(norm.cdf(edges))
 
-    def told(size: int) -> tuple[Array, Array]:
+    def after_reports(size: int) -> tuple[Array, Array]:
         likely = 1 / (1 + math.exp(-size * report))
         return np.array([likely, 1 - likely]), np.array([1 - likely, likely])
 
     def best(p: Array, q: Array, sums: int, reports: int) -> Array:
         """Of each transcript so far, what the best strategy adds to the divergence."""
         found = np.maximum(0.0, p - math.exp(epsilon) * q)
-        options = [(told(size), (sums, reports - size)) for size in range(1, reports + 1)]
+        options = [(after_reports(size), (sums, reports - size)) for size in range(1, reports + 1)]
         options += [(summed, (sums - 1, reports))] if sums else []
         for (one, other), rest in options:
             after = best(np.multiply.outer(p, one), np.multiply.outer(q, other), *rest)

@@ -177,9 +177,9 @@ def outcomes(one: RandomisedResponse | UnaryEncoding, held: tuple[int, ...]) -> 
     k = one.categories
     found = []
     if isinstance(one, RandomisedResponse):
-        for told in itertools.product(range(k), repeat=len(held)):
-            odds = [own if a == b else stray for a, b in zip(told, held, strict=True)]
-            found.append((np.array(told), odds))
+        for reported in itertools.product(range(k), repeat=len(held)):
+            odds = [own if a == b else stray for a, b in zip(reported, held, strict=True)]
+            found.append((np.array(reported), odds))
     else:
         for bits in itertools.product([0, 1], repeat=k * len(held)):
             table = np.array(bits).reshape(-1, k)
@@ -232,8 +232,8 @@ def test_the_papers_printed_estimator_is_biased_and_ours_is_not() -> None:
 def test_binary_response_is_the_papers_estimator() -> None:
     """(Σz/n + p - 1)/(2p - 1), section 2.1."""
     one = RandomisedResponse(1.2, 2)
-    p, told = float(one.probabilities[0]), np.array([0, 1, 1, 0, 1])
-    assert one.estimate(told).mean[1] == pytest.approx((0.6 + p - 1) / (2 * p - 1))
+    p, bits = float(one.probabilities[0]), np.array([0, 1, 1, 0, 1])
+    assert one.estimate(bits).mean[1] == pytest.approx((0.6 + p - 1) / (2 * p - 1))
 
 
 @pytest.mark.parametrize("one", [AnalyticGaussian(1.0, 1e-6, GRID, 2), GridLaplace(1.0, GRID, 2)])
@@ -282,8 +282,8 @@ BAD_VALUES: list[tuple[LocalMechanism, Any, str]] = [
 
 @pytest.mark.parametrize(("one", "values", "said"), BAD_VALUES)
 def test_an_error_about_a_value_does_not_contain_the_value(one: LocalMechanism, values: Any, said: str) -> None:
-    told = fails(lambda: one.randomise(values, KEY), said)
-    assert str(SECRET) not in told
+    message = fails(lambda: one.randomise(values, KEY), said)
+    assert str(SECRET) not in message
 
 
 @pytest.mark.parametrize(("one", "values"), ALL, ids=lambda value: getattr(value, "name", ""))
@@ -354,7 +354,7 @@ def test_the_smallest_epsilon_that_is_promised_works_for_every_number_of_categor
 def test_whatever_is_accepted_can_be_estimated_from(
     made: type[RandomisedResponse | UnaryEncoding], epsilon: float
 ) -> None:
-    """Where p and q were told apart in 64 bits, but not as floats, a plan divided by zero; at p = 1 no fit took it."""
+    """Where p and q differed in 64 bits, but not as floats, a plan divided by zero; at p = 1 no fit took it."""
     if epsilon < 1e-15 or (epsilon > 36 and made is RandomisedResponse):
         fails(lambda: made(epsilon, 2), "is too small for 2 categories" if epsilon < 1 else "is too large")
         return
@@ -362,9 +362,9 @@ def test_whatever_is_accepted_can_be_estimated_from(
     p, q = mechanism.probabilities
     largest = max(float(one * (1 - one)) for one in (p, q)) / float(p - q) ** 2
     assert mechanism.variance_in_sum(1.0) >= largest * (1 - 1e-12)
-    told = mechanism.decode_reports(mechanism.randomise(np.array([0, 1]), bytes(32)), 1.0)
-    assert told.categories == 2
-    assert 0 < told.probabilities[1] < told.probabilities[0] < 1  # type: ignore[index]
+    decoded = mechanism.decode_reports(mechanism.randomise(np.array([0, 1]), bytes(32)), 1.0)
+    assert decoded.categories == 2
+    assert 0 < decoded.probabilities[1] < decoded.probabilities[0] < 1  # type: ignore[index]
 
 
 # By name.

@@ -133,7 +133,7 @@ def test_alias_table_shares_out_every_unit() -> None:
 def test_brackets_prove_what_they_claim(variance: int) -> None:
     """`_accepts` says yes or no only where the exact exponential does, at random and at adversarial near-ties."""
     source = np.random.default_rng(5)
-    told = 0
+    decided = 0
     for trial in range(300):
         excess = int(source.integers(0, max(2, variance // 20))) >> trial % 24
         with mpmath.workdps(60):
@@ -142,10 +142,10 @@ def test_brackets_prove_what_they_claim(variance: int) -> None:
         unknown = 1 << trial % 35
         near = (low - unknown, low - unknown + 1, low, high - 1, high)
         for uniform in (*source.integers(0, 2**63, 3).tolist(), *near):
-            told += (verdict := noise._accepts(excess, variance, uniform, unknown)) is not None
+            decided += (verdict := noise._accepts(excess, variance, uniform, unknown)) is not None
             assert verdict is not True or uniform + unknown <= low
             assert verdict is not False or uniform >= high
-    assert told > 300
+    assert decided > 300
 
 
 def test_a_tie_to_the_last_known_bit_is_left_to_further_bits() -> None:

@@ -278,7 +278,7 @@ def test_the_larger_of_two_extremes_is_no_bound() -> None:
 
 
 def _slow_square(A: int, B: int, C: int, rho: int, s: int, k: int) -> Fraction:
-    """The largest Δ² over all integers y' and real t, straight from the formula before its cases were told apart."""
+    """The largest Δ² over all integers y' and real t, straight from the formula before its cases were distinguished."""
     best = Fraction(A * (k**2 + k * rho + rho**2) + B * (k + rho) * s**2 + C * s**4)
     for v in range(-s, s + 1):
         t = min(max(Fraction(-(A * k + B * s * v), 2 * A), Fraction(-rho)), Fraction(rho))

@@ -146,16 +146,16 @@ class Echo:
 
 
 def test_a_meter_times_its_actor_passes_facts_on_and_hears_nothing_while_it_is_away() -> None:
-    told, away = [], set[bytes]()
-    metered = Metered(Echo(), lambda actor, fact: told.append((actor, fact)), away)  # type: ignore[arg-type]
+    facts, away = [], set[bytes]()
+    metered = Metered(Echo(), lambda actor, fact: facts.append((actor, fact)), away)  # type: ignore[arg-type]
     metered.handle(Started(), 0)
     assert len(metered.handle(Received(b"s" * 16, b"123"), 0)) == 3
-    assert told == [(Echo.id, "answered")]
+    assert facts == [(Echo.id, "answered")]
     busy_ns = metered.busy_ns
     assert busy_ns > 0
     away.add(Echo.id)
     assert metered.handle(Received(b"s" * 16, b"123"), 0) == []
-    assert (metered.busy_ns, len(told)) == (busy_ns, 1)
+    assert (metered.busy_ns, len(facts)) == (busy_ns, 1)
 
 
 def test_what_an_actor_used_is_its_part_of_the_time_that_the_process_was_on_a_core() -> None:

@@ -93,13 +93,13 @@ def test_a_sweep_writes_cells_fits_and_the_paper_beside_them(
     errors = [one["error"] for one in result["held_out"] if one["quantity"] == "core seconds"]
     assert errors
     assert max(map(abs, errors)) < 0.25
-    costs = result["calibration"]["messages"]["client"]  # with one M, a client and its pairs are not told apart
+    costs = result["calibration"]["messages"]["client"]  # with one M, a client and its pairs cannot be told apart
     assert costs["N"] + 10 * costs["N M"] == pytest.approx(2.0)
     assert picture.read_bytes().startswith(b"\x89PNG")
     shown = " ".join(capsys.readouterr().out.split())
-    told = ("2.86", "wall time 1.00 [", "within 25 %", "9/9", "a Compute node uses 1.00 kB for each client",
+    expected = ("2.86", "wall time 1.00 [", "within 25 %", "9/9", "a Compute node uses 1.00 kB for each client",
             "below 1 is faster")  # fmt: skip
-    for text in told:
+    for text in expected:
         assert text in shown
 
 
@@ -183,8 +183,8 @@ def test_a_cell_that_is_slower_than_the_paper_prints_a_warning(
 ) -> None:
     monkeypatch.setattr(command, "measure_apart", lambda cell, _: synthetic(cell, paper_s=0.5, ratio=2.0))
     scaling(clients="100", dimension="10", computes="3")
-    told = " ".join(capsys.readouterr().out.split())
-    assert "warning slower: N = 100, d = 10, M = 3 is slower than the paper: wall seconds: collect 0.05" in told
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "warning slower: N = 100, d = 10, M = 3 is slower than the paper: wall seconds: collect 0.05" in printed
 
 
 def test_ctrl_c_prints_how_to_resume_and_resuming_measures_the_rest(
@@ -202,9 +202,9 @@ def test_ctrl_c_prints_how_to_resume_and_resuming_measures_the_rest(
     journal = tmp_path / "sweep.json"
     with pytest.raises(KeyboardInterrupt):
         scaling(**SIZES, journal=journal)
-    told = " ".join(capsys.readouterr().out.split())
-    assert "interrupted 2 of 9 cells are finished, and in" in told
-    assert "the same command resumes" in told
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "interrupted 2 of 9 cells are finished, and in" in printed
+    assert "the same command resumes" in printed
     seen.clear()
     with pytest.raises(KeyboardInterrupt):
         scaling(**SIZES)

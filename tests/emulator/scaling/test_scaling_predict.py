@@ -132,10 +132,10 @@ def test_a_prediction_adds_up_and_states_its_assumptions() -> None:
     assert prediction.broker.messages_s == pytest.approx(passed / 3600)
     assert prediction.agreement_s == pytest.approx(1e8 * 6e-5)
     assert prediction.sessions_s == pytest.approx(1e8 * 1e-4)
-    told = " ".join(prediction.assumptions)
-    assert "10,000 times the largest calibrated N d (10,000,000)" in told
-    assert "limit of 1,000,000 clients is raised" in told
-    assert "garbage collector is off" in told
+    assumptions = " ".join(prediction.assumptions)
+    assert "10,000 times the largest calibrated N d (10,000,000)" in assumptions
+    assert "limit of 1,000,000 clients is raised" in assumptions
+    assert "garbage collector is off" in assumptions
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_one_process_in_step_with_nobody_is_the_simulator() -> None:
     plain = programs.world_of("lockstep", Team())
     plain.open_round()
     plain.simulator.run(plain.simulator.now_ms + 3_600_000)
-    assert programs.told(world) == programs.told(plain)
+    assert programs.state_of(world) == programs.state_of(plain)
 
 
 def test_where_nothing_travels_the_clock_goes_from_timer_to_timer_and_to_the_end_for_all() -> None:
@@ -70,7 +70,7 @@ def test_full_pipes_do_not_stop_anybody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "error", "told"),
+    ("how", "error", "message"),
     [
         ("raise", RuntimeError, r"process 1 of 2 failed: ValueError: no more paper \(lockstep_programs.py:\d+\)"),
         ("end of file", RuntimeError, r"process 1 of 2 failed: EOFError: half a file \(lockstep_programs.py:\d+\)"),
@@ -79,9 +79,9 @@ def test_full_pipes_do_not_stop_anybody() -> None:
     ],
 )
 def test_a_worker_that_ends_raises_one_line_with_its_cause_and_no_process_remains(
-    how: str, error: type[Exception], told: str
+    how: str, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=f"^{told}$") as caught:
+    with pytest.raises(error, match=f"^{message}$") as caught:
         run_together(functools.partial(programs.fail, how), 2, "do less")
     assert ("no more paper" in str(caught.value.__cause__)) == (how == "raise")  # with all of its traceback
     assert workers_of(psutil.Process()) == []

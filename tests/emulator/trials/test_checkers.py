@@ -92,9 +92,9 @@ def new_world(plant: type | None = None, seed: int = 0) -> HonestWorld:
     return HonestWorld(actors, Simulator(seed, federation=actors.federation.name, raise_crashes=False))
 
 
-def play(world: HonestWorld, *others: Transcript, **told: Any) -> list[Checker]:
+def play(world: HonestWorld, *others: Transcript, **options: Any) -> list[Checker]:
     """Four rounds, in the second of which two clients vanish, with kills; all checkers look on."""
-    checkers = checkers_of(world, **told)
+    checkers = checkers_of(world, **options)
     world.simulator.observers += [*checkers, *others]
     windows = dict.fromkeys(("collect_window_ms", "commit_window_ms"), 20_000)
     for number in range(4):

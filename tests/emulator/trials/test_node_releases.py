@@ -49,15 +49,15 @@ def test_without_noise_each_data_nodes_release_is_its_own_rows_sum() -> None:
     assert [node.value.tolist() for node in whole.nodes] == [np.ldexp(one, -24).tolist() for one in expected]
     assert [(node.contributors, node.relation) for node in whole.nodes] == [(ROWS_MAX, REPLACE_ONE_ROW)] * 3
     assert whole.value.tolist() == np.ldexp(sum(expected), -24).tolist()
-    (told, _) = outcome.ended.rounds
-    assert (told.result, told.clients, told.contributors, told.needed) == ("completed", 3, 3, 1)
+    (first, _) = outcome.ended.rounds
+    assert (first.result, first.clients, first.contributors, first.needed) == ("completed", 3, 3, 1)
 
 
 def test_no_compute_node_hears_of_it_and_everybody_pays_once() -> None:
     world, outcome = check_trial(releases(count=2, every_ms=10_000))
     assert results(outcome) == ["completed"] * 2
-    told = [message for node in world.computes for message in node.disk.records if message[0] == "compute-round"]
-    assert told == []
+    sent = [message for node in world.computes for message in node.disk.records if message[0] == "compute-round"]
+    assert sent == []
     for process in (*world.clients, world.trainer):
         assert sum(table == LEDGER for table, _ in process.disk.records) == 3, "the one after healing, too"
     assert {round(one.noise_variance / one.noise_floor, 9) for one in outcome.ended.rounds} == {1.0}

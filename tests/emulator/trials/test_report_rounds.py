@@ -58,15 +58,15 @@ def aggregate_of(world: TrialWorld, index: int = 0) -> NoisyAggregate:
 def test_everybody_reports_and_pays_once_and_no_compute_node_hears_of_it(by: str) -> None:
     world, outcome = check_trial(with_limits(reports(by, count=2, every_ms=10_000), account_epsilon=20.0))
     assert results(outcome) == ["completed"] * 2
-    told = [message for node in world.computes for message in node.disk.records if message[0] == "compute-round"]
-    assert told == []
+    sent = [message for node in world.computes for message in node.disk.records if message[0] == "compute-round"]
+    assert sent == []
     for process in (*world.clients, world.trainer):
         paid = [decoded(LEDGER, value, Charge) for (table, _), value in process.disk.records.items() if table == LEDGER]
         assert [(one.epsilon, one.delta) for one in paid] == [(1.0, 0.0 if by in PURE_MECHANISMS else 1e-6)] * 3
     aggregate = aggregate_of(world)
     assert aggregate.reports is not None
     shape = (3,) if by == RANDOMISED_RESPONSE else (3, DIMENSION)
-    assert (aggregate.reports.values.shape, aggregate.relation) == (shape, REPLACE_ONE_CLIENT)
+    assert (aggregate.released.values.shape, aggregate.relation) == (shape, REPLACE_ONE_CLIENT)
     (first, *_) = outcome.ended.rounds
     assert (first.result, first.clients, first.contributors, first.needed) == ("completed", 3, 3, 1)
     assert first.noise_variance == first.noise_floor == pytest.approx(aggregate.sigma_local**2)
@@ -81,18 +81,18 @@ def test_two_runs_and_one_on_neighbouring_data_look_the_same(by: str) -> None:
 
 
 def test_at_a_large_epsilon_the_reports_are_what_the_clients_hold() -> None:
-    """A client's first row, in the order of the ids; one without a value tells one of all categories."""
+    """A client's first row, in the order of the ids; one without a value reports one of all categories."""
     world, _ = check_trial(
         with_limits(reports(RANDOMISED_RESPONSE, clients=12, epsilon=20.0), epsilon_per_period_max=100.0)
     )
-    told = aggregate_of(world).reports
-    assert told is not None
+    released = aggregate_of(world).reports
+    assert released is not None
     rows = dict(zip(world.actors.clients, world.actors.rows, strict=True))
     first = [rows[client][0, 0] for client in sorted(rows)]
     missing = [math.isnan(value) for value in first]
     bins = np.floor((np.nan_to_num(first) + 1) / 2 * DIMENSION).astype(int)
-    assert np.where(missing, told.values, bins).tolist() == told.values.tolist()
-    assert set(told.values.tolist()) <= set(range(DIMENSION))
+    assert np.where(missing, released.values, bins).tolist() == released.values.tolist()
+    assert set(released.values.tolist()) <= set(range(DIMENSION))
 
 
 # --- with faults ----------------------------------------------------------------------------------------------------
@@ -140,15 +140,15 @@ def test_bytes_that_no_mechanism_makes_are_no_report_and_a_vector_may_say_anythi
     """A category of 0x55555555 of five, and a bit beyond the fifth: such a client is left out, and has paid."""
     scenario = reports(by, adversaries=(Adversary(kind="out-of-range", actor="client 1"),))
     world, outcome = check_trial(scenario)
-    told = aggregate_of(world).reports
-    assert told is not None
+    released = aggregate_of(world).reports
+    assert released is not None
     if by in CATEGORICAL:
         assert outcome.ended.rounds[0].contributors == 2
         assert dropped(world, "release") > 0
     else:
         assert outcome.ended.rounds[0].contributors == 3
         place = sorted(world.actors.clients).index(world.actors.clients[1])
-        assert (np.abs(told.values).max(axis=1) > 2.0**30).tolist() == [index == place for index in range(3)]
+        assert (np.abs(released.values).max(axis=1) > 2.0**30).tolist() == [index == place for index in range(3)]
     assert (LEDGER, world.rounds[0].id) in world.clients[1].disk.records
 
 
