@@ -32,7 +32,7 @@ from inference.problem import AnyArray as Array
 
 LOG_ROOT_2PI = log(2 * pi) / 2
 _CENTRE, _DEGREE = 3.0, 24
-_EVEN_SERIES_MAX, _ASYMPTOTIC = 0.03, 100.0
+_EVEN_SERIES_MAX, _ASYMPTOTIC = 0.03, 40.0
 
 
 _PLACES = chebyshev.chebpts1(_DEGREE + 1)
@@ -43,7 +43,10 @@ _COEFFICIENTS: list[float] = chebyshev.cheb2poly(chebyshev.chebfit(_PLACES, _T, 
 
 @jax.custom_jvp
 def mills(u: Array) -> Array:
-    """Return R(u) = (1 - Φ(u))/φ(u) for u >= 0: √(π/2) at 0, and about 1/u far out. R'(u) = uR(u) - 1."""
+    """Return R(u) = (1 - Φ(u))/φ(u) for u >= 0: √(π/2) at 0, and about 1/u far out. R'(u) = uR(u) - 1.
+
+    The relative error of R' is below 1e-11: at most that of R times u², up to u = 40.
+    """
     y = (u - _CENTRE) / (u + _CENTRE)
     value = jnp.full_like(y, _COEFFICIENTS[-1])
     for coefficient in _COEFFICIENTS[-2::-1]:
@@ -57,7 +60,7 @@ def _mills_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Ar
     value = mills(u)
     far = u > _ASYMPTOTIC  # there uR(u) - 1 would lose its digits
     v = 1 / jnp.where(far, u, _ASYMPTOTIC) ** 2
-    return value, jnp.where(far, -v * (1 - v * (3 - v * (15 - 105 * v))), u * value - 1) * du
+    return value, jnp.where(far, -v * (1 - v * (3 - v * (15 - v * (105 - 945 * v)))), u * value - 1) * du
 
 
 def log_ndtr(u: Array) -> Array:
