@@ -3,7 +3,7 @@
 
     scripts/plant_faults.py                          all of `planted_faults.toml`, two at a time
     scripts/plant_faults.py --only forgery --scenarios 50
-    scripts/plant_faults.py --only "n_min ignored" --json -
+    scripts/plant_faults.py --only "half the sensitivity" --json -
 
 A fault replaces text of `dca_proto` in a separate process; no file changes. The scenarios are those of
 `dca emulate sweep --seeds 0..`, until one breaks an invariant, at most 300. A fault that breaks none survives; the

@@ -76,7 +76,7 @@ def account(
     dimension: Annotated[
         int | None, typer.Option(help="Number of columns, or of a histogram's bins; by default the fewest possible.")
     ] = None,
-    bound: Annotated[float | None, options.BOUND] = None,
+    bound: Annotated[float | None, typer.Option(help=options.BOUND.help, show_default="1")] = None,
     bounds: options.Bounds = None,
     parameters: options.Parameters = None,
     rows_max: Annotated[int, options.ROWS_MAX] = 0,

@@ -9,6 +9,5 @@ Read in this order:
 - `adversary`: what the coalition subtracts, the one number per round that it guesses from, and the time this takes.
 - `bounds`: what the guesses prove, and bounds on the noise along every line.
   `uniformity`: tests whether masked contributions look random.
-- `finding`: the verdict, also as a sentence, and the record; `command`: `dca audit`. `emulator.report.audit` has the
-  table.
+- `finding`: the verdict, also as a sentence, and the record.
 """

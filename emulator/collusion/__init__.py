@@ -6,7 +6,6 @@
     rounds       runs rounds of real actors, in one of two worlds that differ in one client's data
     dependence   tests whether the view depends on the data beyond the private sum
     finding      the noise that the coalition cannot remove, by the plan and measured; the verdict; and the record
-    command      `dca emulate collude`; `emulator.report.collusion` has the table
 
 `emulator.audit` attacks the released sum with millions of draws; this package attacks the messages around it.
 """

@@ -2,7 +2,7 @@
 
 Read in this order:
 
-- `blocks`: the parts of a page as data, and how a terminal prints the tables and notes among them.
+- `blocks`: the parts of a page as data. `dca_proto.cli.show` prints the tables and notes among them.
 - `run` (with `learned`), `emulation`, `sweep`, `collusion`, `audit`, `scaling`: turn the record of each kind of run
   into a page. Terminals show the same tables.
 - `reading`: reads an untrusted file into a typed record, and makes its page.

@@ -7,5 +7,4 @@ measure     measures one cell in a process of its own, also over a real broker; 
 costs       fits exponents of growth, and the cost of a client, a pair, a coordinate; tests them on held-out cells
 predict     predicts what a round too large for this machine takes, and how many machines it needs
 record      the result of a sweep, and the journal from which an interrupted sweep resumes
-command     `dca scaling`; `emulator.report.scaling` has the tables
 """

@@ -12,5 +12,4 @@ checkers          observe a trial, one checker for each of the eleven invariants
 outcome           is the result of a trial
 shrink            reduces a failing scenario
 sweep             runs many seeds on all cores
-display, command  are the terminal output and the commands of `dca emulate`
 """
