@@ -66,7 +66,7 @@ def test_everybody_reports_and_pays_once_and_no_compute_node_hears_of_it(by: str
     aggregate = aggregate_of(world)
     assert aggregate.reports is not None
     shape = (3,) if by == RANDOMISED_RESPONSE else (3, DIMENSION)
-    assert (aggregate.released.values.shape, aggregate.relation) == (shape, REPLACE_ONE_CLIENT)
+    assert (aggregate.reports.values.shape, aggregate.relation) == (shape, REPLACE_ONE_CLIENT)
     (first, *_) = outcome.ended.rounds
     assert (first.result, first.clients, first.contributors, first.needed) == ("completed", 3, 3, 1)
     assert first.noise_variance == first.noise_floor == pytest.approx(aggregate.sigma_local**2)
