@@ -58,15 +58,15 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         """Return the terms of the request, with these Compute nodes if the round has any."""
         return AskSecureSum(computes=computes, tolerated=self.tolerated, colluders=self.colluders)
 
-    def question(self, **fields: Any) -> dict[str, Any]:
+    def request_fields(self, **fields: Any) -> dict[str, Any]:
         """Return the fields of `OpenRound`, except the round's id and Compute nodes."""
         terms = {"epsilon": self.epsilon, "delta": self.delta, "fraction_bits": FRACTION_BITS}
         return {**terms, "clients_expected": self.clients, **fields}
 
-    def plan(self, **question: Any) -> tuple[OpenRound, ValidatedRound]:
+    def plan(self, **fields: Any) -> tuple[OpenRound, ValidatedRound]:
         """Return a request, and the round as every participant validates it. Raises `UsageError` if it is refused."""
         nodes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes))
-        request = OpenRound(round_id=bytes(ID_BYTES), ask=self.ask(nodes), **question)
+        request = OpenRound(round_id=bytes(ID_BYTES), ask=self.ask(nodes), **fields)
         return request, request.draft(EXACT, Limits())[1]
 
 

@@ -191,7 +191,7 @@ class World:
         self.setting = setting
         self._budget = Budget(setting.epsilon, setting.delta)
         cost = self._budget.share(1 / setting.rounds)
-        asked = setting.question(statistic=setting.statistic, parameters=setting.parameters)
+        asked = setting.request_fields(statistic=setting.statistic, parameters=setting.parameters)
         shared = {"mu": cost.mu, "epsilon": cost.epsilon, "delta": cost.delta}
         self.request, self.validated = setting.plan(**{**asked, **shared}, rows_max=ROWS if setting.is_release else 0)
         corners = itertools.product((1.0, 0.0, -1.0), repeat=setting.columns)

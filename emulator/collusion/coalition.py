@@ -34,7 +34,7 @@ class Setting(Claim, frozen=True, kw_only=True):
     @property
     def asked(self) -> dict[str, Any]:
         """The fields of `OpenRound` that the setting determines."""
-        return self.question(statistic="sum", parameters=box_of(self.dimension, BOUND))
+        return self.request_fields(statistic="sum", parameters=box_of(self.dimension, BOUND))
 
     def check(self) -> None:
         """Refuse numbers that no round can have. Raises `UsageError`."""
