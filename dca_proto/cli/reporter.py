@@ -31,7 +31,7 @@ _WHY_CLOSED = {
     trainer_round.DEADLINE: "the time is over",
 }
 
-NARRATED_MAX = 4  # in jobs of more rounds, only the rounds' results are shown
+SHOWN_ROUNDS_MAX = 4  # in jobs of more rounds, only the rounds' results are shown
 _PHASES = (facts.Announced, facts.Closed)
 
 
@@ -186,14 +186,14 @@ class ProgressReporter(Reporter):
         json_logs: bool = False,
     ) -> None:
         self._rounds = sum(stage.rounds for stage in stages)
-        self._has_bar = console.is_terminal and self._rounds > NARRATED_MAX
+        self._has_bar = console.is_terminal and self._rounds > SHOWN_ROUNDS_MAX
         super().__init__(console, federation, expected, iterative=self._has_bar, json_logs=json_logs)
         self._ended: FinishedRequest | None = None
         self._recalled = 0
 
     def __call__(self, fact: object) -> None:
         self._say_recalled()
-        if self._log is not None or self._rounds <= NARRATED_MAX or not isinstance(fact, _PHASES):
+        if self._log is not None or self._rounds <= SHOWN_ROUNDS_MAX or not isinstance(fact, _PHASES):
             super().__call__(fact)
 
     def ended(self, held: FinishedRequest) -> None:
