@@ -54,7 +54,7 @@ def test_only_estimates_near_the_prior_give_a_warning() -> None:
 def test_of_a_linear_fit_is_in_the_users_units_and_whole_for_a_flat_prior() -> None:
     rows = np.random.default_rng(2).normal([5.0, -2.0, 1.0], [3.0, 0.1, 2.0], (200, 3))
     proper, flat = (exact_fit(rows, precision) for precision in ([0.0, 4.0, 4.0], 0.0))
-    slope = proper.scale[-1] / proper.scale[:-1]
+    slope = proper.columns.scale[-1] / proper.columns.scale[:-1]
     assert proper.priors is not None
     assert proper.contraction is not None
     prior_sd = proper.priors[1]

@@ -148,7 +148,7 @@ def test_summary_is_the_mean_and_spread_over_runs_of_means_over_drugs() -> None:
 def test_a_cell_learns_without_privacy_and_with_a_large_budget(tmp_path: Path) -> None:
     """At ε = 250 the noise is so small that every method but input perturbation ranks as the non-private one does."""
     write_simulated(tmp_path, 1, lines=400, drugs=3)
-    experiment = Figure3(folder=tmp_path, genes=",".join(GENES[:3]), epsilons=(250.0,), drugs=1, runs=1)
+    experiment = Figure3(data_folder=tmp_path, genes=",".join(GENES[:3]), epsilons=(250.0,), drugs=1, repeats=1)
 
     assert len(chosen_drugs(read_gdsc(tmp_path), 2, 1)) == 2
     with pytest.raises(DataError, match="asked for 4 drugs; 3 were tested"):

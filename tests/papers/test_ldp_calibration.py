@@ -217,7 +217,8 @@ def test_every_repeat_uses_the_public_functions_of_the_sampler(name: str, monkey
     sampling = Sampling(np.zeros(4, int), np.full(4, 0.9), np.zeros(4, int), np.full(4, 0.5), 1.0)
     priors: list[Any] = []
 
-    def sample(model: Any, data: Any, *_: Any, draws: int, seed: int, **__: Any) -> Any:
+    def sample(model: Any, data: Any, options: Any, *_: Any, **__: Any) -> Any:
+        draws, seed = options.draws, options.seed
         priors.append(data["prior"])
         rng = np.random.default_rng(seed)
         shapes = {"Gaussian": {"mean": (), "sd": ()}, "exponential": {"rate": ()}, "histogram": {"shares": (6,)}}[name]

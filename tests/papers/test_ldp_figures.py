@@ -154,7 +154,8 @@ def weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the sampler's place, which takes long to compile: draws from the prior, weighed by section 11's likelihood."""
     nuts = pytest.importorskip("inference.mcmc.nuts")
 
-    def sample(model: Any, data: Any, *_: Any, chains: int, draws: int, seed: int, **__: Any) -> Any:
+    def sample(model: Any, data: Any, options: Any, *_: Any, **__: Any) -> Any:
+        chains, draws, seed = options.chains, options.draws, options.seed
         rng = np.random.default_rng(seed)
         theta = rng.dirichlet(data["prior"]["concentration"], 20_000)
         named, p, q = theta @ np.transpose(data["patterns"]), data["p"], data["q"]

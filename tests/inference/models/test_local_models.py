@@ -54,8 +54,9 @@ class StandIn:
         monkeypatch.setattr(nuts, "sample", self._sample)
         monkeypatch.setattr(f"inference.models.{likelihood}", self._likelihood)
 
-    def _sample(self, model: Any, data: Any, start: Any, *, chains: int, draws: int, **_: Any) -> Any:
+    def _sample(self, model: Any, data: Any, options: Any, start: Any, **_: Any) -> Any:
         self.model, self.data, self.start = model, data, start
+        chains, draws = options.chains, options.draws
         spread = RNG.normal(1.0, 1e-3, (chains, draws))
         drawn = {
             name: np.asarray(value, float) * spread.reshape(chains, draws, *[1] * np.ndim(value))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
-import textwrap
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +32,7 @@ from inference.models.coefficients import (
 from inference.models.logistic.job import score_on
 from inference.problem import Problem, Schema
 from inference.rounds import Job, run
-from inference.variational import mean_field, models
+from inference.variational import mean_field
 from inference.variational.mean_field import noise_sd
 from inference.variational.mean_field_job import VariationalSettings, variational_inference
 from inference.variational.models import BERNOULLI, STANDARDISED, Model, gaussian_prior, generalised_linear
@@ -311,21 +310,29 @@ def test_a_users_own_model_learns_from_its_registered_statistic(monkeypatch: pyt
     assert fit.draws(rng, 2, 10)["theta"].shape == (2, 10, 1)
 
 
-def test_the_example_of_a_users_own_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the head of `models` has it: waiting times in their own units, through the ideal functionality."""
+def test_a_users_own_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting times with an exponential law, in their own units, through the ideal functionality."""
     jax = pytest.importorskip("jax")
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
     rng = np.random.default_rng(1)
     X = np.column_stack([rng.normal(5, 1.5, 2000).clip(0, 10), rng.normal(0.3, 0.8, 2000).clip(-3, 3)])
     y = rng.exponential(np.exp(-(1.0 + 0.2 * X[:, 0] - 0.5 * X[:, 1])))
-    example = re.search(r"^    @register.*?(?=^\S)", models.__doc__ or "", re.DOTALL | re.MULTILINE)
-    assert example is not None
-    rounds = swarm(Problem("line", SCHEMA, X, y.clip(0, 1)), 8.0)
-    names = {**globals(), "jax": jax, "register": base.register, "schema": SCHEMA, "rng": rng, "rounds": rounds}
-    exec(textwrap.dedent(example[0]), names, found := {})
-    assert found["intercept"] == pytest.approx(1.0, abs=0.3)
-    np.testing.assert_allclose(found["slopes"], [0.2, -0.5], atol=0.08)
-    assert found["fit"].mean.dtype == np.float64
+
+    @base.register
+    class Waiting(ModelGradient, frozen=True, kw_only=True):
+        name = "waiting"
+
+        def log_density(self, theta: Any, rows: Any) -> Any:
+            log_rate = theta[0] + rows[:, :-1] @ theta[1:]
+            return log_rate - rows[:, -1] * jax.numpy.exp(log_rate)
+
+    model = Model("waiting", ("intercept", *SCHEMA.features), gaussian_prior(2.0))
+    waiting = variational_inference(SCHEMA, model, rng=rng, settings=VariationalSettings(clip=4.0))
+    fit = run(waiting, swarm(Problem("line", SCHEMA, X, y.clip(0, 1)), 8.0))
+    intercept, *slopes = fit.columns.in_own_units(fit.mean)
+    assert intercept == pytest.approx(1.0, abs=0.3)
+    np.testing.assert_allclose(slopes, [0.2, -0.5], atol=0.08)
+    assert fit.mean.dtype == np.float64
 
 
 def test_a_users_own_prior_is_used() -> None:

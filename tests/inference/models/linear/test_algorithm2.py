@@ -85,7 +85,7 @@ def test_with_the_protocols_noise_the_ideal_functionality_gives_the_same_in_ever
     protocol = fit(Protocol(actors))
     assert len(mechanism.keys) == 2 * CLIENTS
     ideal = fit(Replayed(actors, mechanism.keys))
-    for field in ("mean", "cov", "residual_variance", "scale", "centre"):
+    for field in ("mean", "cov", "residual_variance", "columns.scale", "columns.centre"):
         values = []
         for result in (protocol, ideal):
             value: object = result
