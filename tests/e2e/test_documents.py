@@ -207,7 +207,9 @@ def test_quick_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path) 
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in PAGES if typed(page, "long")], ids=name_of)
-def test_all_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path) -> None:
+def test_all_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if any("--broker mosquitto" in block.text for block in typed(page, "", "long")):
+        request.getfixturevalue("mosquitto_installed")
     printed = printed_by(page, tmp_path, ("", "long"), LONG_S)
     if page.stem == "devices":
         (groups,) = re.findall(r"^temperature: (-?[\d.]+) ± ([\d.]+)$", printed, re.MULTILINE)
