@@ -16,12 +16,12 @@ import sys
 
 from rich.console import Console
 
+from dca_proto.cli import REFUTED
 from dca_proto.cli.emulate_output import show_sweep
 from emulator import engine as engines
 from emulator.trials.sweep import Sweep, sweep
 
 MINUTES = 10.0
-EXIT_BROKEN = 4
 
 
 def main() -> int:
@@ -42,7 +42,7 @@ def main() -> int:
     asked_for = last - first + 1
     if found.run < asked_for:
         print(f"only {found.run} of {asked_for} scenarios were run in {MINUTES:g} minutes")
-    return EXIT_BROKEN if not found.ok or missed or idle or found.run < asked_for else 0
+    return REFUTED if not found.ok or missed or idle or found.run < asked_for else 0
 
 
 def _tell(so_far: Sweep) -> None:

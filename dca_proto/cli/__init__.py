@@ -18,7 +18,7 @@ returns None or an exit code, and raises this project's errors:
 | 9 | a worker process of `dca swarm`, `dca scaling` or `dca audit` died: `WorkerDiedError` |
 | 130 | Ctrl-C |
 | 141 | the reader of the output closed it, such as `head` |
-| 143 | SIGTERM ended `dca trainer` or `dca learn` |
+| 143 | SIGTERM ended `dca trainer`, `dca learn` or `dca swarm` |
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dca_proto import __version__
 from dca_proto.wording import nearest, to_install
 
 GROUP = "dca.commands"
-USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+USAGE, REFUTED, INTERRUPTED, BROKEN_PIPE = 2, 4, 130, 141
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 _COMPLETION = ("--install-completion", "--show-completion")
 _COMPLETE = "_DCA_COMPLETE"  # set when the shell asks for completions

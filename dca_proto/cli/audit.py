@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from dca_proto import cli
 from dca_proto.cli import options
 from dca_proto.cli.output import require_plot_target, result_console, say
 from dca_proto.cli.progress import PatientBar
@@ -39,7 +40,6 @@ from emulator.audit.worlds import STATISTICS, Coalition, Setting, World, default
 from emulator.report.audit import figures, page
 from emulator.report.charts import picture
 
-EXIT_REFUTED = 4
 _DEFAULT_RUNS, _DEFAULT_RUNS_PROTOCOL = 400_000, 400
 
 OUTPUT = Result
@@ -138,7 +138,7 @@ def audit(
         with whole_file(plot) as place:
             picture(page(record).charts, place, _title(plan, finding))
         say(console, "picture", str(plot))
-    return EXIT_REFUTED if finding.verdict == REFUTED else 0
+    return cli.REFUTED if finding.verdict == REFUTED else 0
 
 
 def _plan(asked: Setting, plant: str | None, protocol: bool, engine: str, runs: int | None, seed: int | None) -> Audit:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dca_proto import cli
 from dca_proto.cli import options
 from dca_proto.cli.output import result_console, say
 from dca_proto.cli.progress import PatientBar
@@ -15,7 +16,6 @@ from dca_proto.cli.show import show
 from dca_proto.privacy.accounting import DELTA
 from dca_proto.runtime.files import write_json
 
-EXIT_REFUTED = 4
 RUNS_DEFAULT = 100
 _SEED_BYTES = 6
 
@@ -103,4 +103,4 @@ def collude(
     record = result(case, finding, repeats, chosen, time.monotonic() - began_s)
     show(console, figures(record), [(record.verdict, record.why)])
     write_json(record, json_to)
-    return EXIT_REFUTED if record.verdict == REFUTED else 0
+    return cli.REFUTED if record.verdict == REFUTED else 0

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from dca_proto.cli import INTERRUPTED, collude, verbatim
+from dca_proto.cli import INTERRUPTED, REFUTED, collude, verbatim
 from dca_proto.cli.emulate_output import show_failure, show_sweep, show_trial
 from dca_proto.cli.options import Json
 from dca_proto.cli.output import result_console, say
@@ -33,7 +33,6 @@ from emulator.trials.sweep import sweep as sweep_seeds
 from emulator.trials.trial import examine
 from emulator.trials.world import TrialWorld
 
-EXIT_BROKEN = 4
 _SEED_MAX = (1 << 63) - 1
 _RANGE = re.compile(r"(\d{1,19})\.\.(\d{1,19})")
 _PROCESSES_MAX = 4096
@@ -143,7 +142,7 @@ def _trial(console: Console, scenario: Scenario, again: str, shrink_s: float, sa
         show_failure(console, failure)
         _save(console, failure, save)
     write_json(outcome.to_json(), json_to)
-    return 0 if outcome.ok else EXIT_BROKEN
+    return 0 if outcome.ok else REFUTED
 
 
 def _save(console: Console, failure: Failure, folder: Path) -> None:
@@ -223,12 +222,12 @@ def sweep(
     for failure in result.failed:
         if failure.shrunk:
             _save(console, failure, save)
-    write_json(msgspec.to_builtins(result), json_to)
+    write_json(result, json_to)
     if result.run < requested:
         say(console, "interrupted" if result.interrupted else "ended", f"after {result.run} of {requested} scenarios")
     if result.interrupted:
         return INTERRUPTED
-    return 0 if result.ok else EXIT_BROKEN
+    return 0 if result.ok else REFUTED
 
 
 @app.command("example", short_help="Print a scenario to start from.", epilog=verbatim(_EXAMPLE))

@@ -24,7 +24,7 @@ from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.jobs.runner import learn as learn_over
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.policy import BudgetError
-from dca_proto.runtime.device import Device, complete, load
+from dca_proto.runtime.device import TERMINATED, Device, complete, load
 from dca_proto.runtime.files import require_writable, whole_file, write_json
 from dca_proto.runtime.keyfile import certified_id, read_certificate
 from dca_proto.runtime.live import LiveTrainer
@@ -42,7 +42,6 @@ from inference.jobs.settings import parse_words
 from inference.jobs.summary import Summary
 from inference.problem import Problem, stream
 
-TERMINATED = 143
 SAME_COMMAND = "the same command continues from there"
 DRAWS_SUFFIX = ".nc"
 

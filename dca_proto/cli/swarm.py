@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
@@ -23,7 +22,7 @@ from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import claim_words
-from dca_proto.runtime.device import complete
+from dca_proto.runtime.device import TERMINATED, complete
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.logs import configure_logs
 from dca_proto.wording import counted
@@ -34,7 +33,7 @@ from emulator.report.run import aborted_lines, missing_lines, synthetic_lines, t
 from emulator.results import Run
 from emulator.swarm import synthetic
 from emulator.swarm.options import SwarmOptions
-from emulator.swarm.summary import TERMINATED, exit_code, not_private_because
+from emulator.swarm.summary import exit_code, not_private_because
 from inference.jobs import NAMES, find, require_kind
 from inference.jobs.base import LearningJob
 from inference.jobs.settings import parse_words, settings_from
@@ -259,6 +258,6 @@ def _show_rounds(options: SwarmOptions, json_to: str | None) -> int:
         )
     if run is None:
         return TERMINATED
-    write_json(msgspec.to_builtins(run), json_to)
+    write_json(run, json_to)
     show(console, tables(run), [*aborted_lines(run), *missing_lines(run), *synthetic_lines(run)])
     return exit_code(run)

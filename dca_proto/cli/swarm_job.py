@@ -21,14 +21,14 @@ from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.jobs.runner import RETRIES
 from dca_proto.privacy.rounding import at_least, claim_words
-from dca_proto.runtime.device import complete
+from dca_proto.runtime.device import TERMINATED, complete
 from dca_proto.runtime.files import require_writable, write_json
 from dca_proto.statistics.categories import parse_categories
 from emulator.counts import check_counts, check_nodes, check_reporters
 from emulator.results import Run
 from emulator.swarm.live import Failure, Swarm, SwarmResult, play
 from emulator.swarm.options import SwarmOptions
-from emulator.swarm.summary import TERMINATED, exit_code, not_private_because, summarise
+from emulator.swarm.summary import exit_code, not_private_because, summarise
 from inference.bounds import MissingBoundsError, given_bounds
 from inference.datasets import from_csv, load
 from inference.datasets.csv_file import MISSING, REFUSE

@@ -18,7 +18,7 @@ from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, LOCAL_MECHANISMS
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
-from dca_proto.runtime.device import Device, complete, load
+from dca_proto.runtime.device import TERMINATED, Device, complete, load
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.outcome import Aborted, Outcome, aborted, estimates, outcome
 from dca_proto.runtime.request import KINDS, RoundSettings, open_round
@@ -145,7 +145,7 @@ def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str 
             write_json(aborted(error), json_to)
             raise
     if aggregate is None:
-        raise typer.Exit(143)
+        raise typer.Exit(TERMINATED)
     write_json(outcome(aggregate), json_to)  # first, since its privacy cost is already spent
     _show(console, aggregate)
     console.print(f"account    {account_line(actor.config)}", highlight=False, soft_wrap=True)
@@ -156,7 +156,7 @@ def _resume(actor: Device, console: Console, json_to: str | None, json_logs: boo
         reporter.waiting("resuming")
         ended = complete(actor.resume(reporter))
     if ended is None:
-        raise typer.Exit(143)
+        raise typer.Exit(TERMINATED)
     if not ended:
         raise UsageError("nothing to resume: the store has no open round, no result and no charge that may come back")
     results = [fact.aggregate for fact in ended if isinstance(fact, RoundCompleted)]

@@ -51,6 +51,8 @@ if TYPE_CHECKING:  # only a trainer needs it
 log = structlog.get_logger("dca.device")
 T = TypeVar("T")
 Report = Callable[[object], None]
+TERMINATED = 143
+"""The exit code after SIGTERM has ended the work."""
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -280,6 +282,6 @@ def run(path: Path, *, json_logs: bool = False, verbose: bool = False) -> int:
         sys.stderr.write(f"dca: {abort_line(error)}\n")
         return 3
     if aggregate is None:
-        return 143
+        return TERMINATED
     sys.stdout.write(msgspec.json.encode(outcome(aggregate)).decode() + "\n")
     return 0

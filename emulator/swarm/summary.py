@@ -24,7 +24,6 @@ from emulator.swarm.options import SwarmOptions
 from emulator.swarm.timeline import RoundLog
 from emulator.swarm.usage import ROLES
 
-TERMINATED = 143
 _MIB = 1 << 20
 
 
