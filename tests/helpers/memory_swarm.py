@@ -35,6 +35,7 @@ PARAMETERS = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
 ROWS = [np.array([[(index + 1) / 16]]) for index in range(CLIENTS)]
 WHOLE = 10 / 16
 TERMS = {"budget", "collect_window_ms", "commit_window_ms"}
+LOSSLESS_MS, LOSSY_MS = 15_000, 300  # a round without losses closes at its last contribution, however busy the machine
 
 
 class Killed(Exception):  # noqa: N818 - what ends a process in these tests
@@ -115,6 +116,7 @@ class Swarm:
         self._ways: list[Muted] = []
         self._is_muted: Callable[[], bool] = lambda: False
         self._loses = loses
+        self.collect_window_ms = LOSSLESS_MS
 
     def way(self, role: Channel, actor_id: bytes) -> Muted:
         return Muted(self._broker, actor_id.hex(), subscriptions("test", role, actor_id))
@@ -122,6 +124,7 @@ class Swarm:
     def mute(self, is_muted: Callable[[], bool]) -> None:
         """Lose messages while `is_muted` returns True; it is called at every announcement of a round."""
         self._is_muted = is_muted
+        self.collect_window_ms = LOSSY_MS
         self._hush()
 
     def _hush(self) -> None:
@@ -225,7 +228,8 @@ def job_of(
     **changes: Any,
 ) -> Any:
     """Run a job in a new trainer process, with changed terms or arguments of `learn`; return its result."""
-    terms = swarm.terms(**{"collect_window_ms": 200, **{key: changes.pop(key) for key in TERMS & changes.keys()}})
+    window = {"collect_window_ms": swarm.collect_window_ms}
+    terms = swarm.terms(**{**window, **{key: changes.pop(key) for key in TERMS & changes.keys()}})
 
     async def story() -> Any:
         with kind(path, SETTINGS) as journal:

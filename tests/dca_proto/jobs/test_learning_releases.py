@@ -40,7 +40,7 @@ from dca_proto.testing import NoNoise, TestFederation
 
 ROWS = [np.array([[(index + 1) / 16]] * (index + 2)) for index in range(CLIENTS)]
 SUMS = [(index + 2) * (index + 1) / 16 for index in range(CLIENTS)]
-SHORT = {"collect_window_ms": 150, "commit_window_ms": 50}
+SHORT = {"collect_window_ms": 300, "commit_window_ms": 300}
 Releases = list[list[float]]
 
 
