@@ -141,7 +141,7 @@ TEST_FRACTION = 0.225
 
 
 def assign(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]:
-    """Split rows over clients, as evenly as possible."""
+    """Split rows over clients, as evenly as possible: row i belongs to client i mod `clients`, whatever its values."""
     return [rows[index::clients] for index in range(clients)]
 
 
@@ -151,16 +151,18 @@ def hold_out(problem: Problem, seed: int) -> tuple[Problem, Problem]:
 
 
 def split(problem: Problem, test_rows: int, seed: int) -> tuple[Problem, Problem]:
-    """Split into train and test parts by the stream ``seed/split``. Rows that lack a value are never in the test part.
+    """Split into train and test parts by the stream ``seed/split``, by the rows' places alone.
+
+    No value decides where a row goes, nor whether it is missing: a changed cell moves no other row, so the rows of
+    every other client or data node stay the same. Rows that lack a value are in both parts; scores skip them.
 
     Raises:
         DataError: if fewer than one row would be left on either side.
     """
-    rows = len(problem.complete.y)
+    rows = len(problem.y)
     if not 1 <= test_rows < rows:
         raise DataError(
             f"rows: {rows}, to test on: {test_rows}; expected at least one to test on and one to learn from"
         )
-    order = stream(seed, "split").permutation(len(problem.y))
-    order = order[np.argsort(~np.isfinite(problem.rows[order]).all(axis=1), kind="stable")]
+    order = stream(seed, "split").permutation(rows)
     return problem.take(order[test_rows:]), problem.take(order[:test_rows])

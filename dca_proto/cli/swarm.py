@@ -135,7 +135,7 @@ def swarm(
     seed: Annotated[int, typer.Option(help="Seed of data splits, drops and waits; never of keys or noise.")] = 0,
     no_reference: Annotated[
         bool,
-        typer.Option("--no-reference", help="Leave out what epsilon does not cover; hold out no rows, learn from all."),
+        typer.Option("--no-reference", help="Compute nothing that epsilon does not cover; learn from all rows."),
     ] = False,
     output: Annotated[
         Path | None, typer.Option(help="Folder for result.json and coefficients.png, by default run.")

@@ -46,7 +46,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         job, settings: the job. train, test: the clients' rows, and the held-out rows.
         clients: N clients, or J data nodes, that share the training rows. If clients send LDP reports, each has one.
-        reference: whether to show the same model without privacy beside the result.
+        reference: whether to show the same model without privacy beside the result. Otherwise nothing is computed from
+            the rows but what the clients send.
         output: the folder of the result's files. json_to: a further file, or - for stdout.
     """
 
@@ -63,6 +64,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     def reports(self) -> str:
         """The local mechanism of the clients' reports; "" if the job learns from sums."""
         return self.job.mechanism(self.settings)
+
+    @property
+    def scored_on(self) -> Problem | None:
+        """The held-out rows that have all of their values; None if no row does."""
+        complete = None if self.test is None else self.test.complete
+        return complete if complete is not None and len(complete.y) else None
 
     @property
     def batch(self) -> int:
@@ -105,7 +112,7 @@ class _Learning:
         unfinished: the error of a job that had all its rounds and could not finish.
 
     Raises:
-        DataError: there are too few rows to learn from.
+        DataError: there are too few rows for the fit without privacy.
     """
 
     def __init__(self, spec: JobSpec, options: SwarmOptions, console: Console) -> None:
@@ -119,7 +126,7 @@ class _Learning:
             options.terms(tuple(place.to_bytes(ID_BYTES, "big") for place in range(options.computes))),
             kind=options.kind,
             seed=options.seed,
-            test=spec.test,
+            test=spec.scored_on,
             on_iteration=lambda iteration: self._progress.iterated(iteration),
         )
         self._learned: Summary = {"test": None}
@@ -150,8 +157,10 @@ class _Learning:
         self._stages, _ = self._run.plan(budget, options.mechanism)
         if options.reports:  # the plan decides how many clients a step asks
             self._options = msgspec.structs.replace(options, batch=self._stages[0].batch)
-        reference = spec.job.reference(spec.train.complete, spec.settings)  # refuses rows that cannot be learned from
-        self._reference = reference if spec.reference else None
+        self._complete, self._reference = None, None
+        if spec.reference:
+            self._complete = spec.train.complete
+            self._reference = spec.job.reference(self._complete, spec.settings)  # refuses rows that teach nothing
 
     # --- rounds ---------------------------------------------------------------------------------------------------
 
@@ -185,7 +194,7 @@ class _Learning:
         """Learn from the rounds' results; if that fails, keep the error."""
         try:
             result = self._run.finish(done.result, self._console)
-            self._learned = self._run.summarise(result, self._reference, self._spec.train.complete)
+            self._learned = self._run.summarise(result, self._reference, self._complete)
         except Exception as error:  # raised after the released sums are written
             self.unfinished = error
             return done._replace(failure=Failure(str(error) or type(error).__name__))
@@ -198,8 +207,8 @@ class _Learning:
         say(self._console, "federation", who_words(options, [len(rows) for rows in self._rows], uses(self._stages)))
         held_out = "" if spec.test is None else f"; {len(spec.test.y)} rows held out"
         say(self._console, "model", f"{spec.job.model(spec.train.schema, spec.settings)}{held_out}")
-        if lacking := len(spec.train.y) - len(spec.train.complete.y):
-            of = f"{lacking} of {len(spec.train.y)} rows lack a value"
+        if self._complete is not None and (lacking := len(spec.train.y) - len(self._complete.y)):
+            of = f"{lacking} of {len(spec.train.y)} rows lack a value (a count that ε does not cover)"
             say(self._console, "missing", f"{of}; each counts as zero in every sum, as in a federation")
         plan = f"{claim_words(options.budget.epsilon, options.delta)} {plan_words(self._stages)}"
         if self._not_private:

@@ -70,9 +70,8 @@ def test_a_table_on_one_machine_gives_what_a_device_gives(path: Path) -> None:
     assert problem.schema.private
     np.testing.assert_array_equal(problem.rows, read_csv(path, LISTED).rows(problem.schema.columns))
     assert problem.complete.rows.tolist() == [[40, 1, 0, 0, 7], [50, 0, 0, 1, 8]]
-    train, test = split(problem, 1, 0)
-    assert np.isfinite(test.rows).all(), "rows that lack a value are not tested on"
-    assert len(train.y) == 4
+    train, test = split(problem, 2, 0)
+    assert (len(train.y), len(test.y)) == (3, 2), "rows that lack a value are divided as all others are"
 
 
 def test_a_text_can_be_the_target_and_columns_can_be_chosen(path: Path) -> None:
