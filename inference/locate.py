@@ -16,8 +16,15 @@ formula is exact for a normal column; for others it has the first two cumulants,
 The privacy noise in μ/σ and log σ is nearly the same with bounds of 3σ and of 600σ, where moments are a hundred times
 worse. At 3σ it equals that of moments. No unit is needed: if noise hides everything, the estimates are the middle of
 the bounds and a sixth of their half-width, and the result warns. For heavy tails, the scale is that of the column's
-bulk. If no level shows the bulk's spread, as for the indicator of a rare category, the scale is the largest that the
-rare values may have.
+bulk.
+
+**Rare values.** If no level clearly shows the spread of the bulk, all values may be alike but for a share p at a
+distance Δ, as for the indicator of a rare category. There 1 - |φ_k|² = 2p(1-p)(1 - cos ω_kΔ), which stays small at all
+levels. So all levels count at once: the sizes |φ_k| are compared with those of normal columns, of columns with rare
+values at the other bound or at an unknown distance, and of columns whose rare values vary. The scale is the root of the
+posterior mean of σ². If 90 % of the posterior lies within a range of more than a factor of 4, or all |φ_k| together are
+within 3.5 standard errors of 1, noise hides the scale. Then it is the upper end of that range, and the result warns:
+too large a scale costs some accuracy of one effect, but one that is too small makes rows with a rare value huge.
 
 In linear regression it replaces the moments of the DCA paper's Algorithm 2, step 2 (`models.linear.job`).
 """
@@ -25,10 +32,11 @@ In linear regression it replaces the moments of the DCA paper's Algorithm 2, ste
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import logsumexp, softmax
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.wording import listed
@@ -44,13 +52,28 @@ SHAPE = 0.05  # deviation of φ because a column is not normal; less at low freq
 LEAST_COMPLETE = 0.3  # the least estimate of the share of complete rows
 PRIOR_SCALE, PRIOR_LOG_SD = 1 / 6, 1.2
 SCALES = np.geomspace(1 / 800, 1 / 1.2, 32)
+NARROW = 1.0  # angle of rare values' σ up to which levels locate their column
 STEPS = 16  # grid steps of μ per radian of the highest frequency in use
 NAMES_SHOWN_MAX = 5
-NEARLY = 0.57  # (1 - cos x)/(x²/2) at x = 2.5, the largest distance of two values at the lowest level
 SHRUNK = 0.7  # a column's |φ| falls below this at some level, unless the spread comes from rare values
+SHARES, SHARE_MAX = np.geomspace(0.001, 0.5, 32), 0.15  # shares of rare values; the largest unless at the other bound
+FARTHEST, NEAREST, PLACES, WITHIN = 2.0, 1 / 100, 20, 9  # distances of rare values, in half-widths
+AT_BOUNDS, SPREAD = 0.5, 0.15  # prior: rare values are all at the other bound, or spread over a range
+SPREAD_SHAPE = 0.3  # deviation of 1 - |φ|, as a share of it, for rare values that are spread
+TAIL, VAGUE = 0.05, 4.0  # warn if σ may lie anywhere in a range of this factor
+ALIKE = 3.5  # standard errors of the mean |φ| over levels up to which all values may be equal
 COLLINEAR, PAIRS = 0.9, 3  # correlation from which on a pair is named in a warning, and how many pairs are named
-FAR, THIN, NEAR, CONSTANT = 0.5, 0.01, 0.05, 0.95  # warning thresholds, in half-widths; CONSTANT of the mean |φ|
+FAR, THIN, NEAR, FEW = 0.5, 0.01, 0.05, 0.02  # warning thresholds, in half-widths; FEW is a share of rare values
 HIDDEN = "noise hides where"  # begins the warning about columns with an unknown location
+
+
+class Fitted(NamedTuple):
+    """Columns' centres and σ in half-widths; whether noise hides σ, and whether all values seem alike."""
+
+    middle: Any
+    spread: Any
+    vague: Any
+    alike: Any
 
 
 class Located(NamedTuple):
@@ -96,10 +119,10 @@ def locate(phases: NoisyAggregate) -> Located:
     phi, error = cosines + 1j * sines, phases.noise_variance / phases.contributors**2 + 0.5 / phases.contributors
     share = complete_share(phi, error)
     fits = [_fit(column / share, error / share**2) for column in phi]
-    middle, spread, vague = (np.array(side) for side in zip(*fits, strict=True))
-    warnings = _warnings(columns.columns, np.abs(phi) / share, np.sqrt(error) / share, middle, spread, vague)
+    fitted = Fitted(*(np.array(side) for side in zip(*fits, strict=True)))
+    warnings = _warnings(columns.columns, np.abs(phi) / share, np.sqrt(error) / share, fitted)
     half = (high - low) / 2
-    return Located(columns.columns, (low + high) / 2 + half * middle, half * spread, warnings)
+    return Located(columns.columns, (low + high) / 2 + half * fitted.middle, half * fitted.spread, warnings)
 
 
 def complete_share(phi: Array, error: float) -> float:
@@ -130,11 +153,15 @@ def _levels(phi: Array, error: float) -> int:
     return first + 1 if first + 1 == LEVELS or squares[first + 1] > squares[first] else first + 2
 
 
-def _fit(phi: Array, error: float) -> tuple[float, float, bool]:
-    """Return the posterior means of μ and of σ (of its logarithm), in half-widths, and whether noise hides σ."""
-    frequencies, (rare, vague) = FREQUENCIES[: _levels(phi, error)], _rare_sd(phi, error)
+def _fit(phi: Array, error: float) -> Fitted:
+    """Return the posterior means of μ and of σ (of its logarithm; of σ² if values may be rare)."""
+    rare = _rare_values(np.abs(phi), error)
+    levels = _levels(phi, error)
+    if rare is not None:
+        levels = min(levels, max(2, int(np.sum(FREQUENCIES * rare[0] <= NARROW))))
+    frequencies, phi = FREQUENCIES[:levels], phi[:levels]
     grid = np.linspace(-1, 1, 2 * round(STEPS * frequencies[-1]) + 1)
-    phi, angle = phi[: len(frequencies)], SCALES[:, None] * frequencies
+    angle = SCALES[:, None] * frequencies
     size, variance = np.exp(-0.5 * angle**2), error + (SHAPE * np.minimum(angle, 1.0)) ** 2
     turned = (np.exp(-1j * grid[:, None] * frequencies) * phi).real
     of_size = 0.5 * (size**2 + np.abs(phi) ** 2) / variance + np.log(variance)
@@ -143,26 +170,78 @@ def _fit(phi: Array, error: float) -> tuple[float, float, bool]:
     weights = np.exp(log_density - log_density.max())
     weights /= weights.sum()
     scale = float(np.exp(weights.sum(axis=0) @ np.log(SCALES)))
-    return float(weights.sum(axis=1) @ grid), max(scale, rare), vague
+    return Fitted(float(weights.sum(axis=1) @ grid), *((scale, False, False) if rare is None else rare))
 
 
-def _rare_sd(phi: Array, error: float) -> tuple[float, bool]:
-    """Return σ of rare values far from a column's bulk, and whether noise hides it; 0 if a level shows the bulk's σ.
+class Shapes(NamedTuple):
+    """Columns that the sizes |φ| are compared with, each of shape ``(M,)`` or ``(M, K)``.
 
-    1 - |φ|² is at most ω²σ², and near it up to the lowest level at which it is visible. Two standard errors count as
-    visible, since too small a scale makes rows with a rare value huge. One of ten levels often reaches two by chance,
-    and then the scale may be far too small, so below `SIGNIFICANT` standard errors the result warns. If no level is
-    visible, the result is the largest σ that noise hides at the lowest level: there 1 - |φ|² is at least `NEARLY` ω²σ².
+    Attributes:
+        size, variance: mean and variance of |φ_k| without noise. sd: σ. log_prior: logarithm of the prior.
     """
-    sizes, doubt = np.abs(phi), 2 * np.sqrt(error)
-    if sizes.min() < max(SHRUNK - doubt, SIGNIFICANT * np.sqrt(error)):
-        return 0.0, False
-    shown = 1 - sizes**2
-    signs = shown > 2 * doubt
-    if not signs.any():
-        return float(np.sqrt((max(0.0, shown[0]) + doubt) / NEARLY) / BASE), True
-    lowest = int(np.argmax(signs))
-    return float(np.sqrt(shown[lowest]) / FREQUENCIES[lowest]), bool(shown[lowest] < SIGNIFICANT * doubt)
+
+    size: Array
+    variance: Array
+    sd: Array
+    log_prior: Array
+
+
+@cache
+def _shapes() -> Shapes:
+    """Return normal columns, then those in which a share p of the values is away from the rest, which are alike.
+
+    The distance Δ is that of the bounds, or one value from a range, |φ|² = 1 - 2p(1-p)(1 - cos ωΔ); or rare values are
+    spread over the range, φ = 1 - p + p ψ(ω).
+    """
+    angle = SCALES[:, None] * FREQUENCIES
+    log_prior = -0.5 * (np.log(SCALES / PRIOR_SCALE) / PRIOR_LOG_SD) ** 2
+    normal = Shapes(np.exp(-0.5 * angle**2), (SHAPE * np.minimum(angle, 1.0)) ** 2, SCALES, log_prior)
+    ranges = np.geomspace(NEAREST, 1, PLACES)[:, None] * np.geomspace(FARTHEST / 2, FARTHEST, WITHIN)
+    at_bounds, few = _rare(np.full((1, 1), FARTHEST), SHARES), SHARES[SHARES <= SHARE_MAX]
+    spread = _rare(ranges, SHARES, spread=True)
+    priors = (0.5, 0.5 * AT_BOUNDS, 0.5 * (1 - AT_BOUNDS - SPREAD), 0.5 * SPREAD)
+    parts = [
+        one._replace(log_prior=one.log_prior - logsumexp(one.log_prior) + np.log(prior))
+        for one, prior in zip((normal, at_bounds, _rare(ranges, few), spread), priors, strict=True)
+    ]
+    return Shapes(*(np.concatenate(side) for side in zip(*parts, strict=True)))
+
+
+def _rare(ranges: Array, shares: Array, *, spread: bool = False) -> Shapes:
+    """Return columns with rare values at one place of each range, ``(places, within)``, or all over it."""
+    waves, p = np.exp(1j * ranges[..., None] * FREQUENCIES)[:, :, None], shares[:, None]  # (..., shares, levels)
+    if spread:
+        size = np.abs(1 - p + p * waves.mean(axis=1))
+        variance = (SPREAD_SHAPE * (1 - size)) ** 2
+    else:
+        sizes = np.abs(1 - p + p * waves)
+        size, variance = sizes.mean(axis=1), sizes.var(axis=1)
+    square, middle = (ranges**2).mean(axis=1)[:, None], ranges.mean(axis=1)[:, None]
+    sd = np.sqrt(shares * square - (shares * middle) ** 2).ravel()
+    return Shapes(size.reshape(-1, LEVELS), variance.reshape(-1, LEVELS), sd, np.zeros(sd.size))
+
+
+def _rare_values(sizes: Array, error: float) -> tuple[float, bool, bool] | None:
+    """Return σ, whether noise hides it, and whether all values seem alike; None if a level shows the bulk's spread.
+
+    If noise hides all levels, the result is the prior's scale.
+
+    Args:
+        sizes: |φ|. error: variance of each real and imaginary part.
+    """
+    if sizes.min() < SHRUNK - SIGNIFICANT * np.sqrt(error):
+        return None
+    if SIGNIFICANT * np.sqrt(error) > 1:
+        return PRIOR_SCALE, True, True
+    shapes, seen = _shapes(), np.sqrt(np.maximum(sizes**2 - error, 0.0))
+    variance = error + shapes.variance
+    log_density = -0.5 * ((seen - shapes.size) ** 2 / variance + np.log(variance)).sum(axis=1) + shapes.log_prior
+    weights = softmax(log_density)
+    order = np.argsort(shapes.sd)
+    low, high = shapes.sd[order][np.searchsorted(np.cumsum(weights[order]), [TAIL, 1 - TAIL])]
+    alike = float((1 - seen).mean()) < ALIKE * np.sqrt(error / LEVELS)
+    vague = bool(high > VAGUE * low) or alike
+    return float(high if vague else np.sqrt(weights @ shapes.sd**2)), vague, alike
 
 
 def about_collinearity(columns: Sequence[str], squares: Array, noise: float) -> tuple[str, ...]:
@@ -173,7 +252,7 @@ def about_collinearity(columns: Sequence[str], squares: Array, noise: float) -> 
     """
     own = np.maximum(np.diagonal(squares), noise)
     size = np.sqrt(own[:, None] * own)
-    correlation, doubt = np.triu(squares / size, 1), 2 * noise / size
+    correlation, doubt = np.clip(np.triu(squares / size, 1), -1, 1), 2 * noise / size
     sure = (np.abs(correlation) > COLLINEAR) & (doubt < 1 - COLLINEAR)
     return tuple(
         f"{columns[i]} and {columns[j]} nearly repeat each other (correlation {correlation[i, j]:.2f}); their "
@@ -182,21 +261,18 @@ def about_collinearity(columns: Sequence[str], squares: Array, noise: float) -> 
     )
 
 
-def _warnings(
-    names: Sequence[str], sizes: Array, doubt: float, middle: Array, spread: Array, vague: NDArray[np.bool_]
-) -> tuple[str, ...]:
+def _warnings(names: Sequence[str], sizes: Array, doubt: float, fitted: Fitted) -> tuple[str, ...]:
     """Return doubts about centres and scales, one sentence for each kind.
 
     Args:
         sizes: |φ|, shape ``(D, K)``. doubt: standard deviation of its real and imaginary parts.
-        middle, spread, vague: from the fits.
+        fitted: of all columns.
     """
-    hidden = sizes[:, 0] < SIGNIFICANT * doubt
-    constant = sizes.min(axis=1) > max(CONSTANT - SIGNIFICANT * doubt, SIGNIFICANT * doubt)  # noise lowers the minimum
-    constant &= sizes.mean(axis=1) > CONSTANT
-    at_end = np.abs(middle) >= 1 - NEAR
-    wide = (np.abs(middle) > FAR) & (spread < THIN) & ~hidden & ~constant
-    vague = vague & ~hidden & ~constant
+    hidden = sizes[:, 0] < SIGNIFICANT * doubt if SIGNIFICANT * doubt < 1 else np.full(len(sizes), True)
+    constant = fitted.alike & (ALIKE * doubt / np.sqrt(LEVELS) < FEW)  # no more rare values than that
+    at_end = np.abs(fitted.middle) >= 1 - NEAR
+    wide = (np.abs(fitted.middle) > FAR) & (fitted.spread < THIN) & ~hidden & ~constant
+    vague = fitted.vague & ~hidden & ~constant
     troubles = (
         (hidden, HIDDEN + " {} {lie}; the middle of the bounds is used as the mean, and intervals may be too narrow"),
         (

@@ -1,4 +1,4 @@
-"""Algorithm 2's parts: centres and scales from phases, whole rows on a sphere, the prior's scale, and warnings."""
+"""Algorithm 2's parts: whole rows on a sphere, the prior's scale, and warnings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact_rounds import aggregate
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.jobs.job import JobTerms
@@ -18,7 +17,7 @@ from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.locate import FREQUENCIES, HIDDEN, Located, locate, phases_request
+from inference.locate import Located
 from inference.models.coefficients import Coefficients, rmse
 from inference.models.linear.aggregate_stats import statistics_of
 from inference.models.linear.baselines import nonprivate_regression
@@ -51,123 +50,7 @@ def learn(train: Problem, epsilon: float, **options: Any) -> Coefficients:
     return run(regression_with_projection(train.schema, **options), swarm(train, epsilon))
 
 
-def located(rows: np.ndarray, half_width: float, epsilon: float = 1.0) -> Located:
-    """Of columns within ± the half-width."""
-    columns = tuple(f"c{j}" for j in range(rows.shape[1]))
-    schema = Schema(columns[:-1], columns[-1], dict.fromkeys(columns, Interval(-half_width, half_width)))
-    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(rows), tolerated=0, computes=(bytes(16), b"\1" * 16))
-    rounds = IdealSwarm(rows, columns, terms, random=seeded("located"))
-    return locate(rounds.run_round(phases_request(schema, 1.0, columns)))
-
-
-# Centres and scales
-
-
-@pytest.mark.parametrize("half_width", [4.0, 40.0, 300.0])
-def test_centres_and_scales_are_as_good_at_wide_bounds_as_at_narrow_ones(half_width: float) -> None:
-    """Two columns a standard deviation or two off the middle; 20,000 rows at ε = 1."""
-    rows = np.random.default_rng(1).normal([1.0, -2.0], [1.0, 0.8], (20_000, 2))
-    found = located(rows, half_width)
-    np.testing.assert_allclose(found.centre, [1.0, -2.0], atol=0.15)
-    np.testing.assert_allclose(found.scale, [1.0, 0.8], rtol=0.3)
-
-
-def test_a_binary_column_and_a_heavy_tail_have_scales_of_their_size() -> None:
-    rng = np.random.default_rng(2)
-    rows = np.column_stack([np.where(rng.random(20_000) < 0.9, -1.0, 1.0), rng.standard_t(2, 20_000) / 50])
-    found = located(rows, 1.0, 4.0)
-    assert 0.4 < found.scale[0] < 0.9  # 0.6
-    assert found.centre[0] == pytest.approx(-0.8, abs=0.15)
-    assert 0.015 < found.scale[1] < 0.06  # the bulk's is 0.02 to 0.03, the rows' own 0.07
-
-
-def test_a_third_of_the_rows_missing_changes_neither() -> None:
-    rows = np.random.default_rng(3).normal([1.0, -2.0, 0.0], 1.0, (20_000, 3))
-    rows[:7000, 0] = np.nan
-    found = located(rows, 30.0, 4.0)
-    np.testing.assert_allclose(found.centre, [1.0, -2.0, 0.0], atol=0.3)
-    np.testing.assert_allclose(found.scale, 1.0, rtol=0.35)
-
-
-@pytest.mark.parametrize("half_width", [4.0, 60.0, 300.0])
-def test_missing_rows_are_not_taken_for_spread_at_any_width_of_bounds(half_width: float) -> None:
-    """A fifth of 400 rows; in all of ten releases, at a budget that hides little."""
-    for seed in range(10):
-        rows = np.random.default_rng(seed).normal([1.0, -2.0, 0.0], 1.0, (400, 3))
-        rows[:80, 0] = np.nan
-        np.testing.assert_allclose(located(rows, half_width, 200.0).scale, 1.0, rtol=0.7)
-
-
-def test_rare_categories_keep_the_scale_of_their_rare_values() -> None:
-    """Shares of 0.002 to 0.08, beside columns of a bulk far narrower than its bounds, which keep theirs."""
-    rng = np.random.default_rng(6)
-    shares = np.array([0.002, 0.02, 0.08])
-    rows = np.column_stack([(rng.random((20_000, 3)) < shares) * 2.0 - 1, rng.normal(0.3, 1 / 300, (20_000, 2))])
-    sds = 2 * np.sqrt(shares * (1 - shares))
-    found = located(rows, 1.0, 1.0).scale
-    assert np.all(found[:3] > 0.4 * sds)
-    assert np.all(found[1:3] < 2.5 * sds[1:])
-    np.testing.assert_allclose(found[3:], 1 / 300, rtol=0.5)
-
-
-def test_a_binary_column_in_far_too_wide_bounds_has_a_scale_of_its_size() -> None:
-    """One in ten, in bounds forty times as wide as needed: 0.3, in place of what noise hides at the widest level."""
-    rows = (np.random.default_rng(7).random((20_000, 2)) < 0.1) * 1.0
-    np.testing.assert_allclose(located(rows, 20.0, 1.0).scale, 0.3, rtol=0.5)
-
-
-@pytest.mark.parametrize(
-    ("rows_n", "half_width", "hidden"), [(2_000, 1.0, True), (2_000, 20.0, True), (20_000, 1.0, False)]
-)
-def test_a_spread_that_noise_hides_is_not_far_too_small_and_is_warned_of(
-    rows_n: int, half_width: float, hidden: bool
-) -> None:
-    """One in ten and one in twenty, each of ten data sets: no spread is far below the true one."""
-    shares = np.array([0.1, 0.05])
-    for seed in range(10):
-        rows = (np.random.default_rng(seed).random((rows_n, 2)) < shares) * 2.0 - 1
-        found = located(rows, half_width, 0.3 if hidden else 1.0)
-        assert np.all(found.scale > 0.1 * 2 * np.sqrt(shares * (1 - shares)))
-        assert bool(found.warnings) == hidden
-
-
-@pytest.mark.long
-def test_a_spread_that_noise_made_is_warned_of() -> None:
-    """One value in ten, a fifth of the half-width away, φ's standard error 0.08: 300 releases.
-
-    Every fifth spread is below a fifth of the true one. A warning lacks with 4e-4 each; more than one lacks with 0.7 %.
-    Where three standard errors passed for sure, eight warnings lacked.
-    """
-    rng, n = np.random.default_rng(8), 2000
-    request = phases_request(OFF_CENTRE, 1.0, ("b",))
-    phi = 0.9 + 0.1 * np.exp(1j * FREQUENCIES / 5)
-    small = silent = 0
-    for _ in range(300):
-        value = np.r_[phi.real, phi.imag] + 0.08 * rng.standard_normal(20)
-        found = locate(aggregate(n * value, (0.08**2 - 0.5 / n) * n**2, request, n))
-        small += (too_small := bool(found.scale[0] < 0.2 * 3 * 0.3 / 5))
-        silent += too_small and not found.warnings
-    assert small > 30
-    assert silent <= 1
-
-
-def test_noise_that_hides_all_leaves_the_bounds_and_is_warned_of() -> None:
-    found = located(np.random.default_rng(4).normal(size=(100, 2)), 3.0, 0.01)
-    assert np.abs(found.centre).max() < 2
-    assert (found.scale < 3).all()
-    (warning,) = found.warnings
-    assert warning.startswith(f"{HIDDEN} c0 and c1 lie;")
-    assert "intervals may be too narrow" in warning
-
-
-def test_constant_clipped_and_far_off_columns_are_warned_of() -> None:
-    rng = np.random.default_rng(5)
-    rows = np.column_stack([np.full(20_000, 0.3), np.full(20_000, 9.0), rng.normal(0.8, 0.005, 20_000)])
-    rows = np.column_stack([rows, rng.normal(0, 0.3, 20_000)])
-    constant, clipped, far = located(rows, 1.0, 4.0).warnings
-    assert constant.startswith("c0 is constant")
-    assert clipped.startswith("nearly all of c1 lies at one of the bounds")
-    assert far.startswith("the bounds of c2 are far too wide")
+# Whole jobs
 
 
 def test_bounds_ten_times_too_wide_lose_at_most_a_twentieth() -> None:
