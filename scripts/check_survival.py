@@ -46,7 +46,7 @@ from inference.models.survival.rounds import Columns, curves_job, exact_curves, 
 from inference.problem import Array, Problem, Schema, stream
 from inference.rounds import run
 from papers.experiment import BlockExperiment, Result, mean_of
-from papers.picture import COLOURS, GREY, MARKERS, drawing
+from papers.picture import COLOURS, GREY, MARKERS, drawing, epsilon_axis
 from papers.runner import Check, table
 
 DELTA, SIZES, EPSILONS = 1e-5, (500, 5_000), (0.5, 1.0, 4.0)
@@ -259,9 +259,8 @@ class SurvivalCheck(BlockExperiment[Cell]):
                     axes.plot(EPSILONS, heights, f"{marker}-", color=colour, label=f"N = {n:,}")
                 for limit in limits:
                     axes.axhline(limit, color=GREY, linestyle=":")
-                axes.set(xscale="log", xlabel="epsilon", ylabel=label)
-                axes.minorticks_off()
-                axes.set_xticks(EPSILONS, list(map(at_least, EPSILONS)))
+                axes.set(xlabel="epsilon", ylabel=label)
+                epsilon_axis(axes, EPSILONS)
             panels[0, 0].legend(frameon=False)
 
 

@@ -56,7 +56,7 @@ from inference.problem import Array, Problem, split, stream
 from inference.rounds import run
 from papers.experiment import Experiment, Result, option
 from papers.mcmc2023.samplers import adassp
-from papers.picture import COLOURS, MARKERS, drawing, legend
+from papers.picture import COLOURS, MARKERS, drawing, epsilon_axis, legend
 from papers.runner import Check, table
 
 LINEAR, LOGISTIC = ("wine-red", "wine-white", "abalone"), "adult"
@@ -295,9 +295,8 @@ class Comparison(Experiment[Cell, Found]):
                         axes.plot(list(own), list(own.values()), f"{marker}-", color=colour, label=method)
                 limits = (0.95, 1.8) if measure == "rmse" else None
                 name = "RMSE over least squares" if measure == "rmse" else measure.replace("_", " ")
-                axes.set(xscale="log", xlabel="epsilon", title=data, ylabel=name, ylim=limits)
-                axes.minorticks_off()
-                axes.set_xticks(EPSILONS, list(map(at_least, EPSILONS)))
+                axes.set(xlabel="epsilon", title=data, ylabel=name, ylim=limits)
+                epsilon_axis(axes, EPSILONS)
             legend(panels)
 
 

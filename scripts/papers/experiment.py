@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -22,10 +23,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_least
 from emulator.engine import LOCAL
 from inference.problem import stream
+from papers import picture
 from papers.runner import Check, add_common_options, finish, main, run_cells, table
 
 C = TypeVar("C")
@@ -61,7 +62,7 @@ class Experiment(Generic[C, F]):
     DEPENDS: ClassVar[tuple[str, ...]] = ("seed",)
     """The fields that a cell's result depends on. A record with other values of these is refused."""
     ALONE: ClassVar[bool] = False
-    """True if cells run one at a time, on one core of this machine, because they are timed."""
+    """True if cells run one at a time, on one idle core of this machine, because they are timed."""
 
     seed: int = 1
 
@@ -109,7 +110,7 @@ class Experiment(Generic[C, F]):
         parser = argparse.ArgumentParser(prog=name, description=text, formatter_class=formatter)
         if name is None:
             parser.epilog = f"examples:\n    scripts/{parser.prog}\n    scripts/{parser.prog} --quick --json -"
-        add_common_options(parser)
+        add_common_options(parser, has_figure=cls.draw is not Experiment.draw)
         for entry in fields(cls):
             if entry.metadata:
                 default = None if entry.metadata.get("action") == "append" else entry.default
@@ -131,10 +132,15 @@ class Experiment(Generic[C, F]):
         """Run the experiment with the settings of the command line; return the exit code."""
         return main(lambda options: cls.of(options).run(options), cls.parser(name))
 
+    @classmethod
+    def quick_words(cls) -> str:
+        """Return the mark of a quick run's pictures, with its repeats and what else it has fewer of."""
+        known = {name: value for name, value in cls.QUICK.items() if type(value) in (int, float)}
+        fewer = ", ".join(f"{name.replace('_', ' ')} = {value:g}" for name, value in known.items())
+        return f"QUICK RUN, do not quote{': ' * bool(fewer)}{fewer}"
+
     def run(self, options: argparse.Namespace) -> int:
         """Run, draw, print and write everything; return the exit code."""
-        if options.plot and type(self).draw is Experiment.draw:
-            raise UsageError("--plot: this experiment has no figure; leave it out")
         if self.ALONE:
             options.processes, options.engine = 1, LOCAL
             if hasattr(os, "sched_setaffinity"):
@@ -143,20 +149,25 @@ class Experiment(Generic[C, F]):
         shared = {name: getattr(options, name) for name in ("journal", "engine", "processes")}
         shared["settings"] = {name: getattr(self, name) for name in self.DEPENDS}
         listed: list[Result] = []
+        spent: list[float] = []
 
         def sweep(cells: Sequence[Any], work: Any, label: str = self.LABEL, **arguments: Any) -> list[Result]:
-            results = run_cells(cells, work, label=label, **shared | arguments)
+            results = run_cells(cells, work, label=label, spent=spent, **shared | arguments)
             pairs = zip(cells, results, strict=True)
             listed.extend({"cell": str(cell), **_fields_of(cell), **result} for cell, result in pairs)
             return results
 
         found = self.results(sweep)
-        if options.plot:
-            self.draw(found, options.plot)
+        if getattr(options, "plot", None):
+            with picture.marked(self.quick_words() if options.quick else ""):
+                self.draw(found, options.plot)
         tables, checked = list(self.tables(found)), not options.quick or self.QUICK_CHECKS
         figures = {"kind": self.KIND, "settings": _fields_of(self), **self.notes(found), "cells": listed}
+        figures["cpu_seconds"] = cpu_s = round(sum(spent), 1)
         figures["tables"] = [_plain(one) for one in tables]
-        return finish(figures, options, tables, list(self.checks(found)) if checked else [])
+        code = finish(figures, options, tables, list(self.checks(found)) if checked else [])
+        print(f"processor time of the cells: {cpu_s:,.0f} s, half of it on two idle cores", file=sys.stderr)
+        return code
 
 
 def _fields_of(value: Any) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from dca_proto.privacy.rounding import at_least
+from papers.runner import unbroken
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
@@ -20,6 +22,17 @@ COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
 MARKERS = "osD^vPX*"
 DPI = 150
 LEGEND_COLUMNS = 4  # at most
+_MARK: ContextVar[str] = ContextVar("mark", default="")
+
+
+@contextmanager
+def marked(words: str) -> Iterator[None]:
+    """Put these words above all pictures that are drawn in the block."""
+    token = _MARK.set(words)
+    try:
+        yield
+    finally:
+        _MARK.reset(token)
 
 
 @contextmanager
@@ -39,8 +52,8 @@ def drawing(
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat:
         axes.spines[["top", "right"]].set_visible(False)
-    if title:
-        figure.suptitle(title, fontsize=13, wrap=True)
+    if title or _MARK.get():
+        figure.suptitle("\n".join(filter(None, map(unbroken, (title, _MARK.get())))), fontsize=13, wrap=True)
     yield panels
     figure.savefig(path, dpi=DPI)
 
@@ -52,9 +65,14 @@ def zero_line(axes: Any, height: float, label: str = "zero predictor") -> None:
 
 def epsilon_axis(axes: Any, epsilons: Sequence[float]) -> None:
     """Make the x axis logarithmic, with a tick for each ε."""
+    log_ticks(axes, epsilons, [at_least(epsilon) for epsilon in epsilons])
+
+
+def log_ticks(axes: Any, values: Sequence[float], labels: Sequence[str]) -> None:
+    """Make the x axis logarithmic, with these ticks, and minor ones without labels."""
     axes.set_xscale("log")
-    axes.set_xticks(epsilons, [at_least(epsilon) for epsilon in epsilons])
-    axes.minorticks_off()
+    axes.set_xticks(values, labels)
+    axes.xaxis.set_minor_formatter("")
 
 
 def legend(panels: Any) -> None:

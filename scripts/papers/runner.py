@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -35,6 +36,7 @@ from inference.errors import DataError
 
 T = TypeVar("T")
 CHECK_FAILED, USAGE, INTERRUPTED = 4, 2, 130
+_GLUE = "\u2800"  # shown as a space; unlike one, rich does not break a line at it
 _RECORD, _PACKAGES = "experiment-record", ("dca-proto", "numpy", "scipy")
 
 
@@ -44,7 +46,7 @@ def versions() -> dict[str, str]:
 
 
 class Record(dict[str, dict[str, Any]]):
-    """The finished cells of one experiment: result by key.
+    """The finished cells of one experiment: result by key; `cpu_s` has the processor time of each.
 
     Args:
         path: the file, which need not exist yet; None keeps the results in memory only.
@@ -56,7 +58,7 @@ class Record(dict[str, dict[str, Any]]):
 
     def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
         super().__init__()
-        self._path = path
+        self._path, self.cpu_s = path, dict[str, float]()
         if path is not None:
             require_writable(path)
             own = {"settings": _plain(settings), "versions": versions()}
@@ -65,10 +67,10 @@ class Record(dict[str, dict[str, Any]]):
             else:
                 self._append({"kind": _RECORD, **own})
 
-    def add(self, key: str, result: Mapping[str, Any]) -> None:
+    def add(self, key: str, result: Mapping[str, Any], cpu_s: float) -> None:
         """Add a finished cell. If there is a file, the result is on the disk before this returns."""
-        self[key] = _plain(result)
-        self._append({"key": key, "result": self[key]})
+        self[key], self.cpu_s[key] = _plain(result), cpu_s
+        self._append({"key": key, "result": self[key], "cpu_s": cpu_s})
 
     def _load(self, path: Path, own: Mapping[str, Any]) -> None:
         data = path.read_bytes()
@@ -81,9 +83,9 @@ class Record(dict[str, dict[str, Any]]):
         if differences := "; ".join(provenance.differences(head, own)):
             raise UsageError(f"--journal {path} is of another experiment: {differences}; name a new file")
         for line in lines:
-            if not (isinstance(line, dict) and isinstance(line.get("result"), dict) and "key" in line):
+            if not (isinstance(line, dict) and isinstance(line.get("result"), dict) and {"key", "cpu_s"} <= set(line)):
                 raise UsageError(f"--journal {path}: a line is damaged; name a new file")
-            self[line["key"]] = line["result"]
+            self[line["key"]], self.cpu_s[line["key"]] = line["result"], line["cpu_s"]
 
     def _append(self, value: Mapping[str, Any]) -> None:
         if self._path is not None:
@@ -117,6 +119,7 @@ def run_cells(
     engine: str = engines.LOCAL,
     settings: Mapping[str, Any] | None = None,
     console: Console | None = None,
+    spent: list[float] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the results of all cells, in their order; compute those that the record lacks.
 
@@ -129,6 +132,7 @@ def run_cells(
             XLA thread if JAX has not computed here before.
         engine: where cells run: a value of `--engine`.
         settings: the settings that results depend on.
+        spent: gets each cell's seconds of processor time, also of cells from the record.
 
     Raises:
         UsageError: the record cannot be used. RuntimeError: the work on a cell failed; the text has the cause.
@@ -141,15 +145,28 @@ def run_cells(
     if cost is not None:
         missing.sort(key=lambda index: -cost(cells[index]))
     with _progress(console or Console(stderr=True), label, len(cells), len(cells) - len(missing)) as advance:
-        for done in _done(work, [cells[index] for index in missing], processes, engine):
-            record.add(f"{label}: {done.item}", done.value())
+        for done in _done(_Timed(work), [cells[index] for index in missing], processes, engine):
+            record.add(f"{label}: {done.item}", *done.value())
             advance()
+    if spent is not None:
+        spent.extend(record.cpu_s[key] for key in keys)
     return [record[key] for key in keys]
 
 
+@dataclass(frozen=True)
+class _Timed(Generic[T]):
+    """The work on a cell, with its seconds of processor time."""
+
+    work: Callable[[T], dict[str, Any]]
+
+    def __call__(self, cell: T) -> tuple[dict[str, Any], float]:
+        began_s = time.process_time()
+        return self.work(cell), round(time.process_time() - began_s, 3)
+
+
 def _done(
-    work: Callable[[T], dict[str, Any]], cells: Sequence[T], processes: int | None, engine: str
-) -> Iterator[engines.Done[T, dict[str, Any]]]:
+    work: _Timed[T], cells: Sequence[T], processes: int | None, engine: str
+) -> Iterator[engines.Done[T, tuple[dict[str, Any], float]]]:
     """Yield cells with their results as they finish."""
     count = min(processes or engines.cores(), len(cells))
     if engine == engines.LOCAL and count <= 1:
@@ -178,10 +195,11 @@ def _progress(console: Console, label: str, total: int, finished: int) -> Iterat
         yield advance
 
 
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that all experiments share."""
+def add_common_options(parser: argparse.ArgumentParser, *, has_figure: bool = True) -> None:
+    """Add the options that all experiments share; --plot only to those that draw a figure."""
     parser.add_argument("--json", metavar="FILE|-", help="write the figures as one JSON object")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figure")
+    if has_figure:
+        parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the figure")
     parser.add_argument("--journal", type=Path, metavar="FILE", help="keep finished cells in FILE; skip those it has")
     parser.add_argument("--processes", type=positive, metavar="P", help="number of processes (default: one per core)")
     parser.add_argument("--engine", default=engines.LOCAL, help=engines.HELP)
@@ -227,14 +245,47 @@ def finish(
     write_json(report, options.json)
     console = Console(stderr=options.json == STDOUT)
     for one in shown:
-        for column in one.columns:  # on a narrow terminal, texts wrap between words and never within a number
-            texts = (Text.from_markup(str(cell)).plain for cell in (column.header, *column.cells))
-            column.min_width = max((len(word) for text in texts for word in text.split()), default=0)
-        console.print(one, crop=False)
+        for part in _parts(one, console.width):
+            with console.capture() as captured:
+                console.print(part, crop=False)
+            console.file.write(captured.get().replace(_GLUE, " "))
     return 0 if all(check.holds for check in checks) else CHECK_FAILED
 
 
-def table(title: str, *columns: str, justify: Any = "right") -> Table:
+def unbroken(text: str, space: str = "\u00a0") -> str:
+    """Return a text for a title or a cell, in which no line ends within "n = 100", "0.87 ± 0.01" or "95 %"."""
+    return re.sub(r"(?<=[=±≈≤≥]) (?=\S)|(?<=<=) (?=\S)| (?=[=±≈≤≥%]|<=)", space, text)
+
+
+def _parts(whole: Table, width: int) -> Iterator[Table]:
+    """Yield tables that fit into the width, if their words do, with the first column in each.
+
+    On a narrow terminal, texts wrap between words, never within a number or its margin.
+    """
+    texts = [[unbroken(str(text), _GLUE) for text in (column.header, *column.cells)] for column in whole.columns]
+    plain = [[Text.from_markup(text).plain for text in column] for column in texts]
+    least = [max((len(word) for text in column for word in text.split()), default=0) for column in plain]
+    groups, room = [[0]], width - 1
+    for place in range(1, len(least)):
+        if groups[-1] != [0] and sum(least[at] + 2 for at in (*groups[-1], place)) > room:
+            groups.append([0])
+        groups[-1].append(place)
+    for number, group in enumerate(groups):
+        part = table(unbroken(str(whole.title), _GLUE) if number == 0 else None)
+        for place in group:
+            whole_words = all(len(text.split()) < 2 for text in plain[place])  # rich narrows other columns first
+            part.add_column(
+                texts[place][0], justify=whole.columns[place].justify, min_width=least[place], no_wrap=whole_words
+            )
+        for number_of_row, row in enumerate(whole.rows):
+            cells = (texts[place][1 + number_of_row] for place in group)
+            part.add_row(*cells, style=row.style, end_section=row.end_section)
+        if number == len(groups) - 1 and whole.caption:
+            part.caption, part.caption_justify = unbroken(str(whole.caption), _GLUE), "left"
+        yield part
+
+
+def table(title: str | None, *columns: str, justify: Any = "right") -> Table:
     """Return an empty table in the scripts' style: the first column is left-justified, the others by `justify`."""
     empty = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for place, column in enumerate(columns):
@@ -247,7 +298,7 @@ def main(run: Callable[[argparse.Namespace], int], parser: argparse.ArgumentPars
     options = parser.parse_args()
     try:
         require_json_target(options.json)
-        require_plot_target(options.plot)
+        require_plot_target(getattr(options, "plot", None))
         return run(options)
     except (UsageError, DataError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)

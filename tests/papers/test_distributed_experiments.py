@@ -213,7 +213,7 @@ def test_errors_from_sums_are_those_of_the_rows() -> None:
 @needs_data
 def test_cells_in_closed_form_are_near_the_papers() -> None:
     """Five repeats for its 50: adaSSP's sd is 0.0004, so its mean is off by 0.001 in less than one of 10⁷ seeds."""
-    experiment = Tables(data=Path(os.environ["DCA_DATA"]), repeats=5)
+    experiment = Tables(data_folder=Path(os.environ["DCA_DATA"]), repeats=5)
     errors = {m: np.mean(experiment.work(Cell(PUBLISHED, POWER_PLANT, 1, m))["errors"]) for m in (FAST, ADASSP, ZERO)}
     assert errors[FAST] == pytest.approx(0.0129, abs=5e-4)
     assert errors[ADASSP] == pytest.approx(0.0139, abs=1e-3)
@@ -223,7 +223,7 @@ def test_cells_in_closed_form_are_near_the_papers() -> None:
 @needs_data
 def test_cells_of_the_valid_setting_lie_between_no_privacy_and_no_data() -> None:
     """Their errors differ by ten standard deviations and more."""
-    experiment = Tables(data=Path(os.environ["DCA_DATA"]), repeats=3)
+    experiment = Tables(data_folder=Path(os.environ["DCA_DATA"]), repeats=3)
     methods = (NON_PRIVATE, FAST, ADASSP, ZERO)
     errors = [np.mean(experiment.work(Cell(VALID, POWER_PLANT, 5, m))["errors"]) for m in methods]
     assert errors == sorted(errors)

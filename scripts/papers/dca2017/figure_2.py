@@ -155,10 +155,10 @@ def median_interval(values: Array) -> tuple[float, float]:
 class Figure2(Experiment[Split, Results]):
     """Figure 2 of the DCA paper: private linear regression on wine quality and abalone, as published and valid.
 
-    Takes about 6 minutes on two cores. Three settings run on the same 25 random splits, ε = 1 to 31.6, δ = 1e-4: as the
-    authors ran it (not private as claimed), the same with its faults corrected (with two repairs of an indefinite
-    matrix), and this library's Algorithm 2. Errors are mean absolute errors of the scaled target. Methods above the
-    zero predictor are useless. Exit code 4 if one of the checks printed at the end fails.
+    Takes about 6 minutes on two idle cores. Three settings run on the same 25 random splits, ε = 1 to 31.6, δ = 1e-4:
+    as the authors ran it (not private as claimed), the same with its faults corrected (with two repairs of an
+    indefinite matrix), and this library's Algorithm 2. Errors are mean absolute errors of the scaled target. Methods
+    above the zero predictor are useless. Exit code 4 if one of the checks printed at the end fails.
 
     --plot NAME.png draws the comparison there and each setting beside it: NAME-published.png, NAME-corrected.png ...
     """

@@ -26,6 +26,7 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
     PROJ_DDP: {"color": picture.VERMILION, "marker": "D"},
 }
 _FILES = dict(zip(of.SETTINGS, ("published", "corrected-absolute", "corrected", "ours"), strict=True))
+_ABOVE: dict[str, Any] = {"marker": 10, "markersize": 7, "linestyle": ""}  # a triangle on the edge
 _DODGE, _PANEL, _RELATIVE_TOP, _NOTE_COLUMNS = 0.06, (4.8, 5.2), 1.5, 170
 
 
@@ -70,7 +71,7 @@ def _line(axes: Any, values: Array, label: str, style: dict[str, Any], shift: fl
     bars = None if style["marker"] == "" else [middle - low, high - middle]
     axes.errorbar(x, middle, yerr=bars, label=label, linewidth=1.8, markersize=5, capsize=2, elinewidth=1, **style)
     for place in x[middle > top]:
-        axes.plot([place], [top], marker="^", color=style["color"], clip_on=False)
+        axes.plot([place], [top], **_ABOVE | {"color": style["color"], "clip_on": False})
 
 
 def _compare(axes: Any, settings: Mapping[str, Mapping[str, Array]]) -> None:

@@ -138,7 +138,7 @@ def perturbed_inputs(train: Problem, mu: float, rng: np.random.Generator) -> Coe
 class Figure3(Experiment[Cell, dict[str, Spread]]):
     """Figure 3 of the DCA paper: rank correlation of predicted with measured drug sensitivity over ε (valid setting).
 
-    30 drugs and 25 runs take about two minutes on two cores. GDSC's terms of use forbid redistribution. Without
+    30 drugs and 25 runs take about two minutes on two idle cores. GDSC's terms of use forbid redistribution. Without
     --data-folder, the experiment runs on SIMULATED files of the same formats and shape; JSON, title and table say so.
     They show that the pipeline works and what the noise does to data of this size, but nothing about cancer. With
     --data-folder, it reads release 6.1 (`papers.dca2017.gdsc_files` lists the files); --drugs 0 takes all drugs.

@@ -206,9 +206,9 @@ def minutes(fits: Sequence[Diagnosis], repeats: int) -> float:
 class Calibration(RepeatedFits[Cell, Results]):
     """Figures 1, 10 and 11 of the LDP paper: coverage of central intervals of posteriors from local reports, over ε.
 
-    Takes an hour on two cores, 55 minutes of it for Figure 1. Exit code 4 if a coverage is outside a simultaneous 99 %
-    band of nominal, an R-hat is not below 1.1, values are hardly ever or mostly clipped, or 500 repeats of Figure 1
-    take more than 40 minutes on two cores.
+    Takes an hour on two idle cores, 55 minutes of it for Figure 1. Exit code 4 if a coverage is outside a simultaneous
+    99 % band of nominal, an R-hat is not below 1.1, values are hardly ever or mostly clipped, or 500 repeats of Figure
+    1 take more than 40 minutes on two idle cores.
     """
 
     KIND, LABEL = "ldp-calibration", "calibration"

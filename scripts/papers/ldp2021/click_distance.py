@@ -97,9 +97,9 @@ def empirical(draws: Array, points: Array) -> Array:
 class ClickDistance(RepeatedFits[Cell, Found]):
     """Figure 2 of the LDP paper: the distance of a histogram's posterior from local reports to the non-private one.
 
-    Takes about 7 minutes on two cores. 11,000 SIMULATED records of ten items replace the paper's click streams. Exit
-    code 4 if the distance does not fall with ε, does not end near the least that the mechanism allows, or an R-hat is
-    not below 1.1.
+    Takes about 7 minutes on two idle cores. 11,000 SIMULATED records of ten items replace the paper's click streams.
+    Exit code 4 if the distance does not fall with ε, does not end near the least that the mechanism allows, or an R-hat
+    is not below 1.1.
     """
 
     KIND, LABEL = "ldp-figure-2", "figure 2"

@@ -81,7 +81,7 @@ class Diagnosis(NamedTuple):
     effective: float  # the fewest effective draws of any parameter, bulk or tail
     attempts: int
     divergences: int  # of the last attempt
-    seconds: float  # on one core, for all attempts; the first fit of its kind includes compiling
+    seconds: float  # on one idle core, for all attempts; the first fit of its kind includes compiling
 
 
 def number_reports(x: Array, bounds: Interval, epsilon: float, rng: np.random.Generator) -> LocalReports:

@@ -170,9 +170,9 @@ def turn(made: Mapping[float, Advantage]) -> str:
 class Figure4(Experiment[Cell, Results]):
     """Figure 4 of the LDP paper: linear regression of wine quality from local reports, test RMSE over ε.
 
-    Takes about 35 minutes on two cores, nearly all of it NUTS. 30 splits of 6,497 wines into 80 % and 20 %, at eight ε
-    from 0.1 to 12.8; as published (which computes centres and principal components from the rows, so it is not private)
-    and valid. Where the paper leaves choices open, scripts/papers/ldp2021/regression_*.py and
+    Takes about 35 minutes on two idle cores, nearly all of it NUTS. 30 splits of 6,497 wines into 80 % and 20 %, at
+    eight ε from 0.1 to 12.8; as published (which computes centres and principal components from the rows, so it is not
+    private) and valid. Where the paper leaves choices open, scripts/papers/ldp2021/regression_*.py and
     inference/models/glm/sgd.py state ours. Exit code 4 if the order of the methods is not the paper's (sufficient
     statistics ahead of LDP-SGD over ε <= 0.4, and LDP-SGD no longer behind at the largest ε), if a private method is
     ahead of no privacy, or if chains have not mixed.
@@ -354,9 +354,9 @@ class Figure4(Experiment[Cell, Results]):
 class Figure5(Figure4):
     """Figure 5 of the LDP paper: logistic regression of Adult's incomes from local reports, AUC over ε.
 
-    Takes an hour and a half on two cores (estimated from parts of it), over half of it for perturbed inputs. 30 splits
-    of 48,842 people into 80 % and 20 %. As in the paper, LDP-SGD and perturbed inputs, which spend half of ε on the
-    label, get 10,000 of the records. LDP-SGD runs with all of them, too.
+    Takes an hour and a half on two idle cores (estimated from parts of it), over half of it for perturbed inputs. 30
+    splits of 48,842 people into 80 % and 20 %. As in the paper, LDP-SGD and perturbed inputs, which spend half of ε on
+    the label, get 10,000 of the records. LDP-SGD runs with all of them, too.
 
     Each evaluation of perturbed inputs' likelihood needs all rows instead of one sum, so they run at three ε and for
     three repeats only. The polynomial of order 4 turns around at the ends of its interval, and its chains may not mix:

@@ -136,8 +136,8 @@ def useless() -> float:
 class ShareEstimates(RepeatedFits[Cell, list[Compared]]):
     """Figures 3 and 9 of the LDP paper: a histogram's posterior mean against the projected point estimate.
 
-    Takes about 15 minutes on two cores. Exit code 4 if, at ε = 0.5 and up to 1,000 clients, the posterior mean's error
-    is not below the projected estimate's (paired, joint intervals) or it is unusable more often; if it is behind
+    Takes about 15 minutes on two idle cores. Exit code 4 if, at ε = 0.5 and up to 1,000 clients, the posterior mean's
+    error is not below the projected estimate's (paired, joint intervals) or it is unusable more often; if it is behind
     anywhere; or if an R-hat is not below 1.1.
     """
 
@@ -226,9 +226,7 @@ class ShareEstimates(RepeatedFits[Cell, list[Compared]]):
                 above.set_title(f"ε = {at_least(epsilon)}{' (Figure 3)' if epsilon == FIGURE_3 else ''}")
                 below.set_xlabel("clients")
                 for axes in (above, below):
-                    axes.set_xscale("log")
-                    axes.set_xticks(clients, [f"{n // 1000}k" if n >= 1000 else str(n) for n in clients])
-                    axes.minorticks_off()
+                    picture.log_ticks(axes, clients, [f"{n // 1000}k" if n >= 1000 else str(n) for n in clients])
             bottoms, tops = zip(*(axes.get_ylim() for axes in panels[0]), strict=True)
             for axes in panels[0]:
                 axes.set_ylim(min(bottoms), max(tops))

@@ -141,9 +141,9 @@ class Results(NamedTuple):
 class Trust(RepeatedFits[Cell, Results]):
     """Test error and coverage over ε of local reports, DCA sums and a trusted aggregator.
 
-    Takes about three quarters of an hour on two cores; --quick omits wine. Exit code 4 if noise-aware coverage is not
-    nominal, if noise-naive coverage at the smallest ε is, if DCA is nowhere ahead of local reports, if it differs from
-    the trusted aggregator, or if chains have not mixed.
+    Takes about three quarters of an hour on two idle cores; --quick omits wine. Exit code 4 if noise-aware coverage is
+    not nominal, if noise-naive coverage at the smallest ε is, if DCA is nowhere ahead of local reports, if it differs
+    from the trusted aggregator, or if chains have not mixed.
     """
 
     KIND, LABEL = "ldp-or-dca", "who adds the noise"

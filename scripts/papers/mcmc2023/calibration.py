@@ -159,7 +159,7 @@ class Coverage(NamedTuple):
 class Calibration(Experiment[Cell, list[Coverage]]):
     """Coverage of credible intervals of distributed Bayesian regression, over data and noise, for every method.
 
-    Takes about 30 minutes on two cores. Exit code 4 if, without prior conflict, MCMC-normalX or its form with an
+    Takes about 30 minutes on two idle cores. Exit code 4 if, without prior conflict, MCMC-normalX or its form with an
     intercept is outside a simultaneous 99 % band of nominal, or its chains have not mixed in over a tenth of the data
     sets. The other methods' coverage is reported beside the same band.
     """

@@ -211,8 +211,8 @@ def rates_of(found: Mapping[Cell, Result]) -> dict[tuple[str, str], Rates]:
 class Efficiency(Experiment[Cell, dict[Cell, Result]]):
     """Effective samples per second of the library's sampler of node releases, and of others of its posterior.
 
-    Takes about 10 minutes on one core. The others are NUTS on the textbook model, MCMC-normalX, and BlackJAX if it is
-    installed (it is no dependency). Exit code 4 if the library's chains have not mixed, samplers disagree, or the
+    Takes about 10 minutes on one idle core. The others are NUTS on the textbook model, MCMC-normalX, and BlackJAX if it
+    is installed (it is no dependency). Exit code 4 if the library's chains have not mixed, samplers disagree, or the
     library's rate at d = 5, J = 10 is too low beside another's.
     """
 

@@ -394,8 +394,8 @@ class Cell(NamedTuple):
 class SamplerChecks(Experiment[Cell, list[Result]]):
     """Joint-distribution tests of every sampler of distributed regression that has a joint distribution.
 
-    Takes about 2 minutes on two cores. Thousands of short chains start at draws of the joint distribution; their ends
-    must follow it, too (`papers.mcmc2023.joint`). Exit code 4 if a sampler's do not, or if it does not move.
+    Takes about 2 minutes on two idle cores. Thousands of short chains start at draws of the joint distribution; their
+    ends must follow it, too (`papers.mcmc2023.joint`). Exit code 4 if a sampler's do not, or if it does not move.
     """
 
     KIND, LABEL, DEPENDS = "sampler-checks", "joint-distribution tests", ("seed", "chains", "steps")

@@ -262,8 +262,8 @@ def _errors(off: Array, Sigma_x: Array) -> dict[str, Any]:
 class Figure2(SimulatedExperiment[Curves]):
     """Figure 2 of the third paper: errors of distributed private regression on simulated data over ε.
 
-    Takes about 20 minutes on two cores; as published (not private as claimed) and valid. Exit code 4 if errors do not
-    fall with ε, or another check printed at the end fails.
+    Takes about 20 minutes on two idle cores; as published (not private as claimed) and valid. Exit code 4 if errors do
+    not fall with ε, or another check printed at the end fails.
 
     --plot NAME.png draws the published setting there and the valid one as NAME-valid.png.
     """
@@ -362,7 +362,7 @@ class Figure2(SimulatedExperiment[Curves]):
 class Figure4(SimulatedExperiment[dict[Work, Array]]):
     """Figure 4 of the third paper: the distance of private posteriors to the non-private one (MMD²), over ε.
 
-    Takes about 5 minutes on two cores. Exit code 4 if a distance does not fall with ε.
+    Takes about 5 minutes on two idle cores. Exit code 4 if a distance does not fall with ε.
     """
 
     KIND, LABEL = "mcmc-figure-4", "distances"

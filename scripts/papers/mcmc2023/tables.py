@@ -105,10 +105,10 @@ def _words(one: Found | Estimate) -> str:
 class Tables(DistributedExperiment[Cell, list[Found]]):
     """Tables 1 and 2 of the third paper: prediction errors of distributed private regression, as published and valid.
 
-    Takes about 20 minutes on two cores. "As published" uses the published data handling, noise and starts, which are
-    not private as claimed; "valid" uses this library's local rounds. On bike sharing and air quality at J = 5 and 10,
-    the chains of MCMC-normalX have not mixed after 10,000 iterations. Exit code 4 if a mean lies outside the paper's
-    widened interval.
+    Takes about 20 minutes on two idle cores. "As published" uses the published data handling, noise and starts, which
+    are not private as claimed; "valid" uses this library's local rounds. On bike sharing and air quality at J = 5 and
+    10, the chains of MCMC-normalX have not mixed after 10,000 iterations. Exit code 4 if a mean lies outside the
+    paper's widened interval.
 
     MCMC-B&S takes far longer than the other methods together. Run it separately by --bernstein-sheldon, with the same
     --journal file.
