@@ -10,13 +10,14 @@ import os
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from compiling import quick_and_double
 from numpy.testing import assert_allclose
 
-from dca_proto.privacy.accounting import delta_of, mu_of
+from dca_proto.privacy.accounting import delta_of, epsilon_of, mu_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from inference.bounds import Interval
@@ -129,6 +130,68 @@ def test_the_published_noise_is_too_small(epsilon: float, ratio: float) -> None:
 
 def test_the_published_noise_at_epsilon_1_has_a_true_delta_of_0_032() -> None:
     assert delta_of(1.0, 1 / releases.coded_sigma(1.0, 1e-5)) == pytest.approx(0.032, abs=5e-4)
+
+
+def test_the_page_states_how_wrong_the_published_noise_is() -> None:
+    text = (Path(__file__).parents[2] / "docs/papers.md").read_text("utf-8")
+    rows = [line.strip("|").split("|") for line in text.split("<!-- wrong sigma -->")[1].split("<!--")[0].splitlines()]
+    epsilons, *shown = ([float(cell) for cell in row[1:]] for row in rows if len(row) > 1 and "---" not in row[1])
+    assert tuple(epsilons) == paper.EPSILONS
+    delta, replaced = 1e-4, (math.sqrt(2), 1.633)  # times the sensitivity of adding or removing, Y from 0 to √2 X
+    for place, epsilon in enumerate(epsilons):
+        sigma, exact = releases.coded_sigma(epsilon, delta), 1 / mu_of(epsilon, delta)
+        factor, mu = exact / sigma, replaced[0] / sigma
+        known = (sigma, exact, factor, *(factor * more for more in replaced), epsilon_of(mu, delta))
+        assert [row[place] for row in shown[:-1]] == pytest.approx(known, rel=6e-3)
+        assert shown[-1][place] == pytest.approx(delta_of(epsilon, mu), abs=6e-4)
+
+
+def test_all_that_is_as_published_is_marked() -> None:
+    """The authors claim a privacy that none of these settings has."""
+    pytest.importorskip("numpyro")
+    from papers.dca2017 import figure_2
+    from papers.ldp2021 import regression
+
+    named = [data.TITLES[PUBLISHED], regression.TITLES[PUBLISHED], tables._TITLES[PUBLISHED]]
+    for words in (*named, figure_2.SAID["settings"][figure_2.AS_PUBLISHED]["words"]):
+        assert words.startswith("as published, NOT private as claimed")
+
+
+def test_the_panels_of_figure_4_are_marked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    titles: list[str] = []
+    kept = simulated.Figure4.panels
+
+    def panels(self: Any, path: Path, rows: Any, nodes: Any, title: str, fill: Any) -> None:
+        def filled(axes: Any, row: Any, J: Any) -> str:
+            height = str(fill(axes, row, J))
+            titles.append(axes.get_title())
+            return height
+
+        kept(self, path, rows, nodes, title, filled)
+
+    monkeypatch.setattr(simulated.Figure4, "panels", panels)
+    found = {Work(setting, 2, 1, FAST): np.geomspace(1, 1e-3, 7) for setting in (PUBLISHED, VALID)}
+    simulated.Figure4().draw(found, tmp_path / "figure.png")
+    assert titles == ["J = 1\nas published, NOT private as claimed", "J = 1\nvalid, another prior too"]
+
+
+def test_figures_run_with_bernstein_and_sheldons_sampler_by_default() -> None:
+    kinds = {work.method for work in simulated.Figure2().cells()}
+    assert paper.BERNSTEIN_SHELDON in kinds
+    assert len(simulated.Figure4().cells()) == 24
+    assert paper.BERNSTEIN_SHELDON not in {cell.method for cell in Tables().cells()}
+
+
+def test_samplers_that_have_not_mixed_are_shown(tmp_path: Path) -> None:
+    """R̂ is in a table, and in the panel where it is above what the library requires of its own chains."""
+    experiment = simulated.Figure2()
+    work = Work(PUBLISHED, 5, 1, NORMAL_X, 10_000)
+    errors = {name: np.full((7, 50), 1e-3).tolist() for name in simulated.MEASURES}
+    curves = experiment.gather([work], [errors | {"split_rhat_median": 1.31, "split_rhat_max": 1.9}])
+    *_, mixing = experiment.tables(curves)
+    assert list(mixing.columns[1].cells) == ["1.31 (1.90)"]
+    assert "largest" in str(mixing.title)
+    experiment.draw(curves, tmp_path / "figure.png")
 
 
 def test_noise_is_split_only_where_that_is_less() -> None:

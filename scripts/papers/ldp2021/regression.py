@@ -55,7 +55,10 @@ HINDSIGHT = "LDP-SGD, best rate in hindsight"
 OPPONENTS = (SGD, SGD_ALL, HINDSIGHT, COROLLARY, *ORDERS, NO_MODEL)
 """The methods that sufficient statistics with tight noise are compared with, at each ε."""
 JOINT_LEVEL = 0.95
-TITLES = {PUBLISHED: "as published (centring and components read from the rows: NOT private)", VALID: "valid"}
+TITLES = {
+    PUBLISHED: "as published, NOT private as claimed (centring and components are read from the rows)",
+    VALID: "valid",
+}
 STYLES: Mapping[str, Mapping[str, Any]] = {
     TIGHT: {"color": picture.BLUE, "marker": "o", "linewidth": 2.0},
     COROLLARY: {"color": picture.SKY, "marker": "s"},
@@ -346,7 +349,7 @@ class Figure4(Experiment[Cell, Results]):
         low, high = sorted((best + found.sign * 0.3 * reach, useless - found.sign * _ROOM * reach))
         bottom, top = axes.get_ylim()
         axes.set_ylim(max(bottom, low), min(top, high))
-        axes.set(xlabel="ε", title={PUBLISHED: "as published, NOT private"}.get(setting, setting))
+        axes.set(xlabel="ε", title=TITLES[setting].partition(" (")[0])
         picture.epsilon_axis(axes, self.epsilons)
 
 

@@ -57,21 +57,26 @@ def enough_iterations(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedExperiment(Experiment[C, F]):
-    """An experiment on the third paper's methods at J nodes, in two settings; MCMC-B&S runs only on request."""
+    """An experiment on the third paper's methods at J nodes, in two settings."""
 
     METHODS: ClassVar[tuple[str, ...]]
+    WITH_BERNSTEIN_SHELDON: ClassVar[bool] = False
+    """Whether MCMC-B&S runs without a request, with as many iterations as the other samplers."""
 
     setting: tuple[str, ...] = option(SETTINGS, "only this setting", action="append", choices=SETTINGS)
     iterations: int = option(ITERATIONS, "of all samplers but MCMC-B&S", type=enough_iterations, metavar="K")
     bernstein_sheldon: int | None = option(
-        None, "run MCMC-B&S too, with so many iterations (default: not)", type=enough_iterations, metavar="K"
+        None,
+        "iterations of MCMC-B&S, if it runs by default or is requested by this",
+        type=enough_iterations,
+        metavar="K",
     )
 
     def lengths(self) -> dict[str, int]:
         """Return the iterations of each method, 0 for closed forms; omit MCMC-B&S unless it was requested."""
         own = {method: self.iterations if method in SAMPLERS else 0 for method in self.METHODS}
         if BERNSTEIN_SHELDON in own:
-            own[BERNSTEIN_SHELDON] = self.bernstein_sheldon or 0
+            own[BERNSTEIN_SHELDON] = self.bernstein_sheldon or self.iterations * self.WITH_BERNSTEIN_SHELDON
         return {method: count for method, count in own.items() if count or method != BERNSTEIN_SHELDON}
 
 

@@ -10,11 +10,11 @@ Figure 2 prints both. Of `CANDIDATES` draws of Σ_x, the one that comes nearest 
 **As published**, ‖X‖ and ‖Y‖ are the largest of the rows and the noise is the published one (`releases`), which is not
 private as claimed. **Valid**, rows are clipped at four standard deviations of the population, which the simulation
 knows: features to a ball, by the direction that varies most, and the target. The noise is for the replacement of a row,
-by the exact mechanism, in a local round.
+by the exact mechanism, in a local round. This setting has another prior, too: the law of θ, and IG(2, 1) for σ_y².
 
 A run is one method at one J and all ε; it samples the 50 repeats at each ε together. As published, the prior conflicts
 with the data: it has θ_j ~ N(0, 0.026) and σ_y² ~ IG(20, 0.5), whose mean is 0.026, but the data have θ_j ~ N(0, 1) and
-σ_y² = 1. The valid setting uses the law of θ as its prior, and IG(2, 1) for σ_y².
+σ_y² = 1.
 
 **Figure 2**: squared errors of θ and of predictions, d = 2 and d = 5.
 
@@ -50,12 +50,13 @@ from rich.table import Table
 
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
+from inference.draws import R_HAT_REQUIRED
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
 from inference.problem import Array, stream
 from papers import picture
 from papers.experiment import F, Result, option, over_epsilon
 from papers.mcmc2023 import fits, releases
-from papers.mcmc2023.data import PUBLISHED, VALID, Statistics, blocks
+from papers.mcmc2023.data import PUBLISHED, TITLES, VALID, Statistics, blocks
 from papers.mcmc2023.paper import (
     ADASSP,
     BERNSTEIN_SHELDON,
@@ -69,7 +70,7 @@ from papers.mcmc2023.paper import (
     STYLES,
 )  # fmt: skip
 from papers.mcmc2023.samplers.sampler import SAMPLERS
-from papers.runner import Check
+from papers.runner import Check, table
 
 ROWS, DELTA = 100_000, 1e-5
 SDS, CANDIDATES = 4.0, 100
@@ -79,7 +80,6 @@ DRAWN = {PUBLISHED: AVERAGED, VALID: PREDICTION}
 """The error of predictions that the figure shows."""
 NEAR = 10.0
 GROWTH = 1.5  # an error that rises by more than this factor from one ε to the next counts as growing
-_TITLES = {PUBLISHED: "as published, NOT private as claimed", VALID: "valid"}
 D_OF_DISTANCES = 2
 BANDWIDTH, DRAWS, DRAWS_OF_FAST, KEPT = 0.1, 2000, 500, 100
 FALLEN = 0.1  # required ratio of the distance at the largest ε to that at the smallest
@@ -173,6 +173,7 @@ class SimulatedExperiment(fits.DistributedExperiment[Work, F]):
     """An experiment on the simulated data, for each number in `dimension`."""
 
     QUICK: ClassVar = {"repeats": 5, "epsilons": (0.1, 1.0, 10.0), "nodes": (5,), "iterations": 400}
+    WITH_BERNSTEIN_SHELDON: ClassVar = True
     DEPENDS = ("seed", "repeats", "epsilons")
 
     repeats: int = REPEATS
@@ -242,6 +243,7 @@ class Curves:
     found: Mapping[Work, Mapping[str, Array]]  # (ε, repeats), by work and measure
     floors: Mapping[int, Mapping[str, float]]  # without privacy, by d and measure
     zeros: Mapping[int, Mapping[str, float]]  # of the zero predictor, by d and measure
+    r_hats: Mapping[Work, tuple[float, float]]  # of θ: median and maximum over ε and repeats, for samplers
 
     def mean(self, work: Work, measure: str) -> Array:
         return np.asarray(self.found[work][measure].mean(axis=1))
@@ -291,9 +293,10 @@ class Figure2(SimulatedExperiment[Curves]):
             for kept, off in ((floors, non_private(of)[0] - of.theta), (zeros, of.theta)):
                 estimation, prediction = map(float, _errors(off, of.Sigma_x).values())
                 kept[d] = {ESTIMATION: estimation, PREDICTION: prediction, AVERAGED: prediction}
-        both = zip(cells, results, strict=True)
+        both = list(zip(cells, results, strict=True))
         found = {work: {name: np.array(one[name]) for name in MEASURES} for work, one in both}
-        return Curves(found, floors, zeros)
+        mixing = {w: (one["split_rhat_median"], one["split_rhat_max"]) for w, one in both if "split_rhat_max" in one}
+        return Curves(found, floors, zeros, mixing)
 
     def notes(self, found: Curves) -> dict[str, Any]:
         return {**super().notes(found), "non_private": found.floors, "zero_predictor": found.zeros}
@@ -301,7 +304,7 @@ class Figure2(SimulatedExperiment[Curves]):
     def tables(self, found: Curves) -> Iterator[Table]:
         for setting in found.distinct("setting"):
             for measure in (ESTIMATION, DRAWN[setting]):
-                title = f"{_TITLES[setting]}: mean squared error of {measure}; *: no better than zero"
+                title = f"{TITLES[setting]}: mean squared error of {measure}; *: no better than zero"
                 shown = over_epsilon(title, "d, J, method", self.epsilons)
                 for d in found.distinct("d"):
                     zero = found.zeros[d][measure]
@@ -313,6 +316,7 @@ class Figure2(SimulatedExperiment[Curves]):
                             shown.add_row(f"{d}, {nodes}, {work.method}", *row)
                     shown.add_row(f"{d}, no privacy", f"{found.floors[d][measure]:.2e}")
                 yield shown
+        yield from _mixing(found)
 
     def draw(self, found: Curves, path: Path) -> None:
         for place, setting in enumerate(found.distinct("setting")):
@@ -321,13 +325,16 @@ class Figure2(SimulatedExperiment[Curves]):
                 d, measure = row
                 for work in found.works(setting, d, J):
                     axes.plot(self.epsilons, found.mean(work, measure), label=work.method, **STYLES[work.method])
+                slow = [(work.method, found.r_hats.get(work, (1.0, 1.0))[0]) for work in found.works(setting, d, J)]
+                words = "\n".join(f"{method}: R̂ {r_hat:.2f}" for method, r_hat in slow if r_hat > R_HAT_REQUIRED)
+                axes.text(0.03, 0.03, words, transform=axes.transAxes, fontsize=8, color=picture.GREY)
                 axes.axhline(found.floors[d][measure], label="no privacy", **FLOOR_STYLE)
                 picture.zero_line(axes, found.zeros[d][measure])
                 axes.set_title(f"d = {d}, J = {J}")
                 return f"{measure}: squared error"
 
             rows = [(d, measure) for d in found.distinct("d") for measure in (DRAWN[setting], ESTIMATION)]
-            title = f"Errors on simulated data, n = {ROWS:,}, δ = {at_least(DELTA)}: {_TITLES[setting]}"
+            title = f"Errors on simulated data, n = {ROWS:,}, δ = {at_least(DELTA)}: {TITLES[setting]}"
             beside = path.with_stem(f"{path.stem}-{setting.replace(' ', '-')}") if place else path
             self.panels(beside, rows, found.distinct("nodes"), title, fill)
 
@@ -353,6 +360,23 @@ class Figure2(SimulatedExperiment[Curves]):
             if better:
                 share, asked = float(np.mean(better)), "in most cells (the paper: in almost all)"
                 yield Check(f"{method} nearer than adaSSP, as published", asked, f"in {100 * share:.0f} %", share > 0.5)
+
+
+def _mixing(found: Curves) -> Iterator[Table]:
+    """Yield a table of the samplers' split R̂."""
+    title = f"split R̂ of θ, median and (largest) over ε and repeats; above {R_HAT_REQUIRED:g} chains have not mixed"
+    shown = table(title, "setting, d, J", *(methods := list(dict.fromkeys(work.method for work in found.r_hats))))
+    for where in dict.fromkeys(work[:3] for work in found.r_hats):
+        own = (found.r_hats[one] if (one := _sampled(found, where, method)) else None for method in methods)
+        shown.add_row(
+            ", ".join(map(str, where)), *("" if one is None else f"{one[0]:.2f} ({one[1]:.2f})" for one in own)
+        )
+    if methods:
+        yield shown
+
+
+def _sampled(found: Curves, where: tuple[Any, ...], method: str) -> Work | None:
+    return next((work for work in found.r_hats if work[:3] == where and work.method == method), None)
 
 
 # Figure 4
@@ -399,7 +423,7 @@ class Figure4(SimulatedExperiment[dict[Work, Array]]):
 
     def tables(self, found: Mapping[Work, Array]) -> Iterator[Table]:
         for setting in dict.fromkeys(work.setting for work in found):
-            shown = over_epsilon(f"{setting}: mean MMD², d = {D_OF_DISTANCES}", "J, method", self.epsilons)
+            shown = over_epsilon(f"{TITLES[setting]}: mean MMD², d = {D_OF_DISTANCES}", "J, method", self.epsilons)
             for work, means in found.items():
                 if work.setting == setting:
                     shown.add_row(f"{work.nodes}, {work.method}", *(f"{value:.2e}" for value in means))
@@ -416,7 +440,7 @@ class Figure4(SimulatedExperiment[dict[Work, Array]]):
             for work, means in found.items():
                 if (work.setting, work.nodes) == (setting, J):
                     axes.plot(self.epsilons, means, label=work.method, **STYLES[work.method])
-            axes.set_title(f"J = {J}, {setting}")
+            axes.set_title(f"J = {J}\n{TITLES[setting]}", fontsize=11)
             return "MMD²"
 
         settings, nodes = (list(dict.fromkeys(work[place] for work in found)) for place in (0, 2))

@@ -37,8 +37,8 @@ _FEATURES = {POWER_PLANT: 4, BIKE: 14, AIR_QUALITY: 12, ROAD: 3}
 LEAST_SQUARES_POWER_PLANT = 0.01269
 FIRST_CELL = (0.0128, 0.0130)
 _TITLES = {
-    PUBLISHED: "as published, NOT private as claimed: mean squared error of predictions",
-    VALID: "valid: mean squared error of predictions, in the published unit of the target",
+    PUBLISHED: f"{data.TITLES[PUBLISHED]}: mean squared error of predictions",
+    VALID: f"{data.TITLES[VALID]}: mean squared error of predictions, in the published unit of the target",
 }
 _ROAD_NOTE = "3droad is not available; simulated rows of its number and width replace it."
 DIGITS = 4
@@ -263,7 +263,8 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
             for line, setting in zip(panels, settings, strict=True):
                 for axes, name in zip(line, names, strict=True):
                     _panel(axes, [one for one in found if one.cell[:2] == (setting, name)])
-                    axes.set_title(f"{name}{' (simulated)' if name == ROAD else ''}, {setting}", fontsize=11)
+                    words = f"{name}{' (simulated)' * (name == ROAD)}"
+                    axes.set_title(f"{words}\n{data.TITLES[str(setting)]}", fontsize=11)
                 line[0].set_ylabel("mean squared error")
             picture.legend(panels)
 
