@@ -14,11 +14,13 @@ returns None or an exit code, and raises this project's errors:
 | 5 | bad input, a file or its contents: `InputError`, `DataError` |
 | 6 | the broker cannot be reached: `TransportError` |
 | 7 | the broker refused the login: `LoginError` |
-| 8 | a store or an output cannot be read or written: `StorageError` |
+| 8 | a store or an output, also stdout, cannot be read or written: `StorageError` |
 | 9 | a worker process of `dca swarm`, `dca scaling` or `dca audit` died: `WorkerDiedError` |
 | 130 | Ctrl-C |
-| 141 | the reader of the output closed it, such as `head` |
+| 141 | the reader of stdout closed it, such as `head`; the command did all its work |
 | 143 | SIGTERM ended `dca trainer`, `dca learn` or `dca swarm` |
+
+A failed stream never ends a command early (`dca_proto.cli.streams`).
 """
 
 from __future__ import annotations
@@ -38,10 +40,13 @@ from typing import Any
 
 import dca_proto
 from dca_proto import __version__
+from dca_proto.cli.streams import guarded
 from dca_proto.wording import nearest, to_install
 
 GROUP = "dca.commands"
 USAGE, REFUTED, INTERRUPTED, BROKEN_PIPE = 2, 4, 130, 141
+_NOT_WRITTEN = 8  # `StorageError.exit_code`
+_OTHER_PLACE = "free space or name another place"
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 _COMPLETION = ("--install-completion", "--show-completion")
 _COMPLETE = "_DCA_COMPLETE"  # set when the shell asks for completions
@@ -77,21 +82,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]
+    with guarded() as output:
+        code = _main([argument for argument in given if argument != "--debug"], debug)
+        sys.stdout.flush()  # fails here, not at exit
+        if (failure := output.failure) is None:
+            return code
+        if output.has_lost_its_reader:
+            return code or BROKEN_PIPE
+        return _fail(f"cannot write the output: {failure.strerror}; {_OTHER_PLACE}", code or _NOT_WRITTEN)
+
+
+def _main(given: list[str], debug: bool) -> int:
+    """Run a command, and return its exit code."""
     try:
         if (foreign := foreign_package()) is not None:
             return _fail(foreign)
-        code = _dispatch(given)
-        sys.stdout.flush()  # raises BrokenPipeError here, not at exit
-        return code
+        return _dispatch(given)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        return _discard_output()
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # rich and click convert it
-            return _discard_output()
-        raise
+    except BrokenPipeError:  # of a file that the user named, such as /dev/stdout
+        return BROKEN_PIPE
     except Exception as error:
         failure = explain(error)
         if failure is None:
@@ -99,12 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         return _fail(*failure)
-
-
-def _discard_output() -> int:
-    """Discard the rest of the output, after its reader closed the pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE
 
 
 def _fail(line: str, code: int = USAGE) -> int:
@@ -250,7 +254,7 @@ def explain(error: Exception) -> tuple[str, int] | None:
         return f"this needs {error.name}, which is not installed: {to_install('full')}", USAGE
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         place = error.filename or "the output"
-        return f"cannot write {place}: {error.strerror}; free space or name another place", StorageError.exit_code
+        return f"cannot write {place}: {error.strerror}; {_OTHER_PLACE}", StorageError.exit_code
     import typer  # here, since the errors above can occur without it
 
     if isinstance(error, typer.Abort):

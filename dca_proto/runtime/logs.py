@@ -9,6 +9,7 @@ standard error.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections import Counter
@@ -36,6 +37,23 @@ CHARS_MAX = 1000
 log = structlog.get_logger("dca.actor")
 
 
+class _Stderr:
+    """Standard error as it is now; a line that cannot be written is lost, because an actor goes on without its log."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the latter if it is closed
+            if sys.stderr is not None:
+                sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if sys.stderr is not None:
+                sys.stderr.flush()
+
+
+_STDERR: Any = _Stderr()
+
+
 def configure_logs(*, json: bool = False, level: int = logging.INFO) -> None:
     """Send structlog's events of `level` and above to standard error, as text or as one JSON object per line.
 
@@ -49,7 +67,7 @@ def configure_logs(*, json: bool = False, level: int = logging.INFO) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(_STDERR),
         cache_logger_on_first_use=False,
     )
 

@@ -1,9 +1,14 @@
-"""Runs a command in its test's own process, for the fixture `dca`."""
+"""Lists all commands, and runs one in its test's own process, for the fixture `dca`."""
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
 from typing import NamedTuple
+
+import typer
+
+from dca_proto.cli import GROUP
 
 
 class Done(NamedTuple):
@@ -20,3 +25,14 @@ Dca = Callable[..., Done]
 def one_line(text: str) -> str:
     """Return a text with its line breaks and runs of spaces as single spaces."""
     return " ".join(text.split())
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Every command and, of a group, every command in it, as typed after `dca`."""
+    found: list[tuple[str, ...]] = [()]
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        command = entry.load()
+        found.append((entry.name,))
+        if isinstance(command, typer.Typer):
+            found += [(entry.name, name) for name in vars(typer.main.get_command(command))["commands"]]
+    return sorted(found)

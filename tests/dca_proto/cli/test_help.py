@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import runpy
 import subprocess
 import sys
@@ -10,10 +9,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
+from commands import commands
 
 from dca_proto import __version__
-from dca_proto.cli import GROUP, main
+from dca_proto.cli import main
 
 ROOT = Path(__file__).parents[3]
 NO_SCRIPTS = ("environment", "fuzz_broker.py", "site_pages.py")  # read by others
@@ -31,17 +30,6 @@ WITHOUT_EXTRAS = (
     "        return None if name in hidden else super().find_spec(name, path, target)\n"
     "sys.meta_path = [Finder if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]\n"
 )
-
-
-def commands() -> list[tuple[str, ...]]:
-    """Every command and, of a group, every command in it, as typed after `dca`."""
-    found: list[tuple[str, ...]] = [()]
-    for entry in importlib.metadata.entry_points(group=GROUP):
-        command = entry.load()
-        found.append((entry.name,))
-        if isinstance(command, typer.Typer):
-            found += [(entry.name, name) for name in vars(typer.main.get_command(command))["commands"]]
-    return sorted(found)
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

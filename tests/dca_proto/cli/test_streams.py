@@ -1,0 +1,226 @@
+"""Every command writes to streams of every kind: of any encoding, closed, full, or a pipe whose reader has gone."""
+
+from __future__ import annotations
+
+import ast
+import io
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from commands import commands
+
+from dca_proto.cli import main, streams
+
+ENCODINGS = ("utf-8", "cp1252", "ascii")
+STATES = ("open", "closed", "gone", "full")
+CHEAP = {
+    (): "--version",
+    ("account",): "account --clients 100",
+    ("audit",): "audit --rounds 1000 --seed 1",
+    ("broker",): "broker --host 0.0.0.0",
+    ("client",): "client no.toml",
+    ("compute",): "compute no.toml",
+    ("emulate",): "emulate",
+    ("emulate", "collude"): "emulate collude --clients 8 --rounds 60 --seed 1",
+    ("emulate", "example"): "emulate example",
+    ("emulate", "replay"): "emulate replay 1",
+    ("emulate", "run"): "emulate run no.toml",
+    ("emulate", "sweep"): "emulate sweep --seeds 5..1",
+    ("federation",): "federation",
+    ("federation", "add-node"): "federation add-node c=c.key",
+    ("federation", "add-trainer"): "federation add-trainer u=u.key",
+    ("federation", "enrol"): "federation enrol c.key",
+    ("federation", "init"): "federation init new --computes 2 --clients 1 --broker mqtt://127.0.0.1",
+    ("federation", "replace-node"): "federation replace-node compute-1 c=c.key",
+    ("federation", "revoke"): "federation revoke client-1",
+    ("federation", "run"): "federation run no",
+    ("federation", "show"): "federation show",
+    ("inspect",): "inspect client-1.cert",
+    ("keygen",): "keygen ε.key",
+    ("ledger",): "ledger trainer.toml",
+    ("learn",): "learn trainer.toml",
+    ("report",): "report no.json",
+    ("scaling",): "scaling --predict clients=10",
+    ("swarm",): "swarm --dimension 2 --clients 1 --tolerate 0 --broker nobody",
+    ("trainer",): "trainer trainer.toml",
+}
+"""A quick call of each command; those that would run for long, or measure, are refused."""
+SLOW = {("audit",), ("emulate", "collude"), ("emulate", "replay")}
+Make = Callable[[str, str], Any]
+
+
+class Raw(io.RawIOBase):
+    """The bytes below a stream, which go wrong as its state demands."""
+
+    def __init__(self, state: str) -> None:
+        self.state, self.written = state, b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if self.state == "gone":
+            raise BrokenPipeError(32, "Broken pipe")
+        if self.state == "full":
+            raise OSError(28, "No space left on device")
+        self.written += bytes(data)
+        return len(data)
+
+
+class Told(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a federation and two more keys."""
+    folder = tmp_path_factory.mktemp("members") / "demo"
+    init = ["federation", "init", str(folder), "--computes", "2", "--clients", "1", "--broker", "mqtt://127.0.0.1"]
+    assert main(init) == 0
+    for name, role in (("c", "compute"), ("u", "trainer")):
+        assert main(["keygen", str(folder / f"{name}.key"), "--role", role]) == 0
+    return folder
+
+
+@pytest.fixture
+def told(members: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], Told]:
+    """Calls `dca` in a copy of the folder, with streams of an encoding and a state; the code and what arrived."""
+    numbers = itertools.count()
+
+    def call(line: str, encoding: str, state: str, *, also_stderr: bool = False) -> Told:
+        folder = tmp_path / str(next(numbers))
+        shutil.copytree(members, folder)
+        monkeypatch.chdir(folder)
+        raws = Raw(state), Raw(state if also_stderr else "open")
+        for name, raw in zip(("stdout", "stderr"), raws, strict=True):
+            stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding)
+            monkeypatch.setattr(sys, name, None if raw.state == "closed" else stream)
+        code = main(line.split())
+        return Told(code, *(raw.written.decode(encoding) for raw in raws))
+
+    return call
+
+
+def expected(usual: Told, state: str) -> int:
+    failed = usual.code == 0 and usual.out
+    return {"gone": 141, "full": 8}.get(state, 0) if failed else usual.code
+
+
+def test_each_command_has_a_quick_call() -> None:
+    assert sorted(CHEAP) == commands()
+
+
+@pytest.mark.parametrize("path", CHEAP, ids=" ".join)
+def test_no_stream_ends_a_command(path: tuple[str, ...], told: Any) -> None:
+    usual = told(CHEAP[path], "utf-8", "open")
+    assert usual.code in (0, 2, 3, 5, 6, 8), usual
+    kinds = [*zip(ENCODINGS, STATES[1:], strict=True)] if path in SLOW else [*itertools.product(ENCODINGS, STATES)]
+    for place, (encoding, state) in enumerate(kinds):
+        also_stderr = bool(place % 2)
+        found = told(CHEAP[path], encoding, state, also_stderr=also_stderr)
+        assert found.code == expected(usual, state), (encoding, state)
+        if not also_stderr and usual.out and state == "full":
+            assert "dca: cannot write the output: No space left on device; free space or name" in found.err
+        if state == "open":
+            assert "\N{REPLACEMENT CHARACTER}" not in found.out
+            assert bool(found.out) == bool(usual.out)
+
+
+@pytest.mark.parametrize("path", CHEAP, ids=" ".join)
+def test_help_is_readable_in_ascii(path: tuple[str, ...], told: Any) -> None:
+    usual, found = (told(" ".join((*path, "--help")), encoding, "open") for encoding in ("utf-8", "ascii"))
+    assert (usual.code, found.code, found.err) == (0, 0, "")
+    assert "\\u" not in found.out
+    assert len(found.out.split()) >= 0.9 * len(usual.out.split())
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The texts in a file's code, without its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node.value
+
+
+def test_signs_have_a_replacement_in_ascii() -> None:
+    """Those in texts that commands print, those of a table's lines, and those of a bar."""
+    root = Path(streams.__file__).parents[2]
+    places = [path for place in ("dca_proto", "inference", "emulator") for path in (root / place).rglob("*.py")]
+    written = {
+        letter
+        for path in places
+        for text in texts(path)
+        for letter in text
+        if not letter.isascii() and letter.isprintable()
+    }
+    assert len(written) > 20
+    for letter in sorted(written | set("─│┼━╸⠋█é")):
+        plain = streams.in_ascii(letter)
+        assert plain.isascii()
+        assert "\\" not in plain, f"{letter} ({letter!a}) needs a replacement"
+    assert "ε ≤ 2 · 中".encode("ascii", streams._ERRORS) == b"epsilon <= 2 * \\u4e2d"
+    assert "\udc80".encode("utf-8", streams._ERRORS) == b"\\udc80", "a file name in another encoding"
+
+
+def test_a_pipe_that_another_process_made_non_blocking_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As node and some terminals do: a write to a full pipe is then refused, not delayed."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    texts: list[str] = []
+    with os.fdopen(read, encoding="utf-8") as source:
+        reader = threading.Thread(target=lambda: texts.append(source.read()))
+        reader.start()
+        with os.fdopen(write, "w", encoding="utf-8") as stream, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stream)
+            with streams.guarded() as output:
+                print("x" * 300_000)
+            assert output.failure is None
+        reader.join(timeout=30)
+    assert [len(text) for text in texts] == [300_001]
+
+
+# --- real processes ---------------------------------------------------------------------------------------------------
+
+DCA = (sys.executable, "-m", "dca_proto.cli")
+
+
+@pytest.mark.parametrize(("encoding", "state"), [("cp1252", "gone"), ("ascii", "closed")])
+def test_a_swarm_finishes_and_writes_its_files(encoding: str, state: str, tmp_path: Path) -> None:
+    """With worker processes, which inherit the streams, and both streams in this state."""
+    close = "exec >&- 2>&- <&-;" if state == "closed" else ""
+    command = f"{close} exec {sys.executable} -m dca_proto.cli swarm --dimension 2 --clients 4 --json done.json"
+    reader = None
+    if state == "gone":
+        read, reader = os.pipe()
+        os.close(read)
+    done = subprocess.run(
+        ["sh", "-c", command], stdout=reader, stderr=reader, timeout=60, cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": encoding}, check=False,
+    )  # fmt: skip
+    assert done.returncode == {"closed": 0, "gone": 141}[state]
+    assert (tmp_path / "done.json").stat().st_size > 100
+
+
+def test_a_broker_serves_on_after_its_output_was_closed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*DCA, "broker", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+    ) as broker:
+        assert broker.stdout is not None
+        assert broker.stderr is not None
+        assert broker.stdout.readline().startswith(b"broker ")
+        broker.stdout.close()
+        broker.send_signal(signal.SIGINT)
+        assert b"Traceback" not in broker.stderr.read()
+    assert broker.returncode in (0, 130, 141)
