@@ -80,6 +80,9 @@ class NoisyAggregate:
         nodes: the releases of the data nodes, sorted by client id. Each is an aggregate with `clients` 1, its rows as
             `contributors`, and no `nodes`. Their values, variances and rows add up to this aggregate's.
         reports: the LDP reports behind this sum, which for categories holds the estimated counts.
+        rows_max: how many rows of a client count: 0 for their mean, R >= 1 for the sum of at most R.
+        fraction_bits: f; the clients' contributions are multiples of 2^-f.
+        doubts: warnings that the sum is hardly possible, or that releases were left out (`dca_proto.plausibility`).
     """
 
     value: NDArray[np.float64]
@@ -103,6 +106,9 @@ class NoisyAggregate:
     private: bool = True
     nodes: tuple[NoisyAggregate, ...] = ()
     reports: LocalReports | None = None
+    rows_max: int = 0
+    fraction_bits: int = 24
+    doubts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.private:

@@ -91,3 +91,13 @@ class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error, but one
         self.remedy = remedy
         self.contributors = contributors
         self.needed = needed
+
+
+REMEDY_OF_LIE = "find the client that lied and revoke it, before you ask for the round again, at its cost"
+
+
+class ImplausibleSum(RoundAborted):
+    """A round's sum that no honest clients can have made (`dca_proto.plausibility`). Its privacy cost stays spent."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, remedy=REMEDY_OF_LIE)

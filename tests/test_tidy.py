@@ -19,10 +19,14 @@ BASE = {"numpy", "msgspec", "dca_proto.aggregate", "dca_proto.errors", "dca_prot
 CRYPTO = BASE | {"nacl", "dca_proto.crypto"}
 STATISTICS = BASE | {"dca_proto.crypto.fixedpoint", "dca_proto.statistics"}
 PRIVACY = CRYPTO | STATISTICS | {"dca_proto.privacy"}
-PROTOCOL = PRIVACY | {"dca_proto.protocol"}
+PROTOCOL = PRIVACY | {"dca_proto.plausibility", "dca_proto.protocol"}
 RUNTIME = PROTOCOL | {"structlog", "dca_proto.runtime"}
 """The packages of `dca_proto`, from the bottom to the top: each may import those before it, and no other."""
-FIGURES = {"dca_proto.wording", *(f"dca_proto.privacy.{name}" for name in ("accounting", "cost", "rounding"))}
+FIGURES = {
+    "dca_proto.plausibility",
+    "dca_proto.wording",
+    *(f"dca_proto.privacy.{name}" for name in ("accounting", "cost", "rounding")),
+}
 JOBS = {f"dca_proto.jobs.{name}" for name in ("forecast", "job")}
 NOT_ON_A_DEVICE = (
     "typer",
@@ -43,6 +47,7 @@ LAYERS = {
     "dca_proto": RUNTIME | {"dca_proto"},
     "dca_proto.aggregate": {"numpy"},
     "dca_proto.errors": {"dca_proto.aggregate"},
+    "dca_proto.plausibility": STATISTICS | {"dca_proto.privacy"},
     "dca_proto.wording": {"msgspec"},
     "dca_proto.crypto": CRYPTO,
     "dca_proto.statistics": STATISTICS,

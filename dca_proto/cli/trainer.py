@@ -143,6 +143,8 @@ def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str 
             aggregate = complete(actor.run_round(request, reporter))
         except RoundAborted as error:
             write_json(aborted(error), json_to)
+            if error.remedy:
+                reporter.say(error.remedy)
             raise
     if aggregate is None:
         raise typer.Exit(TERMINATED)
@@ -214,4 +216,5 @@ def result_lines(aggregate: NoisyAggregate) -> list[str]:
         source = (
             f"{aggregate.contributors} rows of {aggregate.clients} data nodes ({rows}); each node added all the noise"
         )
-    return [f"from       {source}", f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]
+    lines = [f"from       {source}", f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]
+    return [*lines, *(f"warning    {doubt}" for doubt in aggregate.doubts)]

@@ -208,7 +208,8 @@ class RoundCompleted(_Fact, frozen=True):
 class RoundFailed(_Fact, frozen=True):
     """The round ended at the trainer without a result; unknown figures are None.
 
-    `declined`: all invited or expected clients declined, so a repetition now would fail as well.
+    `declined`: all invited or expected clients declined, so a repetition now would fail as well. `implausible`: no
+    honest clients can have made the sum.
     """
 
     round_id: bytes
@@ -216,3 +217,4 @@ class RoundFailed(_Fact, frozen=True):
     contributors: int | None
     needed: int | None
     declined: bool = False
+    implausible: bool = False

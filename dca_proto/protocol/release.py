@@ -23,7 +23,8 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.crypto.fixedpoint import dequantise, from_ring, ring_from_bytes, ring_to_bytes, to_ring
 from dca_proto.crypto.masks import WORD_BYTES, RingVector, sum_words
 from dca_proto.crypto.sealing import ID_BYTES, derive, digest
-from dca_proto.errors import PeerError, RoundAborted
+from dca_proto.errors import ImplausibleSum, PeerError, RoundAborted
+from dca_proto.plausibility import checked, doubts_of, possible_reports
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.federation import Federation
@@ -66,14 +67,26 @@ class NodeRandomiser(msgspec.Struct, frozen=True):
             raise PeerError("release", found=f"{body.rows} rows", expected=f"<= {asked.rows_max}")
         ring_from_bytes(body.vector, self.validated.dimension)
 
-    def result(self, opened: OpenedAnnouncement, members: Members) -> NoisyAggregate:
-        """Return the sum of one or more checked releases, which holds each of them as well."""
-        private, nodes = self.mechanism.private, []
+    def result(self, opened: OpenedAnnouncement, members: Members) -> Result:
+        """Return the sum of one or more checked releases, which holds each of them as well, and their clients' ids.
+
+        It leaves out releases that no honest data node can have made. Raises `ImplausibleSum` if no other is left.
+        """
+        private, nodes, kept, left_out = self.mechanism.private, [], [], []
         for member in members:
             body, hashes = body_of(member[1], Release), _hashes(opened, [member])
             noisy = ring_from_bytes(body.vector, self.validated.dimension)
-            nodes.append(release_of(opened.body, self.validated, noisy, body.rows, hashes, private=private))
-        return sum_releases(nodes, _hashes(opened, members))
+            node = release_of(opened.body, self.validated, noisy, body.rows, hashes, private=private)
+            try:
+                nodes.append(checked(node))
+                kept.append(member)
+            except ImplausibleSum as error:
+                left_out.append(f"data node {member[0].hex()[:12]} was left out: {error.reason}")
+        if not nodes:
+            raise ImplausibleSum("; ".join(left_out))
+        total = sum_releases(nodes, _hashes(opened, kept))
+        doubts = (*left_out, *doubts_of(nodes))
+        return dataclasses.replace(total, doubts=doubts), tuple(client for client, _ in kept)
 
 
 class ReportRandomiser(msgspec.Struct, frozen=True):
@@ -92,14 +105,32 @@ class ReportRandomiser(msgspec.Struct, frozen=True):
             raise PeerError("release", found=f"a report of {body.rows} rows", expected="1, for every client")
         self.mechanism.decode(body.vector)
 
-    def result(self, opened: OpenedAnnouncement, members: Members) -> NoisyAggregate:
-        """Return the sum that the reports stand for, which holds the reports as well."""
+    def result(self, opened: OpenedAnnouncement, members: Members) -> Result:
+        """Return the sum that the reports stand for, which holds the reports as well, and their clients' ids.
+
+        It leaves out reports that no honest client can have made. Raises `ImplausibleSum` if these are most of them.
+        """
         reports = np.array([self.mechanism.decode(body_of(frame, Release).vector) for _, frame in members])
-        clients = tuple(client for client, _ in members)
-        return merge_reports(opened.body, self.validated, self.mechanism, reports, clients, _hashes(opened, members))
+        body, statistic = opened.body, self.validated.statistic
+        is_possible = possible_reports(self.mechanism, statistic, body.rows_max, body.fraction_bits, reports)
+        kept = [member for member, possible in zip(members, is_possible.tolist(), strict=True) if possible]
+        clients = tuple(client for client, _ in kept)
+        doubts: tuple[str, ...] = ()
+        if len(kept) < len(members):
+            liars = sorted({client for client, _ in members}.difference(clients))
+            named = ", ".join(client.hex()[:12] for client in liars[:_NAMED_MAX]) + ", ..." * (len(liars) > _NAMED_MAX)
+            where = f"{len(liars)} of {len(members)} reports are where the noise does not reach from the bounds"
+            if 2 * len(kept) < len(members):
+                raise ImplausibleSum(f"{where}: those of {named}")
+            doubts = (f"{where}, and were left out: those of {named}",)
+        hashes = _hashes(opened, kept)
+        merged = merge_reports(body, self.validated, self.mechanism, reports[is_possible], clients, hashes)
+        return dataclasses.replace(merged, doubts=doubts), clients
 
 
+Result = tuple[NoisyAggregate, tuple[bytes, ...]]
 Randomiser = NodeRandomiser | ReportRandomiser
+_NAMED_MAX = 5  # clients in a warning
 
 
 def randomiser_of(validated: ValidatedRound, mechanism: Mechanism) -> Randomiser:
@@ -159,8 +190,8 @@ def combine(
     """Add the partial sums, one of each Compute node. Return the aggregate, and the sorted ids of its clients.
 
     `expected` is how many clients were expected; `private` is True if an epsilon may be claimed for the mechanism.
-    Raises `RoundAborted` if the partial sums do not fit together, or if the size of their set is outside n_min to
-    n_max.
+    Raises `RoundAborted` if the partial sums do not fit together, if the size of their set is outside n_min to n_max,
+    or if no honest clients can have made the sum (`ImplausibleSum`).
     """
     ordered, terms = [partials[compute] for compute in opened.computes], validated.terms
     assert isinstance(terms, SecureSum), "only a secure sum has partial sums"
@@ -184,7 +215,7 @@ def combine(
     total = sum_words((partial.vector for partial in ordered), validated.dimension)
     hashes, clients = Hashes(opened.hash, first.set_hash), max(expected, len(ids))
     aggregate = aggregate_of(opened.body, validated, total, len(ids), hashes, clients=clients, private=private)
-    return aggregate, tuple(sorted(ids))
+    return checked(aggregate), tuple(sorted(ids))
 
 
 def aggregate_of(
@@ -228,6 +259,8 @@ def _described(body: Announcement, validated: ValidatedRound, hashes: Hashes) ->
         round_id=body.round_id,
         announcement_hash=hashes.announcement,
         contributors_hash=hashes.contributors,
+        rows_max=body.rows_max,
+        fraction_bits=body.fraction_bits,
     )
 
 

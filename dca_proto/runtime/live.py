@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.errors import ImplausibleSum, RoundAborted, UsageError
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.protocol.policy import BudgetError
@@ -96,7 +96,8 @@ class LiveTrainer:
         """Run one round and return its result.
 
         Raises:
-            RoundAborted: the round ended without a result. The message also states what happened to its charge.
+            RoundAborted: the round ended without a result. The message also states what happened to its charge. An
+                `ImplausibleSum` if no honest clients can have made the sum.
             UsageError: the request is invalid, or exceeds the trainer's account.
             TransportError: the connection was closed.
         """
@@ -158,6 +159,8 @@ class LiveTrainer:
         ended = result.result()
         if isinstance(ended, RoundCompleted):
             return ended.aggregate
+        if ended.implausible:
+            raise ImplausibleSum(ended.reason)
         remedy = ""
         if ended.declined:
             remedy = (

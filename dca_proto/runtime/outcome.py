@@ -59,6 +59,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
         contributors: the number of clients in the sum. clients: the number asked. fewest: n_min. colluders: c.
         private: whether epsilon is claimed. epsilon, delta: the cost to each participant; null if none is claimed.
         relation: the neighbouring relation of the sensitivity. nodes, reports: the single releases or reports.
+        doubts: warnings that the sum is hardly possible, or that releases were left out.
         round_id, contributors_hash, announcement_hash: in hexadecimal.
     """
 
@@ -86,6 +87,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     contributors_hash: str
     nodes: list[NodeOutcome]
     reports: ReportValues | None
+    doubts: list[str] = []
 
 
 class Aborted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="abort"):
@@ -135,6 +137,7 @@ def outcome(aggregate: NoisyAggregate) -> Outcome:
             for node in aggregate.nodes
         ],
         reports=None if aggregate.reports is None else report_values(aggregate.reports),
+        doubts=list(aggregate.doubts),
     )
 
 

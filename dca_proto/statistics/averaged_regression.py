@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import register
-from dca_proto.statistics.regression_sensitivity import Limits, regression_sensitivity
+from dca_proto.statistics.regression_sensitivity import Limits, regression_range, regression_sensitivity
 from dca_proto.statistics.scaled import (
     ScaledColumns,
     ball_limit,
@@ -65,6 +65,7 @@ from dca_proto.statistics.scaled import (
     unique_terms,
 )
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.statistics.value_range import ValueRange
 
 GROUP_MAX = 2**12
 
@@ -128,6 +129,10 @@ class AveragedRegression(ScaledColumns, frozen=True, kw_only=True):
     def value_sensitivity(self, fraction_bits: int) -> Sensitivity:
         return group_sensitivity(self._limits(fraction_bits), self.group)
 
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        limits, length = _of_group(self._limits(fraction_bits), self.group), self.value_sensitivity(fraction_bits).l2
+        return regression_range(limits, (1, 1, 1), length)
+
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         bits = half_bits(fraction_bits)
         present = np.isfinite(rows).all(axis=1, keepdims=True)
@@ -158,6 +163,10 @@ class AveragedRegression(ScaledColumns, frozen=True, kw_only=True):
 
 def group_sensitivity(limits: Limits, k: int) -> Sensitivity:
     """Sensitivity to all k >= 1 rows of a group, replaced or missing; `limits` of one row, without constant and y²."""
+    return regression_sensitivity(_of_group(limits, k), (1, 1, 1))
+
+
+def _of_group(limits: Limits, k: int) -> Limits:
+    """The limits of the sums of k rows."""
     radius = None if limits.radius is None else k * limits.radius
-    features = tuple(k * limit for limit in limits.features)
-    return regression_sensitivity(Limits(0, features, radius, k * limits.target, False), (1, 1, 1))
+    return Limits(0, tuple(k * limit for limit in limits.features), radius, k * limits.target, False)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.statistics.value_range import ValueRange, box
 from dca_proto.wording import in_words, nearest
 
 COLUMNS_MAX = 4096
@@ -104,6 +105,15 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         By default it is empty; a client's policy cannot check such a statistic's ranges.
         """
         return {}
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        """Return where one value can lie, in grid units: by default, within the sensitivity's bounds.
+
+        A subclass may state a narrower range, by which more false sums are recognised. A range that is too narrow
+        refuses honest clients.
+        """
+        stated, d = self.stated_sensitivity(fraction_bits), self.dimension
+        return box(np.full(d, -stated.bound), np.full(d, stated.bound), stated.l2)
 
     def require_libraries(self) -> None:
         """Raise `UsageError` if this machine cannot evaluate the statistic. A client calls it before it joins."""

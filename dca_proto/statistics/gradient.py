@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import register
 from dca_proto.statistics.model_gradient import GRADIENT_MAX, ModelGradient
+from dca_proto.statistics.value_range import Squares, ValueRange, unique_places
 
 NORMAL, BERNOULLI, POISSON, STUDENT = FAMILIES = ("normal", "bernoulli", "poisson", "student")
 BOUNDED = (BERNOULLI, STUDENT)
@@ -148,6 +149,19 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             norm = np.sqrt(sum((length**2 for length in (*lengths, *others)), reach**2))
             parts = [part * np.minimum(1.0, self.clip / norm)[:, None] for part in parts]
         return np.concatenate(parts, axis=1)
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        """A ball; the information is a sum of squares, and the dispersion is at least zero and at most its weight."""
+        ball = super().value_range(fraction_bits)
+        low, high, first, squares = ball.low.copy(), ball.high.copy(), len(self.theta), None
+        if self.information:
+            d = len(self.columns) - 1 + self.intercept
+            places = unique_places(d, first)
+            low[places.diagonal()] = 0.0
+            squares = Squares("terms of the information", places[None], np.ones((1, d, d)), rounding=1.0)
+        if self.dispersion:
+            low[-1], high[-1] = 0.0, min(high[-1], math.ldexp(self.dispersion, fraction_bits))
+        return ValueRange(low, high, ball.length, squares=squares)
 
     def _curvature(self, predictor: NDArray[np.float64]) -> NDArray[np.float64]:
         """q of each row."""

@@ -10,12 +10,14 @@ from bisect import bisect_right
 from functools import cached_property
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Statistic, register
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.statistics.value_range import ValueRange, box, total_of
 
 BINS_MAX = 2**16
 
@@ -67,6 +69,12 @@ class Histogram(Statistic, frozen=True, kw_only=True):
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
         changed, unit = min(self.dimension, 2), 1 << fraction_bits
         return Sensitivity(l1=changed * unit, l2_squared=changed * unit**2, bound=unit)
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        """One bin counts 1, or none does."""
+        unit, d = 2.0**fraction_bits, self.dimension
+        limits = box(np.zeros(d), np.full(d, unit), unit)
+        return msgspec.structs.replace(limits, combinations=total_of("the sum of all bins", d, unit))
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         counts = np.zeros((len(rows), self.dimension), dtype=np.int64)

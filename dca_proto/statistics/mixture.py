@@ -56,6 +56,7 @@ from dca_proto.statistics.moments import widest_squared
 from dca_proto.statistics.regression import WEIGHT_MAX
 from dca_proto.statistics.scaled import ScaledColumns, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.statistics.value_range import ValueRange, box, total_of
 
 COMPONENTS_MAX = 2**12
 _PRODUCT_BITS = 61  # keeps R_k V_i below 2^62
@@ -146,6 +147,20 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
         return Sensitivity(
             l1=2 * sum(widest) + d, l2_squared=exact + d + math.isqrt(4 * exact * d) + 1, bound=max(widest)
         )
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        """Responsibilities lie in 0 to 1 and add up to at most 1; the rest lies in the range of V."""
+        bits, offsets, (w1, w2, w3) = half_bits(fraction_bits), self._offsets(fraction_bits), self.weights
+        limits = self.limits(bits)
+        x = np.array([float((w2 * c) << bits) for c in limits])
+        least = np.array([float(-w3 * h) for h in offsets])
+        most = np.array([float(w3 * (c**2 - h)) for c, h in zip(limits, offsets, strict=True)])
+        one = float(w1 << fraction_bits)
+        low, high = np.r_[0.0, -x, least], np.r_[one, x, most]
+        K, d = self.components, self.dimension
+        limit = box(np.tile(low, K), np.tile(high, K), self.row_sensitivity(fraction_bits).l2)
+        counts = total_of("the sum of all responsibilities", d, one, slice(None, None, len(low)))
+        return ValueRange(limit.low, limit.high, limit.length, counts)
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         bits = half_bits(fraction_bits)

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from dca_proto.errors import UsageError
 from dca_proto.statistics.scaled import ScaledColumns, ball_limit, check_radius, into_ball
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.statistics.value_range import ValueRange, box
 from dca_proto.wording import to_install
 
 GRADIENT_MAX = 1e100
@@ -100,6 +101,10 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
         limit = ball_limit("clip", self.clip, fraction_bits)
         l1 = 2 * math.isqrt(self.dimension * limit**2)
         return Sensitivity(l1=l1, l2_squared=4 * limit**2, bound=limit)
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        limit = np.full(self.dimension, float(ball_limit("clip", self.clip, fraction_bits)))
+        return box(-limit, limit, limit[0])
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         theta = np.array(self.theta, dtype=np.float64)

@@ -23,12 +23,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.statistics.base import register
 from dca_proto.statistics.scaled import ScaledColumns, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.statistics.value_range import CONSTANT, Squares, ValueRange, box
 
 FREE_BOUND = 1.665
 """The largest bound, in units of the scale, at which the squares do not raise the sensitivity (rounded down)."""
@@ -57,6 +59,16 @@ class Moments(ScaledColumns, frozen=True, kw_only=True):
             l2_squared=sum(widest_squared(c, unit) for c in limits),
             bound=max(max(c * unit, c**2) for c in limits),
         )
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        """A box; and Σx² is at least (Σx)²/n."""
+        bits, d = half_bits(fraction_bits), len(self.columns)
+        c, unit = np.array(self.limits(bits), dtype=np.float64), 2.0**bits
+        first = np.arange(d)
+        places = np.array([[np.full(d, CONSTANT), first], [first, first + d]]).transpose(2, 0, 1)
+        factors = np.broadcast_to(np.array([[unit**2, 1.0], [1.0, 1.0]]), (d, 2, 2))
+        squares = Squares("sums of squares", places, factors)
+        return msgspec.structs.replace(box(np.r_[-c * unit, 0 * c], np.r_[c * unit, c * c]), squares=squares)
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         bits = half_bits(fraction_bits)
@@ -113,6 +125,10 @@ class SecondMoments(ScaledColumns, frozen=True, kw_only=True):
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
         squares = [limit**2 for limit in self.limits(half_bits(fraction_bits))]
         return Sensitivity(l1=sum(squares), l2_squared=sum(square**2 for square in squares), bound=max(squares))
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        squares = np.square(np.array(self.limits(half_bits(fraction_bits)), dtype=np.float64))
+        return box(0 * squares, squares)
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         return np.square(self.quantised(rows, half_bits(fraction_bits)))

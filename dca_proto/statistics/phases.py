@@ -33,6 +33,7 @@ from dca_proto.errors import UsageError
 from dca_proto.statistics.base import register
 from dca_proto.statistics.scaled import ScaledColumns, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.statistics.value_range import ValueRange, box
 
 LEVELS = 9
 """The default; with bounds of ±1.25 it resolves spreads from a third of the half-width down to a 300th."""
@@ -73,6 +74,11 @@ class Phases(ScaledColumns, frozen=True, kw_only=True):
         return Sensitivity(
             l1=math.ceil(l2 * math.sqrt(self.dimension)), l2_squared=math.ceil(l2**2 * (1 + 1e-12)), bound=unit
         )
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        """Each pair of a cosine and a sine has length 1, up to the grid."""
+        unit, d = np.full(self.dimension, 2.0**fraction_bits), self.dimension
+        return box(-unit, unit, math.sqrt(d / 2) * 2.0**fraction_bits + math.sqrt(d))
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         x = self.clamped(rows, half_bits(fraction_bits))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import register
-from dca_proto.statistics.regression_sensitivity import Limits, Weights, regression_sensitivity
+from dca_proto.statistics.regression_sensitivity import Limits, Weights, regression_range, regression_sensitivity
 from dca_proto.statistics.scaled import (
     ScaledColumns,
     ball_limit,
@@ -35,6 +35,7 @@ from dca_proto.statistics.scaled import (
     unique_terms,
 )
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.statistics.value_range import ValueRange
 
 CONSTANT = "1"
 WEIGHT_MAX = 2**12
@@ -110,6 +111,10 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
     def weighted_sensitivity(self, fraction_bits: int, weights: Weights) -> Sensitivity:
         """Return the row's sensitivity under other weights, any three integers above 0."""
         return regression_sensitivity(self._limits(fraction_bits), weights)
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        limits = self._limits(fraction_bits)
+        return regression_range(limits, self.weights, self.row_sensitivity(fraction_bits).l2)
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         x, y = self._rows(rows, half_bits(fraction_bits))

@@ -76,7 +76,18 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.statistics.value_range import (
+    CONSTANT,
+    Combinations,
+    Squares,
+    ValueRange,
+    box,
+    product_limits,
+    unique_places,
+)
 
 Weights = tuple[int, int, int]
 
@@ -115,6 +126,38 @@ def regression_sensitivity(limits: Limits, weights: Weights) -> Sensitivity:
     largest = max(limits.constant, *limits.features, 0)
     bound = max(w1 * largest**2, w2 * largest * target, w3 * target**2)
     return Sensitivity(l1=min(l1, math.isqrt(dimension * l2_squared)), l2_squared=l2_squared, bound=bound)
+
+
+def regression_range(limits: Limits, weights: Weights, length: float) -> ValueRange:
+    """Return where one row's statistics can lie; `length` is the largest distance from a missing row.
+
+    Beside each coordinate's interval, (x, y)(x, y)ᵀ has no eigenvalue below zero, where the bound's s² stands for a y²
+    that is left out. In a ball, the squares of the features add up to at most R².
+    """
+    limits = limits.within_radius()
+    x = [*([limits.constant] if limits.constant else []), *limits.features]
+    d, s, outside = len(x), float(limits.target), int(limits.constant > 0)
+    terms, dimension = d * (d + 1) // 2, d * (d + 1) // 2 + d + limits.target_square
+    w1, w2, w3 = map(float, weights)
+    low, high = product_limits(x, limits.radius, outside)
+    products = w2 * s * np.array(x, dtype=np.float64)
+    square = [w3 * s**2] if limits.target_square else []
+    found = box(np.r_[w1 * low, -products, [0.0] * len(square)], np.r_[w1 * high, products, square], length)
+    combinations = None
+    if limits.radius is not None:
+        diagonal = unique_places(d).diagonal()[outside:]
+        combination = np.zeros((1, dimension))
+        combination[0, diagonal] = 1 / w1
+        most = np.full(1, float(limits.radius) ** 2)
+        combinations = Combinations(("the sum of the features' squares",), combination, np.zeros(1), most)
+    y = min(w2 / w1, math.sqrt(w3 / w1)) if limits.target_square else w2 / w1  # y's unit: no entry's noise above 1/w1's
+    places, factors = np.zeros((d + 1, d + 1), dtype=np.int64), np.full((d + 1, d + 1), 1 / w1)
+    places[:d, :d] = unique_places(d)
+    places[:d, d] = places[d, :d] = np.arange(terms, terms + d)
+    factors[:d, d] = factors[d, :d] = y / w2
+    places[d, d], factors[d, d] = (terms + d, y**2 / w3) if limits.target_square else (CONSTANT, (y * s) ** 2)
+    squares = Squares("products of features and target", places[None], factors[None])
+    return ValueRange(found.low, found.high, found.length, combinations, squares)
 
 
 def _box(limits: Limits, A: int, B: int, C: int) -> int:

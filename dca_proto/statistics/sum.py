@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dca_proto.statistics.base import register
 from dca_proto.statistics.scaled import ScaledColumns, ball_limit, check_radius, into_ball
 from dca_proto.statistics.sensitivity import Sensitivity
+from dca_proto.statistics.value_range import ValueRange, box
 
 
 class _Linear(ScaledColumns, frozen=True, kw_only=True):
@@ -46,6 +47,14 @@ class _Linear(ScaledColumns, frozen=True, kw_only=True):
             l1, square = min(l1, math.isqrt(len(limits) * radius**2)), min(square, radius**2)
             bound = min(bound, radius)
         return Sensitivity(l1=2 * l1, l2_squared=4 * square, bound=bound)
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        limits = np.array(self.limits(fraction_bits), dtype=np.float64)
+        if self.radius is None:
+            return box(-limits, limits)
+        radius = ball_limit("radius", self.radius, fraction_bits)
+        limits = np.minimum(limits, radius)
+        return box(-limits, limits, radius)
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         values = self.quantised(rows, fraction_bits)

@@ -27,6 +27,7 @@ missing row, 2^2f·|b_c|² + 2^f·Aρ + w²ρ², is checked as well.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from itertools import combinations_with_replacement
 from math import isqrt
@@ -39,6 +40,7 @@ from dca_proto.statistics.base import Statistic, register
 from dca_proto.statistics.scaled import ball_limit, check_radius, half_bits, into_ball, term_labels, unique_terms
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.sum import Sum
+from dca_proto.statistics.value_range import Combinations, Squares, ValueRange, box, product_limits, unique_places
 
 CELLS_MAX = 1024
 CODE_MAX = 2**12  # largest entry of a code word, and largest weight of squares
@@ -122,6 +124,27 @@ class Survival(Statistic, frozen=True, kw_only=True):
         square = int(max(apart.max(), norms.max())) << 2 * fraction_bits
         bound = int(np.abs(words).max()) << fraction_bits
         return Sensitivity(l1=isqrt(self.dimension * square), l2_squared=square, bound=bound)
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        """A row counts in one cell, or in none."""
+        words = self.words * 2.0**fraction_bits
+        length = float(np.linalg.norm(words, axis=1).max()) * (1 + 2.0**-40)
+        limit = box(words.min(axis=0), words.max(axis=0), length)
+        return ValueRange(limit.low, limit.high, limit.length, self._cell_counts(self.dimension, fraction_bits))
+
+    def _cell_counts(self, dimension: int, fraction_bits: int) -> Combinations | None:
+        """The counts of the cells, and their sum, if the code words are independent and so determine them."""
+        cells, coordinates = self.words.shape
+        counts = np.zeros((cells + 1, dimension))
+        counts[:cells, :coordinates] = np.linalg.pinv(self.words.astype(np.float64)).T
+        if not np.allclose(self.words @ counts[:cells, :coordinates].T, np.eye(cells), rtol=0, atol=1e-6):
+            return None
+        counts[cells] = counts[:cells].sum(axis=0)
+        names = (*(f"the count of cell {cell + 1}" for cell in range(cells)), "the number of rows")
+        slack = 1e-6  # of the inverse
+        return Combinations(
+            names, counts, np.full(cells + 1, -slack), np.full(cells + 1, (1 + slack) * 2.0**fraction_bits)
+        )
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         return self.words[self.cells_of(rows)] << fraction_bits
@@ -238,6 +261,20 @@ class SurvivalRegression(Survival, frozen=True, kw_only=True):
         factors = self.factors[cells]
         sums = (factors[:, :, None] * x[:, None, :]).reshape(len(rows), -1) << bits
         return np.concatenate([self.words[cells] << fraction_bits, sums, self.square_weight * unique_terms(x)], axis=1)
+
+    def value_range(self, fraction_bits: int) -> ValueRange:
+        """The code's range; each sum of features within its factors; and xxᵀ has no eigenvalue below zero."""
+        limits, rho = self._limits(fraction_bits)
+        bits, w, d = half_bits(fraction_bits), float(self.square_weight), len(limits)
+        words, radius = super().value_range(fraction_bits), math.sqrt(rho)
+        c = np.minimum(np.array(limits, dtype=np.float64), radius)
+        sums = np.outer(np.abs(self.factors).max(axis=0), c).ravel() * 2.0**bits
+        low, high = product_limits(c.tolist(), radius)
+        length = self.row_sensitivity(fraction_bits).l2
+        limit = box(np.r_[words.low, -sums, w * low], np.r_[words.high, sums, w * high], length)
+        places = unique_places(d, self.block_sizes[0] + self.block_sizes[1])
+        squares = Squares("products of features", places[None], np.full((1, d, d), 1 / w))
+        return ValueRange(limit.low, limit.high, limit.length, words.combinations, squares)
 
     @cached_property
     def factors(self) -> NDArray[np.int64]:

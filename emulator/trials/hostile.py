@@ -274,7 +274,8 @@ _NO_SUM = {
 }
 # fmt: off
 HOSTILE: dict[str, AdversaryKind] = {
-    "out-of-range": AdversaryKind("contributes any numbers", HostileClient, {"_compose": _compose_far}, _VALUE),
+    "out-of-range": AdversaryKind("contributes numbers far beyond its bounds", HostileClient,
+        {"_compose": _compose_far}, _VALUE | _ROUND),
     "two-faced": AdversaryKind("contributes twice for one charge", HostileClient, {"_contribute": _contribute_twice}),
     "wrong-tags": AdversaryKind("contributes what a node must object to", HostileClient,
         {"_compose": _compose_wrong_tags}, _ROUND),
@@ -303,7 +304,7 @@ HOSTILE: dict[str, AdversaryKind] = {
     "object": AdversaryKind("objects to clients", HostileCompute,
         {"_answer_when_complete": _object}, _ROUND, _CLIENTS),
     "withhold-answer": AdversaryKind("does not send its answer", HostileCompute, _NO_ANSWER, _ROUND),
-    "alter-sum": AdversaryKind("alters its partial sum", HostileCompute, {"_sign": _sign_altered_sum}, _VALUE),
+    "alter-sum": AdversaryKind("alters its partial sum", HostileCompute, {"_sign": _sign_altered_sum}, _VALUE | _ROUND),
     "withhold-sum": AdversaryKind("does not send its partial sum", HostileCompute, _NO_SUM, _ROUND),
     "silent": AdversaryKind("sends nothing after its first message", HostileCompute, {"handle": _fall_silent}, _ROUND),
     "abort-late": AdversaryKind("signs an abort after its release", HostileCompute,

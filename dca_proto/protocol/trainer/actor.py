@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import ClassVar
 
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
-from dca_proto.errors import PeerError, RoundAborted, UsageError
+from dca_proto.errors import ImplausibleSum, PeerError, RoundAborted, UsageError
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol import facts
@@ -112,7 +112,7 @@ class Trainer(Answering):
         known = self._rounds.get(round_id)
         if known is None:
             return None
-        return self._combined(known) if known.takes("result") else known.reported
+        return self._outcome(known) if known.takes("result") else known.reported
 
     def unfinished(self, now_ms: int) -> set[bytes]:
         """Return the rounds whose outcome will be reported: open ones, failures that wait for aborts, and results.
@@ -331,8 +331,16 @@ class Trainer(Answering):
         try:
             completed = self._combined(current)
         except RoundAborted as error:
-            return self._fail(current, error.reason, now_ms, error.contributors, error.needed)
+            counts = (error.contributors, error.needed)
+            return self._fail(current, error.reason, now_ms, *counts, implausible=isinstance(error, ImplausibleSum))
         return [current.advance(event), *current.end(self._timing, now_ms), Report(completed)]
+
+    def _outcome(self, current: Round) -> facts.RoundCompleted | facts.RoundFailed:
+        """Return a completed round's result; a failure if an earlier version completed it with an impossible sum."""
+        try:
+            return self._combined(current)
+        except RoundAborted as error:
+            return facts.RoundFailed(current.id, error.reason, None, None, implausible=True)
 
     def _combined(self, current: Round) -> facts.RoundCompleted:
         """Return the result; the same partial sums always give the same result."""
@@ -392,5 +400,5 @@ class Trainer(Answering):
         if current.is_open:
             return [*self._resend(current, now_ms), *self._deadlines(current)]
         if current.takes("result"):
-            return [Report(self._combined(current)), *current.end(self._timing, now_ms)]
+            return [Report(self._outcome(current)), *current.end(self._timing, now_ms)]
         return [*current.end(self._timing, now_ms), *self._resume_failed(current, now_ms)]

@@ -100,8 +100,8 @@ class Answering(BaseActor[Round]):
         members = [item for item in sorted(current.releases.items()) if body_of(item[1], Release).rows]
         if not members:
             raise RoundAborted(_no_release(current, randomiser.participant))
-        current.contributors = tuple(client for client, _ in members)
-        return facts.RoundCompleted(current.id, randomiser.result(current.opened, members))
+        aggregate, current.contributors = randomiser.result(current.opened, members)
+        return facts.RoundCompleted(current.id, aggregate)
 
     def _randomiser(self, current: Round) -> Randomiser:
         return randomiser_of(current.opened.validated(self._mechanism, self._limits), self._mechanism)
@@ -130,6 +130,8 @@ class Answering(BaseActor[Round]):
         contributors: int | None = None,
         needed: int | None = None,
         aborted_by: tuple[bytes, ...] = (),
+        *,
+        implausible: bool = False,
     ) -> list[Effect]:
         """End a round without a result; the other arguments are fields of `StoredRound`."""
         stored = current.advance(
@@ -140,6 +142,7 @@ class Answering(BaseActor[Round]):
             reason=reason,
             contributors=contributors,
             needed=needed,
+            implausible=implausible,
         )
         current.partials.clear()
         ended = [stored, *current.end(self._timing, now_ms)]
@@ -230,7 +233,8 @@ class Answering(BaseActor[Round]):
         advice = "" if finally_ else ": `dca trainer FILE --resume` asks again"
         declined = self._is_returned(current) and not current.is_summed
         reason = stored.reason + self._charge_status(current, advice)
-        current.reported = facts.RoundFailed(current.id, reason, *figures, declined=declined)
+        flags = {"declined": declined, "implausible": stored.implausible}
+        current.reported = facts.RoundFailed(current.id, reason, *figures, **flags)
         return [*current.cancel(SETTLE), Report(current.reported)]
 
     def _charge_status(self, current: Round, advice: str) -> str:

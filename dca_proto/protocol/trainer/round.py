@@ -66,7 +66,7 @@ class StoredRound(Stored, frozen=True):
         partials: (node, signed partial sum) pairs.
         aborted_by: ids of the Compute nodes whose signed aborts arrived.
         released: True if the round failed although a Compute node or a client has released.
-        reason, contributors, needed: of a failed round, as in `RoundFailed`.
+        reason, contributors, needed, implausible: of a failed round, as in `RoundFailed`.
     """
 
     request: OpenRound
@@ -79,6 +79,7 @@ class StoredRound(Stored, frozen=True):
     reason: str = ""
     contributors: int | None = None
     needed: int | None = None
+    implausible: bool = False
 
     def __repr__(self) -> str:
         return f"StoredRound({self.phase}, {self.request.round_id.hex()})"

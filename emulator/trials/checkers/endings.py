@@ -65,8 +65,10 @@ class Endings(Checker):
             known, announced = round_id in self._ended_ms, self.log.announcements[round_id]
             self._end(trainer, round_id, stored.reason)
             early_ms = announced.commit_by_ms - trainer.now_ms - _SLACK_MS - self.world.tardiness_ms(trainer)
+            refused, liars = stored.implausible, bool(self.log.dishonest) or not self.all_nodes_are_honest
+            self.expect(liars or not refused, f"round {round_id.hex()[:8]} is refused, though nobody lied")
             if not known and self.all_nodes_are_honest and self.is_honest(trainer) and announced.terms.is_summed:
-                gave_up = early_ms > 0 and round_id not in self._aborted
+                gave_up = early_ms > 0 and round_id not in self._aborted and not refused
                 self.expect(not gave_up, f"round {round_id.hex()[:8]} fails before its end, though nobody aborted it")
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:

@@ -342,7 +342,10 @@ class Kills(Checker):
         if round_id in self.log.announcements and not self.log.is_summed(round_id):
             kept = self.log.stored_releases[round_id]
             count = sum(bool(release_in(frame).rows) for frame in kept.values())
-            self.expect(result is not None or not count, f"round {name} fails although it has {count} releases")
+            liars = len(self.log.dishonest & kept.keys())  # a trainer refuses a round if most reports are false
+            self.expect(
+                result is not None or count <= 2 * liars, f"round {name} fails although it has {count} releases"
+            )
             self._in_result.setdefault(round_id, set(kept))
         elif result is not None:
             ends = {self.log.ends.get((node.id, round_id)) for node in self.world.computes if self.is_honest(node)}

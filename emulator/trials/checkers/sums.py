@@ -7,8 +7,8 @@ trainer's result must be of the set that all honest nodes have summed over, even
 that alters its sum may spoil the value, and it may spoil nothing else.
 
 Without Compute nodes, each release must equal what the data node encoded, with its number of rows, and the result must
-match all releases that the trainer durably kept. Each LDP report must be the mechanism's draw for the client's own
-value from the recorded key, and of one row.
+match all releases that the trainer durably kept, but for those of hostile clients that are far out of range. Each LDP
+report must be the mechanism's draw for the client's own value from the recorded key, and of one row.
 
 The expected value, noise and scale of a result use no arithmetic of the product.
 """
@@ -47,6 +47,7 @@ from emulator.trials.world import TrialWorld
 from emulator.wire import Accepted, words_in
 
 _CLOSE, _WIDER = 1e-9, 1.001  # tolerance of equal floats; factor by which the grid may widen noise
+_FAR = 2**60  # grid units: no contribution with noise reaches it
 
 
 class ExactSum(Checker):
@@ -168,13 +169,14 @@ class ExactSum(Checker):
             self.expect(named == tuple(sorted(parts)), f"round {name}: the trainer names other contributors than A")
 
     def _check_without_nodes(self, fact: RoundCompleted) -> None:
-        """The result holds each kept release or report, by client id, and their sum."""
+        """The result holds each kept release or report that an honest client may make, by client id, and their sum."""
         kept = sorted(self.log.stored_releases[fact.round_id].items())
+        body, result = self.log.announcements[fact.round_id], fact.aggregate
         members = [(client, frame) for client, frame in kept if release_in(frame).rows]
+        members = [(client, frame) for client, frame in members if not self._is_far(body, client, frame)]
         if not members:
             self.fail(f"round {fact.round_id.hex()[:8]}: a result without durable releases")
             return
-        body, result = self.log.announcements[fact.round_id], fact.aggregate
         releases, count = [release_in(frame) for _, frame in members], len(members)
         if isinstance(body.terms, NodeRelease):
             values = [_value_of(body, words_in(release.vector)) for release in releases]
@@ -189,6 +191,12 @@ class ExactSum(Checker):
             clients = tuple(client for client, _ in members)
             contributors, value = count, self._reported(result, body, clients, [release.vector for release in releases])
         self._compare(result, body, self._hashes(fact.round_id, members), value, contributors, count)
+
+    def _is_far(self, body: Announcement, client: bytes, frame: Signed) -> bool:
+        """Return True for a vector of a dishonest client that no bound and no noise reach: the result leaves it out."""
+        if client not in self.log.dishonest or body.mechanism in CATEGORICAL:
+            return False
+        return any(abs(reference.centred(int(word))) >= _FAR for word in words_in(release_in(frame).vector))
 
     def _hashes(self, round_id: bytes, members: list[tuple[bytes, Signed]]) -> tuple[bytes, bytes]:
         announced = self.log.announced_hash(round_id)

@@ -404,17 +404,34 @@ def test_attack_17_a_restored_copy_repeats_no_noise_and_the_first_release_counts
     assert results(network)[0].value.tolist() == kept.tolist()
 
 
-def test_attack_26_a_data_nodes_lie_is_accepted() -> None:
-    """Documented break: any numbers, and any number of rows up to the limit, count as the data node sent them."""
+@pytest.mark.parametrize("number", [7, 1000, -1000, 2**38, -(2**39)])
+def test_attack_55_a_data_nodes_lie_is_accepted_only_within_its_bounds(number: int) -> None:
+    """Documented break: any numbers within the bounds of its rows, up to the limit, count as the data node sent them.
+
+    A release outside is left out and named; the others count.
+    """
     actors, network = gathering()
     identity = actors.client_identities[2]
-    vector = np.array([1000 << 24], dtype="<i8").tobytes()
+    vector = np.array([number << 24], dtype="<i8").tobytes()
     lie = release_of(actors, network, 0, certificate=actors.certificate(2), vector=vector, rows=8)
     network.handle(
         actors.trainer_identity.id, Received(identity.id, sealed_by(actors, identity, lie, opened_of(network, actors)))
     )
-    assert the_sum(network) == pytest.approx([1000.5])
-    assert results(network)[0].contributors == 2 + 3 + 8
+    (result,) = results(network)
+    trainer = network.actors[actors.trainer_identity.id]
+    if number == 7:
+        assert the_sum(network) == pytest.approx([7.5])
+        assert (result.contributors, result.doubts) == (2 + 3 + 8, ())
+        assert trainer.contributors(result.round_id) == tuple(sorted(actors.clients))
+    else:
+        assert the_sum(network) == pytest.approx([0.5])
+        assert result.contributors == 2 + 3
+        (doubt,) = result.doubts
+        assert doubt.startswith(
+            f"data node {identity.id.hex()[:12]} was left out: a data node's release over 8 rows is"
+        )
+        assert f"x is {number:.4g}, and honest clients give -8 to 8" in doubt
+        assert identity.id not in trainer.contributors(result.round_id)
 
 
 def test_attack_20_a_stored_release_is_signed() -> None:
