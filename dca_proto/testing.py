@@ -13,22 +13,28 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Identity, Random, digest, expand
+from dca_proto.privacy.local import RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.protocol.actor import Actor
+from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.client.answer import Composer
 from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
+from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import Floors, Policy
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
-from dca_proto.protocol.wire.messages import Certificate
+from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, Release, Signed
 
 Records = dict[tuple[str, bytes], bytes]
 Build = Callable[[Iterable[tuple[str, bytes, bytes]]], Actor]
@@ -200,6 +206,45 @@ class Network:
             Channel.FEDERATION: (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER),
         }[to.channel]
         return [actor_id for actor_id, (role, _) in self._build.items() if role in listening]
+
+
+Lie = Callable[[int], NDArray[np.int64]]
+"""Returns any numbers, as many as asked, in grid units."""
+
+
+class _LyingComposer(Composer, frozen=True, eq=False, kw_only=True):
+    """Composes any numbers in place of the statistic of the client's rows; LDP reports have them instead of noise."""
+
+    lie: Lie
+
+    def compose(
+        self, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
+    ) -> tuple[ClientMessage, list[str]]:
+        if validated.report is None:
+            return super().compose(opened, validated, charge)
+        report = validated.report
+        numbers = self.lie(validated.dimension)
+        if isinstance(report, RandomisedResponse):
+            numbers = numbers[0] % report.categories
+        elif isinstance(report, UnaryEncoding):
+            numbers = numbers % 2 == 1
+
+        def sign(body: Body) -> Signed:
+            assert isinstance(body, Release), "a report is signed as a release"
+            return self.sign(msgspec.structs.replace(body, vector=report.encode(numbers)))
+
+        composer = Composer(*(getattr(self, name) for name in Composer.__struct_fields__))
+        return msgspec.structs.replace(composer, sign=sign).compose(opened, validated, charge)
+
+    def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
+        _, rows, errors = super()._value(validated, body)
+        return self.lie(validated.dimension), rows, errors
+
+
+def make_lie(client: Client, lie: Lie) -> Client:
+    """Make a client send these numbers from now on, in rounds of all kinds; it keeps the protocol otherwise."""
+    client._composer = _LyingComposer(**{**msgspec.structs.asdict(client._composer), "lie": lie})
+    return client
 
 
 def seeded(name: str) -> Random:

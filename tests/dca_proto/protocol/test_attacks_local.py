@@ -405,7 +405,7 @@ def test_attack_17_a_restored_copy_repeats_no_noise_and_the_first_release_counts
 
 
 @pytest.mark.parametrize("number", [7, 1000, -1000, 2**38, -(2**39)])
-def test_attack_55_a_data_nodes_lie_is_accepted_only_within_its_bounds(number: int) -> None:
+def test_attack_54_a_data_nodes_lie_is_accepted_only_within_its_bounds(number: int) -> None:
     """Documented break: any numbers within the bounds of its rows, up to the limit, count as the data node sent them.
 
     A release outside is left out and named; the others count.
