@@ -1,7 +1,8 @@
-"""Helpers for messages: spelling hints, lists of names, counts, install commands, msgspec errors in plain words."""
+"""Helpers for texts: spelling hints, lists of names, counts, install commands, msgspec errors in plain words."""
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -55,3 +56,11 @@ def in_words(error: msgspec.ValidationError) -> str:
         return f"{where['place']} has {mismatch['found']} values, expected {mismatch['length']}"
     wanted = " or ".join(_TYPES.get(part, part) for part in mismatch["wanted"].split(" | "))
     return f"{where['place']} is {_TYPES.get(mismatch['found'], mismatch['found'])}, expected {wanted}"
+
+
+def split_list(text: str) -> list[str]:
+    """Split a list at its commas; a part with a comma stands in double quotes, as in ``"Fracture, closed",Sprain``."""
+    try:
+        return next(csv.reader([text], skipinitialspace=True, strict=False), []) or [text]
+    except csv.Error:  # a line break, for example
+        return text.split(",")

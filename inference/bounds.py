@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.errors import InputError
+from dca_proto.runtime.files import read_text
+from dca_proto.wording import split_list
 from inference.errors import DataError
 
 PUBLISHED_WITH_ROWS = "the ranges were published with the rows: they are the rows' own minimum and maximum"
@@ -77,7 +80,7 @@ def given_bounds(text: str) -> dict[str, Interval]:
 def parse_bounds(text: str) -> dict[str, Interval]:
     """Parse bounds from ``COL=LO:HI,COL=LO:HI``. Raises `DataError` for anything else."""
     bounds: dict[str, Interval] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
+    for part in filter(None, (piece.strip() for piece in split_list(text))):
         column, _, ends = part.rpartition("=")
         if not column or column in bounds:
             raise DataError(f"bounds {part!r}: expected COL=LO:HI, each column once")
@@ -88,12 +91,10 @@ def parse_bounds(text: str) -> dict[str, Interval]:
 def read_bounds(path: Path) -> dict[str, Interval]:
     """Read bounds from a TOML file of ``column = [LO, HI]``. Raises `DataError` if it cannot be read as that."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(
-            f"bounds file {path}: {error.strerror}; give COL=LO:HI,... or a TOML file of lines such as: age = [0, 120]"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = tomllib.loads(read_text(path, "give COL=LO:HI,... or a TOML file of lines such as: age = [0, 120]"))
+    except InputError as error:
+        raise DataError(f"bounds: {error}") from None
+    except tomllib.TOMLDecodeError as error:
         raise DataError(f"bounds file {path} is not TOML: {error}; expected lines such as: age = [0, 120]") from None
     return {column: as_interval(column, ends) for column, ends in table.items()}
 

@@ -88,12 +88,17 @@ class Schema:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A schema with rows: ``X`` of shape ``(n, d)`` and ``y`` of shape ``(n,)``, in the columns' own units."""
+    """A schema with rows: ``X`` of shape ``(n, d)`` and ``y`` of shape ``(n,)``, in the columns' own units.
+
+    Attributes:
+        note: how the rows were read, for people, if that is not obvious.
+    """
 
     name: str
     schema: Schema
     X: Array
     y: Array
+    note: str = ""
 
     @property
     def rows(self) -> Array:

@@ -64,7 +64,10 @@ LAYERS = {
     "dca_proto.cli.account": DEVICE | {"dca_proto", "typer", "rich", "numpy", "matplotlib"},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
                   *FIGURES, "inference"},
+    "inference.bounds": {"numpy", "dca_proto.errors", "dca_proto.runtime.files", "dca_proto.wording", "inference"},
     "inference.datasets": {"numpy", "sklearn", "pooch", "dca_proto.statistics.categories", *FIGURES, "inference"},
+    "inference.datasets.csv_file": {"numpy", "dca_proto.errors", "dca_proto.runtime.csv_text", "dca_proto.statistics",
+                                    "inference"},
     "inference.mcmc": NUMPYRO,
     "inference.models": NUMPYRO,
     "inference.models.survival": NUMPYRO | {"dca_proto.statistics"},  # their public codes
@@ -90,9 +93,10 @@ LAYERS["emulator.sim"] = {
     "emulator.engine.local",
 }  # pure: filters and the split into packets
 AUDIT = {"numpy", "msgspec", "scipy", "emulator", *JOBS, *PROTOCOL, "dca_proto.statistics", "dca_proto.testing"}
-TRIALS = AUDIT - {"scipy"}
+TRIALS = (AUDIT - {"scipy"}) | {"dca_proto.runtime.files"}
 PAGE = {"msgspec", "emulator.report", "emulator.results", "dca_proto.errors", "dca_proto.privacy.rounding",
-        "dca_proto.wording", "emulator.trials", "emulator.audit", "emulator.collusion", "emulator.scaling"}  # fmt: skip
+        "dca_proto.runtime.files", "dca_proto.wording",
+        "emulator.trials", "emulator.audit", "emulator.collusion", "emulator.scaling"}  # fmt: skip
 """Pages show the records that the commands of each kind write."""
 SCALING = AUDIT | {"dca_proto.runtime.files"}
 LAYERS |= {

@@ -55,7 +55,7 @@ def test_bounds_that_name_a_file_and_malformed_bounds_give_different_errors() ->
     expected = "--bounds 'age': expected COL=LO:HI,... or the name of an existing TOML file"
     with pytest.raises(UsageError, match=expected):
         parse_bounds("age")
-    with pytest.raises(DataError, match=r"bounds file nowhere.toml: No such file"):
+    with pytest.raises(DataError, match=r"bounds: cannot read nowhere.toml: No such file"):
         parse_bounds("nowhere.toml")
     assert parse_bounds("age=0:9") == {"age": [0, 9]}
     assert parse_bounds(None) is None

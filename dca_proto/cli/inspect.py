@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,7 +110,7 @@ def _describe_file(file: Path) -> Plain | list[Plain]:
     try:
         with file.open("rb") as opened:
             head = opened.read(len(MAGIC))
-            data = b"" if head == MAGIC else head + opened.read(_FILE_BYTES_MAX)
+            data = b"" if head == MAGIC else (head + opened.read(_FILE_BYTES_MAX)).removeprefix(BOM_UTF8)
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
     if head == MAGIC:

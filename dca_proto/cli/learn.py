@@ -110,6 +110,7 @@ def learn(
     journal: options.Journal = None,
     test: Annotated[Path | None, typer.Option(help="CSV of the trainer's own rows to score the result on.")] = None,
     categories: options.Categories = None,
+    delimiter: options.Delimiter = "",
     json_to: options.Json = None,
     plot: options.Plot = None,
     draws: Annotated[Path | None, typer.Option(help="Write draws of the posterior for ArviZ: FILE.nc.")] = None,
@@ -130,7 +131,11 @@ def learn(
         if not task.job.scored:
             raise UsageError(f"--test {test}: job {task.job.name!r} makes no predictions to score; leave it out")
         texts = parse_categories(categories or ())
-        held_out = from_csv(test, task.schema.target, task.schema.bounds, task.schema.features, categories=texts)
+        held_out = from_csv(
+            test, task.schema.target, task.schema.bounds, task.schema.features, categories=texts, delimiter=delimiter
+        )
+        if held_out.note:
+            say(console, "test", held_out.note)
     path = journal or journal_path(actor.config.files.store, task.job.name)
     return _Run(actor, task, held_out, outputs, console, path, invite).play()
 

@@ -11,7 +11,8 @@ import msgspec
 import typer
 
 from dca_proto.errors import UsageError
-from dca_proto.wording import nearest
+from dca_proto.runtime.csv_text import parse_delimiter
+from dca_proto.wording import nearest, split_list
 from inference.bounds import given_bounds
 
 
@@ -32,8 +33,8 @@ def require_known(option: str, text: str, known: Iterable[str]) -> None:
 
 
 def parse_names(text: str | None) -> list[str] | None:
-    """Parse ``A,B,C``."""
-    return None if text is None else [name.strip() for name in text.split(",")]
+    """Parse ``A,B,C``; a name with a comma stands in double quotes."""
+    return None if text is None else [name.strip() for name in split_list(text)]
 
 
 def parse_bounds(text: str | None) -> dict[str, list[float]] | None:
@@ -84,6 +85,14 @@ BOUNDS = "Public bounds of the columns: COL=LO:HI,... or a TOML file."
 Bounds = Annotated[str | None, typer.Option(help=BOUNDS, callback=parse_bounds)]
 Categories = Annotated[
     list[str] | None, typer.Option(help="Public categories of a text column of the CSV, COL=A,B,C; repeatable.")
+]
+Delimiter = Annotated[
+    str,
+    typer.Option(
+        help="Sign between the CSV's cells: comma, semicolon, tab, or another; by default as in its first line.",
+        callback=parse_delimiter,
+        show_default=False,
+    ),
 ]
 ColumnNames = Annotated[str | None, typer.Option("--columns", help="Names of columns, A,B,C.", callback=parse_names)]
 Features = Annotated[

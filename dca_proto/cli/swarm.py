@@ -46,7 +46,7 @@ SUMS = ("clients", *SHARED)
 """Options about sums over many clients. Those of `SHARED` do not apply to jobs on LDP reports either."""
 
 LEARNING = ("job", "sets", "dataset", "data_folder", "csv", "target", "bounds", "bounds_from_data", "categories",
-            "missing", "features", "nodes", "no_reference", "output")  # fmt: skip
+            "delimiter", "missing", "features", "nodes", "no_reference", "output")  # fmt: skip
 """Options that apply only to a swarm that learns."""
 _SUMS = "sums over many clients"
 _NO_COMPUTES = "and there are no Compute nodes"
@@ -95,6 +95,7 @@ def swarm(
         bool, typer.Option("--bounds-from-data", help="Read bounds from the data. For trial only: not private.")
     ] = False,
     categories: options.Categories = None,
+    delimiter: options.Delimiter = "",
     missing: Annotated[
         str | None, typer.Option(help="CSV rows that lack a value: refuse (default), or zero, as in a federation.")
     ] = None,

@@ -205,6 +205,8 @@ class _Learning:
     def _say_plan(self) -> None:
         spec, options = self._spec, self._options
         say(self._console, "federation", who_words(options, [len(rows) for rows in self._rows], uses(self._stages)))
+        if spec.train.note:
+            say(self._console, "data", spec.train.note)
         held_out = "" if spec.test is None else f"; {len(spec.test.y)} rows held out"
         say(self._console, "model", f"{spec.job.model(spec.train.schema, spec.settings)}{held_out}")
         if self._complete is not None and (lacking := len(spec.train.y) - len(self._complete.y)):
@@ -268,6 +270,7 @@ class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
         dataset: name of a built-in data set. data_folder: where its files are.
         csv, target, bounds: the user's own table, its column to predict, its public bounds.
         categories: of its text columns. missing: how to treat rows that lack a value.
+        delimiter: the sign between its cells; "" to detect it.
         bounds_from_data: read the bounds from the data; then nothing is private.
         features: columns to predict from, or None for all others.
     """
@@ -279,6 +282,7 @@ class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
     bounds: str | None = None
     bounds_from_data: bool = False
     categories: list[str] | None = None
+    delimiter: str = ""
     missing: str | None = None
     features: list[str] | None = None
 
@@ -299,7 +303,8 @@ def problem_of(
     """
     if options.csv is None:
         named = {"target": options.target, "bounds": options.bounds, "bounds-from-data": options.bounds_from_data,
-                 "categories": options.categories, "missing": options.missing}  # fmt: skip
+                 "categories": options.categories, "delimiter": options.delimiter,
+                 "missing": options.missing}  # fmt: skip
         if own := [f"--{name}" for name, value in named.items() if value]:
             raise UsageError(f"{', '.join(own)}: only with --csv; built-in data have their own")
         return load(options.dataset or default, options.features, folder=options.data_folder)
@@ -324,6 +329,7 @@ def problem_of(
             alone=alone,
             categories=parse_categories(options.categories or ()),
             missing=options.missing or REFUSE,
+            delimiter=options.delimiter,
         )
     except MissingBoundsError as error:
         raise MissingBoundsError(error.columns, _BOUNDS_ADVICE) from None

@@ -34,6 +34,7 @@ import msgspec
 from dca_proto.errors import InputError, UsageError
 from dca_proto.protocol.federation import Federation, Member
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
+from dca_proto.runtime.files import read_text
 from dca_proto.runtime.keyfile import read_federation
 from dca_proto.runtime.request import RoundSettings
 from dca_proto.runtime.settings import BrokerSettings, anchored, check_keys, convert
@@ -60,13 +61,15 @@ class ClientFiles(NodeFiles, frozen=True, kw_only=True):
 
     Attributes:
         data: a CSV; None if a program passes the data. categories: categories by text column
-            (`dca_proto.statistics.categories`).
+            (`dca_proto.statistics.categories`). delimiter: the sign between the CSV's cells, or its name; by default as
+            in its first line (`dca_proto.runtime.csv_text`).
         certificate: by default beside the key file, with the suffix ``.cert``.
         policy: a policy file, in place of the section [policy].
     """
 
     data: Path | None = None
     categories: dict[str, tuple[str, ...]] = {}
+    delimiter: str = ""
     certificate: Path | None = None
     policy: Path | None = None
 
@@ -92,6 +95,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     job: dict[str, Any] | None = None
 
 
+_EXPECTED = "expected an actor's configuration file"
 _SECTIONS = {"client": ("policy",), "compute": ("floors",), "trainer": ("account", "round", "job")}
 ROLES = tuple(_SECTIONS)
 """The roles that have a configuration file."""
@@ -112,11 +116,9 @@ def read_config(path: Path, roles: Iterable[str] = ROLES) -> Config:
 
 def _read_tables(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read configuration {path}: {error.strerror}; check the path and its rights") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not TOML: {error}; expected an actor's configuration file") from None
+        return tomllib.loads(read_text(path, _EXPECTED))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}; {_EXPECTED}") from None
 
 
 def _role(tables: Mapping[str, Any], roles: tuple[str, ...], path: Path) -> str:

@@ -4,8 +4,9 @@
 
 or, in your own program:
 
-    client = device.load(Path("client.toml"), Table(["temperature"], rows))
-    asyncio.run(client.run(on_report=print))
+    table = Table(["temperature"], rows)
+    client = device.load(Path("client.toml"), table)
+    asyncio.run(client.run(on_report=print))     # meanwhile: table.append([[21.5]]), in this or another thread
 
 Code of the other roles is imported only when needed, so that a client starts fast and stays small.
 """
@@ -37,12 +38,13 @@ from dca_proto.protocol.records import Records
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.topics import subscriptions
 from dca_proto.runtime.config import ROLES, ClientFiles, Config, check_known, read_config
+from dca_proto.runtime.csv_text import parse_delimiter
 from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.runner import Runner, now_ms
 from dca_proto.runtime.store import SqliteStore
-from dca_proto.runtime.table import Table, read_csv
+from dca_proto.runtime.table import DataFile, Table
 from dca_proto.runtime.transport import CLIENT_LIMITS, Transport
 
 if TYPE_CHECKING:  # only a trainer needs it
@@ -69,10 +71,18 @@ class Device:
     Args:
         config: a checked configuration. identity: from its key file.
         build: makes the actor from the records of its store.
+        refresh: reads a client's data again if they have changed; may take long.
     """
 
-    def __init__(self, config: Config, identity: Identity, build: Callable[[Records], Actor]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        identity: Identity,
+        build: Callable[[Records], Actor],
+        refresh: Callable[[], None] | None = None,
+    ) -> None:
         self.config = config
+        self._refresh = refresh
         self.id = identity.id
         self._store_key = identity.store_key
         self._build = build
@@ -94,6 +104,7 @@ class Device:
                 parts.store,
                 federation=self.config.federation.name,
                 on_report=on_report,
+                refresh=self._refresh,
             )
             await runner.run()
 
@@ -173,7 +184,7 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES)
 
     Args:
         path: the TOML file.
-        data: a client's data, in place of the CSV that the file names.
+        data: a client's data, in place of the CSV that the file names. The program may change it while the client runs.
         roles: the accepted roles; by default any.
 
     Raises:
@@ -182,12 +193,14 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES)
     config = read_config(path, roles)
     identity = read_identity(config.files.identity, config.role)
     if config.role == "client":
-        if data is None:
-            assert isinstance(config.files, ClientFiles), "the role's own section"
-            if config.files.data is None:
-                raise InputError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
-            data = read_csv(config.files.data, config.files.categories)
-        return Device(config, identity, _client(config, identity, data))
+        if data is not None:
+            return Device(config, identity, _client(config, identity, data))
+        assert isinstance(config.files, ClientFiles), "the role's own section"
+        if config.files.data is None:
+            raise InputError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
+        delimiter = parse_delimiter(config.files.delimiter)
+        file = DataFile(config.files.data, config.files.categories, delimiter)
+        return Device(config, identity, _client(config, identity, file), file.refresh)
     if data is not None:
         raise InputError(f"{path}: a {config.role} has no data of its own; only a client does")
     members = config.federation.computes if config.role == "compute" else config.federation.trainers
@@ -199,7 +212,7 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES)
     return Device(config, identity, (_compute if config.role == "compute" else _trainer)(config, identity))
 
 
-def _client(config: Config, identity: Identity, table: Table) -> Callable[[Records], Actor]:
+def _client(config: Config, identity: Identity, table: Table | DataFile) -> Callable[[Records], Actor]:
     from dca_proto.protocol.client.actor import Client
 
     files = config.files

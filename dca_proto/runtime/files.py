@@ -1,7 +1,8 @@
-"""Writes files as a whole, and checks beforehand that they can be written."""
+"""Reads text files, writes files as a whole, and checks beforehand that they can be written."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import secrets
@@ -14,9 +15,47 @@ from pathlib import Path
 
 import msgspec
 
-from dca_proto.errors import StorageError
+from dca_proto.errors import InputError, StorageError
 
 STDOUT = "-"
+_CHECK_PATH = "check the path and its rights"
+
+
+def read_text(path: Path, advice: str = "") -> str:
+    """Return the text of a file that a person may have written. Every reader of such a file comes through here.
+
+    The text is UTF-8, with or without a byte order mark, and with any line ends.
+
+    Args:
+        advice: ends the error, as in "expected an actor's configuration file".
+
+    Raises:
+        InputError: the file cannot be read, or is not UTF-8.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error, advice) from None
+    return decode_text(content, path, advice)
+
+
+def decode_text(content: bytes, path: Path, advice: str = "") -> str:
+    """Return the text of a file's bytes; see `read_text`. The error has no byte of it, since it may be secret."""
+    wrong = ""
+    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in content[:4]:
+        wrong = "is not UTF-8 text: it is UTF-16 or binary"
+    else:
+        try:
+            return content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            wrong = f"is not UTF-8 text: see line {line}"
+    raise InputError(f"{path} {wrong}; save it as UTF-8{f'; {advice}' * bool(advice)}")
+
+
+def unreadable(path: Path, error: OSError, advice: str = "") -> InputError:
+    """Return the error of a file that cannot be read."""
+    return InputError(f"cannot read {path}: {error.strerror or error}; {_CHECK_PATH}{f'; {advice}' * bool(advice)}")
 
 
 def require_writable(path: Path, *, make_folders: bool = False) -> None:

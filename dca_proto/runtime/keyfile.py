@@ -25,6 +25,7 @@ from dca_proto.crypto.sealing import KEY_BYTES, Identity, actor_id
 from dca_proto.errors import InputError, PeerError, StorageError, UsageError
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.wire.messages import Certificate
+from dca_proto.runtime.files import decode_text, read_text, unreadable
 
 ROLES = ("client", "compute", "trainer", "authority")
 """The roles that have an identity; the authority's is the federation's enrolment key."""
@@ -80,9 +81,9 @@ def read_identity(path: Path, role: str) -> Identity:
     """
     expected = f"expected a key file as `dca keygen {path} --role {role}` writes it"
     try:
-        text = msgspec.convert(tomllib.loads(read_private(path)), _KeyText)
+        text = msgspec.convert(tomllib.loads(read_private(path, expected)), _KeyText)
         identity = Identity(bytes.fromhex(text.secret))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError):
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError):
         raise InputError(f"{path} is not a key file; {expected}") from None
     except UsageError:
         raise
@@ -178,12 +179,7 @@ def read_federation(path: Path) -> Federation:
 def _read_public(path: Path, advice: str) -> str:
     if not path.exists():
         raise InputError(f"{path} does not exist; {advice}")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not a text file; {advice}") from None
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    return read_text(path, advice)
 
 
 _OWNER_ONLY = 0o600
@@ -208,26 +204,23 @@ def write_private(path: Path, text: str) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}") from None
 
 
-def read_private(path: Path) -> str:
-    """Read a secret file; its mode is checked on the open file.
+def read_private(path: Path, advice: str = "") -> str:
+    """Read a secret file; its mode is checked on the open file. `advice`: see `read_text`.
 
-    Raises `UsageError` if the file cannot be read or others can read or change it; `UnicodeDecodeError` if it is not
-    text.
+    Raises `UsageError` if the file cannot be read, is not text, or others can read or change it.
     """
     try:
         with path.open("rb") as file:
             _check_mode(path, os.fstat(file.fileno()).st_mode)
-            return file.read(_BYTES_MAX).decode()
+            content = file.read(_BYTES_MAX)
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
+    return decode_text(content, path, advice)
 
 
 def read_password(path: Path) -> str:
     """Read the first line of a secret file. Raises `UsageError`, also if it is empty or not text."""
-    try:
-        lines = read_private(path).splitlines()
-    except UnicodeDecodeError:
-        raise InputError(f"password file {path} is not UTF-8 text") from None
+    lines = read_private(path).splitlines()
     if not lines or not lines[0]:
         raise InputError(f"password file {path} is empty: put the password in its first line")
     return lines[0]
@@ -238,7 +231,7 @@ def check_private(path: Path) -> None:
     try:
         _check_mode(path, path.stat().st_mode)
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 def _check_mode(path: Path, mode: int) -> None:
@@ -247,7 +240,3 @@ def _check_mode(path: Path, mode: int) -> None:
             f"{path} can be read or changed by others: found mode {stat.S_IMODE(mode):04o}, expected 0600; "
             f"run: chmod 600 {path}"
         )
-
-
-def _unreadable(path: Path, error: OSError) -> UsageError:
-    return InputError(f"cannot read {path}: {error.strerror}; check the path and its rights")

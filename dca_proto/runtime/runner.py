@@ -67,6 +67,10 @@ class Traffic(msgspec.Struct):
 class Runner:
     """Runs one actor over a transport and a store until stopped or cancelled.
 
+    A client's data may change at any time. With `refresh`, the runner has them read again, in a thread, before it hands
+    the actor the messages that have arrived. So a round uses the data as they are when its announcement is handled, and
+    the actor, which does no I/O, finds them in memory.
+
     Args:
         actor: built from the store's records.
         transport: not yet open; the runner opens and closes it.
@@ -75,6 +79,7 @@ class Runner:
         clock: the machine's by default.
         on_report: called with every fact, after the writes of its batch are durable.
         limits: on a batch and on pending sends.
+        refresh: reads the actor's data again if they have changed; None if nothing else can change them.
 
     Attributes:
         traffic: counts of sent and received messages.
@@ -91,8 +96,10 @@ class Runner:
         clock: Clock | None = None,
         on_report: Callable[[object], None] | None = None,
         limits: RunnerLimits | None = None,
+        refresh: Callable[[], None] | None = None,
     ) -> None:
         self._actor = actor
+        self._refresh = refresh
         self._transport = transport
         self._store = store
         self._federation = federation
@@ -146,6 +153,8 @@ class Runner:
 
     async def _handle_events(self) -> None:
         while True:
+            if self._refresh is not None and len(self._transport.inbox):
+                await asyncio.to_thread(self._refresh)
             effects = self._handle_batch()
             if effects is None:
                 if self._stopping:

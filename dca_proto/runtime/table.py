@@ -1,34 +1,39 @@
-"""Reads a client's data from a CSV of numbers and listed categories.
+"""A client's data: a table in memory, or a CSV file that is read anew when it has changed.
 
-The first line names the columns. A text column has a public list of categories (`statistics.categories`) and becomes
-their codes and indicators. A field is a missing value if it is empty, not a finite number, or not a listed category. A
-line that does not fit the columns is a row of missing values. A blank line is no row: a missing value in a single
-column is written "", as CSV writers do. Whether a client takes part must never depend on its rows, so no row is
-refused. A warning counts the odd fields, without their values, since the data are private.
+Whether a client takes part must never depend on its rows, so no row is refused: `dca_proto.runtime.csv_text` says what
+counts as a missing value. A warning counts the odd cells, without their values, since the data are private. For the
+same reason a file that cannot be read while the client runs counts as no rows, which contribute zero.
 """
 
 from __future__ import annotations
 
-import csv
-import math
+import os
+import stat
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from dca_proto.errors import InputError
-from dca_proto.statistics.categories import Categories, check_categories, encode_category, numeric_columns
+from dca_proto.errors import InputError, UsageError
+from dca_proto.runtime.csv_text import UNDECODED, Missing, open_csv
+from dca_proto.runtime.files import unreadable
+from dca_proto.statistics.categories import Categories, check_categories, numeric_columns
 
-_UNDECODED = "\ufffd"  # where a byte is not UTF-8
+CSV_BYTES_MAX = 1 << 30
+"""The largest CSV file of a client; a program can pass more rows in a `Table`."""
+_READS_MAX = 3  # of a file that changes while it is read
+_RACY_NS = 2_000_000_000  # the coarsest times of files, FAT's: a change so soon after another may not show
 
 log = structlog.get_logger("dca.data")
 
 
 class Table:
-    """Rows of named columns.
+    """Rows of named columns. Any thread may change them while a client runs; a round uses those of its announcement.
 
     Args:
         columns: the columns' names.
@@ -40,15 +45,43 @@ class Table:
 
     def __init__(self, columns: Sequence[str], rows: NDArray[np.float64]) -> None:
         self.columns = tuple(columns)
-        self._rows = np.asarray(rows, dtype=np.float64)
-        if self._rows.ndim != 2 or self._rows.shape[1] != len(self.columns):
-            raise InputError(f"rows have shape {self._rows.shape}; expected (m, {len(self.columns)}), one per column")
+        self._changing = threading.Lock()
+        self._rows = self._checked(rows)  # replaced as a whole, never written to
         if len(set(self.columns)) < len(self.columns):
             raise InputError("a column is named twice; name each once")
 
     def rows(self, columns: tuple[str, ...]) -> NDArray[np.float64]:
-        """Return the rows of these columns, in this order, shape ``(m, len(columns))``."""
+        """Return a copy of the present rows of these columns, in this order, shape ``(m, len(columns))``."""
         return self._rows[:, [self.columns.index(column) for column in columns]]
+
+    def replace(self, rows: NDArray[np.float64]) -> None:
+        """Replace all rows. A round has either the old ones or the new ones. Raises `UsageError` for another shape."""
+        checked = self._checked(rows)
+        with self._changing:
+            self._rows = checked
+
+    def append(self, rows: NDArray[np.float64], keep: int | None = None) -> None:
+        """Add rows after those that are there.
+
+        Args:
+            rows: shape ``(k, len(columns))``.
+            keep: how many rows to have afterwards; older ones are forgotten. None keeps all.
+
+        Raises:
+            UsageError: the rows' shape does not fit the columns, or `keep` is negative.
+        """
+        if keep is not None and keep < 0:
+            raise UsageError(f"keep is {keep}, expected 0 or more rows")
+        checked = self._checked(rows)
+        with self._changing:
+            grown = np.concatenate([self._rows, checked])
+            self._rows = grown if keep is None else grown[max(0, len(grown) - keep) :].copy()
+
+    def _checked(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        copied = np.array(rows, dtype=np.float64)
+        if copied.ndim != 2 or copied.shape[1] != len(self.columns):
+            raise InputError(f"rows have shape {copied.shape}; expected (m, {len(self.columns)}), one per column")
+        return copied
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -57,89 +90,116 @@ class Table:
         return f"Table({', '.join(self.columns)})"
 
 
-def read_csv(path: Path, categories: Categories | None = None) -> Table:
-    """Read a client's data. One warning counts the odd fields and lines, without their values.
+def read_csv(path: Path, categories: Categories | None = None, delimiter: str = "") -> Table:
+    """Read a client's data. One warning counts the odd cells and lines, without their values.
 
     Raises `UsageError` if the file cannot be read, its first line does not name columns, or `categories` names a column
     that it lacks.
     """
-    listed = check_categories(categories or {})
-    odd: Counter[str | None] = Counter()
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            lines = csv.reader(file, strict=True)
-            columns = _header(lines, path)
-            if unknown := [name for name in listed if name not in columns]:
-                raise InputError(f"data {path} has no column {unknown[0]!r}, for which categories are listed")
-            rows = list(_rows(lines, columns, listed, odd))
-    except OSError as error:
-        raise InputError(f"cannot read data {path}: {error.strerror}; check the path and its rights") from None
-    if odd := +odd:
-        lines_odd = odd.pop(None, 0)
-        log.warning("data not understood count as missing", data=str(path), fields=dict(odd), lines=lines_odd)
-    names = numeric_columns(columns, listed)
-    return Table(names, np.array(rows, dtype=np.float64).reshape(len(rows), len(names)))
+    listed, odd, undecoded = check_categories(categories or {}), Counter[str](), 0
+    lines_odd = 0
+
+    def count(missing: Missing) -> None:
+        nonlocal lines_odd, undecoded
+        undecoded += UNDECODED in missing.found
+        if missing.column is None:
+            lines_odd += 1
+        elif missing.found.strip():
+            odd[missing.column] += 1
+
+    with open_csv(path, delimiter) as text:
+        if unknown := [name for name in listed if name not in text.columns]:
+            raise InputError(f"data {path} has no column {unknown[0]!r}, for which categories are listed")
+        rows = text.numbers(listed, count)
+    if odd or lines_odd:
+        advice = {"not_utf8": undecoded} if undecoded else {}
+        log.warning("data not understood count as missing", data=str(path), fields=dict(odd), lines=lines_odd, **advice)
+    if text.format:
+        log.info(text.format, data=str(path))
+    table = Table(numeric_columns(text.columns, listed), rows[:0])
+    table._rows = rows  # without a copy, since nobody else has them
+    return table
 
 
-def _header(lines: Iterator[list[str]], path: Path) -> tuple[str, ...]:
-    try:
-        columns = tuple(name.strip() for name in next(lines, []))
-    except csv.Error:
-        columns = (_UNDECODED,)
-    if not any(columns):
-        raise InputError(f"data {path} has no header; expected the columns' names in its first line")
-    if _UNDECODED in "".join(columns):
-        raise InputError(f"data {path} is not a CSV in UTF-8; expected a header line and lines of numbers")
-    if not all(name.isprintable() for name in columns):
-        raise InputError(f"data {path} has a column whose name cannot be printed; give names of letters and digits")
-    if all(_is_float(name) for name in columns):
-        raise InputError(f"data {path} begins with numbers; expected the columns' names in its first line")
-    if not all(columns) or len(set(columns)) < len(columns):
-        raise InputError(f"data {path} has a column without a name, or a name twice; give each its own name")
-    return columns
+class DataFile:
+    """A client's CSV file, which may change while the client runs.
 
+    Args:
+        path: the file. categories: of its text columns. delimiter: the sign between cells; "" to detect it.
 
-def _rows(
-    lines: Iterator[list[str]], columns: tuple[str, ...], listed: Categories, odd: Counter[str | None]
-) -> Iterator[list[float]]:
-    """Yield the numbers of each line. Counts odd fields by column, and odd lines under None."""
-    width = len(numeric_columns(columns, listed))
-    for fields in _readable(lines):
-        if fields is None or len(fields) != len(columns):
-            odd[None] += 1
-            yield [math.nan] * width
-            continue
-        row: list[float] = []
-        for column, field in zip(columns, fields, strict=True):
-            values = encode_category(field, listed[column]) if column in listed else [_number(field)]
-            odd[column] += math.isnan(values[0]) and bool(field.strip())
-            row += values
-        yield row
+    Attributes:
+        columns: the names of its numbers at the start. Whether a client takes part depends on these alone.
 
+    Raises:
+        UsageError: as `read_csv`, or the file is too large.
+    """
 
-def _readable(lines: Iterator[list[str]]) -> Iterator[list[str] | None]:
-    """Yield the fields of each line that is not blank; None for one that cannot be parsed (an unclosed quote)."""
-    while True:
-        try:
-            fields = next(lines)
-        except StopIteration:
+    def __init__(self, path: Path, categories: Categories | None = None, delimiter: str = "") -> None:
+        self._path, self._categories, self._delimiter = path, categories, delimiter
+        self._failure: InputError | None = None
+        self._stamp: tuple[int, ...] | None = None  # of the file that was read; None if another may look the same
+        self._is_pipe = not stat.S_ISREG(self._stat().st_mode)  # can be read only once
+        self._table = read_csv(path, categories, delimiter) if self._is_pipe else self._read()
+        self.columns = self._table.columns
+
+    def rows(self, columns: tuple[str, ...]) -> NDArray[np.float64]:
+        """Return the rows of these columns as the file was at the last `refresh`.
+
+        Raises `UsageError` if it could not be read then. The client counts that as no rows, and reports it.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return self._table.rows(columns)
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed. This may take long, so call it outside of the event loop.
+
+        A file that cannot be read, or lacks a column, leaves no rows until a later `refresh` reads it. A log line names
+        the reason when it changes.
+        """
+        if self._is_pipe:
             return
-        except csv.Error:
-            yield None
+        before, self._failure = self._failure, None
+        try:
+            if self._stamp is None or self._stamp != _stamp(self._stat()):
+                self._table = self._read()
+        except UsageError as error:
+            self._failure = InputError(str(error))
+        except MemoryError:
+            self._failure = InputError(f"data {self._path} does not fit into memory; use fewer rows")
+        if self._failure is not None:
+            self._stamp = None
+        if self._failure is not None and str(self._failure) != str(before):
+            log.warning("data cannot be read, so this client contributes zero", error=str(self._failure))
+        elif before is not None and self._failure is None:
+            log.info("data can be read again", data=str(self._path))
+
+    def _read(self) -> Table:
+        """Return the rows of a file that did not change while it was read."""
+        for _ in range(_READS_MAX):
+            began_ns, about = time.time_ns(), self._stat()
+            if not stat.S_ISREG(about.st_mode):
+                raise InputError(f"data {self._path} is not a regular file; name a CSV file")
+            if about.st_size > CSV_BYTES_MAX:
+                raise InputError(f"data {self._path} has {about.st_size} bytes; expected at most {CSV_BYTES_MAX}")
+            table = read_csv(self._path, self._categories, self._delimiter)
+            if _stamp(about) == _stamp(self._stat()):
+                break
         else:
-            if fields:
-                yield fields
+            raise InputError(f"data {self._path} changes while it is read; write another file and rename it")
+        if lacking := [column for column in getattr(self, "columns", ()) if column not in table.columns]:
+            raise InputError(f"data {self._path} has no column {lacking[0]!r} any more; write the columns of the start")
+        is_old = max(about.st_mtime_ns, about.st_ctime_ns) < began_ns - _RACY_NS
+        self._stamp = _stamp(about) if is_old else None
+        return table
+
+    def _stat(self) -> os.stat_result:
+        try:
+            return self._path.stat()
+        except OSError as error:
+            raise unreadable(self._path, error) from None
 
 
-def _number(text: str) -> float:
-    is_finite = _is_float(text) and math.isfinite(float(text)) and "_" not in text
-    return float(text) if is_finite else math.nan
-
-
-def _is_float(text: str) -> bool:
-    """Return True if Python parses the text as a float, including NaN and infinity."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _stamp(about: os.stat_result) -> tuple[int, ...]:
+    """What differs between two states of a file, or between two files of one name."""
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns

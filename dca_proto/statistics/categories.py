@@ -16,6 +16,7 @@ from math import nan
 from typing import TypeAlias
 
 from dca_proto.errors import InputError
+from dca_proto.wording import split_list
 
 Categories: TypeAlias = Mapping[str, Sequence[str]]
 """The categories of each text column, in the order of their codes."""
@@ -24,13 +25,16 @@ _MOST = 1000
 
 
 def parse_categories(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Parse categories from texts such as ``smoker=no,yes``, one per column. Raises `UsageError` for anything else."""
+    """Parse categories from texts such as ``smoker=no,yes``, one per column; see `split_list` for commas in a category.
+
+    Raises `UsageError` for anything else.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
         column, sign, listed = text.partition("=")
         if not sign or not column.strip() or column.strip() in found:
             raise InputError(f"categories {text[:80]!r}: expected {_EXAMPLE}, each column once")
-        found[column.strip()] = tuple(category.strip() for category in listed.split(","))
+        found[column.strip()] = tuple(category.strip() for category in split_list(listed))
     return check_categories(found)
 
 

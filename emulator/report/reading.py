@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dca_proto.errors import InputError
+from dca_proto.runtime.files import decode_text
 from dca_proto.wording import in_words, nearest
 from emulator.report.blocks import Page
 from emulator.report.figures import plain
@@ -106,9 +107,7 @@ def _decode(path: Path, content: bytes) -> Any:
     if not content.strip():
         raise InputError(f"{path} is empty; {_EXPECTED}")
     try:
-        return msgspec.json.decode(content)
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8; {_EXPECTED}") from None
+        return msgspec.json.decode(decode_text(content, path, _EXPECTED))
     except msgspec.DecodeError as error:
         raise InputError(f"{path} is not JSON: {error}; {_EXPECTED}") from None
     except RecursionError:

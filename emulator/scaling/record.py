@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dca_proto.errors import InputError
-from dca_proto.runtime.files import require_writable, write_json
+from dca_proto.runtime.files import read_text, require_writable, write_json
 from dca_proto.wording import in_words
 from emulator import provenance
 from emulator.results import Count
@@ -140,9 +140,9 @@ class Record:
 def _object_in(path: Path, option: str) -> dict[str, Any]:
     """Read the JSON object in a file. Raises `InputError` that names the option."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{option} {path}: {error.strerror}") from None
+        value = json.loads(read_text(path))
+    except InputError as error:
+        raise InputError(f"{option}: {error}") from None
     except ValueError:
         raise InputError(f"{option} {path}: no JSON; name a file that dca scaling wrote") from None
     if not isinstance(value, dict):

@@ -19,6 +19,7 @@ from msgspec import inspect
 
 from dca_proto.errors import InputError, UsageError
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
+from dca_proto.runtime.files import read_text
 from dca_proto.wording import in_words, nearest
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
@@ -42,11 +43,7 @@ _GROUPS = ("clients", "computes", "trainer", "broker")
 def load_scenario(path: Path) -> Scenario:
     """Read a scenario from a TOML file and check it. Raises `UsageError`."""
     try:
-        return from_plain(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; give the path of a scenario file") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not a text file; give a scenario in TOML") from None
+        return from_plain(tomllib.loads(read_text(path, "give a scenario in TOML")), str(path))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not valid TOML: {error}") from None
 

@@ -112,7 +112,7 @@ def test_without_the_extra_cli(arguments: list[str], code: int, line: str) -> No
         (["--help"], 0, "python -m dca_proto client.toml"),
         (["-h"], 0, "python -m dca_proto client.toml"),
         ([], 2, "dca: the following arguments are required: config; see `python -m dca_proto --help`\n"),
-        (["nowhere.toml"], 5, "dca: cannot read configuration nowhere.toml"),
+        (["nowhere.toml"], 5, "dca: cannot read nowhere.toml"),
         (["client.toml", "--jsno"], 2, "dca: unrecognized arguments: --jsno; see"),
     ],
 )

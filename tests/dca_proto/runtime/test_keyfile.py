@@ -86,7 +86,7 @@ def test_a_key_file_that_others_can_use_is_refused(key: Path, mode: int) -> None
     ("text", "message"),
     [
         ("", "is not a key file"),
-        ("\x00\xff", "is not a key file"),
+        ("\x00\xff", "is not UTF-8 text: it is UTF-16 or binary; save it as UTF-8; expected a key file"),
         ("role = 3", "is not a key file"),
         ('role = "client"\nid = ""\npublic_key = ""\nsecret = "xy"', "not hexadecimal"),
         ('role = "client"\nid = ""\npublic_key = ""\nsecret = "aabb"', "needs 32 secret bytes"),

@@ -1,0 +1,263 @@
+"""Reads numbers and listed categories from CSV text: the one reader, of devices and of tables on one machine.
+
+The first line that is not blank names the columns, and decides what separates cells: a comma, a semicolon or a tab.
+Nothing else in the file does, so that no row changes how another one is read. Where cells are not separated by
+commas, a comma in a number is its decimal mark.
+
+A cell is a missing value if it is empty, not a finite number as printed by programs (so not ``1_000``), or not a listed
+category. A line with more or fewer cells than the first is a row of missing values, and so is one that cannot be
+parsed. A blank line is no row; but in a file of one column it is a row whose value is missing, since a cell that is
+emptied must not move the rows after it. So one changed cell changes one row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.errors import InputError
+from dca_proto.runtime.files import read_text, unreadable
+from dca_proto.statistics.categories import Categories, encode_category, numeric_columns
+
+UNDECODED = "\ufffd"
+"""Stands where a byte is not UTF-8."""
+DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+_CHUNK = 4096  # rows that are lists of Python numbers at a time
+
+
+def parse_delimiter(text: str) -> str:
+    """Return the character that an option's value stands for; "" to detect it. Raises `InputError`."""
+    delimiter = DELIMITERS.get(text, "\t" if text == "\\t" else text)
+    if len(delimiter) > 1 or delimiter.isalnum() or delimiter in ('"', "\r", "\n", ".", "-", "+", "_"):
+        raise InputError(f"delimiter {text[:20]!r}: expected one of {', '.join(DELIMITERS)}, or a single sign")
+    return delimiter
+
+
+class Missing(NamedTuple):
+    """A missing value, or a line without values.
+
+    Attributes:
+        row, line: their numbers in the file, from 1. column: None for a line that does not fit the columns.
+        found: the cell's text, or of a line how many cells it has; "" if it cannot be parsed.
+    """
+
+    row: int
+    line: int
+    column: str | None
+    found: str
+
+
+OnMissing = Callable[[Missing], None]
+
+
+class CsvText:
+    """CSV text whose columns are known and whose rows are still to be read, once.
+
+    Args:
+        lines: with their line ends. name: of the file, for errors. delimiter: "" to detect it.
+
+    Attributes:
+        columns: the names in the header. delimiter: the sign between cells.
+
+    Raises:
+        InputError: the first line does not name columns.
+    """
+
+    def __init__(self, lines: Iterator[str], name: str, delimiter: str = "") -> None:
+        self._blank = 0
+        for first in lines:
+            if first.strip():
+                break
+            self._blank += 1
+        else:
+            raise InputError(f"{name} has no header; expected the columns' names in its first line")
+        self.delimiter = delimiter or _delimiter(first)
+        self._reader = csv.reader(chain([first], lines), delimiter=self.delimiter, strict=True)
+        self.columns = self._header(name, first)
+
+    @property
+    def format(self) -> str:
+        """What separates cells, for people; "" if commas do."""
+        if self.delimiter == ",":
+            return ""
+        names = {sign: f"{name}s" for name, sign in DELIMITERS.items()}
+        return f"cells are separated by {names.get(self.delimiter, repr(self.delimiter))}; 1,5 is read as 1.5"
+
+    def numbers(
+        self, categories: Categories, on_missing: OnMissing, only: Sequence[str] | None = None
+    ) -> NDArray[np.float64]:
+        """Return the rows, shape ``(m, k)``; NaN marks a missing value.
+
+        Args:
+            categories: of text columns, checked. on_missing: called with each missing value, in order.
+            only: columns of the header to read; None for all. k is the number of `numeric_columns` of these.
+        """
+        used = tuple(self.columns if only is None else only)
+        places = [self.columns.index(column) for column in used]
+        chosen: Callable[[list[str]], Sequence[str]] = _all if places == [*range(len(self.columns))] else _those(places)
+        plain, width = not any(column in categories for column in used), len(numeric_columns(used, categories))
+        chunks: list[NDArray[np.float64]] = [np.empty((0, width))]
+        rows: list[list[float]] = []
+        for number, cells in enumerate(self._lines(), 1):
+            if cells is None or len(cells) != len(self.columns):
+                line = self._reader.line_num + self._blank
+                on_missing(Missing(number, line, None, "" if cells is None else str(len(cells))))
+                rows.append([math.nan] * width)
+            else:
+                own = chosen(cells)
+                found = self._whole_row(own) if plain else None
+                rows.append(found or self._row(own, used, categories, number, on_missing))
+            if len(rows) == _CHUNK:
+                chunks.append(np.array(rows))
+                rows = []
+        return np.concatenate([*chunks, np.array(rows, dtype=np.float64).reshape(len(rows), width)])
+
+    def _header(self, name: str, first: str) -> tuple[str, ...]:
+        try:
+            columns = tuple(cell.strip() for cell in next(self._reader))
+        except csv.Error:
+            columns = (UNDECODED,)
+        if UNDECODED in "".join(columns) or "\0" in "".join(columns):
+            raise InputError(f"{name} is not a CSV in UTF-8; save it as one: a header line, then lines of numbers")
+        if not all(column.isprintable() for column in columns):
+            raise InputError(f"{name} has a column whose name cannot be printed; give names of letters and digits")
+        if not any(columns):
+            raise InputError(f"{name} has no header; expected the columns' names in its first line")
+        if any(_has_numbers_only(first.split(sign)) for sign in ";\t") or _has_numbers_only(columns):
+            names = self.delimiter.join(f"x{place}" for place in range(1, min(len(columns), 3) + 1))
+            raise InputError(
+                f"{name} begins with numbers; expected the columns' names in its first line: put one before it, as in "
+                f"{names}"
+            )
+        if "" in columns:
+            raise InputError(f"{name}: {_nameless(columns)}")
+        if twice := [column for column in columns if columns.count(column) > 1]:
+            raise InputError(f"{name} has a column name twice: {twice[0][:80]!r}; rename one")
+        return columns
+
+    def _lines(self) -> Iterator[list[str] | None]:
+        """Yield the cells of each row; None for one that cannot be parsed (an unclosed quote)."""
+        blank: list[list[str]] = [[""]] if len(self.columns) == 1 else []
+        while True:
+            try:
+                cells = next(self._reader)
+            except StopIteration:
+                return
+            except csv.Error:
+                yield None
+            else:
+                if cells:
+                    yield cells
+                else:
+                    yield from blank
+
+    def _whole_row(self, cells: Sequence[str]) -> list[float] | None:
+        """Return the numbers of a row that lacks none, quickly; otherwise None."""
+        try:
+            row = list(map(float, cells))
+        except ValueError:
+            if self.delimiter == ",":
+                return None
+            try:
+                row = [float(cell.replace(",", ".")) for cell in cells]
+            except ValueError:
+                return None
+        return row if math.isfinite(sum(row)) and "_" not in "".join(cells) else None
+
+    def _row(
+        self, cells: Sequence[str], columns: Sequence[str], categories: Categories, number: int, on_missing: OnMissing
+    ) -> list[float]:
+        row: list[float] = []
+        for column, cell in zip(columns, cells, strict=True):
+            if column in categories:
+                values = encode_category(cell, categories[column])
+                value = values[0]
+                row += values
+            else:
+                value = self._number(cell)
+                row.append(value)
+            if value != value:
+                on_missing(Missing(number, self._reader.line_num + self._blank, column, cell))
+        return row
+
+    def _number(self, cell: str) -> float:
+        try:
+            value = float(cell)
+        except ValueError:
+            if self.delimiter == "," or not is_number(cell.replace(",", ".")):
+                return math.nan
+            value = float(cell.replace(",", "."))
+        return value if math.isfinite(value) and "_" not in cell else math.nan
+
+
+@contextmanager
+def open_csv(path: Path, delimiter: str = "", *, strict: bool = False) -> Iterator[CsvText]:
+    """Open a CSV file to read its rows within the block.
+
+    Args:
+        delimiter: see `CsvText`. strict: refuse a file that is not UTF-8 throughout. Otherwise a cell that is not makes
+            its own value missing, as it must on a device.
+
+    Raises:
+        InputError: the file cannot be read, or its first line does not name columns; also within the block.
+    """
+    if strict:
+        yield CsvText(io.StringIO(read_text(path), newline=""), str(path), delimiter)
+        return
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            yield CsvText(file, str(path), delimiter)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _delimiter(header: str) -> str:
+    """Return the sign that separates the names in the header, outside quotes; if in doubt the comma."""
+    outside = "".join(header.split('"')[::2])
+    counts = {sign: outside.count(sign) for sign in DELIMITERS.values()}
+    return "\t" if counts["\t"] else max(DELIMITERS.values(), key=lambda sign: (counts[sign], sign == ","))
+
+
+def _nameless(columns: Sequence[str]) -> str:
+    place = columns.index("") + 1
+    if place == 1 and all(columns[1:]):
+        return (
+            "its first column has no name, as pandas writes an index; write the file with to_csv(..., index=False), or "
+            "name that column"
+        )
+    if all(columns[: place - 1]) and not any(columns[place - 1 :]):
+        return "its last column has no name: the first line ends with a separator; remove it from all lines"
+    return f"column {place} has no name; name it in the first line"
+
+
+def _has_numbers_only(cells: Sequence[str]) -> bool:
+    return all(is_number(cell.replace(",", ".")) for cell in cells if cell.strip())
+
+
+def _those(places: Sequence[int]) -> Callable[[list[str]], Sequence[str]]:
+    if len(places) == 1:
+        return lambda cells: (cells[places[0]],)
+    return itemgetter(*places) if places else lambda cells: ()
+
+
+def _all(cells: list[str]) -> list[str]:
+    return cells
+
+
+def is_number(text: str) -> bool:
+    """Return True if Python parses the text as a float, including NaN and infinity."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,165 @@
+"""Text files that people write: UTF-8 with or without a byte order mark, with any line ends; others in one clear line.
+
+The first test keeps all readers behind one door, so the others need only the door and a list of files.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dca_proto
+from dca_proto.cli import main
+from dca_proto.cli.inspect import _describe_file
+from dca_proto.errors import InputError, UsageError
+from dca_proto.runtime.config import read_config
+from dca_proto.runtime.files import decode_text, read_text
+from dca_proto.runtime.keyfile import (
+    certified_id,
+    read_federation,
+    read_identity,
+    read_password,
+    write_private,
+)
+from dca_proto.runtime.table import read_csv
+from emulator.report.reading import read_page
+from emulator.scaling.record import _object_in
+from emulator.trials.scenario_file import example_toml, load_scenario
+from inference.bounds import read_bounds
+from inference.datasets import from_csv
+from inference.errors import DataError
+
+ROOT = Path(dca_proto.__file__).parent.parent
+OWN_FILES = {
+    "dca_proto/runtime/broker.py",  # a broker's log, /proc
+    "dca_proto/cli/__init__.py",  # this program's own modules
+    "emulator/swarm/usage.py",  # /proc
+    "emulator/trials/scenario_file.py",  # a file of the package, beside the reader
+    "emulator/scaling/record.py",  # /proc
+    "inference/datasets/shipped.py",  # published files, compared with their hash
+    "inference/datasets/uci.py",
+}
+"""Modules that also read texts that no person writes."""
+
+
+def test_every_reader_of_text_files_comes_through_one_door() -> None:
+    found = set()
+    for package in ("dca_proto", "inference", "emulator"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    texts = {"read_text", "loadtxt", "genfromtxt", "read_csv"} & {node.func.attr}
+                    opens = node.func.attr == "open" and any(word.arg == "encoding" for word in node.keywords)
+                    if texts or opens:
+                        found.add(path.relative_to(ROOT).as_posix())
+    assert found - OWN_FILES == {"dca_proto/runtime/csv_text.py"}, "which reads rows as they come; see below"
+    assert found >= OWN_FILES, "no entry is left over"
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "client.toml": read_config,
+    "policy.toml": lambda path: read_config(path.with_name("client.toml")),
+    "client.key": lambda path: read_identity(path, "client").id,
+    "client.cert": certified_id,
+    "federation.toml": lambda path: read_federation(path).id,
+    "client.password": read_password,
+    "bounds.toml": read_bounds,
+    "scenario.toml": load_scenario,
+    "data.csv": lambda path: read_csv(path).rows(("x",)).tolist(),
+    "test.csv": lambda path: from_csv(path, "x", {"x": (0, 9)}, [], alone=True).rows.tolist(),  # type: ignore[dict-item]
+    "result.json": lambda path: _object_in(path, "--journal"),
+    "page.json": lambda path: refusal(read_page, path, 'has no "kind"'),
+    "message.hex": lambda path: refusal(_describe_file, path, "message.hex: "),
+}
+"""A reader for each kind of text file; it returns the file's content."""
+SECRET = ("client.key", "client.password")
+
+
+def refusal(read: Callable[[Path], object], path: Path, of_content: str) -> str:
+    """The refusal of a text's content; any other is raised."""
+    try:
+        read(path)
+    except UsageError as error:
+        if of_content in str(error) and "UTF-8" not in str(error):
+            return str(error)
+        raise
+    raise AssertionError("not refused")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One file of each kind."""
+    tmp_path = tmp_path_factory.mktemp("files")
+    assert main(["federation", "init", str(tmp_path), "--computes", "2", "--clients", "1"]) == 0
+    (tmp_path / "client-1.key").rename(tmp_path / "client.key")
+    (tmp_path / "client-1.cert").rename(tmp_path / "client.cert")
+    write_private(tmp_path / "client.password", "open sesame\n")
+    texts = {
+        "client.toml": '[client]\nidentity = "client.key"\nfederation = "federation.toml"\nstore = "s.db"\n'
+        'policy = "policy.toml"\n[broker]\nurl = "mqtt://h"\n',
+        "policy.toml": "clients_min = 3\n",
+        "bounds.toml": "age = [0, 120]\n",
+        "scenario.toml": example_toml(),
+        "data.csv": "x,y\n1,2\n",
+        "test.csv": "x,y\n1,2\n",
+        "result.json": "{}\n",
+        "page.json": "{}\n",
+        "message.hex": "00ff\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def folder(files: Path, tmp_path: Path) -> Path:
+    """The files, to change."""
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+    "changed",
+    [lambda content: b"\xef\xbb\xbf" + content, lambda content: content.replace(b"\n", b"\r\n")],
+    ids=["byte order mark", "CRLF"],
+)
+def test_a_byte_order_mark_and_windows_line_ends_change_nothing(
+    name: str, changed: Callable[[bytes], bytes], folder: Path
+) -> None:
+    before = READERS[name](folder / name)
+    path = folder / name
+    path.write_bytes(changed(path.read_bytes()))
+    assert READERS[name](path) == before
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if name != "message.hex"])  # which may be binary
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1"])
+def test_another_encoding_is_one_clear_line_without_the_text(name: str, encoding: str, folder: Path) -> None:
+    path = folder / name
+    text = path.read_text().replace("x,y", "x,ý") if name.endswith("csv") else f"# ý\n{path.read_text()}"
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises((InputError, DataError)) as caught:
+        READERS[name](path)
+    message = str(caught.value)
+    assert "UTF-8" in message
+    assert name in message
+    assert message.isprintable()
+    if name in SECRET:
+        assert "sesame" not in message
+
+
+def test_the_line_with_the_wrong_byte_is_named() -> None:
+    with pytest.raises(InputError, match=r"^f is not UTF-8 text: see line 3; save it as UTF-8; expected a poem$"):
+        decode_text(b"one\ntwo\nthr\xe9e\n", Path("f"), "expected a poem")
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file or directory; check the path and its rights; expected a poem"):
+        read_text(tmp_path / "f", "expected a poem")
+    with pytest.raises(InputError, match=r"Is a directory; check the path and its rights$"):
+        read_text(tmp_path)
