@@ -25,6 +25,7 @@ from dca_proto.runtime.transport import Disconnected
 _LEVELS = {
     Disconnected: "warning",
     facts.Dropped: "warning",
+    facts.DataFailed: "warning",  # the owner has to look at the data source
     facts.LedgerReused: "error",  # the owner has to look at the device
     # one per client or message, so many of them: logged only with `verbose`
     **dict.fromkeys((facts.SessionKept, facts.ContributionKept, facts.ReleaseKept, facts.Arrived), "debug"),

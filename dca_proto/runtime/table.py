@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import structlog
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.errors import InputError, UsageError
 from dca_proto.runtime.csv_text import UNDECODED, Missing, open_csv
@@ -43,7 +43,7 @@ class Table:
         UsageError: the rows' shape does not fit the columns, or a column is named twice.
     """
 
-    def __init__(self, columns: Sequence[str], rows: NDArray[np.float64]) -> None:
+    def __init__(self, columns: Sequence[str], rows: ArrayLike) -> None:
         self.columns = tuple(columns)
         self._changing = threading.Lock()
         self._rows = self._checked(rows)  # replaced as a whole, never written to
@@ -54,13 +54,13 @@ class Table:
         """Return a copy of the present rows of these columns, in this order, shape ``(m, len(columns))``."""
         return self._rows[:, [self.columns.index(column) for column in columns]]
 
-    def replace(self, rows: NDArray[np.float64]) -> None:
+    def replace(self, rows: ArrayLike) -> None:
         """Replace all rows. A round has either the old ones or the new ones. Raises `UsageError` for another shape."""
         checked = self._checked(rows)
         with self._changing:
             self._rows = checked
 
-    def append(self, rows: NDArray[np.float64], keep: int | None = None) -> None:
+    def append(self, rows: ArrayLike, keep: int | None = None) -> None:
         """Add rows after those that are there.
 
         Args:
@@ -77,7 +77,7 @@ class Table:
             grown = np.concatenate([self._rows, checked])
             self._rows = grown if keep is None else grown[max(0, len(grown) - keep) :].copy()
 
-    def _checked(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _checked(self, rows: ArrayLike) -> NDArray[np.float64]:
         copied = np.array(rows, dtype=np.float64)
         if copied.ndim != 2 or copied.shape[1] != len(self.columns):
             raise InputError(f"rows have shape {copied.shape}; expected (m, {len(self.columns)}), one per column")

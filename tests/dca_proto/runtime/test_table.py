@@ -1,0 +1,296 @@
+"""A client's rows may change while it runs: in a program's table, or in the file that it names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from round_helpers import recompose
+from runner_and_peer import RunnerAndPeer, echo
+from structlog.testing import capture_logs
+
+from dca_proto import Table
+from dca_proto.errors import InputError, UsageError
+from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.events import Received
+from dca_proto.protocol.wire.codec import decode_frame
+from dca_proto.protocol.wire.messages import Contribution
+from dca_proto.runtime import table as module
+from dca_proto.runtime.table import DataFile
+from dca_proto.testing import TestFederation
+
+NAN = float("nan")
+
+
+# --- a table ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_replaced_and_appended() -> None:
+    table = Table(["x", "y"], [[1.0, 2.0]])
+    table.append([[3.0, NAN]])
+    np.testing.assert_array_equal(table.rows(("y", "x")), [[2, 1], [NAN, 3]])
+    table.append(np.arange(6.0).reshape(3, 2), keep=2)
+    assert table.rows(("x",)).tolist() == [[2], [4]]
+    table.append(np.empty((0, 2)), keep=0)
+    assert len(table) == 0
+    table.replace(np.array([[7.0, 8.0]]))
+    assert table.rows(("y",)).tolist() == [[8]]
+
+
+def test_rows_that_do_not_fit_change_nothing() -> None:
+    table = Table(["x"], np.array([[1.0]]))
+    for change in (table.replace, table.append):
+        with pytest.raises(InputError, match=r"rows have shape \(1, 2\); expected \(m, 1\)"):
+            change(np.array([[1.0, 2.0]]))
+    with pytest.raises(UsageError, match="keep is -1"):
+        table.append(np.array([[2.0]]), keep=-1)
+    assert table.rows(("x",)).tolist() == [[1]]
+
+
+def test_what_a_program_does_with_its_own_arrays_changes_no_row() -> None:
+    """What a round uses is fixed when it is answered."""
+    rows = np.array([[1.0]])
+    table = Table(["x"], rows)
+    seen = table.rows(("x",))
+    rows[:] = 2
+    table.append(rows)
+    rows[:] = 3
+    assert (table.rows(("x",)).tolist(), seen.tolist()) == ([[1], [2]], [[1]])
+    seen[:] = 9
+    assert table.rows(("x",)).tolist() == [[1], [2]]
+
+
+def test_threads_append_at_the_same_time_and_readers_see_whole_rows() -> None:
+    table, torn = Table(["x", "y"], np.empty((0, 2))), []
+
+    def write(number: int) -> None:
+        for _ in range(200):
+            table.append(np.full((1, 2), float(number)))
+
+    def read() -> None:
+        while any(writer.is_alive() for writer in writers):
+            rows = table.rows(("x", "y"))
+            torn.append(bool((rows[:, 0] != rows[:, 1]).any()))
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    reader = threading.Thread(target=read)
+    for thread in (*writers, reader):
+        thread.start()
+    for thread in (*writers, reader):
+        thread.join()
+    assert np.bincount(table.rows(("x",))[:, 0].astype(int)).tolist() == [200] * 4
+    assert not any(torn)
+
+
+# --- a file -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "d.csv"
+    made.write_text("x,y\n20,1\n")
+    return made
+
+
+def test_a_file_is_read_again_when_it_has_changed(path: Path) -> None:
+    """Even if its size and, by a program that keeps times, its time of change are the same."""
+    data = DataFile(path)
+    assert data.rows(("x",)).tolist() == [[20]]
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    path.write_text("x,y\n26,1\n")
+    os.utime(path, ns=times)
+    assert data.rows(("x",)).tolist() == [[20]], "a round in progress is not disturbed"
+    data.refresh()
+    assert data.rows(("x",)).tolist() == [[26]]
+    other = path.with_name("new.csv")
+    other.write_text("y,x,z\n3,30,5\n1,31,5\n")
+    other.replace(path)
+    data.refresh()
+    assert data.rows(("x", "y")).tolist() == [[30, 3], [31, 1]], "by name, wherever the columns are"
+    assert data.columns == ("x", "y"), "what the client offers is as at the start"
+
+
+def test_an_unchanged_file_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that has just been written is: its time of change may be that of a second change."""
+    reads = []
+    monkeypatch.setattr(module, "read_csv", lambda *given: reads.append(given) or Table(["x"], np.ones((1, 1))))
+    monkeypatch.setattr(module, "_RACY_NS", -(10**18))  # as if it were old
+    data = DataFile(path)
+    for _ in range(3):
+        data.refresh()
+    assert len(reads) == 1
+    monkeypatch.setattr(module, "_RACY_NS", 10**18)
+    path.write_text("x\n2\n")
+    for _ in range(3):
+        data.refresh()
+    assert len(reads) == 4
+
+
+def _missing(path: Path) -> None:
+    path.unlink()
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (_missing, "No such file or directory"),
+    "a folder": (_folder, "is not a regular file"),
+    "a pipe": (_pipe, "is not a regular file"),
+    "empty": (lambda path: path.write_text(""), "has no header"),
+    "without a header": (lambda path: path.write_text("1,2\n3,4\n"), "begins with numbers"),
+    "without a column": (lambda path: path.write_text("x,z\n1,2\n"), "has no column 'y' any more"),
+    "another encoding": (lambda path: path.write_text("x,y\n1,2\n", encoding="utf-16"), "not a CSV in UTF-8"),
+    "too large": (lambda path: path.write_text("x,y\n" + "1,2\n" * 30), "has 124 bytes; expected at most 99"),
+}
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+def test_a_file_that_cannot_be_read_leaves_no_rows_until_it_can(
+    broken: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client then contributes zero, and reports the error's type; one log line has the reason, and no value."""
+    change, reason = BREAKS[broken]
+    monkeypatch.setattr(module, "CSV_BYTES_MAX", 99)
+    data = DataFile(path)
+    change(path)
+    with capture_logs() as logs:
+        for _ in range(3):
+            data.refresh()
+            with pytest.raises(UsageError, match=reason):
+                data.rows(("x",))
+    (entry,) = logs
+    assert entry["event"] == "data cannot be read, so this client contributes zero"
+    assert reason in entry["error"]
+    if path.is_dir():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+    path.write_text("x,y\n26,1\n")
+    data.refresh()
+    assert data.rows(("x",)).tolist() == [[26]]
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again_and_in_the_end_given_up(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, read, times = DataFile(path), module.read_csv, []
+    disturbed = [2]  # of the first readings
+
+    def slow(*given: object) -> Table:
+        found = read(*given)  # type: ignore[arg-type]
+        times.append(len(times))
+        if len(times) <= disturbed[0]:
+            path.write_text(f"x,y\n{30 + len(times)},1\n1,2")
+        return found
+
+    monkeypatch.setattr(module, "read_csv", slow)
+    for disturbed[0], expected in ((2, [[32], [1]]), (99, None)):
+        times.clear()
+        path.write_text("x,y\n30,1\n")
+        data.refresh()
+        if expected is None:
+            with pytest.raises(UsageError, match="changes while it is read; write another file and rename it"):
+                data.rows(("x",))
+        else:
+            assert data.rows(("x",)).tolist() == expected
+        assert len(times) == 3
+
+
+def test_a_file_without_memory_for_it_counts_as_one_that_cannot_be_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = DataFile(path)
+
+    def large(*_: object) -> Table:
+        raise MemoryError
+
+    monkeypatch.setattr(module, "read_csv", large)
+    data.refresh()
+    with pytest.raises(UsageError, match="does not fit into memory"):
+        data.rows(("x",))
+
+
+def test_at_the_start_an_unreadable_file_is_an_error(path: Path) -> None:
+    path.unlink()
+    with pytest.raises(UsageError, match="No such file"):
+        DataFile(path)
+
+
+# --- the runner -------------------------------------------------------------------------------------------------------
+
+
+def test_data_are_refreshed_in_a_thread_before_messages_are_handled() -> None:
+    diary: list[str] = []
+
+    async def scenario(pair: RunnerAndPeer) -> None:
+        loop_thread, entered, may_end = threading.get_ident(), asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def refresh() -> None:
+            assert threading.get_ident() != loop_thread
+            diary.append("refreshed")
+            loop.call_soon_threadsafe(entered.set)
+            assert may_end.wait(10)
+
+        pair.runner._refresh = refresh
+        await pair.send(b"1")
+        await entered.wait()
+        handled = [event for event in pair.actor.events if isinstance(event, Received)]
+        assert (handled, diary) == ([], ["refreshed"]), "the loop goes on, and the message waits"
+        may_end.set()
+        assert (await pair.peer.inbox.take()).payload == b"1"
+        assert diary == ["refreshed"], "nothing is read for the runner's own events"
+
+    RunnerAndPeer(echo).play(scenario)
+
+
+# --- a round in progress ----------------------------------------------------------------------------------------------
+
+
+def test_rows_that_change_during_a_round_are_for_the_next_one() -> None:
+    """The contribution is stored with its charge. What is sent again, also after a crash, is that one byte for byte.
+
+    Two contributions to one round, with different rows, would cost twice what the client has charged.
+    """
+    actors = TestFederation(4, 2)
+    net = actors.network()
+    client = actors.clients[0]
+    column = actors.request().parameters["columns"][0]
+    table = Table([column], [[0.25]])
+
+    def built(records: Iterable[tuple[str, bytes, bytes]]) -> Client:
+        made = actors.client(0, records)
+        recompose(made, rows=lambda columns: table.rows((column,) * len(columns)))
+        return made
+
+    net._build[client] = (Channel.CLIENT, built)
+    net.restart(client)
+    net.tamper = lambda envelope: () if envelope.to.id == client else (envelope,)  # no receipt arrives
+    net.command(actors.trainer_identity.id, actors.request())
+    net.advance(net.now_ms + 100)
+
+    def contributed() -> list[bytes]:
+        sent = [one.payload for one in net.sent if one.sender == client and one.to.channel is Channel.COMPUTE]
+        return [payload for payload in sent if isinstance(decode_frame(payload), Contribution)]
+
+    first = contributed()
+    for rows in ([[0.75]], [[0.5], [0.5]], np.empty((0, 1))):
+        table.replace(rows)
+        net.restart(client)
+        net.advance(net.now_ms + 60_000)
+    assert len(contributed()) > len(first) + 2
+    assert {*contributed()} == {first[0]}
