@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from dca_proto.cli.options import parse_bounds, require_known
+from dca_proto.cli.options import parse_bounds, parse_names, require_known
 from dca_proto.errors import UsageError
 from dca_proto.statistics import resolve
-from dca_proto.wording import nearest
+from dca_proto.statistics.categories import parse_categories
+from dca_proto.wording import nearest, split_list
 from inference.errors import DataError
 
 ONE = {"columns": ["a"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
@@ -59,3 +60,25 @@ def test_bounds_that_name_a_file_and_malformed_bounds_give_different_errors() ->
         parse_bounds("nowhere.toml")
     assert parse_bounds("age=0:9") == {"age": [0, 9]}
     assert parse_bounds(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a,b", ["a", "b"]),
+        ("a, b ,", ["a", "b ", ""]),
+        ('"Fracture, closed",Sprain', ["Fracture, closed", "Sprain"]),
+        ('"a,b"=0:1,c=2:3', ["a,b=0:1", "c=2:3"]),
+        ('5" pipe,x', ['5" pipe', "x"]),
+        ("", [""]),
+        ("a\nb,c", ["a\nb", "c"]),
+    ],
+)
+def test_a_part_of_a_list_may_have_a_comma(text: str, parts: list[str]) -> None:
+    assert split_list(text) == parts
+
+
+def test_options_name_columns_and_categories_with_commas() -> None:
+    assert parse_names('"weight, kg",age') == ["weight, kg", "age"]
+    assert parse_bounds('"weight, kg"=0:200,age=0:9') == {"weight, kg": [0, 200], "age": [0, 9]}
+    assert parse_categories(['diag="Fracture, closed",Sprain']) == {"diag": ("Fracture, closed", "Sprain")}

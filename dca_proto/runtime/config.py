@@ -34,6 +34,7 @@ import msgspec
 from dca_proto.errors import InputError, UsageError
 from dca_proto.protocol.federation import Federation, Member
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
+from dca_proto.runtime.csv_text import parse_delimiter
 from dca_proto.runtime.files import read_text
 from dca_proto.runtime.keyfile import read_federation
 from dca_proto.runtime.request import RoundSettings
@@ -72,6 +73,9 @@ class ClientFiles(NodeFiles, frozen=True, kw_only=True):
     delimiter: str = ""
     certificate: Path | None = None
     policy: Path | None = None
+
+    def __post_init__(self) -> None:
+        parse_delimiter(self.delimiter)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

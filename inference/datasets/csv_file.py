@@ -135,9 +135,8 @@ def _refused(cell: str, where: str, listed: Sequence[str] | None) -> DataError:
     if not cell.strip():
         return DataError(f"{where}: the value is missing; {advice}")
     if listed is None and DECIMAL_COMMA.fullmatch(cell.strip()):
-        return DataError(
-            f"{where}: found {cell.strip()[:80]!r}, expected a decimal point; separate cells by semicolons"
-        )
+        found = f"{where}: found {cell.strip()[:80]!r}, expected a number without commas"
+        return DataError(f"{found}: write a decimal point, or separate cells by semicolons")
     if listed is not None:
         expected = f"one of {', '.join(listed)[:100]}"
     else:

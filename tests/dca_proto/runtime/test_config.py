@@ -380,6 +380,16 @@ def test_no_row_keeps_a_client_from_taking_part(
     assert not {"seven", "1_000", "1e400"} & set(str(entry).split("'"))
 
 
+def test_a_clients_file_may_name_the_delimiter(folder: Path) -> None:
+    (folder / "readings.csv").write_text("x|y\n1|2\n")
+    named = CLIENT_TEXT.replace("[client]", '[client]\ndelimiter = "|"', 1)
+    (folder / "client.toml").write_text(named)
+    assert load(folder / "client.toml").role == "client"
+    for wrong in ("commas", "7"):
+        line = refusal(folder, named.replace('"|"', f'"{wrong}"'))
+        assert f"client.toml: delimiter '{wrong}': expected one of comma, semicolon, tab, or a single sign" in line
+
+
 def test_missing_values_are_no_reason_to_warn(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("x,y\n1,\n ,2\n")
     with capture_logs() as logs:

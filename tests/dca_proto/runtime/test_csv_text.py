@@ -159,7 +159,7 @@ def test_another_encoding_is_one_clear_line(tmp_path: Path, encoding: str, messa
 def test_a_refused_cell_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "d.csv"
     for text, message in (
-        ('age,bmi,y\n"50,7",1,2\n', "found '50,7', expected a decimal point; separate cells by semicolons"),
+        ('age,bmi,y\n"50,7",1,2\n', "found '50,7', expected a number without commas: write a decimal point, or sep"),
         ("age,bmi,y\n50,7,28,7,77,1\n", "found 6 cells, expected 3 as in the first line; if commas are decimal marks"),
         ("age,bmi,y\n1,2\n", "found 2 cells, expected 3 as in the first line"),
         ('age,bmi,y\n1,2,3\n"4,5,6\n', "row 2 (line 3): d.csv is not CSV text here; look for a quote"),
