@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import msgspec
 
+_ALSO_SHOWN = "\n\u00a0"  # a line break, and the space between a number and its unit
 _TYPES = {
     "array": "a list",
     "bool": "true or false",
@@ -28,6 +30,22 @@ def nearest(text: str, names: Iterable[str]) -> str:
     """Return the hint " (did you mean 'name'?)" for the known name most like `text`; "" if none is close."""
     near = get_close_matches(text, list(names), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def shown(text: str) -> str:
+    """Return a text for a terminal: characters that would control it, or change the writing direction, are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in _ALSO_SHOWN else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape", "surrogatepass").decode()
+
+
+def toml_text(text: str) -> str:
+    """Return a text as TOML's basic string, with its quotes."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

@@ -25,6 +25,7 @@ RUNTIME = PROTOCOL | {"structlog", "dca_proto.runtime"}
 FIGURES = {
     "dca_proto.plausibility",
     "dca_proto.wording",
+    "dca_proto.drawing",
     *(f"dca_proto.privacy.{name}" for name in ("accounting", "cost", "rounding")),
 }
 JOBS = {f"dca_proto.jobs.{name}" for name in ("forecast", "job")}
@@ -49,6 +50,7 @@ LAYERS = {
     "dca_proto.errors": {"dca_proto.aggregate"},
     "dca_proto.plausibility": STATISTICS | {"dca_proto.privacy"},
     "dca_proto.wording": {"msgspec"},
+    "dca_proto.drawing": {"matplotlib", "dca_proto.wording"},
     "dca_proto.crypto": CRYPTO,
     "dca_proto.statistics": STATISTICS,
     "dca_proto.statistics.model_gradient": STATISTICS | {"jax"},
@@ -61,7 +63,7 @@ LAYERS = {
     "dca_proto.jobs": PROTOCOL | {"dca_proto.jobs"},
     "dca_proto.jobs.sync": RUNTIME | {"dca_proto.jobs"},
     "dca_proto.cli": DEVICE | {"dca_proto", "typer", "rich", "emulator", "inference"},
-    "dca_proto.cli.account": DEVICE | {"dca_proto", "typer", "rich", "numpy", "matplotlib"},
+    "dca_proto.cli.account": DEVICE | {"dca_proto", "typer", "rich", "numpy"},
     "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
                   *FIGURES, "inference"},
     "inference.bounds": {"numpy", "dca_proto.errors", "dca_proto.runtime.files", "dca_proto.wording", "inference"},
@@ -109,7 +111,7 @@ LAYERS |= {
     "emulator.scaling.measure": SCALING | {"nacl"},
     "emulator.report": PAGE,
     "emulator.report.page": PAGE | {"jinja2", "markupsafe"},
-    "emulator.report.charts": PAGE | {"matplotlib"},
+    "emulator.report.charts": PAGE | {"matplotlib", "dca_proto.drawing"},
     "emulator.report.audit": PAGE | {"numpy"},
     "emulator.report.learned": PAGE | {"inference"},
     "emulator.report.run": PAGE | {"inference"},

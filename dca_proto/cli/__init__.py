@@ -41,7 +41,7 @@ from typing import Any
 import dca_proto
 from dca_proto import __version__
 from dca_proto.cli.streams import guarded
-from dca_proto.wording import nearest, to_install
+from dca_proto.wording import nearest, shown, to_install
 
 GROUP = "dca.commands"
 USAGE, REFUTED, INTERRUPTED, BROKEN_PIPE = 2, 4, 130, 141
@@ -112,7 +112,7 @@ def _main(given: list[str], debug: bool) -> int:
 
 
 def _fail(line: str, code: int = USAGE) -> int:
-    sys.stderr.write(f"dca: {line}\n")
+    sys.stderr.write(f"dca: {shown(line)}\n".replace("\n", " ", line.count("\n")))
     return code
 
 

@@ -15,9 +15,10 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from dca_proto import drawing
 from dca_proto.cli import options
 from dca_proto.cli.account_options import Columns, named_statistics, parse_also, parse_shares
-from dca_proto.cli.output import require_plot_target, result_console, say, table
+from dca_proto.cli.output import Terminal, draw, require_plot_target, result_console, say, table
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import forecast
 from dca_proto.jobs.plan import DATA, JobForecast, PlannedJob, PlannedRound, forecast_job
@@ -25,7 +26,7 @@ from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
-from dca_proto.runtime.files import whole_file, write_json
+from dca_proto.runtime.files import write_json
 
 EXAMPLES = """Examples:
 
@@ -106,16 +107,14 @@ def account(
         fraction_bits=fraction_bits,
         also=tuple(map(parse_also, also or [])),
     )
-    with Console(stderr=True).status("computing"):  # up to three seconds
+    with Terminal(stderr=True).status("computing"):  # up to three seconds
         round_shares = job.round_shares()
         requests = job.rounds(round_shares)
         result = forecast_job(job, round_shares, requests)
-        if plot_to is not None:
-            with whole_file(plot_to) as place:
-                plot(requests, place, claim_words(epsilon, delta))
     write_json(result, json_to)  # before the tables: `| head` must not cut it off
     show(console, result)
-    if plot_to is not None:
+    caption = claim_words(epsilon, delta)
+    if plot_to is not None and draw(console, plot_to, lambda place: plot(requests, place, caption)):
         say(console, "picture", str(plot_to))
 
 
@@ -251,11 +250,12 @@ _N_LEAST, _N_SHOWN, _N_MOST = 3, 1000, 1_000_000
 
 def plot(rounds: Sequence[OpenRound], path: Path, caption: str) -> None:
     """Draw the picture and mark the requested N and T; the suffix selects the format (png, svg, pdf)."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import, and needed for --plot only
-    from matplotlib.figure import Figure
+    with drawing.figure(7.2, 2.2 + 2.7 * (1 + len(rounds))) as figure:
+        _draw(figure, rounds, caption)
+        figure.savefig(path, dpi=150)
 
-    figure = Figure(figsize=(7.2, 2.2 + 2.7 * (1 + len(rounds))), layout="constrained")
-    FigureCanvasAgg(figure)
+
+def _draw(figure: Any, rounds: Sequence[OpenRound], caption: str) -> None:
     first, *others = figure.subplots(1 + len(rounds), 1, sharex=True, squeeze=False)[:, 0]
     _panel(first, rounds[0], "scale_factor", "noise variance in the sum,\n× trusted aggregator")
     first.set_ylim(1, max(5.0, 1.15 * forecast(rounds[0]).scale_factor))
@@ -263,11 +263,12 @@ def plot(rounds: Sequence[OpenRound], path: Path, caption: str) -> None:
         _panel(panel, request, "signal_to_noise", f"{request.statistic}:\nbound/3 over noise of the mean")
         panel.axhline(1, color="0.5", linewidth=1)
         panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        panel.yaxis.set_minor_formatter(lambda value, _: "")
     others[-1].set_xlabel("N, number of clients")
     handles, labels = first.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(f"The cost of distributed noise, and the remaining signal\n{caption}", fontsize=11, wrap=True)
-    figure.savefig(path, dpi=150)
 
 
 def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
@@ -288,6 +289,7 @@ def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
         markeredgecolor="#D55E00", markeredgewidth=2.5, label=f"requested: N = {asked_n}, T = {asked_t}",
     )  # fmt: skip
     axes.set(xscale="log", ylabel=label)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -6,8 +6,8 @@ import logging
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from dca_proto.cli.output import Terminal
 from dca_proto.cli.reporter import Reporter
 from dca_proto.runtime.device import Device, complete
 from dca_proto.runtime.logs import configure_logs
@@ -33,7 +33,7 @@ def configure_command_logs(json_logs: bool) -> None:
 def serve(actor: Device, json_logs: bool) -> None:
     """Run an actor until Ctrl-C, and print what it does as sentences, or log it as JSON."""
     configure_command_logs(json_logs)
-    with Reporter(Console(stderr=True), actor.config.federation, json_logs=json_logs) as reporter:
+    with Reporter(Terminal(stderr=True), actor.config.federation, json_logs=json_logs) as reporter:
         reporter.say(f"{actor.role} {actor.id.hex()} of federation {actor.config.federation.name}")
         reporter.waiting("waiting for rounds; Ctrl-C stops")
         complete(actor.run(reporter))

@@ -11,14 +11,14 @@ from rich.console import Console
 
 from dca_proto import cli
 from dca_proto.cli import options
-from dca_proto.cli.output import require_plot_target, result_console, say
+from dca_proto.cli.output import draw, require_plot_target, result_console, say
 from dca_proto.cli.progress import PatientBar
 from dca_proto.cli.show import show
 from dca_proto.crypto.sealing import Random
 from dca_proto.errors import UsageError
 from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.rounding import at_most
-from dca_proto.runtime.files import whole_file, write_json
+from dca_proto.runtime.files import write_json
 from dca_proto.testing import seeded
 from emulator import engine as engines
 from emulator.audit.adversary import (
@@ -134,9 +134,8 @@ def audit(
     record = result(plan, finding, seen.main, time.monotonic() - began_s)
     show(console, figures(record), [(record.verdict, record.sentence)])
     write_json(record, json_to)
-    if plot is not None:
-        with whole_file(plot) as place:
-            picture(page(record).charts, place, _title(plan, finding))
+    title = _title(plan, finding)
+    if plot is not None and draw(console, plot, lambda place: picture(page(record).charts, place, title)):
         say(console, "picture", str(plot))
     return cli.REFUTED if finding.verdict == REFUTED else 0
 

@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
 from dca_proto.cli import INTERRUPTED, REFUTED, collude, verbatim
 from dca_proto.cli.emulate_output import show_failure, show_sweep, show_trial
 from dca_proto.cli.options import Json
 from dca_proto.cli.output import result_console, say
-from dca_proto.cli.progress import PatientBar
+from dca_proto.cli.progress import PatientBar, Words
 from dca_proto.errors import UsageError
 from dca_proto.runtime.files import require_writable, whole_file, write_json
 from emulator import engine as engines
@@ -129,7 +129,7 @@ def _seed(seed: int) -> int:
 
 
 def _trial(console: Console, scenario: Scenario, again: str, shrink_s: float, save: Path, json_to: str | None) -> int:
-    columns = (TextColumn("{task.description:<12}"), BarColumn(bar_width=30), TaskProgressColumn())
+    columns = (Words("{task.description:<12}"), BarColumn(bar_width=30), TaskProgressColumn())
     with PatientBar(console, max(1, scenario.healed_ms), "", *columns) as bar:
         outcome = examine(scenario, on_world=_VirtualTime(bar).watch)
     outcome.replay = again
@@ -201,7 +201,7 @@ def sweep(
         raise UsageError(f"--processes {processes}: expected 1 to {_PROCESSES_MAX}, at most the number of cores")
     first, last = int(match[1]), int(match[2])
     requested = last - first + 1
-    description = TextColumn("{task.description:<12}")
+    description = Words("{task.description:<12}")
     columns = (description, BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
     with PatientBar(console, requested, "scenarios", *columns) as bar:
         result = sweep_seeds(

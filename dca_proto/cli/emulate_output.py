@@ -88,4 +88,4 @@ def show_failure(console: Console, failure: Failure) -> None:
 
 def _print(console: Console, lines: Iterable[str]) -> None:
     for line in lines:
-        console.print(f"    {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"    {line}", soft_wrap=True)

@@ -35,6 +35,7 @@ from dca_proto.runtime.keyfile import (
 )
 from dca_proto.runtime.runner import now_ms
 from dca_proto.runtime.settings import check_url
+from dca_proto.wording import toml_text
 
 _GROUP = """Examples:
 
@@ -248,7 +249,7 @@ def _actor_text(actor: _NewActor, url: str) -> str:
     return (
         f'[{actor.role}]\nidentity = "{actor.name}.key"\n'
         f'federation = "federation.toml"\n{data}store = "{actor.name}.db"\n\n'
-        f"[broker]\nurl = {msgspec.json.encode(url).decode()}\n\n"
+        f"[broker]\nurl = {toml_text(url)}\n\n"
         f"# without [{section}]: {limits}\n# to change that, see `dca {actor.role} --help`\n"
     )
 
@@ -432,7 +433,7 @@ def show(
     rows += [("revoked", "", member_id, "") for member_id in listed.revoked]
     title = f"federation {listed.name}, file number {listed.number}"
     console.print(table(("role", "name", "id", "public key"), rows, title=title, align="<<<w"))
-    console.print(f"hash {listed.hash}", highlight=False, soft_wrap=True)
+    console.print(f"hash {listed.hash}", soft_wrap=True)
 
 
 app.command("run", epilog=verbatim("Example:\n\n  dca federation run demo"))(trial.run)

@@ -19,7 +19,6 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from dca_proto.cli.options import Json
 from dca_proto.cli.output import result_console
@@ -140,7 +139,7 @@ def _print(console: Console, plain: Plain) -> None:
     fields.add_column(no_wrap=True, style="bold")
     fields.add_column(overflow="fold")
     for name, value in _flattened("", plain):
-        fields.add_row(name, Text(str(value)))
+        fields.add_row(name, str(value))
     console.print(fields)
     console.print()
 

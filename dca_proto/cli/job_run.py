@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from dca_proto.aggregate import RoundRequest
 from dca_proto.cli.job_settings import Draft, best_weights, check_plan
+from dca_proto.cli.output import draw
 from dca_proto.cli.progress import SamplingBar
 from dca_proto.cli.show import show
 from dca_proto.jobs.forecast import EXACT
@@ -23,7 +25,6 @@ from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.rounding import claim_words
-from dca_proto.runtime.files import whole_file
 from emulator.report import learned as view
 from emulator.report.blocks import Block
 from emulator.report.run import aborted_lines, closing_lines, missing_lines, tables
@@ -132,11 +133,11 @@ class JobRun:
             summary["iterations"] = [iterated(iteration) for iteration in self.iterations]
         return summary
 
-    def draw(self, summary: Summary, path: Path, run: Run) -> None:
-        """Draw the result to a file."""
+    def draw(self, console: Console, summary: Summary, path: Path, run: Run) -> bool:
+        """Draw the result to a file; return whether there is a picture (`dca_proto.cli.output.draw`)."""
         title = self.job.title.format(target=self.schema.target)
-        with whole_file(path) as place:
-            plot_estimates(summary, place, title=title, private=run.private, caption=caption(run))
+        drawing = partial(plot_estimates, summary, title=title, private=run.private, caption=caption(run))
+        return draw(console, path, drawing)
 
     def _conditions(self) -> Conditions:
         return Conditions(

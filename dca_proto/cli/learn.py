@@ -15,7 +15,7 @@ from dca_proto.cli.actor import JsonLogs, configure_command_logs
 from dca_proto.cli.job_run import JobRun, claimed_by, iterated, job_round, show_run, written
 from dca_proto.cli.job_settings import Draft, JobName, JobSettings, Task, beyond_default_limits, task_of
 from dca_proto.cli.ledger import account_line
-from dca_proto.cli.output import require_plot_target, result_console, say
+from dca_proto.cli.output import Terminal, require_plot_target, result_console, say
 from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import RoundAborted, UsageError
@@ -208,7 +208,7 @@ class _Run:
         """Learn, write and print the result; return the exit code. Raises `RoundAborted`."""
         stages = self._stages()
         self._reporter = ProgressReporter(
-            Console(stderr=True),
+            Terminal(stderr=True),
             self._actor.config.federation,
             self._task.settings.clients,
             stages,
@@ -255,7 +255,7 @@ class _Run:
         if learned is None:
             return None
         try:
-            return self._run.finish(learned, Console(stderr=True, quiet=self._outputs.json_logs))
+            return self._run.finish(learned, Terminal(stderr=True, quiet=self._outputs.json_logs))
         except Exception as error:  # report any error, since the rounds' privacy cost is already spent
             other = f", also with another {', '.join(job.changeable)} at no cost" if job.changeable else ""
             self._fail(str(error) or type(error).__name__, f"{SAME_COMMAND}{other}")
@@ -309,7 +309,7 @@ class _Run:
         if self._outputs.json_logs:
             log.warning(label, text=text)
         else:
-            say(Console(stderr=True), label, text)
+            say(Terminal(stderr=True), label, text)
 
     def _fail(self, reason: str, remedy: str, contributors: int | None = None, needed: int | None = None) -> None:
         run = self._run_record(
@@ -357,13 +357,13 @@ class _Run:
         run = self._run_record(ok=True)
         summary = claimed_by(run, self._run.summarise(result))
         write_json(written(run, summary), outputs.json_to)
-        if outputs.plot is not None:
-            self._run.draw(summary, outputs.plot, run)
         if outputs.draws is not None and task.job.drawable:
             drawn = result.inference_data(stream(task.settings.seed, "draws"))
             with whole_file(outputs.draws) as place:
                 drawn.to_netcdf(str(place))
         show_run(self._console, run, summary)
+        if outputs.plot is not None:
+            self._run.draw(self._console, summary, outputs.plot, run)
         say(self._console, "account", account_line(self._actor.config))
         free = f"another {', '.join(task.job.changeable)} costs nothing; " if task.job.changeable else ""
         say(self._console, "journal", f"{self._path}; {free}to learn again, at a new cost, name another --journal")

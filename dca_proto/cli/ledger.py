@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from dca_proto.cli.options import Json
-from dca_proto.cli.output import result_console, table
+from dca_proto.cli.output import result_console, say, table
 from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.accounting import DELTA
@@ -90,11 +89,11 @@ def show(console: Console, spent: Spending) -> None:
         reasons = Counter(entry.reason for entry in spent.declined)
         _say(console, "in total   " + ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common()))
     for warning in spent.warnings:
-        console.print(f"[bold red]warning[/]    {escape(warning)}", highlight=False, soft_wrap=True)
+        say(console, "warning", warning)
 
 
 def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(line, soft_wrap=True)
 
 
 def charges_table(spent: Spending) -> Table:

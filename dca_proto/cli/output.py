@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,43 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dca_proto.errors import UsageError
-from dca_proto.runtime.files import STDOUT, require_writable
+from dca_proto.errors import StorageError, UsageError
+from dca_proto.runtime.files import STDOUT, require_writable, whole_file
+from dca_proto.wording import shown
 
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 _LABEL_WIDTH = 12
+_STYLES = {"warning": "bold red", "FAILED": "bold red"}
+"""How labels look on a terminal with colours; rich leaves colours out elsewhere, and if NO_COLOR is set."""
+
+
+class Terminal(Console):
+    """A console on which text is text, whoever wrote it: no markup, no codes of emoji, no control characters.
+
+    Args:
+        stderr: write to stderr instead of stdout. quiet: write nothing.
+    """
+
+    def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
+        super().__init__(stderr=stderr, quiet=quiet, markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str(shown(text), **how)
 
 
 def say(console: Console, label: str, text: str) -> None:
     """Print a label and a text, wrapped to the console's width."""
     width = max(console.width - _LABEL_WIDTH, 20)
-    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(shown(text), width, break_long_words=False, break_on_hyphens=False)
     joined = f"\n{'':{_LABEL_WIDTH}}".join(lines)
-    console.print(f"{label:<{_LABEL_WIDTH}}{joined}", highlight=False, markup=False, soft_wrap=True)
+    styled = Text.assemble((f"{label:<{_LABEL_WIDTH}}", _STYLES.get(label, "")), joined)
+    console.print(styled, soft_wrap=True)
 
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str | None = None, align: str = ""
 ) -> Table:
-    """Return a table in the style of all commands; its cells are not parsed as markup.
+    """Return a table in the style of all commands.
 
     Args:
         align: a letter for each column: ``<`` left and ``>`` right, both without wrapping; ``w`` left, wrapped. By
@@ -43,8 +61,28 @@ def table(
     for name, side in zip(columns, align or "w" + ">" * (len(columns) - 1), strict=True):
         styled.add_column(name, justify="right" if side == ">" else "left", no_wrap=side != "w", overflow="fold")
     for row in rows:
-        styled.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        styled.add_row(*row)
     return styled
+
+
+def draw(console: Console, path: Path, drawing: Callable[[Path], object]) -> bool:
+    """Draw a picture into a file, and say so; after the results are written, since no picture is worth losing them.
+
+    A failure to draw is a warning. Raises `StorageError` if the file cannot be written.
+
+    Args:
+        drawing: draws into the file that it gets. Returns whether there is a picture.
+    """
+    try:
+        with whole_file(path) as place:
+            drawing(place)
+    except StorageError:
+        raise
+    except Exception as error:  # whatever matplotlib cannot draw
+        why = f"{type(error).__name__}: {error}"
+        say(console, "warning", f"{path} could not be drawn ({why}); the result is complete without it")
+        return False
+    return True
 
 
 def require_matplotlib() -> None:
@@ -77,7 +115,7 @@ def result_console(json_to: str | None, *, json_logs: bool = False) -> Console:
     """
     require_json_target(json_to)
     stderr = json_to == STDOUT
-    return Console(stderr=stderr, quiet=stderr and json_logs)
+    return Terminal(stderr=stderr, quiet=stderr and json_logs)
 
 
 def schema_of(output: Any) -> dict[str, Any]:

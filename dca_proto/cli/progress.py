@@ -8,7 +8,6 @@ from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,11 +18,20 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.spinner import Spinner
+from rich.text import Text
 
 from dca_proto.cli.output import say
+from dca_proto.wording import shown
 from inference.variational.progress import Iteration
 
 PATIENCE_S = 2.0
+
+
+class Words(TextColumn):
+    """A column of text, which is never markup."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, markup=False)
 
 
 class PatientBar:
@@ -69,7 +77,7 @@ class SamplingBar:
     """
 
     def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description:<34}"), BarColumn(bar_width=24), TaskProgressColumn())
+        columns = (Words("{task.description:<34}"), BarColumn(bar_width=24), TaskProgressColumn())
         self._console, self._terminal = console, console.is_terminal
         self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
         self._task = self._progress.add_task("fitting", total=None)
@@ -101,9 +109,9 @@ class Display:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[score]}"),
+            Words("{task.fields[score]}"),
         )
-        self._progress = Progress(TextColumn("{task.description}"), *columns, console=console)
+        self._progress = Progress(Words("{task.description}"), *columns, console=console)
         self._task = self._progress.add_task("iteration", total=None, score="")
         self._now, self._iterative = Spinner("dots"), iterative
         shown = Group(self._progress, self._now) if iterative else self._now
@@ -121,7 +129,7 @@ class Display:
 
     def waiting(self, line: str) -> None:
         """Change the status line."""
-        self._now.update(text=escape(line))
+        self._now.update(text=Text(shown(line)))
 
     def iterated(self, iteration: Iteration) -> None:
         """Advance the bar to this iteration and show its score."""

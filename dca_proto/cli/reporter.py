@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 
+from dca_proto.cli.output import Terminal
 from dca_proto.cli.progress import Display, score_text
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol import facts
@@ -55,7 +55,7 @@ class Reporter:
         json_logs: bool = False,
     ) -> None:
         self._log = FactLog() if json_logs else None
-        self._console = console = Console(quiet=True) if json_logs else console
+        self._console = console = Terminal(quiet=True) if json_logs else console
         self._names = {member.id: member.name for member in (*federation.computes, *federation.trainers)}
         self._expected = expected
         self._declined: Counter[str] = Counter()
@@ -71,7 +71,7 @@ class Reporter:
 
     def say(self, line: str) -> None:
         """Print a line with the time."""
-        self._console.print(f"{time.strftime('%H:%M:%S')}  {escape(printable(line))}", highlight=False, soft_wrap=True)
+        self._console.print(f"{time.strftime('%H:%M:%S')}  {printable(line)}", soft_wrap=True)
 
     def waiting(self, line: str) -> None:
         """Show what the actor is doing now, on a terminal only."""

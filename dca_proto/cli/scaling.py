@@ -11,15 +11,15 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from dca_proto.cli import options
-from dca_proto.cli.output import require_plot_target, result_console, say
-from dca_proto.cli.progress import PatientBar
+from dca_proto.cli.output import draw, require_plot_target, result_console, say
+from dca_proto.cli.progress import PatientBar, Words
 from dca_proto.cli.show import show
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import find_mosquitto
-from dca_proto.runtime.files import STDOUT, whole_file, write_json
+from dca_proto.runtime.files import STDOUT, write_json
 from dca_proto.wording import counted
 from emulator import engine as engines
 from emulator.report import scaling as view
@@ -184,7 +184,7 @@ def _measure(sweep: Sweep, journal: Path | None, engine: str, console: Console) 
     processes = f"{sweep.processes} process{'es' * (sweep.processes != 1)}"
     say(console, "sweep", f"{size}, backend {sweep.backend}, {processes}{kept}")
     say(console, "time", f"roughly {_duration(expected_s)}; encryption and exact noise are on")
-    columns = (TextColumn("{task.description:<36}"), BarColumn(bar_width=24), TaskProgressColumn())
+    columns = (Words("{task.description:<36}"), BarColumn(bar_width=24), TaskProgressColumn())
     began_s, done = time.monotonic(), list[Cell]()
 
     def measure(cell: Cell) -> Figures:
@@ -266,6 +266,6 @@ def _plot(result: Scaling, plot: Path, console: Console) -> None:
     cell = result.cells[0]
     where = EMULATED if cell.backend == EMULATED else f"over {cell.backend}"
     processes = f"{cell.processes} process{'es' * (cell.processes != 1)}"
-    with whole_file(plot) as place:
-        picture(view.page(result).charts, place, f"A round with encryption and exact noise ({where}, {processes})")
-    say(console, "picture", str(plot))
+    title = f"A round with encryption and exact noise ({where}, {processes})"
+    if draw(console, plot, lambda place: picture(view.page(result).charts, place, title)):
+        say(console, "picture", str(plot))

@@ -19,7 +19,7 @@ def show(console: Console, parts: Iterable[blocks.Block], lines: Iterable[blocks
         if isinstance(part, blocks.Table):
             console.print(drawn(part), "")
         elif isinstance(part, blocks.Note):
-            console.print(part.text, "", highlight=False, markup=False, sep="\n")
+            console.print(part.text, "", sep="\n")
     for line in lines:
         say(console, *line)
 

@@ -228,13 +228,14 @@ class _Learning:
             except OSError as error:
                 raise StorageError(f"cannot make folder {output}: {error.strerror}") from None
             write_json(plain, str(output / RESULT))
-            if run.ok:
-                self._run.draw(summary, output / PICTURE, run)
         show_run(self._console, run, summary)
         if not run.ok:
             self._say_advice(run)
             return
-        say(self._console, "files", f"{output / RESULT} · {output / PICTURE}")
+        files = [output / RESULT]
+        if self._run.draw(self._console, summary, output / PICTURE, run):
+            files.append(output / PICTURE)
+        say(self._console, "files", " · ".join(map(str, files)))
         say(self._console, "next", 'dca swarm --help · README: "Embed a client"')
 
     def _say_advice(self, run: Run) -> None:

@@ -12,7 +12,7 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import options
 from dca_proto.cli.actor import CONFIG, JsonLogs, configure_command_logs
 from dca_proto.cli.ledger import account_line
-from dca_proto.cli.output import result_console, table
+from dca_proto.cli.output import Terminal, result_console, table
 from dca_proto.cli.reporter import Reporter
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, LOCAL_MECHANISMS
@@ -137,7 +137,7 @@ def trainer(
 def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str | None, json_logs: bool) -> None:
     request = open_round(settings, actor.config.federation)
     federation, expected = actor.config.federation, settings.clients
-    with Reporter(Console(stderr=True), federation, expected, json_logs=json_logs) as reporter:
+    with Reporter(Terminal(stderr=True), federation, expected, json_logs=json_logs) as reporter:
         reporter.waiting(f"connecting to {actor.config.broker.url}")
         try:
             aggregate = complete(actor.run_round(request, reporter))
@@ -150,11 +150,11 @@ def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str 
         raise typer.Exit(TERMINATED)
     write_json(outcome(aggregate), json_to)  # first, since its privacy cost is already spent
     _show(console, aggregate)
-    console.print(f"account    {account_line(actor.config)}", highlight=False, soft_wrap=True)
+    console.print(f"account    {account_line(actor.config)}", soft_wrap=True)
 
 
 def _resume(actor: Device, console: Console, json_to: str | None, json_logs: bool) -> None:
-    with Reporter(Console(stderr=True), actor.config.federation, json_logs=json_logs) as reporter:
+    with Reporter(Terminal(stderr=True), actor.config.federation, json_logs=json_logs) as reporter:
         reporter.waiting("resuming")
         ended = complete(actor.resume(reporter))
     if ended is None:
@@ -167,9 +167,9 @@ def _resume(actor: Device, console: Console, json_to: str | None, json_logs: boo
         for fact in ended
         if isinstance(fact, RoundFailed)
     ]
+    write_json([*map(outcome, results), *map(aborted, aborts)], json_to)
     for aggregate in results:
         _show(console, aggregate)
-    write_json([*map(outcome, results), *map(aborted, aborts)], json_to)
     if aborts:
         raise aborts[-1]
 
@@ -184,7 +184,7 @@ def _show(console: Console, aggregate: NoisyAggregate) -> None:
     ]
     console.print(table(columns, rows, title=aggregate.statistic))
     for line in result_lines(aggregate):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def interval_of(aggregate: NoisyAggregate) -> tuple[float, str]:

@@ -20,6 +20,7 @@ from dca_proto.protocol.params import CERTIFICATES_KNOWN_MAX
 from dca_proto.protocol.records import signed, unreadable
 from dca_proto.protocol.wire.codec import body_of, encode, sign, verify_signed
 from dca_proto.protocol.wire.messages import Certificate, FederationFile, FileStamp, Signed
+from dca_proto.wording import toml_text
 
 FILES = "federation"
 """The store's table that holds the newest federation file."""
@@ -208,7 +209,7 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         ]
         for table, members in (("computes", self.computes), ("trainers", self.trainers)):
             for member in members:
-                lines += ["", f"[[{table}]]", f"name = {_quoted(member.name)}", f'key = "{member.key.hex()}"']
+                lines += ["", f"[[{table}]]", f"name = {toml_text(member.name)}", f'key = "{member.key.hex()}"']
         return "\n".join(lines) + "\n"
 
     @classmethod
@@ -325,5 +326,5 @@ def _title(number: int, file_hash: bytes) -> str:
     return f"federation file {number} (hash {file_hash.hex()[:16]})"
 
 
-def _quoted(value: str | list[str]) -> str:
-    return msgspec.json.encode(value).decode()
+def _quoted(values: list[str]) -> str:
+    return f"[{', '.join(map(toml_text, values))}]"

@@ -7,16 +7,15 @@ colours of `PALETTE` become variables of the page's style, which changes them in
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 import textwrap
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 from xml.etree import ElementTree
 
+from dca_proto import drawing
 from emulator.report.figures import plain, short
 
 DESK_PX, PHONE_PX = 760, 350
@@ -185,12 +184,7 @@ def _first(rows: Sequence[T], caption: str, noun: str) -> tuple[Sequence[T], str
 
 def svg(chart: Chart, width: float, name: str) -> str:
     """Return the SVG element of a chart at a width in pixels; `name` makes the ids in it unique on the page."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG  # slow to import
-    from matplotlib.figure import Figure
-
-    with _styled(name):
-        figure = Figure(figsize=(width / 72, chart.height(width) / 72), layout="constrained")
-        FigureCanvasSVG(figure)
+    with drawing.figure(width / 72, chart.height(width) / 72, _style(name)) as figure:
         chart.draw(figure, width)
         text = io.BytesIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -199,15 +193,10 @@ def svg(chart: Chart, width: float, name: str) -> str:
 
 def picture(charts: Sequence[Chart], path: Path, title: str) -> None:
     """Draw charts side by side, each below its caption, into a file; its suffix selects the format."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     columns = min(len(charts), _ACROSS_MAX)
     rows = math.ceil(len(charts) / columns)
     width, height = _PICTURE_PX, max(chart.height(_PICTURE_PX) for chart in charts) + 60
-    with _styled(title):
-        figure = Figure(figsize=(columns * width / 72, (rows * height + 40) / 72), layout="constrained")
-        FigureCanvasAgg(figure)
+    with drawing.figure(columns * width / 72, (rows * height + 40) / 72, _style(title)) as figure:
         parts = figure.subfigures(rows, columns, squeeze=False, hspace=0.05, wspace=0.05).flat
         for part, chart in zip(parts, charts, strict=False):
             chart.draw(part, width)
@@ -216,21 +205,15 @@ def picture(charts: Sequence[Chart], path: Path, title: str) -> None:
         figure.savefig(path, dpi=150)
 
 
-@contextlib.contextmanager
-def _styled(salt: str) -> Iterator[None]:
-    """Within the block, matplotlib has the style of a page; `salt` makes the ids in an SVG unique."""
-    import matplotlib as mpl
-
-    style: Any = {
+def _style(salt: str) -> dict[str, Any]:
+    """Return matplotlib's parameters for a page; `salt` makes the ids in an SVG unique."""
+    return {
         "svg.fonttype": "none", "svg.hashsalt": salt, "font.size": _TEXT_PX, "axes.spines.top": False,
         "axes.spines.right": False, "axes.labelsize": _TEXT_PX, "axes.edgecolor": GRID, "text.color": INK,
         "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "legend.frameon": False,
-        "legend.fontsize": _TEXT_PX, "figure.dpi": 72, "text.parse_math": False, "xtick.minor.size": 0,
+        "legend.fontsize": _TEXT_PX, "figure.dpi": 72, "xtick.minor.size": 0,
         "axes.linewidth": 1, "lines.linewidth": 2, "lines.markersize": 6, "xtick.major.pad": 7,
     }  # fmt: skip
-    with mpl.rc_context(style), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about glyphs that fonts here lack; the reader's may have them
-        yield
 
 
 def _inlined(text: bytes, caption: str) -> str:
@@ -270,8 +253,10 @@ def _curve(axes: Any, curve: Series, log_x: bool, log_y: bool) -> None:
 
     points, colour = [point for point in curve.points[:POINTS_MAX] if can_show(*point)], _colour(curve.tone)
     xs, ys = [x for x, _ in points], [y for _, y in points]
-    hollow = {"markerfacecolor": "none", "markeredgewidth": 1.5} if curve.marker == "s" else {}
-    axes.plot(xs, ys, color=colour, linestyle=curve.line or "none", marker=curve.marker, label=curve.label, **hollow)
+    style: dict[str, Any] = {"color": colour, "linestyle": curve.line or "none", "marker": curve.marker}
+    if curve.marker == "s":
+        style |= {"markerfacecolor": "none", "markeredgewidth": 1.5}
+    axes.plot(xs, ys, label=drawing.name(curve.label), **style)
     if curve.filled:
         axes.fill_between(xs, ys, color=colour, alpha=0.15, linewidth=0)
     for x, low, high in curve.spread[:POINTS_MAX]:
@@ -355,6 +340,6 @@ def _legend_px(names: Collection[str], width: float) -> float:
 
 def _legend(figure: Any, entries: tuple[Sequence[Any], Sequence[str]], width: float) -> None:
     """Add a legend with each name once; `entries` are samples and names."""
-    named = {plain(name, _NAME_MAX): sample for sample, name in zip(*entries, strict=True)}
+    named = {drawing.name(name): sample for sample, name in zip(*entries, strict=True)}
     if named:
         figure.legend(named.values(), named, loc="outside lower left", ncols=_columns(named, width), handlelength=2)

@@ -12,7 +12,7 @@ import msgspec
 from dca_proto.wording import counted
 from emulator.report.blocks import Block, Line, Note, Section, Table, settings, table
 from emulator.report.charts import GRID, INK, ROWS_MAX, Axis, Chart, Series, bars, lines, panels
-from emulator.report.figures import UNKNOWN, count, number, plain, seconds
+from emulator.report.figures import UNKNOWN, count, number, seconds
 from emulator.results import Node, Reports
 from inference.contraction import percent
 from inference.jobs.estimates import (
@@ -30,7 +30,7 @@ from inference.jobs.picture import Kind, forest, kinds_of
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score, Summary, estimate_of
 
 BY_ITSELF = "each report is private by itself; nobody had to be trusted"
-_PANELS_MAX, _NAME_MAX = 8, 60
+_PANELS_MAX = 8
 _NONPRIVATE = ("nonprivate", "nonprivate_sd", "nonprivate_interval_95")
 _RMSE = "RMSE"
 _BY_CONSTANT = {_RMSE: "predicting the mean"}
@@ -233,7 +233,7 @@ def _estimates(summary: Summary) -> list[Block]:
     for row in all_rows:
         if "at" not in row and row["name"] != INTERCEPT and row["estimate"] is not None:
             unit = row["standard"]["unit"] if "standard" in row else row["unit"]
-            groups.setdefault(unit, []).append({**row, "name": plain(row["name"], _NAME_MAX)})
+            groups.setdefault(unit, []).append(row)
     charts: list[Block] = [_curves(curve_rows, kinds)] if curve_rows else []
     if 0 < len(groups) <= _PANELS_MAX:
         draw = partial(forest, kinds=kinds, faint=GRID, ink=INK)

@@ -36,7 +36,11 @@ def render(page: Page, source: str) -> str:
 
     def draw(chart: Chart) -> Markup:
         number = next(numbers)
-        wide, narrow = (svg(chart, width, f"{number}-{width}") for width in (DESK_PX, PHONE_PX))
+        try:
+            wide, narrow = (svg(chart, width, f"{number}-{width}") for width in (DESK_PX, PHONE_PX))
+        except Exception as error:  # whatever matplotlib cannot draw: the rest of the page is worth having
+            why = plain(f"This chart could not be drawn ({type(error).__name__}: {error}).")
+            return Markup('<p class="bad-text">{}</p>').format(why)
         return Markup(f'<div class="desk">{wide}</div><div class="phone">{narrow}</div>')  # noqa: S704 - our own
 
     return environment.get_template("page.html").render(

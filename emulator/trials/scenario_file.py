@@ -6,7 +6,6 @@ trial would never end.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import tomllib
@@ -20,7 +19,7 @@ from msgspec import inspect
 from dca_proto.errors import InputError, UsageError
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.runtime.files import read_text
-from dca_proto.wording import in_words, nearest
+from dca_proto.wording import in_words, nearest, toml_text
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario import (
@@ -72,13 +71,15 @@ def to_toml(scenario: Scenario, *, short: bool = False) -> str:
     parts = []
     for head, table, known in tables:
         scalars = [(key, value) for key, value in table.items() if not isinstance(value, dict | list)]
-        lines = [
-            f"{key} = {json.dumps(value) if isinstance(value, bool | str) else repr(value)}"
-            for key, value in scalars
-            if not short or known[key] != value
-        ]
+        lines = [f"{key} = {_toml(value)}" for key, value in scalars if not short or known[key] != value]
         parts += ["\n".join([head] * bool(head) + lines)] if lines else []
     return ("\n" if short else "\n\n").join(parts) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return toml_text(value)
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def example_toml() -> str:

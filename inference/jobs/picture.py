@@ -8,14 +8,19 @@ grey prints. Estimates that are points of a curve form a panel on top, as curves
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dca_proto import drawing
+from dca_proto.wording import shown
 from inference.jobs.estimates import UNCOVERED, WITHOUT_PRIVACY, interval_words, rows_of
 from inference.jobs.summary import Row, Standard, Summary, estimate_of
 
 ROWS_MAX = 60  # more would be illegible
-WIDTH, HEAD, ROW_HEIGHT, PANEL_HEIGHT = 8.0, 1.1, 0.17, 0.75  # in inches; ROW_HEIGHT per estimate of a row
+WIDTH, HEAD, ROW_HEIGHT, PANEL_HEIGHT = 8.0, 0.7, 0.17, 0.75  # in inches; ROW_HEIGHT per estimate of a row
+LINE_HEIGHT, HEAD_LETTERS, TEXT_LETTERS = 0.2, 78, 110  # of a line of the title and the warnings
+WARNING = "#A03000"
 CURVES_HEIGHT = 3.6
 CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 TEXT_SIZE = 8
@@ -44,29 +49,37 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
         title: a description of the estimates. private: False if no privacy may be claimed.
         caption: one line below the title, such as the privacy that was spent.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, and useless to a device or a server
-    from matplotlib.figure import Figure
-
     every = rows_of({**summary, "intercept": None})
     curved = [row for row in every if "at" in row]
     every = [row for row in every if "at" not in row]
     groups, kinds = _groups(every[:ROWS_MAX]), kinds_of(summary, private)
-    heights = [PANEL_HEIGHT + ROW_HEIGHT * (len(kinds) + 0.5) * len(rows) for rows in groups]
-    heights = [CURVES_HEIGHT, *heights] if curved else heights
-    figure = Figure(figsize=(WIDTH, HEAD + sum(heights)), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
-    if curved:
-        _curves(panels.pop(0), curved, kinds)
-    for axes, rows in zip(panels, groups, strict=True):
-        forest(axes, rows, kinds)
-        _beside(axes, rows, kinds)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    warnings = [line for text in summary.get("warnings", []) for line in _wrapped(f"Warning: {text}.", TEXT_LETTERS)]
     of = f" ({ROWS_MAX} of {len(every)})" if len(every) > ROWS_MAX else ""
-    figure.suptitle("\n".join(filter(None, (f"{title}: mean and 95 % interval{of}", caption))), fontsize=12, wrap=True)
-    figure.savefig(path, dpi=150)
+    head = [*_wrapped(f"{title}: mean and 95 % interval{of}"), *_wrapped(caption)]
+    heights = [PANEL_HEIGHT + ROW_HEIGHT * (len(kinds) + 0.5) * len(rows) for rows in groups]
+    heights = [*([LINE_HEIGHT * len(warnings)] if warnings else []), *([CURVES_HEIGHT] if curved else []), *heights]
+    with drawing.figure(WIDTH, HEAD + LINE_HEIGHT * len(head) + sum(heights)) as figure:
+        panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
+        if warnings:
+            _write(panels.pop(0), warnings)
+        if curved:
+            _curves(panels[0], curved, kinds)
+        for axes, rows in zip(panels[bool(curved) :], groups, strict=True):
+            forest(axes, rows, kinds)
+            _beside(axes, rows, kinds)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+        figure.suptitle("\n".join(head), fontsize=12)
+        figure.savefig(path, dpi=150)
     return path
+
+
+def _wrapped(text: str, width: int = HEAD_LETTERS) -> list[str]:
+    return textwrap.wrap(shown(text), width)
+
+
+def _write(axes: Any, warnings: list[str]) -> None:
+    axes.set_axis_off()
+    axes.text(0, 1, "\n".join(warnings), color=WARNING, fontsize=TEXT_SIZE, va="top", transform=axes.transAxes)
 
 
 def kinds_of(summary: Summary, private: bool) -> list[Kind]:
@@ -97,10 +110,15 @@ def _curves(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
             line = {"color": colour, "linestyle": "--" if place else "-", "linewidth": 1 if place else 1.8}
             means = [estimate_of(row, kind.key).mean for row in own]
             if None not in means:
-                axes.plot(x, [1.0, *means], label=f"{name}, {kind.label}", **line)
+                axes.plot(x, [1.0, *means], label=drawing.name(f"{name}, {kind.label}"), **line)
         low, high = ([1.0, *(row["interval_95"][end] for row in own if row["interval_95"])] for end in (0, 1))
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-    axes.set(ylim=(0, 1.02), xlim=(0, None), ylabel=rows[0]["standard"]["unit"], xlabel="time; bands hold pointwise")
+    axes.set(
+        ylim=(0, 1.02),
+        xlim=(0, None),
+        ylabel=drawing.name(rows[0]["standard"]["unit"]),
+        xlabel="time; bands hold pointwise",
+    )
     axes.grid(color="0.93", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=TEXT_SIZE, frameon=False)
@@ -119,14 +137,14 @@ def forest(axes: Any, rows: list[Row], kinds: list[Kind], *, faint: str = "0.9",
         means = [mean for _, mean, _ in points]
         ends = [[max(mean - low, 0.0) for mean, (low, _) in zip(means, spans, strict=True)],
                 [max(high - mean, 0.0) for mean, (_, high) in zip(means, spans, strict=True)]]  # fmt: skip
-        axes.errorbar(means, [height for height, _, _ in points], xerr=ends, label=kind.label, **style)
+        axes.errorbar(means, [height for height, _, _ in points], xerr=ends, label=drawing.name(kind.label), **style)
     for between in range(1, len(rows)):
         axes.axhline(0.5 - between, color=faint, linewidth=0.8, zorder=0)
     axes.grid(axis="x", color=faint, linewidth=0.8)
     axes.set_axisbelow(True)
     if rows and "standard" in rows[0]:  # zero means no effect, or nobody
         axes.axvline(0, color=ink, linewidth=1, linestyle=":", zorder=1)
-    axes.set(yticks=[-place for place in range(len(rows))], yticklabels=[row["name"] for row in rows])
+    axes.set(yticks=[-place for place in range(len(rows))], yticklabels=[drawing.name(row["name"]) for row in rows])
     axes.set(ylim=(0.5 - max(len(rows), 1), 0.5))
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "left", "right"]].set_visible(False)
@@ -160,4 +178,5 @@ def _beside(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, min(modelled) - space), min(high, max(modelled) + space))
     axes.locator_params(axis="x", nbins=TICKS_MAX)
-    axes.set_xlabel((rows[0]["standard"]["unit"] if "standard" in rows[0] else rows[0]["unit"]) if rows else "")
+    unit = (rows[0]["standard"]["unit"] if "standard" in rows[0] else rows[0]["unit"]) if rows else ""
+    axes.set_xlabel("\n".join(_wrapped(unit)))

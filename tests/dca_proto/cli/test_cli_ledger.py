@@ -314,7 +314,8 @@ def test_a_ledger_that_looks_like_an_old_copy_warns(
     records[DECLINED, declined.round_id] = msgspec.msgpack.encode(declined)
     (folder / "client.db").unlink()
     asyncio.run(save(folder / "client.db", records))
-    code, shown, _ = run("client.toml")
+    code, output, _ = run("client.toml")
+    shown = " ".join(output.split())
     assert code == 0
     assert "1 of the charges 1 to 3 are missing, the first of them 2: more was spent than is shown" in shown
     reason = "because a Compute node reported that this ledger is an old copy (charge number 3"
