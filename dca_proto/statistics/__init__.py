@@ -1,7 +1,7 @@
 """Named statistics that a client computes from its own rows. A round names one; it never carries code.
 
 Importing this package registers the built-in ones: sum, mean, second-moments, moments, regression,
-averaged-regression, histogram, gradient, mixture, phases, survival, survival-regression. `ModelGradient` is the base
+averaged-regression, histogram, gradient, mixture, phases, survival, survival-score. `ModelGradient` is the base
 class for gradients of your own models. `dca_proto.statistics.contribution` turns a client's rows into its contribution.
 """
 
@@ -16,7 +16,8 @@ from dca_proto.statistics.phases import Phases
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity
 from dca_proto.statistics.sum import Mean, Sum
-from dca_proto.statistics.survival import Survival, SurvivalRegression
+from dca_proto.statistics.survival import Survival
+from dca_proto.statistics.survival_score import SurvivalScore
 
 __all__ = [
     "ADD_OR_REMOVE_ONE_CLIENT",
@@ -36,7 +37,7 @@ __all__ = [
     "Statistic",
     "Sum",
     "Survival",
-    "SurvivalRegression",
+    "SurvivalScore",
     "register",
     "registered",
     "resolve",

@@ -17,7 +17,7 @@ from dca_proto.statistics import (
     Statistic,
     Sum,
     Survival,
-    SurvivalRegression,
+    SurvivalScore,
 )
 
 BOX: dict[str, Any] = {"columns": ("a", "b"), "centre": (0.0, 0.0), "scale": (1.0, 1.0), "bound": (1.0, 3.0)}
@@ -58,15 +58,16 @@ STATISTICS: list[Statistic] = [
     ),
     Survival(columns=("t", "e"), **TRIAL),
     Survival(columns=("t", "e", "g"), **TRIAL, groups=2, codes=CODES),
-    SurvivalRegression(
-        columns=("t", "e", "a", "b"),
+    Survival(columns=("t", "e", "g"), **TRIAL, groups=2, codes=CODES, censored=1, first_group=1),
+    SurvivalScore(
+        columns=("t", "e", "g", "a"),
         **TRIAL,
-        codes=CODES,
-        feature_codes=((1, 0), (1, -1), (2, 1), (1, 1), (0, 1)),
-        centre=(0.0, 0.0),
-        scale=(1.0, 1.0),
-        bound=(1.0, 3.0),
-        radius=2.0,
-        square_weight=3,
+        groups=2,
+        centre=(0.0, 0.5, 0.0, 0.0),
+        scale=(2.0, 0.5, 1.0, 1.0),
+        bound=(2.0, 3.0, 2.0, 3.0),
+        theta=(-1.0, -0.5, 0.3, 0.4),
+        clip=3.0,
+        information=0.5,
     ),
 ]

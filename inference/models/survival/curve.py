@@ -103,6 +103,7 @@ class Counts:
         root: of the noise's covariance, shape ``(G·m, k)``: covariance = root rootᵀ. n: number of rows.
         surplus: number of rows in the release minus n, in standard deviations of the noise; nan if the release does
             not contain the number. prior_rows: a, above 0, else `DataError`.
+        missing: share of the contributed rows that clearly did not count, or 0; n is then the number of the others.
     """
 
     statistic: Survival
@@ -111,6 +112,7 @@ class Counts:
     n: int
     surplus: float = float("nan")
     prior_rows: float = PRIOR_ROWS
+    missing: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.prior_rows < np.inf:
@@ -118,7 +120,7 @@ class Counts:
 
     @property
     def rows_missing(self) -> bool:
-        """True if clearly fewer rows were counted than contributed: rows with a missing value count as zero."""
+        """True if clearly fewer rows were counted than contributed."""
         return self.surplus < -MISSING_SDS
 
     def shares(self, draws: int, rng: np.random.Generator) -> Array:
@@ -146,19 +148,24 @@ def counts_of(sums: NoisySums, statistic: Survival, prior_rows: float = PRIOR_RO
     of_all, _, rank, _ = np.linalg.lstsq(words, np.eye(len(words)), rcond=None)
     total = of_all.sum(axis=0)  # coefficients that give the number of rows from the release
     surplus = float((total @ sums.value - sums.n) / (sd * np.linalg.norm(total))) if sd > 0 else 0.0
+    known, n, root = rank < cells or surplus >= -MISSING_SDS, sums.n, sd * free @ inverse
+    if not known:  # fewer rows count than contributed: their number is unknown, too
+        mean, root = of_all @ sums.value, sd * of_all
+        n = max(round(float(mean.sum())), 1)
     return Counts(
         statistic,
         mean.reshape(statistic.groups, -1),
-        sd * free @ inverse,
-        sums.n,
+        root,
+        n,
         float("nan") if rank < cells else surplus,
         prior_rows,
+        missing=1 - n / sums.n,
     )
 
 
 def exact_counts(statistic: Survival, rows: Array, prior_rows: float = PRIOR_ROWS) -> Counts:
-    """Return the counts of raw rows, shape ``(n, columns)``, without noise; incomplete rows are left out."""
-    rows = rows[np.isfinite(rows).all(axis=1)]
+    """Return the counts of raw rows, shape ``(n, columns)``, without noise; rows that count as missing are left out."""
+    rows = rows[np.isfinite(rows).all(axis=1) & statistic.counts(rows)]
     mean = np.bincount(statistic.cells_of(rows), minlength=statistic.cells).astype(float)
     mean, root = mean.reshape(statistic.groups, -1), np.zeros((statistic.cells, 1))
     return Counts(statistic, mean, root, len(rows), prior_rows=prior_rows)

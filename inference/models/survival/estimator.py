@@ -4,7 +4,11 @@
     PrivateKaplanMeier(times=(6, 12, 24), group="arm").fit(rounds)      over a running trainer or ideal rounds
     PrivateProportionalHazards(schema=schema, group="arm").fit(rounds)
 
-Over rounds, columns are found by their names.
+In a data frame and over rounds, columns are found by their names; in an array, by their places. A frame may have
+further columns.
+
+scikit-learn's own checks (`sklearn.utils.estimator_checks`) of parameters, cloning and errors pass. Those that fit
+random numbers cannot apply: rows need events of two codes, and `PrivateProportionalHazards` needs public bounds.
 """
 
 from __future__ import annotations
@@ -14,16 +18,17 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
-from inference.errors import DataError
+from inference.errors import DataError, unknown
 from inference.models.estimator import PrivateEstimator
 from inference.models.survival import rounds
 from inference.models.survival.curve import PRIOR_ROWS
-from inference.models.survival.hazards import EFFECT_SD
-from inference.models.survival.rounds import Columns, HazardsFit, SurvivalFit
+from inference.models.survival.hazards import HazardsFit, exact_hazards, hazards_from, hazards_job
+from inference.models.survival.rounds import Columns, SurvivalFit
+from inference.models.survival.scoring import EFFECT_SD
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
@@ -34,7 +39,9 @@ class PrivateKaplanMeier(PrivateEstimator):
 
     Args:
         times: t_1 < ... < t_K, public, in units of the duration.
-        duration, event: column names. group: name of a column of 0, 1, ..., G - 1, or None. groups: G.
+        duration, event: column names. group: name of a column of G consecutive numbers, or None. groups: G.
+        censored: the event column's code of a censored row; an event is the next number, as in 0 and 1, or 1 and 2.
+        first_group: the first group's number.
         prior_rows: number of rows that the prior of the shares of events is worth, above 0.
         random_state: seed of the posterior's draws, or a numpy `Generator`. The privacy noise does not use it.
 
@@ -51,6 +58,8 @@ class PrivateKaplanMeier(PrivateEstimator):
     event: str = "event"
     group: str | None = None
     groups: int = 2
+    censored: int = 0
+    first_group: int = 0
     prior_rows: float = PRIOR_ROWS
     random_state: int | np.random.Generator | None = None
 
@@ -68,12 +77,15 @@ class PrivateKaplanMeier(PrivateEstimator):
 
     def _columns(self) -> Columns:
         times = tuple(map(float, self.times))
-        return Columns(self.duration, self.event, times, self.group, self.groups if self.group else 1)
+        groups = (self.groups, self.first_group) if self.group else (1, 0)
+        return Columns(self.duration, self.event, times, self.group, groups[0], (), self.censored, groups[1])
 
     def _of_rows(self, X: Any, y: Any) -> SurvivalFit:
-        columns, rows = self._columns(), check_array(X, dtype=np.float64)
+        columns = self._columns()
+        rows = check_array(by_name(X, columns.names), dtype=np.float64)
         if rows.shape[1] != len(names := columns.names):
             raise DataError(f"rows have {rows.shape[1]} columns; expected {len(names)}: {', '.join(names)}")
+        check_codes(columns, rows)
         bounds = dict.fromkeys(names, Interval(0, max((*columns.times, 1.0))))
         problem = Problem("rows", Schema(names[1:], columns.duration, bounds), rows[:, 1:], rows[:, 0])
         return rounds.exact_curves(problem, columns, self._rng, self.prior_rows)
@@ -98,11 +110,12 @@ class PrivateKaplanMeier(PrivateEstimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateProportionalHazards(PrivateEstimator):
-    """Proportional hazards, constant within intervals, from rows, both rounds' aggregates, or over two rounds.
+    """Proportional hazards, constant within intervals, from rows, all rounds' aggregates, or over five rounds.
 
     Args:
         schema: names and public bounds of all columns; its target is the duration. Always needed.
-        event: the column of events. group: name of a column of 0, 1, ..., G - 1, or None.
+        event: the column of events, whose bounds are its codes: 0:1, or 1:2 with 2 for an event. group: name of a
+            column of groups, numbered from 0 or 1, or None.
         intervals: number of intervals of equal length, up to the duration's upper bound. times: their ends instead.
         prior_sd: of the log hazard ratio of each standardised feature, and of each group.
 
@@ -123,7 +136,7 @@ class PrivateProportionalHazards(PrivateEstimator):
     def predict(self, X: Any) -> Array:
         """Return the log hazard ratio of rows to a row at the centre of the same group, shape ``(k,)``."""
         check_is_fitted(self, "fit_")
-        return self.fit_.log_hazard_ratio(self._checked(X))
+        return self.fit_.log_hazard_ratio(self._checked(by_name(X, self.fit_.columns.features)))
 
     def _columns(self) -> tuple[Schema, Columns]:
         if self.schema is None:
@@ -138,23 +151,56 @@ class PrivateProportionalHazards(PrivateEstimator):
         schema, columns = self._columns()
         if y is None:
             raise DataError("durations are missing; give them as y, as in fit(X, durations)")
-        X, durations = check_array(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
+        X = check_array(by_name(X, schema.features), dtype=np.float64)
+        durations = column_or_1d(y, dtype=np.float64)
         if X.shape != (len(durations), len(schema.features)):
             raise DataError(f"X has shape {X.shape}; expected a row for each duration of: {', '.join(schema.features)}")
-        return rounds.exact_hazards(Problem("rows", schema, X, durations), columns, self.prior_sd)
+        rows = Problem("rows", schema, X, durations)
+        check_codes(columns, rows.values(*columns.names))
+        return exact_hazards(rows, columns, self.prior_sd)
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> HazardsFit:
-        if [one.statistic for one in aggregates] != ["phases", "survival-regression"]:
-            found = ", ".join(one.statistic for one in aggregates)
-            raise DataError(
-                f"found aggregates of {found}; expected both of the job's rounds, of phases and survival-regression"
-            )
-        return rounds.hazards_from(aggregates[0], aggregates[1], self._columns()[1], prior_sd=self.prior_sd)
+        return hazards_from(aggregates, self._columns()[1], prior_sd=self.prior_sd)
 
     def _job(self) -> Job[HazardsFit]:
-        return rounds.hazards_job(*self._columns(), prior_sd=self.prior_sd)
+        return hazards_job(*self._columns(), prior_sd=self.prior_sd)
 
     def _keep(self, fit: HazardsFit) -> None:
         self._name_features(fit.columns.features)
         self.fit_, (self.group_coef_, self.group_coef_sd_) = fit, fit.group_effects
         self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
+
+
+def by_name(X: Any, names: Sequence[str]) -> Any:
+    """Return these columns of a data frame in this order; an array as it is.
+
+    Raises:
+        DataError: the frame lacks one of them.
+    """
+    found = list(getattr(X, "columns", ()))
+    if not found or not all(isinstance(name, str) for name in found):
+        return X
+    for name in names:
+        if name not in found:
+            raise unknown("column", name, "the data frame", found)
+    return X[list(names)]
+
+
+def check_codes(columns: Columns, rows: Array) -> None:
+    """Raise `DataError` for a duration below 0, and for codes that are not those of events and groups.
+
+    Args:
+        rows: of the columns' names, in order, shape ``(n, len(columns.names))``.
+    """
+    if len(rows) and rows[:, 0].min() < 0:
+        raise DataError(f"durations in {columns.duration!r} go down to {rows[:, 0].min():g}; expected 0 or more")
+    first, last = columns.first_group, columns.first_group + columns.groups - 1
+    wanted = [(columns.event, range(columns.censored, columns.censored + 2), "recode it, or choose its codes: "
+               "0:1 (1 = event) or 1:2 (2 = event)")]  # fmt: skip
+    if columns.group:
+        wanted.append((columns.group, range(first, last + 1), "recode it, or state the number of groups and the first"))
+    for place, (name, codes, advice) in enumerate(wanted, 1):
+        values = np.unique(rows[:, place])
+        if not np.isin(values, codes).all():
+            found = ", ".join(f"{value:g}" for value in values[:5]) + (", ..." if values.size > 5 else "")
+            raise DataError(f"column {name!r} has values {found}; expected {codes[0]} to {codes[-1]}: {advice}")

@@ -1,225 +1,331 @@
-"""Proportional hazards, constant within intervals, from one noisy sum of cells, features and their products.
+"""Proportional hazards, constant within intervals: the job's rounds, and the posterior of raw rows or of releases.
 
-**Model.** Row i is in group g, with features x ~ N(m_g, Σ). Its hazards of event and of censoring in interval k are
+Row i has the hazard λ_k·exp(x_iᵀβ) in interval k. The first effects are those of groups, 0 for the first group; the
+others are those of features. `scoring` has the posterior from noisy scores. Without privacy it is that of the rows'
+own likelihood. Priors are weak: log hazards N(·, 3²) about those with which half of the rows have an event, β
+N(0, 2.5²) for standardised features and for groups.
 
-    λ_k·exp(α_g + xᵀβ)  and  γ_gk,    α_0 = 0,
-
-so the model is exact for the effects of groups, and assumes that features are normal within each group. The linear
-predictor is then η = α_g + xᵀβ ~ N(α_g + m_gᵀβ, s²), s² = βᵀΣβ. The probability P_c(η) of a cell c has a closed form,
-and the expected value of the statistic "survival-regression" follows from
-
-    E[1_c] = E[P_c(η)],    E[x 1_c] = m_g E[P_c(η)] + Σβ·E[z P_c(η)]/s,    z = (η - E η)/s,    E[xxᵀ] = Σ + m_g m_gᵀ,
-
-by Gauss-Hermite quadrature. With C, the covariance of one row's statistic,
-
-    value ~ N(n μ(θ), n C(θ) + diag(noise))                                            (central limit theorem)
-
-C needs fourth moments. It is computed from rows simulated at the current θ, with the same random numbers in each
-iteration, and projected as clients project theirs.
-
-**Posterior.** `inference.laplace` finds the mode with C held fixed in each pass (quasi-likelihood: without noise its
-score is that of the multinomial counts). The posterior is approximated by a normal law there, with the information of
-the sums and the prior. Priors are weak and normal. Log hazards per interval are centred where half of the rows have an
-event, with a standard deviation of 3. β and α have 2.5 by default, and m has 1. The entries of Σ's Cholesky factor, its
-diagonal on a log scale, have ½, for standardised features. A test compares the posterior with that of NUTS.
-
-**Codes.** β is learned from Σ_i x_i v(c_i) with v(c) = (had an event) - (cumulative hazard when it left), the
-martingale residual at a public guess. That is the score of β at 0, so one number for each feature informs nearly as
-much as those of all cells. It is released beside Σ_i x_i, so that m is known. The relative sizes of the codes are the
-best of those measured at n = 2,000, |β| = 0.5 and σ/Δ = 4. For 1 to 3 groups, 1 to 12 intervals and 1 to 20 features,
-the variance of β and α is within a tenth of the best of 100 choices.
-
-**Limits.** Features that are not normal within groups bias β. At β = 0.5 the bias of a binary or log-normal feature is
-up to 0.02 (`scripts/check_survival.py`). That is small compared with the noise, but at N = 50,000 and ε = 4 the 95 %
-interval covered a log-normal feature's β in 45 %, an even binary one's in 88 %, a rare one's in 98 % (60 simulations).
+The first round locates the features (`inference.locate`); all others ask for scores, at the public guess first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import sqrt
+from typing import Any
 
 import numpy as np
-from numpy.polynomial.hermite_e import hermegauss
-from numpy.typing import NDArray
 
-from dca_proto.statistics import SurvivalRegression
-from inference import laplace
+from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.statistics import SurvivalScore, resolve
+from dca_proto.statistics.survival_score import BEYOND, COUNT, contrast
+from dca_proto.wording import listed
+from inference.columns import standardisation
+from inference.contraction import percent
+from inference.draws import CHAINS, DRAWS, InferenceData, attributes, inference_data
 from inference.errors import DataError
-from inference.mcmc.sums import NoisySums
-from inference.models.survival import codes as guess
+from inference.jobs.estimates import BY_SD, Estimate, score, standard_unit
+from inference.jobs.summary import HeldOut, Standard, Summary
+from inference.locate import STATISTIC as PHASES
+from inference.locate import about_collinearity, locate, phases_request
+from inference.models.coefficients import with_prior
+from inference.models.survival import scoring
+from inference.models.survival.curve import MISSING_SDS
+from inference.models.survival.rounds import ROWS_MAX, Columns, curves_statistic, request_of
+from inference.models.survival.scoring import EFFECT_SD, SQUARES, Fitted, Normal, Part, Released, Request, Rows
+from inference.posterior import Posterior
+from inference.problem import Array, Problem, Schema
+from inference.rounds import Job
 
-Array = NDArray[Any]
-NODES = 20
-LOG_HAZARD_SD, EFFECT_SD, MEAN_SD, FACTOR_SD = 3.0, 2.5, 1.0, 0.5
-SIMULATED = 4096  # rows for C; its entries are then accurate to about 3 %
-COMPLEX_STEP = 1e-20
-SPREAD_MIN = 1e-8  # added to s², so that s is never 0
+STD_SHARE = 0.1
+SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores
+AWAY_MAX = 1.0  # largest distance of a standardised effect, or of a log hazard, from the last request
+FAR = 6.0  # scales from a feature's centre beyond which values are rare
+DOUBT_MAX = 0.6  # largest sd of rare rows' log hazard for which its law is nearly normal
+LOG_HAZARD = "log hazard ratio"
 
 
-class Parameters(NamedTuple):
-    """The parts of θ; leading axes are free.
+@dataclass(frozen=True, eq=False)
+class HazardsFit(Posterior):
+    """The posterior of proportional hazards, constant within intervals.
 
     Attributes:
-        log_hazard: ln λ_k times the interval's length, ``(..., K)``. log_censoring: of each group, ``(..., G, K)``.
-        shares: of the groups, ``(..., G)``. group_effect: α, ``(..., G)``. effect: β, ``(..., d)``.
-        mean: m_g, ``(..., G, d)``. factor: Cholesky factor of Σ, ``(..., d, d)``.
+        columns: that the job read. centre, scale: of each feature, shape ``(d,)``.
+        theta: the normal law of ln λ_k l_k of each interval, then the effects of groups, then of standardised features.
+        private: False if no epsilon may be claimed. prior_sd: of each effect in θ.
+        warnings: reasons to doubt it. attrs: of the rounds, for `InferenceData`.
+        coefficients, coefficient_sd: posterior mean and standard deviation of the log hazard ratio per unit of each
+            feature, shape ``(d,)``. group_effects: both of each further group's log hazard ratio to the first.
     """
 
-    log_hazard: Array
-    log_censoring: Array
-    shares: Array
-    group_effect: Array
-    effect: Array
-    mean: Array
-    factor: Array
+    columns: Columns
+    centre: Array
+    scale: Array
+    theta: Normal
+    private: bool = False
+    prior_sd: float = EFFECT_SD
+    warnings: Sequence[str] = ()
+    attrs: Mapping[str, object] = field(default_factory=dict)
+    refitter: Any = None
+    coefficients: Array = field(init=False)
+    coefficient_sd: Array = field(init=False)
+    group_effects: tuple[Array, Array] = field(init=False)
 
-
-def cell_probabilities(log_hazard: Array, log_censoring: Array) -> Array:
-    """Return the probabilities of an event and of censoring in each interval, and of neither: ``(..., 2K + 1)``."""
-    hazard, censoring = np.exp(log_hazard), np.exp(log_censoring)
-    leave = hazard + censoring
-    left = np.exp(-np.concatenate([np.zeros((*leave.shape[:-1], 1)), np.cumsum(leave, axis=-1)], axis=-1))
-    within = left[..., :-1] * -np.expm1(-leave) / leave
-    return np.concatenate([within * hazard, within * censoring, left[..., -1:]], axis=-1)
-
-
-@dataclass(frozen=True)
-class Model:
-    """The law of one row's statistic, given θ of shape ``(p,)``."""
-
-    statistic: SurvivalRegression
+    def __post_init__(self) -> None:
+        mean, sd = self.theta.mean, np.sqrt(np.diag(self.theta.cov))
+        object.__setattr__(self, "coefficients", mean[self._effects] / self.scale)
+        object.__setattr__(self, "coefficient_sd", sd[self._effects] / self.scale)
+        size = contrast(self.columns.groups) if self.columns.groups > 1 else 1.0
+        object.__setattr__(self, "group_effects", (size * mean[self._groups], size * sd[self._groups]))
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """K, G and d."""
-        return len(self.statistic.times), self.statistic.groups, len(self.statistic.centre)
+    def _groups(self) -> slice:
+        first = len(self.columns.times)
+        return slice(first, first + self.columns.groups - 1)
 
-    @cached_property
-    def places(self) -> dict[str, slice]:
-        """The slice of θ that each block of parameters occupies."""
-        k, g, d = self.shape
-        sizes = {"log_hazard": k, "log_censoring": g * k, "shares": g - 1, "group_effect": g - 1, "effect": d,
-                 "mean": g * d, "diagonal": d, "below": d * (d - 1) // 2}  # fmt: skip
-        ends = np.cumsum([0, *sizes.values()])
-        return {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(sizes)}
+    @property
+    def _effects(self) -> slice:
+        return slice(self._groups.stop, None)
 
-    def prior(self, effect_sd: float = EFFECT_SD) -> tuple[Array, Array]:
-        """Return mean and precision of each parameter's normal prior, shapes ``(p,)``. Args: effect_sd: of β and α."""
-        size = self.places["below"].stop
-        mean, sd = np.zeros(size), np.full(size, effect_sd)
-        for name, left in {"log_hazard": guess.SURVIVORS, "log_censoring": 1 - guess.CENSORED}.items():
-            mean[self.places[name]] = np.log(-np.log(left) / len(self.statistic.times))
-            sd[self.places[name]] = LOG_HAZARD_SD
-        sd[self.places["mean"]] = MEAN_SD
-        sd[self.places["diagonal"]] = sd[self.places["below"]] = FACTOR_SD
-        return mean, 1 / sd**2
+    def log_hazard_ratio(self, features: Array, groups: Array | None = None) -> Array:
+        """Return the log hazard ratio, ``(k,)``, of rows ``(k, d)`` to one of the first group at `centre`."""
+        effect, own = np.r_[0.0, self.group_effects[0]], np.zeros(len(features))
+        if groups is not None:
+            own = effect[np.clip(np.rint(groups - self.columns.first_group), 0, len(effect) - 1).astype(int)]
+        return np.asarray((features - self.centre) @ self.coefficients + own)
 
-    def parts(self, theta: Array) -> Parameters:
-        """Split θ of shape ``(..., p)`` into its parts."""
-        lead, (k, g, d), at = theta.shape[:-1], self.shape, self.places
-        zero = np.zeros((*lead, 1))
-        weights = np.exp(np.concatenate([zero, theta[..., at["shares"]]], axis=-1))
-        factor = np.zeros((*lead, d, d), dtype=theta.dtype)
-        factor[..., np.arange(d), np.arange(d)] = np.exp(theta[..., at["diagonal"]])
-        factor[(..., *np.tril_indices(d, -1))] = theta[..., at["below"]]
-        return Parameters(
-            theta[..., at["log_hazard"]],
-            theta[..., at["log_censoring"]].reshape(*lead, g, k),
-            weights / weights.sum(axis=-1, keepdims=True),
-            np.concatenate([zero, theta[..., at["group_effect"]]], axis=-1),
-            theta[..., at["effect"]],
-            theta[..., at["mean"]].reshape(*lead, g, d),
-            factor,
-        )
+    def survival(self, features: Array, groups: Array | None = None) -> Array:
+        """Return S(t_k) of rows, at the posterior mean, shape ``(k, K)``."""
+        log_hazard = self.theta.mean[: len(self.columns.times)] - self.group_effects[0].sum() / self.columns.groups
+        hazard = np.exp(log_hazard + self.log_hazard_ratio(features, groups)[:, None])
+        return np.asarray(np.exp(-np.cumsum(hazard, axis=1)))
 
-    def mean(self, theta: Array) -> Array:
-        """Return μ(θ), the mean of one row's statistic, shape ``(..., D)``, for real or complex θ ``(..., p)``."""
-        known, statistic, lead, d = self.parts(theta), self.statistic, theta.shape[:-1], self.shape[2]
-        slope = np.einsum("...ij,...kj,...k->...i", known.factor, known.factor, known.effect)  # Σβ
-        spread = np.sqrt((slope * known.effect).sum(axis=-1) + SPREAD_MIN)[..., None, None]
-        z, weight = hermegauss(NODES)
-        centre = known.group_effect + (known.mean @ known.effect[..., None])[..., 0]
-        eta = (centre[..., None] + spread * z)[..., None]  # (..., G, nodes, 1)
-        cells = cell_probabilities(
-            known.log_hazard[..., None, None, :] + eta, known.log_censoring[..., None, :] + 0 * eta
-        )
-        weight = weight / weight.sum()
-        of_cells = np.einsum("...gqc,q->...gc", cells, weight) * known.shares[..., None]
-        tilt = np.einsum("...gqc,q->...gc", cells, weight * z) * known.shares[..., None] / spread
-        first = of_cells[..., None] * known.mean[..., None, :] + tilt[..., None] * slope[..., None, None, :]
-        sums = np.einsum("ca,...cd->...ad", statistic.factors, first.reshape(*lead, -1, d))
-        square = known.factor @ np.swapaxes(known.factor, -1, -2)
-        square = square + np.einsum("...g,...gi,...gj->...ij", known.shares, known.mean, known.mean)
-        coded, squares = of_cells.reshape(*lead, -1) @ statistic.words, square[(..., *np.triu_indices(d))]
-        return np.concatenate([coded, sums.reshape(*lead, -1), statistic.square_weight * squares], axis=-1)
+    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Return the log hazard ratios of groups, then of features, in own units."""
+        names, units = [*self.columns.group_labels[1:], *self.columns.features], {} if schema is None else schema.units
+        (of_groups, their_sd), scale = self.group_effects, np.r_[np.ones(self.columns.groups - 1), self.scale]
+        mean, sd = np.r_[of_groups, self.coefficients], np.r_[their_sd, self.coefficient_sd]
+        figures, axis = with_prior(mean, sd, 0.0, self.prior_sd / scale), standard_unit(LOG_HAZARD, BY_SD)
+        return [
+            Estimate(
+                name,
+                f"{LOG_HAZARD} per {units[name]}" if name in units else LOG_HAZARD,
+                figure,
+                axis=Standard(unit=axis, scale=float(size), centre=0.0),
+            )
+            for name, figure, size in zip(names, figures, scale, strict=True)
+        ]
 
-    def jacobian(self, theta: Array) -> Array:
-        """Return ∂μ/∂θ, shape ``(D, p)``, exact to rounding (complex step)."""
-        moved = theta + 1j * COMPLEX_STEP * np.eye(theta.size)
-        return np.asarray(self.mean(moved).imag.T / COMPLEX_STEP)
+    def summary_extras(self) -> Summary:
+        return {"remarks": {"events": self.columns.coding}}
 
-    def covariance(self, theta: Array) -> Array:
-        """Return C(θ), the covariance of one row's statistic, from simulated rows, shape ``(D, D)``."""
-        known, statistic, rng, (_, groups, d) = self.parts(theta), self.statistic, np.random.default_rng(0), self.shape
-        group = np.minimum((rng.random(SIMULATED)[:, None] > np.cumsum(known.shares)).sum(axis=1), groups - 1)
-        x = known.mean[group] + rng.standard_normal((SIMULATED, d)) @ known.factor.T
-        eta = known.group_effect[group] + x @ known.effect
-        cells = cell_probabilities(known.log_hazard + eta[:, None], known.log_censoring[group])
-        own = (rng.random(SIMULATED)[:, None] > np.cumsum(cells[:, :-1], axis=1)).sum(axis=1)
-        place = group * cells.shape[1] + own
-        x = np.clip(x, -np.array(statistic.bound), statistic.bound)
-        x *= np.minimum(1, statistic.radius / np.maximum(np.linalg.norm(x, axis=1), 1e-12))[:, None]
-        sums = (statistic.factors[place][:, :, None] * x[:, None, :]).reshape(SIMULATED, -1)
-        i, j = np.triu_indices(d)
-        rows = np.hstack([statistic.words[place], sums, statistic.square_weight * x[:, i] * x[:, j]])
-        return np.asarray(np.cov(rows.T))
+    def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
+        """Score by Harrell's concordance."""
+        own, other = concordance(self, test), None if reference is None else concordance(reference, test)
+        return {"rows": len(test.y), "scores": [score("concordance", own, other, 0.5, higher_is_better=True)]}
 
-    def posterior(self, sums: NoisySums, effect_sd: float = EFFECT_SD) -> laplace.Mode:
-        """Return the posterior of θ given a noisy sum of the statistic.
-
-        Raises:
-            DataError: the sum does not match the statistic, or ``effect_sd`` is not above 0.
-        """
-        if not 0 < effect_sd < np.inf:
-            raise DataError(f"prior_sd is {effect_sd:g}; expected a number above 0")
-        if sums.value.shape != (self.statistic.dimension,):
-            raise DataError(f"the sum has {sums.value.size} coordinates; expected {self.statistic.dimension}")
-        centre, precision = self.prior(effect_sd)
-        none, noise = np.zeros_like(sums.value), np.diag(sums.noise_variance)
-        law = laplace.Law(
-            lambda theta: sums.n * self.mean(theta),
-            lambda theta: sums.n * self.jacobian(theta),
-            lambda theta: (none, sums.n * self.covariance(theta) + noise),
-        )
-        return laplace.posterior(law, sums.value, centre, precision, centre)
+    def inference_data(self, rng: np.random.Generator) -> InferenceData:
+        """Return draws of the posterior as ArviZ's `InferenceData`. Raises `DataError` if ArviZ is missing."""
+        drawn = rng.multivariate_normal(self.theta.mean, self.theta.cov, (CHAINS, DRAWS))
+        posterior = {"log_hazard_ratio": drawn[..., self._effects] / self.scale}
+        dims, coords = {"log_hazard_ratio": ["feature"]}, {"feature": self.columns.features}
+        if self.columns.groups > 1:
+            posterior["group_log_hazard_ratio"] = drawn[..., self._groups]
+            dims["group_log_hazard_ratio"] = ["group"]
+            coords["group"] = self.columns.group_labels[1:]
+        return inference_data(posterior, dims=dims, coords=coords, attrs={"model": "survival-regression", **self.attrs})
 
 
-# --- codes ------------------------------------------------------------------------------------------------------------
+def concordance(fit: HazardsFit, rows: Problem) -> float:
+    """Return the share of pairs of known order in which the row with the earlier event has the higher risk."""
+    columns, duration = fit.columns, rows.values(fit.columns.duration)
+    had = rows.values(columns.event) > columns.censored + 0.5
+    groups = rows.values(columns.group) if columns.group else None
+    risk = fit.log_hazard_ratio(np.column_stack([rows.values(name) for name in columns.features]), groups)
+    pairs, higher = 0, 0.0
+    for i in np.flatnonzero(had):  # row by row: a table of all pairs would need too much memory
+        later = risk[(duration > duration[i]) | ((duration == duration[i]) & ~had)]
+        pairs += later.size
+        higher += float(np.sum(later < risk[i]) + 0.5 * np.sum(later == risk[i]))
+    return higher / pairs if pairs else 0.5
 
-FACTOR, CONSTANT, SQUARE = 32, 16, 8  # the largest v, and the weights of Σx and of squares
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
 
 
-def statistic_of(
-    columns: tuple[str, ...], times: tuple[float, ...], groups: int, centre: Array, scale: Array
-) -> SurvivalRegression:
-    """Return the statistic for features with these centres and scales."""
-    features, intervals = len(centre), len(times)
-    radius = float(np.sqrt(features) + 2.3)  # 1 in 1,000 normal rows lies outside
-    hazard = -np.log(guess.SURVIVORS) / intervals * (np.arange(intervals) + 0.5)
-    residual = np.r_[1 - hazard, -hazard, np.log(guess.SURVIVORS)]
-    residual = residual - guess.guessed_shares(intervals) @ residual
-    word = np.rint(FACTOR * residual / np.abs(residual).max()).astype(int)
-    return SurvivalRegression(
-        columns=columns,
-        times=times,
-        groups=groups,
-        codes=guess.codes(intervals),
-        centre=tuple(map(float, centre)),
-        scale=tuple(map(float, scale)),
-        bound=(radius,) * features,
-        radius=radius,
-        feature_codes=tuple((one, CONSTANT) for one in word.tolist()),
-        square_weight=SQUARE,
+def shares(std_share: float) -> list[float]:
+    """Return the share of the job's μ² for each round of scores; later ones are nearer to the solution."""
+    return [(1 - std_share) * share / sum(SHARES) for share in SHARES]
+
+
+def hazards_job(
+    schema: Schema,
+    columns: Columns,
+    *,
+    kind: type[RoundRequest] = SecureSumRequest,
+    rows_max: int = ROWS_MAX,
+    std_share: float = STD_SHARE,
+    prior_sd: float = EFFECT_SD,
+) -> Job[HazardsFit]:
+    """Run a round for centres and scales of the features, then those of scores.
+
+    Args:
+        std_share: the first round's share of the budget. prior_sd: as for `HazardsFit`; only the result depends on it.
+            kind, rows_max: as for `curves_job`.
+    """
+    phases: NoisyAggregate = yield phases_request(schema, std_share, columns.features, kind, rows_max)
+    located, n = locate(phases), phases.contributors
+    rows = unknown = Rows.unknown(len(columns.times), columns.groups, len(columns.features))
+    prior = _prior(columns, scoring.ASKED_SD)
+    about = Normal(prior.mean, scoring.FIRST_SD**2 * np.eye(prior.mean.size))
+    per_sensitivity = sqrt(phases.noise_variance * std_share) / phases.sensitivity
+    aggregates = [phases]
+    for share in shares(std_share):
+        request = scoring.best_request(rows, about, n, per_sensitivity / sqrt(share), prior)
+        statistic = statistic_of(schema, columns, located.centre, located.scale, request)
+        aggregates.append((yield request_of(statistic, share, kind, rows_max)))
+        released = [_released(one) for one in aggregates[1:]]
+        rows = unknown.like(released[0])
+        about = scoring.next_theta(released, rows, n, prior)
+    return hazards_from(aggregates, columns, private=schema.private, prior_sd=prior_sd)
+
+
+def _prior(columns: Columns, effect_sd: float) -> scoring.Prior:
+    size = contrast(columns.groups) if columns.groups > 1 else 1.0
+    of_groups = np.full(columns.groups - 1, effect_sd / size)
+    return scoring.prior_of(len(columns.times), np.r_[of_groups, np.full(len(columns.features), effect_sd)])
+
+
+def statistic_of(schema: Schema, columns: Columns, centre: Array, scale: Array, request: Request) -> SurvivalScore:
+    """Return the statistic for features with these centres and scales, clipped only at their public bounds."""
+    bounds = [schema.bounds[name] for name in columns.features]
+    farthest = [one.half_width + abs(one.centre - place) for one, place in zip(bounds, centre, strict=True)]
+    parts = [(0.0, columns.times[-1], BEYOND), (columns.censored + 0.5, 0.5, 3.0)]
+    if columns.group:
+        parts.append((float(columns.first_group), 1.0, float(columns.groups)))
+    parts += [(float(c), float(s), float(far / s)) for c, s, far in zip(centre, scale, farthest, strict=True)]
+    centres, scales, limits = zip(*parts, strict=True)
+    return SurvivalScore(
+        columns=columns.names,
+        centre=centres,
+        scale=scales,
+        bound=limits,
+        times=columns.times,
+        groups=columns.groups,
+        theta=tuple(map(float, request.theta)),
+        clip=request.clip,
+        information=request.information,
+        squares=SQUARES,
     )
+
+
+def _statistic(aggregate: NoisyAggregate) -> SurvivalScore:
+    found = resolve(aggregate.statistic, dict(aggregate.parameters))
+    if not isinstance(found, SurvivalScore):
+        raise DataError(f"an aggregate is of statistic {aggregate.statistic!r}; expected {SurvivalScore.name!r}")
+    return found
+
+
+def _released(aggregate: NoisyAggregate) -> Released:
+    statistic, n = _statistic(aggregate), aggregate.contributors
+    if aggregate.value.shape != (statistic.dimension,) or not np.isfinite(aggregate.value).all():
+        raise DataError(f"the sum has {aggregate.value.size} coordinates; expected {statistic.dimension}, all finite")
+    p, entries, _ = statistic.block_sizes
+    value, unit = aggregate.value / n, COUNT * statistic.reach
+    return Released(
+        Request(np.array(statistic.theta), statistic.reach, statistic.information),
+        value[:p],
+        value[p : p + entries] / statistic.information,
+        value[p + entries : -1] * statistic.reach / statistic.squares,
+        aggregate.noise_variance / n**2,
+        (value[-1] / unit, sqrt(aggregate.noise_variance) / n / unit),
+    )
+
+
+def hazards_from(
+    aggregates: Sequence[NoisyAggregate], columns: Columns, *, private: bool = True, prior_sd: float = EFFECT_SD
+) -> HazardsFit:
+    """Return the posterior given the releases of all rounds.
+
+    Raises:
+        DataError: the aggregates are of other statistics, or of other columns, groups or times; or ``prior_sd`` is not
+            above 0.
+    """
+    names = [one.statistic for one in aggregates]
+    if names[:1] != [PHASES] or set(names[1:]) != {SurvivalScore.name}:
+        raise DataError(
+            f"found aggregates of {', '.join(names)}; expected those of all rounds: phases, then {SurvivalScore.name}"
+        )
+    if not 0 < prior_sd < np.inf:
+        raise DataError(f"prior_sd is {prior_sd:g}; expected a number above 0")
+    phases, *scores = aggregates
+    statistics = [_statistic(one) for one in scores]
+    for one in statistics:
+        if (one.columns, one.times, one.groups) != (columns.names, columns.times, columns.groups):
+            raise DataError(
+                f"an aggregate is of columns {', '.join(one.columns)} and {len(one.times)} intervals up to "
+                f"{one.times[-1]:g}; expected {', '.join(columns.names)} and {len(columns.times)} up to "
+                f"{columns.times[-1]:g}, so give the settings of the rounds"
+            )
+    n = scores[-1].contributors
+    released = [_released(one) for one in scores]
+    rows = Rows.unknown(len(columns.times), columns.groups, len(columns.features)).like(released[0])
+    theta = scoring.posterior(released, rows, n, _prior(columns, prior_sd))
+    begin = statistics[0].first_feature
+    return HazardsFit(
+        columns,
+        np.array(statistics[0].centre[begin:]),
+        np.array(statistics[0].scale[begin:]),
+        theta,
+        private=(private := private and all(one.private for one in aggregates)),
+        prior_sd=prior_sd,
+        warnings=(
+            *locate(phases).warnings,
+            *_warnings(released, rows, theta, columns, np.array(statistics[0].bound[begin:])),
+        ),
+        attrs={**attributes(scores[-1], private=private), "n": n},
+        refitter=partial(hazards_from, tuple(aggregates), columns, private=private),
+    )
+
+
+def _warnings(released: Sequence[Released], rows: Rows, theta: Normal, columns: Columns, farthest: Array) -> list[str]:
+    """Return doubts. Args: farthest: public bound of each feature, in scales from its centre."""
+    one = released[0]
+    squares = scoring.matrix(one.information, rows.intervals, rows.x.shape[1])[-rows.mean.size :, -rows.mean.size :]
+    warnings = list(about_collinearity(columns.features, squares, sqrt(one.information_noise)))
+    share, sd = released[-1].counted
+    if 1 - share > MISSING_SDS * sd + 1e-6:
+        warnings.append(
+            f"about {percent(1 - share)} of the rows did not count: they lack a value, have a negative duration, or "
+            f"codes other than {columns.coding}; the result describes the others"
+        )
+    last, effects = Part(released[-1], rows), slice(-rows.mean.size, None)
+    doubt = np.maximum(np.abs(last.skew), 1.0) * np.sqrt(np.diag(theta.cov))
+    unsure = (doubt > DOUBT_MAX)[effects] | (last.hidden[effects] & (farthest > FAR))
+    if unsure.any():
+        warnings.append(
+            f"noise hides how the hazard depends on rare values of {listed(list(np.array(columns.features)[unsure]))}, "
+            "so intervals may fail; raise epsilon, take more rows, or merge rare categories"
+        )
+    away = float(np.abs(theta.mean - released[-1].request.theta).max())
+    if away > AWAY_MAX:
+        warnings.append(
+            f"the last round asked at parameters that differ from the result by {away:.2g} (standardised), too far "
+            "for a linear approximation; intervals may fail; raise epsilon, or give fewer intervals"
+        )
+    return warnings
+
+
+def exact_hazards(rows: Problem, columns: Columns, prior_sd: float = EFFECT_SD) -> HazardsFit:
+    """Return the posterior given raw rows; rows that count as missing are left out."""
+    table = rows.values(*columns.names)
+    table = table[np.isfinite(table).all(axis=1) & curves_statistic(columns).counts(table)]
+    moments = standardisation(table[:, -len(columns.features) :])
+    prior = _prior(columns, prior_sd)
+    statistic = statistic_of(rows.schema, columns, *moments, Request(prior.mean, 1.0, 1.0))
+    scaled = (table - np.array(statistic.centre)) / np.array(statistic.scale)
+    lived, events = statistic.followed(scaled)
+    theta = scoring.most_likely(Fitted(statistic.design(scaled), lived, events), prior)
+    return HazardsFit(columns, *moments, theta, prior_sd=prior_sd)

@@ -1,4 +1,4 @@
-"""Jobs `survival`: Kaplan-Meier curves and the log-rank test, one round; `survival-regression`: hazards, two rounds."""
+"""Jobs `survival`: curves and the log-rank test in one round; `survival-regression`: hazards in five rounds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.wording import listed
 from inference.errors import DataError
-from inference.jobs.base import Conditions, RefitJob, Stage, one_round, two_rounds
+from inference.jobs.base import Conditions, RefitJob, Stage, one_round
 from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
-from inference.models.survival import rounds
+from inference.models.survival import hazards, rounds
 from inference.models.survival.curve import PRIOR_ROWS
-from inference.models.survival.hazards import EFFECT_SD
-from inference.models.survival.rounds import Columns, HazardsFit, SurvivalFit
+from inference.models.survival.hazards import HazardsFit
+from inference.models.survival.rounds import Columns, SurvivalFit
+from inference.models.survival.scoring import EFFECT_SD
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
@@ -50,7 +51,7 @@ class RegressionSettings(GridSettings):
         EFFECT_SD, "Standard deviation of each standardised log hazard ratio's prior.", require_positive
     )
     std_share: float = setting(
-        rounds.STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share
+        hazards.STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share
     )
 
 
@@ -100,11 +101,13 @@ class SurvivalRegression(RefitJob):
             )
 
     def plan(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> list[Stage]:
-        return two_rounds(settings.std_share)
+        later = enumerate(hazards.shares(settings.std_share), 1)
+        stages = [Stage(1, share, f"on scores, round {place}") for place, share in later]
+        return [Stage(1, settings.std_share, "on centres and scales"), *stages]
 
     def make(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> Job[HazardsFit]:
         columns, most, share = settings.columns(schema), settings.rows_max, settings.std_share
-        return rounds.hazards_job(schema, columns, kind=conditions.kind, rows_max=most, std_share=share)
+        return hazards.hazards_job(schema, columns, kind=conditions.kind, rows_max=most, std_share=share)
 
     def model(self, schema: Schema, settings: RegressionSettings) -> str:
         columns = settings.columns(schema)
@@ -112,5 +115,5 @@ class SurvivalRegression(RefitJob):
         return f"hazards of {columns.duration} on {on}, constant in {len(columns.times)} intervals up to {end:g}"
 
     def reference(self, train: Problem, settings: RegressionSettings) -> HazardsFit:
-        """Fit the same model to the exact sums."""
-        return rounds.exact_hazards(train, settings.columns(train.schema), settings.prior_sd)
+        """Fit the same model to the raw rows."""
+        return hazards.exact_hazards(train, settings.columns(train.schema), settings.prior_sd)

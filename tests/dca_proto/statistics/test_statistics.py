@@ -483,7 +483,7 @@ def test_4096_columns_are_taken() -> None:
 def test_the_built_in_statistics_are_registered() -> None:
     assert registered() == (
         "averaged-regression", "gradient", "histogram", "mean", "mixture", "moments", "phases", "regression",
-        "second-moments", "sum", "survival", "survival-regression",
+        "second-moments", "sum", "survival", "survival-score",
     )  # fmt: skip
     for statistic in ALL:
         parameters = {field: getattr(statistic, field) for field in statistic.__struct_fields__}

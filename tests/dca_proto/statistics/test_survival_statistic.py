@@ -1,4 +1,4 @@
-"""The survival statistics: which cell a row falls into, and that no two rows are further apart than is stated."""
+"""The statistic "survival": which cell a row falls into, and that no two rows are further apart than is stated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics import Survival, SurvivalRegression, resolve
+from dca_proto.statistics import Survival, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 
 F = 24
@@ -30,7 +30,8 @@ NAMES = ("event 0 to 1", "event 1 to 2", "event 2 to 4", "censored 0 to 1", "cen
         (3.9, 0, "censored 2 to 4"),
         (4.0, 0, "beyond 4"),
         (4.1, 1, "beyond 4"),
-        (-3.0, 1, "event 0 to 1"),
+        (-3.0, 1, "missing"),
+        (1.0, 2, "missing"),
         (1e300, 0, "beyond 4"),
     ],
 )
@@ -58,8 +59,17 @@ def test_groups_have_cells_of_their_own_and_a_missing_row_counts_nowhere() -> No
     statistic = Survival(columns=("t", "d", "arm"), times=(1.0,), groups=3)
     rows = np.array([[0.5, 1, 0], [0.5, 0, 1], [2, 1, 1.2], [2, 1, 9], [2, 1, -4], [np.nan, 1, 0]])
     counts = contribution(statistic, rows, 10, F) >> F
-    assert counts.tolist() == [1, 0, 1, 0, 1, 1, 0, 0, 1]
+    assert counts.tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 0], "unknown groups are missing, too"
     assert statistic.ranges() == {"t": (0.0, 1.0), "d": (0.0, 1.0), "arm": (0.0, 2.0)}
+
+
+def test_codes_may_begin_at_1() -> None:
+    """The coding of R's data sets: status 1 is censored and 2 dead, groups are 1 and 2."""
+    rows = np.array([[0.5, 0, 0], [0.5, 1, 1], [2.0, 0, 1], [0.5, 1, 0]])
+    zero = Survival(columns=("t", "d", "arm"), times=(1.0,), groups=2)
+    one = Survival(columns=("t", "d", "arm"), times=(1.0,), groups=2, censored=1, first_group=1)
+    assert (one.evaluate(rows + np.array([0, 1, 1]), F) == zero.evaluate(rows, F)).all()
+    assert one.ranges() == {"t": (0.0, 1.0), "d": (1.0, 2.0), "arm": (1.0, 2.0)}
 
 
 def test_counts_have_the_sensitivity_of_a_histogram_and_codes_have_their_own() -> None:
@@ -87,51 +97,6 @@ def test_codes_of_groups_are_blocks() -> None:
     assert coded.row_sensitivity(0).l2_squared == 5 + 5, "two events, in different groups"
 
 
-def a_regression(**changes: Any) -> SurvivalRegression:
-    parameters: dict[str, Any] = {
-        "columns": ("t", "d", "x", "y"),
-        "times": (1.0,),
-        "codes": ((1, 0), (0, 1), (-1, -1)),
-        "centre": (0.0, 0.0),
-        "scale": (1.0, 1.0),
-        "bound": (2.0, 2.0),
-        "radius": 2.0,
-        "feature_codes": ((1, 2), (1, -1), (1, 0)),
-        "square_weight": 1,
-    }
-    return SurvivalRegression(**{**parameters, **changes})
-
-
-@pytest.mark.parametrize("weight", [1, 2, 3])
-@pytest.mark.parametrize("codes", [((1, 2), (1, -1), (1, 0)), ((1,), (1,), (1,)), ((0,), (0,), (3,))])
-@pytest.mark.parametrize("radius", [1.0, 2.0, 9.0])
-@pytest.mark.parametrize("fraction_bits", [0, 2])
-def test_every_pair_of_rows_of_a_small_grid(weight: int, codes: Any, radius: float, fraction_bits: int) -> None:
-    """All cells, all points of the grid and a missing row; nothing exceeds it, and something comes near."""
-    statistic = a_regression(square_weight=weight, feature_codes=codes, radius=radius)
-    unit = 2 ** (fraction_bits // 2)
-    axis = np.arange(-2 * unit, 2 * unit + 1) / unit
-    cells = [(0.5, 1.0), (0.5, 0.0), (2.0, 0.0)]
-    rows = np.array([[*cell, x, y] for cell, x, y in product(cells, axis, axis)])
-    values = np.vstack([statistic.evaluate(rows, fraction_bits), np.zeros(statistic.dimension, dtype=np.int64)])
-    apart = values[:, None] - values
-    stated, widest = statistic.row_sensitivity(fraction_bits), int((apart**2).sum(axis=2).max())
-    assert widest <= stated.l2_squared
-    assert widest >= (0.75 if radius <= 2 else 0.5) * stated.l2_squared, "the bound is not loose"
-    assert np.abs(apart).sum(axis=2).max() <= stated.l1
-    assert np.abs(values).max() <= stated.bound
-
-
-def test_the_blocks_of_a_regression() -> None:
-    statistic = a_regression()
-    value = statistic.evaluate(np.array([[0.5, 1.0, 0.5, -1.0]]), 4)[0]
-    assert value.tolist() == [16, 0, 8, -16, 16, -32, 4, -8, 16]
-    assert statistic.block_sizes == (2, 4, 3)
-    assert statistic.labels() == ("code 1", "code 2", "x, code 1", "y, code 1", "x, code 2", "y, code 2", "x·x", "x·y",
-                                  "y·y")  # fmt: skip
-    assert statistic.ranges() == {"t": (0.0, 1.0), "d": (0.0, 1.0), "x": (-2.0, 2.0), "y": (-2.0, 2.0)}
-
-
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -150,19 +115,3 @@ def test_the_blocks_of_a_regression() -> None:
 def test_parameters_are_checked(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         resolve("survival", {"columns": ["t", "d"], "times": [1.0], **changes})
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"feature_codes": ((1,), (2,))}, "feature_codes: 2 words"),
-        ({"square_weight": 0}, "square_weight is 0"),
-        ({"radius": -1.0}, "radius"),
-        ({"codes": ()}, "codes are missing"),
-        ({"columns": ("t", "d")}, "columns are t, d"),
-        ({"bound": (1.0,)}, "bound has 1 values for 2 columns"),
-    ],
-)
-def test_parameters_of_a_regression_are_checked(changes: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        a_regression(**changes)

@@ -6,15 +6,18 @@ Values of lifelines were made by `scripts/survival_oracle.py` from the same simu
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from inference.bounds import Interval
 from inference.datasets import simulated_trial
+from inference.errors import DataError
 from inference.mcmc.sums import NoisySums
-from inference.models.survival import hazards
+from inference.models.survival import scoring
 from inference.models.survival.codes import codes, curve_jacobian, guessed_shares
 from inference.models.survival.curve import (
     Counts,
@@ -27,8 +30,9 @@ from inference.models.survival.curve import (
     log_rank,
     survival_curve,
 )
-from inference.models.survival.rounds import Columns, curves_statistic, exact_curves, exact_hazards
-from inference.problem import stream
+from inference.models.survival.hazards import exact_hazards, statistic_of
+from inference.models.survival.rounds import Columns, curves_statistic, exact_curves
+from inference.problem import Problem, Schema, stream
 
 ORACLE = json.loads((Path(__file__).parent / "survival_oracle.json").read_text(encoding="utf-8"))
 TRIALS = {"600": simulated_trial(), "5000": simulated_trial(5_000, 1)}
@@ -201,58 +205,10 @@ def test_the_log_rank_test_does_not_depend_on_which_group_is_the_last() -> None:
 
 
 def test_probabilities_of_cells_add_up_and_are_those_of_two_competing_hazards() -> None:
-    found = hazards.cell_probabilities(np.log([0.2, 0.5]), np.log([0.1, 0.3]))
+    found = scoring.cell_probabilities(np.log([0.2, 0.5]), np.log([0.1, 0.3]))
     assert found.sum() == pytest.approx(1)
     assert found[0] == pytest.approx(0.2 / 0.3 * (1 - np.exp(-0.3)))
     assert found[4] == pytest.approx(np.exp(-1.1))
-
-
-def a_model(intervals: int, groups: int, features: int) -> hazards.Model:
-    names = ("t", "d", *(["g"] if groups > 1 else []), *(f"x{j}" for j in range(features)))
-    ones, times = np.ones(features), tuple(float(k + 1) for k in range(intervals))
-    return hazards.Model(hazards.statistic_of(names, times, groups, 0 * ones, ones))
-
-
-def a_theta(model: hazards.Model) -> np.ndarray:
-    """Not a special one."""
-    mean = model.prior()[0]
-    return mean + 0.3 * np.random.default_rng(3).standard_normal(mean.size)
-
-
-@pytest.mark.parametrize("model", [a_model(3, 1, 1), a_model(2, 3, 2)], ids=["one group", "three groups"])
-def test_expected_sums_are_those_of_simulated_rows(model: hazards.Model) -> None:
-    """200,000 rows from the definition of the model; each mean within 5 standard errors (once in 50,000 runs not)."""
-    theta, statistic, rng, n = a_theta(model), model.statistic, np.random.default_rng(8), 200_000
-    known, (_, groups, features) = model.parts(theta), model.shape
-    group = rng.choice(groups, n, p=known.shares)
-    x = known.mean[group] + rng.standard_normal((n, features)) @ known.factor.T
-    risk = known.group_effect[group] + x @ known.effect
-    hazard, censoring = np.exp(known.log_hazard + risk[:, None]), np.exp(known.log_censoring[group])
-    died, left = (time_of(rates, rng) for rates in (hazard, censoring))
-    rows = [np.minimum(died, left), died <= left, *([group] if groups > 1 else []), *x.T]
-    place = statistic.cells_of(np.column_stack(rows).astype(float))
-    sums = (statistic.factors[place][:, :, None] * x[:, None, :]).reshape(n, -1)
-    upper = np.triu_indices(features)
-    every = np.hstack([statistic.words[place], sums, 8 * x[:, upper[0]] * x[:, upper[1]]])
-    error = every.std(axis=0) / np.sqrt(n)
-    assert (np.abs(every.mean(axis=0) - model.mean(theta)) <= 5 * error + 1e-9).all()
-
-
-def time_of(rates: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """When a hazard of these rates in intervals of length 1 strikes; infinity after the last."""
-    waiting = np.full(len(rates), np.inf)
-    for k in reversed(range(rates.shape[1])):
-        drawn = rng.exponential(1 / rates[:, k])
-        waiting = np.where(drawn < 1, k + drawn, waiting)
-    return waiting
-
-
-def test_the_jacobian_is_that_of_differences() -> None:
-    model = a_model(2, 2, 2)
-    theta = a_theta(model)
-    step = 1e-6 * np.eye(theta.size)
-    differences = (model.mean(theta + step) - model.mean(theta - step)).T / 2e-6
-    assert model.jacobian(theta) == pytest.approx(differences, abs=1e-5)
 
 
 def test_hazard_ratios_without_noise_are_within_2_percent_of_lifelines() -> None:
@@ -261,3 +217,125 @@ def test_hazard_ratios_without_noise_are_within_2_percent_of_lifelines() -> None
     fit = exact_hazards(rows, Columns.of(rows.schema, "event", "arm", None, 6))
     assert [*fit.group_effects[0], *fit.coefficients] == pytest.approx(ORACLE["cox"], rel=0.02)
     assert [*fit.group_effects[1], *fit.coefficient_sd] == pytest.approx(ORACLE["cox_sd"], rel=0.1)
+
+
+def rare_rows(n: int, share: float, seed: int = 5) -> Problem:
+    """Rows with a binary feature of that share and log hazard ratio 0.4, and a log-normal one of 0.12."""
+    rng = np.random.default_rng(seed)
+    x, cost = (rng.random(n) < share).astype(float), rng.lognormal(size=n)
+    died, left = rng.exponential(np.exp(-0.4 * x - 0.12 * cost)), rng.uniform(0, 2.5, n)
+    bounds = {"t": Interval(0, 1), "event": Interval(0, 1), "x": Interval(0, 1), "cost": Interval(0, 40)}
+    schema = Schema(("event", "x", "cost"), "t", bounds)
+    return Problem("rare", schema, np.column_stack([died <= left, x, cost]), np.minimum(died, left))
+
+
+@pytest.mark.parametrize("share", [0.03, 0.3])
+def test_without_privacy_a_rare_feature_is_not_biased(share: float) -> None:
+    """The likelihood's own mode: 20,000 rows, each estimate within 4 standard errors."""
+    rows = rare_rows(20_000, share)
+    fit = exact_hazards(rows, Columns.of(rows.schema, "event", None, None, 4))
+    assert (np.abs(fit.coefficients - [0.4, 0.12]) < 4 * fit.coefficient_sd).all()
+    assert fit.coefficient_sd[0] == pytest.approx(1 / np.sqrt(20_000 * share * (1 - share) * 0.67), rel=0.2)
+
+
+def scores_of(rows: Problem, thetas: Sequence[np.ndarray], reach: float) -> list[scoring.Released]:
+    """Rounds without noise at these parameters."""
+    columns = Columns.of(rows.schema, "event", None, None, 4)
+    table = rows.values(*columns.names)
+    found = []
+    for theta in thetas:
+        request = scoring.Request(theta, reach, 0.3)
+        statistic = statistic_of(rows.schema, columns, table[:, 2:].mean(axis=0), table[:, 2:].std(axis=0), request)
+        value = statistic.evaluate(table, 24).mean(axis=0) / 2.0**24
+        p, entries, _ = statistic.block_sizes
+        found.append(
+            scoring.Released(
+                request,
+                value[:p],
+                value[p : p + entries] / 0.3,
+                value[p + entries : -1] * reach / scoring.SQUARES,
+                1e-12,
+                (1.0, 1e-6),
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("reach", [1.5, 1e3])
+def test_scores_without_noise_give_the_estimate_of_the_rows(reach: float) -> None:
+    """Whether rows are shortened or not: an estimate is within 1.5 standard errors.
+
+    Standard errors include margins for the distance of the request. Shortened rows, here to less than a third if they
+    are rare, inform less, which the trainer knows from the squares.
+    """
+    rows = rare_rows(30_000, 0.03)
+    columns = Columns.of(rows.schema, "event", None, None, 4)
+    exact = exact_hazards(rows, columns)
+    prior = scoring.prior_of(4, np.full(2, 2.5))
+    near = exact.theta.mean + np.array([0.01, -0.01, 0.01, 0.0, 0.005, -0.003])
+    released = scores_of(rows, [prior.mean, near], reach)
+    simulated = scoring.Rows.unknown(4, 1, 2).like(released[0])
+    assert 4 < simulated.rare[0] < 6, "how far out the rare value is: at 5.6"
+    found = scoring.posterior(released, simulated, 30_000, prior)
+    ratio = np.sqrt(np.diag(found.cov) / np.diag(exact.theta.cov))[4:]
+    assert (np.abs(found.mean - exact.theta.mean) < 1.5 * np.sqrt(np.diag(exact.theta.cov))).all()
+    assert (ratio > 0.95).all()
+    assert (ratio < (1.35 if reach > 9 else 2.3)).all()
+
+
+def test_a_far_request_is_followed_along_the_curve() -> None:
+    """A log hazard that is 2 too high, and rare rows' by 1.4: Newton's step alone is 1 too short, the result is not."""
+    rows = rare_rows(30_000, 0.1)
+    exact = exact_hazards(rows, Columns.of(rows.schema, "event", None, None, 4))
+    far = exact.theta.mean + np.array([2, 2, 2, 2, 0.0, 0.0])
+    [released] = scores_of(rows, [far], 50.0)
+    part = scoring.Part(released, scoring.Rows.unknown(4, 1, 2))
+    near = exact.theta.mean
+    assert part.bent(near)[0][:4] == pytest.approx(released.score[:4], rel=0.05)
+    assert (part.slope @ (near - far))[:4] != pytest.approx(released.score[:4], rel=0.5)
+
+
+# --- codes and bounds -------------------------------------------------------------------------------------------------
+
+
+def a_trial(**bounds: tuple[float, float]) -> Schema:
+    own = {"months": (0.0, 36.0), "status": (0.0, 1.0), "arm": (0.0, 1.0), "age": (20.0, 90.0), **bounds}
+    return Schema(("status", "arm", "age"), "months", own)
+
+
+def test_codes_of_events_and_groups_follow_from_public_bounds() -> None:
+    zero, one = (Columns.of(a_trial(status=b, arm=b), "status", "arm", None, 4) for b in ((0, 1), (1, 2)))
+    assert (zero.censored, zero.first_group, zero.groups, zero.group_labels) == (0, 0, 2, ("arm 0", "arm 1"))
+    assert (one.censored, one.first_group, one.groups, one.group_labels) == (1, 1, 2, ("arm 1", "arm 2"))
+    assert one.coding == "status 1 = censored, 2 = event"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "complaint"),
+    [
+        ({"status": (0, 2)}, r"bounds 0:2; expected 0:1 \(0 = censored, 1 = event\) or 1:2 .*so recode other events"),
+        ({"status": (0, 7)}, "bounds 0:7; expected 0:1"),
+        ({"arm": (2, 3)}, "number the groups from 0 or 1"),
+        ({"months": (-36, 36)}, "bounds -36:36; durations start at 0, so remove rows below 0 and give 0:36"),
+    ],
+)
+def test_other_codes_and_negative_durations_are_refused(bounds: dict[str, tuple[float, float]], complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        Columns.of(a_trial(**bounds), "status", "arm", None, 4)
+
+
+def test_the_same_rows_coded_1_and_2_give_the_same_curves() -> None:
+    """Status 1/2 within 1:2 was clamped to 0:1, so that everybody had died: S(30) 0.07 for 0.25."""
+    trial = TRIALS["600"]
+    rows = trial.rows[:, [trial.schema.columns.index(name) for name in ("months", "event", "arm", "age")]]
+    one, two = (
+        exact_curves(
+            Problem("trial", a_trial(status=b, arm=b), rows[:, 1:] + [b[0], b[0], 0], rows[:, 0]),
+            Columns.of(a_trial(status=b, arm=b), "status", "arm", None, 6),
+            stream(0, "test"),
+        )
+        for b in ((0, 1), (1, 2))
+    )
+    assert (one.survival == two.survival).all()
+    assert one.survival[0, -1] < 0.5
+    assert two.summary_extras()["remarks"]["events"] == "status 1 = censored, 2 = event"

@@ -1,0 +1,421 @@
+"""Proportional hazards from a few noisy sums of weighted scores, whatever the law of features and of censoring.
+
+    θ     ln λ_k l_k of each interval, then the effects β; θ* the true one       n   rows
+    w s   what a row sends at a public θ_r in round r (`dca_proto.statistics.survival_score`), beside its information
+
+By the central limit theorem, with G_r the noisy sum of w s, and A_r that of the information, both divided by n,
+
+    G_r = D_r (θ* + ζ - θ_r) + e_r        ζ ~ N(0, D⁻¹ K D⁻¹/n): the same rows, in all rounds                     (1)
+                                          e_r ~ N(0, N_r + Σ_j V_rij (θ*_j - θ_rj)² + m_r²)
+
+This is a linear regression with known noise, as in `inference.models.glm.scoring`: with a normal prior (θ, ζ) has a
+normal posterior, from which ζ is integrated out. D_r = E[w·information] is what clients themselves send, and E[w s] = 0
+at θ*, since w depends on features alone. So nothing is assumed about features or censoring.
+
+**The information** A_r has noise. It is combined with D of rows that the trainer simulates (`Rows`): normal features
+with the moments that the first round showed. The simulated entries count as accurate to half of √(D_ii D_jj); V_rij is
+the variance of an entry after that. With many rows only A_r matters; with few, the step stays sane.
+
+**The sampling variance** K = Cov[w s] has the correlations of D. Its diagonal is that of the squares that clients send,
+so it holds for features of any law, and for hazards that are not quite proportional. It is combined with the simulated
+one in the same way.
+
+**Margins.** (1) is the first term of a series. Its relative error grows with the distance, so m_r is a third of the
+distance |θ* - θ_r| times the largest coordinate of the step D_r (θ* - θ_r), as for the other regressions.
+
+**Requests.** Each round asks at the best estimate so far. Its reach R and the information's weight v minimise the
+effects' posterior variance in the simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from dca_proto.statistics.survival_score import COUNT, CUBES, contrast, contrasts, entries, longest
+from inference.models.glm.scoring import positive
+from inference.models.linear.closed_form import symmetric
+from inference.models.survival import codes as guess
+
+Array = NDArray[Any]
+LOG_HAZARD_SD, EFFECT_SD = 3.0, 2.5
+SIMULATED_LOG2 = 11  # log2 of the number of simulated rows
+SQUARES = 0.3  # κ: raises the noise by 4 %
+DOUBT = 0.5  # of simulated entries, relative to the root of their diagonal ones
+WRONG, NEAR = 1 / 3, 0.02  # the margin, relative to step and distance, and the least squared distance
+PASSES, CONVERGED = 30, 0.003
+FIRST_SD = 0.5  # assumed distance of each parameter from the first request
+STEP_MAX = 1.0  # of the effects together, from one request to the next
+ASKED_SD = 1.0  # prior of effects, for requests
+SKEWED, RARE_MAX = 1.5, 30.0  # a feature whose cubes are this far out is simulated as a rare category, up to the latter
+BEND_MAX = 4.0  # largest change of a log hazard that the curvature is followed for
+HIDDEN = 3.0  # standard deviations of noise below which information is hidden
+TINY = 1e-12
+QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1.0)  # of simulated norms: the candidates for a reach
+WEIGHTS = (0.03, 0.06, 0.12, 0.25, 0.5, 1.0)  # candidates for v, relative to the norms of score and information
+
+
+class Request(NamedTuple):
+    """θ_r, the reach R and the weight v."""
+
+    theta: Array
+    reach: float
+    information: float
+
+    @property
+    def clip(self) -> float:
+        """The radius of the ball of all that a row sends."""
+        return float(self.reach * np.sqrt(1 + SQUARES**2 + COUNT**2))
+
+
+class Released(NamedTuple):
+    """A round's result, divided by n; the noise variance of the score, too, divided by n².
+
+    Attributes:
+        counted: share of rows that count, and its standard deviation.
+    """
+
+    request: Request
+    score: Array
+    information: Array
+    squares: Array
+    noise: float
+    counted: tuple[float, float]
+
+    @property
+    def information_noise(self) -> float:
+        """The variance of each entry of the information."""
+        return self.noise / self.request.information**2
+
+
+class Normal(NamedTuple):
+    """A normal law of θ."""
+
+    mean: Array
+    cov: Array
+
+
+class Prior(NamedTuple):
+    """Independent normal laws."""
+
+    mean: Array
+    precision: Array
+
+
+def prior_of(intervals: int, effect_sd: Array) -> Prior:
+    """Return the prior: log hazards about those with which half of the rows have an event, effects about 0."""
+    mean = np.r_[np.full(intervals, np.log(-np.log(guess.SURVIVORS) / intervals)), np.zeros(effect_sd.size)]
+    return Prior(mean, np.r_[np.full(intervals, LOG_HAZARD_SD), effect_sd] ** -2.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows that the trainer simulates, with normal features.
+
+    Attributes:
+        intervals: K. shares: of all groups, shape ``(G,)``. mean, cov: of the features, ``(d,)`` and ``(d, d)``.
+        rare: of each feature, how many scales out its rare values lie; 0 for a normal one.
+    """
+
+    intervals: int
+    shares: Array
+    mean: Array
+    cov: Array
+    rare: Array
+
+    @classmethod
+    def unknown(cls, intervals: int, groups: int, features: int) -> Rows:
+        """Return rows with standardised features and even groups."""
+        return cls(intervals, np.full(groups, 1 / groups), np.zeros(features), np.eye(features), np.zeros(features))
+
+    def like(self, released: Released) -> Rows:
+        """Return rows with the moments that a round at β = 0 shows."""
+        k, groups, effects = self.intervals, self.shares.size, self.shares.size - 1 + self.mean.size
+        part = Part(released, self)
+        hazard = part.information[:k].sum()
+        first = part.information[k : k + k * effects].reshape(k, effects).sum(axis=0) / hazard
+        second = part.slope[k:, k:] / hazard
+        mean, g = first[groups - 1 :], slice(groups - 1, None)
+        of_groups = first[: groups - 1] / contrast(groups) + 1 / groups if groups > 1 else first[:0]
+        shares = np.clip(np.r_[1 - of_groups.sum(), of_groups], 0.01, 1.0)
+        rare = part.skew[k:][g]
+        rare = np.where(np.abs(rare) > SKEWED, np.clip(rare, -RARE_MAX, RARE_MAX), 0.0)
+        return Rows(k, shares / shares.sum(), mean, positive(second[g, g] - np.outer(mean, mean)), rare)
+
+    @cached_property
+    def x(self) -> Array:
+        """Effects' columns, shape ``(m, G - 1 + d)``."""
+        from scipy.stats.qmc import Sobol  # slow to import
+
+        points = Sobol(self.mean.size + 1, rng=np.random.default_rng(0)).random_base2(SIMULATED_LOG2)
+        points = np.clip(points, TINY, 1 - TINY)
+        sd = np.sqrt(np.diag(self.cov))
+        values, vectors = np.linalg.eigh(self.cov / np.outer(sd, sd))
+        z = ndtri(points[:, 1:]) @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        far = np.maximum(np.abs(self.rare), 1.0)  # values far and -1/far, the former of probability 1/(1 + far²)
+        two = np.sign(self.rare) * np.where(np.sign(self.rare) * z > ndtri(far**2 / (1 + far**2)), far, -1 / far)
+        features = np.where(self.rare == 0, self.mean + sd * z, two)
+        group = np.searchsorted(np.cumsum(self.shares)[:-1], points[:, 0]).astype(float)
+        return features if self.shares.size == 1 else np.hstack([contrasts(group, self.shares.size), features])
+
+    @cached_property
+    def terms(self) -> Array:
+        """The terms of x that the information has."""
+        return entries(self.x)
+
+
+class Expected(NamedTuple):
+    """Means in the simulation: of w and of w² times the information's entries."""
+
+    information: Array
+    squared: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What simulated rows send at θ."""
+
+    rows: Rows
+    theta: Array
+
+    @cached_property
+    def _whole(self) -> Array:
+        k = self.rows.intervals
+        log_hazard = self.theta[:k] + (self.rows.x @ self.theta[k:])[:, None]
+        return np.asarray(np.exp(np.minimum(log_hazard, 30.0)))
+
+    @cached_property
+    def entries(self) -> Array:
+        """The expected entries of each row's information given its features, with the guessed censoring."""
+        k, x = self.rows.intervals, self.rows.x
+        censoring = np.full(k, np.log(-np.log(1 - guess.CENSORED) / k))
+        events = cell_probabilities(np.log(self._whole), censoring + 0 * self._whole)[:, :k]
+        crossed = (events[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+        return np.hstack([events, crossed, events.sum(axis=1)[:, None] * self.rows.terms])
+
+    def norms(self, information: float) -> Array:
+        """The largest norm that each row may send before its weight."""
+        return longest(self._whole, self.rows.x, self.rows.terms, information)
+
+    def expected(self, request: Request) -> Expected:
+        weight = np.minimum(1.0, request.reach / self.norms(request.information))
+        return Expected(weight @ self.entries / weight.size, weight**2 @ self.entries / weight.size)
+
+
+def cell_probabilities(log_hazard: Array, log_censoring: Array) -> Array:
+    """Return the probabilities of an event and of censoring in each interval, and of neither: ``(..., 2K + 1)``."""
+    hazard, censoring = np.exp(log_hazard), np.exp(log_censoring)
+    leave = hazard + censoring
+    left = np.exp(-np.concatenate([np.zeros((*leave.shape[:-1], 1)), np.cumsum(leave, axis=-1)], axis=-1))
+    within = left[..., :-1] * -np.expm1(-leave) / leave
+    return np.concatenate([within * hazard, within * censoring, left[..., -1:]], axis=-1)
+
+
+def matrix(vector: Array, intervals: int, effects: int) -> Array:
+    """Return the information, shape ``(p, p)``, from its entries: h_k, h_k x, and the unique terms of x xᵀ Σ h_k."""
+    k, start = intervals, intervals * (1 + effects)
+    end = start + effects * (effects + 1) // 2
+    crossed = vector[k:start].reshape(k, effects)
+    return np.block([[np.diag(vector[:k]), crossed], [crossed.T, symmetric(vector[start:end], effects)]])
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A round's D, the variances of its entries, and K: the clients' sums combined with simulated rows."""
+
+    released: Released
+    rows: Rows
+
+    @cached_property
+    def _expected(self) -> Expected:
+        return Simulation(self.rows, self.released.request.theta).expected(self.released.request)
+
+    @cached_property
+    def _shape(self) -> tuple[int, int]:
+        return self.rows.intervals, self.rows.x.shape[1]
+
+    @cached_property
+    def _prior_variance(self) -> Array:
+        own = np.diag(matrix(self._expected.information, *self._shape))
+        cubes = (CUBES * own[self.rows.intervals :]) ** 2  # as for rare values one scale out
+        return np.asarray(np.r_[entries_of(DOUBT**2 * np.outer(own, own), *self._shape), cubes])
+
+    @cached_property
+    def information(self) -> Array:
+        """The entries of D."""
+        noise, before = self.released.information_noise, self._prior_variance
+        return np.asarray((self.released.information * before + self._expected.information * noise) / (before + noise))
+
+    @cached_property
+    def slope(self) -> Array:
+        """D."""
+        return np.asarray(positive(matrix(self.information, *self._shape)))
+
+    @cached_property
+    def skew(self) -> Array:
+        """a: how the log of each diagonal entry of D grows with its parameter; for a log hazard 1."""
+        k, cubes = self.rows.intervals, self.information[-self._shape[1] :] / CUBES
+        return np.asarray(np.r_[np.ones(k), cubes / np.diag(self.slope)[k:]])
+
+    def bent(self, near: Array) -> tuple[Array, Array]:
+        """Return E[w s] and its negative derivative at θ* = near: shapes ``(p,)`` and ``(p, p)``."""
+        step, own = near - self.released.request.theta, np.diag(self.slope)
+        growth = np.clip(self.skew * step, -BEND_MAX, BEND_MAX)
+        small = np.abs(growth) < 1e-6
+        average = np.where(small, 1.0, np.expm1(growth) / np.where(small, 1.0, growth))
+        return self.slope @ step + own * (average - 1) * step, self.slope + np.diag(own * np.expm1(growth))
+
+    @cached_property
+    def hidden(self) -> NDArray[np.bool_]:
+        """For which parameters noise hides the information."""
+        sd = np.sqrt(self.released.information_noise)
+        return np.asarray(np.diag(matrix(self.released.information, *self._shape)) < HIDDEN * sd)
+
+    @cached_property
+    def variances(self) -> Array:
+        """V: of the entries of D, shape ``(p, p)``."""
+        noise, before = self.released.information_noise, self._prior_variance
+        found = matrix(before * noise / np.maximum(before + noise, TINY), *self._shape)
+        k = self.rows.intervals
+        found[:k, :k] *= np.eye(k)  # known to be 0
+        return np.asarray(found)
+
+    @cached_property
+    def cov(self) -> Array:
+        """K."""
+        own, squared = np.diag(self.slope), np.diag(matrix(self._expected.squared, *self._shape))
+        simulated = np.diag(matrix(self._expected.information, *self._shape))
+        prior = squared * own / np.maximum(simulated, TINY)
+        before = (DOUBT * prior) ** 2
+        noise = self.released.noise * (self.released.request.reach / SQUARES) ** 2
+        found = (self.released.squares * before + prior * noise) / (before + noise)
+        scale = np.sqrt(np.maximum(found, TINY * own) / own)
+        return np.asarray(positive(scale[:, None] * self.slope * scale))
+
+    def error(self, near: Array) -> Array:
+        """The variances of e_r, shape ``(p,)``. Args: near: an estimate of θ*."""
+        return error(self.released.noise, self.slope, self.variances, (near - self.released.request.theta) ** 2)
+
+
+def entries_of(square: Array, intervals: int, effects: int) -> Array:
+    """The inverse of `matrix`."""
+    k = intervals
+    return np.asarray(np.r_[np.diag(square)[:k], square[:k, k:].ravel(), square[k:, k:][np.triu_indices(effects)]])
+
+
+def error(noise: float, slope: Array, variances: Array, apart: Array) -> Array:
+    """Return the variances of e_r. Args: apart: (θ* - θ_r)² of each parameter."""
+    step = float((slope**2 @ apart).max())
+    return np.asarray(noise + variances @ apart + WRONG**2 * max(NEAR, float(apart.sum())) * step)
+
+
+def posterior(rounds: Sequence[Released], rows: Rows, n: float, prior: Prior) -> Normal:
+    """Return the posterior of θ given the rounds, at least one. Args: rows: simulated, as the first round shows."""
+    parts = [Part(one, rows) for one in rounds]
+    near = rounds[-1].request.theta
+    for _ in range(PASSES):
+        result = _regressed(parts, n, prior, near)
+        step = result.mean - near
+        if np.abs(step).max() < CONVERGED:
+            break
+        most = STEP_MAX / np.maximum(np.abs(parts[-1].skew), 1.0)  # one unit of the rare rows' log hazards
+        near = near + np.clip(step, -most, most)
+    return result
+
+
+def _regressed(parts: Sequence[Part], n: float, prior: Prior, near: Array) -> Normal:
+    """Solve equation (1) as a linear regression, ζ integrated out."""
+    p, last = prior.mean.size, parts[-1]
+    precision, pull = np.zeros((2 * p, 2 * p)), np.zeros(2 * p)
+    precision[:p, :p], pull[:p] = np.diag(prior.precision), prior.precision * prior.mean
+    precision[p:, p:] = n * last.slope.T @ np.linalg.solve(last.cov, last.slope) + TINY * np.eye(p)
+    for part in parts:
+        mean, slope = part.bent(near)
+        design = np.hstack([slope, slope])
+        weighted = design.T / (part.error(near) + TINY * float(np.trace(part.slope)) ** 2)
+        precision += weighted @ design
+        pull += weighted @ (part.released.score - mean + slope @ near)
+    cov = np.asarray(np.linalg.inv(precision), float)
+    return Normal((cov @ pull)[:p], cov[:p, :p])
+
+
+def next_theta(rounds: Sequence[Released], rows: Rows, n: float, prior: Prior) -> Normal:
+    """Return where the next round asks, with the covariance of θ* about it. Args: prior: for requests only."""
+    asked, k = rounds[-1].request.theta, rows.intervals
+    first = prior.mean.size - rows.rare.size
+    rare = np.r_[np.ones(first), np.maximum(np.abs(rows.rare), 1.0)]  # so that rare values keep a usual hazard
+    found = posterior(rounds, rows, n, Prior(prior.mean, prior.precision * rare**2))
+    step = found.mean - asked
+    step[k:] *= min(1.0, STEP_MAX / max(float(np.linalg.norm(step[k:])), TINY))
+    return Normal(asked + np.clip(step, -5.0, 5.0), found.cov)
+
+
+def best_request(rows: Rows, about: Normal, n: float, noise_per_sensitivity: float, prior: Prior) -> Request:
+    """Return the request at θ = about.mean with the reach and the weight of least loss.
+
+    Args:
+        about: the law of θ* so far. noise_per_sensitivity: sd of the round's noise for each unit of the sensitivity.
+    """
+    simulation, k, effects = Simulation(rows, about.mean), rows.intervals, rows.x.shape[1]
+    curved = np.linalg.norm(simulation.entries, axis=1)
+    typical = float(np.median(simulation.norms(0.0)) / np.median(curved))
+    apart, best, least = np.diag(about.cov), None, np.inf
+    for weight in WEIGHTS:
+        for reach in np.quantile(simulation.norms(weight * typical), QUANTILES):
+            request = Request(about.mean, float(reach), weight * typical)
+            expected = simulation.expected(request)
+            slope, cov = (matrix(entries, k, effects) for entries in expected)
+            noise = (2 * request.clip * noise_per_sensitivity / n) ** 2
+            before = DOUBT**2 * np.outer(np.diag(slope), np.diag(slope))
+            of_entries = noise / request.information**2
+            known = before * of_entries / (before + of_entries)
+            known[:k, :k] *= np.eye(k)
+            gain = slope.T @ np.linalg.inv(cov / n + np.diag(error(noise, slope, known, apart)))
+            loss = float(np.trace(np.linalg.inv(gain @ slope + np.diag(prior.precision))[k:, k:]))
+            if loss < least:
+                best, least = request, loss
+    assert best is not None, "there are candidates"
+    return best
+
+
+class Fitted(NamedTuple):
+    """Rows in the model's terms: x, the share of each interval that a row lived through, and its events."""
+
+    x: Array
+    lived: Array
+    events: Array
+
+
+def most_likely(rows: Fitted, prior: Prior) -> Normal:
+    """Return the posterior of raw rows: its mode by Newton's method, and the inverse curvature there."""
+    k, theta = rows.events.shape[1], prior.mean.copy()
+    exposed = rows.lived.sum(axis=0)
+    theta[:k] = np.log(np.maximum(rows.events.sum(axis=0), 0.5) / np.maximum(exposed, 0.5))
+    value, step = -np.inf, np.zeros_like(theta)
+    for _ in range(100):
+        predictor = rows.x @ theta[k:]
+        hazard = rows.lived * np.exp(np.minimum(theta[:k] + predictor[:, None], 50.0))
+        left = rows.events - hazard
+        total = hazard.sum(axis=1)
+        score = np.r_[left.sum(axis=0), rows.x.T @ left.sum(axis=1)] + prior.precision * (prior.mean - theta)
+        crossed = hazard.T @ rows.x
+        information = np.block([[np.diag(hazard.sum(axis=0)), crossed], [crossed.T, (rows.x.T * total) @ rows.x]])
+        curvature = information + np.diag(prior.precision)
+        now = float(rows.events.sum(axis=0) @ theta[:k] + rows.events.sum(axis=1) @ predictor - total.sum())
+        now -= 0.5 * float(prior.precision @ (theta - prior.mean) ** 2)
+        if now < value - 1e-9 * abs(value):
+            step = step / 2
+            theta = theta - step
+            continue
+        value, step = now, np.linalg.solve(curvature, score)
+        step *= min(1.0, 2.0 / float(np.abs(step).max() + TINY))
+        theta = theta + step
+        if np.abs(step).max() < 1e-9:
+            break
+    return Normal(theta, np.asarray(np.linalg.inv(curvature)))
