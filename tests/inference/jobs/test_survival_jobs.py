@@ -257,7 +257,9 @@ def test_proportional_hazards_from_rows_and_rounds() -> None:
         PrivateProportionalHazards().fit(ideal(TRIAL))
     with pytest.raises(DataError, match="durations are missing; give them as y"):
         PrivateProportionalHazards(schema=TRIAL.schema).fit(TRIAL.X)
-    with pytest.raises(DataError, match=r"found aggregates of survival-score, .*; expected those of all rounds: phases"):
+    with pytest.raises(
+        DataError, match=r"found aggregates of survival-score, .*; expected those of all rounds: phases"
+    ):
         PrivateProportionalHazards(schema=TRIAL.schema, group="arm").fit(rounds.results[1:])
     with pytest.raises(DataError, match=r"and 4 intervals up to 36; expected .* and 2 up to 36"):
         PrivateProportionalHazards(schema=TRIAL.schema, group="arm", intervals=2).fit(rounds.results)

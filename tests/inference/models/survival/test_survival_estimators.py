@@ -1,4 +1,4 @@
-"""The survival estimators as scikit-learn and pandas use them: names of columns, codes, and scikit-learn's own checks."""
+"""The survival estimators as scikit-learn and pandas use them: names of columns, codes, and estimator checks."""
 
 from __future__ import annotations
 
