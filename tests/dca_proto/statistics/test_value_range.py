@@ -12,7 +12,7 @@ from dca_proto.statistics import Statistic, base, registered
 from dca_proto.statistics.contribution import contribution
 from dca_proto.statistics.value_range import CONSTANT
 
-WIDER = ("mixture", "gradient", "phases")
+WIDER = ("mixture", "gradient", "phases", "survival-score")
 """Statistics whose range is wider than what rows reach; so are ranges of balls."""
 
 
@@ -29,6 +29,7 @@ def values_of(statistic: Statistic, bits: int, rows_max: int = 1) -> np.ndarray:
     rows = [rng.choice(kinds[place % 4], size=(k, width)) for place in range(400)]
     rows += [np.repeat(table[:1], k, axis=0) for table in rows[:200]]
     rows += [np.repeat(rng.choice([-1.0, 1.0, 1.4, -1.4, 2, -2], size=(1, width)), k, axis=0) for _ in range(300)]
+    rows += [rng.choice([0.0, 0.5, 1.0, 1.4, 2, 9], size=(k, width)) for _ in range(300)]  # with codes of events
     least = max(rows_max, k) if rows_max else 0
     return np.array([contribution(statistic, table, least, bits) for table in rows], dtype=np.float64)
 
