@@ -35,6 +35,8 @@ def serve(actor: Device, json_logs: bool) -> None:
     configure_command_logs(json_logs)
     with Reporter(Terminal(stderr=True), actor.config.federation, json_logs=json_logs) as reporter:
         reporter.say(f"{actor.role} {actor.id.hex()} of federation {actor.config.federation.name}")
+        if actor.data is not None and actor.data.format:
+            reporter.say(f"data: {actor.data.format}")
         reporter.waiting("waiting for rounds; Ctrl-C stops")
         complete(actor.run(reporter))
         reporter.say("stopped")

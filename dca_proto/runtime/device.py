@@ -71,7 +71,7 @@ class Device:
     Args:
         config: a checked configuration. identity: from its key file.
         build: makes the actor from the records of its store.
-        refresh: reads a client's data again if they have changed; may take long.
+        data: a client's file of data, which is read again when it has changed; None if a program passes them.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Device:
         config: Config,
         identity: Identity,
         build: Callable[[Records], Actor],
-        refresh: Callable[[], None] | None = None,
+        data: DataFile | None = None,
     ) -> None:
         self.config = config
-        self._refresh = refresh
+        self.data = data
         self.id = identity.id
         self._store_key = identity.store_key
         self._build = build
@@ -104,7 +104,7 @@ class Device:
                 parts.store,
                 federation=self.config.federation.name,
                 on_report=on_report,
-                refresh=self._refresh,
+                refresh=None if self.data is None else self.data.refresh,
             )
             await runner.run()
 
@@ -200,7 +200,7 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES)
             raise InputError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
         delimiter = parse_delimiter(config.files.delimiter)
         file = DataFile(config.files.data, config.files.categories, delimiter)
-        return Device(config, identity, _client(config, identity, file), file.refresh)
+        return Device(config, identity, _client(config, identity, file), file)
     if data is not None:
         raise InputError(f"{path}: a {config.role} has no data of its own; only a client does")
     members = config.federation.computes if config.role == "compute" else config.federation.trainers

@@ -12,7 +12,7 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +90,15 @@ class Table:
         return f"Table({', '.join(self.columns)})"
 
 
-def read_csv(path: Path, categories: Categories | None = None, delimiter: str = "") -> Table:
+Say = Callable[[str, str, dict[str, object]], None]
+"""Logs an event: its level, its text and its fields."""
+
+
+def _log(level: str, event: str, fields: dict[str, object]) -> None:
+    getattr(log, level)(event, **fields)
+
+
+def read_csv(path: Path, categories: Categories | None = None, delimiter: str = "", say: Say = _log) -> Table:
     """Read a client's data. One warning counts the odd cells and lines, without their values.
 
     Raises `UsageError` if the file cannot be read, its first line does not name columns, or `categories` names a column
@@ -112,10 +120,10 @@ def read_csv(path: Path, categories: Categories | None = None, delimiter: str = 
             raise InputError(f"data {path} has no column {unknown[0]!r}, for which categories are listed")
         rows = text.numbers(listed, count)
     if odd or lines_odd:
-        advice = {"not_utf8": undecoded} if undecoded else {}
-        log.warning("data not understood count as missing", data=str(path), fields=dict(odd), lines=lines_odd, **advice)
+        counts = {"fields": dict(odd), "lines": lines_odd} | ({"not_utf8": undecoded} if undecoded else {})
+        say("warning", "data not understood count as missing", {"data": str(path), **counts})
     if text.format:
-        log.info(text.format, data=str(path))
+        say("info", text.format, {"data": str(path)})
     table = Table(numeric_columns(text.columns, listed), rows[:0])
     table._rows = rows  # without a copy, since nobody else has them
     return table
@@ -129,6 +137,7 @@ class DataFile:
 
     Attributes:
         columns: the names of its numbers at the start. Whether a client takes part depends on these alone.
+        format: what separates cells, for people; "" if commas do.
 
     Raises:
         UsageError: as `read_csv`, or the file is too large.
@@ -137,9 +146,13 @@ class DataFile:
     def __init__(self, path: Path, categories: Categories | None = None, delimiter: str = "") -> None:
         self._path, self._categories, self._delimiter = path, categories, delimiter
         self._failure: InputError | None = None
+        self._said: dict[
+            str, object
+        ] = {}  # events and their last fields: a file is read often, and logged if it differs
+        self.format = ""
         self._stamp: tuple[int, ...] | None = None  # of the file that was read; None if another may look the same
         self._is_pipe = not stat.S_ISREG(self._stat().st_mode)  # can be read only once
-        self._table = read_csv(path, categories, delimiter) if self._is_pipe else self._read()
+        self._table = read_csv(path, categories, delimiter, self._say) if self._is_pipe else self._read()
         self.columns = self._table.columns
 
     def rows(self, columns: tuple[str, ...]) -> NDArray[np.float64]:
@@ -182,7 +195,7 @@ class DataFile:
                 raise InputError(f"data {self._path} is not a regular file; name a CSV file")
             if about.st_size > CSV_BYTES_MAX:
                 raise InputError(f"data {self._path} has {about.st_size} bytes; expected at most {CSV_BYTES_MAX}")
-            table = read_csv(self._path, self._categories, self._delimiter)
+            table = read_csv(self._path, self._categories, self._delimiter, self._say)
             if _stamp(about) == _stamp(self._stat()):
                 break
         else:
@@ -192,6 +205,13 @@ class DataFile:
         is_old = max(about.st_mtime_ns, about.st_ctime_ns) < began_ns - _RACY_NS
         self._stamp = _stamp(about) if is_old else None
         return table
+
+    def _say(self, level: str, event: str, fields: dict[str, object]) -> None:
+        if level == "info":
+            self.format = event
+        if self._said.get(event) != fields:
+            _log(level, event, fields)
+        self._said[event] = fields
 
     def _stat(self) -> os.stat_result:
         try:

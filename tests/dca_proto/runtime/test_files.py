@@ -44,20 +44,36 @@ OWN_FILES = {
     "inference/datasets/uci.py",
 }
 """Modules that also read texts that no person writes."""
+BYTES = {
+    "dca_proto/runtime/keyfile.py",  # checks the mode of the open file, then calls `decode_text`
+    "emulator/report/reading.py",  # checks the size, then calls `decode_text`
+    "dca_proto/cli/inspect.py",  # messages, binary or as text
+    "dca_proto/runtime/spending.py",  # stores
+    "dca_proto/runtime/store_check.py",
+    "inference/datasets/files.py",  # published files, compared with their hash
+}
+"""Modules that read bytes."""
 
 
 def test_every_reader_of_text_files_comes_through_one_door() -> None:
-    found = set()
+    found, binary = set(), set()
     for package in ("dca_proto", "inference", "emulator"):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                     texts = {"read_text", "loadtxt", "genfromtxt", "read_csv"} & {node.func.attr}
                     opens = node.func.attr == "open" and any(word.arg == "encoding" for word in node.keywords)
+                    name = path.relative_to(ROOT).as_posix()
                     if texts or opens:
-                        found.add(path.relative_to(ROOT).as_posix())
+                        found.add(name)
+                    elif node.func.attr == "read_bytes" or "rb" in [
+                        ast.unparse(given).strip("'") for given in node.args
+                    ]:
+                        binary.add(name)
+                    assert ast.unparse(node.func) not in ("tomllib.load", "json.load"), name
     assert found - OWN_FILES == {"dca_proto/runtime/csv_text.py"}, "which reads rows as they come; see below"
     assert found >= OWN_FILES, "no entry is left over"
+    assert binary - {"dca_proto/runtime/files.py"} == BYTES
 
 
 READERS: dict[str, Callable[[Path], object]] = {

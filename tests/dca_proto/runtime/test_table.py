@@ -230,6 +230,19 @@ def test_at_the_start_an_unreadable_file_is_an_error(path: Path) -> None:
         DataFile(path)
 
 
+def test_what_is_odd_in_a_file_is_logged_once_until_it_differs(path: Path) -> None:
+    path.write_text("x;y\n1;2\nx;3\n")
+    with capture_logs() as logs:
+        data = DataFile(path)
+        for _ in range(3):
+            data.refresh()
+        path.write_text("x;y\n1;z\nx;3\n")
+        for _ in range(3):
+            data.refresh()
+    assert [entry["fields"] for entry in logs if "fields" in entry] == [{"x": 1}, {"x": 1, "y": 1}]
+    assert data.format == "cells are separated by semicolons; 1,5 is read as 1.5"
+
+
 # --- the runner -------------------------------------------------------------------------------------------------------
 
 
