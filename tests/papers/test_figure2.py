@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -405,7 +406,26 @@ def test_results_are_put_in_order_and_shown(tmp_path: Path, monkeypatch: pytest.
     assert steps == pytest.approx([one.ours for one in found.compared(seed=1)])
     monkeypatch.setattr(figure_2_drawing, "_FILES", {OURS: "ours"})
     assert [one.row_count for one in shown(Figure2(), found, tmp_path)] == [32, 2, 2, len(cells.SAID["differences"])]
-    assert (tmp_path / "figure-ours.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figure-compared.png", "figure-ours.png", "figure.png"]
+
+
+def test_the_picture_has_the_papers_curves_on_its_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    kept = figure_2_drawing._panel
+
+    def panel(axes: Any, methods: Any, top: float | None) -> None:
+        kept(axes, methods, top)
+        drawn.append(axes)
+
+    monkeypatch.setattr(figure_2_drawing, "_panel", panel)
+    monkeypatch.setattr(figure_2_drawing, "_FILES", {})
+    figure_2_drawing.draw_all(results(0.02), tmp_path / "figure.png")
+    assert len(drawn) == 2  # as published, and this library's
+    for axes in drawn:
+        assert {NP, "TA", "DDP", "proj TA", PROJ_DDP} <= set(axes.get_legend_handles_labels()[1])
+        assert axes.get_ylim()[1] == data.BY_NAME["wine-red"].axis_max
+    assert "NOT\nprivate as claimed" in drawn[0].get_ylabel()
+    assert {*figure_2_drawing._STYLES} == {NP, "proj NP", "TA", "DDP", "input perturbed", "proj TA", PROJ_DDP}
 
 
 def test_the_choice_of_the_corrected_search_grows_with_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:

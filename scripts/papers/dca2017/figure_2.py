@@ -160,7 +160,8 @@ class Figure2(Experiment[Split, Results]):
     indefinite matrix), and this library's Algorithm 2. Errors are mean absolute errors of the scaled target. Methods
     above the zero predictor are useless. Exit code 4 if one of the checks printed at the end fails.
 
-    --plot NAME.png draws the comparison there and each setting beside it: NAME-published.png, NAME-corrected.png ...
+    --plot NAME.png draws the paper's curves on its axes there, as published and by this library. Beside it are the
+    valid settings on their own axes, NAME-corrected.png ..., and all settings together, NAME-compared.png.
     """
 
     KIND, LABEL = "figure-2", "splits"

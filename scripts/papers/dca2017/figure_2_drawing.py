@@ -1,4 +1,8 @@
-"""Draws Figure 2: one picture for each setting, with panels as in the paper, and one that compares the settings."""
+"""Draws Figure 2: the paper's panels with its curves on its axes, one picture of each valid setting, and a comparison.
+
+The first picture has the authors' experiments above this library's, with the same curves on the same axes. In the
+others, each setting has the axis that it needs.
+"""
 
 from __future__ import annotations
 
@@ -25,28 +29,40 @@ _STYLES: Mapping[str, Mapping[str, Any]] = {
     of.PROJ_TA: {"color": picture.ORANGE, "marker": "^"},
     PROJ_DDP: {"color": picture.VERMILION, "marker": "D"},
 }
-_FILES = dict(zip(of.SETTINGS, ("published", "corrected-absolute", "corrected", "ours"), strict=True))
+_COMPARED, _FILES = "compared", dict(zip(of.SETTINGS[1:], ("corrected-absolute", "corrected", "ours"), strict=True))
 _ABOVE: dict[str, Any] = {"marker": 10, "markersize": 7, "linestyle": ""}  # a triangle on the edge
-_DODGE, _PANEL, _RELATIVE_TOP, _NOTE_COLUMNS = 0.06, (4.8, 5.2), 1.5, 170
+_DODGE, _PANEL, _SMALL_PANEL, _RELATIVE_TOP, _NOTE_COLUMNS = 0.06, (4.8, 5.2), (4.8, 3.6), 1.5, 170
 
 
 def draw_all(results: Results, path: Path) -> None:
-    """Write all pictures: the comparison at the path, and each setting beside it with its name added."""
+    """Write all pictures: the paper's figure at the path, and the others beside it with their names added."""
     splits = next(iter(results.errors.values()))[OURS][NP].shape[1]
     runs = f"({splits} splits, δ = {at_least(DELTA)})"
+    columns, words = len(results.errors), {setting: SAID["settings"][setting]["words"] for setting in of.SETTINGS}
+    title = f"Figure 2: the paper's methods on its axes {runs}"
+    with picture.drawing(path, rows=2, columns=columns, size=_SMALL_PANEL, title=title) as panels:
+        for setting, line in zip((AS_PUBLISHED, OURS), panels, strict=True):
+            for axes, name in zip(line, results.errors, strict=True):
+                _panel(axes, results.errors[name][setting], BY_NAME[name].axis_max)
+            line[0].set_ylabel("\n".join([*wrap(words[setting], 22), "MAE: median, quartiles"]))
+        for column in panels.T:
+            for axes in column:
+                axes.set_ylim(min(one.get_ylim()[0] for one in column))
+        _dress(panels, results, f"{SAID['known']}\n{SAID['not_private']}")
+    beside = path.with_stem(f"{path.stem}-{_COMPARED}")
     title = f"Figure 2: projected DDP in all settings, relative to the zero predictor {runs}"
-    with picture.drawing(path, columns=len(results.errors), size=_PANEL, title=title) as panels:
+    with picture.drawing(beside, columns=columns, size=_PANEL, title=title) as panels:
         for axes, name in zip(panels[0], results.errors, strict=True):
             _compare(axes, results.errors[name])
         panels[0, 0].set_ylabel("MAE / MAE of the zero predictor")
         _dress(panels, results, f"{SAID['known']}\n{SAID['not_private']}")
     for setting, word in _FILES.items():
-        beside, title = path.with_stem(f"{path.stem}-{word}"), f"Figure 2, {SAID['settings'][setting]['words']} {runs}"
-        with picture.drawing(beside, columns=len(results.errors), size=_PANEL, title=title) as panels:
+        beside, title = path.with_stem(f"{path.stem}-{word}"), f"Figure 2, {words[setting]} {runs}"
+        with picture.drawing(beside, columns=columns, size=_PANEL, title=title) as panels:
             for axes, name in zip(panels[0], results.errors, strict=True):
                 _panel(axes, results.errors[name][setting], None if setting == OURS else BY_NAME[name].axis_max)
             panels[0, 0].set_ylabel("MAE of the scaled target: median, quartiles")
-            _dress(panels, results, SAID["not_private" if setting == AS_PUBLISHED else "known"])
+            _dress(panels, results, SAID["known"])
 
 
 def _panel(axes: Any, methods: Mapping[str, Array], top: float | None) -> None:
@@ -91,11 +107,13 @@ def _compare(axes: Any, settings: Mapping[str, Mapping[str, Array]]) -> None:
 
 def _dress(panels: Any, results: Results, note: str) -> None:
     """Draw titles, axes and a legend for all panels, under a note on what is public and what is not private."""
-    for letter, axes, name in zip("abc", panels[0], results.errors, strict=False):
+    for letter, column, name in zip("abc", panels.T, results.errors, strict=False):
         one = BY_NAME[name]
-        axes.set_title(f"({letter}) {one.title}, n = {one.train:,}", fontsize=12, pad=10)
-        axes.set_xticks(range(len(results.epsilons)), [at_least(epsilon) for epsilon in results.epsilons])
-        axes.set_xlabel("ε")
+        column[0].set_title(f"({letter}) {one.title}, n = {one.train:,}", fontsize=12, pad=10)
+        for axes in column:
+            axes.set_xticks(range(len(results.epsilons)), [at_least(epsilon) for epsilon in results.epsilons])
+        column[-1].set_xlabel("ε")
+    panels[0, 0].plot([], [], label="beyond the axis", **_ABOVE | {"color": picture.GREY})
     handles, labels = panels[0, 0].get_legend_handles_labels()
     columns = -(-len(labels) // 2) if len(labels) > 5 else len(labels)
     order = [place for column in range(columns) for place in range(column, len(labels), columns)]
