@@ -17,6 +17,7 @@ EXPERIMENTS = {
     "ldp_figure_3": "ldp2021.share_estimates:ShareEstimates",
     "ldp_figure_4": "ldp2021.regression:Figure4",
     "ldp_figure_5": "ldp2021.regression:Figure5",
+    "ldp_figure_6": "ldp2021.sigmoid_gap:SigmoidGap",
     "ldp_or_dca": "ldp2021.trust:Trust",
     "mcmc_tables": "mcmc2023.tables:Tables",
     "mcmc_figure_2": "mcmc2023.simulated:Figure2",

@@ -18,9 +18,11 @@ from scipy.stats import t
 from inference.mcmc.posterior import Sampling
 from papers.ldp2021 import click_distance as clicks
 from papers.ldp2021 import share_estimates as shares
+from papers.ldp2021 import sigmoid_gap as gap
 from papers.ldp2021.click_distance import ClickDistance
 from papers.ldp2021.column_fits import Diagnosis
 from papers.ldp2021.share_estimates import POSTERIOR, PROJECTED, TRUE, Compared, ShareEstimates
+from papers.ldp2021.sigmoid_gap import SigmoidGap
 
 FIT = Diagnosis(r_hat=1.004, effective=800.0, attempts=1, divergences=0, seconds=0.2)
 
@@ -194,3 +196,19 @@ def test_figure_2_from_reports_to_picture(weighed: None, tmp_path: Path, monkeyp
     assert experiment.notes(found)["data"].startswith("simulated: 1000 records")
     assert len(shown(experiment, found, tmp_path)) == 2
     clicks.clicks.cache_clear()
+
+
+# --- Figure 6
+
+
+def test_figure_6_shows_its_monte_carlo_error(tmp_path: Path) -> None:
+    """A check would fail by chance once in 10⁷ seeds."""
+    experiment = SigmoidGap(repeats=50)
+    cells = experiment.cells()
+    found = experiment.gather(cells, [experiment.work(cell) for cell in cells])
+    assert [one.name for one in experiment.checks(found) if not one.holds] == []
+    of_paper = [one for cell, one in found.items() if cell.order == 2]
+    assert all(0.0005 < one[gap.PAPERS] < 0.0015 and 0.03 < one[gap.ROW_BY_ROW] < 0.05 for one in of_paper)
+    assert [one.row_count for one in shown(experiment, found, tmp_path)] == [5, 5]
+    planted = {cell: {**one, gap.PAPERS: 0.02} for cell, one in found.items()}  # a bias that is no noise
+    assert [one.holds for one in experiment.checks(planted)] == [False, False]

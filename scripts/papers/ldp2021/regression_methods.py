@@ -5,6 +5,7 @@
                             even order, 4, and the exact sigmoid
     LDP-SGD                 section 4.2, by `inference.models.glm.sgd`: at its default rate, and at those of a grid,
                             whose best rate is known in hindsight only
+    ridge                   (S + λI)⁻¹z of the releases with the paper's noise, λ = 4s√d, S made positive semi-definite
     no privacy              the same posterior from the exact sums of the same clipped rows; and least squares or
                             maximum-likelihood logistic regression on rows that are not clipped
     no model                the mean of the target; for labels, an AUC of ½
@@ -72,13 +73,18 @@ from papers.ldp2021.column_fits import mixed
 from papers.ldp2021.regression_data import BALL, Split
 
 TIGHT, COROLLARY = "sufficient statistics", "sufficient statistics, the paper's noise"
+RIDGE = "ridge, the paper's noise"
 INPUTS_2, INPUTS_4, INPUTS = "perturbed inputs, order 2", "perturbed inputs, order 4", "perturbed inputs, exact"
 ORDERS = {INPUTS_2: 2, INPUTS_4: 4, INPUTS: None}
 SGD, SGD_ALL = "LDP-SGD", "LDP-SGD, all records"
-BAYES, CLASSICAL, NO_MODEL = WITHOUT_NOISE = ("no privacy, Bayes", "no privacy, maximum likelihood", "no model")
+BAYES, CLASSICAL, NO_MODEL = WITHOUT_NOISE = ("no privacy, clipped rows", "no privacy, maximum likelihood", "no model")
+SAME_RELEASES = {RIDGE: COROLLARY}
+"""Methods that learn from another's releases, with the same noise."""
 PER_INPUT = (*ORDERS, SGD)
 """The methods that get 10,000 of Adult's records."""
 KEPT = 200  # draws that probabilities are averaged over
+PENALTY = 4.0
+"""λ of the ridge in units of s√d: the largest eigenvalue of the noise in S is at most 2s√d on average."""
 VAGUE = 1e3  # the prior's standard deviation in "maximum likelihood"
 CLIP, AVERAGED, STEPS_MAX = 1.0, 0.5, 2000  # of LDP-SGD
 UNCLIPPED = 1e6  # of columns in LDP-SGD as published
@@ -201,6 +207,14 @@ def sufficient(rows: Split, terms: Terms, rng: np.random.Generator, *, label: bo
     return Reporters(_table(rows, rows.X), names_of(rows), terms, rng).run_round(request)
 
 
+def ridge(released: NoisyAggregate) -> Array:
+    """Return θ of a ridge whose penalty follows from the noise alone, shape ``(d,)``."""
+    blocks = resolve(released.statistic, released.parameters).unpack(released.value)  # type: ignore[attr-defined]
+    eigenvalues, vectors = np.linalg.eigh(blocks[0])
+    sd, d = sqrt(float(np.max(released.noise_variance))), len(eigenvalues)
+    return np.asarray(vectors @ ((vectors.T @ blocks[1]) / (eigenvalues.clip(0) + PENALTY * sd * sqrt(d))))
+
+
 def unnoised(rows: Split, *, label: bool) -> NoisyAggregate:
     """Return the same sums of the same clipped rows, without noise; not private."""
     noisy = sufficient(rows, Terms(1.0, 1e-5), np.random.default_rng(0), label=label, tight=True)
@@ -250,6 +264,8 @@ def scored(method: str, rows: Split, conditions: Conditions, rng: np.random.Gene
         predicted, report = _descended(rows, conditions, rng)
     elif method == CLASSICAL:
         predicted = _classical(rows, conditions.label)
+    elif method == RIDGE:
+        predicted = rows.X_test @ ridge(sufficient(rows, conditions.terms, rng, label=conditions.label, tight=False))
     elif method == NO_MODEL:
         predicted = np.full(len(rows.y_test), rows.y.mean())
     else:
