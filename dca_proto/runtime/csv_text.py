@@ -201,18 +201,23 @@ class CsvText:
 
 
 @contextmanager
-def open_csv(path: Path, delimiter: str = "", *, strict: bool = False) -> Iterator[CsvText]:
+def open_csv(
+    path: Path, delimiter: str = "", *, strict: bool = False, content: bytes | None = None
+) -> Iterator[CsvText]:
     """Open a CSV file to read its rows within the block.
 
     Args:
         delimiter: see `CsvText`. strict: refuse a file that is not UTF-8 throughout. Otherwise a cell that is not makes
-            its own value missing, as it must on a device.
+            its own value missing, as it must on a device. content: of the file, if it has been read.
 
     Raises:
         InputError: the file cannot be read, or its first line does not name columns; also within the block.
     """
     if strict:
         yield CsvText(io.StringIO(read_text(path), newline=""), str(path), delimiter)
+        return
+    if content is not None:
+        yield CsvText(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""), str(path), delimiter)
         return
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:

@@ -98,8 +98,17 @@ def _log(level: str, event: str, fields: dict[str, object]) -> None:
     getattr(log, level)(event, **fields)
 
 
-def read_csv(path: Path, categories: Categories | None = None, delimiter: str = "", say: Say = _log) -> Table:
+def read_csv(
+    path: Path,
+    categories: Categories | None = None,
+    delimiter: str = "",
+    say: Say = _log,
+    content: bytes | None = None,
+) -> Table:
     """Read a client's data. One warning counts the odd cells and lines, without their values.
+
+    Args:
+        path, delimiter, content: as for `open_csv`. categories: of text columns. say: logs.
 
     Raises `UsageError` if the file cannot be read, its first line does not name columns, or `categories` names a column
     that it lacks.
@@ -115,7 +124,7 @@ def read_csv(path: Path, categories: Categories | None = None, delimiter: str = 
         elif missing.found.strip():
             odd[missing.column] += 1
 
-    with open_csv(path, delimiter) as text:
+    with open_csv(path, delimiter, content=content) as text:
         if unknown := [name for name in listed if name not in text.columns]:
             raise InputError(f"data {path} has no column {unknown[0]!r}, for which categories are listed")
         rows = text.numbers(listed, count)
@@ -180,6 +189,8 @@ class DataFile:
             self._failure = InputError(str(error))
         except MemoryError:
             self._failure = InputError(f"data {self._path} does not fit into memory; use fewer rows")
+        except Exception as error:  # no content of a file may stop a client; no message, since it may contain data
+            self._failure = InputError(f"data {self._path} cannot be read: {type(error).__name__}; correct the file")
         if self._failure is not None:
             self._stamp = None
         if self._failure is not None and str(self._failure) != str(before):
@@ -188,23 +199,39 @@ class DataFile:
             log.info("data can be read again", data=str(self._path))
 
     def _read(self) -> Table:
-        """Return the rows of a file that did not change while it was read."""
+        """Return the rows of a file that did not change while it was read, but for lines that were appended."""
         for _ in range(_READS_MAX):
             began_ns, about = time.time_ns(), self._stat()
             if not stat.S_ISREG(about.st_mode):
                 raise InputError(f"data {self._path} is not a regular file; name a CSV file")
             if about.st_size > CSV_BYTES_MAX:
                 raise InputError(f"data {self._path} has {about.st_size} bytes; expected at most {CSV_BYTES_MAX}")
-            table = read_csv(self._path, self._categories, self._delimiter, self._say)
-            if _stamp(about) == _stamp(self._stat()):
-                break
+            try:
+                table = read_csv(self._path, self._categories, self._delimiter, self._say)
+            except InputError:
+                if _stamp(about) == _stamp(self._stat()):
+                    raise
+            else:
+                if _stamp(about) == _stamp(self._stat()):
+                    break
         else:
-            raise InputError(f"data {self._path} changes while it is read; write another file and rename it")
+            table, began_ns = self._read_growing(), 0
         if lacking := [column for column in getattr(self, "columns", ()) if column not in table.columns]:
             raise InputError(f"data {self._path} has no column {lacking[0]!r} any more; write the columns of the start")
         is_old = max(about.st_mtime_ns, about.st_ctime_ns) < began_ns - _RACY_NS
         self._stamp = _stamp(about) if is_old else None
         return table
+
+    def _read_growing(self) -> Table:
+        """Return the rows of a file to which another program appends again and again, without a line begun."""
+        try:
+            content, later = self._path.read_bytes(), self._path.read_bytes()
+        except OSError as error:
+            raise unreadable(self._path, error) from None
+        if not content or not later.startswith(content):
+            raise InputError(f"data {self._path} changes while it is read; write another file and rename it")
+        whole = content[: content.rfind(b"\n") + 1]
+        return read_csv(self._path, self._categories, self._delimiter, self._say, whole)
 
     def _say(self, level: str, event: str, fields: dict[str, object]) -> None:
         if level == "info":

@@ -48,6 +48,7 @@ BYTES = {
     "dca_proto/runtime/keyfile.py",  # checks the mode of the open file, then calls `decode_text`
     "emulator/report/reading.py",  # checks the size, then calls `decode_text`
     "dca_proto/cli/inspect.py",  # messages, binary or as text
+    "dca_proto/runtime/table.py",  # a CSV that grows, then read by `open_csv`
     "dca_proto/runtime/spending.py",  # stores
     "dca_proto/runtime/store_check.py",
     "inference/datasets/files.py",  # published files, compared with their hash

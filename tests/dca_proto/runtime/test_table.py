@@ -184,44 +184,70 @@ def test_a_file_that_cannot_be_read_leaves_no_rows_until_it_can(
     assert data.rows(("x",)).tolist() == [[26]]
 
 
-def test_a_file_that_changes_while_it_is_read_is_read_again_and_in_the_end_given_up(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, read, times = DataFile(path), module.read_csv, []
-    disturbed = [2]  # of the first readings
+WRITERS: dict[str, tuple[int, Callable[[Path, int], object], list[list[float]] | str]] = {
+    "once": (1, lambda path, time: path.write_text(f"x,y\n{30 + time},1\n1,2"), [[31], [1]]),
+    "twice": (2, lambda path, time: path.write_text(f"x,y\n{30 + time},1\n1,2"), [[32], [1]]),
+    "for ever": (99, lambda path, time: path.write_text(f"x,y\n{30 + time},1\n1,2"), "changes while it is read"),
+    "half": (99, lambda path, time: path.write_text("x,y\n30,1\n"[: 1 + time % 2]), "changes while it is read|has no"),
+    "appending": (99, lambda path, time: _append(path, f"{30 + time},1\n{40 + time}"), [[30], [31], [4132], [4233]]),
+}
+"""How often another program writes while the file is read, what, and what the client has in the end."""
 
-    def slow(*given: object) -> Table:
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_file_that_changes_while_it_is_read(writer: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read again; lines that are appended to it do no harm, and the last one is not used before it is whole."""
+    often, write, expected = WRITERS[writer]
+    data, read, times = DataFile(path), module.read_csv, []
+
+    def disturbed(*given: object) -> Table:
         found = read(*given)  # type: ignore[arg-type]
         times.append(len(times))
-        if len(times) <= disturbed[0]:
-            path.write_text(f"x,y\n{30 + len(times)},1\n1,2")
+        if len(times) <= often:
+            write(path, len(times))
         return found
 
-    monkeypatch.setattr(module, "read_csv", slow)
-    for disturbed[0], expected in ((2, [[32], [1]]), (99, None)):
-        times.clear()
-        path.write_text("x,y\n30,1\n")
-        data.refresh()
-        if expected is None:
-            with pytest.raises(UsageError, match="changes while it is read; write another file and rename it"):
-                data.rows(("x",))
-        else:
-            assert data.rows(("x",)).tolist() == expected
-        assert len(times) == 3
+    def bytes_of(path: Path) -> bytes:
+        content = opened(path)
+        if often == 99:
+            times.append(len(times))
+            write(path, len(times))
+        return content
+
+    opened = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", bytes_of)
+    monkeypatch.setattr(module, "read_csv", disturbed)
+    path.write_text("x,y\n30,1\n")
+    data.refresh()
+    if isinstance(expected, str):
+        with pytest.raises(UsageError, match=expected):
+            data.rows(("x",))
+    else:
+        assert data.rows(("x",)).tolist() == expected
 
 
-def test_a_file_without_memory_for_it_counts_as_one_that_cannot_be_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(MemoryError(), "does not fit into memory"), (ValueError("36.6"), "cannot be read: ValueError;")],
+)
+def test_nothing_that_reading_a_file_can_raise_stops_a_client(
+    error: Exception, reason: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = DataFile(path)
 
-    def large(*_: object) -> Table:
-        raise MemoryError
+    def failing(*_: object) -> Table:
+        raise error
 
-    monkeypatch.setattr(module, "read_csv", large)
+    monkeypatch.setattr(module, "read_csv", failing)
     data.refresh()
-    with pytest.raises(UsageError, match="does not fit into memory"):
+    with pytest.raises(UsageError, match=reason) as caught:
         data.rows(("x",))
+    assert "36.6" not in str(caught.value)
 
 
 def test_at_the_start_an_unreadable_file_is_an_error(path: Path) -> None:
