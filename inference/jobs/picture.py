@@ -3,25 +3,28 @@
 Coefficients share one axis: each is multiplied by a public or private scale of its feature, which the axis names.
 Shares have one axis too. An estimate with another unit gets its own panel. LDP reports add a third estimate, without a
 model of their noise. Colours are Okabe and Ito's, which colour-blind people can distinguish; markers differ too, for
-grey prints. Estimates that are points of a curve form a panel on top, as curves with bands.
+grey prints. Estimates that are points of a curve form a panel on top: steps with bands, above the numbers at risk.
 """
 
 from __future__ import annotations
 
 import textwrap
+from math import floor, log10
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dca_proto import drawing
 from dca_proto.wording import shown
 from inference.jobs.estimates import UNCOVERED, WITHOUT_PRIVACY, interval_words, rows_of
-from inference.jobs.summary import Row, Standard, Summary, estimate_of
+from inference.jobs.summary import AtRisk, Row, Standard, Summary, estimate_of
 
 ROWS_MAX = 60  # more would be illegible
 WIDTH, HEAD, ROW_HEIGHT, PANEL_HEIGHT = 8.0, 0.7, 0.17, 0.75  # in inches; ROW_HEIGHT per estimate of a row
 LINE_HEIGHT, HEAD_LETTERS, TEXT_LETTERS = 0.2, 78, 110  # of a line of the title and the warnings
 WARNING = "#A03000"
-CURVES_HEIGHT = 3.6
+CURVES_HEIGHT, RISK_HEIGHT = 3.6, 0.19  # of the panel of curves, and of each line of numbers at risk below it
+LAST_STEP = 1.03  # where the last step ends, relative to its begin
+RISK_TOP, RISK_LINE, RISK_APART = -0.19, 0.055, 0.13  # in heights of the panel; in widths between numbers
 CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 TEXT_SIZE = 8
 TICKS_MAX = 7
@@ -57,13 +60,15 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
     of = f" ({ROWS_MAX} of {len(every)})" if len(every) > ROWS_MAX else ""
     head = [*_wrapped(f"{title}: mean and 95 % interval{of}"), *_wrapped(caption)]
     heights = [PANEL_HEIGHT + ROW_HEIGHT * (len(kinds) + 0.5) * len(rows) for rows in groups]
-    heights = [*([LINE_HEIGHT * len(warnings)] if warnings else []), *([CURVES_HEIGHT] if curved else []), *heights]
+    curves_height = CURVES_HEIGHT + RISK_HEIGHT * (len(summary.get("at_risk", [])) + 1)
+    heights = [*([LINE_HEIGHT * len(warnings)] if warnings else []), *([curves_height] if curved else []), *heights]
     with drawing.figure(WIDTH, HEAD + LINE_HEIGHT * len(head) + sum(heights)) as figure:
         panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
         if warnings:
             _write(panels.pop(0), warnings)
         if curved:
             _curves(panels[0], curved, kinds)
+            numbers_at_risk(panels[0], summary.get("at_risk", []))
         for axes, rows in zip(panels[bool(curved) :], groups, strict=True):
             forest(axes, rows, kinds)
             _beside(axes, rows, kinds)
@@ -106,13 +111,15 @@ def _curves(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
         colour = CURVE_COLOURS[nth % len(CURVE_COLOURS)]
         own = [row for row in rows if row["at"]["series"] == name]
         x = [0.0, *(row["at"]["x"] for row in own)]
+        x.append(LAST_STEP * x[-1])
         for place, kind in enumerate(kinds):
             line = {"color": colour, "linestyle": "--" if place else "-", "linewidth": 1 if place else 1.8}
             means = [estimate_of(row, kind.key).mean for row in own]
             if None not in means:
-                axes.plot(x, [1.0, *means], label=drawing.name(f"{name}, {kind.label}"), **line)
+                label = drawing.name(f"{name}, {kind.label}")
+                axes.plot(x, [1.0, *means, means[-1]], label=label, drawstyle="steps-post", **line)
         low, high = ([1.0, *(row["interval_95"][end] for row in own if row["interval_95"])] for end in (0, 1))
-        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(x, [*low, low[-1]], [*high, high[-1]], color=colour, alpha=0.18, linewidth=0, step="post")
     axes.set(
         ylim=(0, 1.02),
         xlim=(0, None),
@@ -122,6 +129,36 @@ def _curves(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
     axes.grid(color="0.93", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=TEXT_SIZE, frameon=False)
+
+
+def numbers_at_risk(axes: Any, numbers: list[AtRisk]) -> None:
+    """Write each curve's numbers at risk below its axis, with their 95 % interval where noise hides them.
+
+    Times for which there is no room are left out.
+    """
+    if not numbers:
+        return
+    top, place = RISK_TOP, axes.get_xaxis_transform()
+    end = max(one["x"][-1] for one in numbers)
+    style = {"transform": place, "va": "top", "fontsize": TEXT_SIZE, "clip_on": False}
+    axes.text(0.0, top, "at risk, with the noise's 95 % interval:" if any(map(any, (one["sd"] for one in numbers)))
+              else "at risk:", color="0.3", ha="left", **style)  # fmt: skip
+    for nth, one in enumerate(numbers):
+        height, last = top - RISK_LINE * (1 + nth), -end
+        name = {"color": CURVE_COLOURS[nth % len(CURVE_COLOURS)], "ha": "right", **style}
+        axes.text(-0.02, height, drawing.name(one["series"], 14), **{**name, "transform": axes.transAxes})
+        for x, number, sd in zip(one["x"], one["number"], one["sd"], strict=True):
+            if x - last >= RISK_APART * end:
+                axes.text(x, height, risk_words(number, sd), **{**name, "ha": "center" if x else "left"})
+                last = x
+
+
+def risk_words(number: float, sd: float) -> str:
+    """Format a number at risk: rounded to what its noise allows, as in "410 ± 60"; a number alone without noise."""
+    if 1.96 * sd < 0.5:
+        return f"{number:,.0f}"
+    unit = 10 ** max(floor(log10(1.96 * sd)), 0)
+    return f"{round(number / unit) * unit:,d} ± {max(round(1.96 * sd / unit) * unit, 1):,d}"
 
 
 def forest(axes: Any, rows: list[Row], kinds: list[Kind], *, faint: str = "0.9", ink: str = "0.4") -> None:

@@ -121,6 +121,15 @@ class LogRank(TypedDict):
     p_value: float
 
 
+class AtRisk(TypedDict):
+    """Numbers at risk of one survival curve: at each abscissa the estimate and the noise's standard deviation."""
+
+    series: str
+    x: list[float]
+    number: list[float]
+    sd: list[float]
+
+
 class Groups(TypedDict):
     """Groups of clients that are asked in turn: the number of groups, and of clients in each."""
 
@@ -155,7 +164,7 @@ class Summary(TypedDict, total=False):
         coefficients, intercept: of a regression. estimates: of any other model.
         naive_title: describes the naive estimates. interval_note: what the intervals leave out.
         stopped: why a job ended early. test: None if no row was held out. remarks: by label, for people.
-        log_rank, groups, method, outside_bounds: of single jobs.
+        log_rank, at_risk, groups, method, outside_bounds: of single jobs.
         not_covered_by_epsilon: in files, the figures from raw rows, which are not private.
         ok, private, epsilon, delta, reports, iterations: of the run.
     """
@@ -172,6 +181,7 @@ class Summary(TypedDict, total=False):
     naive_title: str
     remarks: dict[str, str]
     log_rank: LogRank | None
+    at_risk: list[AtRisk]
     groups: Groups
     method: str
     outside_bounds: float | None

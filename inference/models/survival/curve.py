@@ -123,6 +123,20 @@ class Counts:
         """True if clearly fewer rows were counted than contributed."""
         return self.surplus < -MISSING_SDS
 
+    @property
+    def at_risk(self) -> tuple[Array, Array]:
+        """Numbers of each group's rows that are followed and have had no event just after 0, t_1, ..., t_K.
+
+        Returns:
+            The estimates, at least 0, and the standard deviations of their noise: shapes ``(G, K + 1)``.
+        """
+        groups, cells = self.mean.shape
+        k = cells // 2
+        later = (np.arange(k)[None] >= np.arange(k + 1)[:, None]).astype(float)  # interval j is after time i
+        count = np.hstack([later, later, np.ones((k + 1, 1))])
+        noise = np.einsum("tc,gcr->gtr", count, self.root.reshape(groups, cells, -1))
+        return np.maximum(self.mean @ count.T, 0.0), np.linalg.norm(noise, axis=-1)
+
     def shares(self, draws: int, rng: np.random.Generator) -> Array:
         """Draw the cells' shares, times n, shape ``(draws, G, m)``; some may be slightly below 0."""
         noise = rng.standard_normal((draws, self.root.shape[1])) @ self.root.T

@@ -17,6 +17,7 @@ from inference.contraction import percent
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import Estimate
+from inference.jobs.summary import LogRank as LogRankSummary
 from inference.jobs.summary import Place, Standard, Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.sums import NoisySums
@@ -186,16 +187,22 @@ class SurvivalFit(LocalPosterior):
             "events": self.columns.coding,
             "bands": "intervals are pointwise: each holds by itself, not the whole curve at once",
         }
+        numbers, sds = self.counts.at_risk
+        known: Summary = {
+            "at_risk": [
+                {"series": label, "x": [0.0, *self.columns.times], "number": number.tolist(), "sd": sd.tolist()}
+                for label, number, sd in zip(self.columns.group_labels, numbers, sds, strict=True)
+            ],
+            "remarks": remarks,
+        }
         if (test := self.log_rank) is None:
-            return {"log_rank": None, "remarks": remarks}
+            return {"log_rank": None, **known}
         remarks["log-rank"] = (
             f"chi-squared {test.statistic:.2f} with {test.degrees} degree{'s' * (test.degrees > 1)} of freedom, "
             f"p = {test.p_value:.2g}; its variance includes the privacy noise"
         )
-        return {
-            "log_rank": {"statistic": test.statistic, "degrees": test.degrees, "p_value": test.p_value},
-            "remarks": remarks,
-        }
+        log_rank: LogRankSummary = {"statistic": test.statistic, "degrees": test.degrees, "p_value": test.p_value}
+        return {"log_rank": log_rank, **known}
 
     @property
     def warnings(self) -> list[str]:

@@ -14,6 +14,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 from ideal_jobs import NODES
+from matplotlib.axes import Axes
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, SecureSumRequest
 from dca_proto.cli.job_settings import task_of
@@ -28,7 +29,7 @@ from inference.estimators import PrivateKaplanMeier, PrivateProportionalHazards
 from inference.jobs import find
 from inference.jobs.base import Conditions
 from inference.jobs.estimates import rows_of, separated
-from inference.jobs.picture import plot_estimates
+from inference.jobs.picture import plot_estimates, risk_words
 from inference.jobs.settings import settings_from
 from inference.models.survival.hazards import concordance
 from inference.problem import Problem, split
@@ -149,6 +150,47 @@ def test_the_picture_has_curves_with_bands(tmp_path: Path, settings: dict[str, A
     assert height > 600
     assert width == 1200
     assert len(rows_of(summary)) == 5 * (1 + bool(settings))
+
+
+def test_numbers_at_risk_are_those_of_the_rows_within_their_noise() -> None:
+    _, summary = learn("survival", group="arm", times="9,18,27,36")
+    arm, months = TRIAL.values("arm"), TRIAL.y
+    for place, one in enumerate(summary["at_risk"]):
+        assert (one["series"], one["x"]) == (f"arm {place}", [0.0, *QUARTERS])
+        events = TRIAL.values("event") > 0
+        true = [((arm == place) & ((months > t) | ((months == t) & ~events))).sum() for t in one["x"]]
+        assert (np.abs(np.array(one["number"]) - true) < 5 * np.array(one["sd"]) + 0.5).all()
+    exact = learn("survival", intervals=4)[0]
+    assert exact.counts.at_risk[1][0, 0] == pytest.approx(0, abs=1e-6), "the number of all rows is public"
+
+
+@pytest.mark.parametrize(
+    ("number", "sd", "words"),
+    [
+        (413.2, 31.0, "410 ± 60"),
+        (600.0, 1e-12, "600"),
+        (1234.4, 0.0, "1,234"),
+        (3.3, 2.0, "3 ± 4"),
+        (1.0, 0.4, "1 ± 1"),
+    ],
+)
+def test_numbers_at_risk_are_rounded_to_their_noise(number: float, sd: float, words: str) -> None:
+    assert risk_words(number, sd) == words
+
+
+def test_curves_are_steps_and_so_are_their_bands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn: list[dict[str, Any]] = []
+    plot, fill = Axes.plot, Axes.fill_between
+    monkeypatch.setattr(Axes, "plot", lambda *a, **k: drawn.append(k) or plot(*a, **k))
+    monkeypatch.setattr(Axes, "fill_between", lambda *a, **k: drawn.append(k) or fill(*a, **k))
+    texts: list[str] = []
+    write = Axes.text
+    monkeypatch.setattr(Axes, "text", lambda *a, **k: texts.append(a[3]) or write(*a, **k))
+    _, summary = learn("survival", intervals=4, group="arm")
+    plot_estimates(summary, tmp_path / "curves.png", title="Survival", private=True)
+    assert all(one.get("drawstyle") == "steps-post" or one.get("step") == "post" for one in drawn)
+    assert len(drawn) == 6, "two curves, two without privacy, two bands"
+    assert any("at risk" in text for text in texts)
 
 
 @pytest.mark.parametrize(
