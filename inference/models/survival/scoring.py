@@ -201,7 +201,13 @@ class Simulation:
 
     def norms(self, information: float) -> Array:
         """The largest norm that each row may send before its weight."""
-        return longest(self._whole, self.rows.x, self.rows.terms, information)
+        if information not in self._norms:
+            self._norms[information] = longest(self._whole, self.rows.x, self.rows.terms, information)
+        return self._norms[information]
+
+    @cached_property
+    def _norms(self) -> dict[float, Array]:
+        return {}
 
     def expected(self, request: Request) -> Expected:
         weight = np.minimum(1.0, request.reach / self.norms(request.information))
