@@ -1,8 +1,8 @@
 """Reads numbers and listed categories from CSV text: the one reader, of devices and of tables on one machine.
 
-The first line that is not blank names the columns, and decides what separates cells: a comma, a semicolon or a tab.
-Nothing else in the file does, so that no row changes how another one is read. Where cells are not separated by
-commas, a comma in a number is its decimal mark.
+The first line that is not blank names the columns, and decides what separates cells: a comma, a semicolon or a tab. A
+line ``sep=;`` before it, as spreadsheets write one, states the sign. Nothing else in the file decides it, so that no
+row changes how another one is read. Where cells are not separated by commas, a comma in a number is its decimal mark.
 
 A cell is a missing value if it is empty, not a finite number as printed by programs (so not ``1_000``), or not a listed
 category. A line with more or fewer cells than the first is a row of missing values, and so is one that cannot be
@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -32,6 +33,7 @@ from dca_proto.statistics.categories import Categories, encode_category, numeric
 UNDECODED = "\ufffd"
 """Stands where a byte is not UTF-8."""
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+_STATED = re.compile("sep=(.)", re.IGNORECASE)  # a first line that spreadsheets write and read
 _CHUNK = 4096  # rows that are lists of Python numbers at a time
 
 
@@ -76,7 +78,9 @@ class CsvText:
     def __init__(self, lines: Iterator[str], name: str, delimiter: str = "") -> None:
         self._blank = 0
         for first in lines:
-            if first.strip():
+            if stated := _STATED.fullmatch(first.strip("\r\n")):
+                delimiter = delimiter or stated[1]
+            elif first.strip():
                 break
             self._blank += 1
         else:

@@ -53,6 +53,8 @@ def on_one_machine(path: Path, delimiter: str = "", columns: Sequence[str] = ("a
         ("\ufeff" + PLAIN.replace("\n", "\r\n").replace(",", ";"), "semicolons"),
         ("\n" + PLAIN, ""),
         ("\r\n  \r\n" + PLAIN, ""),
+        ("sep=;\r\n" + PLAIN.replace(",", ";"), "semicolons"),
+        ("sep=,\n" + PLAIN, ""),
         (PLAIN.rstrip("\n"), ""),
         (PLAIN + "\n\n", ""),
         ('"age","bmi","y"\n"50.709","28.664","77.051"\n77.028, 32.096 ,103.184\n', ""),
