@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -18,12 +19,15 @@ from dca_proto.cli.ledger import account_line
 from dca_proto.cli.output import Terminal, require_plot_target, result_console, say
 from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.crypto.sealing import actor_id
-from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.errors import DcaError, ImplausibleSum, RoundAborted, UsageError
 from dca_proto.jobs.journal import Journal, journal_path
 from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.jobs.runner import learn as learn_over
+from dca_proto.privacy.cost import total
 from dca_proto.privacy.rounding import claim_words
+from dca_proto.protocol.ledger import max_client_cost
 from dca_proto.protocol.policy import BudgetError
+from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.runtime.device import TERMINATED, Device, complete, load
 from dca_proto.runtime.files import require_writable, whole_file, write_json
 from dca_proto.runtime.keyfile import certified_id, read_certificate
@@ -43,6 +47,7 @@ from inference.jobs.summary import Summary
 from inference.problem import Problem, stream
 
 SAME_COMMAND = "the same command continues from there"
+DISCARD = "if its sum is false, --discard-round last runs the last round again, at its cost"
 DRAWS_SUFFIX = ".nc"
 
 OUTPUT = (Run, Summary)
@@ -88,6 +93,9 @@ need neither Compute nodes nor tolerate. The first two need a delta only for mec
 ldp-sgd asks one group of clients after another, so it has to know them: invite = "certificates" names a folder of their
 certificates from `dca federation`.
 
+  dca learn trainer.toml --discard-round last            run the last round again, at its cost: a client sent false
+                                                         numbers, and has been revoked
+
 A job's results are kept beside the trainer's store, for example in trainer.regression.journal. To learn again, at a new
 cost, name another --journal. Settings that apply after the rounds may change at no cost; the command names them at its
 end. For example, regression-mcmc may change the draws, the prior and the method, and ldp-mean also the family.
@@ -108,6 +116,13 @@ def learn(
     colluders: Annotated[int | None, options.COLLUDERS] = None,
     sets: options.Sets = None,
     journal: options.Journal = None,
+    discard_round: Annotated[
+        str | None,
+        typer.Option(
+            help="Drop a round of the journal and those after it, and run them anew: its number or id, or last. Their "
+            "cost stays spent."
+        ),
+    ] = None,
     test: Annotated[Path | None, typer.Option(help="CSV of the trainer's own rows to score the result on.")] = None,
     categories: options.Categories = None,
     delimiter: options.Delimiter = "",
@@ -137,7 +152,9 @@ def learn(
         if held_out.note:
             say(console, "test", held_out.note)
     path = journal or journal_path(actor.config.files.store, task.job.name)
-    return _Run(actor, task, held_out, outputs, console, path, invite).play()
+    if discard_round is not None and not path.exists():
+        raise UsageError(f"--discard-round {discard_round}: there is no journal {path}; name the one with --journal")
+    return _Run(actor, task, held_out, outputs, console, path, invite).play(discard_round)
 
 
 def _invited(actor: Device, folder: Path) -> tuple[bytes, ...]:
@@ -202,10 +219,14 @@ class _Run:
             on_iteration=lambda iteration: self._reporter.iterated(iteration),
         )
         self._held: list[FinishedRequest] = []
+        self._discarded: list[OpenRound] = []
         self._drafts: list[Draft] = []
 
-    def play(self) -> int:
-        """Learn, write and print the result; return the exit code. Raises `RoundAborted`."""
+    def play(self, discarded: str | None = None) -> int:
+        """Learn, write and print the result; return the exit code. Raises `RoundAborted`.
+
+        `discarded` names a round to drop from the journal first, as in `Journal.discard`.
+        """
         stages = self._stages()
         self._reporter = ProgressReporter(
             Terminal(stderr=True),
@@ -216,6 +237,14 @@ class _Run:
         )
         with Journal(self._path, self._task.identity, free=self._task.free) as journal:
             self._say_plan(stages)
+            if discarded is not None:
+                numbers = ", ".join(map(str, journal.discard(discarded)))
+                say(
+                    self._console,
+                    "discarded",
+                    f"the result of round {numbers}; its cost stays spent, and it runs again",
+                )
+            self._discarded = journal.discarded
             for limit in beyond_default_limits(self._drafts, self._task.cost) if journal.is_new else ():
                 say(self._console, "limits", f"clients decline this unless their [policy] is wider: {limit}")
             try:
@@ -224,6 +253,8 @@ class _Run:
                 result = self._finish_job(result)
             except RoundAborted as error:
                 remedy = error.remedy or SAME_COMMAND
+                if isinstance(error, ImplausibleSum) and self._held:
+                    remedy += f", with --discard-round {self._held[-1].number}"
                 self._fail(abort_line(error), remedy, error.contributors, error.needed)
                 raise
             except KeyboardInterrupt:
@@ -236,6 +267,15 @@ class _Run:
         return 0
 
     async def _learn(self, journal: Journal) -> Any:
+        try:
+            return await self._learned(journal)
+        except (DcaError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # a job may fail on any sum, and the rounds' cost is already spent
+            self._fail(str(error) or type(error).__name__, f"{SAME_COMMAND}; {DISCARD}")
+            raise
+
+    async def _learned(self, journal: Journal) -> Any:
         async with self._actor.live(self._reporter) as trainer:
             if journal.is_new:
                 self._check_account(trainer)  # before the first await, so before it connects
@@ -258,7 +298,7 @@ class _Run:
             return self._run.finish(learned, Terminal(stderr=True, quiet=self._outputs.json_logs))
         except Exception as error:  # report any error, since the rounds' privacy cost is already spent
             other = f", also with another {', '.join(job.changeable)} at no cost" if job.changeable else ""
-            self._fail(str(error) or type(error).__name__, f"{SAME_COMMAND}{other}")
+            self._fail(str(error) or type(error).__name__, f"{SAME_COMMAND}{other}; {DISCARD}")
             raise
 
     def _check_account(self, trainer: LiveTrainer) -> None:
@@ -342,7 +382,7 @@ class _Run:
             mechanism=last.mechanism or "",
             private=private,
             not_private_because=[] if private else ["the noise is inexact"],
-            epsilon=task.settings.epsilon if private else None,
+            epsilon=self._epsilon() if private else None,
             delta=task.delta if private else None,
             contributors=last.contributors,
             nodes=last.nodes,
@@ -350,6 +390,14 @@ class _Run:
             rounds=rounds,
             **ending,
         )
+
+    def _epsilon(self) -> float:
+        """Return the ε of the job, with the rounds that were discarded from its journal."""
+        task = self._task
+        if not self._discarded:
+            return task.settings.epsilon
+        costs = [opened.cost_to_clients for opened in self._discarded]
+        return total([task.cost, max_client_cost(costs)]).epsilon(task.delta)
 
     def _write_result(self, result: Any) -> None:
         """Write the files first, since their privacy cost is already spent; then print tables."""

@@ -30,9 +30,11 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.protocol.trainer.request import OpenRound
 
-_FORMAT = 2
+_FORMAT = 3
 _CHECKSUM_BYTES = 16
 _START = bytes(_CHECKSUM_BYTES)
+_LISTED_MAX = 8  # rounds in an error
+_ID_DIGITS = 8
 
 
 class Begun(msgspec.Struct, frozen=True, tag="job"):
@@ -67,6 +69,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     Attributes:
         reason, contributors, needed: as in `RoundAborted`.
         charged: whether the account keeps its charge. remedy: if not empty, what the user must do before a retry.
+        implausible: whether no honest clients can have made the sum.
     """
 
     round_id: bytes
@@ -75,6 +78,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     needed: int | None
     charged: bool
     remedy: str = ""
+    implausible: bool = False
 
 
 class GivenUp(msgspec.Struct, frozen=True, tag="given up"):
@@ -86,7 +90,13 @@ class GivenUp(msgspec.Struct, frozen=True, tag="given up"):
     needed: int | None
 
 
-Entry = Begun | Opened | Summed | Failed | GivenUp
+class Discarded(msgspec.Struct, frozen=True, tag="discarded"):
+    """The user dropped all entries for this request and later ones; the job runs these rounds anew."""
+
+    number: int
+
+
+Entry = Begun | Opened | Summed | Failed | GivenUp | Discarded
 Attempt = tuple[Opened, Summed | Failed | None]
 """A round and its outcome; None if unknown."""
 
@@ -114,6 +124,9 @@ class Journal:
         settings: plain JSON values that identify the job; they must be the same whenever it is opened.
         free: names of settings that may differ.
 
+    Attributes:
+        discarded: the rounds that the user dropped, except those that ended at no cost. Their costs stay spent.
+
     Raises:
         UsageError: the file is another job's, damaged, in use by another process, or cannot be read or written.
     """
@@ -122,6 +135,7 @@ class Journal:
         self.path = path
         self._free = frozenset(free)
         self._requests: dict[int, Recalled] = {}
+        self.discarded: list[OpenRound] = []
         self._checksum, self._end = _START, 0
         self._file = _open(path)
         try:
@@ -139,6 +153,37 @@ class Journal:
     def recall(self, number: int) -> Recalled:
         """Return and forget the entries for request `number` that the file had when it was opened."""
         return self._requests.pop(number, Recalled())
+
+    def discard(self, which: str) -> list[int]:
+        """Drop a round and all later ones, whose requests may depend on it; return the numbers of their requests.
+
+        The entry is durable on return. Call it before `recall`.
+
+        Args:
+            which: the number of its request (1, 2, ...), at least 8 hexadecimal digits of its id, or "last".
+
+        Raises:
+            UsageError: the journal has no such round.
+        """
+        rounds = [
+            (number, opened.round.round_id.hex())
+            for number, known in self._requests.items()
+            for opened, _ in known.attempts
+        ]
+        named = which.lower() if len(which) >= _ID_DIGITS else "no id"
+        found = {number for number, round_id in rounds if which == str(number) or round_id.startswith(named)}
+        if which == "last":
+            found = {number for number, _ in rounds[-1:]}
+        if len(found) != 1:
+            listed = (
+                ", ".join(f"{number} ({round_id[:_ID_DIGITS]})" for number, round_id in rounds[-_LISTED_MAX:]) or "none"
+            )
+            raise UsageError(f"round {which[:40]!r} is not in the journal {self.path}, or not alone; it has: {listed}")
+        (number,) = found
+        dropped = sorted(other for other in self._requests if other >= number)
+        self.append(Discarded(number))
+        self._drop(number)
+        return dropped
 
     def append(self, entry: Entry) -> None:
         """Write an entry; it is durable on return. Raises `UsageError`."""
@@ -220,6 +265,9 @@ class Journal:
             case Opened():
                 self._requests.setdefault(entry.number, Recalled()).attempts.append((entry, None))
                 return
+            case Discarded():
+                self._drop(entry.number)
+                return
             case GivenUp():
                 self._requests.setdefault(entry.number, Recalled()).given_up = entry
                 return
@@ -229,6 +277,13 @@ class Journal:
                     attempts[-1] = (attempts[-1][0], entry)
                     return
         raise self._damaged(f"an entry {type(entry).__name__} is out of place")
+
+    def _drop(self, number: int) -> None:
+        """Forget the entries for a request and later ones, but for the cost of their rounds."""
+        for other in sorted(other for other in self._requests if other >= number):
+            for opened, end in self._requests.pop(other).attempts:
+                if not isinstance(end, Failed) or end.charged:
+                    self.discarded.append(opened.round)
 
     def _damaged(self, what: str) -> UsageError:
         return StorageError(

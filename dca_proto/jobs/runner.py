@@ -22,9 +22,10 @@ import msgspec
 
 from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.errors import ImplausibleSum, RoundAborted, UsageError
 from dca_proto.jobs.job import Batches, JobTerms
 from dca_proto.jobs.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
+from dca_proto.plausibility import checked
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.protocol.ledger import CostToClients, max_client_cost
 from dca_proto.protocol.policy import BudgetError
@@ -97,8 +98,8 @@ async def learn(
         on_round: called when a request has ended, including recalled ones.
 
     Raises:
-        RoundAborted: a request ended without a result, because of aborts or a spent account, and the job did not catch
-            it.
+        RoundAborted: a request ended without a result, because of aborts, of a spent account or of an impossible sum
+            (`ImplausibleSum`), and the job did not catch it.
         UsageError: a request differs from the journal's, asks for a batch before any client is known, or is invalid.
         TransportError: the connection was closed.
     """
@@ -140,6 +141,8 @@ class JobRounds:
         self._on_round = on_round
         self._batches = Batches()
         self._costs: dict[bytes, CostToClients] = {}  # of all rounds, by id
+        discarded = [] if journal is None else journal.discarded
+        self._discarded = [opened.cost_to_clients for opened in discarded]
         self._summed: set[bytes] = set()  # ids of rounds with a result; they count even if not charged
         self._number = 0
         self._attempts, self._is_recalled = 0, True  # of the current request
@@ -149,9 +152,10 @@ class JobRounds:
     def spent(self) -> PrivacyCost:
         """The cost of all rounds so far to the client with the highest total.
 
-        A failed round counts while the account charges it, which is until all Compute nodes have signed its abort.
+        A failed round counts while the account charges it, which is until all Compute nodes have signed its abort. So
+        do the rounds that the user discarded from the journal, which the job's own budget does not count.
         """
-        return max_client_cost(self._charged)
+        return max_client_cost([*self._charged, *self._discarded])
 
     @property
     def _charged(self) -> list[CostToClients]:
@@ -190,7 +194,7 @@ class JobRounds:
             self._is_recalled = recorded is not None
             self._note(opened.round, end)
             if isinstance(end, Summed):
-                return end.aggregate
+                return checked(end.aggregate)
         if known.given_up is not None:
             raise _aborted(known.given_up)
         for _ in range(self._retries + self._is_recalled):  # a rejoined round counts as an attempt of this process
@@ -199,6 +203,8 @@ class JobRounds:
             except RoundAborted as aborted:  # no room for a retry: the reason names the failed attempt first
                 if not isinstance(end, Failed):
                     raise aborted from None
+                if end.implausible:
+                    raise _aborted(end) from None
                 reason = f"{end.reason}; {aborted.reason}"
                 raise RoundAborted(
                     reason, contributors=end.contributors, needed=end.needed, remedy=aborted.remedy
@@ -218,7 +224,8 @@ class JobRounds:
         if not self._terms.budget.covers(max_client_cost([*self._charged, cost], cost.clients)):
             raise RoundAborted(
                 "the job's budget has no room for the round: failed rounds have kept their charges",
-                remedy="start the job again, at a new cost, with another journal",
+                remedy="start the job again, at a new cost, with another journal, or drop the failed round from this "
+                "one with --discard-round",
             )
         try:
             await self._trainer.check(opened)
@@ -249,8 +256,8 @@ class JobRounds:
             aggregate = await result
         except RoundAborted as aborted:
             charged = self._trainer.is_charged(opened.round_id)
-            counts = (aborted.contributors, aborted.needed)
-            return self._record(Failed(opened.round_id, aborted.reason, *counts, charged, aborted.remedy))
+            counts, implausible = (aborted.contributors, aborted.needed), isinstance(aborted, ImplausibleSum)
+            return self._record(Failed(opened.round_id, aborted.reason, *counts, charged, aborted.remedy, implausible))
         except BudgetError as refusal:  # another round was charged since the check
             return self._record(Failed(opened.round_id, str(refusal), None, None, False, _ROOM))
         contributors = () if opened.invited else self._trainer.contributors(opened.round_id)
@@ -306,6 +313,8 @@ class JobRounds:
 
 
 def _aborted(end: Failed | GivenUp) -> RoundAborted:
+    if isinstance(end, Failed) and end.implausible:
+        return ImplausibleSum(end.reason)
     remedy = end.remedy if isinstance(end, Failed) else ""
     return RoundAborted(end.reason, contributors=end.contributors, needed=end.needed, remedy=remedy)
 

@@ -105,7 +105,7 @@ def test_a_journal_of_another_format_is_refused_as_such(written: Path) -> None:
     checksum = _checksum(bytes(16), body)
     line = checksum.hex().encode() + b" " + base64.b64encode(body) + b"\n"
     written.write_bytes(line + b"entries of old\n")
-    with pytest.raises(UsageError, match="has format 1, expected 2: continue with the version of the program"):
+    with pytest.raises(UsageError, match="has format 1, expected 3: continue with the version of the program"):
         Journal(written, SETTINGS)
 
 
