@@ -103,6 +103,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         core_s, core_s_by_role: processor seconds. slowest: the clients with the latest receipts, at most five.
         clients, fewest, sigma_local, noise_variance, sensitivity, relation, mechanism, epsilon, mu, value: as in the
             aggregate. exact: the sum without noise, of synthetic data. nodes, reports: the single releases.
+        doubts: warnings about the sum, as in the aggregate.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     expected: Count | None = None
     clients: Count | None = None
     fewest: Count | None = None
+    doubts: list[str] = []
     error: str | None = None
     needed: Count | None = None
     closed: str | None = None
@@ -313,4 +315,5 @@ def figures_of(aggregate: NoisyAggregate) -> dict[str, Any]:
         "mu": aggregate.mu if is_private else None,
         "value": aggregate.value.tolist(),
         "reports": None if aggregate.reports is None else reports_of(aggregate.reports),
+        "doubts": list(aggregate.doubts),
     }

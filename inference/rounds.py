@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.plausibility import checked
 from dca_proto.privacy.cost import PrivacyCost
 from inference.errors import DataError
 
@@ -51,7 +52,11 @@ class Replayed:
         self._left = iter(aggregates)
 
     def run_round(self, request: RoundRequest) -> NoisyAggregate:
-        """Return the next aggregate. Raises `DataError` if there is none, or it answers another request."""
+        """Return the next aggregate.
+
+        Raises `DataError` if there is none, or it answers another request; `ImplausibleSum` if no honest clients can
+        have made it.
+        """
         aggregate = next(self._left, None)
         if aggregate is None:
             raise DataError(f"the job asks for one more round, of {request.statistic!r}; give those of all rounds")
@@ -60,7 +65,7 @@ class Replayed:
                 f"an aggregate of {aggregate.statistic!r} does not answer the round that the job asks for, of "
                 f"{request.statistic!r}; give those of all rounds in order, and the settings that asked for them"
             )
-        return aggregate
+        return checked(aggregate)
 
 
 def as_text(parameters: Mapping[str, object]) -> str:

@@ -63,7 +63,10 @@ def iterated(iteration: Iteration) -> Iterated:
 
 
 def claimed_by(run: Run, learned: Summary) -> Summary:
-    """Return the summary with the run's privacy claim and reports, which its tables need."""
+    """Return the summary with the run's privacy claim and reports, which its tables need, and warnings about sums."""
+    doubts = dict.fromkeys(text for round_ in run.rounds for text in round_.doubts)
+    if doubts:
+        learned = {**learned, "warnings": [*doubts, *learned.get("warnings", [])]}
     return {**learned, "private": run.private, "epsilon": run.epsilon, "delta": run.delta, "reports": run.reports}
 
 

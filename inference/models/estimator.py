@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.plausibility import checked, doubts_of
 from dca_proto.privacy.cost import PrivacyCost, total
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
@@ -62,7 +63,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
         Raises:
             DataError: the source does not fit the estimator, or ``y`` was given with aggregates or rounds.
-            NoAggregate: a round ended without a sum.
+            NoAggregate: a round ended without a sum, or no honest clients can have made it (`ImplausibleSum`).
 
         A failed fit leaves the estimator as it was, ``epsilon_`` included. The privacy cost of its rounds stays spent.
         """
@@ -81,11 +82,13 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise DataError("y was given beside aggregates or rounds; the targets are in them, so leave y out")
         private, cost = False, None
         if aggregates:
+            aggregates = [checked(aggregate) for aggregate in aggregates]
             fit = self._of_aggregates(aggregates)
             private, cost = all(aggregate.private for aggregate in aggregates), composed(aggregates)
         elif is_rounds:
             recorded = RecordedRounds(X)
             fit = run(self._job(), recorded)
+            aggregates = [aggregate for _, aggregate in recorded.results]
             private, cost = fit.private, self._spent(fit, recorded.results)
             if cost is not None and isinstance(X, CostedRounds):  # these also count the cost of aborted rounds
                 cost = X.spent.epsilon(cost[1]), cost[1]
@@ -101,7 +104,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.private_ = private and cost is not None
         self.epsilon_: float | None = cost[0] if private and cost else None
         self.delta_: float | None = cost[1] if private and cost else None
-        self.warnings_ = tuple(fit.warnings)
+        self.warnings_ = (*doubts_of(aggregates), *fit.warnings)
         return self
 
     @abstractmethod
