@@ -52,11 +52,7 @@ class Replayed:
         self._left = iter(aggregates)
 
     def run_round(self, request: RoundRequest) -> NoisyAggregate:
-        """Return the next aggregate.
-
-        Raises `DataError` if there is none, or it answers another request; `ImplausibleSum` if no honest clients can
-        have made it.
-        """
+        """Return the next aggregate. Raises `DataError` if there is none, or it answers another request."""
         aggregate = next(self._left, None)
         if aggregate is None:
             raise DataError(f"the job asks for one more round, of {request.statistic!r}; give those of all rounds")
@@ -65,7 +61,7 @@ class Replayed:
                 f"an aggregate of {aggregate.statistic!r} does not answer the round that the job asks for, of "
                 f"{request.statistic!r}; give those of all rounds in order, and the settings that asked for them"
             )
-        return checked(aggregate)
+        return aggregate
 
 
 def as_text(parameters: Mapping[str, object]) -> str:
@@ -76,14 +72,18 @@ def as_text(parameters: Mapping[str, object]) -> str:
 def run(job: Job[R], rounds: Rounds) -> R:
     """Run a job to its result, one round after the other.
 
+    No job sees a sum that no honest clients can have made, from whatever source: such a round counts as one without a
+    sum.
+
     Raises:
-        NoAggregate: a round ended without a sum, and the job cannot continue without it.
+        NoAggregate: a round ended without a sum, and the job cannot continue without it. An `ImplausibleSum` if no
+            honest clients can have made it.
     """
     try:
         request = next(job)
         while True:
             try:
-                aggregate = rounds.run_round(request)
+                aggregate = checked(rounds.run_round(request))
             except NoAggregate as ended:
                 request = job.throw(ended)
             else:

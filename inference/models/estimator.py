@@ -88,7 +88,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         elif is_rounds:
             recorded = RecordedRounds(X)
             fit = run(self._job(), recorded)
-            aggregates = [aggregate for _, aggregate in recorded.results]
+            aggregates = [checked(aggregate) for _, aggregate in recorded.results]
             private, cost = fit.private, self._spent(fit, recorded.results)
             if cost is not None and isinstance(X, CostedRounds):  # these also count the cost of aborted rounds
                 cost = X.spent.epsilon(cost[1]), cost[1]

@@ -123,8 +123,9 @@ def shrunk(A: Array, variance: ArrayLike, *, constant: bool = False) -> Array:
 def _james_stein(a: Array, variance: ArrayLike, freedom: int) -> Array:
     if freedom < 1:
         return a
-    norm = (a**2).sum(axis=-1) + np.finfo(float).tiny
-    factor = np.maximum(0.0, 1 - freedom * np.asarray(variance, float) / norm)
+    noise = freedom * np.asarray(variance, float)
+    norm = np.maximum((a**2).sum(axis=-1), np.maximum(noise, np.finfo(float).tiny))  # below the noise: all of it is
+    factor = 1 - noise / norm
     return np.asarray(factor[..., None] * a)
 
 

@@ -217,6 +217,7 @@ class MixtureFit(Posterior):
         q, shape = self.posterior, (chains, draws)
         sd = float(np.sqrt(self.noise.counts) / q.alpha.sum())
         weights = np.maximum(rng.dirichlet(q.alpha, shape) + sd * rng.standard_normal((*shape, q.alpha.size)), 0.0)
+        weights[weights.sum(axis=-1) == 0] = 1.0  # where noise has removed all of them, none is likelier
         precisions = rng.gamma(q.shape[:, None], 1 / q.rate, (*shape, *q.mean.shape))
         spread = np.sqrt(1 / (q.beta[:, None] * precisions) + self._mean_noise**2)
         means = q.mean + spread * rng.standard_normal(precisions.shape)
