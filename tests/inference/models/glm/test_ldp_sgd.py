@@ -106,10 +106,10 @@ def test_the_steps_of_the_plan_give_the_posterior_mean(family: str, h: float, cl
 def test_progress_is_reported_step_by_step() -> None:
     """Without rows to score on, g_t times the step before: its noise is not that step's."""
     seen: list[Iteration] = []
-    steps = ScriptedRounds([[1.0, 0.0, 0.0], [2.0, 1.0, 0.0]])
+    steps = ScriptedRounds([[1.0, 0.0, 0.0], [1.5, 0.5, 0.0]])
     run(ldp_sgd(SCHEMA, Groups(2, 5), on_progress=seen.append), steps)
     assert [(one.number, one.total, one.name) for one in seen] == [(1, 2, sgd.GAINED), (2, 2, sgd.GAINED)]
-    assert [one.value for one in seen] == [0.0, 2.0]
+    assert [one.value for one in seen] == [0.0, 1.5]
     seen.clear()
     score = Score("first", lambda theta, columns: float(theta[0]))
     run(ldp_sgd(SCHEMA, Groups(1, 5), score=score, on_progress=seen.append), ScriptedRounds([[1.0, 0.0, 0.0]]))
@@ -120,10 +120,10 @@ def test_progress_is_reported_step_by_step() -> None:
 
 
 def test_coefficients_are_in_the_units_of_the_columns() -> None:
-    found = run(ldp_sgd(SCHEMA, Groups(1, 5)), ScriptedRounds([[0.5, 1.0, -2.0]]))  # θ itself, without noise
+    found = run(ldp_sgd(SCHEMA, Groups(1, 5)), ScriptedRounds([[0.5, 1.0, -1.25]]))  # θ itself, without noise
     rows = np.array([[1.0, 0.5], [3.0, -1.0]])
     z = 3 * (rows - [2.0, 0.0]) / [2.0, 1.0]
-    expected = 10 + 20 / 3 * (0.5 + z @ [1.0, -2.0])
+    expected = 10 + 20 / 3 * (0.5 + z @ [1.0, -1.25])
     assert_allclose(found.predict(rows)[0], expected)
     assert_allclose(found.intercept + rows @ found.coefficients, expected)
     assert_allclose(
