@@ -72,7 +72,7 @@ from inference.variational.models import BERNOULLI, NORMAL
 from papers.ldp2021.column_fits import mixed
 from papers.ldp2021.regression_data import BALL, Split
 
-TIGHT, COROLLARY = "sufficient statistics", "sufficient statistics, the paper's noise"
+TIGHT, COROLLARY = "sufficient statistics, this library's noise", "sufficient statistics, the paper's noise"
 RIDGE = "ridge, the paper's noise"
 INPUTS_2, INPUTS_4, INPUTS = "perturbed inputs, order 2", "perturbed inputs, order 4", "perturbed inputs, exact"
 ORDERS = {INPUTS_2: 2, INPUTS_4: 4, INPUTS: None}

@@ -327,7 +327,7 @@ class Figure2(SimulatedExperiment[Curves]):
                     axes.plot(self.epsilons, found.mean(work, measure), label=work.method, **STYLES[work.method])
                 slow = [(work.method, found.r_hats.get(work, (1.0, 1.0))[0]) for work in found.works(setting, d, J)]
                 words = "\n".join(f"{method}: R̂ {r_hat:.2f}" for method, r_hat in slow if r_hat > R_HAT_REQUIRED)
-                axes.text(0.03, 0.03, words, transform=axes.transAxes, fontsize=8, color=picture.GREY)
+                axes.text(0.98, 0.78, words, transform=axes.transAxes, fontsize=9, ha="right", va="top")
                 axes.axhline(found.floors[d][measure], label="no privacy", **FLOOR_STYLE)
                 picture.zero_line(axes, found.zeros[d][measure])
                 axes.set_title(f"d = {d}, J = {J}")
