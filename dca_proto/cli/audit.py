@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dca_proto import cli
 from dca_proto.cli import options
-from dca_proto.cli.output import draw, require_plot_target, result_console, say
+from dca_proto.cli.output import draw, keep_earlier, require_plot_target, result_console, say
 from dca_proto.cli.progress import PatientBar
 from dca_proto.cli.show import show
 from dca_proto.crypto.sealing import Random
@@ -133,6 +133,7 @@ def audit(
     finding = find(world, seen, views(world, plan.programme, random), confidence, same_law_p)
     record = result(plan, finding, seen.main, time.monotonic() - began_s)
     show(console, figures(record), [(record.verdict, record.sentence)])
+    keep_earlier(console, json_to, plot)
     write_json(record, json_to)
     title = _title(plan, finding)
     if plot is not None and draw(console, plot, lambda place: picture(page(record).charts, place, title)):

@@ -10,7 +10,7 @@ import typer
 
 from dca_proto import cli
 from dca_proto.cli import options
-from dca_proto.cli.output import result_console, say
+from dca_proto.cli.output import keep_earlier, result_console, say
 from dca_proto.cli.progress import PatientBar
 from dca_proto.cli.show import show
 from dca_proto.privacy.accounting import DELTA
@@ -102,5 +102,6 @@ def collude(
         say(console, "" if place else "sees", item)
     record = result(case, finding, repeats, chosen, time.monotonic() - began_s)
     show(console, figures(record), [(record.verdict, record.why)])
+    keep_earlier(console, json_to)
     write_json(record, json_to)
     return cli.REFUTED if record.verdict == REFUTED else 0

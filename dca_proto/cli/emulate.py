@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, Tim
 from dca_proto.cli import INTERRUPTED, REFUTED, collude, verbatim
 from dca_proto.cli.emulate_output import show_failure, show_sweep, show_trial
 from dca_proto.cli.options import Json
-from dca_proto.cli.output import result_console, say
+from dca_proto.cli.output import keep_earlier, result_console, say
 from dca_proto.cli.progress import PatientBar, Words
 from dca_proto.errors import UsageError
 from dca_proto.runtime.files import require_writable, whole_file, write_json
@@ -141,6 +141,7 @@ def _trial(console: Console, scenario: Scenario, again: str, shrink_s: float, sa
             outcome.shrunk = failure.shrunk
         show_failure(console, failure)
         _save(console, failure, save)
+    keep_earlier(console, json_to)
     write_json(outcome.to_json(), json_to)
     return 0 if outcome.ok else REFUTED
 
@@ -222,6 +223,7 @@ def sweep(
     for failure in result.failed:
         if failure.shrunk:
             _save(console, failure, save)
+    keep_earlier(console, json_to)
     write_json(result, json_to)
     if result.run < requested:
         say(console, "interrupted" if result.interrupted else "ended", f"after {result.run} of {requested} scenarios")

@@ -16,7 +16,7 @@ from dca_proto.cli.actor import JsonLogs, configure_command_logs
 from dca_proto.cli.job_run import JobRun, claimed_by, iterated, job_round, show_run, written
 from dca_proto.cli.job_settings import Draft, JobName, JobSettings, Task, beyond_default_limits, task_of
 from dca_proto.cli.ledger import account_line
-from dca_proto.cli.output import Terminal, require_plot_target, result_console, say
+from dca_proto.cli.output import Terminal, keep_earlier, require_plot_target, result_console, say
 from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import DcaError, ImplausibleSum, RoundAborted, UsageError
@@ -356,6 +356,7 @@ class _Run:
             ok=False, error=reason, remedy=remedy, contributors_found=contributors, contributors_needed=needed
         )
         iterations = [iterated(iteration) for iteration in self._run.iterations]
+        keep_earlier(self._console, self._outputs.json_to)
         write_json(written(run, {"test": None, "iterations": iterations}), self._outputs.json_to)
         self._say_stopped(remedy)
 
@@ -404,6 +405,7 @@ class _Run:
         task, outputs = self._task, self._outputs
         run = self._run_record(ok=True)
         summary = claimed_by(run, self._run.summarise(result))
+        keep_earlier(self._console, outputs.json_to, outputs.plot, outputs.draws)
         write_json(written(run, summary), outputs.json_to)
         if outputs.draws is not None and task.job.drawable:
             drawn = result.inference_data(stream(task.settings.seed, "draws"))

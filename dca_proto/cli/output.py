@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dca_proto.errors import StorageError, UsageError
-from dca_proto.runtime.files import STDOUT, require_writable, whole_file
+from dca_proto.runtime.files import STDOUT, keep, require_writable, whole_file
 from dca_proto.wording import shown
 
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
@@ -63,6 +63,25 @@ def table(
     for row in rows:
         styled.add_row(*row)
     return styled
+
+
+def keep_earlier(console: Console, *targets: Path | str | None) -> None:
+    """Before results are written: keep the earlier ones under numbered names, and say so; a failure is a warning.
+
+    Every command does this whose results cost a round, or time to measure. Others compute their files from other files,
+    and replace them.
+
+    Args:
+        targets: files that are about to be written; None, and - for stdout, are not.
+    """
+    paths = [Path(target) for target in targets if target is not None and str(target) != STDOUT]
+    try:
+        kept = keep(paths)
+    except OSError as error:
+        say(console, "warning", f"an earlier result could not be kept and is replaced: {error.strerror}")
+        return
+    if kept:
+        say(console, "kept", "; ".join(f"the earlier {path} as {copy.name}" for path, copy in kept.items()))
 
 
 def draw(console: Console, path: Path, drawing: Callable[[Path], object]) -> bool:

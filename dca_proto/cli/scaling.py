@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from dca_proto.cli import options
-from dca_proto.cli.output import draw, require_plot_target, result_console, say
+from dca_proto.cli.output import draw, keep_earlier, require_plot_target, result_console, say
 from dca_proto.cli.progress import PatientBar, Words
 from dca_proto.cli.show import show
 from dca_proto.errors import UsageError
@@ -118,6 +118,7 @@ def scaling(
         measured = _measure(sweep, journal, engine, console)
     result = _fit(measured) if predicted_size is None else _predict(predicted_size, measured, hardware)
     _show(result, console)
+    keep_earlier(console, json_to, plot)
     write_json(result, json_to)
     if plot is not None:
         _plot(result, plot, console)

@@ -12,7 +12,7 @@ import typer
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli import options
 from dca_proto.cli.job_settings import JobName
-from dca_proto.cli.output import result_console, say
+from dca_proto.cli.output import keep_earlier, result_console, say
 from dca_proto.cli.show import show
 from dca_proto.cli.swarm_job import DataOptions, JobSpec, check_outputs, first_rows, learn, problem_of
 from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
@@ -259,6 +259,7 @@ def _show_rounds(options: SwarmOptions, json_to: str | None) -> int:
         )
     if run is None:
         return TERMINATED
+    keep_earlier(console, json_to)
     write_json(run, json_to)
     show(console, tables(run), [*aborted_lines(run), *missing_lines(run), *synthetic_lines(run)])
     return exit_code(run)

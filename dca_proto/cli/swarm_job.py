@@ -15,7 +15,7 @@ from rich.console import Console
 
 from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest
 from dca_proto.cli.job_run import JobRun, claimed_by, show_run, written
-from dca_proto.cli.output import require_matplotlib, result_console, say
+from dca_proto.cli.output import keep_earlier, require_matplotlib, result_console, say
 from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import StorageError, UsageError
@@ -221,8 +221,10 @@ class _Learning:
         """Write the files, then print the tables."""
         summary, output = claimed_by(run, self._learned), self._spec.output
         plain = written(run, summary)
+        folder = (output / RESULT, output / PICTURE) if run.ok or self.unfinished is not None else ()
+        keep_earlier(self._console, self._spec.json_to, *folder)
         write_json(plain, self._spec.json_to)
-        if run.ok or self.unfinished is not None:
+        if folder:
             try:
                 output.mkdir(parents=True, exist_ok=True)
             except OSError as error:

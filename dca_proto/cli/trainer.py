@@ -12,7 +12,7 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import options
 from dca_proto.cli.actor import CONFIG, JsonLogs, configure_command_logs
 from dca_proto.cli.ledger import account_line
-from dca_proto.cli.output import Terminal, result_console, table
+from dca_proto.cli.output import Terminal, keep_earlier, result_console, table
 from dca_proto.cli.reporter import Reporter
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, LOCAL_MECHANISMS
@@ -142,12 +142,14 @@ def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str 
         try:
             aggregate = complete(actor.run_round(request, reporter))
         except RoundAborted as error:
+            keep_earlier(console, json_to)
             write_json(aborted(error), json_to)
             if error.remedy:
                 reporter.say(error.remedy)
             raise
     if aggregate is None:
         raise typer.Exit(TERMINATED)
+    keep_earlier(console, json_to)
     write_json(outcome(aggregate), json_to)  # first, since its privacy cost is already spent
     _show(console, aggregate)
     console.print(f"account    {account_line(actor.config)}", soft_wrap=True)
@@ -167,6 +169,7 @@ def _resume(actor: Device, console: Console, json_to: str | None, json_logs: boo
         for fact in ended
         if isinstance(fact, RoundFailed)
     ]
+    keep_earlier(console, json_to)
     write_json([*map(outcome, results), *map(aborted, aborts)], json_to)
     for aggregate in results:
         _show(console, aggregate)

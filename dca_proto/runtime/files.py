@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import json
 import os
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,6 +77,21 @@ def require_writable(path: Path, *, make_folders: bool = False) -> None:
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:  # for example in /proc
             raise StorageError(f"cannot write {path}: {error.strerror}; name another place") from None
+
+
+def keep(paths: Iterable[Path]) -> dict[Path, Path]:
+    """Copy the files that exist to numbered names beside them, and return these: result.json to result.1.json.
+
+    All get one number, the first that is free for all. Empty files, devices and pipes are not copied. Raises `OSError`.
+    """
+    held = [path for path in dict.fromkeys(paths) if path.is_file() and path.stat().st_size]
+    for number in itertools.count(1):
+        copies = {path: path.with_name(f"{path.stem}.{number}{path.suffix}") for path in held}
+        if not any(copy.exists() for copy in copies.values()):
+            break
+    for path, copy in copies.items():
+        shutil.copy2(path, copy)
+    return copies
 
 
 @contextmanager
