@@ -25,6 +25,7 @@ from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.rounding import claim_words
+from dca_proto.wording import counted
 from emulator.report import learned as view
 from emulator.report.blocks import Block
 from emulator.report.run import aborted_lines, closing_lines, missing_lines, tables
@@ -80,8 +81,8 @@ def caption(run: Run) -> str:
     if run.epsilon is None or run.delta is None:
         return f"not private: {'; '.join(run.not_private_because)}"
     most = max(round_.contributors or 0 for round_ in run.rounds)
-    source = f"{most} rows of {len(run.nodes)} data nodes" if run.nodes else f"{most} contributors"
-    return f"{claim_words(run.epsilon, run.delta)}, {f'{run.reported} reports' if run.reports else source}"
+    source = f"{most:,} rows of {counted(len(run.nodes), 'data node')}" if run.nodes else f"{most:,} contributors"
+    return f"{claim_words(run.epsilon, run.delta)}, {f'{run.reported:,} reports' if run.reports else source}"
 
 
 def show_run(console: Console, run: Run, summary: Summary) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,11 +14,11 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    SpinnerColumn,
+    Task,
     TaskProgressColumn,
     TextColumn,
-    TimeElapsedColumn,
 )
-from rich.spinner import Spinner
 from rich.text import Text
 
 from dca_proto.cli.output import say
@@ -70,6 +71,27 @@ class PatientBar:
         self._progress.start()
 
 
+class Times(ProgressColumn):
+    """How long the work has taken and, where it can be told, how long it will take: "0:12, about 0:40 left"."""
+
+    def render(self, task: Task) -> Text:
+        left = "" if task.time_remaining is None or task.finished else f", about {_clock(task.time_remaining)} left"
+        return Text(f"{_clock(task.elapsed or 0.0)}{left}", style="progress.elapsed")
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class _KnownBar(BarColumn):
+    """A bar that is shown only if the amount of work is known."""
+
+    def render(self, task: Task) -> Any:
+        return Text() if task.total is None else super().render(task)
+
+
 class SamplingBar:
     """A bar over a sampler's iterations: call it with their number and total. It also moves during compilation.
 
@@ -79,7 +101,7 @@ class SamplingBar:
     def __init__(self, console: Console) -> None:
         columns = (Words("{task.description:<34}"), BarColumn(bar_width=24), TaskProgressColumn())
         self._console, self._terminal = console, console.is_terminal
-        self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+        self._progress = Progress(*columns, Times(), console=console, transient=True)
         self._task = self._progress.add_task("fitting", total=None)
 
     def __enter__(self) -> SamplingBar:
@@ -98,7 +120,7 @@ class SamplingBar:
 
 
 class Display:
-    """A moving status line on a terminal; without one it shows nothing.
+    """A moving status line on a terminal, with the time and, for counts, a bar; without a terminal it shows nothing.
 
     Args:
         console: where to show it. iterative: also show a bar over a job's iterations above it; that bar stays.
@@ -108,14 +130,15 @@ class Display:
         columns = (
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            Times(),
             Words("{task.fields[score]}"),
         )
         self._progress = Progress(Words("{task.description}"), *columns, console=console)
         self._task = self._progress.add_task("iteration", total=None, score="")
-        self._now, self._iterative = Spinner("dots"), iterative
-        shown = Group(self._progress, self._now) if iterative else self._now
-        self._live = Live(shown, console=console, refresh_per_second=10, transient=not iterative)
+        self._now = Progress(SpinnerColumn(), Words("{task.description}"), _KnownBar(24), Times(), console=console)
+        self._step, self._iterative = self._now.add_task("", total=None), iterative
+        both = Group(self._progress, self._now) if iterative else self._now
+        self._live = Live(both, console=console, refresh_per_second=10, transient=not iterative)
 
     def __enter__(self) -> Display:
         if self._live.console.is_terminal:
@@ -127,9 +150,17 @@ class Display:
             self._live.update(self._progress)
         self._live.stop()
 
-    def waiting(self, line: str) -> None:
-        """Change the status line."""
-        self._now.update(text=Text(shown(line)))
+    def waiting(self, line: str, done: int = 0, total: int | None = None) -> None:
+        """Change the status line.
+
+        Args:
+            done, total: the part of the step that is done, for the bar; a new total, or fewer done, begins a step.
+        """
+        task = self._now.tasks[0]
+        if total != task.total or done < task.completed:
+            self._now.reset(self._step)
+            task.total = total  # `reset` cannot make it unknown
+        self._now.update(self._step, description=shown(line), completed=done)
 
     def iterated(self, iteration: Iteration) -> None:
         """Advance the bar to this iteration and show its score."""

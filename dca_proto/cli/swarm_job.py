@@ -207,7 +207,7 @@ class _Learning:
         say(self._console, "federation", who_words(options, [len(rows) for rows in self._rows], uses(self._stages)))
         if spec.train.note:
             say(self._console, "data", spec.train.note)
-        held_out = "" if spec.test is None else f"; {len(spec.test.y)} rows held out"
+        held_out = "" if spec.test is None else f"; {len(spec.test.y):,} rows held out"
         say(self._console, "model", f"{spec.job.model(spec.train.schema, spec.settings)}{held_out}")
         if self._complete is not None and (lacking := len(spec.train.y) - len(self._complete.y)):
             of = f"{lacking} of {len(spec.train.y)} rows lack a value (a count that ε does not cover)"

@@ -31,16 +31,16 @@ def who_words(options: SwarmOptions, sizes: Sequence[int] = (), times: int = 1) 
     drop = f"; K = {dropped} drop{'s' if dropped == 1 else ''} in each round" if dropped else ""
     if options.kind is NodeReleaseRequest:
         rows = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
-        who, each = ("1 data node adds", "") if n == 1 else (f"{n} data nodes, each adds", " each")
+        who, each = ("1 data node adds", "") if n == 1 else (f"{n:,} data nodes, each adds", " each")
         return f"{who} all the noise for one row; {rows} rows{each}, assigned at random; no Compute nodes{drop}"
     if options.kind is LdpReportRequest:
-        who = "1 client with one row; it" if n == 1 else f"{n} clients with one row each; each"
+        who = "1 client with one row; it" if n == 1 else f"{n:,} clients with one row each; each"
         often = f"once, by {options.reports}," if times == 1 else f"{times} times, at first by {options.reports}, each"
         return f"{who} reports {often} private by itself; no Compute nodes, nobody to be trusted{drop}"
     where = f" in {options.processes} processes" if options.processes else ""
     return (
-        f"{n} clients{where}, {options.computes} Compute nodes, T = {options.tolerated} "
-        f"(c = {options.colluders} reserved for colluders), K = {dropped} drop in each round"
+        f"{n:,} clients{where}, {options.computes} Compute nodes, T = {options.tolerated:,} "
+        f"(c = {options.colluders:,} reserved for colluders), K = {dropped:,} drop in each round"
     )
 
 
@@ -48,7 +48,7 @@ def broker_words(swarm: Swarm) -> str:
     """Return a description of the broker and its connections."""
     name = f"{swarm.broker_kind} {swarm.broker_version}".strip()
     kind = "one for each client" if swarm.options.connections == "each" else "clients share one in each process"
-    return f"{name} at {swarm.broker_url}, {swarm.options.connected} connections ({kind})"
+    return f"{name} at {swarm.broker_url}, {swarm.options.connected:,} connections ({kind})"
 
 
 class Progress(Watcher):
@@ -74,10 +74,10 @@ class Progress(Watcher):
         self._display.__exit__()
 
     def connected(self, count: int, total: int) -> None:
-        self._display.waiting(f"{count:,} of {total:,} connections")
+        self._display.waiting(f"{count:,} of {total:,} connections", count, total)
 
     def sessions(self, count: int, total: int) -> None:
-        self._display.waiting(f"{count:,} of {total:,} clients have sessions")
+        self._display.waiting(f"{count:,} of {total:,} clients have sessions", count, total)
 
     def iterated(self, iteration: Iteration) -> None:
         """Print the round that has ended, with the score of the job's step."""
@@ -89,8 +89,11 @@ class Progress(Watcher):
             self._print_round("")
         printed = self._printed.setdefault(log.began_s, set())
         now = next((phase for phase in log.phases if phase not in log.ends_s), "ended")
-        counts = f", {log.arrived:,} of {self._clients:,}" if now == log.phases[0] else ""
-        self._display.waiting(f"round {len(self._printed)} {log.statistic}: {now}{counts}")
+        line = f"round {len(self._printed)} {log.statistic}: {now}"
+        if now == log.phases[0]:
+            self._display.waiting(f"{line}, {log.arrived:,} of {self._clients:,}", log.arrived, self._clients)
+        else:
+            self._display.waiting(line)
         if self._iterative:
             if log.ended_s and "end" not in printed:
                 printed.add("end")
@@ -105,7 +108,7 @@ class Progress(Watcher):
         took = f"{log.phase_s()[phase]:.1f} s"
         if phase == "agree":
             return f"sum released, {took}"
-        return f"{log.arrived} of {self._clients} {self._verb(log)}, {took}{_CLOSED.get(log.closed, '')}"
+        return f"{log.arrived:,} of {self._clients:,} {self._verb(log)}, {took}{_CLOSED.get(log.closed, '')}"
 
     def _verb(self, log: RoundLog) -> str:
         return "contributed" if log.is_summed else self._released
@@ -116,6 +119,6 @@ class Progress(Watcher):
         if log is None:
             return
         aborted = "" if log.aggregate is not None else "aborted, "
-        of = f" of {len(log.asked)}" if log.asked else ""
-        result = f"{log.statistic}: {log.contributed}{of} {self._verb(log)}, {aborted}{log.wall_s:.1f} s"
+        of = f" of {len(log.asked):,}" if log.asked else ""
+        result = f"{log.statistic}: {log.contributed:,}{of} {self._verb(log)}, {aborted}{log.wall_s:.1f} s"
         say(self._console, f"round {len(self._printed)}", f"{result}{'; ' if score else ''}{score}")

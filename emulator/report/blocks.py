@@ -13,7 +13,7 @@ from emulator.report.figures import MIB, UNKNOWN, count, seconds, setting, size
 from emulator.results import Traffic
 
 T = TypeVar("T")
-Verdict = Literal["good", "bad", "neutral"]
+Verdict = Literal["good", "warned", "bad", "neutral"]
 Line = tuple[str, str]
 """A label and a text."""
 _NUMBER = re.compile(r"[−+-]?[\d∞]|below|never|[–(]|$")
@@ -28,9 +28,10 @@ class Cell(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A paragraph."""
+    """A paragraph; its tone is "good", "bad" or empty."""
 
     text: str
+    tone: str = ""
 
 
 class Heading(NamedTuple):

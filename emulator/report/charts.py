@@ -123,6 +123,21 @@ def bars(rows: Sequence[tuple[str, float, str]], *, caption: str, tone: int = 0)
     return Chart(caption, lambda width: len(rows) * _ROW_PX + 12, draw)
 
 
+def whole(draw: Callable[[Any], None], names: Sequence[str], *, caption: str) -> Chart:
+    """Return a chart of one panel that a function draws; `names` are those in its legend."""
+
+    def drawn(figure: Any, width: float) -> None:
+        axes = figure.subplots()
+        draw(axes)
+        axes.xaxis.set_major_locator(_linear(width))
+        axes.set_title(axes.get_ylabel(), loc="left", fontsize=_TEXT_PX)
+        axes.set_ylabel("")
+        axes.set_xlabel(axes.get_xlabel(), loc="right")
+        _legend(figure, axes.get_legend_handles_labels(), width)
+
+    return Chart(caption, lambda width: _PLOT_PX + _AXIS_PX + _legend_px(names, width), drawn)
+
+
 def panels(parts: Sequence[tuple[str, int, Callable[[Any], None]]], names: Sequence[str], *, caption: str) -> Chart:
     """Return a chart of stacked panels, each with a numeric axis.
 

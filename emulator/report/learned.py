@@ -11,7 +11,7 @@ import msgspec
 
 from dca_proto.wording import counted
 from emulator.report.blocks import Block, Line, Note, Section, Table, settings, table
-from emulator.report.charts import GRID, INK, ROWS_MAX, Axis, Chart, Series, bars, lines, panels
+from emulator.report.charts import GRID, INK, ROWS_MAX, Axis, Chart, Series, bars, lines, panels, whole
 from emulator.report.figures import UNKNOWN, count, number, seconds
 from emulator.results import Node, Reports
 from inference.contraction import percent
@@ -20,14 +20,15 @@ from inference.jobs.estimates import (
     NOT_COVERED,
     UNCOVERED,
     WITHOUT_PRIVACY,
+    digits,
     interval_words,
     learned_lines,
     rows_of,
     sampling_words,
     table_of,
 )
-from inference.jobs.picture import Kind, forest, kinds_of
-from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score, Summary, estimate_of
+from inference.jobs.picture import Kind, curves, forest, kinds_of
+from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score, Summary
 
 BY_ITSELF = "each report is private by itself; nobody had to be trusted"
 _PANELS_MAX = 8
@@ -76,16 +77,33 @@ def estimates(summary: Summary, most: int | None = None) -> Table:
     """Return a table of posterior means and 95 % intervals, private beside non-private, in the user's units.
 
     Args:
-        most: how many rows to show. If there are more coefficients, show those with the largest |mean| / sd.
+        most: how many rows to show. If there are more coefficients, show those with the largest |mean| / sd; of curves,
+            as many points of each, the last ones included.
     """
     every = rows_of(summary)
     shown = every[:most]
-    if most is not None and len(every) > most and summary.get("coefficients"):
-        shown = sorted(every, key=_strength, reverse=True)[:most]
+    if most is not None and len(every) > most:
+        by_strength = sorted(every, key=_strength, reverse=True)
+        shown = by_strength[:most] if summary.get("coefficients") else thinned(every, most)
     compared = any(row["nonprivate"] is not None for row in every)
     title, names, rows = table_of(summary, shown, compared=compared)
     of = f"{len(shown)} of {len(every)}; " if len(shown) < len(every) else ""
     return Table(names, rows, f"{of}{title}")
+
+
+def thinned(rows: Sequence[Row], most: int) -> list[Row]:
+    """Return at most `most` rows, but at least one point of each curve: evenly spaced points, and other rows first."""
+    curves = [[row for row in rows if "at" in row and row["at"]["series"] == name]
+              for name in dict.fromkeys(row["at"]["series"] for row in rows if "at" in row)]  # fmt: skip
+    others = [row for row in rows if "at" not in row]
+    if not curves:
+        return others[:most]
+    each = max(1, (most - len(others)) // len(curves))
+    kept = []
+    for curve in curves:
+        places = {len(curve) - 1 - len(curve) * step // each for step in range(each)}
+        kept += [row for place, row in enumerate(curve) if place in places]
+    return [*kept, *others]
 
 
 def _strength(row: Row) -> float:
@@ -134,7 +152,7 @@ def scores(summary: Summary) -> list[Block]:
 
 
 def _figure(value: float | None, unit: str = "") -> str:
-    return UNKNOWN if value is None else f"{value:.4g} {unit}".strip()
+    return UNKNOWN if value is None else f"{digits(value, 4)} {unit}".strip()
 
 
 def _constant(score: Score) -> str:
@@ -142,33 +160,30 @@ def _constant(score: Score) -> str:
     return _BY_CONSTANT.get(score["name"], "a constant prediction")
 
 
-def score_facts(summary: Summary) -> list[Line]:
-    """Return the first score and that of a constant prediction, for the figures of a page."""
-    return [
-        line
-        for score, unit in scores_of(summary.get("test"))[:1]
-        for line in (
-            (_uncovered(f"test {score['name']}"), _figure(score["private"], unit)),
-            (_uncovered(f"{score['name']} by {_constant(score)}"), _figure(score["constant"], unit)),
-        )
-    ]
+def result(summary: Summary) -> Line | None:
+    """Return the most telling result that epsilon covers, as a label and a text; None if there is none.
+
+    That is the log-rank test of a trial, else the clearest coefficient, else the last point of the first curve, else
+    the first estimate.
+    """
+    if (test := summary.get("log_rank")) is not None:
+        return "log-rank test", f"p = {test['p_value']:.2g}"
+    rows = [row for row in rows_of(summary) if row["estimate"] is not None]
+    if not rows:
+        return None
+    row = rows[0]
+    if summary.get("coefficients"):
+        row = max((row for row in rows if row["name"] != INTERCEPT), key=_strength, default=row)
+    elif "at" in row:
+        row = [one for one in rows if "at" in one and one["at"]["series"] == row["at"]["series"]][-1]
+    assert row["estimate"] is not None, "the others are left out"
+    return row["name"], f"{interval_words(row['estimate'], row['interval_95'])} {row['unit']}".strip()
 
 
 def headline(summary: Summary) -> str:
-    """Return the result in a few words: the first score, else the first estimate, else an empty text."""
-    for score, unit in scores_of(summary.get("test")):
-        other = f"{_figure(score['constant'], unit)} by {_constant(score)}"
-        if score["nonprivate"] is not None:
-            other = f"{_figure(score['nonprivate'], unit)} {WITHOUT_PRIVACY}"
-        return f": test {score['name']} {_figure(score['private'], unit)} ({other}; {UNCOVERED})"
-    for row in rows_of(summary):
-        other = "" if row["nonprivate"] is None else f" ({number(row['nonprivate'])} {_uncovered(WITHOUT_PRIVACY)})"
-        return f": {row['name']} {_words(row)}{other}"
-    return ""
-
-
-def _words(row: Row) -> str:
-    return UNKNOWN if row["estimate"] is None else interval_words(row["estimate"], row["interval_95"])
+    """Return the `result` in a few words; empty if there is none."""
+    found = result(summary)
+    return "" if found is None else f": {found[0]} {found[1]}"
 
 
 # --- for a terminal ---------------------------------------------------------------------------------------------------
@@ -208,10 +223,10 @@ def remarks(summary: Summary) -> Iterator[Line]:
 
 
 def lead_of(summary: Summary) -> list[Section]:
-    """Return the sections under the headline: estimates with intervals, and warnings."""
+    """Return the sections under the headline: warnings, and estimates with intervals."""
     title = "Coefficients" if summary.get("coefficients") else "Estimates"
-    warnings = [Note(f"{text[:1].upper()}{text[1:]}.") for text in summary.get("warnings", [])]
-    return [(title, _estimates(summary)), ("Warnings", warnings)]
+    warnings = [Note(f"{text[:1].upper()}{text[1:]}.", "bad") for text in summary.get("warnings", [])]
+    return [("Warnings", warnings), (title, _estimates(summary))]
 
 
 def sections_of(summary: Summary) -> list[Section]:
@@ -238,7 +253,8 @@ def _estimates(summary: Summary) -> list[Block]:
     if 0 < len(groups) <= _PANELS_MAX:
         draw = partial(forest, kinds=kinds, faint=GRID, ink=INK)
         shown_rows = {unit: rows[:ROWS_MAX] for unit, rows in groups.items()}
-        caption = "Lines show 95 % intervals; the grey line is zero."
+        has_zero = any("standard" in row for rows in groups.values() for row in rows)
+        caption = f"Lines show 95 % intervals{'; the dotted line is zero' if has_zero else ''}."
         caption += "".join(
             f" The first {ROWS_MAX} of {len(rows):,} estimates." for rows in groups.values() if len(rows) > ROWS_MAX
         )
@@ -254,20 +270,11 @@ def _estimates(summary: Summary) -> list[Block]:
     return [*charts, Table([*shown.header, "contraction"], rows_with, shown.title), Note(note)]
 
 
-def _curves(rows: Sequence[Row], kinds: Sequence[Kind]) -> Chart:
-    """Return a chart of curves with intervals; each curve starts at (0, 1)."""
-    series = []
-    for tone, label in enumerate(dict.fromkeys(row["at"]["series"] for row in rows)):
-        own = [(row["at"]["x"], row) for row in rows if row["at"]["series"] == label]
-        for kind, name, *_ in kinds:
-            points = [(0.0, 1.0), *((x, mean) for x, row in own if (mean := estimate_of(row, kind).mean) is not None)]
-            spread = (
-                [(x, ends[0], ends[1]) for x, row in own if (ends := row["interval_95"])] if kind == "estimate" else []
-            )
-            line: Any = "-" if kind == "estimate" else "--"
-            series.append(Series(f"{label}, {name}", points, tone, line, "o" if spread else "", spread))
+def _curves(rows: list[Row], kinds: list[Kind]) -> Chart:
+    """Return a chart of curves with bands, as the picture of the result has it."""
+    names = [f"{name}, {kind.label}" for name in dict.fromkeys(row["at"]["series"] for row in rows) for kind in kinds]
     caption = "Posterior means with pointwise 95 % intervals."
-    return lines(series, Axis("time", low=0.0), Axis("probability", low=0.0, high=1.02), caption=caption)
+    return whole(partial(curves, rows=rows, kinds=kinds, faint=GRID), names, caption=caption)
 
 
 def _iterations(summary: Summary) -> list[Block]:

@@ -200,6 +200,8 @@ def page(found: tuple[Run, Summary]) -> Page:
     """Return the page of a run and what was learned."""
     run, summary = found
     badge = ("private" if run.private else "not private") if run.ok else "ended without a result"
+    warnings = len(summary.get("warnings", [])) if run.ok else 0
+    badge += f", with {counted(warnings, 'warning')}" if warnings else ""
     reports = [(round_.contributors or 0, round_.noise_variance, round_.reports) for round_ in run.rounds]
     slow = [(round_.name, client) for round_ in run.rounds for client in round_.slowest]
     roles, peaks = roles_table(run.roles, run.core_s_by_role, run.peak_rss_mb_by_process), run.peak_rss_mb_by_process
@@ -221,7 +223,7 @@ def page(found: tuple[Run, Summary]) -> Page:
         kind="Learned from a federation" if run.federation else f"Swarm of real {run.who}s",
         title=_title(run, summary),
         badge=badge,
-        verdict="good" if run.ok and run.private else "bad",
+        verdict="bad" if not (run.ok and run.private) else "warned" if warnings else "good",
         answer=_answer(run, summary),
         facts=[*_facts(run, summary)],
         sections=sections,
@@ -275,7 +277,8 @@ def _facts(run: Run, summary: Summary) -> Iterator[Line]:
         yield "clients in the last sum", f"{count(run.contributors)} of {count(run.batch or run.clients)}"
     else:
         yield ("rows", count(run.contributors)) if run.has_nodes else ("reports", count(run.reported))
-    yield from learned.score_facts(summary)[:1]
+    if (found := learned.result(summary)) is not None:
+        yield found
     aborted = sum(not round_.ok for round_ in run.rounds)
     yield "rounds", count(len(run.rounds)) + (f", {count(aborted)} aborted" if aborted else "")
     if run.wall_s is not None:

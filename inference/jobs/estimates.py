@@ -193,12 +193,17 @@ def claim(summary: Summary) -> str:
 
 def rounded(value: float | None) -> str:
     """Format a score for people."""
-    return "–" if value is None else f"{value:.4g}"
+    return "–" if value is None else digits(value, 4)
 
 
 def digits(value: float, count: int) -> str:
-    """Format a number with `count` significant digits for people: 150, not 1.5e+02."""
-    return f"{float(f'{value:.{count}g}'):.6g}"
+    """Format a number with `count` significant digits for people: 1,500, not 1.5e+03."""
+    rounded_value = float(f"{value:.{count}g}")
+    if 1e-4 <= abs(rounded_value) < 10**_DIGITS_MAX:
+        places = max(0, count - 1 - floor(log10(abs(rounded_value))))
+        text = f"{rounded_value:,.{places}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{rounded_value:.{count}g}"
 
 
 def interval_words(mean: float, interval: Sequence[float] | None, count: int = 4) -> str:
@@ -224,7 +229,7 @@ def _rounded(value: float, places: int) -> str:
     number = round(value, places) + 0.0  # no negative zero
     if places > _PLACES_MAX or abs(number) >= 10**_DIGITS_MAX:
         return f"{value:.3g}"
-    return f"{number:.{max(places, 0)}f}"
+    return f"{number:,.{max(places, 0)}f}"
 
 
 def table_of(summary: Summary, rows: Sequence[Row], *, compared: bool) -> tuple[str, list[str], list[list[str]]]:

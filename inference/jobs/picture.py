@@ -25,8 +25,9 @@ WARNING = "#A03000"
 CURVES_HEIGHT, RISK_HEIGHT = 3.6, 0.19  # of the panel of curves, and of each line of numbers at risk below it
 LAST_STEP = 1.03  # where the last step ends, relative to its begin
 RISK_TOP, RISK_LINE, RISK_APART = -0.19, 0.055, 0.13  # in heights of the panel; in widths between numbers
-CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B5568F", "#E69F00", "#56B4E9")  # those of `emulator.report.charts`
 TEXT_SIZE = 8
+AXIS_MAX = 4.0  # length of a shared axis, in widths of the widest interval on it
 TICKS_MAX = 7
 _OWN: Standard = {"unit": "", "scale": 1.0, "centre": 0.0}
 
@@ -67,12 +68,14 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
         if warnings:
             _write(panels.pop(0), warnings)
         if curved:
-            _curves(panels[0], curved, kinds)
+            curves(panels[0], curved, kinds)
+            panels[0].legend(fontsize=TEXT_SIZE, frameon=False)
             numbers_at_risk(panels[0], summary.get("at_risk", []))
         for axes, rows in zip(panels[bool(curved) :], groups, strict=True):
             forest(axes, rows, kinds)
             _beside(axes, rows, kinds)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+        if groups[0]:
+            figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
         figure.suptitle("\n".join(head), fontsize=12)
         figure.savefig(path, dpi=150)
     return path
@@ -98,15 +101,33 @@ def kinds_of(summary: Summary, private: bool) -> list[Kind]:
 
 
 def _groups(rows: list[Row]) -> list[list[Row]]:
-    """Group the rows into panels: those with the same standard unit together, each other row by itself."""
+    """Group the rows into panels: those with the same standard unit together, others with neighbours of their size."""
     groups: dict[object, list[Row]] = {}
+    key: object = None
     for place, row in enumerate(rows):
-        groups.setdefault(row["standard"]["unit"] if "standard" in row else place, []).append(row)
+        if "standard" in row:
+            key = row["standard"]["unit"]
+        elif not (isinstance(key, int) and _fit_one_axis([*groups[key], row])):
+            key = place
+        groups.setdefault(key, []).append(row)
     return list(groups.values()) or [[]]
 
 
-def _curves(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
-    """Draw each series of points as a curve from 1 at time 0: the first kind with a band, the others dashed."""
+def _fit_one_axis(rows: list[Row]) -> bool:
+    """Return whether the rows have one unit, and the widest interval takes a good part of an axis for all."""
+    ends = [row["interval_95"] for row in rows if row["interval_95"] is not None]
+    if len(ends) < len(rows) or len({row["unit"] for row in rows}) > 1:
+        return False
+    whole = max(high for _, high in ends) - min(low for low, _ in ends)
+    return whole <= AXIS_MAX * max(high - low for low, high in ends)
+
+
+def curves(axes: Any, rows: list[Row], kinds: list[Kind], *, faint: str = "0.93") -> None:
+    """Draw each series of points as a curve from 1 at time 0: the first kind with a band, the others dashed.
+
+    Args:
+        rows, kinds: as for `forest`. faint: the colour of the grid.
+    """
     for nth, name in enumerate(dict.fromkeys(row["at"]["series"] for row in rows)):
         colour = CURVE_COLOURS[nth % len(CURVE_COLOURS)]
         own = [row for row in rows if row["at"]["series"] == name]
@@ -120,15 +141,11 @@ def _curves(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
                 axes.plot(x, [1.0, *means, means[-1]], label=label, drawstyle="steps-post", **line)
         low, high = ([1.0, *(row["interval_95"][end] for row in own if row["interval_95"])] for end in (0, 1))
         axes.fill_between(x, [*low, low[-1]], [*high, high[-1]], color=colour, alpha=0.18, linewidth=0, step="post")
-    axes.set(
-        ylim=(0, 1.02),
-        xlim=(0, None),
-        ylabel=drawing.name(rows[0]["standard"]["unit"]),
-        xlabel="time; bands hold pointwise",
-    )
-    axes.grid(color="0.93", linewidth=0.8)
+    axes.set(ylim=(0, 1.02), xlim=(0, None), ylabel=drawing.name(rows[0].get("standard", _OWN)["unit"]))
+    axes.set_xlabel(drawing.name(rows[0]["at"].get("axis", "time")))
+    axes.grid(color=faint, linewidth=0.8)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=TEXT_SIZE, frameon=False)
 
 
 def numbers_at_risk(axes: Any, numbers: list[AtRisk]) -> None:

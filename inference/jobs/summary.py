@@ -26,10 +26,15 @@ class Standard(TypedDict):
 
 
 class Place(TypedDict):
-    """An estimate's position on a curve: the curve's name, and the abscissa."""
+    """An estimate's position on a curve.
+
+    Attributes:
+        series: the curve's name. x: the abscissa. axis: what it measures, with its unit.
+    """
 
     series: str
     x: float
+    axis: NotRequired[str]
 
 
 class Figures(TypedDict):

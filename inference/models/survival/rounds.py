@@ -173,9 +173,10 @@ class SurvivalFit(LocalPosterior):
         """Return S(t_k) of each group, and mean durations."""
         columns, axis = self.columns, Standard(unit="probability", scale=1.0, centre=0.0)
         unit = "" if schema is None else schema.units.get(columns.duration, "")
+        time_axis = columns.duration if unit in ("", columns.duration) else f"{columns.duration} ({unit})"
         points = product(columns.group_labels, columns.times)
         curves = [
-            Estimate(f"S({time:g}), {label}", "", figure, axis=axis, place=Place(series=label, x=time))
+            Estimate(f"S({time:g}), {label}", "", figure, axis=axis, place=Place(series=label, x=time, axis=time_axis))
             for (label, time), figure in zip(points, self.figures("survival"), strict=True)
         ]
         means = zip(columns.group_labels, self.figures("restricted_mean"), strict=True)

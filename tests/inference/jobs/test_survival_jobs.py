@@ -65,7 +65,7 @@ def test_curves_of_two_arms(nodes: int) -> None:
     assert (result.private, result.counts.n, summary["warnings"]) == (True, 600, [])
     rows = summary["estimates"]
     assert [row["name"] for row in rows[:5]] == [*(f"S({time:g}), arm 0" for time in QUARTERS), "S(9), arm 1"]
-    assert rows[4]["at"] == {"series": "arm 1", "x": 9.0}
+    assert rows[4]["at"] == {"series": "arm 1", "x": 9.0, "axis": "months"}
     assert [row["name"] for row in rows[8:]] == ["mean to 36, arm 0", "mean to 36, arm 1"]
     assert rows[8]["unit"] == "months"
     assert all(abs(row["estimate"] - row["nonprivate"]) < 5 * row["estimate_sd"] for row in rows)
