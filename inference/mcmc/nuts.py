@@ -1,6 +1,6 @@
 """NumPyro's no-U-turn sampler (Hoffman and Gelman 2014), compiled once for each model and shape of data.
 
-One compiled function runs all chains side by side for a block of iterations. Data, prior numbers and keys are its
+One compiled function runs all chains side by side for a block of iterations. Data, prior numbers and seeds are its
 arguments. So data sets of the same shape share one compilation, and the caller sees progress between blocks.
 `numpyro.infer.MCMC` is not used: it traces the model again for every data set, and reports to a progress bar only.
 
@@ -9,6 +9,9 @@ of e. A chain that starts far from the data may find a second mode of the likeli
 
 Each chain adapts its step size and mass matrix (dense up to `DENSE_MAX` numbers, diagonal beyond) during warm-up
 (Stan's windows). Its randomness follows from the seed and its own number.
+
+**Compilation** takes most of a first call. The sampler sees all sites as one vector, the density with its gradient is
+traced once for all programs, and XLA's slow passes are off (`compiler_options`).
 
 **Compiled code is kept** in the user's cache (`keep_compiled`), so that the first call of a later process is quick.
 
@@ -20,7 +23,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed as seeded
-from numpyro.handlers import trace
+from numpyro.handlers import substitute, trace
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import constrain_fn, potential_energy
 
@@ -41,6 +44,8 @@ from inference.mcmc.run import Options, Sampled
 Model: TypeAlias = Callable[[Any], None]
 """A NumPyro model of one argument, a tree of arrays; hashable, and equal only to the same model."""
 Draws = dict[str, NDArray[np.float64]]
+Layout: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""The shape of each site's part of a place; a place is a vector of all sites' coordinates, without constraints."""
 
 BLOCK = 100  # iterations between two reports of progress
 TARGET_ACCEPTANCE = 0.95
@@ -50,7 +55,9 @@ ATTEMPTS = 20
 DENSE_MAX = 300  # most numbers with a dense mass matrix
 DETERMINISTIC = "deterministic"  # NumPyro's type of such a site
 PROGRAMS = 32  # compiled programs in the cache
+PLACE = "nuts place"
 ACCEPTED, DIVERGING, STEPS = "nuts accepted", "nuts diverging", "nuts steps"  # returned with the model's own sites
+ONCE, OFTEN = 0, 1  # XLA's levels of optimisation for code that runs once, and for loops
 
 
 def keep_compiled() -> Path | None:
@@ -74,6 +81,26 @@ def keep_compiled() -> Path | None:
 
 
 keep_compiled()
+
+
+def options_of(level: int) -> dict[str, Any]:
+    """Return XLA's options for a level of optimisation."""
+    return {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": level}
+
+
+@cache
+def compiler_options(level: int) -> dict[str, Any] | None:
+    """Return the options of `options_of`, or None if this XLA does not know them.
+
+    Compilation takes most of a first call. Without MLIR's fusions and LLVM's last passes it takes about half the time,
+    and a sampler's small loops run as fast.
+    """
+    options = options_of(level)
+    try:
+        jax.jit(lambda: 0, compiler_options=options)()
+    except jax.errors.JaxRuntimeError:
+        return None
+    return options
 
 
 def sample(
@@ -107,13 +134,13 @@ def sample(
     with jax.enable_x64(True):
         program = _program(model, warmup, dense, target, None if keep is None else tuple(keep))
         data, start = _as_arrays(data), _as_arrays(dict(start or {}))
-        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(options.seed)))(jnp.arange(chains))
-        state = _started(program, keys, data, start)
+        state, layout = _started(program, options.seed, chains, data, start)
         blocks = []
         for first in range(0, warmup + draws, BLOCK):
             count = min(BLOCK, warmup + draws - first)
-            state, block = program.block(state, data, count)
-            blocks.append({name: np.asarray(array)[:, :count] for name, array in block.items()})
+            state, seen = program.block(state, data, count, layout)
+            seen = {**program.sites(seen.pop(PLACE), data, layout), **seen}
+            blocks.append({name: np.asarray(array)[:, :count] for name, array in seen.items()})
             if options.on_progress is not None:
                 options.on_progress(first + count, warmup + draws)
         step_size = np.asarray(state.adapt_state.step_size)
@@ -143,17 +170,17 @@ def _as_arrays(tree: Any) -> Any:
         dtype = np.asarray(leaf).dtype
         return dtype if dtype.kind in "biu" and np.ndim(leaf) else np.float64
 
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, kind(leaf)), tree)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, kind(leaf)), tree)
 
 
-def _started(program: _Program, keys: Any, data: Any, start: Any) -> Any:
-    """Return the chains' initial states, each with a finite density and gradient."""
-    for attempt in range(ATTEMPTS):
-        state = program.start(keys, data, start)
-        lost = ~np.asarray(jax.vmap(_finite)(state))
-        if not lost.any():
-            return state
-        keys = jnp.where(lost, jax.vmap(partial(jax.random.fold_in, data=attempt))(keys), keys)
+def _started(program: _Program, seed: int, chains: int, data: Any, start: Any) -> tuple[Any, Layout]:
+    """Return the chains' initial states, each with a finite density and gradient, and the layout of their places."""
+    numbers, tries = np.arange(chains), np.zeros(chains, np.int64)
+    for _ in range(ATTEMPTS):
+        state, sites, finite = program.start(np.int64(seed), numbers, tries, data, start)
+        if np.asarray(finite).all():
+            return state, tuple((name, array.shape[1:]) for name, array in sites.items())
+        tries += ~np.asarray(finite)
     raise DataError(
         f"no start with a finite density was found in {ATTEMPTS} attempts; check that the reports and the prior "
         "are in the same units"
@@ -166,7 +193,10 @@ def _finite(state: Any) -> Any:
 
 
 class _Program:
-    """Compiled functions of one model and length of warm-up; JAX caches them by the shapes of their arguments."""
+    """Compiled functions of one model and length of warm-up; JAX caches them by the shapes of their arguments.
+
+    The sampler sees a chain's place as one vector: its own code is then compiled once and not for each site.
+    """
 
     def __init__(
         self,
@@ -177,56 +207,111 @@ class _Program:
         keep: tuple[str, ...] | None = None,
     ) -> None:
         self._model, self._warmup, self._dense, self._target, self._keep = model, warmup, dense, target, keep
-        self._init, self._step = hmc(potential_fn_gen=lambda data: partial(potential_energy, model, (data,), {}))
-        self.start = jax.jit(jax.vmap(self._start, in_axes=(0, None, None)))
-        self.block = jax.jit(self._block)
-        self.prior = jax.jit(jax.vmap(self._prior, in_axes=(0, None)))
+        self._init, self._step = hmc(potential_fn_gen=self._potential)
+        self._both = jax.jit(self._value_and_slope, static_argnames="layout")
+        once = compiler_options(ONCE)
+        self.start = jax.jit(jax.vmap(self._start, in_axes=(None, 0, 0, None, None)), compiler_options=once)
+        self.block = jax.jit(self._block, static_argnums=3, compiler_options=compiler_options(OFTEN))
+        self.sites = jax.jit(self._sites, static_argnums=2, compiler_options=once)
+        self.prior = jax.jit(jax.vmap(self._prior, in_axes=(0, None)), compiler_options=once)
 
     def _prior(self, key: Any, data: Any) -> dict[str, Any]:
         sites = trace(seeded(self._model, key)).get_trace(data)
         return {name: site["value"] for name, site in sites.items() if _is_drawn(site) or site["type"] == DETERMINISTIC}
 
-    def _start(self, key: Any, data: Any, start: Any) -> Any:
-        place, walk = jax.random.split(key)
-        z = {}
-        sites = trace(seeded(self._model, jax.random.key(0))).get_trace(data)
-        for number, (name, site) in enumerate((name, site) for name, site in sites.items() if _is_drawn(site)):
-            link = biject_to(site["fn"].support)
-            shape = jnp.shape(link.inv(site["value"]))
-            point = link.inv(start[name]) if name in start else 0.0
-            z[name] = point + jax.random.uniform(jax.random.fold_in(place, number), shape, minval=-APART, maxval=APART)
-        return self._init(
-            z,
+    def _potential(self, data: Any, layout: Layout) -> Callable[[Any], Any]:
+        """Return the negative log density of a place, for these data.
+
+        Its gradient is a function of its own, which JAX traces once for all programs.
+        """
+        both = partial(self._both, layout=layout)
+
+        @jax.custom_jvp
+        def potential(place: Any) -> Any:
+            return both(place, data)[0]
+
+        @potential.defjvp
+        def _(places: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+            value, slope = both(places[0], data)
+            return value, slope @ tangents[0]
+
+        return potential
+
+    def _value_and_slope(self, place: Any, data: Any, layout: Layout) -> tuple[Any, Any]:
+        def value(place: Any) -> Any:
+            return potential_energy(self._model, (data,), {}, _at(place, layout))
+
+        found: tuple[Any, Any] = jax.value_and_grad(value)(place)
+        return found
+
+    def _start(self, seed: Any, number: Any, tried: Any, data: Any, start: Any) -> tuple[Any, dict[str, Any], Any]:
+        """Return a chain's initial state, its place by site, and whether density and gradient are finite there.
+
+        Args:
+            number: of the chain. tried: how often it has been started before.
+        """
+        points: dict[str, Any] = {}
+
+        def near(site: Mapping[str, Any]) -> Any:
+            """Return the given start of a site, and note its point without constraints."""
+            if not _is_drawn(site):
+                return None
+            name, link = site["name"], biject_to(site["fn"].support)
+            shape = link.inverse_shape(site["fn"].shape())
+            points[name] = jnp.broadcast_to(link.inv(start[name]) if name in start else 0.0, shape)
+            return link(points[name])
+
+        trace(substitute(self._model, substitute_fn=near)).get_trace(data)
+        layout = tuple((name, jnp.shape(points[name])) for name in sorted(points))
+        own = jax.random.fold_in(jax.random.key(seed), number)
+        apart, walk = jax.random.split(jax.random.fold_in(own, tried))
+        place = jnp.concatenate([jnp.ravel(points[name]) for name, _ in layout])
+        place += jax.random.uniform(apart, place.shape, minval=-APART, maxval=APART)
+        state = self._init(
+            place,
             self._warmup,
-            dense_mass=self._dense and sum(int(np.prod(jnp.shape(part))) for part in z.values()) <= DENSE_MAX,
+            dense_mass=self._dense and place.size <= DENSE_MAX,
             target_accept_prob=self._target,
             max_tree_depth=TREE_DEPTH_MAX,
-            model_args=(data,),
+            model_args=(data, layout),
             rng_key=walk,
         )
+        return state, _at(place, layout), _finite(state)
 
-    def _block(self, state: Any, data: Any, count: Any) -> tuple[Any, dict[str, Any]]:
+    def _block(self, state: Any, data: Any, count: Any, layout: Layout) -> tuple[Any, dict[str, Any]]:
         """Advance all chains by `count` iterations, at most `BLOCK`; draws have the shape ``(chains, BLOCK, ...)``."""
-        step: Any = jax.vmap(lambda chain: self._step(chain, model_args=(data,)))
-        seen = jax.vmap(partial(self._seen, data))
-        rows = {
-            name: jnp.zeros((array.shape[0], BLOCK, *array.shape[1:]), array.dtype)
-            for name, array in jax.eval_shape(seen, state).items()
-        }
+        step: Any = jax.vmap(lambda chain: self._step(chain, model_args=(data, layout)))
+        rows = {name: jnp.zeros((array.shape[0], BLOCK, *array.shape[1:]), array.dtype)
+                for name, array in _seen(state).items()}  # fmt: skip
 
         def advance(i: Any, carry: tuple[Any, dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
             state = step(carry[0])
-            return state, {name: carry[1][name].at[:, i].set(array) for name, array in seen(state).items()}
+            return state, {name: carry[1][name].at[:, i].set(array) for name, array in _seen(state).items()}
 
         advanced: tuple[Any, dict[str, Any]] = jax.lax.fori_loop(0, count, advance, (state, rows))
         return advanced
 
-    def _seen(self, data: Any, state: Any) -> dict[str, Any]:
-        """Return a chain's draw in the model's own coordinates, with the iteration's diagnostics."""
-        drawn = constrain_fn(self._model, (data,), {}, state.z, return_deterministic=True)
-        if self._keep is not None:
-            drawn = {name: drawn[name] for name in self._keep if name in drawn}
-        return {**drawn, ACCEPTED: state.accept_prob, DIVERGING: state.diverging, STEPS: state.num_steps}
+    def _sites(self, places: Any, data: Any, layout: Layout) -> dict[str, Any]:
+        """Return draws in the model's own coordinates, given places of the shape ``(chains, BLOCK, size)``."""
+
+        def drawn(place: Any) -> dict[str, Any]:
+            found = constrain_fn(self._model, (data,), {}, _at(place, layout), return_deterministic=True)
+            return found if self._keep is None else {name: found[name] for name in self._keep if name in found}
+
+        own: dict[str, Any] = jax.vmap(jax.vmap(drawn))(places)
+        return own
+
+
+def _at(place: Any, layout: Layout) -> dict[str, Any]:
+    """Return the parts of a place by site."""
+    ends = np.cumsum([int(np.prod(shape)) for _, shape in layout])
+    parts = jnp.split(place, ends[:-1])
+    return {name: part.reshape(shape) for (name, shape), part in zip(layout, parts, strict=True)}
+
+
+def _seen(state: Any) -> dict[str, Any]:
+    """Return the places of all chains, with the iteration's diagnostics."""
+    return {PLACE: state.z, ACCEPTED: state.accept_prob, DIVERGING: state.diverging, STEPS: state.num_steps}
 
 
 def _is_drawn(site: Mapping[str, Any]) -> bool:

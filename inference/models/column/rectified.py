@@ -55,7 +55,7 @@ are single numbers.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,9 +86,11 @@ def gaussian_laplace(z: Array, mu: Array, sigma: Array, low: Array, high: Array,
     inside = jnp.clip(z, low, high)
     k = sigma / jnp.asarray(scale, dtype=float)
     t, t_low, t_high = ((end - mu) / sigma for end in (inside, low, high))
-    raised = (_damped(t_low, 0.0) - _damped(t_low, k)) * jnp.exp((low - inside) / scale)
-    lowered = (_damped(-t_high, 0.0) - _damped(-t_high, k)) * jnp.exp((inside - high) / scale)
-    return jnp.log(_damped(t, k) + _damped(-t, k) + raised + lowered) + _outside(z, inside, scale)
+    # H in two calls instead of six: its code takes long to compile.
+    ends, k_ends = jnp.broadcast_arrays(jnp.stack(jnp.broadcast_arrays(t_low, -t_high)), k)
+    raised, lowered = -jnp.diff(_damped(jnp.stack([ends, ends]), jnp.stack([0 * k_ends, k_ends])), axis=0)[0]
+    clipped = raised * jnp.exp((low - inside) / scale) + lowered * jnp.exp((inside - high) / scale)
+    return jnp.log(_damped(jnp.stack([t, -t]), k).sum(axis=0) + clipped) + _outside(z, inside, scale)
 
 
 def exponential_laplace(z: Array, rate: Array, high: Array, scale: Array) -> Array:
@@ -259,15 +261,14 @@ class LaplaceSummary(NamedTuple):
     """Reports of one number with Laplace noise, reduced for `gaussian_laplace_sum`; NumPy arrays, float64.
 
     Attributes:
-        nodes: where ln p is evaluated, in [low, high]; shape ``(N + 1,)``. weights: of these values; same shape.
-        reports: clipped to [low, high], shape ``(n,)``; None if they are the nodes.
+        points: in [low, high], shape ``(r, k)``: row 0 has the nodes where ln p is evaluated, and the other rows have
+            all reports, clipped. With r = 1 the nodes are the reports. weights: of ln p there; same shape.
         offset: contribution of reports outside to the sum; it does not depend on the parameters.
         low, high, scale: as for `gaussian_laplace`. narrowest: smallest sigma for which the nodes suffice.
     """
 
-    nodes: NDArray[np.float64]
+    points: NDArray[np.float64]
     weights: NDArray[np.float64]
-    reports: NDArray[np.float64] | None
     offset: float
     low: float
     high: float
@@ -297,11 +298,15 @@ def summarise(z: Array, low: float, high: float, scale: float, nodes: int = NODE
         LaplaceSummary, offset=-float(np.abs(reports - clipped).sum() / scale), low=low, high=high, scale=scale
     )
     if reports.size <= nodes or (high - low) / scale > nodes / _NODES_PER_EPSILON:
-        return summary(clipped, np.ones(reports.size), None, narrowest=0.0)
+        return summary(clipped[None], np.ones((1, reports.size)), narrowest=0.0)
     places = np.cos(np.pi * np.arange(nodes + 1) / nodes)
     weights = lagrange_sums((2 * clipped - low - high) / (high - low), nodes)
     narrowest = _NODES_PER_SIGMA * (high - low) / nodes
-    return summary((low + high) / 2 + (high - low) / 2 * places, weights, clipped, narrowest=narrowest)
+    lacking = (0, -reports.size % (nodes + 1))  # to fill the last row
+    every = np.pad(clipped, lacking, mode="edge").reshape(-1, nodes + 1)
+    once = np.pad(np.ones(reports.size), lacking).reshape(every.shape)
+    points = np.vstack([(low + high) / 2 + (high - low) / 2 * places, every])
+    return summary(points, np.vstack([weights, once]), narrowest=narrowest)
 
 
 @jax.custom_jvp
@@ -323,23 +328,20 @@ def _sum_jvp(
 
 
 def _sum_and_slopes(summary: LaplaceSummary, mu: Array, sigma: Array) -> tuple[Array, tuple[Array, Array]]:
-    def total(places: Array, weights: Array, mu: Array) -> tuple[Array, tuple[Array, Array]]:
-        def function(mu: Array, sigma: Array) -> Array:
+    def add(state: tuple[Array, Any]) -> tuple[Array, Any]:
+        row, sums = state
+        points, weights = jnp.asarray(summary.points)[row], jnp.asarray(summary.weights)[row]
+
+        def total(mu: Array, sigma: Array) -> Array:
             bounds = summary.low, summary.high, summary.scale
-            return jnp.sum(weights * gaussian_laplace(places, mu, sigma, *bounds)) + summary.offset
+            return jnp.sum(weights * gaussian_laplace(points, mu, sigma, *bounds))
 
-        result: tuple[Array, tuple[Array, Array]] = jax.value_and_grad(function, (0, 1))(mu, sigma)
-        return result
+        return row + 1, jax.tree.map(jnp.add, sums, jax.value_and_grad(total, (0, 1))(mu, sigma))
 
-    few = total(summary.nodes, summary.weights, mu)
-    reports = summary.reports
-    if reports is None:
-        return few
-    # A condition, written as a loop of at most one iteration. Mapped over chains, it runs only if a chain needs it;
-    # `lax.cond` would always compute both branches. (The body depends on the state, so the compiler cannot hoist it.)
-    narrow = sigma < summary.narrowest
-    return jax.lax.while_loop(
-        lambda state: state[0],
-        lambda state: (jnp.zeros_like(narrow), total(reports, 1.0, jnp.where(state[0], mu, 0))),
-        (narrow, few),
-    )[1]
+    # The rows of reports count if sigma is too small for the nodes. A loop compiles the likelihood once for both.
+    zero, narrow = jnp.zeros_like(mu), sigma < summary.narrowest
+    first, end = jnp.where(narrow, 1, 0), jnp.where(narrow, len(summary.points), 1)
+    state = first, (zero, (zero, zero))
+    loop = len(summary.points) > 1
+    value, slopes = (jax.lax.while_loop(lambda state: state[0] < end, add, state) if loop else add((0, state[1])))[1]
+    return value + summary.offset, slopes

@@ -104,7 +104,18 @@ def _pairs(d: int) -> tuple[Array, Array]:
 
 
 def _products(V: Array, W: Array, m: Array, i: Array, j: Array) -> Array:
-    """Return Cov(w_i w_j, w_k w_l) for all given pairs (i, j) and (k, l)."""
-    I, J, K, L = i[:, None], j[:, None], i[None, :], j[None, :]  # noqa: E741 - as in the formula
-    shifted = m[I] * (m[K] * V[J, L] + m[L] * V[J, K])
-    return V[I, K] * W[J, L] + V[I, L] * W[J, K] + shifted
+    """Return Cov(w_i w_j, w_k w_l) for all given pairs (i, j) and (k, l).
+
+    Matrices of zeros and ones pick the elements. Indices would make each derivative a loop that compiles slowly.
+    """
+    count, pick = len(i), np.eye(len(m))[np.r_[i, j]]
+    (V_ik, V_il), (V_jk, V_jl) = _quarters(pick @ V @ pick.T, count)
+    (_, _), (W_jk, W_jl) = _quarters(pick @ W @ pick.T, count)
+    m_i, m_j = jnp.split(pick @ m, 2)
+    return V_ik * W_jl + V_il * W_jk + m_i[:, None] * (m_i * V_jl + m_j * V_jk)
+
+
+def _quarters(square: Array, half: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return the four blocks of a matrix, row by row."""
+    above, below = square[:half], square[half:]
+    return (above[:, :half], above[:, half:]), (below[:, :half], below[:, half:])

@@ -116,7 +116,7 @@ def test_a_columns_model_is_its_prior_and_its_likelihood(
     if summed:
         stand_in.check(there, log_prior, None, *here.values())
         received = stand_in.arguments[0]
-        np.testing.assert_array_equal(received.nodes, np.clip(z, low, high))
+        np.testing.assert_array_equal(received.points, [np.clip(z, low, high)])
         assert (received.low, received.high, received.scale) == (low, high, scale)
     else:
         edges = (low, high) if family == "gaussian" else (high,)

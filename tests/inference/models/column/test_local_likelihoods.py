@@ -156,7 +156,7 @@ def test_a_sum_is_that_of_all_reports() -> None:
     """For four chains in step, one of which is too narrow for the nodes."""
     z = reports()
     summary = rectified.summarise(z, *BOUNDS, nodes=200)
-    assert len(summary.nodes) == 201
+    assert summary.points.shape[1] == 201
     assert summary.narrowest == pytest.approx(WIDTH / 40)
     values, slopes = total(summary, MU, SIGMA)
     true, true_slopes = each(MU, SIGMA, z, WIDTH)
@@ -169,9 +169,9 @@ def test_a_sum_is_that_of_all_reports() -> None:
 def test_few_reports_or_little_noise_have_their_own_nodes(nodes: int, epsilon: float) -> None:
     z = reports()
     summary = rectified.summarise(z, LOW, HIGH, WIDTH / epsilon, nodes=nodes)
-    assert (summary.nodes == np.clip(z, LOW, HIGH)).all()
+    assert (summary.points == np.clip(z, LOW, HIGH)).all()
     assert (summary.weights == 1).all()
-    assert summary.reports is None
+    assert len(summary.points) == 1
 
 
 def test_the_interpolation_keeps_its_bound() -> None:
