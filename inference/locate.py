@@ -62,6 +62,8 @@ AT_BOUNDS, SPREAD = 0.5, 0.15  # prior: rare values are all at the other bound, 
 SPREAD_SHAPE = 0.3  # deviation of 1 - |φ|, as a share of it, for rare values that are spread
 TAIL, VAGUE = 0.05, 4.0  # warn if σ may lie anywhere in a range of this factor
 ALIKE = 3.5  # standard errors of the mean |φ| over levels up to which all values may be equal
+SINES, RIDGE, MISSED = 4, 1e-7, 5e-4  # of the approximation of t by sines; what it misses
+VISIBLE, SKEWED = 0.25, 0.1  # least |φ| of a level that shows skewness; the sum that counts as skewed
 COLLINEAR, PAIRS = 0.9, 3  # correlation from which on a pair is named in a warning, and how many pairs are named
 FAR, THIN, NEAR, FEW = 0.5, 0.01, 0.05, 0.02  # warning thresholds, in half-widths; FEW is a share of rare values
 HIDDEN = "noise hides where"  # begins the warning about columns with an unknown location
@@ -115,14 +117,61 @@ def locate(phases: NoisyAggregate) -> Located:
     """Return centres and scales of the columns with these phases (`phases_request`)."""
     columns = Standardisation.of(phases.parameters)
     low, high = columns.centre - columns.scale * columns.bound, columns.centre + columns.scale * columns.bound
-    cosines, sines = phases.value.reshape(2, len(low), LEVELS) / phases.contributors
-    phi, error = cosines + 1j * sines, phases.noise_variance / phases.contributors**2 + 0.5 / phases.contributors
-    share = complete_share(phi, error)
-    fits = [_fit(column / share, error / share**2) for column in phi]
+    phi, error, _ = _phases(phases)
+    fits = [_fit(column, error) for column in phi]
     fitted = Fitted(*(np.array(side) for side in zip(*fits, strict=True)))
-    warnings = _warnings(columns.columns, np.abs(phi) / share, np.sqrt(error) / share, fitted)
+    warnings = _warnings(columns.columns, np.abs(phi), np.sqrt(error), fitted)
     half = (high - low) / 2
     return Located(columns.columns, (low + high) / 2 + half * fitted.middle, half * fitted.spread, warnings)
+
+
+class Means(NamedTuple):
+    """Columns' means in their own units, the variances of their privacy noise, and how skewed the columns may be.
+
+    Attributes:
+        skewed, shown: from 0, as a normal column's phases are, to 1, as those of a skewed one: as much as noise allows,
+            and no more than it shows.
+    """
+
+    mean: Array
+    variance: Array
+    skewed: Array
+    shown: Array
+
+
+def means(phases: NoisyAggregate) -> Means:
+    """Estimate means of the complete rows from the same phases: Σ_k a_k sin(ω_k t) is nearly t within the bounds.
+
+    The noise is that of a sum within the public bounds, so bounds that are far too wide hide the mean, though not the
+    centre. Im φ_{k+1} conj(φ_k)² is 0 at all k if the column is symmetric; its sum over the levels up to the spread's
+    is about 0.1 for an exponential column, and more for a log-normal one.
+    """
+    columns = Standardisation.of(phases.parameters)
+    phi, error, share = _phases(phases)
+    values = np.linspace(-1, 1, 401)
+    sines = np.sin(values[:, None] * FREQUENCIES[:SINES])
+    parts = np.linalg.solve(sines.T @ sines / len(values) + RIDGE * np.eye(SINES), sines.T @ values / len(values))
+    middle = phi.imag[:, :SINES] @ parts
+    middle += middle - np.sin(middle[:, None] * FREQUENCIES[:SINES]) @ parts  # what the approximation is off there
+    noise = phases.noise_variance / (phases.contributors * share) ** 2
+    variance = noise * (parts @ parts) + MISSED**2 + (0.0 if share == 1 else (SHAPE * middle) ** 2)
+    asymmetry = np.imag(phi[:, 1:] * phi[:, :-1].conj() ** 2)
+    squares = np.abs(phi[:, :-1]) ** 2
+    doubt = error * (squares**2 + 4 * squares * np.abs(phi[:, 1:]) ** 2)
+    shown = np.abs(phi[:, :-1]) > VISIBLE
+    total, doubt = (asymmetry * shown).sum(axis=1), np.sqrt((doubt * shown).sum(axis=1))
+    half = columns.scale * columns.bound
+    most, least = np.maximum(np.abs(total), doubt), np.maximum(np.abs(total) - doubt, 0.0)
+    skewed, shown = (np.minimum(1.0, one / SKEWED) for one in (most, least))
+    return Means(columns.centre + half * middle, half**2 * variance, skewed, shown)
+
+
+def _phases(phases: NoisyAggregate) -> tuple[Array, float, float]:
+    """Return φ of the complete rows, ``(D, K)``, the variance of its real and imaginary parts, and a."""
+    cosines, sines = phases.value.reshape(2, -1, LEVELS) / phases.contributors
+    phi, error = cosines + 1j * sines, phases.noise_variance / phases.contributors**2 + 0.5 / phases.contributors
+    share = complete_share(phi, error)
+    return phi / share, error / share**2, share
 
 
 def complete_share(phi: Array, error: float) -> float:

@@ -21,11 +21,13 @@ from inference.columns import Standardisation
 from inference.draws import attributes
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD
+from inference.locate import STATISTIC as PHASES
+from inference.locate import means
 from inference.mcmc.sums import Aggregates, NoisySums, as_list, check_once
 from inference.models.coefficients import Coefficients
 from inference.models.linear.closed_form import REPAIR, Noise, Posterior, SufficientStatistics, unpack
 from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision
-from inference.models.linear.rows import about_columns, counted, max_complete_rows, with_weights
+from inference.models.linear.rows import about_columns, anchored, counted, max_complete_rows, with_weights
 from inference.problem import Array, Schema
 
 STATISTIC = "regression"
@@ -113,12 +115,12 @@ def statistics_of(aggregates: Aggregates) -> SufficientStatistics:
     constant = constant_of(parameters)
     if not parameters["whole_rows"]:
         return counted(statistics, constant) if constant else statistics
-    if parameters["radius"] != constant:
+    if not 0 < constant <= parameters["radius"]:
         raise DataError(
-            f"whole rows have the radius {parameters['radius']:g} and the constant {constant:g}; expected "
-            "the same, so that every row lies on the sphere"
+            f"whole rows have the radius {parameters['radius']:g} and the constant {constant:g}; expected a constant "
+            "above 0 and no larger, so that no row is scaled up"
         )
-    return with_weights(statistics, constant)
+    return with_weights(statistics, constant, parameters["radius"])
 
 
 def vector_of(
@@ -253,7 +255,10 @@ def regression_of(
     d = len(parameters["columns"]) - 1
     base = None if schema else plausible_prior(statistics, d, residual_variance)
     fitted = fitted_to(statistics, d, prior_precision, residual_variance, repair=repair, base=base)
-    doubts = about_columns(statistics, parameters) if schema and parameters["whole_rows"] else ()
+    if parameters["whole_rows"]:
+        located = next((means(one) for one in before if one.statistic == PHASES), None)
+        fitted = anchored(fitted, statistics, parameters, sum(one.contributors for one in listed), located)
+    doubts = about_columns(statistics, fitted, parameters) if schema and parameters["whole_rows"] else ()
     own: dict[str, Any] = {"residual_variance": residual_variance, "before": before, "notes": notes, "by": by}
     refitter = partial(regression_of, listed, schema, repair=repair, **own)
     return coefficients_of(

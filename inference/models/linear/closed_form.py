@@ -239,7 +239,7 @@ def posterior(
     """Return the posterior of β given noisy sufficient statistics: supplement eqs. (5) to (7), with a repair.
 
     Args:
-        statistics: of the rows. prior_precision: λ₀, broadcastable to ``(m,)``; 0 is flat.
+        statistics: of the rows. prior_precision: λ₀, broadcastable to ``(m,)``, or a matrix ``(m, m)``; 0 is flat.
         residual_variance: λ⁻¹ > 0 if known; None estimates it from ``yy``.
         repair: one of `REPAIRS`.
         noise_in_spread: whether the covariance includes the privacy noise. False gives the published Λ̂⁻¹ alone, which
@@ -259,7 +259,7 @@ class Fit:
 
     Attributes:
         statistics: with A shrunk, if aware. plus: the positive semi-definite matrix that replaces xx.
-        prior: diag(λ₀). aware: whether the noise-aware regression is used. variance: λ⁻¹.
+        prior: diag(λ₀), or a matrix. aware: whether the noise-aware regression is used. variance: λ⁻¹.
     """
 
     statistics: SufficientStatistics
@@ -331,7 +331,8 @@ def fitted(
     if aware:
         statistics = replace(statistics, xx=shrunk(statistics.xx, noise.xx, constant=statistics.constant))
     plus = statistics.xx if exact else repaired(statistics.xx, repair)
-    prior = np.diag(np.broadcast_to(np.asarray(prior_precision, float), plus.shape[-1:]))
+    given = np.asarray(prior_precision, float)
+    prior = given if given.ndim == 2 else np.diag(np.broadcast_to(given, plus.shape[-1:]))
     beta: Array = np.zeros_like(statistics.xy)
     for _ in range(ITERATIONS):
         variance = _residual_variance(statistics, plus, beta) if known is None else np.asarray(known, float)

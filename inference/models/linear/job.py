@@ -3,16 +3,18 @@
 **`regression`** is Algorithm 2 of the DCA paper, distributed linear regression with projection.
 
     step 1   round 1: noisy phases of the columns, within the public bounds -> centres, scales      `locate`
-    step 2   the target's bound q, from public figures and the noise                                `rows`
-    step 3   round 2: noisy statistics of whole rows, scaled to the unit sphere                     `closed_form`
+    step 2   the radius R and the target's bound q, from public figures and the noise               `rows`
+    step 3   round 2: noisy statistics of whole rows, scaled into the ball                          `closed_form`
+    step 4   the intercept is corrected by the target's mean, of round 1                            `rows.anchored`
 
 Differences from the paper: phases find centres and scales; whole rows are scaled, and features are clipped only at
-their public bounds; no threshold is searched; the model has an intercept and learns its prior's scale; and clients also
-send y², without extra cost. `DESIGN.md` gives the reasons (section 2), `scripts/compare_regressions.py` compares the
-errors with other software. The two rounds share one budget: the first gets ``std_share`` of the squared Gaussian DP
-parameter, the second the rest. The noise of the second round follows from that of the first: it is proportional to the
-sensitivity, and inversely proportional to the square root of the share. So the job needs to know neither T nor the
-budget. The constant column's weight (`intercept_bound`) matters little from 0.7 to 1.2.
+their public bounds; the threshold follows from the noise; the model has an intercept, and learns its prior's scale; and
+clients also send y², without extra cost. `DESIGN.md` gives the reasons (section 2), `scripts/compare_regressions.py`
+and `scripts/check_real_data.py` compare the errors with other methods. The two rounds share one budget: the first gets
+``std_share`` of the squared Gaussian DP parameter, the second the rest. The noise of the second round follows from that
+of the first: it is proportional to the sensitivity, and inversely proportional to the square root of the share. So the
+job needs to know neither T nor the budget. The constant column's weight (`intercept_bound`) matters little from 0.7 to
+1.2.
 
 **`regression-bounded`** is the paper's straightforward BLR, without projection. Columns are measured in half-widths of
 their public bounds. The job assumes that a half-width is three standard deviations. So the intercept's column is a
@@ -39,11 +41,11 @@ from inference.models.coefficients import Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, regression_of
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.closed_form import REPAIR, REPAIRS, check_repair
-from inference.models.linear.rows import sensitivity, target_bound
+from inference.models.linear.rows import Plan, plan, sensitivity
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 
-RADIUS = 1.0
+CONSTANT = 1.0
 STD_SHARE = 0.2
 INTERCEPT_BOUND = 1 / PRIOR_BOUND_SDS
 
@@ -66,19 +68,19 @@ def regression_with_projection(
     phases: NoisyAggregate = yield phases_request(schema, std_share, schema.columns)
     located = locate(phases)
     per_sensitivity = sqrt(phases.noise_variance * std_share / (1 - std_share)) / phases.sensitivity
-    bound = target_bound(phases.contributors, len(schema.features), lambda bound: per_sensitivity * sensitivity(bound))
-    aggregate: NoisyAggregate = yield SecureSumRequest(STATISTIC, parameters(schema, located, bound), 1 - std_share)
+    planned = plan(phases.contributors, len(schema.features), lambda q, r: per_sensitivity * sensitivity(q, r))
+    aggregate: NoisyAggregate = yield SecureSumRequest(STATISTIC, parameters(schema, located, planned), 1 - std_share)
     return regression_of(
         aggregate, schema, repair=repair, prior_precision=prior_precision, before=(phases,), notes=located.warnings
     )
 
 
-def parameters(schema: Schema, located: Located, bound: float) -> dict[str, object]:
-    """Return the parameters of round 2: standardised rows on the unit sphere; only public bounds clip features."""
+def parameters(schema: Schema, located: Located, planned: Plan) -> dict[str, object]:
+    """Return the parameters of round 2: standardised rows in a ball; only public bounds clip features."""
     columns = located.standardisation(schema, np.inf)
     farthest = columns.farthest(schema)
-    whole = replace(columns, bound=np.r_[farthest[:-1], bound], radius=RADIUS).parameters()
-    return whole | {"intercept": True, "intercept_bound": RADIUS, "target_square": True, "whole_rows": True}
+    whole = replace(columns, bound=np.r_[farthest[:-1], planned.bound], radius=planned.radius).parameters()
+    return whole | {"intercept": True, "intercept_bound": CONSTANT, "target_square": True, "whole_rows": True}
 
 
 def regression_in_bounds(

@@ -8,14 +8,19 @@ the scale g has a prior and is learned.
 **The mean** is the posterior mean over all four scales. Small scales help if noise is large: on red wine at ε = 1 the
 test error is 1.07 times that of least squares, and 1.13 times without the two small scales.
 
-**The spread** comes from the scales 4 and 16 alone, about that mean:
+**The spread** comes from the scales 4 and 16 alone, about that mean, and from a prior that is wider where features
+repeat each other:
 
     Cov = Σ_g w_g [ C_g + (m_g - m)(m_g - m)ᵀ ],   w_g proportional to the evidence of g = 4, 16
+    β ~ N(0, g D (d Λ / R²)⁻¹ D),   Λ the features' correlations, D their inverse standard deviations
 
-with C_g and m_g the covariance and mean under g, and m the mean over all scales. Noise can hide opposite effects of
-nearly collinear features; the evidence then favours small scales. For correlations of 0.95 and coefficients 1, -0.7 and
-0.3, 90 % intervals from all scales covered 66 % in 500-row releases at ε = 1, and 37 % for the worst coefficient. From
-the two wide scales they cover 90 % and 83 %. They are wider than needed if effects are as small as g = 1 expects.
+with C_g and m_g the covariance and mean under g, and m the mean over all scales. Noise hides differences of features
+that nearly repeat each other, and their effects are often large and opposite: the prior above would call such effects
+unlikely, and intervals would hold none of them. Under this one each principal direction of the features explains the
+same share of the target, as in Zellner's prior. Eigenvalues of Λ that may be noise, those below √d/2 times its
+standard deviation, are raised to that. In abalone's data (correlations up to 0.99, standardised slopes of 1.4 and
+-1.4), 95 % intervals held 54 % of the slopes without noise at ε = 4, two of eight never; now they hold 98 %. For
+features that are not alike Λ is the identity, and nothing changes.
 
 A given prior precision is used as it is, without scales.
 """
@@ -33,6 +38,7 @@ from inference.problem import Array
 PRIOR_R2 = 0.5
 SCALES = (0.25, 1.0, 4.0, 16.0)
 WIDE = slice(2, None)  # the scales that determine the spread
+LEAST, NOISE_LEFT = 1e-6, 0.5  # smallest eigenvalue of the correlations; and √d times the noise, times this
 
 
 def prior_precision(features: int) -> Array:
@@ -73,9 +79,25 @@ def fitted_to(
     plugged = [fitted(statistics, one, residual_variance, repair) for one in precisions]
     fits, evidence = [one.posterior() for one in plugged], np.array([one.log_evidence() for one in plugged])
     weights, wide = softmax(evidence), softmax(evidence[WIDE])
-    means = np.array([fit.mean for fit in fits])
-    mean = weights @ means
-    off = means[WIDE] - mean
-    cov = np.tensordot(wide, np.array([fit.cov for fit in fits[WIDE]]), 1) + off.T @ (wide[:, None] * off)
+    mean = weights @ np.array([fit.mean for fit in fits])
+    shape, priors = correlations(statistics, features), []
+    for one in precisions[WIDE]:
+        root = np.sqrt(one)
+        priors.append(shape * root[:, None] * root)
+    spread = [fitted(statistics, one, residual_variance, repair).posterior() for one in priors]
+    off = np.array([fit.mean for fit in spread]) - mean
+    cov = np.tensordot(wide, np.array([fit.cov for fit in spread]), 1) + off.T @ (wide[:, None] * off)
     residual = weights @ np.array([fit.residual_variance for fit in fits])
-    return Posterior(mean, cov, np.asarray(residual), np.mean([1 / one for one in precisions[WIDE]], axis=0))
+    variances = np.mean([np.diag(np.linalg.inv(one)) for one in priors], axis=0)
+    return Posterior(mean, cov, np.asarray(residual), variances)
+
+
+def correlations(statistics: SufficientStatistics, features: int) -> Array:
+    """Return the features' correlations Λ, at least what noise leaves of them; 1 for a constant, ``(m, m)``."""
+    own = slice(statistics.xx.shape[-1] - features, None)
+    noise, result = float(np.sqrt(np.asarray(statistics.noise.xx, float))), np.eye(statistics.xx.shape[-1])
+    squares = np.maximum(np.diagonal(statistics.xx)[own], noise + np.finfo(float).tiny)
+    values, vectors = np.linalg.eigh(statistics.xx[own, own] / np.sqrt(squares[:, None] * squares))
+    least = max(NOISE_LEFT * np.sqrt(features) * noise / float(np.exp(np.log(squares).mean())), LEAST)
+    result[own, own] = (vectors * np.clip(values, min(least, 1.0), 1.0)) @ vectors.T
+    return result

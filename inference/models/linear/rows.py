@@ -1,4 +1,4 @@
-"""The number of complete rows, and rows scaled to the unit sphere.
+"""The number of complete rows, and rows scaled into a ball.
 
 **Complete rows** have no missing value. A row with a missing value adds zero to a sum
 (`dca_proto.statistics.contribution`), but the public n counts it. So m, the number of complete rows, is private. If
@@ -15,47 +15,59 @@ normal law cut off at n). The sampler of `nodes.model` draws m jointly with all 
 
 If clients sum several rows each, there can be more rows than clients. Then n is no bound; `max_complete_rows` is.
 
-**Whole rows** on the sphere are Algorithm 2's projection, step 3, changed so that it does not bias a linear relation.
-Each client scales its whole row, v = (1, x) and the target y, by s = 1/|v|, so that v s lies on the unit sphere, and
-clips the scaled target to ±q. If y = vᵀβ + r, then also s y = (s v)ᵀβ + s r with the same β. So
+**Whole rows** in a ball are Algorithm 2's projection, step 3, changed so that it does not bias a linear relation.
+Each client scales its whole row, v = (1, x) and the target y, by s = min(1, R/|v|), so that v s lies in the ball of
+radius R, and clips the scaled target to ±q. If y = vᵀβ + r, then also s y = (s v)ᵀβ + s r with the same β. So
 
     xx = Σ s² v vᵀ,    xy = Σ s² v y,    yy = Σ s² y²
 
 are the sums of a regression with weights s² that depend on the features alone: Mallows' estimator of robust statistics.
 Skewed, heavy-tailed or collinear features do not bias it. Clipping features one by one does: with log-normal features,
-50,000 rows and ε = 4, 90 % intervals covered 25 %. There is no threshold to search, because scales only weigh columns
-against each other. A sphere in d + 1 dimensions has the sensitivity √2 (1 + q²/2) and mean squares of 1/(d + 1); the
-box of ±p has a sensitivity of about 2p²d and mean squares of 1.
+50,000 rows and ε = 4, 90 % intervals covered 25 %.
 
-**The cost of the weights.** Compared with least squares without noise, variances of slopes are 1.3 times as large for
-normal features, and 2 to 4 times for heavy tails, whose far rows would inform most. At 50,000 rows and ε = 4 that
-equals the noise.
+**The radius** (`plan`). At R = 1 all rows lie on the sphere: the sensitivity √2 (1 + q²/2) is least for what it lets
+through, and slopes have 1.3 times the variance of least squares with normal features, 2 to 4 times with heavy tails. If
+the relation is curved, the weights also change what is estimated: on the sphere, no interval of a slope of bike sharing
+held that of least squares. A larger R costs noise, R² of it. The plan takes the R with the least sum of squares of the
+spread and of `CURVED` times the share of information that scaling takes away, for features with correlations of ½. So
+noise chooses the sphere, and many rows choose a ball in which hardly any row is scaled.
 
-**The target's bound** q is the smallest whose bias stays below a third of the spread (`target_bound`). If a share of
-1 - κ of the slopes' information is clipped, a slope loses about that share (exactly, for normal targets: Bussgang's
-theorem). A slope that explains half of the target has the most to lose. The spread comes from the second round's noise
-and from the residuals, which are taken as Student's t with 5 degrees of freedom; all else is taken as normal. A heavier
-tail is not in the spread: the result warns if the target's mean square shows that much of it was clipped.
+**The target's bound** q is the smallest whose bias stays below a third of the spread. If a share of 1 - κ of the
+slopes' information is clipped, a slope loses about that share (exactly, for normal targets: Bussgang's theorem). A
+slope that explains half of the target has the most to lose. The spread comes from the second round's noise and from the
+residuals, which are taken as Student's t with 5 degrees of freedom; all else is taken as normal. The result warns if
+the target's mean square shows that much of it was clipped.
+
+**Skewed residuals**, those of incomes and costs, lose more at one side of the clip than at the other. That takes a part
+of the mean, hence of the intercept and of each prediction: 7 to 30 % of a standard deviation for log-normal and
+zero-inflated residuals at q of 2 to 4. The first round's phases show the target's mean within the public bounds, and
+whether it is skewed (`locate.means`). `anchored` takes the clip's part as b ~ N(0, (2 k/q²)²), in standard deviations,
+with k from 0 to 1 by the skewness that noise allows, or as 0 with even odds for k = 1. The intercept moves by the
+posterior mean, and its spread is that of b. Clipped rows also do not show slopes: if skewness is shown, slopes may be
+smaller by a share of 0.4 k/q², and their spread includes that. If the bounds are so wide that noise hides the mean, the
+intercept stays as uncertain as the clip makes it.
 
 **The residuals' spread.** Cov(Σ s² v r) is λ⁻¹ Σ s⁴ v vᵀ, which the sums do not contain. For normal features xx
 determines their covariance, and with it the weights' law (`weighted`): in the features' eigenbasis it is a fixed point
 of one variance for each direction. Compared with simulation, standard deviations are right to about 5 % for log-normal
 features, Student's t with 3 degrees, and correlations of 0.95 between neighbours.
 
-Here the trace of xx counts the complete rows: each adds exactly 1 to it.
+The trace of xx counts the complete rows: each adds min(R², |v|²) to it, exactly 1 on the sphere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from inference.locate import about_collinearity
-from inference.models.linear.closed_form import NEAREST_PSD, SufficientStatistics, repaired, shrunk
-from inference.models.linear.prior import PRIOR_R2
+from dca_proto.wording import listed
+from inference.columns import Standardisation
+from inference.locate import Means
+from inference.models.linear.closed_form import NEAREST_PSD, Posterior, SufficientStatistics, repaired, shrunk
+from inference.models.linear.prior import PRIOR_R2, correlations
 from inference.problem import Array
 
 MISSING = 0.1  # q, the expected share of rows with a missing value
@@ -64,8 +76,14 @@ BEYOND = 4.0  # standard deviations above n that noise alone practically never r
 POINTS = 1025  # of the quadrature
 BOUNDS = np.geomspace(0.5, 12, 65)  # q in root mean squares of the weights
 BIAS_SHARE = 1 / 3  # of the spread
+RADII = np.array([0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6])  # R² as a share of a row's mean square norm
+ALIKE = 0.5  # correlation of the features that the plan expects
+CURVED = 0.05  # what scaling all rows changes in a standardised slope if the relation is curved
 DRAWS = 4000  # simulated rows to average over
 FREEDOM = 5  # of the residuals' t
+TAIL, CUT = 2.0, 0.4  # what a clip at q sd takes of a skewed target: of the mean, in sd, and the share of rows; by 1/q²
+OFF_CENTRE = 0.5  # the distance of a skewed feature's mean from its centre, in scales
+REPEATED, UNSURE = 5.0, 0.3  # warn of a slope from this variance inflation, and sd in standardised units, on
 CLIPPED = 0.6  # warn if a target's mean square exceeds this share of its bound's: a third of a normal is then clipped
 TURNS = 60  # iterations of the fixed point
 LEAST = 1e-4  # smallest share of the trace for a direction's variance; noise and repair may leave less
@@ -119,49 +137,109 @@ def counted(statistics: SufficientStatistics, constant: float) -> SufficientStat
     return replace(statistics, n=np.maximum(np.rint(rows), 1), xx=xx, noise_variance=noise, constant=True)
 
 
-def sensitivity(bound: float) -> float:
+def sensitivity(bound: float, radius: float = 1.0) -> float:
     """Return the second round's sensitivity at target bound q, or up to 6 % more (`regression_sensitivity`)."""
-    return float(np.sqrt(2) * (1 + bound**2 / 2) if bound**2 <= 2 else 1 + bound**2)
+    square = (bound / radius) ** 2
+    return float(radius**2 * (np.sqrt(2) * (1 + square / 2) if square <= 2 else 1 + square))
 
 
-def target_bound(n: int, features: int, noise_std: Callable[[float], float]) -> float:
-    """Return q, in standard deviations of the target. Args: noise_std: noise of the second round's sum, given q."""
-    rng = np.random.default_rng(features)
-    squares = rng.standard_normal(DRAWS) ** 2  # of one feature
-    rest = rng.chisquare(features - 1, DRAWS) if features > 1 else 0.0
+class Plan(NamedTuple):
+    """The radius R that rows are scaled to, and the target's bound q, in standard deviations of the columns."""
+
+    radius: float
+    bound: float
+
+
+def plan(n: int, features: int, noise_std: Callable[[float, float], float]) -> Plan:
+    """Return R and q. Args: n: rows. noise_std: of the second round's sum, given q and R."""
+    rng, best, least = np.random.default_rng(features), Plan(1.0, 1.0), np.inf
+    own = rng.standard_normal((DRAWS, features))
+    x = np.sqrt(1 - ALIKE) * own + np.sqrt(ALIKE) * rng.standard_normal((DRAWS, 1))
+    norms = 1 + (x**2).sum(axis=1)
+    squares = (x - x.mean(axis=1, keepdims=True)) ** 2 if features > 1 else x**2
+    squares = squares.sum(axis=1) / max(features - 1, 1)  # of what a feature does not share with the others
     residuals = rng.standard_t(FREEDOM, DRAWS) * np.sqrt((FREEDOM - 2) / FREEDOM)
     targets = np.sqrt(PRIOR_R2) * rng.standard_normal(DRAWS) + np.sqrt(1 - PRIOR_R2) * residuals
-    weights = 1 / (1 + squares + rest)  # s²
-    signal, residual = (weights * squares).mean(), (weights**2 * squares).mean() * (1 - PRIOR_R2)
-    root = np.sqrt(weights)
-    for bound in BOUNDS * np.sqrt(weights.mean()):
-        lost = 1 - (weights * squares * (np.abs(root * targets) < bound)).mean() / signal
-        noise = (1 + PRIOR_R2) * (noise_std(float(bound)) / n) ** 2
-        spread = np.sqrt(noise + residual / n) / signal
-        if np.sqrt(PRIOR_R2) * lost <= BIAS_SHARE * spread:
-            break
-    return float(bound)
+    for radius in np.sqrt(np.maximum(1.0, RADII * (1 + features))):
+        weights = np.minimum(1.0, radius**2 / norms)  # s²
+        signal, residual = (weights * squares).mean(), (weights**2 * squares).mean() * (1 - PRIOR_R2)
+        sizes = np.sqrt(weights) * np.abs(targets)
+        for bound in BOUNDS * np.sqrt(weights.mean()):
+            lost = 1 - (weights * squares * (sizes < bound)).mean() / signal
+            noise = (1 + PRIOR_R2) * (noise_std(float(bound), float(radius)) / n) ** 2
+            spread = np.sqrt(noise + residual / n) / signal
+            if np.sqrt(PRIOR_R2) * lost <= BIAS_SHARE * spread:
+                break
+        off = spread**2 + (CURVED * (1 - signal / squares.mean())) ** 2
+        if off < least:
+            best, least = Plan(float(radius), float(bound)), off
+    return best
 
 
-def about_columns(statistics: SufficientStatistics, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Warn of nearly collinear features and of a target that is mostly clipped."""
-    *features, target = parameters["columns"]
-    notes = list(
-        about_collinearity(features, statistics.xx[1:, 1:], float(np.sqrt(np.asarray(statistics.noise.xx, float))))
+def anchored(
+    fitted: Posterior, statistics: SufficientStatistics, parameters: Mapping[str, Any], n: int, means: Means | None
+) -> Posterior:
+    """Correct the intercept by the target's mean, of which the clip takes a part if residuals are skewed.
+
+    Args:
+        fitted: of whole rows. statistics: of the same sums. n: number of rows.
+        means: of the columns, from the first round; None leaves the intercept as uncertain as the clip makes it.
+    """
+    columns, constant = Standardisation.of(parameters), float(parameters["intercept_bound"])
+    mean_weight = float(statistics.n) / n
+    beyond, mean = mean_weight / float(columns.bound[-1]) ** 2, fitted.mean
+    if means is None:
+        cov = fitted.cov.copy()
+        cov[0, 0] += (TAIL * beyond / constant) ** 2
+        return replace(fitted, cov=cov)
+    slopes = np.r_[0.0, mean[1:]]
+    cov = fitted.cov + (CUT * means.shown[-1] * beyond) ** 2 * np.outer(slopes, slopes)
+    beyond *= means.skewed[-1]
+    off, noise = (means.mean - columns.centre) / columns.scale, means.variance / columns.scale**2
+    prior = (OFF_CENTRE * means.skewed[:-1]) ** 2
+    at = np.r_[constant, off[:-1] * prior / (prior + noise[:-1])]
+    unsure = np.square(mean[1:]) @ (prior * noise[:-1] / (prior + noise[:-1]))
+    residual = (
+        (1 + means.skewed[-1]) * float(fitted.residual_variance) / n
+    )  # the clip takes a part of the variance, too
+    missed, error = off[-1] - at @ mean, at @ cov @ at + noise[-1] + unsure + residual
+    cov[0, 0] += (TAIL * beyond / constant) ** 2
+    total = error + (TAIL * beyond) ** 2
+    gain = cov @ at / total
+    odds = means.skewed[-1] * np.sqrt(error / total) * np.exp(0.5 * missed**2 * (1 / error - 1 / total))
+    kept = gain * missed / (1 + odds)  # of the correction, as far as the clip may have taken nothing
+    return replace(
+        fitted, mean=mean + gain * missed - kept, cov=cov - total * np.outer(gain, gain) + np.outer(kept, kept)
     )
-    most = (parameters["bound"][-1] / parameters["intercept_bound"]) ** 2 * np.trace(statistics.xx)
+
+
+def about_columns(
+    statistics: SufficientStatistics, fitted: Posterior, parameters: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Warn of effects that noise does not tell apart, and of a target that is mostly clipped."""
+    *features, target = parameters["columns"]
+    notes = []
+    repeated = np.diag(np.linalg.inv(correlations(statistics, len(features))))[1:] > REPEATED
+    unsure = np.sqrt(np.diag(fitted.cov)[1:]) > UNSURE
+    if hidden := [name for name, one in zip(features, repeated & unsure, strict=True) if one]:
+        notes.append(
+            f"noise hides the separate effects of {listed(hidden, len(hidden))}, which nearly repeat other features; "
+            "their intervals are wide, and only predictions are sure"
+        )
+    rows = max(float(statistics.n), float(np.trace(statistics.xx)) / parameters["radius"] ** 2)
+    most = (parameters["bound"][-1] / parameters["intercept_bound"]) ** 2 * rows
     doubtful = 2 * np.sqrt(np.asarray(statistics.noise.yy, float))
     if statistics.yy is not None and statistics.yy - doubtful > CLIPPED * most:
         notes.append(f"much of {target} is clipped, so its coefficients are too small; check its bounds")
     return tuple(notes)
 
 
-def weighted(moments: Array) -> tuple[float, Array]:
-    """Return E s², and E s⁴ v vᵀ of shape ``(m, m)``, for normal features about 0 with the given E s² v vᵀ.
+def weighted(moments: Array, radius: float = 1.0) -> tuple[float, float, Array]:
+    """Return E s², E s²|v|², and E s⁴ v vᵀ of shape ``(m, m)``, for normal features about 0 with the given E s² v vᵀ.
 
     Args:
-        moments: E s² v vᵀ up to a factor, positive semi-definite, the constant first, shape ``(m, m)``; the function
-            scales it to trace 1.
+        moments: E s² v vᵀ up to a factor, positive semi-definite, the constant first, shape ``(m, m)``.
+        radius: R in units of the constant; s² = min(1, R²/|v|²).
     """
     values, vectors = np.linalg.eigh(moments[1:, 1:])
     values = np.maximum(values, LEAST * max(float(np.trace(moments)), np.finfo(float).tiny))
@@ -170,26 +248,31 @@ def weighted(moments: Array) -> tuple[float, Array]:
     normals = np.random.default_rng(len(values)).standard_normal((DRAWS, len(values))) ** 2
     variances = ratio.copy()
     for _ in range(TURNS):
-        weights = 1 / (1 + normals @ variances)
+        weights = np.minimum(1.0, radius**2 / (1 + normals @ variances))
         variances *= ratio * weights.mean() / (variances * (weights @ normals) / DRAWS)
-    weights = 1 / (1 + normals @ variances)
+    weights = np.minimum(1.0, radius**2 / (1 + normals @ variances))
     mean, square = weights.mean(), (weights**2).mean()
     kept = variances * (weights @ normals) / DRAWS
     fourth = variances * (weights**2 @ normals) / DRAWS
     factors = np.sqrt(np.r_[square / mean, fourth / kept])
     basis = np.zeros_like(moments)
     basis[0, 0], basis[1:, 1:] = 1.0, vectors
-    whole = basis.T @ moments @ basis / (first + values.sum())
+    total = float(mean + kept.sum())
+    whole = basis.T @ moments @ basis * (total / (first + values.sum()))
     np.fill_diagonal(whole, np.r_[mean, kept])
-    return float(mean), basis @ (factors[:, None] * whole * factors) @ basis.T
+    return float(mean), total, basis @ (factors[:, None] * whole * factors) @ basis.T
 
 
-def with_weights(statistics: SufficientStatistics, constant: float) -> SufficientStatistics:
-    """Complete the statistics of whole rows: n becomes Σ s², and `residuals` is set. Args: constant: c, the radius."""
-    m, square = statistics.xx.shape[-1], constant**2
-    variance = np.asarray(statistics.noise.xx, float)
+def with_weights(statistics: SufficientStatistics, constant: float, radius: float) -> SufficientStatistics:
+    """Complete the statistics of whole rows: n becomes Σ s², and `residuals` is set.
+
+    Args:
+        constant: c. radius: R, in the same units.
+    """
+    m, variance = statistics.xx.shape[-1], np.asarray(statistics.noise.xx, float)
+    mean, total, fourth = weighted(repaired(shrunk(statistics.xx, variance), NEAREST_PSD), radius / constant)
+    square = constant**2 * total
     count = np.asarray(np.trace(statistics.xx)) / square
     rows, _ = estimate(count, m * variance / square**2, np.asarray(statistics.n))
     complete = max(float(rows), 1.0)
-    mean, fourth = weighted(repaired(shrunk(statistics.xx, variance), NEAREST_PSD))
-    return replace(statistics, n=complete * mean, residuals=square * complete * fourth)
+    return replace(statistics, n=complete * mean, residuals=constant**2 * complete * fourth)

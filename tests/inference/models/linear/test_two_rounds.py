@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,11 @@ from inference.locate import Located
 from inference.models.coefficients import Coefficients, rmse
 from inference.models.linear.aggregate_stats import statistics_of
 from inference.models.linear.baselines import nonprivate_regression
-from inference.models.linear.closed_form import SufficientStatistics, posterior
+from inference.models.linear.closed_form import Posterior, SufficientStatistics, posterior
 from inference.models.linear.job import parameters, regression_with_projection
 from inference.models.linear.nodes.observed import nodes_of
 from inference.models.linear.prior import SCALES, WIDE, fitted_to
-from inference.models.linear.rows import about_columns, sensitivity, target_bound, weighted
+from inference.models.linear.rows import Plan, about_columns, plan, sensitivity, weighted
 from inference.problem import Problem, Schema
 from inference.rounds import run
 
@@ -68,29 +69,35 @@ def test_bounds_ten_times_too_wide_lose_at_most_a_twentieth() -> None:
 
 
 def test_the_sensitivity_that_is_planned_with_is_the_statistics_or_little_more() -> None:
-    for bound in np.geomspace(0.1, 9, 12):
-        given = parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), float(bound))
+    located = Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ())
+    for radius, bound in product((1.0, 1.5, 4.0), np.geomspace(0.1, 9, 12)):
+        given = parameters(OFF_CENTRE, located, Plan(radius, float(bound)))
         exact = resolve("regression", given).row_sensitivity(FRACTION_BITS).l2 * 2.0**-FRACTION_BITS
-        assert exact * 0.999 < sensitivity(float(bound)) < 1.07 * exact
+        assert exact * 0.999 < sensitivity(float(bound), radius) < 1.07 * exact
 
 
-def test_the_targets_bound_grows_with_the_rows_and_its_bias_stays_below_a_third() -> None:
-    bounds = [target_bound(n, 3, lambda bound: 3 * sensitivity(bound)) for n in (100, 1000, 10_000, 100_000)]
-    assert bounds == sorted(bounds)
-    assert bounds[0] < bounds[-1] / 3
+def test_radius_and_bound_grow_with_the_rows() -> None:
+    """From rows on the unit sphere to rows that are hardly scaled: √(d + 1) is the norm of a usual row."""
+    plans = [plan(n, 3, lambda bound, radius: 3 * sensitivity(bound, radius)) for n in (30, 300, 3000, 30_000, 300_000)]
+    assert [one.radius for one in plans] == sorted(one.radius for one in plans)
+    assert plans[0].radius < 1.5
+    assert plans[-1].radius > 3
+    assert plans[0].bound < plans[-1].bound / 3
 
 
+@pytest.mark.parametrize("radius", [1.0, 2.0, 4.0])
 @pytest.mark.parametrize("correlation", [0.0, 0.95])
-def test_weights_of_normal_features_are_found_from_their_moments(correlation: float) -> None:
-    """The fixed point finds the law of 1/|v|² that made the moments: by simulation, within 5 %."""
+def test_weights_of_normal_features_are_found_from_their_moments(correlation: float, radius: float) -> None:
+    """The fixed point finds the law of min(1, R²/|v|²) that made the moments: by simulation, within 5 %."""
     rng = np.random.default_rng(6)
     x = np.sqrt(1 - correlation) * rng.standard_normal((100_000, 3))
     x += np.sqrt(correlation) * rng.standard_normal((100_000, 1))
     v = np.column_stack([np.ones(len(x)), x])
-    s2 = 1 / (v**2).sum(axis=1)
+    s2 = np.minimum(1, radius**2 / (v**2).sum(axis=1))
     moments, fourth = ((v * weight[:, None]).T @ v / len(v) for weight in (s2, s2**2))
-    mean, found = weighted(moments)
+    mean, total, found = weighted(moments, radius)
     assert mean == pytest.approx(s2.mean(), rel=0.05)
+    assert total == pytest.approx(np.trace(moments), rel=0.05)
     np.testing.assert_allclose(np.diag(found), np.diag(fourth), rtol=0.05)
     np.testing.assert_allclose(np.linalg.eigvalsh(found), np.linalg.eigvalsh(fourth), rtol=0.1)
 
@@ -117,28 +124,106 @@ def test_sums_of_whole_rows_are_refused_where_rows_are_taken_as_they_are() -> No
     train = problem(200, 4)
     released = swarm(train, 4.0).run_round(
         SecureSumRequest(
-            "regression", parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), 1.0)
+            "regression",
+            parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), Plan(1.0, 1.0)),
         )
     )
     with pytest.raises(DataError, match="rows were scaled as a whole"):
         nodes_of(released)
-    other = replace(released, parameters={**released.parameters, "radius": 2.0})
-    with pytest.raises(DataError, match="the radius 2 and the constant 1; expected the same"):
+    other = replace(released, parameters={**released.parameters, "radius": 0.5})
+    with pytest.raises(
+        DataError, match=r"the radius 0.5 and the constant 1; expected a constant above 0 and no larger"
+    ):
         statistics_of(other)
 
 
-def test_collinear_features_and_a_clipped_target_are_warned_of() -> None:
+def test_features_that_noise_does_not_tell_apart_are_named() -> None:
     rng = np.random.default_rng(8)
     a = rng.standard_normal(5000)
     X = np.column_stack([a, a + 0.1 * rng.standard_normal(5000), rng.standard_normal(5000)])
     schema = Schema(("a", "b", "c"), "y", dict.fromkeys("abcy", Interval(-5, 5)))
-    warnings = learn(Problem("collinear", schema, X, a + rng.standard_normal(5000)), 4.0).warnings
-    assert len(warnings) == 1
-    assert "a and b nearly repeat each other" in warnings[0]
-    given = parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), 2.0)
+    (warning,) = learn(Problem("collinear", schema, X, a + rng.standard_normal(5000)), 4.0).warnings
+    assert warning.startswith("noise hides the separate effects of a, b, which nearly repeat other features")
+
+
+def test_a_clipped_target_is_warned_of() -> None:
+    given = parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), Plan(1.0, 2.0))
     for share, clipped_n in ((0.2, 0), (0.7, 1)):
         statistics = SufficientStatistics(100, np.eye(3) * 100 / 3, np.zeros(3), np.asarray(share * 400.0), 1.0)
-        assert sum("much of y is clipped" in one for one in about_columns(statistics, given)) == clipped_n
+        fit = Posterior(np.zeros(3), np.eye(3), np.asarray(1.0))
+        assert sum("much of y is clipped" in one for one in about_columns(statistics, fit, given)) == clipped_n
+
+
+# Real data: skewed targets, features that repeat each other, relations that are not linear
+
+
+def skewed(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Residuals as incomes and costs have them, with their means subtracted."""
+    if kind == "log-normal":
+        return 15_000 * (np.exp(rng.standard_normal(n)) - np.exp(0.5))
+    if kind == "gamma":
+        return 15_000 * (rng.gamma(1, 1, n) - 1)
+    if kind == "zero-inflated":
+        return np.where(rng.random(n) < 0.1, 100_000 * rng.gamma(2, 0.5, n), 0) - 10_000
+    return 15_000 * rng.standard_normal(n)
+
+
+def skewed_fits(kind: str, n: int, epsilon: float, fits: int) -> list[Coefficients]:
+    schema, found = Schema(("x",), "y", {"x": (-5, 5), "y": (-100_000, 700_000)}), []
+    for seed in range(fits):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal(n)
+        y = 40_000 + 10_000 * x + skewed(kind, n, rng)
+        found.append(learn(Problem(kind, schema, x[:, None], y), epsilon + 0.01 * seed))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["log-normal", "gamma", "zero-inflated"])
+def test_a_skewed_targets_intercept_and_mean_predictions_are_covered(kind: str) -> None:
+    """90 % intervals of 12 fits, of the intercept and at a feature of 1. At least 8 hold: 99.6 % of correct ones.
+
+    No interval of a log-normal or zero-inflated target held before its mean corrected the clip's bias.
+    """
+    at_0 = at_1 = 0
+    for fit in skewed_fits(kind, 14_000, 1.0, 12):
+        covariance, one = fit.covariance, np.ones(2)
+        at_0 += abs(fit.intercept - 40_000) < 1.645 * fit.intercept_sd
+        at_1 += abs(fit.intercept + fit.coefficients[0] - 50_000) < 1.645 * np.sqrt(one @ covariance @ one)
+    assert at_0 >= 8
+    assert at_1 >= 8
+
+
+def test_a_normal_targets_intercept_loses_little() -> None:
+    """Mean errors of eight fits, beside the target's standard deviation of 18,000."""
+    errors = [fit.intercept - 40_000 for fit in skewed_fits("normal", 14_000, 1.0, 8)]
+    assert np.sqrt(np.mean(np.square(errors))) < 0.03 * 18_000
+
+
+def test_opposite_effects_of_features_that_repeat_each_other_are_covered() -> None:
+    """Correlations of 0.99 and standardised slopes of 1.4 and -1.4, as in abalone's data; eight fits at each ε.
+
+    No interval of the two held under a prior that takes such slopes to be unlikely.
+    """
+    schema = Schema(("a", "b", "c"), "y", dict.fromkeys("abcy", Interval(-6, 6)))
+    held = []
+    for epsilon, seed in product((1.0, 4.0), range(8)):
+        rng = np.random.default_rng(seed)
+        a, own, c, r = rng.standard_normal((4, 4000))
+        b = 0.99 * a + np.sqrt(1 - 0.99**2) * own
+        X = np.column_stack([a, b, c])
+        fit = learn(Problem("collinear", schema, X, 1.4 * a - 1.4 * b + 0.5 * c + 0.7 * r), epsilon)
+        held.append(np.abs(fit.coefficients - [1.4, -1.4, 0.5]) < 1.96 * fit.coefficient_sd)
+    assert np.mean(held, axis=0).min() >= 0.75
+
+
+def test_a_curved_relation_has_the_slopes_of_least_squares() -> None:
+    """y = x + x²/3 with x exponential, 10,000 rows: on the unit sphere the slope is a third lower."""
+    rng = np.random.default_rng(3)
+    x = rng.exponential(1, 10_000)
+    schema = Schema(("x",), "y", {"x": (0, 12), "y": (-5, 60)})
+    train = Problem("curved", schema, x[:, None], x + x**2 / 3 + 0.3 * rng.standard_normal(len(x)))
+    fit, exact = learn(train, 4.0), nonprivate_regression(train)
+    assert fit.coefficients[0] == pytest.approx(exact.coefficients[0], rel=0.12)
 
 
 # The prior and refits
@@ -162,7 +247,7 @@ def test_the_priors_scale_follows_large_effects_and_small_ones() -> None:
         fixed = {one: posterior(statistics, base / one).mean for one in SCALES}
         nearest = min(fixed, key=lambda one: float(np.abs(fixed[one] - over.mean).sum()))
         assert abs(np.log(nearest / wanted)) <= np.log(4) + 1e-9
-    assert over.prior_variance == pytest.approx(np.full(4, np.mean(SCALES[WIDE]) / 8))
+    assert over.prior_variance == pytest.approx(np.full(4, np.mean(SCALES[WIDE]) / 8), rel=0.1)
 
 
 def test_a_given_prior_is_used_unchanged() -> None:
