@@ -8,12 +8,13 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from dca_proto.wording import counted
 from emulator.report.charts import Chart
 from emulator.report.figures import MIB, UNKNOWN, count, seconds, setting, size
 from emulator.results import Traffic
 
 T = TypeVar("T")
-Verdict = Literal["good", "warned", "bad", "neutral"]
+Verdict = Literal["good", "bad", "neutral"]
 Line = tuple[str, str]
 """A label and a text."""
 _NUMBER = re.compile(r"[−+-]?[\d∞]|below|never|[–(]|$")
@@ -28,10 +29,9 @@ class Cell(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A paragraph; its tone is "good", "bad" or empty."""
+    """A paragraph."""
 
     text: str
-    tone: str = ""
 
 
 class Heading(NamedTuple):
@@ -85,6 +85,7 @@ class Page(NamedTuple):
     Attributes:
         kind: the kind of run. title: the result in a sentence. badge: the verdict in one or two words.
         verdict: the colour of the badge. answer: the result in full: what was spent, who contributed.
+        warnings: what speaks against the result, shown first; beside them no badge is green.
         lead: sections directly under the headline. facts: at most five figures with labels.
         sections: the rest; sections without blocks are left out.
     """
@@ -97,6 +98,17 @@ class Page(NamedTuple):
     facts: Sequence[Line]
     sections: Sequence[Section]
     lead: Sequence[Section] = ()
+    warnings: Sequence[str] = ()
+
+    @property
+    def mark(self) -> tuple[str, Verdict]:
+        """The text and the colour of the badge."""
+        if not self.warnings:
+            return self.badge, self.verdict
+        return (
+            f"{self.badge}, with {counted(len(self.warnings), 'warning')}",
+            "bad" if self.verdict == "good" else self.verdict,
+        )
 
     @property
     def charts(self) -> list[Chart]:

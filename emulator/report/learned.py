@@ -223,10 +223,9 @@ def remarks(summary: Summary) -> Iterator[Line]:
 
 
 def lead_of(summary: Summary) -> list[Section]:
-    """Return the sections under the headline: warnings, and estimates with intervals."""
+    """Return the section under the headline: estimates with intervals."""
     title = "Coefficients" if summary.get("coefficients") else "Estimates"
-    warnings = [Note(f"{text[:1].upper()}{text[1:]}.", "bad") for text in summary.get("warnings", [])]
-    return [("Warnings", warnings), (title, _estimates(summary))]
+    return [(title, _estimates(summary))]
 
 
 def sections_of(summary: Summary) -> list[Section]:

@@ -200,8 +200,6 @@ def page(found: tuple[Run, Summary]) -> Page:
     """Return the page of a run and what was learned."""
     run, summary = found
     badge = ("private" if run.private else "not private") if run.ok else "ended without a result"
-    warnings = len(summary.get("warnings", [])) if run.ok else 0
-    badge += f", with {counted(warnings, 'warning')}" if warnings else ""
     reports = [(round_.contributors or 0, round_.noise_variance, round_.reports) for round_ in run.rounds]
     slow = [(round_.name, client) for round_ in run.rounds for client in round_.slowest]
     roles, peaks = roles_table(run.roles, run.core_s_by_role, run.peak_rss_mb_by_process), run.peak_rss_mb_by_process
@@ -223,11 +221,12 @@ def page(found: tuple[Run, Summary]) -> Page:
         kind="Learned from a federation" if run.federation else f"Swarm of real {run.who}s",
         title=_title(run, summary),
         badge=badge,
-        verdict="bad" if not (run.ok and run.private) else "warned" if warnings else "good",
+        verdict="good" if run.ok and run.private else "bad",
         answer=_answer(run, summary),
         facts=[*_facts(run, summary)],
         sections=sections,
         lead=learned.lead_of(summary),
+        warnings=summary.get("warnings", []),
     )
 
 

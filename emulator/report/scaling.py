@@ -75,7 +75,7 @@ def page(run: Scaling) -> Page:
         answer=_answer(run.cells),
         facts=[*_facts(run.cells, compared)],
         sections=sections,
-        lead=[("Warnings", [Note(f"{text[:1].upper()}{text[1:]}.") for text in run.warnings])],
+        warnings=run.warnings,
     )
 
 

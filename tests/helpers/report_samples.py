@@ -155,6 +155,30 @@ def aborted_swarm() -> dict[str, Any]:
     return separated(found)
 
 
+def trial() -> dict[str, Any]:
+    """Return the survival curves of two arms, with a warning."""
+    found = whole_swarm()
+    del found["intercept"], found["coefficients"], found["test"]
+    curves = [(arm, month, 1 - month * (2 - arm) / 60) for arm in (0, 1) for month in range(3, 30, 3)]
+    points = [
+        {
+            **coefficient(f"S({month}), arm {arm}", "", mean, 0.02, mean - 0.01, 0.01),
+            "standard": {"unit": "probability", "scale": 1.0, "centre": 0.0},
+            "at": {"series": f"arm {arm}", "x": float(month), "axis": "time (months)"},
+        }
+        for arm, month, mean in curves
+    ]
+    means = [coefficient(f"mean to 27, arm {arm}", "months", 16.5 + 3 * arm, 1.1, 16.2, 0.8) for arm in (0, 1)]
+    learned: Any = {
+        **found,
+        "job": "survival",
+        "estimates": [*points, *means],
+        "log_rank": {"statistic": 10.52, "degrees": 1, "p_value": 0.0012},
+        "warnings": ["a band is 0.6 wide: little was learned there; give fewer intervals or a larger epsilon"],
+    }
+    return separated(learned)
+
+
 def fleet() -> dict[str, Any]:
     """Return a run of one round with ten thousand clients."""
     run = swarm()
@@ -462,6 +486,7 @@ SAMPLES = {
     "learned": learned,
     "aborted-swarm": aborted_swarm,
     "fleet": fleet,
+    "trial": trial,
     "emulation": emulation,
     "broken-emulation": broken_emulation,
     "sweep": sweep,

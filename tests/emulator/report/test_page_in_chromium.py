@@ -26,6 +26,7 @@ SAYS = {
     "fleet": ("9,980 of 10,000 clients", "40,112", "trainer", "shared"),
     "iterative-swarm": ("bmi 6.16", "held-out AUC", "gradient ×13"),
     "learned": ("a 3.10 [0.9, 5.3] log odds", "held-out AUC", "38 of 40"),
+    "trial": ("log-rank test p = 0.0012", "with 1 warning", "A band is 0.6 wide", "arm 1, private", "time (months)"),
     "emulation": ("nothing broken", "a round never hangs", "partition 1/1", "dca emulate replay 17"),
     "broken-emulation": ("Invariant 3 (exact sum) did not hold", "✗ broken"),
     "sweep": ("2 scenarios of 2,000", "torn-write", "dca emulate replay 812"),
