@@ -41,6 +41,7 @@ from scipy.special import logsumexp, softmax
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.wording import listed
 from inference.columns import Standardisation
+from inference.jobs.settings import require_count, require_share
 from inference.problem import Array, Schema
 
 STATISTIC = "phases"
@@ -105,7 +106,12 @@ def phases_request(
 
     Args:
         share: of the job's μ². columns: features, or all. rows_max: of each data node.
+
+    Raises:
+        DataError: the share is not between 0 and 1, or no row counts.
     """
+    require_share("std_share", share)
+    require_count("rows_max", rows_max)
     bounds = [schema.bounds[name] for name in columns]
     centre, half = np.array([[interval.centre, interval.half_width] for interval in bounds]).T
     standardised = Standardisation(tuple(columns), centre, half / BASE, np.full(len(bounds), BASE))

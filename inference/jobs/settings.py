@@ -5,7 +5,12 @@
         repair: str = setting("noise-aware", "How to repair an indefinite matrix.", one_of(REPAIRS))
 
 A field's type states what it accepts: ``int``, ``float`` (also a whole number), ``bool``, ``str``, one of them or None,
-or ``tuple[float, ...] | None``: a list, or a text such as ``0,40,80``, which needs no quotes in a shell.
+or ``tuple[float, ...] | None``: a list, or a text such as ``0,40,80``, which needs no quotes in a shell. Numbers are
+finite.
+
+**One declaration a hyperparameter.** Making the dataclass checks all of its values, whoever makes it: a command, a job,
+or an estimator, whose ``settings`` names the dataclass of its job. Model functions that take single values call the
+same checks (`require_positive` and so on).
 """
 
 from __future__ import annotations
@@ -16,7 +21,9 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from math import inf, isfinite
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from inference.errors import DataError, unknown
 
@@ -39,12 +46,15 @@ def setting(default: Any, meaning: str, check: Callable[[str, Any], None] | None
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Settings that check their values as their fields define. Raises `DataError`."""
+    """Settings that check types and values as their fields define. Raises `DataError`."""
 
     def __post_init__(self) -> None:
+        types = get_type_hints(type(self))
         for entry in fields(self):
+            value = _accepted(entry.name, getattr(self, entry.name), types[entry.name])
+            object.__setattr__(self, entry.name, value)
             if (check := entry.metadata.get("check")) is not None:
-                check(entry.name, getattr(self, entry.name))
+                check(entry.name, value)
 
 
 def settings_from(kind: type[S], table: Mapping[str, Any], job: str) -> S:
@@ -56,19 +66,20 @@ def settings_from(kind: type[S], table: Mapping[str, Any], job: str) -> S:
     Raises:
         DataError: a key is unknown (the error names the nearest one), or a value has a wrong type or is out of range.
     """
-    types, given = get_type_hints(kind), {}
-    for key, value in table.items():
-        if not types:
+    known = get_type_hints(kind)
+    for key in table:
+        if not known:
             raise DataError(f"setting {key!r}: job {job!r} has no settings of its own; leave it out")
-        if key not in types:
-            raise unknown("setting", key, f"job {job!r}", types)
-        given[key] = _accepted(key, value, types[key])
-    return kind(**given)
+        if key not in known:
+            raise unknown("setting", key, f"job {job!r}", known)
+    return kind(**table)
 
 
 def _accepted(key: str, value: object, wanted: Any) -> object:
     """Return the value in the setting's type. Raises `DataError`."""
-    accepted, plain = get_args(wanted) or (wanted,), type(value)
+    value = value.item() if isinstance(value, np.generic) else value
+    accepted = (wanted,) if get_origin(wanted) is tuple else get_args(wanted) or (wanted,)
+    plain = type(value)
     if Numbers in accepted and value is not None:
         if (numbers := _numbers(value)) is not None and all(map(isfinite, numbers)):
             return numbers
@@ -87,9 +98,14 @@ def _numbers(value: object) -> Numbers | None:
             return tuple(float(part) for part in value.split(","))
         except ValueError:
             return None
-    if not isinstance(value, list | tuple) or not all(type(number) in (int, float) for number in value):
+    if not isinstance(value, list | tuple | np.ndarray) or not all(map(is_number, value)):
         return None
     return tuple(map(float, value))
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a number, finite or not; True and False are none."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def parse_words(words: Iterable[str]) -> dict[str, Any]:
@@ -120,9 +136,8 @@ def within(least: float, most: float = inf) -> Callable[[str, float | None], Non
     """Return a check that refuses a number outside this range; None passes."""
 
     def check(key: str, value: float | None) -> None:
-        if value is not None and not least <= value <= most:
-            wanted = f"{least:g} or more" if most == inf else f"{least:g} to {most:g}"
-            raise DataError(f"setting {key!r} is {value:g}, expected {wanted}")
+        wanted = f"{least:g} or more" if most == inf else f"{least:g} to {most:g}"
+        _require(key, value, lambda number: least <= number <= most, wanted)
 
     return check
 
@@ -134,23 +149,47 @@ def given(settings: Any, names: Iterable[str]) -> dict[str, Any]:
 
 def require_choice(key: str, value: str, known: Iterable[str]) -> None:
     """Refuse a text unless it is one of the known ones. Raises `DataError` with the nearest."""
-    if value not in (names := tuple(known)):
+    names = tuple(known)
+    if not isinstance(value, str):
+        raise DataError(f"setting {key!r} is {value!r}, expected one of {', '.join(names)}")
+    if value not in names:
         raise unknown(key, value, None, names)
 
 
 def require_count(key: str, value: int | None) -> None:
-    """Refuse a number below 1; None passes. Raises `DataError`."""
-    if value is not None and value < 1:
-        raise DataError(f"setting {key!r} is {value}, expected at least 1")
+    """Refuse anything but a whole number of at least 1; None passes. Raises `DataError`."""
+    _require(key, value, lambda number: number >= 1 and number == int(number), "a whole number, at least 1")
 
 
 def require_share(key: str, value: float) -> None:
-    """Refuse a number that is not between 0 and 1. Raises `DataError`."""
-    if not 0 < value < 1:
-        raise DataError(f"setting {key!r} is {value:g}, expected a number between 0 and 1")
+    """Refuse anything but a number between 0 and 1. Raises `DataError`."""
+    _require(key, value, lambda number: 0 < number < 1, "a number between 0 and 1")
 
 
 def require_positive(key: str, value: float | None) -> None:
-    """Refuse a number that is not above 0; None passes. Raises `DataError`."""
-    if value is not None and value <= 0:
-        raise DataError(f"setting {key!r} is {value:g}, expected a number above 0")
+    """Refuse anything but a finite number above 0; None passes. Raises `DataError`."""
+    _require(key, value, lambda number: number > 0, "a number above 0")
+
+
+def require_finite(key: str, value: float | None) -> None:
+    """Refuse anything but a finite number; None passes. Raises `DataError`."""
+    _require(key, value, lambda number: True, "a finite number")
+
+
+def require_text(key: str, value: str) -> None:
+    """Refuse anything but a text that is not empty. Raises `DataError`."""
+    if not isinstance(value, str) or not value:
+        raise DataError(f"setting {key!r} is {value!r}, expected a text")
+
+
+def require_flag(key: str, value: bool) -> None:
+    """Refuse anything but True or False. Raises `DataError`."""
+    if not isinstance(value, bool | np.bool_):
+        raise DataError(f"setting {key!r} is {value!r}, expected true or false")
+
+
+def _require(key: str, value: Any, accepts: Callable[[float], bool], wanted: str) -> None:
+    """Refuse anything but a finite number that is accepted; None passes."""
+    if value is not None and not (is_number(value) and isfinite(value) and accepts(value)):
+        found = f"{value:g}" if is_number(value) else repr(value)
+        raise DataError(f"setting {key!r} is {found}, expected {wanted}")

@@ -12,6 +12,7 @@ import numpy as np
 from dca_proto.wording import to_install
 from inference.draws import CHAINS, DRAWS, require_arviz
 from inference.errors import DataError
+from inference.jobs.settings import require_count, require_flag
 from inference.mcmc.posterior import Draws, LocalPosterior, Sampling
 
 P = TypeVar("P", bound=LocalPosterior)
@@ -60,6 +61,11 @@ class Options:
     on_progress: Callable[[int, int], None] | None = None
     keep_warmup: bool = False
     require_mixed: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("chains", "warmup", "draws"):
+            require_count(name, getattr(self, name))
+        require_flag("require_mixed", self.require_mixed)
 
     def sample(self, model: Any, data: Any, start: Mapping[str, Any] | None = None, **more: Any) -> Sampled:
         """Draw from a NumPyro model; see `nuts.sample` for the arguments.

@@ -13,7 +13,8 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from dataclasses import fields
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -54,6 +55,11 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         n_features_in_: number of features. feature_names_in_: their names, if known.
     """
 
+    settings: ClassVar[type[Any]]
+    """The settings of its job: parameters of the same names are checked as there, whatever the source."""
+    own: ClassVar[tuple[str, ...]] = ()
+    """Parameters that accept more than the job's settings of these names."""
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from one source.
 
@@ -62,11 +68,13 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             y: targets of shape ``(n,)`` with rows; None otherwise.
 
         Raises:
-            DataError: the source does not fit the estimator, or ``y`` was given with aggregates or rounds.
+            DataError: a parameter has a wrong type or is out of range, the source does not fit the estimator, or ``y``
+                was given with aggregates or rounds.
             NoAggregate: a round ended without a sum, or no honest clients can have made it (`ImplausibleSum`).
 
         A failed fit leaves the estimator as it was, ``epsilon_`` included. The privacy cost of its rounds stays spent.
         """
+        self._check_parameters()
         before = dict(vars(self))
         try:
             return self._learn(X, y)
@@ -106,6 +114,13 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.delta_: float | None = cost[1] if private and cost else None
         self.warnings_ = (*doubts_of(aggregates), *fit.warnings)
         return self
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters that are out of range. Raises `DataError`; a subclass adds those that its job lacks."""
+        shared = {field.name for field in fields(self.settings)} & set(self.get_params(deep=False)) - set(self.own)
+        self.settings(**{name: getattr(self, name) for name in shared})
+        check_schema(getattr(self, "schema", None))
+        check_random_state(getattr(self, "random_state", None))
 
     @abstractmethod
     def _of_rows(self, X: Any, y: Any) -> Any:
@@ -169,6 +184,19 @@ class PrivateRegressor(RegressorMixin, RegressionEstimator):  # type: ignore[mis
         check_is_fitted(self, "fit_")
         mean, sd = self.fit_.predict(self._checked(X))
         return (mean, sd) if return_std else mean
+
+
+def check_schema(schema: Any) -> None:
+    """Raise `DataError` for anything but a schema or None."""
+    if schema is not None and not isinstance(schema, Schema):
+        raise DataError(f"schema is a {type(schema).__name__}, expected schema=Schema(features, target, bounds)")
+
+
+def check_random_state(state: Any) -> None:
+    """Raise `DataError` for anything but a seed, a generator or None."""
+    whole = isinstance(state, int | np.integer) and not isinstance(state, bool) and state >= 0
+    if not (state is None or whole or isinstance(state, np.random.Generator)):
+        raise DataError(f"random_state is {state!r}, expected a whole number from 0 on, a numpy Generator or None")
 
 
 def required(schema: Schema | None) -> Schema:

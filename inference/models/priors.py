@@ -37,6 +37,7 @@ import numpy as np
 from inference.bounds import Interval
 from inference.columns import PRIOR_BOUND_SDS
 from inference.errors import DataError
+from inference.jobs.settings import require_finite, require_positive
 from inference.problem import Array
 
 Draws = dict[str, Array]
@@ -56,10 +57,8 @@ class _AboveZero:
     def __post_init__(self) -> None:
         for field in fields(self):
             number = getattr(self, field.name)
-            if field.name in self.anywhere and not abs(number) < inf:
-                raise DataError(f"{type(self).__name__}: {field.name} is {number:g}; give a finite number")
-            if field.name not in self.anywhere and not 0 < number < inf:
-                raise DataError(f"{type(self).__name__}: {field.name} is {number:g}; give a finite number above 0")
+            check = require_finite if field.name in self.anywhere else require_positive
+            check(field.name, number)
 
 
 @dataclass(frozen=True)

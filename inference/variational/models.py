@@ -25,6 +25,7 @@ from typing import Any
 from dca_proto.aggregate import SecureSumRequest
 from inference.columns import Standardisation
 from inference.errors import DataError, unknown
+from inference.jobs.settings import require_positive
 from inference.locate import Located
 from inference.problem import Array, Schema
 
@@ -92,8 +93,7 @@ class Model:
 
 def gaussian_prior(sd: float) -> PriorGradient:
     """Return ∇ln p of θ ~ N(0, sd² I). Raises `DataError` if sd is not above 0."""
-    if not sd > 0:
-        raise DataError(f"prior_sd is {sd:g}; expected a number above 0")
+    require_positive("prior_sd", sd)
     return lambda theta: -theta / sd**2
 
 
@@ -117,8 +117,7 @@ def generalised_linear(
     """
     if family not in (BERNOULLI, NORMAL):
         raise unknown("family", family, "generalised linear models", (BERNOULLI, NORMAL))
-    if not residual_variance > 0:
-        raise DataError(f"residual_variance is {residual_variance:g}; expected a number above 0")
+    require_positive("residual_variance", residual_variance)
     return Model(
         statistic="gradient",
         names=(INTERCEPT, *schema.features),

@@ -19,7 +19,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
 from inference.jobs.estimates import Estimate, Figure, normal, of_draws
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
-from inference.jobs.settings import given, one_of, setting
+from inference.jobs.settings import given, one_of, require_positive, setting
 from inference.jobs.summary import NAIVE, Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit
@@ -43,13 +43,19 @@ class Settings(SamplerSettings):
     lower: float | None = setting(None, "Lower end at which clients clip; by default the column's public bound.")
     upper: float | None = setting(None, "Upper end at which clients clip. Narrower bounds mean less noise.")
     prior_mean: float | None = setting(None, "Mean of the prior of a normal mean; by default the bounds' middle.")
-    prior_mean_sd: float | None = setting(None, "Standard deviation of that prior; by default half of the half-width.")
-    prior_shape: float | None = setting(None, "Shape of the Gamma prior of a normal sd, or of a rate; by default 2.")
-    prior_rate: float | None = setting(
-        None, "Rate of that prior; by default such that bounds are 3 sds, or means, away."
+    prior_mean_sd: float | None = setting(
+        None, "Standard deviation of that prior; by default half of the half-width.", require_positive
     )
-    prior_successes: float | None = setting(None, "First parameter of a geometric probability's Beta prior; default 1.")
-    prior_failures: float | None = setting(None, "Second parameter of that prior; default 1.")
+    prior_shape: float | None = setting(
+        None, "Shape of the Gamma prior of a normal sd, or of a rate; by default 2.", require_positive
+    )
+    prior_rate: float | None = setting(
+        None, "Rate of that prior; by default such that bounds are 3 sds, or means, away.", require_positive
+    )
+    prior_successes: float | None = setting(
+        None, "First parameter of a geometric probability's Beta prior; default 1.", require_positive
+    )
+    prior_failures: float | None = setting(None, "Second parameter of that prior; default 1.", require_positive)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,7 +19,7 @@ from inference.errors import DataError
 from inference.models.coefficients import Coefficients
 from inference.models.estimator import PrivateRegressor, required
 from inference.models.glm.families import Family, Poisson, StudentT
-from inference.models.glm.job import ROUNDS, scored_regression
+from inference.models.glm.job import ROUNDS, RobustSettings, Settings, scored_regression
 from inference.models.glm.scored_fit import PRIOR_SD, exact_fit, family_of, regression_of_scores
 from inference.problem import Schema
 from inference.rounds import Job
@@ -30,6 +30,7 @@ class _Scored(PrivateRegressor):
     """The base class of both estimators; a subclass chooses the family."""
 
     spread: ClassVar[str]  # name of the attribute with the posterior of the spread
+    settings = Settings
     prior_sd: float = PRIOR_SD
     schema: Schema | None = None
     rounds: int = ROUNDS
@@ -107,6 +108,7 @@ class PrivateRobustRegression(_Scored):
     """
 
     spread = "residual_scale"
+    settings = RobustSettings
 
     degrees: float = StudentT.degrees
 

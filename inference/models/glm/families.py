@@ -40,6 +40,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import expit, gammaincinv, ndtri, stdtrit
 
+from inference.jobs.settings import require_positive
 from inference.models.coefficients import IDENTITY, LOG, LOGIT
 from inference.problem import Array
 
@@ -172,6 +173,9 @@ class StudentT(Family):
     link: ClassVar[str] = IDENTITY
     disperses: ClassVar[bool] = False
     degrees: float = 4.0
+
+    def __post_init__(self) -> None:
+        require_positive("degrees", self.degrees)
 
     @property
     def bounded(self) -> bool:

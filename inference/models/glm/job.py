@@ -79,8 +79,7 @@ def scored_regression(
         NoAggregate: a round ended without a sum.
     """
     check(schema, family)
-    if rounds < 1:
-        raise DataError(f"rounds is {rounds}; expected at least 1 round of scores")
+    Settings(rounds=rounds, std_share=std_share, prior_sd=prior_sd)  # checks them
     phases = yield phases_request(schema, std_share, schema.columns)
     aggregates = yield from scores(phases, schema, family, rounds, std_share)
     return regression_of_scores(aggregates, prior_sd, schema=schema)

@@ -19,6 +19,7 @@ import numpy as np
 from dca_proto.aggregate import NoisyAggregate
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
+from inference.jobs.settings import require_positive
 from inference.locate import STATISTIC as PHASES
 from inference.locate import about_collinearity, locate
 from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
@@ -141,8 +142,7 @@ def _coefficients(
 
 def prior_of(family: Family, columns: Standardisation, prior_sd: float) -> Prior:
     """Return the prior described above. Raises `DataError` if ``prior_sd`` is not above 0."""
-    if not prior_sd > 0:
-        raise DataError(f"prior_sd is {prior_sd:g}; expected a number above 0")
+    require_positive("prior_sd", prior_sd)
     slopes = np.full(len(columns.columns) - 1, prior_sd)
     first, first_sd, last, last_sd = 0.0, 3.0, log(0.5), 2.0
     if isinstance(family, Bernoulli):

@@ -59,7 +59,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from inference.errors import DataError, unknown
+from inference.errors import DataError
+from inference.jobs.settings import require_choice
 from inference.problem import Array
 
 NOISE_AWARE = "noise-aware"
@@ -86,8 +87,7 @@ class Noise:
 
 def check_repair(repair: str) -> None:
     """Raise `DataError` unless the name is one of `REPAIRS`."""
-    if repair not in REPAIRS:
-        raise unknown("repair", repair, None, REPAIRS)
+    require_choice("repair", repair, REPAIRS)
 
 
 def repaired(A: Array, repair: str) -> Array:

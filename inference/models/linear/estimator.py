@@ -19,13 +19,14 @@ from numpy.typing import ArrayLike
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
+from inference.jobs.settings import require_flag, require_positive
 from inference.models.coefficients import Coefficients
 from inference.models.estimator import PrivateRegressor, required
 from inference.models.linear.aggregate_stats import regression_of
 from inference.models.linear.baselines import exact_fit
-from inference.models.linear.closed_form import REPAIR, check_repair
-from inference.models.linear.job import STD_SHARE, regression_in_bounds, regression_with_projection
-from inference.models.linear.prior import prior_precision
+from inference.models.linear.closed_form import REPAIR
+from inference.models.linear.job import STD_SHARE, Settings, regression_in_bounds, regression_with_projection
+from inference.models.linear.prior import check_precision, prior_precision
 from inference.problem import Schema
 from inference.rounds import Job
 
@@ -53,6 +54,8 @@ class PrivateLinearRegression(PrivateRegressor):
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
+    settings = Settings
+    own = ("prior_precision",)  # of each slope
     prior_precision: ArrayLike | None = None
     residual_variance: float | None = None
     repair: str = REPAIR
@@ -60,8 +63,13 @@ class PrivateLinearRegression(PrivateRegressor):
     projection: bool = True
     std_share: float = STD_SHARE
 
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_precision(self.prior_precision)
+        require_positive("residual_variance", self.residual_variance)
+        require_flag("projection", self.projection)
+
     def _of_rows(self, X: Any, y: Any) -> Coefficients:
-        check_repair(self.repair)
         X, y = self._validated(X, y)
         slopes = prior_precision(X.shape[1])[1:] if self.prior_precision is None else self.prior_precision
         prior = np.r_[0.0, np.broadcast_to(np.asarray(slopes, float), X.shape[1:])]

@@ -32,7 +32,6 @@ from numpy.typing import ArrayLike
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.columns import PRIOR_BOUND_SDS, Standardisation
-from inference.errors import DataError
 from inference.jobs.base import Conditions, RefitJob, Stage, one_round, two_rounds
 from inference.jobs.estimates import BY_BOUNDS
 from inference.jobs.settings import JobSettings, one_of, require_positive, require_share, setting
@@ -40,7 +39,8 @@ from inference.locate import Located, locate, phases_request
 from inference.models.coefficients import Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, regression_of
 from inference.models.linear.baselines import nonprivate_regression
-from inference.models.linear.closed_form import REPAIR, REPAIRS, check_repair
+from inference.models.linear.closed_form import REPAIR, REPAIRS
+from inference.models.linear.prior import check_precision
 from inference.models.linear.rows import Plan, plan, sensitivity
 from inference.problem import Problem, Schema
 from inference.rounds import Job
@@ -62,9 +62,8 @@ def regression_with_projection(
     Raises:
         DataError: ``std_share`` is not inside (0, 1), or the repair is unknown.
     """
-    check_repair(repair)
-    if not 0 < std_share < 1:
-        raise DataError(f"std_share is {std_share}; expected a number between 0 and 1")
+    Settings(std_share=std_share, repair=repair)  # checks them
+    check_precision(prior_precision)
     phases: NoisyAggregate = yield phases_request(schema, std_share, schema.columns)
     located = locate(phases)
     per_sensitivity = sqrt(phases.noise_variance * std_share / (1 - std_share)) / phases.sensitivity
@@ -87,7 +86,8 @@ def regression_in_bounds(
     schema: Schema, *, repair: str = REPAIR, prior_precision: ArrayLike | None = None
 ) -> Job[Coefficients]:
     """Run linear regression over one round. Arguments and errors as for `regression_with_projection`."""
-    check_repair(repair)
+    BoundedSettings(repair=repair)  # checks it
+    check_precision(prior_precision)
     asked = Standardisation.within_bounds(schema).parameters()
     asked |= {"intercept": True, "intercept_bound": INTERCEPT_BOUND, "target_square": True}
     aggregate: NoisyAggregate = yield SecureSumRequest(STATISTIC, asked)

@@ -27,6 +27,8 @@ A given prior precision is used as it is, without scales.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
@@ -44,6 +46,28 @@ LEAST, NOISE_LEFT = 1e-6, 0.5  # smallest eigenvalue of the correlations; and �
 def prior_precision(features: int) -> Array:
     """Return λ₀ of the intercept and each slope, for columns in standard deviations, shape ``(d + 1,)``."""
     return np.array([1.0] + [features / PRIOR_R2] * features)
+
+
+def check_precision(given: Any, features: int | None = None) -> Array | None:
+    """Return λ₀ of the slopes as an array, None for None.
+
+    Args:
+        features: d, if it is known.
+
+    Raises:
+        DataError: λ₀ is negative, not finite, not numeric, or does not match d slopes.
+    """
+    if given is None:
+        return None
+    try:
+        slopes = np.asarray(given, float)
+    except (TypeError, ValueError):
+        slopes = np.array(np.nan)
+    right = slopes.ndim <= 1 if features is None else slopes.shape in ((), (features,))
+    if not right or isinstance(given, bool) or not np.all(np.isfinite(slopes) & (slopes >= 0)):
+        of = "each feature" if features is None else f"each of {features} features"
+        raise DataError(f"setting 'prior_precision' is {given!r}, expected a number of at least 0, or one for {of}")
+    return slopes
 
 
 def fitted_to(
@@ -68,12 +92,7 @@ def fitted_to(
     """
     precision = np.array(prior_precision(features)[-statistics.xy.shape[-1] :] if base is None else base)
     if given is not None:
-        slopes = np.asarray(given, float)
-        if slopes.shape not in ((), (features,)) or not np.all(np.isfinite(slopes) & (slopes >= 0)):
-            raise DataError(
-                f"prior_precision is {given}; expected a number of at least 0, or one for each of {features} features"
-            )
-        precision[-features:] = slopes
+        precision[-features:] = check_precision(given, features)
         return posterior(statistics, precision, residual_variance, repair=repair)
     precisions = [np.r_[precision[:-features], precision[-features:] / scale] for scale in SCALES]
     plugged = [fitted(statistics, one, residual_variance, repair) for one in precisions]

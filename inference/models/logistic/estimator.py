@@ -28,7 +28,7 @@ from inference.models.estimator import RegressionEstimator, composed, required
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.scored_fit import STATISTIC as SCORES
 from inference.models.glm.scored_fit import exact_fit, regression_of_scores
-from inference.models.logistic.job import AUTO, logistic_regression
+from inference.models.logistic.job import AUTO, Settings, logistic_regression
 from inference.models.logistic.one_sum import regression_of_sum
 from inference.problem import Array, Schema
 from inference.rounds import Job
@@ -58,6 +58,7 @@ class PrivateLogisticRegression(ClassifierMixin, RegressionEstimator):  # type: 
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
+    settings = Settings
     prior_sd: float = PRIOR_SD
     schema: Schema | None = None
     method: str = AUTO

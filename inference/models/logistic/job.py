@@ -25,9 +25,9 @@ import numpy as np
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.wording import listed
 from inference.columns import Standardisation
-from inference.errors import DataError, unknown
+from inference.errors import DataError
 from inference.jobs.base import Conditions, RefitJob, Stage
-from inference.jobs.settings import one_of, require_positive, setting
+from inference.jobs.settings import one_of, require_choice, require_positive, setting
 from inference.locate import locate, phases_request
 from inference.models.coefficients import LOGIT, Coefficients, NormalPosterior, area_under_curve, is_positive
 from inference.models.glm.families import Bernoulli
@@ -38,7 +38,7 @@ from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.clipping import ROWS, Rows
 from inference.variational.mean_field_job import ASSUMED, DEFAULT, VariationalSettings, variational_after
-from inference.variational.models import BERNOULLI, PRIOR_SD, gaussian_prior, generalised_linear
+from inference.variational.models import BERNOULLI, PRIOR_SD, generalised_linear
 from inference.variational.progress import OnProgress, Score
 from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX, stages
 
@@ -69,7 +69,7 @@ def logistic_regression(
         NoAggregate: a round ended without a sum (after the first round of gradients, the job ends early instead).
     """
     method, share = method_of(method, settings), settings.std_share
-    gaussian_prior(prior_sd)  # raises if it is not above 0
+    require_positive("prior_sd", prior_sd)
     score = None if held_out is None else score_on(held_out)
     phases = yield phases_request(schema, share, schema.features)
     notes: tuple[str, ...] = ()
@@ -101,8 +101,7 @@ def method_of(method: str, settings: VariationalSettings) -> str:
     Raises:
         DataError: the method is unknown, or does not use one of the settings.
     """
-    if method not in METHODS:
-        raise unknown("method", method, None, METHODS)
+    require_choice("method", method, METHODS)
     names = [field.name for field in fields(VariationalSettings) if field.name != "std_share"]
     asked = [name for name in names if getattr(settings, name) != getattr(DEFAULT, name)]
     if method == AUTO:

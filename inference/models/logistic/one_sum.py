@@ -43,6 +43,7 @@ from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference import laplace
 from inference.columns import Standardisation, into_ball
 from inference.errors import DataError
+from inference.jobs.settings import require_positive
 from inference.mcmc.sums import Aggregates, NoisySums
 from inference.models.coefficients import LOGIT, Coefficients
 from inference.models.linear.aggregate_stats import (
@@ -203,6 +204,7 @@ class _Law:
 
     def prior_precision(self, prior_sd: float) -> Array:
         """Return the prior precision of each coordinate of φ, about 0: shape ``(p,)``."""
+        require_positive("prior_sd", prior_sd)
         sds = [prior_sd] * (self.d + 1) + [MEAN_SD] * self.d + [ROOT_SD] * len(self._lower[0])
         return np.asarray(np.r_[0.0, np.array(sds) ** -2])
 

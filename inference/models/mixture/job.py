@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import sqrt
+from itertools import chain
+from math import isfinite, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -81,12 +82,15 @@ class Settings(JobSettings):
     def means(self) -> list[list[float]]:
         """The guessed means of the components, in the columns' own units; empty without guesses."""
         try:
-            return [[float(word) for word in mean.split(",")] for mean in self.start.split(";") if self.start]
+            means = [[float(word) for word in mean.split(",")] for mean in self.start.split(";") if self.start]
         except ValueError:
+            means = [[nan]]
+        if not all(map(isfinite, chain.from_iterable(means))):
             raise DataError(
                 f"setting 'start' is {self.start[:80]!r}, expected numbers: commas between columns, semicolons between "
                 "components"
-            ) from None
+            )
+        return means
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,6 +48,7 @@ from scipy.special import chdtrc
 
 from dca_proto.statistics import Survival
 from inference.errors import DataError
+from inference.jobs.settings import require_positive
 from inference.mcmc.sums import NoisySums
 from inference.problem import Array
 from inference.simplex import nearest_on_simplex
@@ -115,8 +116,7 @@ class Counts:
     missing: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.prior_rows < np.inf:
-            raise DataError(f"prior_rows is {self.prior_rows:g}; expected a number above 0")
+        require_positive("prior_rows", self.prior_rows)
 
     @property
     def rows_missing(self) -> bool:

@@ -23,10 +23,12 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError, unknown
+from inference.jobs.settings import require_count, require_text, within
 from inference.models.estimator import PrivateEstimator
 from inference.models.survival import rounds
 from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import HazardsFit, exact_hazards, hazards_from, hazards_job
+from inference.models.survival.job import RegressionSettings, Settings
 from inference.models.survival.rounds import Columns, SurvivalFit
 from inference.models.survival.scoring import EFFECT_SD
 from inference.problem import Array, Problem, Schema
@@ -52,6 +54,7 @@ class PrivateKaplanMeier(PrivateEstimator):
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
+    settings = Settings
     times: Sequence[float] = ()
     _: KW_ONLY
     duration: str = "duration"
@@ -62,6 +65,13 @@ class PrivateKaplanMeier(PrivateEstimator):
     first_group: int = 0
     prior_rows: float = PRIOR_ROWS
     random_state: int | np.random.Generator | None = None
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        require_count("groups", self.groups)
+        within(0)("censored", self.censored)
+        within(0)("first_group", self.first_group)
+        require_text("duration", self.duration)
 
     def predict(self, times: Any) -> Array:
         """Return the posterior mean of each group's S at these times, ``(G, k)``, interpolated linearly on the grid.
@@ -126,6 +136,7 @@ class PrivateProportionalHazards(PrivateEstimator):
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
+    settings = RegressionSettings
     schema: Schema | None = None
     event: str = "event"
     group: str | None = None

@@ -27,6 +27,7 @@ from inference.contraction import percent
 from inference.draws import CHAINS, DRAWS, InferenceData, attributes, inference_data
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, Estimate, score, standard_unit
+from inference.jobs.settings import require_positive
 from inference.jobs.summary import HeldOut, Standard, Summary
 from inference.locate import STATISTIC as PHASES
 from inference.locate import about_collinearity, locate, phases_request
@@ -175,6 +176,7 @@ def hazards_job(
         std_share: the first round's share of the budget. prior_sd: as for `HazardsFit`; only the result depends on it.
             kind, rows_max: as for `curves_job`.
     """
+    require_positive("prior_sd", prior_sd)
     phases: NoisyAggregate = yield phases_request(schema, std_share, columns.features, kind, rows_max)
     located, n = locate(phases), phases.contributors
     rows = unknown = Rows.unknown(len(columns.times), columns.groups, len(columns.features))
@@ -258,8 +260,7 @@ def hazards_from(
         raise DataError(
             f"found aggregates of {', '.join(names)}; expected those of all rounds: phases, then {SurvivalScore.name}"
         )
-    if not 0 < prior_sd < np.inf:
-        raise DataError(f"prior_sd is {prior_sd:g}; expected a number above 0")
+    require_positive("prior_sd", prior_sd)
     phases, *scores = aggregates
     statistics = [_statistic(one) for one in scores]
     for one in statistics:

@@ -17,6 +17,7 @@ from inference.contraction import percent
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import Estimate
+from inference.jobs.settings import require_count, require_positive
 from inference.jobs.summary import LogRank as LogRankSummary
 from inference.jobs.summary import Place, Standard, Summary
 from inference.mcmc.posterior import LocalPosterior
@@ -250,6 +251,8 @@ def curves_job(
             data. kind: `SecureSumRequest`, or `NodeReleaseRequest` for data nodes with up to `rows_max` rows each.
         prior_rows: as for `curves_from`.
     """
+    require_positive("prior_rows", prior_rows)
+    require_count("rows_max", rows_max)
     aggregate: NoisyAggregate = yield request_of(curves_statistic(columns), 1.0, kind, rows_max)
     return curves_from(aggregate, columns, int(rng.integers(2**63)), private=private, prior_rows=prior_rows)
 

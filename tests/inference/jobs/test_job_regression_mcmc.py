@@ -127,7 +127,7 @@ def test_groups_that_rows_do_not_fill_are_refused_before_the_round() -> None:
     few = settings_from(JOB.settings, {"method": "fast", "group": 10, "rows_max": 9}, JOB.name)
     with pytest.raises(DataError, match="setting 'rows_max' is 9, and method 'fast' needs 10 rows of each node"):
         JOB.check(schema, few)
-    with pytest.raises(DataError, match="setting 'group' is 0, expected at least 1"):
+    with pytest.raises(DataError, match="setting 'group' is 0, expected a whole number, at least 1"):
         settings_from(JOB.settings, {"group": 0}, JOB.name)
 
 

@@ -220,7 +220,7 @@ def test_another_prior_of_a_family_is_free_and_shows() -> None:
     assert set(find("gaussian").changeable) == {"method", "prior_m", "prior_kappa", "prior_a", "prior_b"}
     with pytest.raises(DataError, match="prior_c"):
         learn("poisson", "count", prior_c=1.0)
-    with pytest.raises(DataError, match="a is -1"):
+    with pytest.raises(DataError, match="'prior_a' is -1"):
         learn("poisson", "count", prior_a=-1.0)
 
 
@@ -300,7 +300,7 @@ WRONG = [
     ("logistic", {"prior_sd": -1}, "above 0"),
     ("gaussian", {"method": "gibs"}, "known: noise-aware, conjugate"),
     ("regression-mcmc", {"method": "normalx"}, "did you mean 'normal'"),
-    ("regression-mcmc", {"chains": 0}, "setting 'chains' is 0, expected at least 1"),
+    ("regression-mcmc", {"chains": 0}, "setting 'chains' is 0, expected a whole number, at least 1"),
 ]
 
 

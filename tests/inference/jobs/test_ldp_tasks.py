@@ -29,7 +29,7 @@ from inference.datasets import load
 from inference.errors import DataError
 from inference.jobs.base import plan_words
 from inference.jobs.estimates import rows_of, table_of
-from inference.jobs.settings import parse_words, settings_from
+from inference.jobs.settings import JobSettings, parse_words, settings_from
 from inference.models.glm import sgd as ldp_sgd
 from inference.problem import split
 from inference.rounds import run
@@ -203,7 +203,7 @@ def test_a_trainer_is_shown_intervals_and_the_naive_estimate_beside_them() -> No
 
 def test_lists_of_numbers_come_from_options_and_tables() -> None:
     @dataclass(frozen=True)
-    class Own:
+    class Own(JobSettings):
         edges: tuple[float, ...] | None = None
 
     def read(table: dict[str, Any]) -> Own:

@@ -200,7 +200,7 @@ def test_curves_are_steps_and_so_are_their_bands(monkeypatch: pytest.MonkeyPatch
         ("survival", {"group": "arms"}, "group column 'arms' is not in the data \\(did you mean 'arm'"),
         ("survival", {"group": "age"}, "group column 'age' has bounds 40:90; number the groups from 0 or 1"),
         ("survival", {"group": "event"}, "both the event and the group"),
-        ("survival", {"intervals": 0}, "setting 'intervals' is 0, expected at least 1"),
+        ("survival", {"intervals": 0}, "setting 'intervals' is 0, expected a whole number, at least 1"),
         ("survival", {"intervals": 400}, "a grid of 400 times; expected 1 to 100"),
         ("survival-regression", {"std_share": 1.0}, "setting 'std_share' is 1"),
     ],

@@ -203,5 +203,5 @@ def test_survival_curves_of_raw_rows_have_the_prior_that_was_given() -> None:
     rows = TRIAL_ROWS[:, [2, 0]]
     weak, strong = (PrivateKaplanMeier(times=(6, 12, 24), prior_rows=a, random_state=1).fit(rows) for a in (1, 5000))
     assert np.abs(weak.survival_ - strong.survival_).max() > 0.1
-    with pytest.raises(DataError, match="prior_rows is -1"):
+    with pytest.raises(DataError, match="setting 'prior_rows' is -1"):
         PrivateKaplanMeier(times=(6, 12, 24), prior_rows=-1).fit(rows)

@@ -289,7 +289,7 @@ def test_another_prior_is_one_call_on_the_releases(estimator: Any) -> None:
     assert again.private_
     with pytest.raises(DataError, match="fit the rows again"):
         estimator().fit(rows.X, rows.y).fit_.refit(prior_sd=0.5)
-    with pytest.raises(DataError, match="prior_sd is 0; expected a number above 0"):
+    with pytest.raises(DataError, match="setting 'prior_sd' is 0, expected a number above 0"):
         model.fit_.refit(prior_sd=0.0)
 
 
@@ -344,7 +344,7 @@ def test_aggregates_of_another_kind_are_refused() -> None:
     below = Schema(("a",), "y", {"a": Interval(0, 1), "y": Interval(-1, 5)})
     with pytest.raises(DataError, match="lower bound -1; counts start at 0"):
         run(scored_regression(below, Poisson()), rounds)
-    with pytest.raises(DataError, match="rounds is 0; expected at least 1 round of scores"):
+    with pytest.raises(DataError, match="setting 'rounds' is 0, expected a whole number, at least 1"):
         PrivatePoissonRegression(schema=rows.schema, rounds=0).fit(rounds)
 
 

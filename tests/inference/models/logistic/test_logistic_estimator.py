@@ -100,5 +100,5 @@ def test_data_that_it_cannot_learn_from_are_refused_with_a_reason() -> None:
         PrivateLogisticRegression().fit(source.run_round(SecureSumRequest("sum", parameters)))
     with pytest.raises(DataError, match="one class"):
         PrivateLogisticRegression().fit(X, np.ones(50))
-    with pytest.raises(DataError, match="prior_sd is 0; expected a number above 0"):
+    with pytest.raises(DataError, match="setting 'prior_sd' is 0, expected a number above 0"):
         PrivateLogisticRegression(prior_sd=0.0).fit(X, y)
