@@ -20,6 +20,8 @@ from inference.problem import Array, Schema
 PRIOR_BOUND_SDS = 3.0
 """Assumed standard deviations per half-width: people state bounds that contain most values."""
 FREE_BOUND = 1.665  # the largest bound, in scales, at which the squares of the statistic "moments" cost nothing
+COUNT_WEIGHT = 1.732  # the largest weight of a count of complete rows that costs nothing beside one column's sum
+MOMENTS_COUNT_WEIGHT = 2.522  # the same beside both moments of a column with `FREE_BOUND`
 PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # prior sd of a column's mean about the public centre, in half-widths
 
 

@@ -72,6 +72,7 @@ LAYERS = {
                                     "inference"},
     "inference.mcmc": NUMPYRO,
     "inference.models": NUMPYRO,
+    "inference.models.conjugate": {"numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "inference"},
     "inference.models.survival": NUMPYRO | {"dca_proto.statistics"},  # their public codes
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", *PROTOCOL, *JOBS,
                  "dca_proto.statistics", "dca_proto.testing"},

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
@@ -235,9 +234,9 @@ def _planned(request: OpenRound, share: float) -> PlannedRound:
     ):  # products, gradients and mixtures stay in the units of the scaled columns
         units = SCALED_TO_ONE if set(statistic.bound) == {1.0} else SCALED
     if statistic.dimension <= _LABELLED_MAX:
-        zero, clients = np.zeros(statistic.dimension), request.clients_expected
-        shifted = statistic.estimate(zero + figures.sigma_sum, clients) - statistic.estimate(zero, clients)
-        labels, noise_std = list(statistic.labels()), np.abs(shifted).tolist()
+        clients = request.clients_expected
+        _, noise = statistic.estimate_with_noise(statistic.zero_sum(clients), clients, figures.sigma_sum)
+        labels, noise_std = list(statistic.labels()), noise.tolist()
     if isinstance(statistic, Regression):
         weights = best_regression_weights(statistic, request.fraction_bits)
         best = list(weights)

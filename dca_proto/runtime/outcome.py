@@ -11,6 +11,7 @@ from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.errors import RoundAborted
 from dca_proto.runtime.logs import printable
 from dca_proto.statistics import resolve
+from dca_proto.statistics.counting import Counting, about_missing
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -59,7 +60,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
         contributors: the number of clients in the sum. clients: the number asked. fewest: n_min. colluders: c.
         private: whether epsilon is claimed. epsilon, delta: the cost to each participant; null if none is claimed.
         relation: the neighbouring relation of the sensitivity. nodes, reports: the single releases or reports.
-        doubts: warnings that the sum is hardly possible, or that releases were left out.
+        doubts: warnings that the sum is hardly possible, that releases were left out, or that values are missing.
         round_id, contributors_hash, announcement_hash: in hexadecimal.
     """
 
@@ -100,15 +101,11 @@ class Aborted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 def estimates(aggregate: NoisyAggregate) -> tuple[Estimate, ...]:
-    """Return the estimate of each coordinate.
-
-    `Statistic.estimate` only scales and shifts coordinates, so a shift by one standard deviation of the sum's noise
-    gives the estimate's.
-    """
+    """Return the estimate of each coordinate."""
     statistic = resolve(aggregate.statistic, aggregate.parameters)
-    values = statistic.estimate(aggregate.value, aggregate.contributors)
-    shifted = statistic.estimate(aggregate.value + math.sqrt(aggregate.noise_variance), aggregate.contributors)
-    triples = zip(statistic.labels(), values, abs(shifted - values), strict=True)
+    sd = math.sqrt(aggregate.noise_variance)
+    found = statistic.estimate_with_noise(aggregate.value, aggregate.contributors, sd)
+    triples = zip(statistic.labels(), *found, strict=True)
     return tuple(Estimate(label, float(value), float(noise_std)) for label, value, noise_std in triples)
 
 
@@ -137,8 +134,19 @@ def outcome(aggregate: NoisyAggregate) -> Outcome:
             for node in aggregate.nodes
         ],
         reports=None if aggregate.reports is None else report_values(aggregate.reports),
-        doubts=list(aggregate.doubts),
+        doubts=list(doubts(aggregate)),
     )
+
+
+def doubts(aggregate: NoisyAggregate) -> tuple[str, ...]:
+    """Return the aggregate's doubts, and one about missing values if the statistic counts complete rows."""
+    statistic = resolve(aggregate.statistic, aggregate.parameters)
+    if not (isinstance(statistic, Counting) and statistic.counts):
+        return aggregate.doubts
+    _, rows = statistic.counted(aggregate.value, aggregate.contributors)
+    sd = math.sqrt(aggregate.noise_variance) / statistic.count_weight
+    missing = about_missing(rows, sd, aggregate.contributors, of="rows" if aggregate.nodes else "clients")
+    return (*aggregate.doubts, *missing)
 
 
 def report_values(reports: LocalReports, *, most: float = math.inf) -> ReportValues:

@@ -28,7 +28,7 @@ from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, DistributedDiscreteGau
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.trainer.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
-from dca_proto.statistics import resolve
+from dca_proto.statistics import Mean, Moments, SecondMoments, Sum, resolve
 from dca_proto.statistics.base import parameter_names
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.scaled import MAGNITUDE_MAX, MAGNITUDE_MIN
@@ -41,6 +41,7 @@ KINDS: dict[str, type[RoundRequest]] = {
     LDP_REPORT: LdpReportRequest,
 }
 """The kinds of rounds by their names in files and options, with the type of a job's request."""
+_RATIOS = (Sum, Mean, Moments, SecondMoments)
 
 
 class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,11 +104,23 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
     )
     if request.clients_expected or not isinstance(request.ask, AskSecureSum):
         request.draft(DistributedDiscreteGaussian(), Limits())
-        return request
+        return _counting(request, settings)
     statistic = resolve(request.statistic, request.parameters)  # check what does not depend on the number of clients
     client_sensitivity(statistic, request.rows_max, request.fraction_bits)
     check_mu(request.cost.mu, request.epsilon, request.delta)
-    return request
+    return _counting(request, settings)
+
+
+def _counting(request: OpenRound, settings: RoundSettings) -> OpenRound:
+    """Return the round with a count of complete rows beside means and sums, as far as that costs nothing.
+
+    Reports have a count only if it is asked for, since its noise would be that of all clients.
+    """
+    statistic = resolve(request.statistic, request.parameters)
+    if settings.kind == LDP_REPORT or "count_weight" in settings.parameters or not isinstance(statistic, _RATIOS):
+        return request
+    weight = statistic.free_weight(request.fraction_bits)
+    return msgspec.structs.replace(request, parameters={**request.parameters, "count_weight": weight})
 
 
 def _ask(settings: RoundSettings, federation: Federation) -> Ask:

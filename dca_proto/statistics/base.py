@@ -157,13 +157,24 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
         """Convert a (noisy) sum to units of the data; by default, return it unchanged.
 
-        Each number may only scale and shift its own coordinate: the stated noise relies on that.
+        Each number may only scale and shift its own coordinate; otherwise override `estimate_with_noise`, too.
 
         Args:
             value: the sum over clients in the statistic's own units, shape ``(dimension,)``.
             contributors: number of clients in the sum, at least 1.
         """
         return value
+
+    def estimate_with_noise(
+        self, value: NDArray[np.float64], contributors: int, sigma: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return `estimate`, and the standard deviation of the noise in each number; `sigma` is that of the sum."""
+        found = self.estimate(value, contributors)
+        return found, np.abs(self.estimate(value + sigma, contributors) - found)
+
+    def zero_sum(self, contributors: int) -> NDArray[np.float64]:
+        """Return a sum, shape ``(dimension,)``, at which a forecast of the noise is typical."""
+        return np.zeros(self.dimension)
 
 
 S = TypeVar("S", bound=type[Statistic])

@@ -3,7 +3,8 @@
 Two rows of the box are at most 2·√(Σ C_j²) apart, its diagonal, and 2·Σ C_j in L1. Two rows of a ball of C grid units
 are at most 2C apart, and 2·√d·C in L1 (Cauchy and Schwarz). With both bounds, each figure is the smaller of the two. A
 missing row counts as zero, the middle of either. `sum` and `mean` have the same vectors; they differ in how `estimate`
-reads the noisy sum.
+reads the noisy sum. A count of complete rows beside them is free up to the weight √3·√(Σ C_j²), or √3·C in a ball
+(`counting`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.statistics.base import register
+from dca_proto.statistics.counting import Counting
 from dca_proto.statistics.scaled import ScaledColumns, ball_limit, check_radius, into_ball
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import ValueRange, box
 
 
-class _Linear(ScaledColumns, frozen=True, kw_only=True):
+class _Linear(Counting, ScaledColumns, frozen=True, kw_only=True):
     """X_j per column, on a grid of 2^-f.
 
     Attributes:
@@ -27,28 +29,35 @@ class _Linear(ScaledColumns, frozen=True, kw_only=True):
     """
 
     radius: float | None = None
+    count_weight: float = 0.0
 
     def __post_init__(self) -> None:
         check_radius("radius", self.radius)
         super().__post_init__()
 
     @property
-    def dimension(self) -> int:
+    def plain_dimension(self) -> int:
         return len(self.columns)
 
-    def labels(self) -> tuple[str, ...]:
+    def plain_labels(self) -> tuple[str, ...]:
         return self.columns
 
-    def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
+    def lengths(self, fraction_bits: int) -> tuple[int, int]:
         limits = self.limits(fraction_bits)
-        l1, square, bound = sum(limits), sum(limit**2 for limit in limits), max(limits)
+        l1, square = sum(limits), sum(limit**2 for limit in limits)
+        if self.radius is None:
+            return l1, square
+        radius = ball_limit("radius", self.radius, fraction_bits)
+        return min(l1, math.isqrt(len(limits) * radius**2)), min(square, radius**2)
+
+    def plain_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        l1, square = self.lengths(fraction_bits)
+        bound = max(self.limits(fraction_bits))
         if self.radius is not None:
-            radius = ball_limit("radius", self.radius, fraction_bits)
-            l1, square = min(l1, math.isqrt(len(limits) * radius**2)), min(square, radius**2)
-            bound = min(bound, radius)
+            bound = min(bound, ball_limit("radius", self.radius, fraction_bits))
         return Sensitivity(l1=2 * l1, l2_squared=4 * square, bound=bound)
 
-    def value_range(self, fraction_bits: int) -> ValueRange:
+    def plain_range(self, fraction_bits: int) -> ValueRange:
         limits = np.array(self.limits(fraction_bits), dtype=np.float64)
         if self.radius is None:
             return box(-limits, limits)
@@ -56,7 +65,7 @@ class _Linear(ScaledColumns, frozen=True, kw_only=True):
         limits = np.minimum(limits, radius)
         return box(-limits, limits, radius)
 
-    def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
+    def plain_values(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         values = self.quantised(rows, fraction_bits)
         if self.radius is None:
             return values
@@ -70,12 +79,15 @@ class Sum(_Linear, frozen=True, kw_only=True):
     name = "sum"
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
-        """Sum of x over the clients, in units of the data: scale·value + centre·contributors.
+        """Sum of x, in units of the data: scale·value + centre·rows, and the count of complete rows if there is one.
 
-        This assumes that each client contributes one row of weight 1, or the mean of its rows. If clients add up
-        several rows, the number of rows is unknown: use a centre of 0. A missing value counts as the centre.
+        With a count, the sum is over complete rows. Without one, it is over contributors: each is one row of weight 1,
+        or the mean of its rows, and a missing value counts as the centre. If clients add up several rows and there is
+        no count, use a centre of 0.
         """
-        return np.array(self.scale, dtype=np.float64) * value + np.array(self.centre, dtype=np.float64) * contributors
+        sums, rows = self.counted(value, contributors)
+        total = np.array(self.scale, dtype=np.float64) * sums + np.array(self.centre, dtype=np.float64) * rows
+        return np.append(total, [rows] * self.counts)
 
 
 @register
@@ -85,8 +97,11 @@ class Mean(_Linear, frozen=True, kw_only=True):
     name = "mean"
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
-        """Mean of x over the clients, in units of the data: centre + scale·value/contributors.
+        """Mean of x, in units of the data: centre + scale·value/rows, and the count of complete rows if there is one.
 
-        This assumes one row of weight 1 (or a mean of rows) per client. A missing value counts as the centre.
+        With a count, the mean is over complete rows. Without one, it is over contributors: each is one row of weight 1,
+        or the mean of its rows, and a missing value counts as the centre.
         """
-        return np.array(self.centre, dtype=np.float64) + np.array(self.scale, dtype=np.float64) * value / contributors
+        sums, rows = self.counted(value, contributors)
+        mean = np.array(self.centre, dtype=np.float64) + np.array(self.scale, dtype=np.float64) * sums / max(rows, 1.0)
+        return np.append(mean, [rows] * self.counts)

@@ -117,7 +117,7 @@ def test_a_round_from_files_gives_a_result_and_signals_end_everyone(
     output, log = trainer.communicate(timeout=PATIENCE_S)
     assert trainer.returncode == 0, log
     result = parsed(output, "trainer")
-    assert (result["ok"], result["contributors"], result["labels"]) == (True, CLIENTS, ["x"])
+    assert (result["ok"], result["contributors"], result["labels"]) == (True, CLIENTS, ["x", "complete rows"])
     # false alarm: noise beyond 8 standard deviations, below 1e-14
     assert abs(result["estimate"][0] - 4) < 8 * result["noise_std"][0]
     assert "private estimate" in log

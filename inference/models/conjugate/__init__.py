@@ -8,8 +8,9 @@
     gaussian      x ~ N(μ, σ²)                    Normal-Inverse-Gamma       moments                  Σ x, Σ x²
 
 Each client contributes one value, that of its first row; a mean of several values would not be a draw from the model.
-Clients clip values outside the bounds, so wrong bounds cost accuracy but never privacy. A missing value counts as the
-bounds' middle, and in no category. The models treat the sums as those of unclipped data. `FamilyResult.outside` is the
+Clients clip values outside the bounds, so wrong bounds cost accuracy but never privacy. Each round also counts the
+values that are there, at no cost (`dca_proto.statistics.counting`), so the parameters are those of these values; a
+warning says how many are missing. The models treat the sums as those of unclipped data. `FamilyResult.outside` is the
 share of the data that the fitted model expects outside the bounds; `clipping_matters` is True if that share is too
 large for the number of values.
 

@@ -1,27 +1,38 @@
 """The interface of a conjugate model, and its posterior given a noisy sum.
 
-    s    sum of the sufficient statistics of n clients, shape (..., k), in the model's own units
+    n    number of values, one for each client that has one; clients also count these, with noise
+    s    sum of the sufficient statistics of n values, shape (..., k), in the model's own units
     s̃    the same with privacy noise of a known variance in each coordinate
     η    hyperparameters of the conjugate posterior, shape (..., h)
+
+**Missing values.** A client without a value adds nothing to s̃ nor to the count. Sums are about the middle of the
+bounds, so s̃ in the model's units depends on n. Draws of n come first, from the noisy count and the evidence that each
+n has from s̃; s and θ are drawn given n. So the noise of the denominator is in every interval. The prior of the missing
+share is Beta(½, 1). If all values are there and ε is 1, intervals of a mean are 1 to 6 % wider than if that were known.
 
 Functions of s and η broadcast over leading axes, so chains and draws need no loops.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.statistics.counting import about_missing
 from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, attributes
-from inference.errors import DataError, unknown
-from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure
+from inference.errors import DataError
+from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure, digits
+from inference.jobs.settings import require_choice, require_count, require_positive, within
 from inference.jobs.summary import Standard, Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.sums import NoisySums
@@ -29,7 +40,76 @@ from inference.problem import Array, Schema
 
 BIAS = 1 / 3  # bias by clipping, in sampling errors, above which the result warns
 PRIOR_DRAWS = 20_000
+MISSING = 0.5  # of the prior of the missing share, Beta(MISSING, 1): most mass near none, as in Jeffreys' prior
+REACH, CELLS, NODES = 8.0, 2048, 24  # of the counts of values: range in standard deviations, cells, counts kept
+NEGLIGIBLE = 1e-9  # probability of a cell that is left out
+UNKNOWN = 100.0  # ratio of a scale's interval ends from which on the noise hides it
+PRIOR = "prior_"  # before a parameter's name, in the names of settings
 NOISE_AWARE, CONJUGATE = METHODS = ("noise-aware", "conjugate")
+
+
+class Latent(NamedTuple):
+    """Draws of s, shape ``(chain, draw, k)``, and of the number of complete values, ``(chain, draw)``."""
+
+    sums: Array
+    rows: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """A noisy sum over n clients, with a noisy count of those that have a value.
+
+    Attributes:
+        value: s̃ if no client had a value. by_row: how much s̃ grows with each value that there is, since clients measure
+            about the middle of the bounds. noise_variance: of s̃. All have the shape ``(k,)``.
+        n: number of clients. rows: the noisy count. rows_variance: of its noise.
+    """
+
+    value: Array
+    by_row: Array
+    noise_variance: Array
+    n: int
+    rows: float
+    rows_variance: float
+
+    @classmethod
+    def complete(cls, sums: NoisySums) -> Released:
+        """Return the release in which every client has a value."""
+        return cls(sums.value, np.zeros_like(sums.value), sums.noise_variance, sums.n, float(sums.n), 0.0)
+
+    def given(self, rows: float) -> NoisySums:
+        """Return s̃ if so many clients have a value."""
+        return NoisySums(self.value + self.by_row * rows, self.noise_variance, rows)
+
+    def nearest_rows(self, least: int) -> int:
+        """Return the possible count that is nearest to the noisy one."""
+        return int(np.clip(np.rint(self.rows), min(least, self.n), self.n))
+
+    def counts(self, least: int) -> tuple[NDArray[np.int64], Array]:
+        """Return possible counts of values, at most `NODES`, and ln of their probabilities given the noisy count.
+
+        The prior of the number k of missing values is that of a share of law Beta(`MISSING`, 1).
+        """
+        nearest = self.nearest_rows(least)
+        sd = self.rows_variance**0.5
+        if sd == 0 or least >= self.n:
+            return np.array([nearest]), np.zeros(1)
+        low, high = max(least, math.floor(nearest - REACH * sd)), min(self.n, math.ceil(nearest + REACH * sd))
+        edges = np.unique(np.rint(np.linspace(low, high + 1, CELLS + 1)))
+        rows, widths = np.floor((edges[1:] + edges[:-1]) / 2), np.diff(edges)
+        observed = nearest + np.clip(self.rows - nearest, -REACH * sd, REACH * sd)
+        log_p = log_missing(self.n - rows) + np.log(widths) - (rows - observed) ** 2 / (2 * self.rows_variance)
+        p = np.exp(log_p - log_p.max())
+        likely = p > NEGLIGIBLE * p.sum()
+        groups = np.array_split(np.flatnonzero(likely), min(NODES, int(likely.sum())))
+        masses = np.array([p[group].sum() for group in groups])
+        middles = np.array([(p[group] * rows[group]).sum() for group in groups]) / masses
+        return np.rint(middles).astype(np.int64), np.log(masses)
+
+
+def log_missing(missing: Array) -> Array:
+    """Return ln of the prior probability of so many missing values, up to a constant."""
+    return np.asarray(gammaln(missing + MISSING) - gammaln(missing + 1))
 
 
 @dataclass(frozen=True)
@@ -39,10 +119,15 @@ class Family(ABC):
     Attributes:
         name: of the model. learns: the quantity it learns, as text before the column's name.
         column: the clients' column. interval: its public bounds, in its own units.
+        least: the smallest number of values that has a posterior.
+        scale: the parameter that noise may hide, or "". hidden_below: whether it hides small values, else large ones.
     """
 
     name: ClassVar[str]
     learns: ClassVar[str]
+    least: ClassVar[int] = 1
+    scale: ClassVar[str] = ""
+    hidden_below: ClassVar[bool] = True
     column: str
     interval: Interval
 
@@ -51,20 +136,20 @@ class Family(ABC):
         """Return the request of the round that releases s̃; only each client's first row counts."""
 
     @abstractmethod
-    def release(self, aggregate: NoisyAggregate) -> NoisySums:
-        """Return s̃ from that round's aggregate."""
+    def release(self, aggregate: NoisyAggregate) -> Released:
+        """Return s̃ and the noisy count from that round's aggregate."""
 
     @abstractmethod
     def exact(self, x: Array) -> NoisySums:
-        """Return s without noise, of values of shape ``(n,)`` within the bounds."""
+        """Return s without noise, of complete values of shape ``(n,)`` within the bounds."""
 
     @abstractmethod
-    def possible(self, s: Array, n: int) -> Array:
+    def possible(self, s: Array, n: Any) -> Array:
         """Return the nearest sum that n values within the bounds can have."""
 
     @abstractmethod
-    def update(self, s: Array, n: int) -> Array:
-        """Return η of the conjugate posterior given s."""
+    def update(self, s: Array, n: Any) -> Array:
+        """Return η of the conjugate posterior given s of n values, shape ``(...)``."""
 
     @abstractmethod
     def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
@@ -79,8 +164,8 @@ class Family(ABC):
         """Draw each parameter once for each η."""
 
     @abstractmethod
-    def latent(self, release: NoisySums, chains: int, draws: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Draw from p(s | s̃) ∝ p(s) N(s̃; s, noise variance): the warm-up, then the draws, ``(chain, draw, k)`` each.
+    def latent(self, release: Released, chains: int, draws: int, rng: np.random.Generator) -> tuple[Latent, Latent]:
+        """Draw from p(n, s | s̃) ∝ p(n) p(s | n) N(s̃; s, noise variance): the warm-up, then the draws.
 
         The warm-up of independent draws is empty.
         """
@@ -90,14 +175,20 @@ class Family(ABC):
 
         This is the prior combined with the public bounds of the values, which may be narrower than a vague prior.
         """
-        nothing = self.exact(np.zeros(0))
-        rng, noise_alone = np.random.default_rng(0), NoisySums(nothing.value, np.full(nothing.value.shape, np.inf), n)
-        drawn = self.draw(self.update(self.latent(noise_alone, 1, PRIOR_DRAWS, rng)[1], n), rng)
+        nothing, rng = self.exact(np.zeros(0)).value, np.random.default_rng(0)
+        alone = Released.complete(NoisySums(nothing, np.full(nothing.shape, np.inf), n))
+        sums, rows = self.latent(alone, 1, PRIOR_DRAWS, rng)[1]
+        drawn = self.draw(self.update(sums, rows), rng)
         return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in drawn.items()}
 
     def outside(self, parameters: Mapping[str, Array]) -> Array:
         """Return the probability that a value lies outside the bounds, given the parameters."""
         return np.zeros(next(iter(parameters.values())).shape[:2])
+
+    def require(self, clients: int) -> None:
+        """Raise `DataError` if there are too few clients."""
+        if clients < self.least:
+            raise DataError(f"{self.name}: {clients} clients contributed; expected at least {self.least}")
 
     def labels(self) -> dict[str, tuple[str, ...]]:
         """Return the labels along the last axis of each parameter that has labels."""
@@ -109,7 +200,7 @@ class FamilyResult(LocalPosterior):
     """The posterior of a conjugate model.
 
     Attributes:
-        family: the model. method: one of `METHODS`. release: the noisy sum.
+        family: the model. method: one of `METHODS`. release: the noisy sum and count.
         eta: η of each draw, shape ``(chain, draw, h)``.
         repaired: whether s̃ was an impossible sum; method "conjugate" then took the nearest possible one.
         private: False if no epsilon may be claimed.
@@ -117,7 +208,7 @@ class FamilyResult(LocalPosterior):
 
     family: Family
     method: str
-    release: NoisySums
+    release: Released
     eta: Array
     repaired: bool
     private: bool
@@ -178,19 +269,37 @@ class FamilyResult(LocalPosterior):
 
     @property
     def warnings(self) -> list[str]:
-        column, warnings = self.family.column, []
-        if self.clipping_matters:
+        column, release = self.family.column, self.release
+        warnings = list(about_missing(release.rows, release.rows_variance**0.5, release.n, f"a value of {column}"))
+        hidden = self.about_hidden
+        if self.clipping_matters and not hidden:
             share = f"the fitted model expects {100 * self.outside:.2g} % of the values of {column} outside the bounds"
             warnings.append(f"{share}, where they are clipped, which biases its estimates; give wider public bounds")
         if self.method == CONJUGATE and self.repaired:
             problem = f"no values of {column} can have the noisy sum, so the nearest possible sum was used"
             warnings.append(f"{problem}; method {NOISE_AWARE!r} weighs all possible sums")
-        return warnings + self.about_mixing
+        return warnings + hidden + self.about_mixing
+
+    @property
+    def about_hidden(self) -> list[str]:
+        """Warn of a scale that the noise hides: its interval then ends where its prior does."""
+        name, interval = self.family.scale, self.family.interval
+        if not name or not self.release.noise_variance.any() or self.method == CONJUGATE:
+            return []
+        low, high = (float(end) for end in self.quantile(TAILS)[name])
+        if high < UNKNOWN * low:
+            return []
+        end = f"at most {digits(high, 2)}" if self.family.hidden_below else f"at least {digits(low, 2)}"
+        return [
+            f"the noise hides the {name} of {self.family.column}, which is {end}: the bounds "
+            f"{interval.lower:g}:{interval.upper:g} are wide for this noise; give narrower ones, a larger epsilon or "
+            "more clients"
+        ]
 
 
 def posterior_of(
     model: Family,
-    given: NoisyAggregate | NoisySums,
+    given: NoisyAggregate | NoisySums | Released,
     *,
     rng: np.random.Generator,
     method: str = NOISE_AWARE,
@@ -201,7 +310,8 @@ def posterior_of(
     """Return the posterior given one round's release; trying another prior costs no budget.
 
     Args:
-        model: with the prior. given: the aggregate of `Family.request`, or a noisy sum without a privacy claim.
+        model: with the prior. given: the aggregate of `Family.request`, or a noisy sum of complete values without a
+            privacy claim.
         rng: for the draws; the privacy noise does not use it. method: one of `METHODS`.
         chains, draws: number of chains, and of draws in each. Draws are independent, except those of the categorical
             model's Gibbs sampler.
@@ -210,17 +320,18 @@ def posterior_of(
     Raises:
         DataError: the method is unknown, there is no chain or too few draws to diagnose, or the chains have not mixed.
     """
-    if method not in METHODS:
-        raise unknown("method", method, None, METHODS)
-    if chains < 1 or draws < 4:
-        raise DataError(f"{chains} chains of {draws} draws; expected at least 1 chain of at least 4 draws")
-    release = model.release(given) if isinstance(given, NoisyAggregate) else given
-    nearest = model.possible(release.value, release.n)
+    require_choice("method", method, METHODS)
+    require_count("chains", chains)
+    within(4)("draws", draws)
+    release = released(model, given)
+    rows = release.nearest_rows(model.least)
+    nearest = model.possible(found := release.given(rows).value, rows)
     if method == CONJUGATE or not release.noise_variance.any():
-        warmup, sums = nearest[:0], np.broadcast_to(nearest, (chains, draws, nearest.size))
+        warmup = Latent(nearest[:0], np.zeros(0))
+        latent = Latent(np.broadcast_to(nearest, (chains, draws, nearest.size)), np.full((chains, draws), rows))
     else:
-        warmup, sums = model.latent(release, chains, draws, rng)
-    eta, labels = model.update(sums, release.n), model.labels()
+        warmup, latent = model.latent(release, chains, draws, rng)
+    eta, labels = model.update(*latent), model.labels()
     result = FamilyResult(
         model=model.name,
         family=model,
@@ -228,11 +339,11 @@ def posterior_of(
         release=release,
         eta=eta,
         draws=(drawn := model.draw(eta, rng)),
-        warmup=model.draw(model.update(warmup, release.n), rng) if warmup.size else {},
+        warmup=model.draw(model.update(*warmup), rng) if warmup.sums.size else {},
         advice="take method 'conjugate'",
         axes={name: (f"{name}_label",) for name in labels},
         coords={f"{name}_label": texts for name, texts in labels.items()},
-        repaired=(repaired := bool((np.abs(nearest - release.value) > 1e-9 * release.n).any())),
+        repaired=(repaired := bool((np.abs(nearest - found) > 1e-9 * release.n).any())),
         private=(private := private and isinstance(given, NoisyAggregate) and given.private),
         attrs={
             "method": method,
@@ -244,6 +355,15 @@ def posterior_of(
     return result.require_mixed() if find_spec("arviz") is not None else result
 
 
+def released(model: Family, given: NoisyAggregate | NoisySums | Released) -> Released:
+    """Return what a round released to a model. Raises `DataError` if too few clients contributed."""
+    if isinstance(given, NoisyAggregate):
+        model.require(given.contributors)
+        return model.release(given)
+    model.require(given.n)
+    return given if isinstance(given, Released) else Released.complete(given)
+
+
 def whole_bounds(model: str, column: str, interval: Interval, advice: str) -> None:
     """Raise `DataError` if the bounds are not whole numbers."""
     if not (float(interval.lower).is_integer() and float(interval.upper).is_integer()):
@@ -251,8 +371,7 @@ def whole_bounds(model: str, column: str, interval: Interval, advice: str) -> No
         raise DataError(f"{model}: column {column!r} has bounds {found}, expected whole numbers; {advice}")
 
 
-def positive(model: str, **values: float) -> None:
-    """Raise `DataError` if a prior's parameter is not finite and above 0."""
+def positive(**values: float | None) -> None:
+    """Raise `DataError` if a prior's parameter is not finite and above 0; None passes."""
     for name, value in values.items():
-        if not 0 < value < np.inf:
-            raise DataError(f"{model}: prior parameter {name} is {value:g}; give a finite number above 0")
+        require_positive(f"{PRIOR}{name}", value)

@@ -10,16 +10,15 @@ import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
-from inference.errors import DataError, unknown
+from inference.errors import unknown
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
-from inference.jobs.settings import JobSettings, given, one_of, setting
+from inference.jobs.settings import JobSettings, given, one_of, require_finite, require_positive, setting
 from inference.models.conjugate.categorical import Categorical
-from inference.models.conjugate.family import METHODS, Family, FamilyResult, posterior_of
+from inference.models.conjugate.family import METHODS, PRIOR, Family, FamilyResult, posterior_of
 from inference.models.conjugate.scalar import Bernoulli, Exponential, Gaussian, Poisson
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
-PRIOR = "prior_"
 FAMILIES: Mapping[str, type[Family]] = {
     model.name: model for model in (Bernoulli, Categorical, Exponential, Gaussian, Poisson)
 }
@@ -42,10 +41,7 @@ def family(name: str, column: str, interval: Interval, **prior: Any) -> Family:
     for parameter in prior:
         if parameter not in known:
             raise unknown("prior parameter", parameter, f"model {name!r}", known)
-    try:
-        return FAMILIES[name](column, interval, **prior)
-    except TypeError as error:
-        raise DataError(f"model {name!r}: {error}; give numbers as prior parameters") from None
+    return FAMILIES[name](column, interval, **prior)
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ class FamilyJob(LearningJob):
     def __init__(self, name: str) -> None:
         own: list[Any] = [
             (f"{PRIOR}{field.name}", float | None, setting(None, f"Parameter {field.name} of the conjugate prior; by "
-                                                           "default weak."))
+                            "default weak.", require_finite if field.name == "m" else require_positive))
             for field in fields(FAMILIES[name])[2:]
         ]  # fmt: skip
         self.name = name

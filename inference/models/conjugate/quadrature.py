@@ -10,6 +10,7 @@ all of them fit on the grid.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,27 +34,46 @@ class Axis(NamedTuple):
     widths: Array
 
 
-def draw_on_grid(
-    log_density: LogDensity, box: Box, size: int, rng: np.random.Generator, *, integers: bool = False
-) -> Array:
-    """Return independent draws, shape ``(size, len(box))``.
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A density on the cells of a grid.
 
-    Args:
-        log_density: function of one array per coordinate, all of one shape; up to a constant; finite inside the box.
-        box: lower and upper end of each coordinate; for integers, the first and the last.
-        size: number of draws. rng: for the draws. integers: whether the coordinates are whole numbers.
+    Attributes:
+        axes: of the cells. cumulative: masses of the cells in order, added up. log_total: ln of the density's integral.
+        integers: whether coordinates are whole numbers.
     """
-    axes, log_p = _grid(log_density, _closed_in(log_density, box, integers), integers, ENDS[len(box)])
-    for widths in np.meshgrid(*(axis.widths for axis in axes), indexing="ij"):
-        log_p = log_p + np.log(widths)
-    cumulative = np.cumsum(np.exp(log_p - log_p.max()).ravel())
-    cells = np.unravel_index(np.searchsorted(cumulative, rng.random(size) * cumulative[-1], side="right"), log_p.shape)
-    draws = []
-    for axis, i in zip(axes, cells, strict=True):  # uniform within the cell
-        points, widths = axis.points[i], axis.widths[i]
-        place = widths * rng.random(size)
-        draws.append(points + (np.floor(place) - (widths - 1) / 2 if integers else place - widths / 2))
-    return np.stack(draws, axis=-1)
+
+    axes: list[Axis]
+    cumulative: Array
+    log_total: float
+    integers: bool
+
+    @classmethod
+    def of(cls, log_density: LogDensity, box: Box, *, integers: bool = False) -> Grid:
+        """Tabulate a density.
+
+        Args:
+            log_density: function of one array per coordinate, all of one shape; up to a constant; finite inside the
+                box. box: lower and upper end of each coordinate; for integers, the first and the last.
+            integers: whether coordinates are whole numbers.
+        """
+        axes, log_p = _grid(log_density, _closed_in(log_density, box, integers), integers, ENDS[len(box)])
+        for widths in np.meshgrid(*(axis.widths for axis in axes), indexing="ij"):
+            log_p = log_p + np.log(widths)
+        highest = float(log_p.max())
+        cumulative = np.cumsum(np.exp(log_p - highest).ravel())
+        return cls(axes, cumulative, highest + float(np.log(cumulative[-1])), integers)
+
+    def draw(self, size: int, rng: np.random.Generator) -> Array:
+        """Return independent draws, shape ``(size, axes)``."""
+        places = np.searchsorted(self.cumulative, rng.random(size) * self.cumulative[-1], side="right")
+        cells = np.unravel_index(places, tuple(len(axis.points) for axis in self.axes))
+        draws = []
+        for axis, i in zip(self.axes, cells, strict=True):  # uniform within the cell
+            points, widths = axis.points[i], axis.widths[i]
+            place = widths * rng.random(size)
+            draws.append(points + (np.floor(place) - (widths - 1) / 2 if self.integers else place - widths / 2))
+        return np.stack(draws, axis=-1)
 
 
 def _closed_in(log_density: LogDensity, box: Box, integers: bool) -> Box:

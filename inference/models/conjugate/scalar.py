@@ -7,8 +7,7 @@
     Exponential   x ~ λ exp(-λ x), λ ~ Gamma(a, rate b)        λ | s ~ Gamma(a + n, rate b + s)
                   p(s) ∝ s^(n-1) / (b + s)^(a+n)                                   (a Gamma mixed over its rate)
 
-The column is centred at the middle of its bounds and measured in half-widths. So every row is within [-1, 1], and a
-missing value, which counts as the centre, changes the sum least.
+The column is centred at the middle of its bounds and measured in half-widths, so that every row is within [-1, 1].
 
 `Gaussian` uses two sums, those of the statistic `moments`:
 
@@ -19,6 +18,16 @@ missing value, which counts as the centre, changes the sum least.
                             b' = b + S/2 + κ n (x̄ - m)²/(2 κ')       S = Σ x² - n x̄²
     p(Σ x, S) ∝ S^((n-3)/2) b'^(-a')                                 the marginal of μ and σ² (S is σ² times a χ²_{n-1})
 
+**Default priors leave the scale open.** Bounds may be far too wide, and then an ordinary prior overrules the data: an
+inverse gamma law falls with exp(-b/σ²), so a b as large as the bounds forbids a σ that is much smaller. So the default
+prior of a scale τ (a variance, a mean) is p(τ) ∝ τ^(ν - 1) with ν = `OPEN`. So a = ν for a Poisson law, and a = -ν, b
+almost 0 for the mean of an exponential law (with b = 0 its rate would have no posterior mean). A normal law has a = -ν
+- ½ and b = 0, because μ | σ² of a tiny κ has a density of σ⁻¹ wherever the data can be. The bounds make these priors
+proper. Where the noise hides τ, the posterior is this prior up to the largest τ that the noise can hide. Its central 95
+% then reach from 4e-7 of that to 0.9 of it, and a warning says so. A larger ν would miss small τ, a smaller one those
+that noise hardly hides: with ν = 0.25, intervals hold 91 % or more of the truths between (1,000 simulated releases
+each), with ν = 0.02 down to 68 %.
+
 The code works with z, which is x centred and scaled as above. The grid covers (Σ z, S); an area there equals the same
 area of (Σ z, Σ z²). The round's scale minimises the squares' noise without adding noise to Σ z
 (`dca_proto.statistics.moments`).
@@ -27,24 +36,27 @@ area of (Σ z, Σ z²). The round's scale minimises the squares' noise without a
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import betaincinv, betaln, gammainccinv, gammaincinv, gammaln, ndtr, pdtr, pdtrc, stdtrit
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
-from inference.columns import FREE_BOUND
+from dca_proto.statistics.moments import Moments
+from inference.columns import COUNT_WEIGHT, FREE_BOUND, MOMENTS_COUNT_WEIGHT
 from inference.errors import DataError
+from inference.jobs.settings import require_finite
 from inference.mcmc.sums import NoisySums
-from inference.models.conjugate.family import Family, positive, whole_bounds
-from inference.models.conjugate.quadrature import draw_on_grid
+from inference.models.conjugate.family import PRIOR, Family, Latent, Released, positive, whole_bounds
+from inference.models.conjugate.quadrature import Grid
 from inference.problem import Array
 
-SHORTEST = 0.01  # smallest mean that the default prior allows for, in units of the bounds' middle
-NARROWEST = 0.01  # smallest standard deviation that the default prior allows for, in half-widths
-VALUES_MIN = 4  # below, the density of S does not fall to zero at zero
+OPEN = 0.25  # ν of the default priors of a scale: p(τ) ∝ τ^(ν - 1)
+SHORTEST = 1e-4  # smallest mean of the default prior of an exponential law, in units of the bounds' middle
+KAPPA = 1e-12  # number of values that the default prior mean of a normal law is worth
+VALUES_MIN = 6  # below, the variance of σ² has no mean under the default prior
 MARGIN = 12.0  # half-width of the search for s around s̃, in standard deviations of the noise
 
 
@@ -61,38 +73,61 @@ class ScalarFamily(Family):
 
     @abstractmethod
     def log_marginal(self, s: Array, n: int) -> Array:
-        """Return ln p(s) = ln ∫ p(s | θ) p(θ) dθ, up to a constant, for s inside its range."""
+        """Return ln p(s) = ln ∫ p(s | θ) p(θ) dθ for s inside its range, up to a constant of the prior alone."""
 
     def request(self) -> SecureSumRequest:
         centre, scale = [self.interval.centre], [self.interval.half_width]
         parameters = {"columns": [self.column], "centre": centre, "scale": scale, "bound": [1.0]}
-        return SecureSumRequest("sum", parameters, rows_max=1)
+        return SecureSumRequest("sum", {**parameters, "count_weight": COUNT_WEIGHT}, rows_max=1)
 
-    def release(self, aggregate: NoisyAggregate) -> NoisySums:
-        n, scale = aggregate.contributors, self.interval.half_width
-        value = scale * aggregate.value + self.interval.centre * n
-        return NoisySums(value, np.array([scale**2 * aggregate.noise_variance]), n)
+    def release(self, aggregate: NoisyAggregate) -> Released:
+        scale, variance, n = self.interval.half_width, aggregate.noise_variance, aggregate.contributors
+        (total, count), weight = aggregate.value, aggregate.parameters["count_weight"]
+        noise, centre = np.array([scale**2 * variance]), np.array([self.interval.centre])
+        return Released(np.array([scale * total]), centre, noise, n, float(count) / weight, variance / weight**2)
 
     def exact(self, x: Array) -> NoisySums:
         return NoisySums(np.array([x.sum()]), np.zeros(1), len(x))
 
-    def possible(self, s: Array, n: int) -> Array:
+    def possible(self, s: Array, n: Any) -> Array:
         return np.clip(s, n * self.interval.lower, n * self.interval.upper)
 
-    def latent(self, release: NoisySums, chains: int, draws: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        value, variance, n = float(release.value[0]), float(release.noise_variance[0]), release.n
+    def grid(self, sums: NoisySums) -> Grid:
+        """Return p(s | s̃) of n complete values."""
+        variance, n, nearest = float(sums.noise_variance[0]), sums.n, float(self.possible(sums.value, sums.n)[0])
+        margin = MARGIN * variance**0.5
+        value = nearest + np.clip(float(sums.value[0]) - nearest, -2 * margin, 2 * margin)
 
         def log_density(s: Array) -> Array:
             return np.asarray(self.log_marginal(s, n) - (s - value) ** 2 / (2 * variance))
 
-        nearest, margin = float(self.possible(release.value, n)[0]), MARGIN * variance**0.5
         least, most, low, high = n * self.interval.lower, n * self.interval.upper, nearest - margin, nearest + margin
         if self.integers:
             least, most, low, high = np.ceil(least), np.floor(most), np.floor(low), np.ceil(high)
-        sums = draw_on_grid(
-            log_density, [(max(low, least), min(high, most))], chains * draws, rng, integers=self.integers
-        )
-        return sums[:0], sums.reshape(chains, draws, 1)
+        return Grid.of(log_density, [(max(low, least), min(high, most))], integers=self.integers)
+
+    def latent(self, release: Released, chains: int, draws: int, rng: np.random.Generator) -> tuple[Latent, Latent]:
+        return mixed(release, self.least, self.grid, chains, draws, rng)
+
+
+def mixed(
+    release: Released,
+    least: int,
+    grid: Callable[[NoisySums], Grid],
+    chains: int,
+    draws: int,
+    rng: np.random.Generator,
+) -> tuple[Latent, Latent]:
+    """Return independent draws of (n, s): of n by its probability and evidence, then of s on the grid given n."""
+    counts, log_p = release.counts(least)
+    grids = [grid(release.given(int(rows))) for rows in counts]
+    log_p = log_p + np.array([one.log_total for one in grids])
+    p = np.exp(log_p - log_p.max())
+    sizes = rng.multinomial(chains * draws, p / p.sum())
+    sums = np.concatenate([one.draw(size, rng) for one, size in zip(grids, sizes, strict=True)])
+    order = rng.permutation(chains * draws)
+    rows = np.repeat(counts, sizes)[order].reshape(chains, draws).astype(float)
+    return Latent(sums[:0], rows[:0, 0]), Latent(sums[order].reshape(chains, draws, -1), rows)
 
 
 @dataclass(frozen=True)
@@ -107,16 +142,17 @@ class Bernoulli(ScalarFamily):
     beta: float = 1.0
 
     def __post_init__(self) -> None:
-        positive(self.name, alpha=self.alpha, beta=self.beta)
+        positive(alpha=self.alpha, beta=self.beta)
         if (self.interval.lower, self.interval.upper) != (0, 1):
             found = f"{self.interval.lower:g}:{self.interval.upper:g}"
             raise DataError(f"bernoulli: column {self.column!r} has bounds {found}; expected 0:1, for zeros and ones")
 
-    def update(self, s: Array, n: int) -> Array:
-        return np.concatenate([self.alpha + s, self.beta + n - s], axis=-1)
+    def update(self, s: Array, n: Any) -> Array:
+        return np.stack([self.alpha + s[..., 0], self.beta + n - s[..., 0]], axis=-1)
 
     def log_marginal(self, s: Array, n: int) -> Array:
-        return np.asarray(betaln(self.alpha + s, self.beta + n - s) - betaln(s + 1, n - s + 1))
+        binomial = -betaln(s + 1, n - s + 1) - np.log(n + 1)
+        return np.asarray(binomial + betaln(self.alpha + s, self.beta + n - s))
 
     def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
         a, total = eta[..., 0], eta.sum(axis=-1)
@@ -135,11 +171,11 @@ class RateFamily(ScalarFamily):
     """A rate λ ~ Gamma(a, rate b), whose posterior is Gamma(η₁, rate η₂).
 
     Attributes:
-        a, b: of the prior, above 0; None: b follows from the middle of the bounds.
+        a, b: of the prior, above 0; None leaves the scale open.
     """
 
     parameter: ClassVar[str] = "rate"
-    a: float = 1.0
+    a: float | None = None
     b: float | None = None
 
     def __post_init__(self) -> None:
@@ -147,12 +183,12 @@ class RateFamily(ScalarFamily):
             raise DataError(
                 f"{self.name}: column {self.column!r} has the lower bound {self.interval.lower:g}; give one from 0 on"
             )
-        positive(self.name, a=self.a, b=self.prior_rate)
+        positive(a=self.a, b=self.b)
 
     @property
     @abstractmethod
-    def prior_rate(self) -> float:
-        """b, or its default."""
+    def prior(self) -> tuple[float, float]:
+        """(a, b), or their defaults."""
 
     def moments(self, eta: Array) -> dict[str, tuple[Array, Array]]:
         return {self.parameter: (eta[..., 0] / eta[..., 1], eta[..., 0] / eta[..., 1] ** 2)}
@@ -166,10 +202,11 @@ class RateFamily(ScalarFamily):
 
 @dataclass(frozen=True)
 class Poisson(RateFamily):
-    """Counts, with whole bounds. ``rate`` is λ, their mean; the default prior's mean is the bounds' middle."""
+    """Counts, with whole bounds. ``rate`` is λ, their mean; the mean of the default prior is the bounds' middle."""
 
     name: ClassVar[str] = "poisson"
     learns: ClassVar[str] = "rate of counts in"
+    scale: ClassVar[str] = "rate"
     integers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -177,14 +214,17 @@ class Poisson(RateFamily):
         whole_bounds(self.name, self.column, self.interval, "give the least and the largest count")
 
     @property
-    def prior_rate(self) -> float:
-        return 1 / self.interval.centre if self.b is None else self.b
+    def prior(self) -> tuple[float, float]:
+        a = OPEN if self.a is None else self.a
+        return a, a / self.interval.centre if self.b is None else self.b
 
-    def update(self, s: Array, n: int) -> Array:
-        return np.concatenate([self.a + s, np.full_like(s, self.prior_rate + n)], axis=-1)
+    def update(self, s: Array, n: Any) -> Array:
+        a, b = self.prior
+        return np.stack(np.broadcast_arrays(a + s[..., 0], np.asarray(b + n, float)), axis=-1)
 
     def log_marginal(self, s: Array, n: int) -> Array:
-        return np.asarray(gammaln(self.a + s) - gammaln(s + 1) - s * np.log1p(self.prior_rate / n))
+        a, b = self.prior
+        return np.asarray(gammaln(a + s) - gammaln(s + 1) - s * np.log1p(b / n) - a * np.log(b + n))
 
     def outside(self, parameters: Mapping[str, Array]) -> Array:
         rate = parameters[self.parameter]
@@ -195,26 +235,26 @@ class Poisson(RateFamily):
 
 @dataclass(frozen=True)
 class Exponential(RateFamily):
-    """Times; ``rate`` is λ, one over their mean, in the inverse of the column's unit.
-
-    The default prior leaves the scale open down to means of a hundredth of the bounds' middle. p(s) falls with
-    exp(-n b/s), so a b as large as the middle would overrule data that are much smaller than their bounds.
-    """
+    """Times; ``rate`` is λ, one over their mean, in the inverse of the column's unit."""
 
     name: ClassVar[str] = "exponential"
     learns: ClassVar[str] = "rate of waiting times in"
+    scale: ClassVar[str] = "rate"
+    hidden_below: ClassVar[bool] = False
     integers: ClassVar[bool] = False
-    a: float = 0.1
 
     @property
-    def prior_rate(self) -> float:
-        return SHORTEST * self.interval.centre if self.b is None else self.b
+    def prior(self) -> tuple[float, float]:
+        b = SHORTEST * self.interval.centre if self.b is None else self.b
+        return -OPEN if self.a is None else self.a, b
 
-    def update(self, s: Array, n: int) -> Array:
-        return np.concatenate([np.full_like(s, self.a + n), self.prior_rate + s], axis=-1)
+    def update(self, s: Array, n: Any) -> Array:
+        a, b = self.prior
+        return np.stack(np.broadcast_arrays(np.asarray(a + n, float), b + s[..., 0]), axis=-1)
 
     def log_marginal(self, s: Array, n: int) -> Array:
-        return np.asarray((n - 1) * np.log(s) - (self.a + n) * np.log(self.prior_rate + s))
+        a, b = self.prior
+        return np.asarray((n - 1) * np.log(s) - (a + n) * np.log(b + s) + gammaln(a + n) - gammaln(n))
 
     def outside(self, parameters: Mapping[str, Array]) -> Array:
         rate = parameters[self.parameter]
@@ -228,62 +268,64 @@ class Gaussian(Family):
 
     Attributes:
         m: prior mean; None: the bounds' centre. kappa: the number of values that m is worth.
-        a: the prior of σ² is worth 2a values. b: σ² is hardly below b/10; None: (a hundredth of the half-width)².
+        a: the prior of σ² is worth 2a values. b: σ² is hardly below b/10. None leaves the scale open.
 
-    The defaults leave the scale open. An inverse gamma falls with exp(-(b + κ(x̄ - m)²/2)/σ²). So b and κ as large as
-    the bounds would overrule data that are much narrower than their bounds, if the noise is large.
+    The prior of σ² falls with exp(-κ(x̄ - m)²/2σ²), too. So a κ that is not tiny would overrule narrow data whose mean
+    is far from m.
     """
 
     name: ClassVar[str] = "gaussian"
     learns: ClassVar[str] = "mean and variance of"
+    least: ClassVar[int] = VALUES_MIN
+    scale: ClassVar[str] = "variance"
     m: float | None = None
-    kappa: float = 1e-4
-    a: float = 0.1
+    kappa: float = KAPPA
+    a: float | None = None
     b: float | None = None
 
     def __post_init__(self) -> None:
-        positive(self.name, kappa=self.kappa, a=self.a, b=1.0 if self.b is None else self.b)
-        if self.m is not None and not np.isfinite(self.m):
-            raise DataError(f"gaussian: prior parameter m is {self.m:g}; give a finite number")
+        positive(kappa=self.kappa, a=self.a, b=self.b)
+        require_finite(f"{PRIOR}m", self.m)
 
     @property
     def prior(self) -> tuple[float, float, float, float]:
         """(m, κ, a, b) for z."""
         centre, scale = self.interval.centre, self.interval.half_width
         m = 0.0 if self.m is None else (self.m - centre) / scale
-        b = NARROWEST**2 if self.b is None else self.b / scale**2
-        return m, self.kappa, self.a, b
+        a = -0.5 - OPEN if self.a is None else self.a
+        return m, self.kappa, a, (self.b or 0.0) / scale**2
 
     def request(self) -> SecureSumRequest:
         centre, scale = [self.interval.centre], [self.interval.half_width / FREE_BOUND]
         parameters = {"columns": [self.column], "centre": centre, "scale": scale, "bound": [FREE_BOUND]}
-        return SecureSumRequest("moments", parameters, rows_max=1)
+        return SecureSumRequest("moments", {**parameters, "count_weight": MOMENTS_COUNT_WEIGHT}, rows_max=1)
 
-    def release(self, aggregate: NoisyAggregate) -> NoisySums:
-        """Return Σ z and Σ z²."""
-        if aggregate.contributors < VALUES_MIN:
-            raise DataError(f"gaussian: {aggregate.contributors} clients contributed; expected at least {VALUES_MIN}")
+    def release(self, aggregate: NoisyAggregate) -> Released:
+        """Return Σ z and Σ z²; the squares were released about a constant (`dca_proto.statistics.moments`)."""
+        statistic = Moments(**aggregate.parameters)
+        sums, rows = statistic.counted(aggregate.value, aggregate.contributors)
         power = np.array([FREE_BOUND, FREE_BOUND**2])
-        return NoisySums(aggregate.value / power, aggregate.noise_variance / power**2, aggregate.contributors)
+        about = np.array([0.0, float(statistic.shifts[0])]) / power
+        noise, weight = aggregate.noise_variance, statistic.count_weight
+        return Released(sums / power, about, noise / power**2, aggregate.contributors, rows, noise / weight**2)
 
     def exact(self, x: Array) -> NoisySums:
         z = (x - self.interval.centre) / self.interval.half_width
         return NoisySums(np.array([z.sum(), (z**2).sum()]), np.zeros(2), len(x))
 
-    def possible(self, s: Array, n: int) -> Array:
+    def possible(self, s: Array, n: Any) -> Array:
         """Bring Σ z within the bounds, then Σ z² between (Σ z)²/n and n."""
         first = np.clip(s[..., 0], -n, n)
         return np.stack([first, np.clip(s[..., 1], first**2 / n, n)], axis=-1)
 
-    def update(self, s: Array, n: int) -> Array:
-        first, spread = s[..., 0], s[..., 1] - s[..., 0] ** 2 / n
+    def update(self, s: Array, n: Any) -> Array:
+        first, n = s[..., 0], np.asarray(n, float)
+        spread = np.maximum(s[..., 1] - first**2 / n, 0.0)
         m, kappa, a, _ = self.prior
-        after = kappa + n
-        rate = self._rate(first, spread, n)
-        eta = [(kappa * m + first) / after, np.full_like(first, after), np.full_like(first, a + n / 2), rate]
-        return np.stack(eta, axis=-1)
+        eta = [(kappa * m + first) / (kappa + n), kappa + n, a + n / 2, self._rate(first, spread, n)]
+        return np.stack(np.broadcast_arrays(*eta), axis=-1)
 
-    def _rate(self, first: Array, spread: Array, n: int) -> Array:
+    def _rate(self, first: Array, spread: Array, n: Any) -> Array:
         """Return b' given Σ z and S."""
         m, kappa, _, b = self.prior
         return np.asarray(b + spread / 2 + kappa * n * (first / n - m) ** 2 / (2 * (kappa + n)))
@@ -315,29 +357,35 @@ class Gaussian(Family):
             "variance": self.interval.half_width**2 * variance,
         }
 
-    def latent(self, release: NoisySums, chains: int, draws: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        n, value, variance = release.n, release.value, release.noise_variance
-        shape = self.prior[2] + n / 2
+    def grid(self, sums: NoisySums) -> Grid:
+        """Return p(Σ z, S | s̃) of n complete values."""
+        n, variance, nearest = sums.n, sums.noise_variance, self.possible(sums.value, sums.n)
+        _, kappa, a, _ = self.prior
+        margin, shape = MARGIN * np.sqrt(variance), a + n / 2
+        value = nearest + np.clip(sums.value - nearest, -2 * margin, 2 * margin)
+        constant = gammaln(shape) - gammaln((n - 1) / 2) - (n * np.log(2) + np.log(n) + np.log(kappa + n)) / 2
 
         def log_density(first: Array, spread: Array) -> Array:
             likely = (n - 3) / 2 * np.log(spread) - shape * np.log(self._rate(first, spread, n))
             squares = spread + first**2 / n
             noise = (first - value[0]) ** 2 / variance[0] + (squares - value[1]) ** 2 / variance[1]
-            return np.asarray(likely - noise / 2)
+            return np.asarray(likely - noise / 2 + constant)
 
-        first, spread = draw_on_grid(log_density, self._box(release), chains * draws, rng).T
-        sums = np.stack([first, spread + first**2 / n], axis=-1)
-        return sums[:0], sums.reshape(chains, draws, 2)
+        return Grid.of(log_density, self._box(n, nearest, margin))
 
-    def _box(self, release: NoisySums) -> list[tuple[float, float]]:
-        """Return the possible ranges of Σ z and S, given s̃ and |z| <= 1."""
-        n, (first, squares) = release.n, self.possible(release.value, release.n)
-        margin = MARGIN * np.sqrt(release.noise_variance)
+    def latent(self, release: Released, chains: int, draws: int, rng: np.random.Generator) -> tuple[Latent, Latent]:
+        warmup, (drawn, rows) = mixed(release, self.least, self.grid, chains, draws, rng)
+        first, spread = drawn[..., 0], drawn[..., 1]
+        return warmup, Latent(np.stack([first, spread + first**2 / rows], axis=-1), rows)
+
+    def _box(self, n: int, nearest: Array, margin: Array) -> list[tuple[float, float]]:
+        """Return the possible ranges of Σ z and S within the margin of the nearest possible sum, given |z| <= 1."""
+        first, squares = nearest
         low, high = max(-float(n), float(first - margin[0])), min(float(n), float(first + margin[0]))
-        nearest = 0.0 if low <= 0 <= high else min(low**2, high**2) / n
+        closest = 0.0 if low <= 0 <= high else min(low**2, high**2) / n
         farthest = max(low**2, high**2) / n
         least = max(0.0, float(squares - margin[1]) - farthest)
-        most = min(float(n), float(squares + margin[1])) - nearest
+        most = min(float(n), float(squares + margin[1])) - closest
         return [(low, high), (least, max(most, least + 1e-9 * n))]
 
     def outside(self, parameters: Mapping[str, Array]) -> Array:

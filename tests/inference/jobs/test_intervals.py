@@ -89,8 +89,8 @@ def test_draws_have_quantiles_and_no_normal_approximation() -> None:
 
 CLOSED: list[tuple[str, Interval, Any]] = [
     ("bernoulli", Interval(0, 1), lambda x: {"theta": st.beta(1 + x.sum(), 1 + len(x) - x.sum())}),
-    ("poisson", Interval(0, 4), lambda x: {"rate": st.gamma(1 + x.sum(), scale=1 / (0.5 + len(x)))}),
-    ("exponential", Interval(0, 4), lambda x: {"rate": st.gamma(0.1 + len(x), scale=1 / (0.02 + x.sum()))}),
+    ("poisson", Interval(0, 4), lambda x: {"rate": st.gamma(0.25 + x.sum(), scale=1 / (0.125 + len(x)))}),
+    ("exponential", Interval(0, 4), lambda x: {"rate": st.gamma(len(x) - 0.25, scale=1 / (2e-4 + x.sum()))}),
     ("categorical", Interval(0, 1), lambda x: {"theta": st.beta(1 + (x == 0).sum(), 1 + (x == 1).sum())}),
 ]
 
@@ -112,12 +112,12 @@ def test_a_family_without_noise_has_exact_quantiles(name: str, interval: Interva
 
 
 def test_a_gaussian_without_noise_has_students_mean_and_inverse_gamma_variance() -> None:
-    x = np.array([-1.0, 0.5, 2.0, 0.0, 1.5])
+    x = np.array([-1.0, 0.5, 2.0, 0.0, 1.5, 1.0])
     model = family("gaussian", "x", Interval(-10, 10), m=0.0, kappa=0.5, a=2.0, b=3.0)
-    release = NoisySums(np.array([x.sum() / 10, (x**2).sum() / 100]), np.zeros(2), 5)
+    release = NoisySums(np.array([x.sum() / 10, (x**2).sum() / 100]), np.zeros(2), 6)
     found = posterior_of(model, release, rng=np.random.default_rng(0), method=CONJUGATE).quantile([0.025, 0.975])
-    kappa, a = 0.5 + 5, 2 + 2.5
-    b = 3 + ((x - x.mean()) ** 2).sum() / 2 + 0.5 * 5 * x.mean() ** 2 / (2 * kappa)
+    kappa, a = 0.5 + 6, 2 + 3.0
+    b = 3 + ((x - x.mean()) ** 2).sum() / 2 + 0.5 * 6 * x.mean() ** 2 / (2 * kappa)
     mean = st.t(2 * a, x.sum() / kappa, (b / (a * kappa)) ** 0.5)
     assert found["mean"] == pytest.approx(mean.interval(LEVEL), rel=1e-9)
     assert found["variance"] == pytest.approx(st.invgamma(a, scale=b).interval(LEVEL), rel=1e-9)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from inference.bounds import Interval
 from inference.mcmc.sums import NoisySums
 from inference.models.conjugate import Bernoulli, Categorical, Exponential, Family, Gaussian, Poisson
-from inference.models.conjugate.categorical import gibbs
-from inference.models.conjugate.family import posterior_of
+from inference.models.conjugate.categorical import Target, gibbs
+from inference.models.conjugate.family import Released, posterior_of
 
 Array = NDArray[np.float64]
 DATASETS, DRAWS = 200, 300
@@ -87,7 +87,7 @@ def test_calibration_of_the_gibbs_sampler_over_counts() -> None:
         theta = rng.dirichlet([alpha] * k, DATASETS)
         noisy = rng.multinomial(n, theta) + sd * rng.standard_normal((DATASETS, k))
         start = rng.multinomial(n, np.full(k, 1 / k), DATASETS)
-        sums = gibbs(start, noisy, sd**2, alpha, 60, rng)[:, 20:]
+        sums = gibbs(start, Target(noisy, sd**2, alpha), 60, rng)[:, 20:]
         assert (sums.sum(axis=-1) == n).all()
         assert (sums >= 0).all()
         model = Categorical("x", Interval(0, k - 1), alpha=alpha)
@@ -96,3 +96,30 @@ def test_calibration_of_the_gibbs_sampler_over_counts() -> None:
         naive = model.draw(model.update(plugged, n), rng)["theta"]
         for method, draws in (("noise-aware", aware), ("conjugate", naive)):
             check(method, (draws[..., 0] < theta[:, None, 0]).mean(axis=1))
+
+
+def test_calibration_where_values_are_missing() -> None:
+    """The missing share from its prior, Beta(1/2, 1); sums about the bounds' middle, and a noisy count."""
+    n, sd, ranks = 150, 9.0, []
+    rng = np.random.default_rng(13)
+    for _ in range(DATASETS):
+        theta, rows = rng.beta(1, 1), rng.binomial(n, 1 - rng.beta(0.5, 1))
+        total = rng.binomial(rows, theta) - rows / 2 + sd * rng.standard_normal()
+        count = rows + 2 * sd / 3**0.5 * rng.standard_normal()
+        release = Released(np.array([total]), np.array([0.5]), np.array([sd**2]), n, count, 4 * sd**2 / 3)
+        result = posterior_of(Bernoulli("x", Interval(0, 1)), release, rng=rng, chains=1, draws=DRAWS)
+        ranks.append(float((result.draws["theta"] < theta).mean()))
+    check("noise-aware", np.array(ranks))
+
+
+def test_calibration_of_the_gibbs_sampler_where_values_are_missing() -> None:
+    k, n, sd, alpha = 3, 60, 6.0, 1.0
+    rng = np.random.default_rng(14)
+    theta, rows = rng.dirichlet([alpha] * k, DATASETS), rng.binomial(n, 1 - rng.beta(0.5, 1, DATASETS))
+    counts = np.column_stack([rng.multinomial(rows, theta), n - rows])
+    noisy = counts + sd * rng.standard_normal(counts.shape)
+    start = rng.multinomial(n, np.full(k + 1, 1 / (k + 1)), DATASETS)
+    sums = gibbs(start, Target(noisy, sd**2, alpha, n), 80, rng)[:, 30:, :k]
+    model = Categorical("x", Interval(0, k - 1), alpha=alpha)
+    aware = model.draw(model.update(sums, sums.sum(axis=-1)), rng)["theta"]
+    check("noise-aware", (aware[..., 0] < theta[:, None, 0]).mean(axis=1))
