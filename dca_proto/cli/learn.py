@@ -151,6 +151,8 @@ def learn(
         )
         if held_out.note:
             say(console, "test", held_out.note)
+    elif categories or delimiter:
+        raise UsageError("--categories, --delimiter: only with --test, whose CSV they describe; leave them out")
     path = journal or journal_path(actor.config.files.store, task.job.name)
     if discard_round is not None and not path.exists():
         raise UsageError(f"--discard-round {discard_round}: there is no journal {path}; name the one with --journal")

@@ -2,12 +2,14 @@
 
 The first line that is not blank names the columns, and decides what separates cells: a comma, a semicolon or a tab. A
 line ``sep=;`` before it, as spreadsheets write one, states the sign. Nothing else in the file decides it, so that no
-row changes how another one is read. Where cells are not separated by commas, a comma in a number is its decimal mark.
+row changes how another one is read. Where cells are not separated by commas, a comma in a number is its decimal mark;
+but not in a line that also has a number with a point, since such a comma may separate thousands: 1,234 is then missing.
 
 A cell is a missing value if it is empty, not a finite number as printed by programs (so not ``1_000``), or not a listed
 category. A line with more or fewer cells than the first is a row of missing values, and so is one that cannot be
 parsed. A blank line is no row; but in a file of one column it is a row whose value is missing, since a cell that is
-emptied must not move the rows after it. So one changed cell changes one row.
+emptied must not move the rows after it. So one changed cell changes one row, unless it breaks the quotes around cells:
+one that is not closed takes the lines after it along.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ _CHUNK = 4096  # rows that are lists of Python numbers at a time
 def parse_delimiter(text: str) -> str:
     """Return the character that an option's value stands for; "" to detect it. Raises `InputError`."""
     delimiter = DELIMITERS.get(text, "\t" if text == "\\t" else text)
-    if len(delimiter) > 1 or delimiter.isalnum() or delimiter in ('"', "\r", "\n", ".", "-", "+", "_"):
+    is_sign = delimiter == "\t" or (delimiter.isprintable() and not delimiter.isalnum() and delimiter not in '".-+_')
+    if delimiter and (len(delimiter) > 1 or not is_sign):
         raise InputError(f"delimiter {text[:20]!r}: expected one of {', '.join(DELIMITERS)}, or a single sign")
     return delimiter
 
@@ -79,7 +82,7 @@ class CsvText:
         self._blank = 0
         for first in lines:
             if stated := _STATED.fullmatch(first.strip("\r\n")):
-                delimiter = delimiter or stated[1]
+                delimiter = delimiter or _stated_by(name, stated[1])
             elif first.strip():
                 break
             self._blank += 1
@@ -119,8 +122,9 @@ class CsvText:
                 rows.append([math.nan] * width)
             else:
                 own = chosen(cells)
-                found = self._whole_row(own) if plain else None
-                rows.append(found or self._row(own, used, categories, number, on_missing))
+                found = self._whole_row(own, cells) if plain else None
+                comma = found is None and self._has_decimal_commas(cells)
+                rows.append(found or self._row(own, used, categories, number, on_missing, comma))
             if len(rows) == _CHUNK:
                 chunks.append(np.array(rows))
                 rows = []
@@ -141,12 +145,13 @@ class CsvText:
             names = self.delimiter.join(f"x{place}" for place in range(1, min(len(columns), 3) + 1))
             raise InputError(
                 f"{name} begins with numbers; expected the columns' names in its first line: put one before it, as in "
-                f"{names}"
+                f"{names} (a name, such as a year, needs a letter: y2020)"
             )
         if "" in columns:
             raise InputError(f"{name}: {_nameless(columns)}")
-        if twice := [column for column in columns if columns.count(column) > 1]:
-            raise InputError(f"{name} has a column name twice: {twice[0][:80]!r}; rename one")
+        if twice := [place for place, column in enumerate(columns, 1) if columns.count(column) > 1]:
+            other = columns.index(columns[twice[0] - 1], twice[0]) + 1  # not the name, which may be a cell of a row
+            raise InputError(f"{name} has one name for columns {twice[0]} and {other} of its first line; rename one")
         return columns
 
     def _lines(self) -> Iterator[list[str] | None]:
@@ -165,12 +170,18 @@ class CsvText:
                 else:
                     yield from blank
 
-    def _whole_row(self, cells: Sequence[str]) -> list[float] | None:
+    def _has_decimal_commas(self, line: Sequence[str]) -> bool:
+        """Return whether a comma is the decimal mark in this line."""
+        if self.delimiter == ",":
+            return False
+        return "." not in "".join(line) or not any("." in cell and is_number(cell) for cell in line)
+
+    def _whole_row(self, cells: Sequence[str], line: Sequence[str]) -> list[float] | None:
         """Return the numbers of a row that lacks none, quickly; otherwise None."""
         try:
             row = list(map(float, cells))
         except ValueError:
-            if self.delimiter == ",":
+            if not self._has_decimal_commas(line):
                 return None
             try:
                 row = [float(cell.replace(",", ".")) for cell in cells]
@@ -179,7 +190,13 @@ class CsvText:
         return row if math.isfinite(sum(row)) and "_" not in "".join(cells) else None
 
     def _row(
-        self, cells: Sequence[str], columns: Sequence[str], categories: Categories, number: int, on_missing: OnMissing
+        self,
+        cells: Sequence[str],
+        columns: Sequence[str],
+        categories: Categories,
+        number: int,
+        on_missing: OnMissing,
+        comma: bool,
     ) -> list[float]:
         row: list[float] = []
         for column, cell in zip(columns, cells, strict=True):
@@ -188,20 +205,11 @@ class CsvText:
                 value = values[0]
                 row += values
             else:
-                value = self._number(cell)
+                value = _number(cell, comma)
                 row.append(value)
             if value != value:
                 on_missing(Missing(number, self._reader.line_num + self._blank, column, cell))
         return row
-
-    def _number(self, cell: str) -> float:
-        try:
-            value = float(cell)
-        except ValueError:
-            if self.delimiter == "," or not is_number(cell.replace(",", ".")):
-                return math.nan
-            value = float(cell.replace(",", "."))
-        return value if math.isfinite(value) and "_" not in cell else math.nan
 
 
 @contextmanager
@@ -228,6 +236,13 @@ def open_csv(
             yield CsvText(file, str(path), delimiter)
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def _stated_by(name: str, sign: str) -> str:
+    try:
+        return parse_delimiter(sign)
+    except InputError as error:
+        raise InputError(f"{name}, line sep={sign}: {error}") from None
 
 
 def _delimiter(header: str) -> str:
@@ -261,6 +276,13 @@ def _those(places: Sequence[int]) -> Callable[[list[str]], Sequence[str]]:
 
 def _all(cells: list[str]) -> list[str]:
     return cells
+
+
+def _number(cell: str, comma: bool) -> float:
+    """Return a cell's number, whose decimal mark may be a comma or not; NaN if it is none."""
+    text = cell.replace(",", ".") if comma else cell
+    value = float(text) if is_number(text) else math.nan
+    return value if math.isfinite(value) and "_" not in cell else math.nan
 
 
 def is_number(text: str) -> bool:

@@ -47,7 +47,7 @@ def decode_text(content: bytes, path: Path, advice: str = "") -> str:
         wrong = "is not UTF-8 text: it is UTF-16 or binary"
     else:
         try:
-            return content.decode("utf-8-sig")
+            return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
             wrong = f"is not UTF-8 text: see line {line}"

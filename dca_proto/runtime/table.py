@@ -90,12 +90,18 @@ class Table:
         return f"Table({', '.join(self.columns)})"
 
 
+Entry = tuple[str, str, dict[str, object]]
+"""Of a log: its level, its text and its fields."""
 Say = Callable[[str, str, dict[str, object]], None]
-"""Logs an event: its level, its text and its fields."""
+"""Logs an entry."""
 
 
 def _log(level: str, event: str, fields: dict[str, object]) -> None:
     getattr(log, level)(event, **fields)
+
+
+def _into(said: list[Entry]) -> Say:
+    return lambda level, event, fields: said.append((level, event, fields))
 
 
 def read_csv(
@@ -155,13 +161,11 @@ class DataFile:
     def __init__(self, path: Path, categories: Categories | None = None, delimiter: str = "") -> None:
         self._path, self._categories, self._delimiter = path, categories, delimiter
         self._failure: InputError | None = None
-        self._said: dict[
-            str, object
-        ] = {}  # events and their last fields: a file is read often, and logged if it differs
+        self._said: list[Entry] = []  # of the last read: logged again only if it differs
         self.format = ""
         self._stamp: tuple[int, ...] | None = None  # of the file that was read; None if another may look the same
         self._is_pipe = not stat.S_ISREG(self._stat().st_mode)  # can be read only once
-        self._table = read_csv(path, categories, delimiter, self._say) if self._is_pipe else self._read()
+        self._table = self._read()
         self.columns = self._table.columns
 
     def rows(self, columns: tuple[str, ...]) -> NDArray[np.float64]:
@@ -200,14 +204,20 @@ class DataFile:
 
     def _read(self) -> Table:
         """Return the rows of a file that did not change while it was read, but for lines that were appended."""
+        said: list[Entry] = []
+        if self._is_pipe:
+            table = read_csv(self._path, self._categories, self._delimiter, _into(said))
+            self._say(said)
+            return table
         for _ in range(_READS_MAX):
             began_ns, about = time.time_ns(), self._stat()
             if not stat.S_ISREG(about.st_mode):
                 raise InputError(f"data {self._path} is not a regular file; name a CSV file")
             if about.st_size > CSV_BYTES_MAX:
                 raise InputError(f"data {self._path} has {about.st_size} bytes; expected at most {CSV_BYTES_MAX}")
+            said.clear()
             try:
-                table = read_csv(self._path, self._categories, self._delimiter, self._say)
+                table = read_csv(self._path, self._categories, self._delimiter, _into(said))
             except InputError:
                 if _stamp(about) == _stamp(self._stat()):
                     raise
@@ -215,14 +225,16 @@ class DataFile:
                 if _stamp(about) == _stamp(self._stat()):
                     break
         else:
-            table, began_ns = self._read_growing(), 0
+            said.clear()
+            table, began_ns = self._read_growing(_into(said)), 0
         if lacking := [column for column in getattr(self, "columns", ()) if column not in table.columns]:
             raise InputError(f"data {self._path} has no column {lacking[0]!r} any more; write the columns of the start")
         is_old = max(about.st_mtime_ns, about.st_ctime_ns) < began_ns - _RACY_NS
         self._stamp = _stamp(about) if is_old else None
+        self._say(said)  # not before: without its header, the names of columns are cells
         return table
 
-    def _read_growing(self) -> Table:
+    def _read_growing(self, say: Say) -> Table:
         """Return the rows of a file to which another program appends again and again, without a line begun."""
         try:
             content, later = self._path.read_bytes(), self._path.read_bytes()
@@ -231,14 +243,14 @@ class DataFile:
         if not content or not later.startswith(content):
             raise InputError(f"data {self._path} changes while it is read; write another file and rename it")
         whole = content[: content.rfind(b"\n") + 1]
-        return read_csv(self._path, self._categories, self._delimiter, self._say, whole)
+        return read_csv(self._path, self._categories, self._delimiter, say, whole)
 
-    def _say(self, level: str, event: str, fields: dict[str, object]) -> None:
-        if level == "info":
-            self.format = event
-        if self._said.get(event) != fields:
-            _log(level, event, fields)
-        self._said[event] = fields
+    def _say(self, said: list[Entry]) -> None:
+        self.format = "".join(event for level, event, _ in said if level == "info")
+        for entry in said:
+            if entry not in self._said:
+                _log(*entry)
+        self._said = said
 
     def _stat(self) -> os.stat_result:
         try:

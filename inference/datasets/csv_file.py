@@ -120,7 +120,8 @@ def _refuser(path: Path, text: CsvText, listed: Categories) -> OnMissing:
     def refuse(missing: Missing) -> None:
         where = f"{path.name}, row {missing.row} (line {missing.line})"
         if missing.column is not None:
-            raise _refused(missing.found, f"{where}, column {missing.column!r}", listed.get(missing.column))
+            where = f"{where}, column {missing.column!r}"
+            raise _refused(missing.found, where, listed.get(missing.column), text.delimiter)
         if not missing.found:
             raise DataError(f"{where}: {path.name} is not CSV text here; look for a quote that is not closed")
         found = f"{where}: found {missing.found} cells, expected {len(text.columns)} as in the first line"
@@ -130,12 +131,14 @@ def _refuser(path: Path, text: CsvText, listed: Categories) -> OnMissing:
     return refuse
 
 
-def _refused(cell: str, where: str, listed: Sequence[str] | None) -> DataError:
+def _refused(cell: str, where: str, listed: Sequence[str] | None, delimiter: str) -> DataError:
     advice = "correct it, leave the row out, or let rows that lack a value count as zero (--missing zero)"
     if not cell.strip():
         return DataError(f"{where}: the value is missing; {advice}")
     if listed is None and DECIMAL_COMMA.fullmatch(cell.strip()):
         found = f"{where}: found {cell.strip()[:80]!r}, expected a number without commas"
+        if delimiter != ",":
+            return DataError(f"{found}, since the line also has a decimal point: write 1234.5 or 1234,5 throughout")
         return DataError(f"{found}: write a decimal point, or separate cells by semicolons")
     if listed is not None:
         expected = f"one of {', '.join(listed)[:100]}"

@@ -256,6 +256,14 @@ def test_a_score_that_is_none_is_no_number_in_json() -> None:
     assert row == {"number": 1, "name": "held-out AUC", "value": None}
 
 
+def test_options_of_a_csv_are_refused_without_one(learn: Learn) -> None:
+    """They were ignored."""
+    for option in (("--delimiter", "tab"), ("--categories", "x=a,b")):
+        done = learn(*option)
+        assert done.returncode == 2
+        assert "--categories, --delimiter: only with --test" in done.stderr
+
+
 def test_draws_without_arviz_are_refused_before_the_work(learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dca_proto.cli.learn.find_spec", lambda name: None)
     done = learn("--draws", "d.nc")

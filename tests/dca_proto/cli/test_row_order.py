@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -79,14 +80,15 @@ def test_two_files_that_differ_in_one_cell_give_every_other_row_to_the_same_node
 def test_the_test_set_is_scored_without_its_rows_that_lack_a_value(tmp_path: Path) -> None:
     spec = spec_of(written(tmp_path / "a.csv", table()), "regression")
     assert spec.test is not None
-    holed = JobSpec(**{name: getattr(spec, name) for name in JobSpec.__struct_fields__ if name != "test"}, test=None)
-    assert holed.scored_on is None
+    assert msgspec.structs.replace(spec, test=None).scored_on is None
     rows = spec.test.rows.copy()
     rows[0, 0] = np.nan
     for lacking, scored in ((rows, len(rows) - 1), (rows * np.nan, None)):
         test = Problem("t", SCHEMA, lacking[:, :2], lacking[:, 2])
-        found = JobSpec(**{**{n: getattr(spec, n) for n in JobSpec.__struct_fields__}, "test": test}).scored_on
-        assert (None if found is None else len(found.y)) == scored
+        holed = msgspec.structs.replace(spec, test=test)
+        options = SwarmOptions(clients=spec.clients, computes=3, tolerated=5, budget=Budget(2.0, DELTA))
+        for found in (holed.scored_on, _Learning(holed, options, Console(file=io.StringIO()))._run.test):
+            assert (None if found is None else len(found.y)) == scored
 
 
 SETS = {

@@ -339,7 +339,7 @@ def test_a_client_may_have_no_rows(tmp_path: Path) -> None:
         ("1,2\n3,4\n", "begins with numbers; expected the columns' names"),
         ("", "has no header"),
         ("x,\n1,2\n", "its last column has no name"),
-        ("x,x\n1,2\n", "has a column name twice"),
+        ("x,x\n1,2\n", "has one name for columns 1 and 2"),
         ('"x\n1\n', "is not a CSV in UTF-8"),
         ("x\xff\n1\n", "is not a CSV in UTF-8"),
     ],

@@ -83,7 +83,7 @@ def test_a_delimiter_can_be_named(tmp_path: Path, delimiter: str) -> None:
     assert both(tmp_path / "d.csv", sign).tolist() == ROWS
 
 
-@pytest.mark.parametrize("wrong", ["::", "x", "1", ".", "-", '"', "commas", "\n"])
+@pytest.mark.parametrize("wrong", ["::", "x", "1", ".", "-", '"', "commas", "\n", "\0"])
 def test_a_sign_that_numbers_or_names_have_is_no_delimiter(wrong: str) -> None:
     with pytest.raises(InputError, match="expected one of comma, semicolon, tab, or a single sign"):
         parse_delimiter(wrong)
@@ -116,6 +116,18 @@ def test_a_cell_is_the_same_number_everywhere(tmp_path: Path, cell: str, number:
         np.testing.assert_array_equal(both(path), [[expected, 2, 3], [5, 6, 7]])
 
 
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_a_comma_beside_a_decimal_point_is_never_read_as_one(tmp_path: Path, sign: str) -> None:
+    """It separated thousands: 1,234 was read as 1.234. The whole line decides, so both readers agree."""
+    path = tmp_path / "d.csv"
+    lines = ("age;bmi;y;note", "1,234;2.5;3;x", "1,5;2;3;A. B.", "1,5;2;3,5;1.2.3", "1,5;2;3;0.1", "7;8.5;9;x")
+    path.write_text("\n".join(lines).replace(";", sign))
+    expected = [[NAN, 2.5, 3], [1.5, 2, 3], [1.5, 2, 3.5], [NAN, 2, 3], [7, 8.5, 9]]
+    np.testing.assert_array_equal(both(path), expected)
+    with pytest.raises(DataError, match=r"row 1 .* 'age': found '1,234'.* line also has a decimal point: write 1234.5"):
+        from_csv(path, "y", BOUNDS, ["age", "bmi"])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -127,7 +139,10 @@ def test_a_cell_is_the_same_number_everywhere(tmp_path: Path, cell: str, number:
         ("age,,y\n1,2,3\n", "column 2 has no name; name it in the first line"),
         ("50.7,28.7,77.1\n77,32,103\n", "begins with numbers; expected the columns' names in its first line: put one"),
         ("50,7;28,7;77,1\n77;32;103\n", "begins with numbers; expected the columns' names in its first line: put one"),
-        ("age,age,y\n1,2,3\n", "has a column name twice: 'age'; rename one"),
+        ("age,age,y\n1,2,3\n", "has one name for columns 1 and 2 of its first line; rename one"),
+        ("2019,2020\n1,2\n", "as in x1,x2 (a name, such as a year, needs a letter: y2020)"),
+        ('sep="\nage"bmi"y\n1"2"3\n', "line sep=\": delimiter '\"': expected one of comma, semicolon, tab, or a"),
+        ("sep=1\nage1bmi1y\n51617\n", "line sep=1: delimiter '1': expected one of comma, semicolon, tab, or a"),
         ('"age,bmi,y\n1,2,3\n', "is not a CSV in UTF-8"),
     ],
 )
@@ -163,9 +178,10 @@ def test_a_refused_cell_says_what_to_do(tmp_path: Path) -> None:
     for text, message in (
         ('age,bmi,y\n"50,7",1,2\n', "found '50,7', expected a number without commas: write a decimal point, or sep"),
         ("age,bmi,y\n50,7,28,7,77,1\n", "found 6 cells, expected 3 as in the first line; if commas are decimal marks"),
-        ("age,bmi,y\n1,2\n", "found 2 cells, expected 3 as in the first line"),
+        ("\nage,bmi,y\n1,2\n", "row 1 (line 3): found 2 cells, expected 3 as in the first line"),
         ('age,bmi,y\n1,2,3\n"4,5,6\n', "row 2 (line 3): d.csv is not CSV text here; look for a quote"),
         ("age,bmi,y\n1,1_000,3\n", "column 'bmi': found '1_000', expected a finite number"),
+        ('\nsep=,\n\nage,bmi,y\n"1",2,3\n,2,3\n', "row 2 (line 6), column 'age': the value is missing"),
     ):
         path.write_text(text)
         with pytest.raises(DataError) as caught:

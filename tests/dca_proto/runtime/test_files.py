@@ -142,10 +142,14 @@ def folder(files: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize(
     "changed",
-    [lambda content: b"\xef\xbb\xbf" + content, lambda content: content.replace(b"\n", b"\r\n")],
-    ids=["byte order mark", "CRLF"],
+    [
+        lambda content: b"\xef\xbb\xbf" + content,
+        lambda content: content.replace(b"\n", b"\r\n"),
+        lambda content: content.replace(b"\n", b"\r"),
+    ],
+    ids=["byte order mark", "CRLF", "CR"],
 )
-def test_a_byte_order_mark_and_windows_line_ends_change_nothing(
+def test_a_byte_order_mark_and_other_line_ends_change_nothing(
     name: str, changed: Callable[[bytes], bytes], folder: Path
 ) -> None:
     before = READERS[name](folder / name)

@@ -88,6 +88,32 @@ def test_threads_append_at_the_same_time_and_readers_see_whole_rows() -> None:
     assert not any(torn)
 
 
+def test_a_change_of_a_table_waits_for_the_one_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads rarely meet in so short a time, so that the test above can pass without the lock."""
+    table, alone = Table(["x"], [[1.0]]), []
+
+    class Watched:
+        lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            self.lock.acquire()
+            alone.append(True)
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+    def joined(parts: list[np.ndarray]) -> np.ndarray:
+        assert Watched.lock.locked()
+        return concatenate(parts)
+
+    concatenate = np.concatenate
+    monkeypatch.setattr(table, "_changing", Watched())
+    monkeypatch.setattr(module.np, "concatenate", joined)
+    table.append([[2.0]])
+    table.replace([[3.0]])
+    assert len(alone) == 2
+
+
 # --- a file -----------------------------------------------------------------------------------------------------------
 
 
@@ -114,6 +140,19 @@ def test_a_file_is_read_again_when_it_has_changed(path: Path) -> None:
     data.refresh()
     assert data.rows(("x", "y")).tolist() == [[30, 3], [31, 1]], "by name, wherever the columns are"
     assert data.columns == ("x", "y"), "what the client offers is as at the start"
+
+
+def test_an_old_file_with_its_old_size_and_time_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `rsync --times` and `cp --preserve` leave it. The time of its node's change tells."""
+    monkeypatch.setattr(module, "_RACY_NS", -(10**18))  # as if it were old
+    data, before = DataFile(path), path.stat()
+    path.write_text("x,y\n26,1\n")
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # at most one tick of the file system's clock
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    data.refresh()
+    assert data.rows(("x",)).tolist() == [[26]]
 
 
 def test_an_unchanged_file_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +270,26 @@ def test_a_file_that_changes_while_it_is_read(writer: str, path: Path, monkeypat
         assert data.rows(("x",)).tolist() == expected
 
 
+def test_a_file_that_was_empty_when_it_was_opened_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that writes in place empties it first. Only an error of a file at rest counts."""
+    data, read, times = DataFile(path), module.read_csv, []
+
+    def emptied(*given: object) -> Table:
+        times.append(True)
+        if len(times) == 1:
+            path.write_text("")
+        try:
+            return read(*given)  # type: ignore[arg-type]
+        finally:
+            if len(times) == 1:
+                path.write_text("x,y\n310,1\n")
+
+    monkeypatch.setattr(module, "read_csv", emptied)
+    data.refresh()
+    assert data.rows(("x",)).tolist() == [[310]]
+    assert len(times) > 1
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(MemoryError(), "does not fit into memory"), (ValueError("36.6"), "cannot be read: ValueError;")],
@@ -267,6 +326,27 @@ def test_what_is_odd_in_a_file_is_logged_once_until_it_differs(path: Path) -> No
             data.refresh()
     assert [entry["fields"] for entry in logs if "fields" in entry] == [{"x": 1}, {"x": 1, "y": 1}]
     assert data.format == "cells are separated by semicolons; 1,5 is read as 1.5"
+
+
+def test_a_file_that_has_lost_its_header_leaves_no_cell_in_the_log(path: Path) -> None:
+    """Its first row then seems to name the columns, and a warning counted odd cells by these names."""
+    data = DataFile(path)
+    with capture_logs() as logs:
+        for text in ("Alice,36.6,F\nBob,37.1,M\n", "Alice,36.6,Alice\nBob,37.1,M\n", "36.6;Alice;F\n"):
+            path.write_text(text)
+            data.refresh()
+    assert len(logs) == 3
+    assert {entry["event"] for entry in logs} == {"data cannot be read, so this client contributes zero"}
+    assert not any(cell in str(logs) for cell in ("Alice", "36.6", "Bob"))
+
+
+def test_what_is_odd_again_after_it_was_mended_is_logged_again(path: Path) -> None:
+    data = DataFile(path)
+    with capture_logs() as logs:
+        for cell in ("x", "1", "x"):
+            path.write_text(f"x,y\n{cell},2\n")
+            data.refresh()
+    assert [entry["fields"] for entry in logs] == [{"x": 1}, {"x": 1}]
 
 
 # --- the runner -------------------------------------------------------------------------------------------------------

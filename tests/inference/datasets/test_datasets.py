@@ -121,7 +121,7 @@ def test_csv_ignores_bad_cells_in_columns_that_are_not_used(tmp_path: Path) -> N
         ("age,weight\n40\n", "row 1 .*found 1 cells, expected 2"),
         ("age,weight\n", "has no rows"),
         ("", "has no header"),
-        ("age,age,weight\n1,2,3\n", "has a column name twice: 'age'"),
+        ("age,age,weight\n1,2,3\n", "has one name for columns 1 and 2"),
         ('age,weight\n"40,70\n', "is not CSV text"),
     ],
 )
