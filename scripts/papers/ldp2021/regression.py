@@ -199,8 +199,8 @@ class Figure4(Experiment[Cell, Results]):
     ahead of no privacy, or if chains have not mixed.
 
     As published, sufficient statistics have the paper's own noise (Corollary 3.1). They are nowhere ahead of predicting
-    the mean, and get worse with ε: the wide prior lets θ grow where noise makes S nearly singular. A ridge on the same
-    releases keeps what they tell. Exit code 4 also if that is not so.
+    the mean, and worse at ε = 3.2 than at 0.2: the wide prior lets θ grow where noise makes S nearly singular. A ridge
+    on the same releases keeps what they tell. Exit code 4 also if that is not so.
     """
 
     KIND, LABEL = "ldp-figure-4", "figure 4"
