@@ -300,7 +300,7 @@ def _warnings(released: Sequence[Released], rows: Rows, theta: Normal, columns: 
     if 1 - share > MISSING_SDS * sd + 1e-6:
         warnings.append(
             f"about {percent(1 - share)} of the rows did not count: they lack a value, have a negative duration, or "
-            f"codes other than {columns.coding}; the result describes the others"
+            f"codes other than {columns.coding}; check these, for the result describes the others"
         )
     last, effects = Part(released[-1], rows), slice(-rows.mean.size, None)
     doubt = np.maximum(np.abs(last.skew), 1.0) * np.sqrt(np.diag(theta.cov))

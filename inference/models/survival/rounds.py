@@ -212,7 +212,7 @@ class SurvivalFit(LocalPosterior):
         if self.counts.rows_missing:
             warnings.append(
                 f"about {percent(self.counts.missing)} of the rows did not count: they lack a value, have a negative "
-                f"duration, or codes other than {self.columns.coding}; the curves describe the others"
+                f"duration, or codes other than {self.columns.coding}; check these, for the curves describe the others"
             )
         widest = float(np.ptp(self.band(), axis=0).max())
         if widest > 0.5:

@@ -23,6 +23,7 @@ from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_keys
+from inference.bounds import Interval
 from inference.datasets import simulated_trial
 from inference.errors import DataError
 from inference.estimators import PrivateKaplanMeier, PrivateProportionalHazards
@@ -31,8 +32,9 @@ from inference.jobs.base import Conditions
 from inference.jobs.estimates import rows_of, separated
 from inference.jobs.picture import plot_estimates, risk_words
 from inference.jobs.settings import settings_from
-from inference.models.survival.hazards import concordance
-from inference.problem import Problem, split
+from inference.models.survival.hazards import HazardsFit, concordance, hazards_job
+from inference.models.survival.rounds import Columns
+from inference.problem import Problem, Schema, split
 from inference.rounds import run
 
 TRIAL = simulated_trial()
@@ -101,6 +103,45 @@ def test_hazard_ratios() -> None:
     assert summary["test"]["scores"][0]["private"] > 0.55
     assert result.private
     assert result.survival(np.array([[65.0, 5.0]])).shape == (1, 4)
+
+
+def with_feature(share: float, n: int, seed: int) -> Problem:
+    """Rows with a normal feature, and a binary one of that share with a log hazard ratio of 0.4; normal, too, if 0."""
+    rng = np.random.default_rng(seed)
+    x = (rng.random(n) < share).astype(float) if share else rng.standard_normal(n)
+    y = rng.standard_normal(n)
+    died, left = rng.exponential(np.exp(-0.4 * x + 0.3 * y)), rng.uniform(0, 2.5, n)
+    bounds = {"t": (0, 1), "event": (0, 1), "x": (0, 1) if share else (-4, 4), "y": (-4, 4)}
+    schema = Schema(("event", "x", "y"), "t", {name: Interval(*ends) for name, ends in bounds.items()})
+    return Problem("made", schema, np.column_stack([died <= left, x, y]), np.minimum(died, left))
+
+
+def hazards_of(rows: Problem, epsilon: float) -> HazardsFit:
+    columns = Columns.of(rows.schema, "event", None, None, 4)
+    return run(hazards_job(rows.schema, columns), ideal(rows, epsilon))
+
+
+@pytest.mark.parametrize(("share", "n", "sd"), [(0.03, 5_000, 0.3), (0.1, 3_000, 0.2)])
+def test_rare_features_are_neither_clipped_nor_taken_for_normal(share: float, n: int, sd: float) -> None:
+    """Within 4 standard deviations, which are not large: of a 3 % binary 0.4 was estimated as 0.95."""
+    fit = hazards_of(with_feature(share, n, 3), 8.0)
+    assert (np.abs(fit.coefficients - [0.4, -0.3]) < 4 * fit.coefficient_sd).all()
+    assert fit.coefficient_sd[0] < sd
+    assert not any("noise hides how" in text for text in fit.warnings)
+
+
+def test_a_fit_warns_of_rare_values_only_if_noise_hides_them() -> None:
+    hidden = hazards_of(with_feature(0.01, 2_000, 3), 0.7)
+    assert any("noise hides how the hazard depends on rare values of x" in text for text in hidden.warnings)
+    assert all(hazards_of(with_feature(0.0, 3_000, seed), 1.0).warnings == () for seed in (1, 2))
+
+
+def test_rows_that_do_not_count_are_named_by_a_regression() -> None:
+    rows = with_feature(0.3, 3_000, 3)
+    rows.X[:1_000, 0] += 7
+    [warning] = [text for text in hazards_of(rows, 4.0).warnings if "did not count" in text]
+    assert warning.startswith("about 3")
+    assert "codes other than event 0 = censored, 1 = event" in warning
 
 
 def test_concordance_counts_pairs_and_keeps_no_table_of_them() -> None:
