@@ -6,7 +6,6 @@ import contextlib
 import ipaddress
 import secrets
 import socket
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import msgspec
 import typer
 
 from dca_proto.cli.options import completing
+from dca_proto.cli.output import tell
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import InputError, StorageError, UsageError
 from dca_proto.protocol.effects import Channel
@@ -112,8 +112,8 @@ def _folder() -> Iterator[Path]:
 
 async def _serve(folder: Path, options: BrokerOptions) -> None:
     async with launch_broker(folder, options) as running:
-        print(f"broker  {running.kind} {running.version} at {running.url}; log {running.log_path}", flush=True)
-        print("        Ctrl-C stops it", flush=True)
+        tell(f"broker  {running.kind} {running.version} at {running.url}; log {running.log_path}")
+        tell("        Ctrl-C stops it")
         await running.ended()
 
 
@@ -180,7 +180,7 @@ def _members(federation: Federation, certificates: Path) -> Iterator[tuple[Chann
         try:
             certificate = read_certificate(path, federation, now)
         except UsageError as error:  # must not lock out the other clients
-            print(f"left out  {error}", file=sys.stderr)
+            tell(f"left out  {error}", stderr=True)
         else:
             yield Channel.CLIENT, path.stem, actor_id(certificate.client_key)
 

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from dca_proto.cli import options, trial, verbatim
-from dca_proto.cli.output import result_console, table
+from dca_proto.cli.output import result_console, table, tell
 from dca_proto.crypto.sealing import Identity, actor_id
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.privacy.rounding import at_least
@@ -157,15 +157,15 @@ def init(
 
 def _print_created(folder: Path, federation: Federation, actors: Iterable[_NewActor]) -> None:
     roles = [actor.role for actor in actors]
-    print(f"federation  {federation.name}: {folder / 'federation.toml'}")
+    tell(f"federation  {federation.name}: {folder / 'federation.toml'}")
     none = "none: for node releases and LDP reports only"
     nodes = ", ".join(member.name for member in federation.computes) or none
-    print(f"            Compute nodes: {nodes}")
-    print(f"            trainers: {', '.join(member.name for member in federation.trainers)}")
+    tell(f"            Compute nodes: {nodes}")
+    tell(f"            trainers: {', '.join(member.name for member in federation.trainers)}")
     if "client" in roles:
-        print(f"            {roles.count('client')} clients enrolled")
+        tell(f"            {roles.count('client')} clients enrolled")
     if "authority" in roles:
-        print(f"authority   {folder / 'authority.key'}: it can enrol clients; keep it secret and offline")
+        tell(f"authority   {folder / 'authority.key'}: it can enrol clients; keep it secret and offline")
 
 
 def _make(role: str, count: int) -> list[_NewActor]:
@@ -271,7 +271,7 @@ def enrol_clients(
         is_file = public_key(text) is None
         path = certificate_path(Path(text)) if is_file else output / f"{actor_id(certificate.client_key).hex()}.cert"
         write_certificate(path, members, certificate)
-        print(f"enrolled  {actor_id(certificate.client_key).hex()} for {days:g} days: {path}")
+        tell(f"enrolled  {actor_id(certificate.client_key).hex()} for {days:g} days: {path}")
 
 
 def _expiry_ms(days: float) -> int:
@@ -374,13 +374,13 @@ def _change(
         raise UsageError("no trainer would be left; add another one first: dca federation add-trainer")
     new = sign_federation(read_identity(authority, "authority"), unsigned)
     replace_file(path, new.to_toml())
-    print(f"federation  {new.name}: {path} is now {new.title}")
+    tell(f"federation  {new.name}: {path} is now {new.title}")
     for member_id, name in revoked.items():
-        print(f"            revoked: {name}" + (f", {member_id.hex()}" if name != member_id.hex() else ""))
+        tell(f"            revoked: {name}" + (f", {member_id.hex()}" if name != member_id.hex() else ""))
     for role, members in (("Compute nodes", new.computes), ("trainers", new.trainers)):
-        print(f"            {role}: {', '.join(member.name for member in members) or 'none'}")
-    print("next        give the file to a new member, or to any trainer or Compute node, and restart that one;")
-    print("            all others receive it over the broker. A broker with passwords reads it when it starts")
+        tell(f"            {role}: {', '.join(member.name for member in members) or 'none'}")
+    tell("next        give the file to a new member, or to any trainer or Compute node, and restart that one;")
+    tell("            all others receive it over the broker. A broker with passwords reads it when it starts")
 
 
 class ListedMember(msgspec.Struct, frozen=True, kw_only=True):

@@ -334,12 +334,12 @@ class _Run:
         terms = f"{claim_words(task.settings.epsilon, task.delta)} {plan_words(stages)}"
         say(self._console, "job", f"{task.job.name}: {task.job.model(task.schema, task.own)}")
         n = task.settings.clients
-        who = f"N = {n}, T = {task.settings.tolerate}"
+        who = f"N = {n:,}, T = {task.settings.tolerate:,}"
         if task.kind is NodeReleaseRequest:
-            who = f"J = {n} data nodes; each adds all the noise for one row"
+            who = f"J = {n:,} data nodes; each adds all the noise for one row"
         elif task.reports:
             reports = "one report" if uses(stages) == 1 else f"{uses(stages)} reports"
-            who = f"N = {n} clients, each with {reports} by {task.reports}, private by itself"
+            who = f"N = {n:,} clients, each with {reports} by {task.reports}, private by itself"
         say(self._console, "plan", f"{terms}; {who}")
 
     def _say_stopped(self, remedy: str = SAME_COMMAND) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
@@ -45,6 +46,11 @@ def say(console: Console, label: str, text: str) -> None:
     joined = f"\n{'':{_LABEL_WIDTH}}".join(lines)
     styled = Text.assemble((f"{label:<{_LABEL_WIDTH}}", _STYLES.get(label, "")), joined)
     console.print(styled, soft_wrap=True)
+
+
+def tell(text: str, *, stderr: bool = False) -> None:
+    """Print a text at once, as it is: for what a program may read line by line."""
+    print(shown(text), file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
 def table(

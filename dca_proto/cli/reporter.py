@@ -73,9 +73,9 @@ class Reporter:
         """Print a line with the time."""
         self._console.print(f"{time.strftime('%H:%M:%S')}  {printable(line)}", soft_wrap=True)
 
-    def waiting(self, line: str) -> None:
-        """Show what the actor is doing now, on a terminal only."""
-        self._display.waiting(line)
+    def waiting(self, line: str, done: int = 0, total: int | None = None) -> None:
+        """Show what the actor is doing now, on a terminal only. Arguments: see `Display.waiting`."""
+        self._display.waiting(line, done, total)
 
     def __call__(self, fact: object) -> None:
         if self._log is not None:
@@ -83,15 +83,15 @@ class Reporter:
             return
         match fact:
             case facts.SessionKept(_, count):
-                self.waiting(f"{count} clients have a session")
+                self.waiting(f"{counted(count, 'client')} with a session")
             case facts.Arrived(round_id, count, expected):
-                of = f" of {expected}" if expected else ""
-                self.waiting(f"round {_short(round_id)}: {count}{of} contributions")
+                of = f" of {expected:,}" if expected else ""
+                self.waiting(f"round {_short(round_id)}: {count:,}{of} contributions", count, expected or None)
             case facts.ContributionKept(round_id, _, count):
-                self.waiting(f"round {_short(round_id)}: {count} contributions kept")
+                self.waiting(f"round {_short(round_id)}: {count:,} contributions kept")
             case facts.ReleaseKept(round_id, _, _, count):
-                of = f" of {self._expected}" if self._expected else ""
-                self.waiting(f"round {_short(round_id)}: {count}{of} released")
+                of = f" of {self._expected:,}" if self._expected else ""
+                self.waiting(f"round {_short(round_id)}: {count:,}{of} released", count, self._expected or None)
             case facts.Dropped(code, sender, detail):
                 self._say_rarely(self._dropped, code, f"dropped a message of {self._name(sender)}: {detail}")
             case facts.Declined(round_id, client, reason, found, expected):
@@ -118,7 +118,7 @@ class Reporter:
                 return f"{waiting} {names}; is it up?" if len(computes) == 1 else f"{waiting}s {names}; are they up?"
             case facts.Closed(round_id, count, why):
                 self.waiting(f"round {_short(round_id)}: the Compute nodes agree")
-                return f"round {_short(round_id)}: closed with {count} contributions: {_WHY_CLOSED[why]}"
+                return f"round {_short(round_id)}: closed with {count:,} contributions: {_WHY_CLOSED[why]}"
             case _:
                 return ""
 
@@ -151,7 +151,7 @@ class Reporter:
             case facts.ChargeReturned(round_id):
                 return f"round {_short(round_id)}: nothing was released, and the charge is returned"
             case facts.ListFrozen(round_id, count):
-                return f"round {_short(round_id)}: froze a list of {count} contributions"
+                return f"round {_short(round_id)}: froze a list of {count:,} contributions"
             case facts.Released(round_id, contributors, _):
                 return f"round {_short(round_id)}: released the partial sum over {contributors} contributions"
             case facts.NodeAborted(round_id, compute, reason, detail):
@@ -225,7 +225,7 @@ class ProgressReporter(Reporter):
             return
         again = f", attempt {held.attempts}" if held.attempts > 1 else ""
         result = held.aggregate
-        who = f"{result.contributors} of {result.clients} clients contributed"
+        who = f"{result.contributors:,} of {result.clients:,} clients contributed"
         if result.reports is not None:
             who = f"{counted(result.contributors, 'client')} reported by {result.mechanism}"
         elif result.nodes:

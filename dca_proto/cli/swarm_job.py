@@ -210,7 +210,7 @@ class _Learning:
         held_out = "" if spec.test is None else f"; {len(spec.test.y):,} rows held out"
         say(self._console, "model", f"{spec.job.model(spec.train.schema, spec.settings)}{held_out}")
         if self._complete is not None and (lacking := len(spec.train.y) - len(self._complete.y)):
-            of = f"{lacking} of {len(spec.train.y)} rows lack a value (a count that ε does not cover)"
+            of = f"{lacking:,} of {len(spec.train.y):,} rows lack a value (a count that ε does not cover)"
             say(self._console, "missing", f"{of}; each counts as zero in every sum, as in a federation")
         plan = f"{claim_words(options.budget.epsilon, options.delta)} {plan_words(self._stages)}"
         if self._not_private:

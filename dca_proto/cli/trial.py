@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from dca_proto.cli.output import tell
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import BrokerOptions, launch_broker
 from dca_proto.runtime.config import ClientFiles, read_config
@@ -45,10 +46,10 @@ def _has_data(path: Path) -> bool:
 async def _serve(devices: Sequence[Device], without_data: int) -> None:
     async with _broker(devices[0].config.broker) as line:
         roles = [device.role for device in devices]
-        print(f"broker  {line}")
+        tell(f"broker  {line}")
         waiting = f"; {without_data} clients have no data file" if without_data else ""
-        print(f"actors  {roles.count('compute')} Compute nodes, {roles.count('client')} clients{waiting}")
-        print("        Ctrl-C stops them", flush=True)
+        tell(f"actors  {roles.count('compute')} Compute nodes, {roles.count('client')} clients{waiting}")
+        tell("        Ctrl-C stops them")
         await asyncio.gather(*(device.run(FactLog()) for device in devices))
 
 

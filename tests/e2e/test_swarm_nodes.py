@@ -276,7 +276,13 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     spread = max(row["estimate_sd"] for row in result["coefficients"])
     # false alarm: beyond 8 posterior standard deviations, below 1e-14
     np.testing.assert_allclose(slopes, [1, -1], atol=8 * spread + 0.1)
-    assert main(["learn", "trainer.toml", "--json", "again.json"]) == 0, "no node runs, and no round takes place"
+    with monkeypatch.context() as patch:
+        patch.setattr("dca_proto.drawing.figure", None)  # no picture is worth the result
+        again = ["learn", "trainer.toml", "--json", "again.json", "--plot", "l.png"]
+        assert main(again) == 0, "no node runs, and no round takes place"
+    printed = one_line(capsys.readouterr().out)
+    assert "kept the earlier l.png as l.1.png" in printed
+    assert "warning l.png could not be drawn (TypeError: 'NoneType' object is not callable)" in printed
     assert json.loads((tmp_path / "again.json").read_text())["coefficients"] == result["coefficients"]
     assert main(["learn", "trainer.toml", "--json", "more.json", "--set", "draws=50", "--set", "seed=3"]) == 0
     capsys.readouterr()
