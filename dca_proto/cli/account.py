@@ -277,7 +277,7 @@ def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
     asked_n, asked_t = request.clients_expected, request.ask.tolerated
     curves = [*((f"T = {t}", t, 0) for t in (0, 5, 10)), ("T = 10 % of N", 0, 10)]  # T = fixed + N * percent / 100
     if asked_t not in (0, 5, 10):
-        curves.append((f"T = {asked_t}, as requested", asked_t, 0))
+        curves.append((f"T = {asked_t:,}, as requested", asked_t, 0))
     most = min(max(_N_SHOWN, 10 * asked_n), _N_MOST)
     clients = sorted({*np.geomspace(_N_LEAST, most, _POINTS).round().astype(int).tolist(), asked_n})
     for (title, fixed, percent), (colour, dashes) in zip(curves, _STYLES, strict=False):
@@ -286,7 +286,7 @@ def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
         axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, linewidth=2, label=title)
     axes.plot(
         asked_n, getattr(forecast(request), name), "o", markersize=11, markerfacecolor="none",
-        markeredgecolor="#D55E00", markeredgewidth=2.5, label=f"requested: N = {asked_n}, T = {asked_t}",
+        markeredgecolor="#D55E00", markeredgewidth=2.5, label=f"requested: N = {asked_n:,}, T = {asked_t:,}",
     )  # fmt: skip
     axes.set(xscale="log", ylabel=label)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")

@@ -268,5 +268,5 @@ def _plot(result: Scaling, plot: Path, console: Console) -> None:
     where = EMULATED if cell.backend == EMULATED else f"over {cell.backend}"
     processes = f"{cell.processes} process{'es' * (cell.processes != 1)}"
     title = f"A round with encryption and exact noise ({where}, {processes})"
-    if draw(console, plot, lambda place: picture(view.page(result).charts, place, title)):
+    if draw(console, plot, lambda place: picture(view.page(result).charts, place, title, result.warnings)):
         say(console, "picture", str(plot))

@@ -23,6 +23,7 @@ ROWS_MAX, POINTS_MAX, TICKS_MAX, _NAME_MAX = 60, 1_000, 6, 60
 _ROW_PX, _AXIS_PX, _LEGEND_PX, _PLOT_PX, _TEXT_PX, _LETTER_PX = 31, 42, 22, 300, 12.5, 7.5
 _ACROSS_MAX, _PICTURE_PX = 3, 560  # charts side by side in a picture, and the width of each
 _RATIO_MIN = 3.0  # least ratio of a logarithmic axis's ends, so that it has two ticks
+_WARNING, _APART = "#b3400a", 0.012  # colour of warnings; between error bars at one place, as a part of the axis
 INK, GRID, _TRACK = "#1b1f24", "#d9dde2", "#eceff2"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5568f", "#e69f00", "#56b4e9")
 """The colours of Okabe and Ito (2008), which colour-blind people can distinguish; lines also differ in their dashes."""
@@ -90,7 +91,7 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: b
 
     def draw(figure: Any, width: float) -> None:
         axes = figure.subplots()
-        for curve in series:
+        for curve in _apart(series, x.log):
             _curve(axes, curve, x.log, y.log)
         for axis, wanted, along in ((axes.xaxis, x, "x"), (axes.yaxis, y, "y")):
             _scaled(axes, axis, wanted, along, width)
@@ -105,6 +106,28 @@ def lines(series: Sequence[Series], x: Axis, y: Axis, *, caption: str, square: b
         return drawn + _AXIS_PX + _legend_px(named, width)
 
     return Chart(caption, height, draw)
+
+
+def _apart(series: Sequence[Series], log: bool) -> list[Series]:
+    """Move curves with error bars a little to either side, so that their bars do not overlap."""
+    barred = [curve for curve in series if curve.spread]
+    values = [x for curve in barred for x, _ in curve.points if x > 0 or not log]
+    if len(barred) < 2 or not values:
+        return [*series]
+    low, high = min(values), max(values)
+
+    def moved(x: float, by: float) -> float:
+        if not log:
+            return x + by * (high - low)
+        return x * (high / low) ** by if x > 0 else x
+
+    result = []
+    for curve in series:
+        by = (barred.index(curve) - (len(barred) - 1) / 2) * _APART if curve in barred else 0.0
+        points = [(moved(x, by), y) for x, y in curve.points]
+        spread = [(moved(x, by), bottom, top) for x, bottom, top in curve.spread]
+        result.append(curve._replace(points=points, spread=spread))
+    return result
 
 
 def bars(rows: Sequence[tuple[str, float, str]], *, caption: str, tone: int = 0) -> Chart:
@@ -206,8 +229,12 @@ def svg(chart: Chart, width: float, name: str) -> str:
     return _inlined(text.getvalue(), chart.caption)
 
 
-def picture(charts: Sequence[Chart], path: Path, title: str) -> None:
-    """Draw charts side by side, each below its caption, into a file; its suffix selects the format."""
+def picture(charts: Sequence[Chart], path: Path, title: str, warnings: Sequence[str] = ()) -> None:
+    """Draw charts side by side, each below its caption, into a file; its suffix selects the format.
+
+    Args:
+        warnings: shown below the charts.
+    """
     columns = min(len(charts), _ACROSS_MAX)
     rows = math.ceil(len(charts) / columns)
     width, height = _PICTURE_PX, max(chart.height(_PICTURE_PX) for chart in charts) + 60
@@ -217,6 +244,10 @@ def picture(charts: Sequence[Chart], path: Path, title: str) -> None:
             chart.draw(part, width)
             part.suptitle(_wrapped(chart.caption, width), fontsize=_TEXT_PX)
         figure.suptitle(title, fontsize=1.4 * _TEXT_PX)
+        if below := [line for text in warnings for line in _wrapped(f"Warning: {text}.", columns * width).split("\n")]:
+            height_in = figure.get_figheight() + 1.4 * _TEXT_PX * len(below) / 72
+            figure.set_figheight(height_in)
+            figure.supxlabel("\n".join(below), color=_WARNING, fontsize=_TEXT_PX)
         figure.savefig(path, dpi=150)
 
 

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pictured import row, texts_of
 from rich.progress import Task
@@ -16,6 +17,7 @@ from dca_proto.cli.output import Terminal, keep_earlier, say
 from dca_proto.cli.progress import Display, Times
 from dca_proto.runtime.files import keep
 from emulator.report import learned
+from emulator.report.charts import Axis, Series, _apart, lines, picture
 from inference.jobs.estimates import digits, interval_words
 from inference.jobs.picture import _groups, plot_estimates
 
@@ -174,3 +176,21 @@ def test_estimates_of_one_size_share_an_axis() -> None:
     near: Any = [row("a", unit="h"), row("b", unit="h", interval_95=[1.0, 1.5])]
     far: Any = [row("c", unit="h", interval_95=[900.0, 901.0]), row("d", unit="kg")]
     assert [[one["name"] for one in group] for group in _groups([*near, *far])] == [["a", "b"], ["c"], ["d"]]
+
+
+def test_error_bars_of_several_curves_stand_beside_each_other() -> None:
+    bar = [(10.0, 1.0, 2.0), (1000.0, 1.0, 2.0)]
+    curves = [Series(name, [(10.0, 1.5), (1000.0, 1.5)], 0, spread=bar) for name in "ab"]
+    for log in (False, True):
+        moved = _apart([*curves, Series("c", [(10.0, 1.0)], 0)], log)
+        first, second = ([x for x, *_ in one.spread] for one in moved[:2])
+        assert len({*first, *second}) == 4
+        np.testing.assert_allclose(first, second, rtol=2.0 if not log else 0.06)
+    assert _apart(curves[:1], log=True) == curves[:1]
+
+
+def test_a_picture_of_a_sweep_has_its_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chart = lines([Series("a", [(1.0, 1.0), (2.0, 2.0)], 0)], Axis("x"), Axis("y"), caption="c")
+    path = tmp_path / "a.svg"
+    picture([chart], path, "t", ["no $prediction$"])
+    assert "Warning: no $prediction$." in texts_of(path)
