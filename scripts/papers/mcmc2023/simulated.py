@@ -264,8 +264,9 @@ def _errors(off: Array, Sigma_x: Array) -> dict[str, Any]:
 class Figure2(SimulatedExperiment[Curves]):
     """Figure 2 of the third paper: errors of distributed private regression on simulated data over ε.
 
-    Takes about 20 minutes on two idle cores; as published (not private as claimed) and valid. Exit code 4 if errors do
-    not fall with ε, or another check printed at the end fails.
+    Takes about 30 minutes on two idle cores (estimated from parts of it); as published (not private as claimed) and
+    valid. MCMC-normalX has not mixed at d = 5 after the paper's 10,000 iterations; R-hat of all samplers is printed.
+    Exit code 4 if errors do not fall with ε, or another check printed at the end fails.
 
     --plot NAME.png draws the published setting there and the valid one as NAME-valid.png.
     """
