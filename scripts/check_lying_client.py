@@ -7,7 +7,8 @@ the largest words, or bit patterns of NaN and infinity. Verdicts: *refused* (the
 posterior standard deviations. A lie that ends a job with any other error is a fault: exit code 4.
 
 The second table has the ideal functionality with 500 clients. One client sends k times the statistic of a row at a
-corner of its bounds, in every round; k is the largest that raises neither an error nor a warning.
+corner of its bounds, in every round; k is the largest that raises neither an error nor a warning. One of the LDP
+reports is as far beyond the corner as noise reaches at 10⁻⁹, or names the last category.
 
 Examples:
 
@@ -278,6 +279,8 @@ class Exaggerated:
 
     def run_round(self, request: RoundRequest) -> NoisyAggregate:
         aggregate = self._swarm.run_round(request)
+        if not self._k:
+            return aggregate
         statistic = resolve(request.statistic, request.parameters)
         columns, ends = statistic.columns, self._schema.bounds
         corner = np.array([[ends[column].upper for column in columns]])
@@ -312,7 +315,7 @@ class Exaggerated:
 
 
 class Reach(NamedTuple):
-    """The largest unnoticed exaggeration of a job, and how far it moves an estimate, in sd and to which value."""
+    """The largest unnoticed exaggeration of a job, and how far it moves an estimate: in sd (or own units), and to where."""
 
     job: str
     factor: float
@@ -364,7 +367,7 @@ def main() -> int:
     parser.add_argument("--table", choices=("verdicts", "reach", "both"), default="both")
     parser.add_argument("--json", help="write the tables to a file, or - for stdout")
     given = parser.parse_args()
-    console = Console(stderr=given.json == "-")
+    console = Console(stderr=given.json == "-", width=None if sys.stdout.isatty() else 160)
     warnings.simplefilter("error", RuntimeWarning)
     names, lies = given.jobs.split(","), given.lies.split(",")
     found = verdicts(names, lies, console.print) if given.table != "reach" else []
