@@ -315,7 +315,10 @@ class Exaggerated:
 
 
 class Reach(NamedTuple):
-    """The largest unnoticed exaggeration of a job, and how far it moves an estimate: in sd (or own units), and to where."""
+    """The largest unnoticed exaggeration of a job, and how far it moves an estimate.
+
+    `sds` is the move in posterior standard deviations, or in the estimate's own units if it has none.
+    """
 
     job: str
     factor: float
