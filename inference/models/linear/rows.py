@@ -241,8 +241,10 @@ def weighted(moments: Array, radius: float = 1.0) -> tuple[float, float, Array]:
         moments: E s² v vᵀ up to a factor, positive semi-definite, the constant first, shape ``(m, m)``.
         radius: R in units of the constant; s² = min(1, R²/|v|²).
     """
+    size = float(np.trace(moments))
+    moments = moments / size if size > np.finfo(float).tiny else np.eye(len(moments))  # a false sum may be zero
     values, vectors = np.linalg.eigh(moments[1:, 1:])
-    values = np.maximum(values, LEAST * max(float(np.trace(moments)), np.finfo(float).tiny))
+    values = np.maximum(values, LEAST * float(np.trace(moments)))
     first = max(float(moments[0, 0]), LEAST * float(values.sum()))
     ratio = values / first
     normals = np.random.default_rng(len(values)).standard_normal((DRAWS, len(values))) ** 2
