@@ -74,7 +74,7 @@ def checked(aggregate: NoisyAggregate) -> NoisyAggregate:
 
 
 def beyond(statistic: Statistic, aggregate: NoisyAggregate, chance: float) -> str:
-    """Return the limit that a sum exceeds most, as text, or "" if honest clients exceed them with this probability."""
+    """Return a limit that a sum exceeds, as text, or "" if honest clients exceed none but with this probability."""
     if not np.isfinite(aggregate.value).all():
         return "a number is not finite"
     unit = 2.0**-aggregate.fraction_bits
@@ -86,14 +86,13 @@ def beyond(statistic: Statistic, aggregate: NoisyAggregate, chance: float) -> st
     given = _Sum(aggregate.value / unit, math.sqrt(aggregate.noise_variance) / unit, count, clients)
     limits = statistic.value_range(aggregate.fraction_bits)
     t = math.log(_limits_in(limits) / chance)
-    findings = [
+    findings = (  # the plainest first
         _far_coordinate(given, limits, t, statistic, unit),
-        _far_norm(given, limits, t, unit),
         _far_combination(given, limits.combinations, t, unit),
         _negative_square(given, limits.squares, t, unit),
-    ]
-    excess, text = max(findings)
-    return text if excess > 0 else ""
+        _far_norm(given, limits, t, unit),
+    )
+    return next((text for excess, text in findings if excess > 0), "")
 
 
 def _accused(aggregate: NoisyAggregate) -> str:
@@ -123,13 +122,16 @@ def _far_coordinate(given: _Sum, limits: ValueRange, t: float, statistic: Statis
     if not relative > 0:
         return 0.0, ""
 
-    def estimated(numbers: Numbers) -> float:
-        return float(statistic.estimate(np.asarray(numbers * unit), given.clients)[place])
+    def estimated(number: float) -> float:
+        """Return the estimate if all others are at their largest, so that a count of rows is that of all."""
+        numbers = high * unit
+        numbers[place] = number * unit
+        return float(statistic.estimate(numbers, given.clients)[place])
 
-    ends = sorted((estimated(low), estimated(high)))
-    by_noise = abs(estimated(low + noise) - estimated(low))
+    ends = sorted((estimated(low[place]), estimated(high[place])))
+    by_noise = abs(estimated(low[place] + noise) - estimated(low[place]))
     return relative, (
-        f"{statistic.labels()[place]} is {estimated(given.value):.4g}, and honest clients give {ends[0]:.4g} to "
+        f"{statistic.labels()[place]} is {estimated(given.value[place]):.4g}, and honest clients give {ends[0]:.4g} to "
         f"{ends[1]:.4g}, with noise of at most {by_noise:.3g}"
     )
 
