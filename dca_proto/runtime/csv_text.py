@@ -79,17 +79,18 @@ class CsvText:
     """
 
     def __init__(self, lines: Iterator[str], name: str, delimiter: str = "") -> None:
-        self._blank = 0
+        self._passed = self._quotes = 0  # lines that the reader has not seen; quotes in the row that it reads
         for first in lines:
             if stated := _STATED.fullmatch(first.strip("\r\n")):
                 delimiter = delimiter or _stated_by(name, stated[1])
             elif first.strip():
                 break
-            self._blank += 1
+            self._passed += 1
         else:
             raise InputError(f"{name} has no header; expected the columns' names in its first line")
         self.delimiter = delimiter or _delimiter(first)
-        self._reader = csv.reader(chain([first], lines), delimiter=self.delimiter, strict=True)
+        self._rest = self._with_quotes(chain([first], lines))
+        self._reader = csv.reader(self._rest, delimiter=self.delimiter, strict=True)
         self.columns = self._header(name, first)
 
     @property
@@ -117,7 +118,7 @@ class CsvText:
         rows: list[list[float]] = []
         for number, cells in enumerate(self._lines(), 1):
             if cells is None or len(cells) != len(self.columns):
-                line = self._reader.line_num + self._blank
+                line = self._reader.line_num + self._passed
                 on_missing(Missing(number, line, None, "" if cells is None else str(len(cells))))
                 rows.append([math.nan] * width)
             else:
@@ -154,15 +155,24 @@ class CsvText:
             raise InputError(f"{name} has one name for columns {twice[0]} and {other} of its first line; rename one")
         return columns
 
+    def _with_quotes(self, lines: Iterator[str]) -> Iterator[str]:
+        for line in lines:
+            self._quotes += line.count('"')
+            yield line
+
     def _lines(self) -> Iterator[list[str] | None]:
         """Yield the cells of each row; None for one that cannot be parsed (an unclosed quote)."""
         blank: list[list[str]] = [[""]] if len(self.columns) == 1 else []
         while True:
+            self._quotes = 0
             try:
                 cells = next(self._reader)
             except StopIteration:
                 return
-            except csv.Error:
+            except csv.Error as error:
+                if "field limit" in str(error):  # of a long cell, which may have line breaks, the reader drops one line
+                    while self._quotes % 2 and next(self._rest, ""):
+                        self._passed += 1
                 yield None
             else:
                 if cells:
@@ -208,7 +218,7 @@ class CsvText:
                 value = _number(cell, comma)
                 row.append(value)
             if value != value:
-                on_missing(Missing(number, self._reader.line_num + self._blank, column, cell))
+                on_missing(Missing(number, self._reader.line_num + self._passed, column, cell))
         return row
 
 

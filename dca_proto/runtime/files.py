@@ -43,7 +43,7 @@ def read_text(path: Path, advice: str = "") -> str:
 def decode_text(content: bytes, path: Path, advice: str = "") -> str:
     """Return the text of a file's bytes; see `read_text`. The error has no byte of it, since it may be secret."""
     wrong = ""
-    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in content[:4]:
+    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in content[:2]:
         wrong = "is not UTF-8 text: it is UTF-16 or binary"
     else:
         try:

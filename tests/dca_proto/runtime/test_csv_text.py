@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from dca_proto.errors import InputError
-from dca_proto.runtime.csv_text import DELIMITERS, parse_delimiter
+from dca_proto.runtime.csv_text import DELIMITERS, open_csv, parse_delimiter
 from dca_proto.runtime.logs import configure_logs
 from dca_proto.runtime.table import read_csv
 from inference.bounds import Interval
@@ -210,6 +211,54 @@ def test_no_row_changes_how_another_is_read(tmp_path: Path) -> None:
         assert rows[0].tolist() == [1, 2, 3]
         if odd != '"':  # an unclosed quote takes the lines after it along: PRIVACY.md, section 6
             assert (len(rows), rows[2].tolist()) == (3, [7, 8, 9])
+
+
+CELLS = [
+    "",
+    '"',
+    '""',
+    '"x',
+    "a\r\nb\n",
+    "\r",
+    ";",
+    "\t",
+    ",",
+    "1,5",
+    "1e999",
+    "\0",
+    "\ufeff1",
+    "sep=;",
+    "\\",
+    "\u2028",
+]
+LONG = ["x" * 140_000, "x\n" * 70_000, "x" * 140_000 + '\n"\n', "7" * 140_000]
+"""Beyond the longest cell of Python's reader, which then drops one line of it and takes the next for a row."""
+
+
+@pytest.mark.parametrize("columns", [("y",), ("age", "y")])
+@pytest.mark.parametrize("sign", [",", "\t"])
+def test_whatever_a_cell_has_other_rows_stay(tmp_path: Path, sign: str, columns: Sequence[str]) -> None:
+    path, rows = tmp_path / "d.csv", [[f"{row}.{place}" for place, _ in enumerate(columns)] for row in range(4)]
+    for cell in CELLS + LONG:
+        for row in (0, 3):
+            table = [list(columns), *map(list, rows)]
+            table[1 + row][0] = cell
+            with path.open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file, delimiter=sign).writerows(table)
+            found = both(path, sign, columns)
+            assert len(found) == len(rows)
+            others = [place for place in range(len(rows)) if place != row]
+            assert found[others].tolist() == [list(map(float, rows[place])) for place in others]
+
+
+def test_the_line_after_a_long_cell_is_named_rightly(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text('age,note,y\n1,"' + "x\n" * 70_000 + '",3\n1,x,\n')
+    lacking: list[tuple[int, int]] = []
+    with open_csv(path) as text:
+        text.numbers({}, lambda missing: lacking.append((missing.row, missing.line)), ["age", "y"])
+    assert [row for row, _ in lacking] == [1, 2]
+    assert lacking[1][1] == 70_003
 
 
 def test_names_and_categories_may_have_any_sign(tmp_path: Path) -> None:
