@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from dca_proto.privacy.accounting import epsilon_of, mu_of
+from draw_result import STEPS, Bar, picture
 from emulator.audit.bounds import gaussian_trade_off
 from inference.problem import Array
 
@@ -82,6 +83,15 @@ def test_the_first_pages_pictures_are_drawn_for_light_and_dark(name: str) -> Non
     for one in root.iter(f"{SVG}text"):
         assert 0 < float(one.attrib["x"]) < width
         assert 0 < float(one.attrib["y"]) < height
+
+
+def test_the_result_is_drawn_from_intervals() -> None:
+    made = {name: [Bar("ε = 2 & more", "private", 3.0, -12.0, 41.0)] for name in STEPS}
+    root = ElementTree.fromstring(picture(made))
+    words = [one.text or "" for one in root.iter(f"{SVG}text")]
+    assert words.count("ε = 2 & more") == len(STEPS)
+    assert {"-20", "0", "40"} <= set(words)
+    assert len(list(root.iter(f"{SVG}circle"))) == len(STEPS)
 
 
 def test_every_picture_of_the_documents_exists_and_has_a_text() -> None:
