@@ -27,7 +27,7 @@ from inference.jobs.estimates import (
     sampling_words,
     table_of,
 )
-from inference.jobs.picture import Kind, curves, forest, kinds_of
+from inference.jobs.picture import Kind, curves, forest, kinds_of, risk_words
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score, Summary
 
 BY_ITSELF = "each report is private by itself; nobody had to be trusted"
@@ -248,7 +248,7 @@ def _estimates(summary: Summary) -> list[Block]:
         if "at" not in row and row["name"] != INTERCEPT and row["estimate"] is not None:
             unit = row["standard"]["unit"] if "standard" in row else row["unit"]
             groups.setdefault(unit, []).append(row)
-    charts: list[Block] = [_curves(curve_rows, kinds)] if curve_rows else []
+    charts: list[Block] = [_curves(curve_rows, kinds), *_at_risk(summary)] if curve_rows else []
     if 0 < len(groups) <= _PANELS_MAX:
         draw = partial(forest, kinds=kinds, faint=GRID, ink=INK)
         shown_rows = {unit: rows[:ROWS_MAX] for unit, rows in groups.items()}
@@ -274,6 +274,16 @@ def _curves(rows: list[Row], kinds: list[Kind]) -> Chart:
     names = [f"{name}, {kind.label}" for name in dict.fromkeys(row["at"]["series"] for row in rows) for kind in kinds]
     caption = "Posterior means with pointwise 95 % intervals."
     return whole(partial(curves, rows=rows, kinds=kinds, faint=GRID), names, caption=caption)
+
+
+def _at_risk(summary: Summary) -> list[Block]:
+    """Return a table of the numbers at risk, each with the 95 % interval of its noise."""
+    numbers = summary.get("at_risk", [])
+    if not numbers:
+        return []
+    cells = zip(*(map(risk_words, one["number"], one["sd"]) for one in numbers), strict=True)
+    rows = [[f"{time:g}", *row] for time, row in zip(numbers[0]["x"], cells, strict=True)]
+    return [Table(["time", *(one["series"] for one in numbers)], rows, "At risk, with the noise's 95 % interval")]
 
 
 def _iterations(summary: Summary) -> list[Block]:

@@ -42,7 +42,10 @@ def test_points_of_a_curve_are_drawn_as_one_and_remarks_stand_below(name: str) -
         for x in (1, 2, 3)
     ]
     run = {**SAMPLES[name](), "coefficients": [], "estimates": points, "remarks": {"log-rank": "p = 0.03"}}
+    run["at_risk"] = [{"series": "arm 0", "x": [0.0, 1.5], "number": [80.0, 51.3], "sd": [0.0, 4.2]}]
     text = text_of(run, drawn=True)
+    assert "At risk, with the noise's 95 % interval" in text
+    assert "1.5 51 ± 8" in text
     assert "log-rank p = 0.03" in text
     assert "Posterior means with pointwise 95 % intervals." in text
     assert "arm 0, private" in text
