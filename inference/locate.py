@@ -123,10 +123,10 @@ def locate(phases: NoisyAggregate) -> Located:
     """Return centres and scales of the columns with these phases (`phases_request`)."""
     columns = Standardisation.of(phases.parameters)
     low, high = columns.centre - columns.scale * columns.bound, columns.centre + columns.scale * columns.bound
-    phi, error, _ = _phases(phases)
+    phi, error, share = _phases(phases)
     fits = [_fit(column, error) for column in phi]
     fitted = Fitted(*(np.array(side) for side in zip(*fits, strict=True)))
-    warnings = _warnings(columns.columns, np.abs(phi), np.sqrt(error), fitted)
+    warnings = (*_about_share(share), *_warnings(columns.columns, np.abs(phi), np.sqrt(error), fitted))
     half = (high - low) / 2
     return Located(columns.columns, (low + high) / 2 + half * fitted.middle, half * fitted.spread, warnings)
 
@@ -195,6 +195,16 @@ def complete_share(phi: Array, error: float) -> float:
     log_share = float(np.median((4 * np.log(normal[:, 0]) - np.log(normal[:, 1])) / 3))
     doubt = SIGNIFICANT * 1.5 * np.sqrt(error / len(normal)) / float(np.median(normal[:, 0]))
     return float(np.exp(max(log_share, np.log(LEAST_COMPLETE)))) if log_share < -doubt - SHAPE else 1.0
+
+
+def _about_share(share: float) -> tuple[str, ...]:
+    """Warn of a share of complete rows that is clearly below 1."""
+    if share == 1:
+        return ()
+    return (
+        f"roughly {100 * (1 - share):.0f} % of the rows seem to lack a value: the estimates are of the others; find "
+        "out whether those differ",
+    )
 
 
 def _levels(phi: Array, error: float) -> int:
