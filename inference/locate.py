@@ -41,7 +41,7 @@ from scipy.special import logsumexp, softmax
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.wording import listed
 from inference.columns import Standardisation
-from inference.jobs.settings import require_count, require_share
+from inference.jobs.settings import require_count, within
 from inference.problem import Array, Schema
 
 STATISTIC = "phases"
@@ -108,9 +108,9 @@ def phases_request(
         share: of the job's μ². columns: features, or all. rows_max: of each data node.
 
     Raises:
-        DataError: the share is not between 0 and 1, or no row counts.
+        DataError: the share is not above 0 and at most 1, or no row counts.
     """
-    require_share("std_share", share)
+    within(1e-9, 1)("std_share", share)
     require_count("rows_max", rows_max)
     bounds = [schema.bounds[name] for name in columns]
     centre, half = np.array([[interval.centre, interval.half_width] for interval in bounds]).T
