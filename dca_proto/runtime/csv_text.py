@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from dca_proto.errors import InputError
 from dca_proto.runtime.files import read_text, unreadable
 from dca_proto.statistics.categories import Categories, encode_category, numeric_columns
+from dca_proto.wording import counted
 
 UNDECODED = "\ufffd"
 """Stands where a byte is not UTF-8."""
@@ -98,8 +99,17 @@ class CsvText:
         """What separates cells, for people; "" if commas do."""
         if self.delimiter == ",":
             return ""
-        names = {sign: f"{name}s" for name, sign in DELIMITERS.items()}
-        return f"cells are separated by {names.get(self.delimiter, repr(self.delimiter))}; 1,5 is read as 1.5"
+        return f"cells are separated by {self._signs}; 1,5 is read as 1.5"
+
+    @property
+    def expected(self) -> str:
+        """What a line is expected to have, for people."""
+        cells = f"{counted(len(self.columns), 'cell')}, separated by {self._signs}"
+        return f"{cells} as in the first line; if another sign separates them, set delimiter"
+
+    @property
+    def _signs(self) -> str:
+        return {sign: f"{name}s" for name, sign in DELIMITERS.items()}.get(self.delimiter, repr(self.delimiter))
 
     def numbers(
         self, categories: Categories, on_missing: OnMissing, only: Sequence[str] | None = None

@@ -135,8 +135,9 @@ def read_csv(
             raise InputError(f"data {path} has no column {unknown[0]!r}, for which categories are listed")
         rows = text.numbers(listed, count)
     if odd or lines_odd:
-        counts = {"fields": dict(odd), "lines": lines_odd} | ({"not_utf8": undecoded} if undecoded else {})
-        say("warning", "data not understood count as missing", {"data": str(path), **counts})
+        found: dict[str, object] = {"data": str(path), "fields": dict(odd), "lines": lines_odd}
+        found |= ({"not_utf8": undecoded} if undecoded else {}) | ({"expected": text.expected} if lines_odd else {})
+        say("warning", "data not understood count as missing", found)
     if text.format:
         say("info", text.format, {"data": str(path)})
     table = Table(numeric_columns(text.columns, listed), rows[:0])

@@ -126,7 +126,10 @@ def _refuser(path: Path, text: CsvText, listed: Categories) -> OnMissing:
             raise DataError(f"{where}: {path.name} is not CSV text here; look for a quote that is not closed")
         found = f"{where}: found {missing.found} cells, expected {len(text.columns)} as in the first line"
         decimal = text.delimiter == "," and int(missing.found) > len(text.columns)
-        raise DataError(f"{found}; if commas are decimal marks, separate cells by semicolons" if decimal else found)
+        if not decimal:
+            raise DataError(found)
+        advice = "separate cells by semicolons" if text.columns[1:] else "give --delimiter semicolon"
+        raise DataError(f"{found}; if commas are decimal marks, {advice}")
 
     return refuse
 

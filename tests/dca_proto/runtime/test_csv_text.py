@@ -188,6 +188,10 @@ def test_a_refused_cell_says_what_to_do(tmp_path: Path) -> None:
         with pytest.raises(DataError) as caught:
             from_csv(path, "y", BOUNDS)
         assert message in str(caught.value)
+    path.write_text("y\n20,5\n")
+    with pytest.raises(DataError, match="if commas are decimal marks, give --delimiter semicolon"):
+        from_csv(path, "y", {"y": BOUNDS["y"]}, alone=True)
+    assert from_csv(path, "y", {"y": BOUNDS["y"]}, alone=True, delimiter=";").y.tolist() == [20.5]
     path.write_text("5.1,3.5,setosa\n4.9,3.0,setosa\n")
     with pytest.raises(DataError, match=r"column 'y' is not in d.csv; .*; does the first line name the columns\?"):
         from_csv(path, "y", BOUNDS)

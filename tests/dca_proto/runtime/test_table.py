@@ -349,6 +349,19 @@ def test_what_is_odd_again_after_it_was_mended_is_logged_again(path: Path) -> No
     assert [entry["fields"] for entry in logs] == [{"x": 1}, {"x": 1}]
 
 
+def test_lines_that_do_not_fit_tell_what_was_expected(path: Path) -> None:
+    """A single column with decimal commas looks like two."""
+    path.write_text("temperature\n20,5\n21,5\n")
+    with capture_logs() as logs:
+        data = DataFile(path)
+        assert len(DataFile(path, delimiter=";").rows(("temperature",))) == len(data.rows(("temperature",))) == 2
+    (entry,) = (entry for entry in logs if entry["log_level"] == "warning")
+    assert entry["lines"] == 2
+    assert entry["expected"] == (
+        "1 cell, separated by commas as in the first line; if another sign separates them, set delimiter"
+    )
+
+
 # --- the runner -------------------------------------------------------------------------------------------------------
 
 
