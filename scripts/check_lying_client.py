@@ -7,8 +7,8 @@ the largest words, or bit patterns of NaN and infinity. Verdicts: *refused* (the
 posterior standard deviations. A lie that ends a job with any other error is a fault: exit code 4.
 
 The second table has the ideal functionality with 500 clients. One client sends k times the statistic of a row at a
-corner of its bounds, in every round; k is the largest that raises neither an error nor a warning. One of the LDP
-reports is as far beyond the corner as noise reaches at 10⁻⁹, or names the last category.
+corner of its bounds, in every round, but counts as one row. k is the largest that raises neither an error nor a
+warning. One of the LDP reports is as far beyond the corner as noise reaches at 10⁻⁹, or names the last category.
 
 Examples:
 
@@ -289,13 +289,16 @@ class Exaggerated:
         own = contribution(statistic, rows, rows_max, BITS) * 2.0**-BITS
         if aggregate.reports is not None:
             return self._report(aggregate, own)
+        sent = self._k * own
+        if getattr(statistic, "counts", False):  # a count of many rows would be noticed first
+            sent[-1] = own[-1]
         if aggregate.nodes:
             node = aggregate.nodes[LIAR]
-            lied = dataclasses.replace(node, value=node.value + self._k * own)
+            lied = dataclasses.replace(node, value=node.value + sent)
             nodes = (*aggregate.nodes[:LIAR], checked(lied), *aggregate.nodes[LIAR + 1 :])
-            aggregate = dataclasses.replace(aggregate, value=aggregate.value + self._k * own, nodes=nodes)
+            aggregate = dataclasses.replace(aggregate, value=aggregate.value + sent, nodes=nodes)
         else:
-            aggregate = dataclasses.replace(aggregate, value=aggregate.value + self._k * own)
+            aggregate = dataclasses.replace(aggregate, value=aggregate.value + sent)
         aggregate = checked(aggregate)
         self.doubts += doubts_of([aggregate])
         return aggregate
