@@ -20,9 +20,9 @@ bulk.
 
 **Rare values.** If no level clearly shows the spread of the bulk, all values may be alike but for a share p at a
 distance Δ, as for the indicator of a rare category. There 1 - |φ_k|² = 2p(1-p)(1 - cos ω_kΔ), which stays small at all
-levels. So all levels count at once: the sizes |φ_k| are compared with those of normal columns, of columns with rare
-values at the other bound or at an unknown distance, and of columns whose rare values vary. The scale is the root of the
-posterior mean of σ². If 90 % of the posterior lies within a range of more than a factor of 4, or all |φ_k| together are
+levels. So all levels count at once: the sizes |φ_k| are compared with those of normal and exponential columns, of
+columns with rare values at the other bound or at an unknown distance, and of columns whose rare values vary. If values
+are more likely to be rare than not, the scale is the root of the posterior mean of σ². If 90 % of the posterior lies within a range of more than a factor of 4, or all |φ_k| together are
 within 3.5 standard errors of 1, noise hides the scale. Then it is the upper end of that range, and the result warns:
 too large a scale costs some accuracy of one effect, but one that is too small makes rows with a rare value huge.
 
@@ -36,6 +36,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
@@ -61,7 +62,8 @@ SHARES, SHARE_MAX = np.geomspace(0.001, 0.5, 32), 0.15  # shares of rare values;
 FARTHEST, NEAREST, PLACES, WITHIN = 2.0, 1 / 100, 20, 9  # distances of rare values, in half-widths
 AT_BOUNDS, SPREAD = 0.5, 0.15  # prior: rare values are all at the other bound, or spread over a range
 SPREAD_SHAPE = 0.3  # deviation of 1 - |φ|, as a share of it, for rare values that are spread
-TAIL, VAGUE = 0.05, 4.0  # warn if σ may lie anywhere in a range of this factor
+TAIL, VAGUE, MAYBE = 0.05, 4.0, 0.2  # warn if σ may lie anywhere in a range of this factor, and values may be rare
+FAINT = 0.15  # noise in φ from which on a column's bulk is always taken to show its scale
 ALIKE = 3.5  # standard errors of the mean |φ| over levels up to which all values may be equal
 SINES, RIDGE, MISSED = 4, 1e-7, 5e-4  # of the approximation of t by sines; what it misses
 VISIBLE, SKEWED = 0.25, 0.1  # least |φ| of a level that shows skewness; the sum that counts as skewed
@@ -220,10 +222,10 @@ def _levels(phi: Array, error: float) -> int:
 
 def _fit(phi: Array, error: float) -> Fitted:
     """Return the posterior means of μ and of σ (of its logarithm; of σ² if values may be rare)."""
-    rare = _rare_values(np.abs(phi), error)
+    rare, vague, alike = _rare_values(np.abs(phi), error)
     levels = _levels(phi, error)
-    if rare is not None:
-        levels = min(levels, max(2, int(np.sum(FREQUENCIES * rare[0] <= NARROW))))
+    if rare:
+        levels = min(levels, max(2, int(np.sum(FREQUENCIES * rare <= NARROW))))
     frequencies, phi = FREQUENCIES[:levels], phi[:levels]
     grid = np.linspace(-1, 1, 2 * round(STEPS * frequencies[-1]) + 1)
     angle = SCALES[:, None] * frequencies
@@ -235,7 +237,7 @@ def _fit(phi: Array, error: float) -> Fitted:
     weights = np.exp(log_density - log_density.max())
     weights /= weights.sum()
     scale = float(np.exp(weights.sum(axis=0) @ np.log(SCALES)))
-    return Fitted(float(weights.sum(axis=1) @ grid), *((scale, False, False) if rare is None else rare))
+    return Fitted(float(weights.sum(axis=1) @ grid), rare or scale, vague, alike)
 
 
 class Shapes(NamedTuple):
@@ -243,31 +245,36 @@ class Shapes(NamedTuple):
 
     Attributes:
         size, variance: mean and variance of |φ_k| without noise. sd: σ. log_prior: logarithm of the prior.
+        rare: whether all values are alike but for a few.
     """
 
     size: Array
     variance: Array
     sd: Array
     log_prior: Array
+    rare: NDArray[np.bool_]
 
 
 @cache
 def _shapes() -> Shapes:
-    """Return normal columns, then those in which a share p of the values is away from the rest, which are alike.
+    """Return normal and exponential columns, then those in which a share p of the values is away from the rest, which are alike.
 
     The distance Δ is that of the bounds, or one value from a range, |φ|² = 1 - 2p(1-p)(1 - cos ωΔ); or rare values are
     spread over the range, φ = 1 - p + p ψ(ω).
     """
     angle = SCALES[:, None] * FREQUENCIES
-    log_prior = -0.5 * (np.log(SCALES / PRIOR_SCALE) / PRIOR_LOG_SD) ** 2
-    normal = Shapes(np.exp(-0.5 * angle**2), (SHAPE * np.minimum(angle, 1.0)) ** 2, SCALES, log_prior)
+    variance = (SHAPE * np.minimum(angle, 1.0)) ** 2
+    normal, skewed = (
+        Shapes(size, variance, SCALES, np.zeros(len(SCALES)), np.zeros(len(SCALES), bool))
+        for size in (np.exp(-0.5 * angle**2), 1 / np.sqrt(1 + angle**2))
+    )
     ranges = np.geomspace(NEAREST, 1, PLACES)[:, None] * np.geomspace(FARTHEST / 2, FARTHEST, WITHIN)
     at_bounds, few = _rare(np.full((1, 1), FARTHEST), SHARES), SHARES[SHARES <= SHARE_MAX]
     spread = _rare(ranges, SHARES, spread=True)
-    priors = (0.5, 0.5 * AT_BOUNDS, 0.5 * (1 - AT_BOUNDS - SPREAD), 0.5 * SPREAD)
+    priors = (0.25, 0.25, 0.5 * AT_BOUNDS, 0.5 * (1 - AT_BOUNDS - SPREAD), 0.5 * SPREAD)
     parts = [
         one._replace(log_prior=one.log_prior - logsumexp(one.log_prior) + np.log(prior))
-        for one, prior in zip((normal, at_bounds, _rare(ranges, few), spread), priors, strict=True)
+        for one, prior in zip((normal, skewed, at_bounds, _rare(ranges, few), spread), priors, strict=True)
     ]
     return Shapes(*(np.concatenate(side) for side in zip(*parts, strict=True)))
 
@@ -283,21 +290,19 @@ def _rare(ranges: Array, shares: Array, *, spread: bool = False) -> Shapes:
         size, variance = sizes.mean(axis=1), sizes.var(axis=1)
     square, middle = (ranges**2).mean(axis=1)[:, None], ranges.mean(axis=1)[:, None]
     sd = np.sqrt(shares * square - (shares * middle) ** 2).ravel()
-    return Shapes(size.reshape(-1, LEVELS), variance.reshape(-1, LEVELS), sd, np.zeros(sd.size))
+    return Shapes(size.reshape(-1, LEVELS), variance.reshape(-1, LEVELS), sd, np.zeros(sd.size), sd > 0)
 
 
-def _rare_values(sizes: Array, error: float) -> tuple[float, bool, bool] | None:
-    """Return σ, whether noise hides it, and whether all values seem alike; None if a level shows the bulk's spread.
-
-    If noise hides all levels, the result is the prior's scale.
+def _rare_values(sizes: Array, error: float) -> tuple[float, bool, bool]:
+    """Return σ if a few values are far from all others, else 0; whether noise hides σ, and whether all seem alike.
 
     Args:
         sizes: |φ|. error: variance of each real and imaginary part.
     """
     if sizes.min() < SHRUNK - SIGNIFICANT * np.sqrt(error):
-        return None
+        return 0.0, False, False
     if SIGNIFICANT * np.sqrt(error) > 1:
-        return PRIOR_SCALE, True, True
+        return 0.0, True, True
     shapes, seen = _shapes(), np.sqrt(np.maximum(sizes**2 - error, 0.0))
     variance = error + shapes.variance
     log_density = -0.5 * ((seen - shapes.size) ** 2 / variance + np.log(variance)).sum(axis=1) + shapes.log_prior
@@ -305,7 +310,10 @@ def _rare_values(sizes: Array, error: float) -> tuple[float, bool, bool] | None:
     order = np.argsort(shapes.sd)
     low, high = shapes.sd[order][np.searchsorted(np.cumsum(weights[order]), [TAIL, 1 - TAIL])]
     alike = float((1 - seen).mean()) < ALIKE * np.sqrt(error / LEVELS)
-    vague = bool(high > VAGUE * low) or alike
+    rare = float(weights @ shapes.rare)
+    vague = bool(high > VAGUE * low and rare > MAYBE) or alike
+    if rare < 0.5 or np.sqrt(error) > FAINT:  # narrow bulk in bounds that are far too wide looks alike there
+        return 0.0, vague, alike
     return float(high if vague else np.sqrt(weights @ shapes.sd**2)), vague, alike
 
 
