@@ -22,9 +22,10 @@ bulk.
 distance Δ, as for the indicator of a rare category. There 1 - |φ_k|² = 2p(1-p)(1 - cos ω_kΔ), which stays small at all
 levels. So all levels count at once: the sizes |φ_k| are compared with those of normal and exponential columns, of
 columns with rare values at the other bound or at an unknown distance, and of columns whose rare values vary. If values
-are more likely to be rare than not, the scale is the root of the posterior mean of σ². If 90 % of the posterior lies within a range of more than a factor of 4, or all |φ_k| together are
-within 3.5 standard errors of 1, noise hides the scale. Then it is the upper end of that range, and the result warns:
-too large a scale costs some accuracy of one effect, but one that is too small makes rows with a rare value huge.
+are more likely to be rare than not, the scale is the root of the posterior mean of σ². If 90 % of the posterior lies
+within a range of more than a factor of 4, or all |φ_k| together are within 3.5 standard errors of 1, noise hides the
+scale. Then it is the upper end of that range, and the result warns: too large a scale costs some accuracy of one
+effect, but one that is too small makes rows with a rare value huge.
 
 In linear regression it replaces the moments of the DCA paper's Algorithm 2, step 2 (`models.linear.job`).
 """
@@ -257,7 +258,7 @@ class Shapes(NamedTuple):
 
 @cache
 def _shapes() -> Shapes:
-    """Return normal and exponential columns, then those in which a share p of the values is away from the rest, which are alike.
+    """Return normal and exponential columns, then those whose values are alike but for a share p.
 
     The distance Δ is that of the bounds, or one value from a range, |φ|² = 1 - 2p(1-p)(1 - cos ωΔ); or rare values are
     spread over the range, φ = 1 - p + p ψ(ω).
