@@ -255,7 +255,7 @@ def test_a_given_prior_is_used_unchanged() -> None:
     given = fitted_to(statistics, 4, [1.0, 2.0, 3.0, 4.0])
     np.testing.assert_array_equal(given.mean, posterior(statistics, [1.0, 2.0, 3.0, 4.0]).mean)
     for wrong in (-1.0, [1.0, 2.0], float("nan")):
-        with pytest.raises(DataError, match=r"prior_precision is .*; expected a number of at least 0, or one for each"):
+        with pytest.raises(DataError, match=r"prior_precision' is .*, expected a number of at least 0, or one for each"):
             fitted_to(statistics, 4, wrong)
 
 
@@ -275,7 +275,7 @@ def test_another_prior_or_repair_needs_no_round(repair: str) -> None:
     ("options", "message"),
     [
         ({"repair": "best"}, "repair 'best' is unknown"),
-        ({"std_share": 1.0}, "std_share is 1.0; expected a number between 0 and 1"),
+        ({"std_share": 1.0}, "'std_share' is 1, expected a number between 0 and 1"),
     ],
 )
 def test_options_that_are_not_there_are_refused_before_any_round(options: dict[str, Any], message: str) -> None:
