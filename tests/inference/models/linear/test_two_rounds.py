@@ -255,7 +255,7 @@ def test_a_given_prior_is_used_unchanged() -> None:
     given = fitted_to(statistics, 4, [1.0, 2.0, 3.0, 4.0])
     np.testing.assert_array_equal(given.mean, posterior(statistics, [1.0, 2.0, 3.0, 4.0]).mean)
     for wrong in (-1.0, [1.0, 2.0], float("nan")):
-        with pytest.raises(DataError, match=r"prior_precision' is .*, expected a number of at least 0, or one for each"):
+        with pytest.raises(DataError, match=r"prior_precision' is .*, expected a number of at least 0, or one"):
             fitted_to(statistics, 4, wrong)
 
 
