@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from math import inf, log, sqrt
 
 import numpy as np
-from scipy.special import expit
 
 from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from inference.columns import Standardisation
@@ -45,7 +44,6 @@ SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores: fewer rounds take the 
 FAR = 60.0  # d features lie within FAR/√d standard deviations of their centres
 REACH_MAX = 100.0  # largest linear predictor of a row at a round's slopes
 DISPERSION_MAX = 5.0  # largest κ that a clip is planned for
-STEPS, PULL = 30, 0.001  # of `_next_phi_of_classes`: Newton steps, each of length 1 at most, and the pull to φ
 
 
 def shares(rounds: int, std_share: float) -> list[float]:
@@ -105,10 +103,7 @@ def scores(
         if place < rounds:
             released = Scores.of(aggregates)
             rows, estimate = released.rows, released.phi(family.prior_sd).mean
-            if isinstance(family, Bernoulli):
-                phi = _next_phi_of_classes(phi, estimate, rows)
-            else:
-                phi = _next_phi(estimate, rows, columns, mean, sd)
+            phi = estimate if isinstance(family, Bernoulli) else _next_phi(estimate, rows, columns, mean, sd)
     return tuple(aggregates)
 
 
@@ -149,23 +144,6 @@ def _next_phi(phi: Array, rows: Rows, columns: Standardisation, mean: float, sd:
         squares = float(np.mean(rate(phi, rows.x) ** 2))
         phi[-1] = min(max((sd**2 + mean**2 - mean) / squares - 1, 0.0), DISPERSION_MAX)
     return phi
-
-
-def _next_phi_of_classes(asked: Array, phi: Array, rows: Rows) -> Array:
-    """Return the next round's φ for two classes: θ such that simulated rows have the mean score implied by φ.
-
-    From slopes of 0 the step to φ falls short of strong effects and of a rare class; simulated rows show by how much.
-    They affect only where a round asks, not its result. A weak pull to φ keeps θ finite whatever the noise is.
-    """
-    x, theta = rows.x, asked[:-1].copy()
-    p = expit(x @ theta)
-    target = x.T @ p / len(x) + (x.T * (p * (1 - p))) @ x @ (phi - asked)[:-1] / len(x)
-    for _ in range(STEPS):
-        p = expit(x @ theta)
-        slope = (x.T * (p * (1 - p))) @ x / len(x) + PULL * np.eye(theta.size)
-        step = np.linalg.solve(slope, target - x.T @ p / len(x) - PULL * (theta - phi[:-1]))
-        theta += step * min(1.0, 1 / max(float(np.linalg.norm(step)), 1.0))
-    return np.asarray(np.r_[theta, phi[-1]])
 
 
 def _request(columns: Standardisation, family: Family, terms: Terms, share: float) -> SecureSumRequest:

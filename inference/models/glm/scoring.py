@@ -25,6 +25,12 @@ the same weights, is D_k itself: nothing is distorted, whatever the law of the f
 rows that the trainer simulates. They are normal with the moments of A_1 (at θ = 0, where it is a multiple of
 Σ w x xᵀ), and K is transferred to the clients' A as below.
 
+**Two classes** bend. From slopes of 0, the first step to a rare class or to strong effects falls short by a half, and
+the weighted mean of all rounds with it: for 1.8 % positives among 5,000 rows at epsilon 1, 95 % intervals of the
+intercept held in 45 %. So M_k is the mean in the simulation at the estimate, Newton's method solves for φ, and only the
+part of M_k that is not linear has the margin of a third. The information A_k of a rare class may be mostly noise. It is
+drawn to the simulated one, in as far as noise hides differences of `LAW` between them.
+
 **Counts** have no bound, and the bound of Student-t with more degrees is far above most residuals. Their clip is in the
 model. b_k, and the factors by which clipping changes D_k and K, come from simulated rows, with targets from the model
 at θ_k and the posterior's κ; scores keep the round's κ_k. Let I be the information in the simulation, s the unclipped
@@ -60,15 +66,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
-from scipy.special import ndtri
+from scipy.special import expit, ndtri
 
-from inference.models.glm.families import Family
+from inference.models.glm.families import Bernoulli, Family
 from inference.models.linear.closed_form import symmetric
 from inference.problem import Array
 
 SIMULATED_LOG2 = 12  # log2 of the number of simulated rows
 WRONG = 1 / 3  # margin of M, see above
 PLANNED = 3.0  # factor of h when choosing a clip: features may have longer tails than simulated ones
+STEP_MAX = 1.0  # of the estimate of two classes' φ, from one pass to the next
+LAW = 0.3  # by how much the information of features of any law may differ from that of normal ones, as a share
 NEAR = 0.1  # squared distance below which a step's margin is proportional to the step
 PASSES, CONVERGED = 8, 0.01  # of updating the margins and κ from φ*: the most passes, and the last change of φ
 DIFFERENCE = 0.1  # of κ, for difference quotients
@@ -256,42 +264,89 @@ def posterior(rounds: Sequence[NoisyScore], rows: Rows, n: float, prior: Prior) 
         rounds: at least one. n: number of rows in the sums.
     """
     last, centred = float(rounds[-1].terms.phi[-1]), _centred(rows.family, rounds[-1].score.size)
-    near = None
-    for _ in range(PASSES):
-        parts = [_carried_over(one, rows, n, last) for one in rounds]
+    near, bends = None, isinstance(rows.family, Bernoulli)
+    for _ in range(PASSES * (1 + bends)):
+        parts = [_carried_over(one, rows, n, last, near if bends else None) for one in rounds]
         before = _newton(rounds[-1], parts[-1], n, prior) if near is None else near
         result = _regressed(rounds, parts, n, prior, centred, before)
         near = result.mean
+        if bends:
+            near = before + (near - before) * min(1.0, STEP_MAX / max(float(np.linalg.norm(near - before)), STEP_MAX))
         if np.abs(near - before).max() < CONVERGED:
             break
-        if rows.family.disperses:
+        if rows.family.disperses and not bends:
             last = max(float(near[-1]), 0.0)
     return result
 
 
 class _Part(NamedTuple):
-    """φ_k, f, b, D and K of one round, based on the clients' own information."""
+    """φ_k, f, b, D and K of one round, based on the clients' own information.
+
+    Attributes:
+        bent: the part of the score's mean that is not linear in φ - φ_k, at the estimate; 0 unless residuals of two
+            classes. M = ``shift`` + ``slope`` (φ* - ``about``).
+    """
 
     phi: Array
     factor: float
     shift: Array
     slope: Array
     cov: Array
+    about: Array
+    bent: Array
 
 
-def _carried_over(one: NoisyScore, rows: Rows, n: float, last: float) -> _Part:
-    """Transfer the simulation's moments to the clients' information. Args: last: of φ; κ for the simulated targets."""
+def _carried_over(one: NoisyScore, rows: Rows, n: float, last: float, near: Array | None) -> _Part:
+    """Transfer the simulation's moments to the clients' information.
+
+    Args:
+        last: of φ; κ for the simulated targets. near: the estimate so far.
+    """
     terms, p, drawn = one.terms, one.score.size, one.terms.phi
     if rows.family.disperses:
         drawn = np.r_[drawn[:-1], max(last, 0.0)]
     simulated = Simulation(rows, terms, drawn).expected(terms.clip)
     curved = symmetric(one.curved) / (terms.information * n) + simulated.taken
     information = rows.family.information(terms.phi, positive(curved))
+    if isinstance(rows.family, Bernoulli):
+        information = _less_noisy(information, simulated.information, one.noise_variance / (terms.information * n) ** 2)
     across = _root(information, 0.5) @ _root(simulated.information, -0.5)
     across = block_diag(across, np.eye(p - len(across)))
     slope, cov = across @ simulated.slope @ across.T, across @ simulated.cov @ across.T
     factor = float(rows.family.information(terms.phi, np.eye(rows.x.shape[1]))[0, 0])
-    return _Part(drawn, factor, across @ simulated.shift, slope, cov)
+    part = _Part(drawn, factor, across @ simulated.shift, slope, cov, drawn, np.zeros(p))
+    return part if near is None or not isinstance(rows.family, Bernoulli) else _bent(part, one, rows, across, near)
+
+
+def _law(information: Array) -> float:
+    """Return the variance that features of any law give each term of the information, beside that of normal ones."""
+    return float(LAW * np.trace(information) / len(information)) ** 2
+
+
+def _less_noisy(information: Array, simulated: Array, noise: float) -> Array:
+    """Return the clients' information, drawn to the simulated one as far as noise hides how much they differ."""
+    law = _law(simulated)
+    return positive(simulated + law / (law + noise) * (information - simulated))
+
+
+def _bent(part: _Part, one: NoisyScore, rows: Rows, across: Array, near: Array) -> _Part:
+    """Return the part with the mean of two classes' scores linear about `near` and not about φ_k, by the simulation."""
+    x, q = rows.x, rows.x.shape[1]
+    across = across[:q, :q]
+    step = across.T @ (near - part.phi)[:q]
+    kept = 1 / np.maximum(1.0, Simulation(rows, one.terms, part.phi).norms / one.terms.clip)
+    asked, true = expit(x @ part.phi[:q]), expit(x @ (part.phi[:q] + step))
+    linear = asked * (1 - asked) * (x @ step)
+    mean, bent = (across @ (x.T @ (kept * move)) / len(x) for move in (true - asked, true - asked - linear))
+    slope, cov = (across @ ((x.T * (weight * true * (1 - true))) @ x / len(x)) @ across.T for weight in (kept, kept**2))
+    rest = part.shift.size - q
+    return part._replace(
+        slope=block_diag(slope, np.zeros((rest, rest))),
+        cov=block_diag(cov, part.cov[q:, q:]),
+        shift=np.r_[mean, np.zeros(rest)],
+        bent=np.r_[bent, np.zeros(rest)],
+        about=near,
+    )
 
 
 def _root(matrix: Array, power: float) -> Array:
@@ -302,7 +357,7 @@ def _root(matrix: Array, power: float) -> Array:
 def _newton(one: NoisyScore, part: _Part, n: float, prior: Prior) -> Array:
     """Return φ after one Newton step from this round alone, with only its privacy noise."""
     weighted = n * part.slope.T * (one.observed / (one.noise_variance + FLOOR * n * float(np.trace(part.cov))))
-    pull = weighted @ (one.score - n * part.shift + n * part.slope @ part.phi) + prior.precision * prior.mean
+    pull = weighted @ (one.score - n * part.shift + n * part.slope @ part.about) + prior.precision * prior.mean
     return np.asarray(np.linalg.solve(weighted @ (n * part.slope) + np.diag(prior.precision), pull))
 
 
@@ -318,7 +373,7 @@ def _regressed(
         design = np.hstack([n * part.slope, n * part.slope])
         weighted = design.T * (one.observed / _variances(one, part, n, centred, near))
         precision += weighted @ design
-        pull += weighted @ (one.score - n * part.shift + n * part.slope @ part.phi)
+        pull += weighted @ (one.score - n * part.shift + n * part.slope @ part.about)
     cov = np.asarray(np.linalg.inv(precision), float)
     return Normal((cov @ pull)[:p], cov[:p, :p])
 
@@ -327,12 +382,17 @@ def _variances(one: NoisyScore, part: _Part, n: float, centred: Array, near: Arr
     """Return the variances of e_k, shape ``(p,)``. Args: near: an estimate of φ*."""
     apart = (near - part.phi) ** 2
     far = float(apart[:-1].sum())
-    squares = (centred * part.shift) ** 2 + max(NEAR, far) * (part.slope**2 @ np.r_[apart[:-1], 0.0])  # θ's step
+    linear = NEAR if part.about is near else max(NEAR, far)
+    squares = (centred * part.shift) ** 2 * (part.about is not near) + part.bent**2
+    squares = squares + linear * (part.slope**2 @ np.r_[apart[:-1], 0.0])  # θ's step
     own = part.slope[-1, -1] ** 2 * apart[-1]
     squares = np.r_[np.full(apart.size - 1, squares[:-1].max()), max(squares.max(), own)]
-    in_slope = (part.factor / one.terms.information) ** 2 * far
+    in_slope = (part.factor / one.terms.information) ** 2
+    if part.about is near:  # the information is drawn to the simulated one
+        law = _law(part.slope[:-1, :-1]) * n**2
+        in_slope *= law / (law + in_slope * one.noise_variance)
     floor = FLOOR * n * float(np.trace(part.cov))
-    return np.asarray(one.noise_variance * (1 + in_slope) + floor + (WRONG * n) ** 2 * squares)
+    return np.asarray(one.noise_variance * (1 + in_slope * far) + floor + (WRONG * n) ** 2 * squares)
 
 
 def _centred(family: Family, p: int) -> Array:

@@ -1,0 +1,54 @@
+"""No job warns of clean data: at most one fit in twenty has any warning.
+
+All seeds are fixed, so nothing here is by chance.
+"""
+
+from __future__ import annotations
+
+from math import comb
+
+import pytest
+from clean_designs import DESIGNS, warned
+from ideal_report_jobs import sampled
+
+from inference.jobs import NAMES
+
+SHARE_MAX = 0.05
+SAMPLED = ("ldp-histogram", "ldp-mean", "ldp-regression")
+QUICK, LONG = 2, 20  # fits of each design
+
+
+def most(fits: int) -> int:
+    """Return how many fits may warn: a job that warns in one of twenty is refused with a probability below 1 %."""
+    chances = [comb(fits, k) * SHARE_MAX**k * (1 - SHARE_MAX) ** (fits - k) for k in range(fits + 1)]
+    return next(count for count in range(fits + 1) if sum(chances[: count + 1]) > 0.99)
+
+
+def alarms(name: str, fits: int) -> list[list[str]]:
+    found = [warned(name, design, seed) for design in DESIGNS[name] for seed in range(fits)]
+    return [warnings for warnings in found if warnings]
+
+
+def test_each_job_has_clean_designs() -> None:
+    assert set(DESIGNS) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SAMPLED])
+def test_clean_data_get_no_warning(name: str) -> None:
+    found = alarms(name, QUICK)
+    assert len(found) <= most(QUICK * len(DESIGNS[name])), found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SAMPLED])
+def test_clean_data_rarely_get_a_warning(name: str) -> None:
+    found = alarms(name, LONG)
+    assert len(found) <= most(LONG * len(DESIGNS[name])), found
+
+
+@sampled
+@pytest.mark.long
+@pytest.mark.parametrize("name", SAMPLED)
+def test_reports_of_clean_data_rarely_get_a_warning(name: str) -> None:
+    found = alarms(name, 10)
+    assert len(found) <= most(10 * len(DESIGNS[name])), found
