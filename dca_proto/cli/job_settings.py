@@ -81,7 +81,12 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 JobName = Annotated[
-    str | None, typer.Option("--job", help=f"Job: {', '.join(NAMES)}.", autocompletion=completing(NAMES))
+    str | None,
+    typer.Option(
+        "--job",
+        help=f"Job: {', '.join(NAMES)}. (poisson and exponential take the spread from the mean; gaussian learns both.)",
+        autocompletion=completing(NAMES),
+    ),
 ]
 Draft = tuple[Announcement, ValidatedRound]
 _FREE = ("units", "collect_s", "commit_s", "retries", "invite")

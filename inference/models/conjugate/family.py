@@ -118,6 +118,7 @@ class Family(ABC):
 
     Attributes:
         name: of the model. learns: the quantity it learns, as text before the column's name.
+        assumes: what the sum cannot show and the model takes for granted, as a sentence, or "".
         column: the clients' column. interval: its public bounds, in its own units.
         least: the smallest number of values that has a posterior.
         scale: the parameter that noise may hide, or "". hidden_below: whether it hides small values, else large ones.
@@ -125,6 +126,7 @@ class Family(ABC):
 
     name: ClassVar[str]
     learns: ClassVar[str]
+    assumes: ClassVar[str] = ""
     least: ClassVar[int] = 1
     scale: ClassVar[str] = ""
     hidden_below: ClassVar[bool] = True
@@ -251,7 +253,8 @@ class FamilyResult(LocalPosterior):
         return rows
 
     def summary_extras(self) -> Summary:
-        return {"method": self.method, "outside_bounds": self.outside}
+        remarks: Summary = {"remarks": {"assumed": self.family.assumes}} if self.family.assumes else {}
+        return {"method": self.method, "outside_bounds": self.outside, **remarks}
 
     @property
     def outside(self) -> float:

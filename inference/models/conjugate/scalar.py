@@ -206,6 +206,10 @@ class Poisson(RateFamily):
 
     name: ClassVar[str] = "poisson"
     learns: ClassVar[str] = "rate of counts in"
+    assumes: ClassVar[str] = (
+        "counts vary as much as Poisson's law has it. One sum cannot show whether they vary more, and then intervals "
+        "are too narrow; job gaussian learns the mean of any column"
+    )
     scale: ClassVar[str] = "rate"
     integers: ClassVar[bool] = True
 
@@ -239,6 +243,10 @@ class Exponential(RateFamily):
 
     name: ClassVar[str] = "exponential"
     learns: ClassVar[str] = "rate of waiting times in"
+    assumes: ClassVar[str] = (
+        "times vary as much as an exponential law has it. One sum cannot show whether they do, and intervals may be "
+        "too narrow; job gaussian learns the mean of any column"
+    )
     scale: ClassVar[str] = "rate"
     hidden_below: ClassVar[bool] = False
     integers: ClassVar[bool] = False

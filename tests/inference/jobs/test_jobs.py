@@ -366,3 +366,9 @@ def test_a_picture_marks_figures_that_are_not_private_or_unknown(
     assert "not private" in draw(both, private=False).read_text()
     alone = {"estimates": [Estimate("mean of a", "", normal(1.0, 0.1)).row(None)]}
     assert "without privacy" not in draw(alone, private=True).read_text()
+
+
+@pytest.mark.parametrize("name", ["poisson", "exponential"])
+def test_a_law_of_one_parameter_says_what_its_sum_cannot_show(name: str) -> None:
+    assert "job gaussian learns the mean of any column" in learn(name, "count")["remarks"]["assumed"]
+    assert "remarks" not in learn("gaussian", "count")

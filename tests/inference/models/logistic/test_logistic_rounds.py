@@ -18,6 +18,7 @@ from inference.errors import DataError
 from inference.estimators import PrivateLogisticRegression
 from inference.jobs import find
 from inference.models.coefficients import Coefficients
+from inference.models.glm import scored_fit
 from inference.models.logistic.job import METHODS, logistic_regression, method_of
 from inference.models.logistic.one_sum import one_sum_posterior, sum_request
 from inference.problem import Schema
@@ -291,8 +292,9 @@ def test_no_setting_is_ignored(method: str, given: dict[str, float], chosen: str
         find("logistic").settings(method=method, **given)
 
 
-def test_a_warning_of_a_far_result_names_settings_that_the_job_has() -> None:
+def test_a_warning_of_a_far_result_names_settings_that_the_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise moves the last step: the job has no setting of rounds."""
+    monkeypatch.setattr(scored_fit, "AWAY_MAX_OF_CLASSES", 0.0)
     X = np.random.default_rng(1).normal(size=(200, 3))
     warnings = fitted(np.column_stack([X, X @ [5, -4, 0] > 0]), 1.0, 1, method="scores").warnings
     far = [one for one in warnings if "too far for its approximation" in one]
