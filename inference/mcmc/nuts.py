@@ -124,12 +124,9 @@ def sample(
         keep: sites whose draws are returned; by default all.
 
     Raises:
-        DataError: a number is below its minimum, or no start with a finite density was found.
+        DataError: no start with a finite density was found.
     """
     chains, warmup, draws = options.chains, options.warmup, options.draws
-    for name, value in (("chains", chains), ("warmup", warmup), ("draws", draws)):
-        if value < 1:
-            raise DataError(f"{name} is {value}; it must be at least 1")
     begun = time.perf_counter()
     with jax.enable_x64(True):
         program = _program(model, warmup, dense, target, None if keep is None else tuple(keep))

@@ -8,9 +8,11 @@
     histogram      shares ~ Dirichlet(α, ..., α)                                       α = 1
     regressions    θ ~ N(0, s² I), Σ = diag(τ) Ω diag(τ), Ω ~ LKJ(2), τ ~ N(0, t² I)   see `within`; the paper: √5, √2.5
 
-The paper leaves the numbers of the first three open. Here their default follows from the public bounds. Bounds are
-meant to contain nearly all values, so a standard deviation is about a third of the half-width, and the mean of a
-non-negative column about a third of the range, within a factor of about three either way.
+The paper leaves the numbers of the first three open. Bounds may be far too wide. So the defaults of rates take from
+them only a weak scale, over several powers of ten: the largest mean that is possible. Below it, the prior of a Poisson
+rate is nearly τ^(ν - 1), ν = ¼, and that of an exponential rate flat in its logarithm. A normal column's standard
+deviation is taken to be about a third of the half-width, within a factor of about three either way: if it is far below
+that, and noise hides it, its interval does not hold it. Give narrower bounds or a prior then.
 
 **Regressions.** The paper's numbers are for columns of about unit variance. Clients clip their columns to public
 bounds, within which a standard deviation of √2.5 is impossible. If the noise hides how many rows are complete, such a
@@ -41,7 +43,9 @@ from inference.jobs.settings import require_finite, require_positive
 from inference.problem import Array
 
 Draws = dict[str, Array]
-SHAPE = 2.0  # default of a Gamma: no density at zero; 90 % lies between 0.18 and 2.4 times the mean
+OPEN = 0.25  # ν, as in `conjugate.scalar`; the central 95 % of a Gamma of this shape begin at 1e-6 of its end
+SHAPE = 2.0  # of a normal sd: no density at zero; 90 % lies between 0.18 and 2.4 times the mean
+FLAT, SHORTEST = 0.02, 3e-4  # shape of an exponential rate's prior, nearly flat in ln rate; the mean where it ends
 NORMAL, GAMMA, BETA = "normal", "gamma", "beta"
 """Laws of a parameter: N(first, second²), Gamma(first, rate second), Beta(first, second)."""
 Sites = Mapping[str, tuple[str, str, str]]
@@ -111,13 +115,13 @@ class RatePrior(ColumnPrior):
 
     @classmethod
     def of_exponential(cls, high: float) -> RatePrior:
-        """Return the prior for data clipped to [0, high]: their mean is about high/3, so the rate about 3/high."""
-        return cls(SHAPE, SHAPE * high / PRIOR_BOUND_SDS)
+        """Return the prior for data clipped to [0, high]: the rate is below 1/(`SHORTEST` high)."""
+        return cls(FLAT, SHORTEST * high)
 
     @classmethod
     def of_poisson(cls, high: float) -> RatePrior:
-        """Return the prior for counts clipped to 0..high: their mean, the rate, is about high/3."""
-        return cls(SHAPE, SHAPE * PRIOR_BOUND_SDS / high)
+        """Return the prior for counts clipped to 0..high: their mean, the rate, is below high."""
+        return cls(OPEN, OPEN * PRIOR_BOUND_SDS / high)
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,11 @@ class Settings(SamplerSettings):
         None, "Standard deviation of that prior; by default half of the half-width.", require_positive
     )
     prior_shape: float | None = setting(
-        None, "Shape of the Gamma prior of a normal sd, or of a rate; by default 2.", require_positive
+        None,
+        "Shape of the Gamma prior of a normal sd, by default 2, or of a rate, by default below 1.",
+        require_positive,
     )
-    prior_rate: float | None = setting(
-        None, "Rate of that prior; by default such that bounds are 3 sds, or means, away.", require_positive
-    )
+    prior_rate: float | None = setting(None, "Rate of that prior; by default from the bounds.", require_positive)
     prior_successes: float | None = setting(
         None, "First parameter of a geometric probability's Beta prior; default 1.", require_positive
     )

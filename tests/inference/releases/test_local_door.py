@@ -302,13 +302,13 @@ def test_no_error_holds_a_report() -> None:
 @pytest.mark.parametrize(
     ("prior", "message"),
     [
-        (lambda: GaussianPrior(np.nan, 1, 1, 1), "GaussianPrior: mean is nan"),
-        (lambda: GaussianPrior(0, 0, 1, 1), "GaussianPrior: mean_sd is 0; give a finite number above 0"),
-        (lambda: RatePrior(1, np.inf), "RatePrior: rate is inf"),
-        (lambda: ProbabilityPrior(failures=-1), "ProbabilityPrior: failures is -1"),
+        (lambda: GaussianPrior(np.nan, 1, 1, 1), "setting 'mean' is nan"),
+        (lambda: GaussianPrior(0, 0, 1, 1), "setting 'mean_sd' is 0, expected a number above 0"),
+        (lambda: RatePrior(1, np.inf), "setting 'rate' is inf"),
+        (lambda: ProbabilityPrior(failures=-1), "setting 'failures' is -1"),
         (lambda: DirichletPrior((1.0, 0.0)), r"DirichletPrior: concentration is \(1.0, 0.0\)"),
         (lambda: DirichletPrior((1.0, 1.0)).of(3), "2 concentrations for 3 categories"),
-        (lambda: RegressionPrior(lkj=0), "RegressionPrior: lkj is 0"),
+        (lambda: RegressionPrior(lkj=0), "setting 'lkj' is 0"),
     ],
 )
 def test_priors_are_distributions(prior: Callable[[], Any], message: str) -> None:
@@ -322,8 +322,16 @@ def test_default_priors_follow_from_the_bounds() -> None:
     drawn = GaussianPrior.within(Interval(20, 80)).draws(rng, count)
     assert drawn["mean"].mean() == pytest.approx(50, abs=5 * 15 / count**0.5)
     assert drawn["sd"].mean() == pytest.approx(10, abs=5 * 10 / count**0.5)
-    assert RatePrior.of_poisson(12).draws(rng, count)["rate"].mean() == pytest.approx(4, abs=0.05)
-    assert RatePrior.of_exponential(12).draws(rng, count)["rate"].mean() == pytest.approx(0.25, abs=0.005)
+    assert RatePrior.of_poisson(12).draws(rng, count)["rate"].mean() == pytest.approx(4, abs=5 * 8 / count**0.5)
+
+
+def test_default_priors_of_rates_allow_means_far_below_the_bounds() -> None:
+    """Before, a prior about a third of the bounds overruled data that are a hundredth as wide."""
+    rng, count = np.random.default_rng(2), 20_000
+    low, high = np.quantile(RatePrior.of_poisson(1).draws(rng, count)["rate"], [0.025, 0.975])
+    assert low < 1e-5 < 0.5 < high
+    low, high = np.quantile(RatePrior.of_exponential(1).draws(rng, count)["rate"], [0.025, 0.99])
+    assert low < 1 < 300 < high
 
 
 def test_regression_priors_follow_from_the_bounds_and_are_the_papers_without_any() -> None:

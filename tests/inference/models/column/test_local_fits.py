@@ -115,7 +115,7 @@ def test_a_model_without_a_density_anywhere_is_refused() -> None:
     with pytest.raises(DataError, match="no start with a finite density was found in 20 attempts"):
         nuts.sample(model, data, Options(warmup=QUICK["warmup"]))
     for name in ("chains", "warmup", "draws"):
-        with pytest.raises(DataError, match=f"{name} is 0; it must be at least 1"):
+        with pytest.raises(DataError, match=f"setting '{name}' is 0, expected a whole number, at least 1"):
             nuts.sample(model, data, Options(**{name: 0}))
 
 
