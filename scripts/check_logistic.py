@@ -7,7 +7,8 @@
   bounds ten times as *wide*; *binary* with shares of one half, 0.1 and 0.05; *exponential*; *skewed* and *steep*,
   log-normal of sigma 1 and 1.5; *t4*, Student's t with 4 degrees of freedom; *mixed*, two of these and one of two
   values. Two more have normal features: *strong*, slopes 2.4, -1.8 and 0; and *rare*, 2 % positives, log odds
-  -4.1 + 0.6 x₁ - 0.4 x₂, from 20,000 rows on. Coverage is 85 to 97 % in each cell (for these two, at least 85 %), and
+  -4.1 + 0.6 x₁ - 0.4 x₂, from 20,000 rows on. At 5,000 rows: *large*, slopes 3 and -3, and *few*, log odds
+  -4 + 0.6 x₁ - 0.4 x₂ + 0.3 x₃. Coverage is 85 to 97 % in each cell (for these four, at least 85 %), and
   at least 80 % for each coefficient, because the mean of the four could hide one that is never covered. A cell that
   misses this passes only if all its results warn, and the check reports it. The spread includes a third of each round's
   distance from the result as a margin, so coverage may exceed 90 %.
@@ -69,20 +70,26 @@ DELTA, COMPUTES, RETRIES = 1e-5, 3, 2
 NORMAL, ADULT, CANCER = "normal", "adult", "breast-cancer"
 WIDE, BINARY, EXPONENTIAL = "wide", "binary", "exponential"
 SKEWED, STEEP, T4, MIXED = "skewed", "steep", "t4", "mixed"
-STRONG, RARE = "strong", "rare"
+STRONG, RARE, LARGE, FEW = "strong", "rare", "large", "few"
 BINARY_SHARES = np.array([0.5, 0.1, 0.05])
 BOUNDS = {
     NORMAL: (-5, 5), WIDE: (-50, 50), BINARY: (0, 1), EXPONENTIAL: (0, 20), SKEWED: (0, 40), STEEP: (0, 1000),
     T4: (-30, 30), MIXED: (-20, 20), STRONG: (-5, 5), RARE: (-5, 5),
+    LARGE: (-5, 5), FEW: (-5, 5),
 }  # fmt: skip
 METHODS = (AUTO, ONE_SUM, VARIATIONAL)  # with normal features
 SIMULATED, COEFFICIENT_MIN, WIDE_MAX, WIDE_N = tuple(BOUNDS), 0.80, 1.15, 20_000
 TRUTH, CORRELATION = np.array([-0.5, 1.0, -0.7, 0.3]), 0.3
-TRUTHS = {STRONG: np.array([0.0, 2.4, -1.8, 0.0]), RARE: np.array([-4.1, 0.6, -0.4, 0.0])}  # `TRUTH` of all others
-RARE_N = 20_000  # the fewest rows with enough positives at 2 %
+TRUTHS = {
+    STRONG: np.array([0.0, 2.4, -1.8, 0.0]),
+    RARE: np.array([-4.1, 0.6, -0.4, 0.0]),
+    LARGE: np.array([0.0, 3.0, -3.0, 0.0]),
+    FEW: np.array([-4.0, 0.6, -0.4, 0.3]),
+}  # `TRUTH` of all others
+RARE_N, MODERATE_N = 20_000, 5_000  # the fewest rows for `RARE`, and the only number for `LARGE` and `FEW`
 SIZES, EPSILONS, LEVEL_Z = (2_000, 20_000, 100_000), (1.0, 4.0), 1.6448536
 COVERAGE, BY_DEFAULT = (0.85, 0.95), (0.85, 0.97)
-FITS = {2_000: 100, 20_000: 100, 100_000: 80}
+FITS = {2_000: 100, 5_000: 100, 20_000: 100, 100_000: 80}
 ADULT_ROWS, ADULT_LOSS_MAX = 30_000, 0.352
 RISE_MAX = 0.002  # of the mean log loss of 4 fits, which differs between epsilon 1 and 4 by noise only
 ADULT_AUC_MIN = {0.3: 0.883, 1.0: 0.889, 4.0: 0.891}
@@ -311,7 +318,7 @@ class LogisticCheck(Experiment[Cell, list[Result]]):
                 for epsilon in EPSILONS
                 for data, method in kinds
                 for index in range(self.fits[n])
-                if data != RARE or n >= RARE_N
+                if (data in (LARGE, FEW)) == (n == MODERATE_N) and (data != RARE or n >= RARE_N)
             ),
             *(Cell(ADULT, AUTO, epsilon, seed) for epsilon in ADULT_AUC_MIN for seed in people),
             *(Cell(CANCER, VARIATIONAL, CANCER_EPSILON, seed) for seed in ill),
