@@ -85,10 +85,11 @@ class Moments(_Squares, frozen=True, kw_only=True):
     def plain_sensitivity(self, fraction_bits: int) -> Sensitivity:
         bits = half_bits(fraction_bits)
         unit, limits = 1 << bits, self.limits(bits)
+        shifts = self._grid_shifts(fraction_bits)  # above c² at a bound just below two grid units
         return Sensitivity(
             l1=sum(2 * c * unit if 2 * c <= unit else (unit + 2 * c) ** 2 // 4 for c in limits),
             l2_squared=sum(widest_squared(c, unit) for c in limits),
-            bound=max(max(c * unit, c**2) for c in limits),
+            bound=max(max(c * unit, c**2, h) for c, h in zip(limits, shifts, strict=True)),
         )
 
     def plain_range(self, fraction_bits: int) -> ValueRange:
@@ -188,7 +189,8 @@ class SecondMoments(_Squares, frozen=True, kw_only=True):
 
     def plain_sensitivity(self, fraction_bits: int) -> Sensitivity:
         squares = [limit**2 for limit in self.limits(half_bits(fraction_bits))]
-        return Sensitivity(l1=sum(squares), l2_squared=sum(square**2 for square in squares), bound=max(squares))
+        bound = max(squares + self._grid_shifts(fraction_bits))
+        return Sensitivity(l1=sum(squares), l2_squared=sum(square**2 for square in squares), bound=bound)
 
     def plain_range(self, fraction_bits: int) -> ValueRange:
         squares = np.square(np.array(self.limits(half_bits(fraction_bits)), dtype=np.float64))

@@ -68,6 +68,7 @@ class Phases(ScaledColumns, frozen=True, kw_only=True):
         )
 
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        self.limits(half_bits(fraction_bits))  # refuses bounds that do not fit the grid, before anybody takes part
         unit, rounding = 1 << fraction_bits, 2 * math.sqrt(self.dimension)
         apart = math.sqrt(len(self.columns) * min(4 * self.levels, 3 * self.levels + 4 / 3))
         l2 = (apart * unit + rounding) * (1 + 1e-12)

@@ -105,6 +105,15 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         products = term_labels(names) + [f"{feature}·{self.target}" for feature in names]
         return (*products, f"{self.target}²") if self.target_square else tuple(products)
 
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """centre ± scale·bound; for the target of whole rows, more: it is clamped after it was scaled down, on the grid."""
+        found = super().ranges()
+        if self.whole_rows and self.radius is not None:
+            constant = self.intercept_bound if self.intercept else 0.0
+            reach = self.scale[-1] * self.bound[-1] * max(1.0, math.hypot(constant, *self.bound[:-1]) / self.radius)
+            found[self.target] = self.centre[-1] - reach, self.centre[-1] + reach
+        return found
+
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
         return self.weighted_sensitivity(fraction_bits, self.weights)
 
@@ -134,9 +143,9 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         whole = np.insert(features, 0, constant, axis=1) if constant else features
         factor = limit / np.maximum(np.linalg.norm(whole, axis=1), limit)
         with np.errstate(over="ignore"):  # a huge value becomes infinite here, and is clamped like any other
-            target = (rows[:, -1] - self.centre[-1]) / self.scale[-1] * factor
+            target = np.ldexp((rows[:, -1] - self.centre[-1]) / self.scale[-1] * factor, bits)
         bound = self.limits(bits)[-1]
-        scaled = np.rint(np.clip(np.ldexp(target, bits), -bound, bound))
+        scaled = np.rint(np.clip(target, -bound, bound))
         return into_ball(whole, limit), scaled.astype(np.int64)[:, None]
 
     def _constant(self, bits: int) -> int:
