@@ -106,7 +106,7 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         return (*products, f"{self.target}²") if self.target_square else tuple(products)
 
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """centre ± scale·bound; for the target of whole rows, more: it is clamped after it was scaled down, on the grid."""
+        """centre ± scale·bound; more for the target of whole rows, which is scaled down before it is clamped."""
         found = super().ranges()
         if self.whole_rows and self.radius is not None:
             constant = self.intercept_bound if self.intercept else 0.0
