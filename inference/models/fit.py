@@ -34,7 +34,7 @@ from inference.models.linear.aggregate_stats import coefficients_of, constant_of
 from inference.models.predictive import CategoryClient, ScalarClient
 from inference.models.priors import ColumnPrior, DirichletPrior, GaussianPrior, RegressionPrior
 from inference.problem import Schema
-from inference.releases.reports import Categories, categories_of, labelled_rows_of, rows_of, scalars_of
+from inference.releases.reports import Categories, Scalars, categories_of, labelled_rows_of, rows_of, scalars_of
 from inference.releases.terms import Given
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ NO_SQUARES = (
     "the squares of {} were not released, so the residuals' standard deviation rests on its prior; ask for "
     "target_square"
 )
+HIDDEN = 50.0  # least ratio of the ends of an interval that says nothing of its lower end
 MISSING_SDS = 4.0  # standard deviations of the number of bits set
 
 
@@ -94,9 +95,23 @@ def column(
             ScalarClient(family, reports),
             prior=prior.draws(options.rng, PRIOR_DRAWS),
             warmup=in_own_units(sampled.warmup),
-            notes=reports.notes,
+            notes=(*reports.notes, *_hidden_spread(reports, sampled.draws)),
             attrs={"column": reports.column, **reports.attrs},
         )
+    )
+
+
+def _hidden_spread(reports: Scalars, draws: Draws) -> tuple[str, ...]:
+    """Warn if the noise hides how large a normal column's spread is: its 95 % interval spans a factor of `HIDDEN`."""
+    if "mean" not in draws:
+        return ()
+    low, high = np.quantile(draws["sd"], [0.025, 0.975])
+    if high < HIDDEN * low:
+        return ()
+    most = float(high * reports.bounds.half_width)
+    return (
+        f"the noise hides the spread of {reports.column}: its standard deviation may be anything up to {most:.3g}; "
+        "give narrower bounds (lower and upper) if the values allow it, more clients or a larger epsilon",
     )
 
 

@@ -31,13 +31,18 @@ from inference.models.column.families import EXPONENTIAL, FAMILIES, GAUSSIAN
 from inference.models.glm import moments, perturbed
 from inference.models.linear.rows import MISSING, log_prior
 from inference.models.predictive import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
-from inference.models.priors import BETA, GAMMA, NORMAL
+from inference.models.priors import BETA, GAMMA, LOG_NORMAL, NORMAL
 from inference.problem import AnyArray as Array
 from inference.releases.reports import Categories, Scalars
 
 Data: TypeAlias = Mapping[str, Any]
 """A model's data by name; "prior" holds the prior's numbers by field name."""
-LAWS: Mapping[str, Any] = {NORMAL: dist.Normal, GAMMA: dist.Gamma, BETA: dist.Beta}
+LAWS: Mapping[str, Any] = {
+    NORMAL: dist.Normal,
+    LOG_NORMAL: lambda median, log_sd: dist.LogNormal(jnp.log(median), log_sd),
+    GAMMA: dist.Gamma,
+    BETA: dist.Beta,
+}
 FACTOR = "reports"
 TINY = 1e-6  # smallest mean square, to avoid 0
 
@@ -63,7 +68,9 @@ class ClippedColumn:
             for name, (law, *numbers) in FAMILIES[self.family].prior.sites.items()
         ]
         if "summary" in data:
-            numpyro.factor(FACTOR, rectified.gaussian_laplace_sum(data["summary"], *drawn))
+            mean, sd = drawn
+            seen = jnp.maximum(sd, data["summary"].narrowest)  # noise hides anything smaller: the prior decides
+            numpyro.factor(FACTOR, rectified.gaussian_laplace_sum(data["summary"], mean, seen))
             return
         ends = {GAUSSIAN: ("low", "high"), EXPONENTIAL: ("high",)}.get(self.family)
         bounds = [self.high] if ends is None else [data[end] for end in ends]

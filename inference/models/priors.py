@@ -1,7 +1,7 @@
 """Priors of the fits (LDP paper, section 8), and draws from them to compare with posteriors.
 
     model          prior                                                               default, given bounds
-    gaussian       mean ~ N(m, s²), sd ~ Gamma(a, rate r)                              m the middle; see `within`
+    gaussian       mean ~ N(m, s²), ln sd ~ N(ln a, l²)                                m the middle; see `within`
     exponential    rate ~ Gamma(a, rate r)
     poisson        rate ~ Gamma(a, rate r)
     geometric      probability ~ Beta(a, b)                                            uniform
@@ -10,9 +10,9 @@
 
 The paper leaves the numbers of the first three open. Bounds may be far too wide. So the defaults of rates take from
 them only a weak scale, over several powers of ten: the largest mean that is possible. Below it, the prior of a Poisson
-rate is nearly τ^(ν - 1), ν = ¼, and that of an exponential rate flat in its logarithm. A normal column's standard
-deviation is taken to be about a third of the half-width, within a factor of about three either way: if it is far below
-that, and noise hides it, its interval does not hold it. Give narrower bounds or a prior then.
+rate is nearly τ^(ν - 1), ν = ¼, and that of an exponential rate flat in its logarithm. The logarithm of a normal
+column's standard deviation has a wide normal law: 95 % from 2500 times below the half-width to the half-width. So if
+noise hides the spread, its interval reaches from nearly nothing up to what the noise can hide.
 
 **Regressions.** The paper's numbers are for columns of about unit variance. Clients clip their columns to public
 bounds, within which a standard deviation of √2.5 is impossible. If the noise hides how many rows are complete, such a
@@ -44,10 +44,10 @@ from inference.problem import Array
 
 Draws = dict[str, Array]
 OPEN = 0.25  # ν, as in `conjugate.scalar`; the central 95 % of a Gamma of this shape begin at 1e-6 of its end
-SHAPE = 2.0  # of a normal sd: no density at zero; 90 % lies between 0.18 and 2.4 times the mean
+SD_MEDIAN, LOG_SD = 0.02, 2.0  # of a normal sd, in half-widths, and of its logarithm
 FLAT, SHORTEST = 0.02, 3e-4  # shape of an exponential rate's prior, nearly flat in ln rate; the mean where it ends
-NORMAL, GAMMA, BETA = "normal", "gamma", "beta"
-"""Laws of a parameter: N(first, second²), Gamma(first, rate second), Beta(first, second)."""
+NORMAL, LOG_NORMAL, GAMMA, BETA = "normal", "log-normal", "gamma", "beta"
+"""Laws of a parameter: N(first, second²), of ln x N(ln first, second²), Gamma(first, rate second), Beta."""
 Sites = Mapping[str, tuple[str, str, str]]
 """The law of each parameter, and the two fields of the prior that hold the law's numbers."""
 
@@ -78,6 +78,8 @@ class ColumnPrior(_AboveZero):
             first, second = (getattr(self, number) for number in numbers)
             if law == NORMAL:
                 drawn[name] = first + second * rng.standard_normal(count)
+            elif law == LOG_NORMAL:
+                drawn[name] = rng.lognormal(np.log(first), second, count)
             else:
                 drawn[name] = rng.gamma(first, 1 / second, count) if law == GAMMA else rng.beta(first, second, count)
         return drawn
@@ -85,24 +87,24 @@ class ColumnPrior(_AboveZero):
 
 @dataclass(frozen=True)
 class GaussianPrior(ColumnPrior):
-    """mean ~ N(``mean``, ``mean_sd``²), sd ~ Gamma(``shape``, rate ``rate``)."""
+    """mean ~ N(``mean``, ``mean_sd``²), ln sd ~ N(ln ``sd``, ``log_sd``²)."""
 
     mean: float
     mean_sd: float
-    shape: float
-    rate: float
+    sd: float
+    log_sd: float
     anywhere: ClassVar[tuple[str, ...]] = ("mean",)
-    sites: ClassVar[Sites] = {"mean": (NORMAL, "mean", "mean_sd"), "sd": (GAMMA, "shape", "rate")}
+    sites: ClassVar[Sites] = {"mean": (NORMAL, "mean", "mean_sd"), "sd": (LOG_NORMAL, "sd", "log_sd")}
 
     @classmethod
     def within(cls, bounds: Interval) -> GaussianPrior:
-        """Return the prior for these public bounds: the mean lies inside, the sd is about a third of the half-width."""
-        sd = bounds.half_width / PRIOR_BOUND_SDS
-        return cls(bounds.centre, bounds.half_width / 2, SHAPE, SHAPE / sd)
+        """Return the prior for these public bounds: the mean lies inside, the sd's scale is open."""
+        half = bounds.half_width
+        return cls(bounds.centre, half / 2, SD_MEDIAN * half, LOG_SD)
 
     def rescaled(self, origin: float, unit: float) -> GaussianPrior:
         """Return this prior for the column (x - origin)/unit."""
-        return GaussianPrior((self.mean - origin) / unit, self.mean_sd / unit, self.shape, self.rate * unit)
+        return GaussianPrior((self.mean - origin) / unit, self.mean_sd / unit, self.sd / unit, self.log_sd)
 
 
 @dataclass(frozen=True)

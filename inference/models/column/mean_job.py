@@ -30,7 +30,8 @@ from inference.releases.terms import GAUSSIAN as GAUSSIAN_NOISE
 from inference.releases.terms import LAPLACE
 
 MECHANISMS = (LAPLACE, GAUSSIAN_NOISE)
-PRIORS = ("prior_mean", "prior_mean_sd", "prior_shape", "prior_rate", "prior_successes", "prior_failures")
+PRIORS = ("prior_mean", "prior_mean_sd", "prior_sd", "prior_log_sd", "prior_shape", "prior_rate", "prior_successes",
+          "prior_failures")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,14 @@ class Settings(SamplerSettings):
     prior_mean_sd: float | None = setting(
         None, "Standard deviation of that prior; by default half of the half-width.", require_positive
     )
+    prior_sd: float | None = setting(
+        None, "Median of the prior of a normal sd; by default a fiftieth of the half-width.", require_positive
+    )
+    prior_log_sd: float | None = setting(
+        None, "Standard deviation of that sd's logarithm; by default 2, a factor of 7.", require_positive
+    )
     prior_shape: float | None = setting(
-        None,
-        "Shape of the Gamma prior of a normal sd, by default 2, or of a rate, by default below 1.",
-        require_positive,
+        None, "Shape of the Gamma prior of a rate, by default below 1.", require_positive
     )
     prior_rate: float | None = setting(None, "Rate of that prior; by default from the bounds.", require_positive)
     prior_successes: float | None = setting(

@@ -99,7 +99,7 @@ def test_a_columns_model_is_its_prior_and_its_likelihood(
             GaussianPrior(0.5, 2.0, 3.0, 1.5),
             {"mean": 0.3, "sd": 1.2},
             {"mean": 1.1, "sd": 2.0},
-            lambda at: stats.norm.logpdf(at["mean"], 0.5, 2.0) + gamma(at["sd"]),
+            lambda at: stats.norm.logpdf(at["mean"], 0.5, 2.0) + stats.lognorm.logpdf(at["sd"], 1.5, scale=3.0),
         ),
         "geometric": (
             ProbabilityPrior(3.0, 1.5),

@@ -142,16 +142,38 @@ def test_a_normal_columns_fit_does_not_depend_on_its_units(monkeypatch: pytest.M
     for low, high in ((-1.0, 1.0), (0.0, 2e-8), (1.6e9, 1.6e9 + 86400)):
         middle, half = (low + high) / 2, (high - low) / 2
         reports = LocalReports(middle + half * z, "grid-laplace", 2.0, 0.0, half)
-        prior = GaussianPrior(middle + 0.1 * half, 0.5 * half, 2.0, 3.0 / half)
+        prior = GaussianPrior(middle + 0.1 * half, 0.5 * half, half / 3, 2.0)
         found = fits.column(reports, GAUSSIAN, prior, bounds=Interval(low, high), require_mixed=False, keep_warmup=True)
         np.testing.assert_allclose(found.mean["mean"], middle + 0.25 * half)
         np.testing.assert_allclose(found.draws["sd"], half * np.linspace(0.2, 0.4, 36).reshape(4, 9))
         np.testing.assert_allclose(found.warmup["mean"], middle + 0.25 * half)
         assert abs(found.prior["mean"].mean() - middle) < half
-        assert given[-1]["prior"] == pytest.approx({"mean": 0.1, "mean_sd": 0.5, "shape": 2.0, "rate": 3.0}, rel=1e-4)
+        assert given[-1]["prior"] == pytest.approx({"mean": 0.1, "mean_sd": 0.5, "sd": 1 / 3, "log_sd": 2.0}, rel=1e-4)
         for array, first in zip(given[-1]["summary"], given[0]["summary"], strict=True):
             assert (array is None) == (first is None)
             np.testing.assert_allclose(*(0.0 if one is None else one for one in (array, first)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("low", "hidden"), [(1e-4, True), (0.1, False)])
+def test_a_spread_that_noise_hides_is_warned_of(low: float, hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {"mean": np.zeros((4, 9)), "sd": np.geomspace(low, 0.2, 36).reshape(4, 9)}
+    monkeypatch.setattr(Options, "sample", lambda *_: Sampled(drawn, {}, SAMPLING))
+    found = fits.column(reports(values(), 1.0), GAUSSIAN, bounds=Interval(0, HIGH), require_mixed=False)
+    about = [note for note in found.notes if "may be anything up to 0.8" in note and "narrower bounds" in note]
+    assert len(about) == len(found.notes) == hidden
+
+
+@pytest.mark.long
+def test_bounds_far_too_wide_cost_accuracy_and_not_truth() -> None:
+    """Bounds of 1000 standard deviations. Before, the prior overruled the data: the interval began at 17 of them, with
+    no warning. Now its lower end follows from the prior alone. The warning and the mean: false alarm below 1e-4."""
+    half, n, rng = 3000.0, 2000, np.random.default_rng(0)
+    z = rng.normal(20, 3, n) + rng.laplace(0, half, n)
+    found = fits.column(LocalReports(z, "grid-laplace", 2.0, 0.0, half), bounds=Interval(-half, half), **QUICK)
+    (low, high), (least, most) = (found.intervals(0.95)[name] for name in ("sd", "mean"))
+    assert low < 3 < high
+    assert least - 2 * (most - least) < 20 < most + 2 * (most - least)
+    assert any("the noise hides the spread" in note for note in found.warnings)
 
 
 def test_bits_from_clients_without_a_category_give_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

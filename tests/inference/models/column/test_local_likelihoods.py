@@ -188,6 +188,14 @@ def test_without_the_narrowest_sigma_the_bound_would_not_hold() -> None:
     assert np.abs(total(summary._replace(narrowest=0.0), MU, sigma)[0] - true).max() > 1e-6
 
 
+def test_the_spread_that_noise_hides_is_narrower_with_more_reports_and_less_noise() -> None:
+    """n (σ/b)³ at the narrowest σ is at most 0.05."""
+    for n, epsilon in ((3000, 1.0), (20_000, 4.0)):
+        z = np.random.default_rng(1).normal(0, 0.01, n)
+        summary = rectified.summarise(z, -1.0, 1.0, 2 / epsilon)
+        assert 0 < n * (summary.narrowest * epsilon / 2) ** 3 <= 0.0501
+
+
 def test_the_shapes_of_a_summary_depend_on_the_number_of_reports_alone() -> None:
     shapes = [[np.shape(one) for one in rectified.summarise(reports(seed), *BOUNDS)] for seed in (1, 2)]
     assert shapes[0] == shapes[1]
