@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.rounding import at_least
 from emulator.ideal import IdealSwarm
 from inference.datasets import diabetes
 from inference.models.linear.baselines import nonprivate_regression
@@ -67,7 +68,7 @@ def bars() -> dict[str, list[Bar]]:
     for epsilon in EPSILONS:
         terms = JobTerms(budget=Budget(epsilon, DELTA), clients=clients, tolerated=clients // 10, computes=computes)
         swarm = IdealSwarm(assign(train.rows, clients), train.schema.columns, terms)
-        found.append((f"ε = {epsilon:g}", "private", run(regression_with_projection(train.schema), swarm)))
+        found.append((f"ε = {at_least(epsilon)}", "private", run(regression_with_projection(train.schema), swarm)))
     made: dict[str, list[Bar]] = {name: [] for name in STEPS}
     for words, kind, fitted in found:
         for one in fitted.estimates(train.schema):

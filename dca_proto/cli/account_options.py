@@ -22,6 +22,7 @@ from dca_proto.runtime.request import parameters_of
 from dca_proto.statistics import registered
 from dca_proto.statistics.base import COLUMNS_MAX, parameter_names
 from dca_proto.statistics.histogram import BINS_MAX
+from dca_proto.statistics.survival_score import BEYOND, CODE
 from dca_proto.wording import nearest
 
 _FEWEST = {"regression": 2, "averaged-regression": 2, "gradient": 2, "histogram": 2}  # columns or bins; others: 1
@@ -100,7 +101,7 @@ def named_statistic(name: str, columns: Columns, given: dict[str, Any]) -> Named
     if "edges" in known:
         return name, {**_binned(name, columns), **mine}
     if "times" in known:
-        return name, {**_survival(name, columns, "feature_codes" in known), **mine}
+        return name, {**_survival(columns, "theta" in known), **mine}
     names = columns.named(name)
     if "theta" in known:  # a gradient at θ = 0; the last column is the target
         mine = {"theta": [0.0] * (len(names) - 1 + bool(mine.get("intercept"))), "clip": 1.0, **mine}
@@ -124,15 +125,19 @@ def _binned(name: str, columns: Columns) -> dict[str, Any]:
     return {"columns": [column], "edges": [low + (high - low) * k / bins for k in range(bins + 1)]}
 
 
-def _survival(name: str, columns: Columns, has_features: bool) -> dict[str, Any]:
-    """Return a time grid with one group and one code per cell; `has_features` adds one feature."""
-    intervals = columns.size(name, what="intervals")
+def _survival(columns: Columns, has_features: bool) -> dict[str, Any]:
+    """Return a time grid with one group; `has_features` adds one feature, and parameters of zero."""
+    intervals = columns.size("survival", what="intervals")
     names = columns.names or ["duration", "event", *["x1"] * has_features]
-    grid = {"columns": names, "times": [float(k) for k in range(1, intervals + 1)]}
+    times = [float(k) for k in range(1, intervals + 1)]
     if not has_features:
-        return grid
-    codes = np.eye(2 * intervals + 1, dtype=int).tolist()
-    return {**grid, **columns.about_zero(names[2:]), "radius": 1.0, "codes": codes, "feature_codes": codes}
+        return {"columns": names, "times": times}
+    own = columns.about_zero(names[2:])
+    scaled = {"centre": [0.0, 0.5], "scale": [times[-1], 0.5], "bound": [BEYOND, 1 + CODE]}
+    theta = [0.0] * (intervals + len(names) - 2)
+    return {"columns": names, "times": times, "theta": theta, "clip": 1.0} | {
+        key: [*scaled[key], *own[key]] for key in own
+    }
 
 
 def parse_also(text: str) -> privacy_loss.Release:

@@ -206,7 +206,7 @@ def test_releases_are_written_even_without_a_result(
      "training rows, and the job needs 5 with these settings; lower --data-nodes to 310", 2),
     (["--data-nodes", "3", "--set", "group=1600"], "the job needs 1600 with these settings; bring more rows", 2),
     (["--clients", "30", "--set", "group=5"], "averages of 5 rows are for data nodes that release by themselves", 5),
-    (["--data-nodes", "3", "--set", "rows_max=0"], "setting 'rows_max' is 0, expected at least 1", 5),
+    (["--data-nodes", "3", "--set", "rows_max=0"], "setting 'rows_max' is 0, expected a whole number, at least 1", 5),
 ])  # fmt: skip
 def test_an_option_that_data_nodes_do_not_support_is_a_one_line_error(
     options: list[str], message: str, dca: Dca, table: Path, code: int

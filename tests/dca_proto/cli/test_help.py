@@ -15,7 +15,7 @@ from dca_proto import __version__
 from dca_proto.cli import main
 
 ROOT = Path(__file__).parents[3]
-NO_SCRIPTS = ("environment", "fuzz_broker.py", "site_pages.py")  # read by others
+NO_SCRIPTS = ("environment", "fuzz_broker.py", "real_data.py", "site_pages.py")  # read by others
 SCRIPTS = sorted(
     path
     for path in (ROOT / "scripts").iterdir()

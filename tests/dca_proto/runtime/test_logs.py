@@ -10,6 +10,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from dca_proto.cli.output import Terminal
 from dca_proto.cli.reporter import Reporter
 from dca_proto.protocol import facts
 from dca_proto.runtime.logs import FactLog, configure_logs
@@ -82,7 +83,8 @@ def test_facts_are_printed_as_sentences() -> None:
     network.deliver()
     network.command(actors.trainer_identity.id, actors.request())
     network.advance(network.now_ms + 1000)
-    console = Console(record=True, width=200, file=io.StringIO())
+    console = Terminal()
+    console.file, console.width, console.record = io.StringIO(), 200, True
     with Reporter(console, actors.federation) as reporter:
         for _, fact in network.facts:
             reporter(fact)

@@ -150,7 +150,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         load_scenario(tmp_path / "missing.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="is not a text file"):
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
         load_scenario(tmp_path / "binary.toml")
-    with pytest.raises(UsageError, match="give the path of a scenario file"):
+    with pytest.raises(UsageError, match="check the path and its rights; give a scenario in TOML"):
         load_scenario(tmp_path)
