@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from dca_proto.cli.options import require_known
 from dca_proto.errors import UsageError
