@@ -118,8 +118,8 @@ DESIGNS: dict[str, list[Design]] = {
     "ldp-sgd": [_rows(kinds, _number, _REAL) for kinds in _PLAIN],
 }
 """Clean designs of each job. Jobs whose model takes features to be normal get normal ones, as their page asks."""
-MORE = {"survival-regression": 30_000, "ldp-regression": 200_000}
-"""Clients of jobs that rightly warn with fewer: noise hides rare values of few events, and much of LDP reports."""
+MORE = {"ldp-regression": 200_000}
+"""Clients of jobs that rightly warn with fewer: the prior weighs more than few noisy reports."""
 SETTINGS: dict[str, dict[str, Any]] = {"regression-mcmc": {"method": "fast"}}
 NODES = 10
 

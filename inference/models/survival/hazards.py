@@ -22,7 +22,7 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.statistics import SurvivalScore, resolve
 from dca_proto.statistics.survival_score import BEYOND, COUNT, contrast
 from dca_proto.wording import listed
-from inference.columns import standardisation
+from inference.columns import Standardisation, standardisation
 from inference.contraction import percent
 from inference.draws import CHAINS, DRAWS, InferenceData, attributes, inference_data
 from inference.errors import DataError
@@ -42,7 +42,7 @@ from inference.rounds import Job
 
 STD_SHARE = 0.1
 SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores
-AWAY_MAX = 1.0  # largest distance of a standardised effect, or of a log hazard, from the last request
+AWAY_MAX = 1.0  # largest distance of a standardised effect from the last request; of a log hazard, by its events
 FAR = 6.0  # scales from a feature's centre beyond which values are rare
 DOUBT_MAX = 0.6  # largest sd of rare rows' log hazard for which its law is nearly normal
 LOG_HAZARD = "log hazard ratio"
@@ -179,7 +179,7 @@ def hazards_job(
     require_positive("prior_sd", prior_sd)
     phases: NoisyAggregate = yield phases_request(schema, std_share, columns.features, kind, rows_max)
     located, n = locate(phases), phases.contributors
-    rows = unknown = Rows.unknown(len(columns.times), columns.groups, len(columns.features))
+    rows = unknown = _unknown(phases, columns)
     prior = _prior(columns, scoring.ASKED_SD)
     about = Normal(prior.mean, scoring.FIRST_SD**2 * np.eye(prior.mean.size))
     per_sensitivity = sqrt(phases.noise_variance * std_share) / phases.sensitivity
@@ -198,6 +198,13 @@ def _prior(columns: Columns, effect_sd: float) -> scoring.Prior:
     size = contrast(columns.groups) if columns.groups > 1 else 1.0
     of_groups = np.full(columns.groups - 1, effect_sd / size)
     return scoring.prior_of(len(columns.times), np.r_[of_groups, np.full(len(columns.features), effect_sd)])
+
+
+def _unknown(phases: NoisyAggregate, columns: Columns) -> Rows:
+    """Return rows of which only the public bounds are known, and where the features lie in these."""
+    located, given = locate(phases), Standardisation.of(phases.parameters)
+    ends = given.centre + given.scale * given.bound * np.array([[-1.0], [1.0]])
+    return Rows.unknown(len(columns.times), columns.groups, (ends - located.centre) / located.scale)
 
 
 def statistic_of(schema: Schema, columns: Columns, centre: Array, scale: Array, request: Request) -> SurvivalScore:
@@ -272,7 +279,7 @@ def hazards_from(
             )
     n = scores[-1].contributors
     released = [_released(one) for one in scores]
-    rows = Rows.unknown(len(columns.times), columns.groups, len(columns.features)).like(released[0])
+    rows = _unknown(phases, columns).like(released[0])
     theta = scoring.posterior(released, rows, n, _prior(columns, prior_sd))
     begin = statistics[0].first_feature
     return HazardsFit(
@@ -310,7 +317,9 @@ def _warnings(released: Sequence[Released], rows: Rows, theta: Normal, columns: 
             f"noise hides how the hazard depends on rare values of {listed(list(np.array(columns.features)[unsure]))}, "
             "so intervals may fail; raise epsilon, take more rows, or merge rare categories"
         )
-    away = float(np.abs(theta.mean - released[-1].request.theta).max())
+    hazards = np.diag(last.slope)[: rows.intervals]
+    matters = np.sqrt(np.r_[hazards / hazards.sum(), np.ones(theta.mean.size - hazards.size)])  # few events: less
+    away = float((matters * np.abs(theta.mean - released[-1].request.theta)).max())
     if away > AWAY_MAX:
         warnings.append(
             f"the last round asked at parameters that differ from the result by {away:.2g} (standardised), too far "

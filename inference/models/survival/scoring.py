@@ -16,6 +16,10 @@ at θ*, since w depends on features alone. So nothing is assumed about features 
 with the moments that the first round showed. The simulated entries count as accurate to half of √(D_ii D_jj); V_rij is
 the variance of an entry after that. With many rows only A_r matters; with few, the step stays sane.
 
+**Rare values** lie as far out as the first round's cubes show, within what the public bounds allow: of a binary column
+these leave no doubt. With 5,000 rows at epsilon 2, noise alone put a 10 % binary's up to 12 scales out instead of 2.7,
+and 95 % intervals of a log hazard ratio of 1 held in 76 %.
+
 **The sampling variance** K = Cov[w s] has the correlations of D. Its diagonal is that of the squares that clients send,
 so it holds for features of any law, and for hazards that are not quite proportional. It is combined with the simulated
 one in the same way.
@@ -121,6 +125,7 @@ class Rows:
     Attributes:
         intervals: K. shares: of all groups, shape ``(G,)``. mean, cov: of the features, ``(d,)`` and ``(d, d)``.
         rare: of each feature, how many scales out its rare values lie; 0 for a normal one.
+        ends: the public bounds of each feature, in scales from its centre: shape ``(2, d)``.
     """
 
     intervals: int
@@ -128,14 +133,20 @@ class Rows:
     mean: Array
     cov: Array
     rare: Array
+    ends: Array
 
     @classmethod
-    def unknown(cls, intervals: int, groups: int, features: int) -> Rows:
+    def unknown(cls, intervals: int, groups: int, ends: Array) -> Rows:
         """Return rows with standardised features and even groups."""
-        return cls(intervals, np.full(groups, 1 / groups), np.zeros(features), np.eye(features), np.zeros(features))
+        d = ends.shape[1]
+        return cls(intervals, np.full(groups, 1 / groups), np.zeros(d), np.eye(d), np.zeros(d), ends)
 
     def like(self, released: Released) -> Rows:
-        """Return rows with the moments that a round at β = 0 shows."""
+        """Return rows with the moments that a round at β = 0 shows.
+
+        A column of mean 0 and variance 1 within -l and u has a third moment of 1/l - l to u - 1/u; for a binary one,
+        these are equal.
+        """
         k, groups, effects = self.intervals, self.shares.size, self.shares.size - 1 + self.mean.size
         part = Part(released, self)
         hazard = part.information[:k].sum()
@@ -144,9 +155,11 @@ class Rows:
         mean, g = first[groups - 1 :], slice(groups - 1, None)
         of_groups = first[: groups - 1] / contrast(groups) + 1 / groups if groups > 1 else first[:0]
         shares = np.clip(np.r_[1 - of_groups.sum(), of_groups], 0.01, 1.0)
-        rare = part.skew[k:][g]
+        low, high = np.minimum(self.ends[0], -TINY), np.maximum(self.ends[1], TINY)
+        most = high - 1 / high
+        rare = np.clip(part.skew[k:][g], np.minimum(low - 1 / low, most), most)
         rare = np.where(np.abs(rare) > SKEWED, np.clip(rare, -RARE_MAX, RARE_MAX), 0.0)
-        return Rows(k, shares / shares.sum(), mean, positive(second[g, g] - np.outer(mean, mean)), rare)
+        return Rows(k, shares / shares.sum(), mean, positive(second[g, g] - np.outer(mean, mean)), rare, self.ends)
 
     @cached_property
     def x(self) -> Array:
@@ -265,9 +278,15 @@ class Part:
 
     @cached_property
     def skew(self) -> Array:
-        """a: how the log of each diagonal entry of D grows with its parameter; for a log hazard 1."""
+        """a: how the log of each diagonal entry of D grows with its parameter; for a log hazard 1.
+
+        A feature's is a mean of its values, so it lies within their public bounds.
+        """
         k, cubes = self.rows.intervals, self.information[-self._shape[1] :] / CUBES
-        return np.asarray(np.r_[np.ones(k), cubes / np.diag(self.slope)[k:]])
+        found = cubes / np.diag(self.slope)[k:]
+        g = slice(found.size - self.rows.mean.size, None)
+        found[g] = np.clip(found[g], *self.rows.ends)
+        return np.asarray(np.r_[np.ones(k), found])
 
     def bent(self, near: Array) -> tuple[Array, Array]:
         """Return E[w s] and its negative derivative at θ* = near: shapes ``(p,)`` and ``(p, p)``."""

@@ -40,6 +40,9 @@ TIMES = tuple(ORACLE["times"])
 ARMS = Columns("months", "event", TIMES, "arm", 2)
 
 
+WIDE = np.array([[-50.0, -50.0], [50.0, 50.0]])  # ends of two features far beyond their values
+
+
 def released(counts: np.ndarray, columns: Columns, sigma: float, seed: int = 1) -> Counts:
     """Return the counts from a release of these counts of cells, with noise of sigma in each coordinate."""
     statistic = curves_statistic(columns)
@@ -274,7 +277,7 @@ def test_scores_without_noise_give_the_estimate_of_the_rows(reach: float) -> Non
     prior = scoring.prior_of(4, np.full(2, 2.5))
     near = exact.theta.mean + np.array([0.01, -0.01, 0.01, 0.0, 0.005, -0.003])
     released = scores_of(rows, [prior.mean, near], reach)
-    simulated = scoring.Rows.unknown(4, 1, 2).like(released[0])
+    simulated = scoring.Rows.unknown(4, 1, WIDE).like(released[0])
     assert 4 < simulated.rare[0] < 6, "how far out the rare value is: at 5.6"
     found = scoring.posterior(released, simulated, 30_000, prior)
     ratio = np.sqrt(np.diag(found.cov) / np.diag(exact.theta.cov))[4:]
@@ -283,13 +286,28 @@ def test_scores_without_noise_give_the_estimate_of_the_rows(reach: float) -> Non
     assert (ratio < (1.35 if reach > 9 else 2.3)).all()
 
 
+@pytest.mark.parametrize("noise", [-9.0, 0.0, 9.0])
+def test_bounds_say_how_far_out_rare_values_lie(noise: float) -> None:
+    """Whatever the noise of the cubes: a 10 % binary's are 3 out, and a skewed column's not below its bound."""
+    rows = rare_rows(30_000, 0.1)
+    [released] = scores_of(rows, [scoring.prior_of(4, np.full(2, 2.5)).mean], 50.0)
+    cubes = np.r_[np.zeros(released.information.size - 2), 1.0, 1.0]
+    released = released._replace(information=released.information + noise * scoring.CUBES * cubes)
+    binary = scoring.Rows.unknown(4, 1, np.array([[-1 / 3, -1.0], [3.0, 12.0]])).like(released)
+    assert binary.rare[0] == pytest.approx(3 - 1 / 3)
+    assert 0 <= binary.rare[1] <= 12 - 1 / 12
+    skew = scoring.Part(released, binary).skew[4:]
+    assert -1 / 3 <= skew[0] <= 3
+    assert -1 <= skew[1] <= 12
+
+
 def test_a_far_request_is_followed_along_the_curve() -> None:
     """A log hazard that is 2 too high, and rare rows' by 1.4: Newton's step alone is 1 too short, the result is not."""
     rows = rare_rows(30_000, 0.1)
     exact = exact_hazards(rows, Columns.of(rows.schema, "event", None, None, 4))
     far = exact.theta.mean + np.array([2, 2, 2, 2, 0.0, 0.0])
     [released] = scores_of(rows, [far], 50.0)
-    part = scoring.Part(released, scoring.Rows.unknown(4, 1, 2))
+    part = scoring.Part(released, scoring.Rows.unknown(4, 1, WIDE))
     near = exact.theta.mean
     assert part.bent(near)[0][:4] == pytest.approx(released.score[:4], rel=0.05)
     assert (part.slope @ (near - far))[:4] != pytest.approx(released.score[:4], rel=0.5)
