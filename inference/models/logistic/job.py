@@ -37,11 +37,18 @@ from inference.models.logistic.one_sum import one_sum_posterior, one_sum_regress
 from inference.problem import Problem, Schema
 from inference.rounds import Job
 from inference.variational.clipping import ROWS, Rows
-from inference.variational.mean_field_job import ASSUMED, DEFAULT, VariationalSettings, variational_after
+from inference.variational.mean_field_job import (
+    ASSUMED,
+    DEFAULT,
+    UNCORRELATED,
+    VariationalSettings,
+    variational_after,
+)
 from inference.variational.models import BERNOULLI, PRIOR_SD, generalised_linear
 from inference.variational.progress import OnProgress, Score
 from inference.variational.schedule import ITERATIONS_MAX, PILOTED_MAX, stages
 
+WIDER = 1.2  # how much wider correlations could make the intercept's interval, to be said
 AUTO, ONE_SUM, SCORES, VARIATIONAL = METHODS = ("auto", "one-sum", "scores", "variational")
 
 
@@ -142,11 +149,19 @@ def _of_one_sum(
 
 def _of_gradients(schema: Schema, notes: tuple[str, ...], fit: NormalPosterior, prior_sd: float) -> Coefficients:
     refitted = fit.refit(prior_sd=prior_sd)
-    own: dict[str, Any] = {
-        "warnings": (*notes, *refitted.warnings),
-        "refitter": partial(_of_gradients, schema, notes, fit),
-    }
-    return Coefficients(**{**vars(refitted), **own, "link": LOGIT, "schema": schema})
+    own: dict[str, Any] = {"refitter": partial(_of_gradients, schema, notes, fit), "link": LOGIT, "schema": schema}
+    found = Coefficients(**{**vars(refitted), **own})
+    warnings = (about_intercept(found) if one == UNCORRELATED else one for one in found.warnings)
+    return replace(found, warnings=(*notes, *warnings))
+
+
+def about_intercept(fit: Coefficients) -> str:
+    """Return the warning about correlations, with how wide they could make the interval at features of 0."""
+    worst = float(fit.sd[0] + np.abs(fit.columns.centre[:-1]) @ fit.coefficient_sd)
+    times = worst / float(fit.intercept_sd)
+    if times < WIDER:
+        return UNCORRELATED
+    return f"{UNCORRELATED}; the intercept's, which is at features of 0, could be {times:.2g} times as wide"
 
 
 def _rows_like(aggregate: NoisyAggregate, rng: np.random.Generator) -> Rows:

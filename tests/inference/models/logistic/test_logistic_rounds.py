@@ -19,12 +19,12 @@ from inference.estimators import PrivateLogisticRegression
 from inference.jobs import find
 from inference.models.coefficients import Coefficients
 from inference.models.glm import scored_fit
-from inference.models.logistic.job import METHODS, logistic_regression, method_of
+from inference.models.logistic.job import METHODS, about_intercept, logistic_regression, method_of
 from inference.models.logistic.one_sum import one_sum_posterior, sum_request
 from inference.problem import Schema
 from inference.rounds import run
 from inference.variational import clipping
-from inference.variational.mean_field_job import VariationalSettings
+from inference.variational.mean_field_job import UNCORRELATED, VariationalSettings
 
 TRUTH = np.array([-0.5, 1.0, -0.7, 0.3])
 FEATURES = ("a", "b", "c")
@@ -290,6 +290,22 @@ def test_no_setting_is_ignored(method: str, given: dict[str, float], chosen: str
         next(logistic_regression(schema(), rng=np.random.default_rng(1), method=method, settings=settings))
     with pytest.raises(DataError, match="does not read"):
         find("logistic").settings(method=method, **given)
+
+
+@pytest.mark.parametrize(("centre", "ending"), [(0.0, UNCORRELATED), (40.0, "could be 1.9 times as wide")])
+def test_correlations_that_are_ignored_concern_an_intercept_far_from_the_rows(centre: float, ending: str) -> None:
+    """Errors of three slopes that go together at 40 (4 scales) from the rows: 13 standard deviations, not √49."""
+    columns = Standardisation((*FEATURES, "y"), np.r_[[centre] * 3, 0.5], np.r_[[10.0] * 3, 0.5], np.full(4, 9.0))
+    fit = Coefficients(columns=columns, link="logit", mean=np.zeros(4), cov=np.eye(4) / 100, warnings=(UNCORRELATED,))
+    assert about_intercept(fit).endswith(ending)
+    assert ("intercept" in about_intercept(fit)) == (centre > 0)
+
+
+def test_gradients_without_a_pilot_warn_of_the_intercept() -> None:
+    rows = normal_rows(60, 1)
+    rows[:, :3] += 2.0
+    warnings = fitted(rows, 2.0, 1).warnings
+    assert [one for one in warnings if one.startswith(f"{UNCORRELATED}; the intercept's")]
 
 
 def test_a_warning_of_a_far_result_names_settings_that_the_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
