@@ -45,12 +45,16 @@ Finding = tuple[float, str]
 
 
 class _Sum(NamedTuple):
-    """A sum in grid units, of `number` values in the contributions of `clients`, with noise of `sigma`."""
+    """A sum in grid units, of `number` values in the contributions of `clients`, with noise of `sigma`.
+
+    `contributors` are clients, or a data node's rows: what estimates are divided by.
+    """
 
     value: Numbers
     sigma: float
     number: int
     clients: int
+    contributors: int
 
 
 def checked(aggregate: NoisyAggregate) -> NoisyAggregate:
@@ -63,7 +67,7 @@ def checked(aggregate: NoisyAggregate) -> NoisyAggregate:
         return aggregate
     if aggregate.nodes:
         nodes = tuple(checked(node) for node in aggregate.nodes)
-        return dataclasses.replace(aggregate, nodes=nodes, doubts=tuple(text for node in nodes for text in node.doubts))
+        return dataclasses.replace(aggregate, nodes=nodes, doubts=tuple(doubts_of([aggregate, *nodes])))
     statistic = resolve(aggregate.statistic, aggregate.parameters)
     if impossible := beyond(statistic, aggregate, REFUSED):
         raise ImplausibleSum(f"{_accused(aggregate)}: {impossible}")
@@ -83,7 +87,8 @@ def beyond(statistic: Statistic, aggregate: NoisyAggregate, chance: float) -> st
         count, clients = aggregate.contributors // group, 1
     else:
         count, clients = aggregate.contributors * (max(rows // group, 1)), aggregate.contributors
-    given = _Sum(aggregate.value / unit, math.sqrt(aggregate.noise_variance) / unit, count, clients)
+    sigma = math.sqrt(aggregate.noise_variance) / unit
+    given = _Sum(aggregate.value / unit, sigma, count, clients, aggregate.contributors)
     limits = statistic.value_range(aggregate.fraction_bits)
     t = math.log(_limits_in(limits) / chance)
     findings = (  # the plainest first
@@ -126,7 +131,7 @@ def _far_coordinate(given: _Sum, limits: ValueRange, t: float, statistic: Statis
         """Return the estimate if all others are at their largest, so that a count of rows is that of all."""
         numbers = high * unit
         numbers[place] = number * unit
-        return float(statistic.estimate(numbers, given.clients)[place])
+        return float(statistic.estimate(numbers, given.contributors)[place])
 
     ends = sorted((estimated(low[place]), estimated(high[place])))
     by_noise = abs(estimated(low[place] + noise) - estimated(low[place]))

@@ -12,7 +12,7 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import options
 from dca_proto.cli.actor import CONFIG, JsonLogs, configure_command_logs
 from dca_proto.cli.ledger import account_line
-from dca_proto.cli.output import Terminal, keep_earlier, result_console, table
+from dca_proto.cli.output import Terminal, keep_earlier, result_console, say, table
 from dca_proto.cli.reporter import Reporter
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, LOCAL_MECHANISMS
@@ -20,7 +20,7 @@ from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.runtime.device import TERMINATED, Device, complete, load
 from dca_proto.runtime.files import write_json
-from dca_proto.runtime.outcome import Aborted, Outcome, aborted, estimates, outcome
+from dca_proto.runtime.outcome import Aborted, Outcome, aborted, doubts, estimates, outcome
 from dca_proto.runtime.request import KINDS, RoundSettings, open_round
 from dca_proto.runtime.settings import convert
 
@@ -188,6 +188,8 @@ def _show(console: Console, aggregate: NoisyAggregate) -> None:
     console.print(table(columns, rows, title=aggregate.statistic))
     for line in result_lines(aggregate):
         console.print(line, soft_wrap=True)
+    for doubt in doubts(aggregate):
+        say(console, "warning", doubt)
 
 
 def interval_of(aggregate: NoisyAggregate) -> tuple[float, str]:
@@ -219,5 +221,4 @@ def result_lines(aggregate: NoisyAggregate) -> list[str]:
         source = (
             f"{aggregate.contributors} rows of {aggregate.clients} data nodes ({rows}); each node added all the noise"
         )
-    lines = [f"from       {source}", f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]
-    return [*lines, *(f"warning    {doubt}" for doubt in aggregate.doubts)]
+    return [f"from       {source}", f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]

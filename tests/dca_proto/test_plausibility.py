@@ -119,9 +119,14 @@ def test_sums_of_many_rows_and_of_data_nodes_have_their_own_limits() -> None:
     assert "honest clients give -1 to 1" in refused(released(mean, 100.0, 1.0, rows_max=1))
     of_node = {"relation": "replace-one-row", "rows_max": 500, "clients": 1}
     assert checked(released(mean, 100.0, 1.0, n=100, **of_node)).doubts == ()
-    assert refused(released(mean, 120.0, 1.0, n=100, **of_node)).startswith("a data node's release over 100 rows is")
+    text = refused(released(mean, 120.0, 1.0, n=100, **of_node))
+    assert text.startswith("a data node's release over 100 rows is")
+    assert "x is 1.2, and honest clients give -1 to 1" in text
     node = released(mean, 120.0, 1.0, n=100, **of_node)
     assert "a data node's release over 100 rows" in refused(dataclasses.replace(node, nodes=(node,)))
+    good = released(mean, 100.0, 1.0, n=100, **of_node)
+    left_out = dataclasses.replace(good, nodes=(good,), doubts=("a data node was left out",))
+    assert checked(checked(left_out)).doubts == left_out.doubts, "a second check, as of a recalled round, keeps it"
 
 
 def test_a_statistic_of_a_users_own_is_held_to_its_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:

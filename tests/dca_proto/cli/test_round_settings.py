@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from exact_rounds import aggregate
 
-from dca_proto.aggregate import NoisyAggregate
+from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
 from dca_proto.cli import main
+from dca_proto.cli import trainer as command
+from dca_proto.cli.output import Terminal
 from dca_proto.cli.trainer import result_lines
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.protocol.federation import Federation
@@ -23,6 +27,7 @@ from dca_proto.runtime.keyfile import read_federation
 from dca_proto.runtime.outcome import outcome
 from dca_proto.runtime.request import RoundSettings, open_round
 from dca_proto.runtime.settings import convert
+from dca_proto.statistics import Mean
 from dca_proto.testing import TestFederation
 
 ALONE = TestFederation(2, 0, policy=Policy(rows_of_many=True))
@@ -78,6 +83,17 @@ def test_an_impossible_request_is_a_one_line_error(changes: dict[str, Any], mess
 def test_a_policy_may_declare_rows_of_many_and_by_default_does_not() -> None:
     assert convert("[policy]", {"rows_of_many": True}, Policy).rows_of_many
     assert not Policy().rows_of_many
+
+
+def test_the_result_shows_the_warnings_of_its_json(capsys: pytest.CaptureFixture[str]) -> None:
+    mean = Mean(columns=("x",), centre=(5.0,), scale=(5.0,), bound=(1.0,), count_weight=1.0)
+    request = SecureSumRequest(mean.name, msgspec.to_builtins(mean))
+    found = dataclasses.replace(aggregate(np.array([20.0, 50.0]), 1.0, request, 100), doubts=("the sum is odd",))
+    odd, missing = outcome(found).doubts
+    command._show(Terminal(), found)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"warning {odd} warning {missing}" in printed
+    assert missing.startswith("about 50 % of the clients")
 
 
 def test_the_result_shows_rows_and_data_nodes() -> None:
