@@ -133,7 +133,7 @@ class HazardsFit(Posterior):
         posterior = {"log_hazard_ratio": drawn[..., self._effects] / self.scale}
         dims, coords = {"log_hazard_ratio": ["feature"]}, {"feature": self.columns.features}
         if self.columns.groups > 1:
-            posterior["group_log_hazard_ratio"] = drawn[..., self._groups]
+            posterior["group_log_hazard_ratio"] = contrast(self.columns.groups) * drawn[..., self._groups]
             dims["group_log_hazard_ratio"] = ["group"]
             coords["group"] = self.columns.group_labels[1:]
         return inference_data(posterior, dims=dims, coords=coords, attrs={"model": "survival-regression", **self.attrs})

@@ -367,3 +367,8 @@ def test_draws_are_arvizs(name: str, variable: str) -> None:
     data = result.inference_data(np.random.default_rng(1))
     assert data.posterior[variable].shape[:2] == (4, 1000)
     assert data.posterior.attrs["epsilon"] > 0
+    if isinstance(result, HazardsFit):
+        mean, sd = result.group_effects
+        drawn = data.posterior["group_log_hazard_ratio"]
+        assert drawn.mean(("chain", "draw")).values == pytest.approx(mean, abs=5 * sd.max() / 4000**0.5)
+        assert drawn.std(("chain", "draw")).values == pytest.approx(sd, rel=0.1)
