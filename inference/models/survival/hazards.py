@@ -17,6 +17,7 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
 from dca_proto.statistics import SurvivalScore, resolve
@@ -44,6 +45,7 @@ STD_SHARE = 0.1
 SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores
 AWAY_MAX = 1.0  # largest distance of a standardised effect from the last request; of a log hazard, by its events
 FAR = 6.0  # scales from a feature's centre beyond which values are rare
+RARE_GROUP = 0.2  # share of a group, relative to even groups, below which its interval may fail
 DOUBT_MAX = 0.6  # largest sd of rare rows' log hazard for which its law is nearly normal
 LOG_HAZARD = "log hazard ratio"
 
@@ -317,6 +319,12 @@ def _warnings(released: Sequence[Released], rows: Rows, theta: Normal, columns: 
             f"noise hides how the hazard depends on rare values of {listed(list(np.array(columns.features)[unsure]))}, "
             "so intervals may fail; raise epsilon, take more rows, or merge rare categories"
         )
+    rare = (rows.shares < RARE_GROUP / columns.groups) | _hidden_groups(released[-1], rows)
+    if columns.groups > 1 and rare.any():
+        warnings.append(
+            f"few rows are of {listed(list(np.array(columns.group_labels)[rare]))}, or noise hides them, so intervals "
+            f"of groups may fail; set no group, so that {columns.group} is a feature, or merge groups"
+        )
     hazards = np.diag(last.slope)[: rows.intervals]
     matters = np.sqrt(np.r_[hazards / hazards.sum(), np.ones(theta.mean.size - hazards.size)])  # few events: less
     away = float((matters * np.abs(theta.mean - released[-1].request.theta)).max())
@@ -326,6 +334,21 @@ def _warnings(released: Sequence[Released], rows: Rows, theta: Normal, columns: 
             "for a linear approximation; intervals may fail; raise epsilon, or give fewer intervals"
         )
     return warnings
+
+
+def _hidden_groups(released: Released, rows: Rows) -> NDArray[np.bool_]:
+    """Return for each group whether noise hides the information of its own rows."""
+    k, groups = rows.intervals, rows.shares.size
+    if groups == 1:
+        return np.zeros(1, bool)
+    of_groups = np.vstack([-np.ones(groups - 1), np.eye(groups - 1)]) / contrast(groups)
+    parts = np.hstack([np.full((groups, k), 1 / groups), of_groups])  # a group's indicator in the model's columns
+    size = k + groups - 1
+    own = scoring.matrix(released.information, k, rows.x.shape[1])[:size, :size]
+    entries = np.triu(np.full((size, size), 2.0), 1) + np.eye(size)
+    entries[:k, :k] *= np.eye(k)  # the others are known to be 0
+    noise = np.sqrt(released.information_noise * ((entries * np.einsum("gi,gj->gij", parts, parts)) ** 2).sum((1, 2)))
+    return np.asarray(np.einsum("gi,ij,gj->g", parts, own, parts) < scoring.HIDDEN * noise)
 
 
 def exact_hazards(rows: Problem, columns: Columns, prior_sd: float = EFFECT_SD) -> HazardsFit:
