@@ -45,7 +45,7 @@ NO_SQUARES = (
     "the squares of {} were not released, so the residuals' standard deviation rests on its prior; ask for "
     "target_square"
 )
-HIDDEN = 50.0  # least ratio of the ends of an interval that says nothing of its lower end
+HIDDEN, HIDDEN_SHARE = 10.0, 0.08  # so far below the end of its interval a spread is with so large a probability
 MISSING_SDS = 4.0  # standard deviations of the number of bits set
 
 
@@ -102,11 +102,11 @@ def column(
 
 
 def _hidden_spread(reports: Scalars, draws: Draws) -> tuple[str, ...]:
-    """Warn if the noise hides how large a normal column's spread is: its 95 % interval spans a factor of `HIDDEN`."""
+    """Warn if the noise hides how large a normal column's spread is: it may well be far below its largest value."""
     if "mean" not in draws:
         return ()
-    low, high = np.quantile(draws["sd"], [0.025, 0.975])
-    if high < HIDDEN * low:
+    high = np.quantile(draws["sd"], 0.975)
+    if np.mean(draws["sd"] < high / HIDDEN) < HIDDEN_SHARE:
         return ()
     most = float(high * reports.bounds.half_width)
     return (

@@ -23,6 +23,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpy.typing import NDArray
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import Transform
 
 from inference.mcmc.model import observe
 from inference.mcmc.sums import NoisySums
@@ -31,15 +33,66 @@ from inference.models.column.families import EXPONENTIAL, FAMILIES, GAUSSIAN
 from inference.models.glm import moments, perturbed
 from inference.models.linear.rows import MISSING, log_prior
 from inference.models.predictive import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
-from inference.models.priors import BETA, GAMMA, LOG_NORMAL, NORMAL
+from inference.models.priors import BETA, FAR_BELOW, FAR_DOWN, FAR_SD, GAMMA, NORMAL, SPREAD
 from inference.problem import AnyArray as Array
 from inference.releases.reports import Categories, Scalars
 
 Data: TypeAlias = Mapping[str, Any]
 """A model's data by name; "prior" holds the prior's numbers by field name."""
+
+
+class _AnySize(constraints.Constraint):  # type: ignore[misc]  # NumPyro has no types
+    """Numbers above 0, seen in a coordinate that makes very small ones neighbours (`_Shortened`)."""
+
+    def __call__(self, x: Any) -> Any:
+        return x > 0
+
+    def feasible_like(self, prototype: Any) -> Any:
+        return jnp.ones_like(prototype)
+
+    def tree_flatten(self) -> Any:
+        return (), ((), {})
+
+
+class _Shortened(Transform):  # type: ignore[misc]
+    """x = exp(y), y = 3v - 2√(v² + 1): y falls like v from x = 1 on, and five times as fast far below.
+
+    If noise hides a spread, chains have to walk through several powers of ten.
+    """
+
+    domain, codomain = constraints.real, _AnySize()
+
+    def __call__(self, x: Any) -> Any:
+        return jnp.exp(3 * x - 2 * jnp.sqrt(x**2 + 1))
+
+    def _inverse(self, y: Any) -> Any:
+        log_y = jnp.log(y)
+        return (3 * log_y + 2 * jnp.sqrt(log_y**2 + 5)) / 5
+
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:
+        return jnp.log(3 - 2 * x / jnp.sqrt(x**2 + 1)) + jnp.log(y)
+
+    def tree_flatten(self) -> Any:
+        return (), ((), {})
+
+
+biject_to.register(_AnySize, lambda _: _Shortened())
+
+
+class _Spread(dist.MixtureSameFamily):  # type: ignore[misc]
+    support = _AnySize()
+
+
+def _spread(usual: Array, log_sd: Array) -> Any:
+    """Return the law `priors.SPREAD` of a standard deviation."""
+    centre, sd = jnp.log(usual) - log_sd * np.array([0.0, FAR_DOWN]), log_sd * np.array([1.0, FAR_SD])
+    which = dist.Categorical(jnp.array([1 - FAR_BELOW, FAR_BELOW]))
+    return _Spread(which, dist.LogNormal(centre, sd))
+
+
 LAWS: Mapping[str, Any] = {
     NORMAL: dist.Normal,
-    LOG_NORMAL: lambda median, log_sd: dist.LogNormal(jnp.log(median), log_sd),
+    SPREAD: _spread,
     GAMMA: dist.Gamma,
     BETA: dist.Beta,
 }

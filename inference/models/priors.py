@@ -1,7 +1,7 @@
 """Priors of the fits (LDP paper, section 8), and draws from them to compare with posteriors.
 
     model          prior                                                               default, given bounds
-    gaussian       mean ~ N(m, s²), ln sd ~ N(ln a, l²)                                m the middle; see `within`
+    gaussian       mean ~ N(m, s²), sd: ln a + l N(0, 1), or far below             m the middle; see `within`
     exponential    rate ~ Gamma(a, rate r)
     poisson        rate ~ Gamma(a, rate r)
     geometric      probability ~ Beta(a, b)                                            uniform
@@ -11,8 +11,9 @@
 The paper leaves the numbers of the first three open. Bounds may be far too wide. So the defaults of rates take from
 them only a weak scale, over several powers of ten: the largest mean that is possible. Below it, the prior of a Poisson
 rate is nearly τ^(ν - 1), ν = ¼, and that of an exponential rate flat in its logarithm. The logarithm of a normal
-column's standard deviation has a wide normal law: 95 % from 2500 times below the half-width to the half-width. So if
-noise hides the spread, its interval reaches from nearly nothing up to what the noise can hide.
+column's standard deviation is N(ln a, l²) with probability 0.9, and else N(ln a - 5 l, (2.5 l)²): about a fifth
+of the half-width, or one to four powers of ten below. So bounds of 1000 standard deviations do not overrule the data,
+and if noise hides the spread, its interval reaches from nearly nothing up to what the noise can hide.
 
 **Regressions.** The paper's numbers are for columns of about unit variance. Clients clip their columns to public
 bounds, within which a standard deviation of √2.5 is impossible. If the noise hides how many rows are complete, such a
@@ -44,10 +45,11 @@ from inference.problem import Array
 
 Draws = dict[str, Array]
 OPEN = 0.25  # ν, as in `conjugate.scalar`; the central 95 % of a Gamma of this shape begin at 1e-6 of its end
-SD_MEDIAN, LOG_SD = 0.02, 2.0  # of a normal sd, in half-widths, and of its logarithm
+SD_USUAL, LOG_SD = 0.2, 0.8  # a of a normal sd, in half-widths, and l
+FAR_BELOW, FAR_DOWN, FAR_SD = 0.1, 5.0, 2.5  # probability of the second law; its ln a and its sd, in units of l
 FLAT, SHORTEST = 0.02, 3e-4  # shape of an exponential rate's prior, nearly flat in ln rate; the mean where it ends
-NORMAL, LOG_NORMAL, GAMMA, BETA = "normal", "log-normal", "gamma", "beta"
-"""Laws of a parameter: N(first, second²), of ln x N(ln first, second²), Gamma(first, rate second), Beta."""
+NORMAL, SPREAD, GAMMA, BETA = "normal", "spread", "gamma", "beta"
+"""Laws of a parameter: N(first, second²), of an sd with a = first and l = second, Gamma(first, rate second), Beta."""
 Sites = Mapping[str, tuple[str, str, str]]
 """The law of each parameter, and the two fields of the prior that hold the law's numbers."""
 
@@ -78,8 +80,10 @@ class ColumnPrior(_AboveZero):
             first, second = (getattr(self, number) for number in numbers)
             if law == NORMAL:
                 drawn[name] = first + second * rng.standard_normal(count)
-            elif law == LOG_NORMAL:
-                drawn[name] = rng.lognormal(np.log(first), second, count)
+            elif law == SPREAD:
+                down = second * np.where(rng.random(count) < FAR_BELOW, FAR_DOWN, 0.0)
+                apart = second * np.where(down > 0, FAR_SD, 1.0)
+                drawn[name] = first * np.exp(apart * rng.standard_normal(count) - down)
             else:
                 drawn[name] = rng.gamma(first, 1 / second, count) if law == GAMMA else rng.beta(first, second, count)
         return drawn
@@ -87,20 +91,20 @@ class ColumnPrior(_AboveZero):
 
 @dataclass(frozen=True)
 class GaussianPrior(ColumnPrior):
-    """mean ~ N(``mean``, ``mean_sd``²), ln sd ~ N(ln ``sd``, ``log_sd``²)."""
+    """mean ~ N(``mean``, ``mean_sd``²), sd as above with a = ``sd``, l = ``log_sd``."""
 
     mean: float
     mean_sd: float
     sd: float
     log_sd: float
     anywhere: ClassVar[tuple[str, ...]] = ("mean",)
-    sites: ClassVar[Sites] = {"mean": (NORMAL, "mean", "mean_sd"), "sd": (LOG_NORMAL, "sd", "log_sd")}
+    sites: ClassVar[Sites] = {"mean": (NORMAL, "mean", "mean_sd"), "sd": (SPREAD, "sd", "log_sd")}
 
     @classmethod
     def within(cls, bounds: Interval) -> GaussianPrior:
         """Return the prior for these public bounds: the mean lies inside, the sd's scale is open."""
         half = bounds.half_width
-        return cls(bounds.centre, half / 2, SD_MEDIAN * half, LOG_SD)
+        return cls(bounds.centre, half / 2, SD_USUAL * half, LOG_SD)
 
     def rescaled(self, origin: float, unit: float) -> GaussianPrior:
         """Return this prior for the column (x - origin)/unit."""

@@ -15,11 +15,12 @@ import numpy as np
 
 from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
 from inference.bounds import Interval
+from inference.draws import DRAWS
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
 from inference.jobs.estimates import Estimate, Figure, normal, of_draws
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
-from inference.jobs.settings import given, one_of, require_positive, setting
+from inference.jobs.settings import given, one_of, require_count, require_positive, setting
 from inference.jobs.summary import NAIVE, Summary
 from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit
@@ -29,6 +30,7 @@ from inference.problem import Array, Problem, Schema
 from inference.releases.terms import GAUSSIAN as GAUSSIAN_NOISE
 from inference.releases.terms import LAPLACE
 
+MISSING = "a missing value counts as the middle of the bounds"
 MECHANISMS = (LAPLACE, GAUSSIAN_NOISE)
 PRIORS = ("prior_mean", "prior_mean_sd", "prior_sd", "prior_log_sd", "prior_shape", "prior_rate", "prior_successes",
           "prior_failures")  # fmt: skip
@@ -43,15 +45,16 @@ class Settings(SamplerSettings):
     mechanism: str = setting(LAPLACE, f"How clients report: {', '.join(MECHANISMS)}.", one_of(MECHANISMS))
     lower: float | None = setting(None, "Lower end at which clients clip; by default the column's public bound.")
     upper: float | None = setting(None, "Upper end at which clients clip. Narrower bounds mean less noise.")
+    draws: int = setting(4 * DRAWS, "Draws kept per chain; a spread that noise hides needs many.", require_count)
     prior_mean: float | None = setting(None, "Mean of the prior of a normal mean; by default the bounds' middle.")
     prior_mean_sd: float | None = setting(
         None, "Standard deviation of that prior; by default half of the half-width.", require_positive
     )
     prior_sd: float | None = setting(
-        None, "Median of the prior of a normal sd; by default a fiftieth of the half-width.", require_positive
+        None, "A usual normal sd; by default a fifth of the half-width. It may also be far below.", require_positive
     )
     prior_log_sd: float | None = setting(
-        None, "Standard deviation of that sd's logarithm; by default 2, a factor of 7.", require_positive
+        None, "Standard deviation of a usual sd's logarithm; by default 0.8, a factor of 2.", require_positive
     )
     prior_shape: float | None = setting(
         None, "Shape of the Gamma prior of a rate, by default below 1.", require_positive
@@ -159,7 +162,7 @@ class Mean(ReportJob):
     def model(self, schema: Schema, settings: Settings) -> str:
         bounds, column = bounds_of(schema, settings), schema.column(settings.column)
         clipped = f"clipped to {bounds.lower:g}:{bounds.upper:g} and reported by {settings.mechanism}"
-        return f"mean and spread of {column} ({settings.family}), {clipped}; {settings.words}"
+        return f"mean and spread of {column} ({settings.family}), {clipped}; {MISSING}; {settings.words}"
 
     def reference(self, train: Problem, settings: Settings) -> list[Figure]:
         """Return the same figures of the raw rows, unclipped."""

@@ -99,7 +99,13 @@ def test_a_columns_model_is_its_prior_and_its_likelihood(
             GaussianPrior(0.5, 2.0, 3.0, 1.5),
             {"mean": 0.3, "sd": 1.2},
             {"mean": 1.1, "sd": 2.0},
-            lambda at: stats.norm.logpdf(at["mean"], 0.5, 2.0) + stats.lognorm.logpdf(at["sd"], 1.5, scale=3.0),
+            lambda at: (
+                stats.norm.logpdf(at["mean"], 0.5, 2.0)
+                + np.log(
+                    0.9 * stats.lognorm.pdf(at["sd"], 1.5, scale=3.0)
+                    + 0.1 * stats.lognorm.pdf(at["sd"], 3.75, scale=3.0 * np.exp(-7.5))
+                )
+            ),
         ),
         "geometric": (
             ProbabilityPrior(3.0, 1.5),
