@@ -105,7 +105,8 @@ def draw(console: Console, path: Path, drawing: Callable[[Path], object]) -> boo
         raise
     except Exception as error:  # whatever matplotlib cannot draw
         why = f"{type(error).__name__}: {error}"
-        say(console, "warning", f"{path} could not be drawn ({why}); the result is complete without it")
+        old = "; the file shows an earlier result" * (path.is_file() and path.stat().st_size > 0)
+        say(console, "warning", f"{path} could not be drawn ({why}); the result is complete without it{old}")
         return False
     return True
 

@@ -22,7 +22,7 @@ from schemas import COMMANDS
 from dca_proto import drawing
 from dca_proto.cli import main
 from dca_proto.cli.job_run import show_run
-from dca_proto.cli.output import Terminal, say, table
+from dca_proto.cli.output import Terminal, draw, say, table
 from dca_proto.cli.progress import Display
 from dca_proto.wording import shown, toml_text
 from emulator.scaling.record import Scaling
@@ -201,6 +201,21 @@ def test_a_picture_that_fails_is_a_warning(
     assert "could not be drawn (ValueError: planted); the result is complete without it" in out
     assert json.loads(Path("a.json").read_text())
     assert not list(tmp_path.rglob("*.png"))
+
+
+def test_a_picture_that_fails_names_the_earlier_one_in_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(path: Path) -> None:
+        raise ValueError("planted")
+
+    old = tmp_path / "a.png"
+    for content, told in ((b"", False), (b"old", True)):
+        old.write_bytes(content)
+        assert not draw(Terminal(), old, broken)
+        out = " ".join(capsys.readouterr().out.split())
+        assert out.endswith("without it; the file shows an earlier result" if told else "is complete without it")
+        assert old.read_bytes() == content
 
 
 def test_a_page_without_one_of_its_charts_is_still_a_page(
