@@ -98,6 +98,18 @@ class Family(ABC):
     def likelihood_score(self, phi: Array, x: Array, y: Array) -> Array:
         """Return l(φ) of each row, for the parameters that have one: θ at least."""
 
+    def mean(self, phi: Array, x: Array) -> Array:
+        """Return E[y | x], shape ``(m,)``; for two classes P(y > 0). Only if `disperses`."""
+        raise NotImplementedError
+
+    def rise(self, phi: Array, x: Array) -> Array:
+        """Return the derivative of `mean` by u, shape ``(m,)``. Only if `disperses`."""
+        raise NotImplementedError
+
+    def weight(self, phi: Array, x: Array) -> Array:
+        """Return a of each row, shape ``(m,)``: s(φ) = a (y - E[y | x]) x. Only if `disperses`."""
+        raise NotImplementedError
+
     @abstractmethod
     def curvature(self, phi: Array, x: Array) -> Array:
         """Return q of each row, shape ``(m,)``; clients send the terms of q x xᵀ."""
@@ -123,18 +135,25 @@ class Poisson(Family):
     def bounded(self) -> bool:
         return False
 
+    def mean(self, phi: Array, x: Array) -> Array:
+        return rate(phi, x)
+
+    def rise(self, phi: Array, x: Array) -> Array:
+        return rate(phi, x)
+
+    def weight(self, phi: Array, x: Array) -> Array:
+        return np.asarray(1 / (1 + max(phi[-1], 0.0) * rate(phi, x)))
+
     def sent(self, phi: Array, x: Array, y: Array, dispersion: float) -> Array:
         terms, mean = self.score(phi, x, y), rate(phi, x)
         terms[:, -1] = dispersion * (y - mean) ** 2 / ((y - mean) ** 2 + mean)
         return terms
 
     def likelihood_score(self, phi: Array, x: Array, y: Array) -> Array:
-        mean = rate(phi, x)
-        return np.asarray(((y - mean) / (1 + max(phi[-1], 0.0) * mean))[:, None] * x)
+        return np.asarray((self.weight(phi, x) * (y - rate(phi, x)))[:, None] * x)
 
     def curvature(self, phi: Array, x: Array) -> Array:
-        mean = rate(phi, x)
-        return np.asarray(mean / (1 + max(phi[-1], 0.0) * mean))
+        return self.weight(phi, x) * self.rise(phi, x)
 
     def targets(self, phi: Array, x: Array, uniform: Array) -> Array:
         mean = rate(phi, x)
@@ -151,6 +170,16 @@ class Bernoulli(Family):
     link: ClassVar[str] = LOGIT
     prior_sd: ClassVar[float] = 2.0
 
+    def mean(self, phi: Array, x: Array) -> Array:
+        return np.asarray(expit(x @ phi[:-1]))
+
+    def rise(self, phi: Array, x: Array) -> Array:
+        p = expit(x @ phi[:-1])
+        return np.asarray(p * (1 - p))
+
+    def weight(self, phi: Array, x: Array) -> Array:
+        return np.ones(len(x))
+
     def score_bound(self, phi: Array, x: Array) -> Array:
         return np.asarray(expit(np.abs(x @ phi[:-1])) * np.linalg.norm(x, axis=1))
 
@@ -158,8 +187,7 @@ class Bernoulli(Family):
         return np.asarray(((y > 0) - expit(x @ phi[:-1]))[:, None] * x)
 
     def curvature(self, phi: Array, x: Array) -> Array:
-        p = expit(x @ phi[:-1])
-        return np.asarray(p * (1 - p))
+        return self.rise(phi, x)
 
     def targets(self, phi: Array, x: Array, uniform: Array) -> Array:
         return np.where(uniform[:, 0] < expit(x @ phi[:-1]), 1.0, -1.0)

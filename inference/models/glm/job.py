@@ -25,7 +25,7 @@ from inference.jobs.base import EFFECT, Conditions, RefitJob, Stage
 from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
 from inference.locate import locate, phases_request
 from inference.models.coefficients import Coefficients
-from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT, rate
+from inference.models.glm.families import Family, Poisson, StudentT, rate
 from inference.models.glm.scored_fit import (
     PRIOR_SD,
     STATISTIC,
@@ -35,7 +35,7 @@ from inference.models.glm.scored_fit import (
     regression_of_scores,
     rows_of,
 )
-from inference.models.glm.scoring import Rows, Terms, best_terms
+from inference.models.glm.scoring import Normal, Rows, Terms, best_terms
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
@@ -102,8 +102,8 @@ def scores(
         aggregates.append((yield _request(columns, family, terms, share)))
         if place < rounds:
             released = Scores.of(aggregates)
-            rows, estimate = released.rows, released.phi(family.prior_sd).mean
-            phi = estimate if isinstance(family, Bernoulli) else _next_phi(estimate, rows, columns, mean, sd)
+            rows = released.rows
+            phi = _next_phi(released.phi(family.prior_sd), rows, columns, mean, sd)
     return tuple(aggregates)
 
 
@@ -134,15 +134,20 @@ def _start(phi: Array, family: Family, mean: float, sd: float) -> Array:
     return phi
 
 
-def _next_phi(phi: Array, rows: Rows, columns: Standardisation, mean: float, sd: float) -> Array:
-    """Return the next round's φ: the posterior mean, with slopes small enough that no row's exp(η) overflows."""
-    phi = phi.copy()
+def _next_phi(estimate: Normal, rows: Rows, columns: Standardisation, mean: float, sd: float) -> Array:
+    """Return the next round's φ: the posterior mean, with slopes small enough that no row's exp(η) overflows.
+
+    Given an uncertain θ, counts are more dispersed, by the variance of η. κ includes it, so that a round that asks far
+    from the truth has no few rows that outweigh all others.
+    """
+    phi, size = estimate.mean.copy(), rows.x.shape[1]
     if not rows.family.bounded:
         farthest = float(np.abs(phi[1:-1]) @ columns.bound[:-1])
         phi[1:-1] *= min(1.0, REACH_MAX / max(farthest, REACH_MAX))
-    if rows.family.disperses:
+    if rows.family.sends_dispersion:
         squares = float(np.mean(rate(phi, rows.x) ** 2))
-        phi[-1] = min(max((sd**2 + mean**2 - mean) / squares - 1, 0.0), DISPERSION_MAX)
+        uncertain = float(np.mean(((rows.x @ estimate.cov[:size, :size]) * rows.x).sum(axis=1)))
+        phi[-1] = min(max((sd**2 + mean**2 - mean) / squares - 1, 0.0) + uncertain, DISPERSION_MAX)
     return phi
 
 

@@ -30,8 +30,8 @@ from inference.problem import Array, Schema
 
 STATISTIC = "gradient"
 PRIOR_SD = 1.0
-AWAY_MAX = 0.3  # largest distance of a standardised coefficient, or of ln σ, from the last round's φ_k
-AWAY_MAX_OF_CLASSES = 1.0  # the same for two classes, whose scores need not be linear
+AWAY_MAX = 1.0  # largest distance of a standardised coefficient from the last round's φ_k
+AWAY_MAX_OF_LINEAR = 0.3  # the same for Student-t, and for ln σ, whose scores must be linear between them
 FAMILIES: dict[str, type[Family]] = {family.name: family for family in (Poisson, Bernoulli, StudentT)}
 STEPS, CONVERGED = 100, 1e-10  # of Fisher scoring on rows: the most steps, and the size of the last
 
@@ -106,7 +106,7 @@ def _warnings(released: Scores, phi: Normal) -> list[str]:
     warnings = list(about_collinearity(released.columns.columns, squares, noise))
     asked = np.array(released.rounds[-1].parameters["theta"])
     away = float(np.abs(phi.mean[: asked.size] - asked).max())
-    if away > (AWAY_MAX_OF_CLASSES if logistic else AWAY_MAX):
+    if away > (AWAY_MAX if released.family.disperses else AWAY_MAX_OF_LINEAR):
         advice = "" if logistic else "ask for more rounds, or "  # job `logistic` has no setting of rounds
         warnings.append(
             f"the last round asked at parameters that differ from the result by {away:.2g} (standardised), too far "

@@ -25,16 +25,18 @@ the same weights, is D_k itself: nothing is distorted, whatever the law of the f
 rows that the trainer simulates. They are normal with the moments of A_1 (at θ = 0, where it is a multiple of
 Σ w x xᵀ), and K is transferred to the clients' A as below.
 
-**Two classes** bend. From slopes of 0, the first step to a rare class or to strong effects falls short by a half, and
-the weighted mean of all rounds with it: for 1.8 % positives among 5,000 rows at epsilon 1, 95 % intervals of the
-intercept held in 45 %. So M_k is the mean in the simulation at the estimate, Newton's method solves for φ, and only the
-part of M_k that is not linear has the margin of a third. The information A_k of a rare class may be mostly noise. It is
-drawn to the simulated one, in as far as noise hides differences of `LAW` between them.
+**Two classes and counts** bend. From slopes of 0, the first step to a rare class or to strong effects falls short by a
+half, or overshoots for counts, and the weighted mean of all rounds with it: for 1.8 % positives among 5,000 rows at
+epsilon 1, 95 % intervals of the intercept held in 45 %. So M_k is the mean in the simulation at the estimate, Newton's
+method solves for φ, and only the part of M_k that is not linear has the margin of a third (for counts, whose mean has
+no bound, also that of a step, below). Steps get shorter after some passes, so there are no cycles; the last one is part
+of the spread. The information A_k of a rare class may be mostly noise. It is drawn to the simulated one, in as far as
+noise hides differences of `LAW` between them.
 
 **Counts** have no bound, and the bound of Student-t with more degrees is far above most residuals. Their clip is in the
 model. b_k, and the factors by which clipping changes D_k and K, come from simulated rows, with targets from the model
-at θ_k and the posterior's κ; scores keep the round's κ_k. Let I be the information in the simulation, s the unclipped
-score, and l the likelihood's score at the κ of the targets. Then
+at the estimate (for Student-t at φ_k); scores keep the round's κ_k. At θ_k, let I be the information
+in the simulation, s the unclipped score, and l the likelihood's score at the κ of the targets. Then
 
     b = E[s̃ - s]      D = I + E[(s̃ - s) lᵀ]      K = Cov[s̃]                                                       (2)
 
@@ -66,19 +68,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
-from scipy.special import expit, ndtri
+from scipy.special import ndtri
 
-from inference.models.glm.families import Bernoulli, Family
+from inference.models.glm.families import Family
 from inference.models.linear.closed_form import symmetric
 from inference.problem import Array
 
 SIMULATED_LOG2 = 12  # log2 of the number of simulated rows
+DRAWN_MAX = 8  # the most sets of their targets that are kept
 WRONG = 1 / 3  # margin of M, see above
 PLANNED = 3.0  # factor of h when choosing a clip: features may have longer tails than simulated ones
 STEP_MAX = 1.0  # of the estimate of two classes' φ, from one pass to the next
 LAW = 0.3  # by how much the information of features of any law may differ from that of normal ones, as a share
 NEAR = 0.1  # squared distance below which a step's margin is proportional to the step
-PASSES, CONVERGED = 8, 0.01  # of updating the margins and κ from φ*: the most passes, and the last change of φ
+PASSES, SHORTER, CONVERGED = 8, 4, 0.1  # of moving φ*: the most passes, further ones if M bends; the last move in sds
 DIFFERENCE = 0.1  # of κ, for difference quotients
 QUANTILES = (0.3, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)  # of norms: the candidates for a clip
 INFORMATION, DISPERSION = 1.0, 0.5  # typical norm of the information, and of κ's largest term, relative to the score's
@@ -164,16 +167,29 @@ class Rows:
 
     def unclipped_targets(self, phi: Array) -> Array:
         """Draw targets from the model at φ."""
-        return self.family.targets(phi, self.x, self._uniform[:, :2])
+        if (key := phi.tobytes()) not in self._drawn:
+            if len(self._drawn) >= DRAWN_MAX:
+                self._drawn.clear()
+            self._drawn[key] = self.family.targets(phi, self.x, self._uniform[:, :2])
+        return self._drawn[key]
+
+    @cached_property
+    def _drawn(self) -> dict[bytes, Array]:
+        """The targets drawn last; all rounds draw them at the same estimate."""
+        return {}
 
 
 class Expected(NamedTuple):
-    """Moments in the simulation: b (p,), D (p, p), K (p, p), the loss by clipping in the mean of q x xᵀ, and I."""
+    """Moments in the simulation: M (p,), D (p, p), K (p, p), the parts of M that depend on the law of x (2, p), and I.
 
-    shift: Array
+    Attributes:
+        unsure: what the clip adds to a score of mean zero, and what is not linear in the step from φ_k.
+    """
+
+    mean: Array
     slope: Array
     cov: Array
-    taken: Array
+    unsure: Array
     information: Array
 
 
@@ -219,26 +235,48 @@ class Simulation:
         return np.asarray(np.hypot(longest, np.linalg.norm(curved, axis=1)))
 
     def expected(self, clip: float) -> Expected:
-        """Return the moments of equation (2) for the clip C."""
-        (sent, curved), (score, likelihood) = self.sent, self._scores
-        shorter = 1 / np.maximum(1.0, self.norms / clip)[:, None]
-        kept, m = sent * shorter, len(sent)
-        if self.rows.family.bounded:
-            information = self.rows.family.information(self.terms.phi, self._mean(curved * shorter))
-            slope = np.zeros((sent.shape[1], sent.shape[1]))
-            slope[: len(information), : len(information)] = information
-            cov = kept.T @ kept / m
-            return Expected(np.zeros(sent.shape[1]), slope, cov, np.zeros_like(slope[:-1, :-1]), information)
-        off, p, q = kept - score, sent.shape[1], likelihood.shape[1]
-        information = self.rows.family.information(self.terms.phi, self._mean(curved))
-        slope = np.zeros((p, p))
-        slope[:q, :q] = information
-        slope[:, :q] += off.T @ likelihood / m
+        """Return the moments for the clip C, of equation (2) if targets are drawn at φ_k."""
+        family, sent, shorter = self.rows.family, self.sent[0], self._shorter(clip)
+        kept, p = sent * shorter, sent.shape[1]
+        information, mean, bent, slope = self.information(clip), np.zeros(p), np.zeros(p), np.zeros((p, p))
+        moved, q = np.zeros_like(kept), len(information)
+        if family.disperses:
+            moved[:, :-1], slope[:-1, :-1] = self._of_means(shorter if family.bounded else 1.0)
+            mean = moved.mean(axis=0)
+            bent[:-1] = mean[:-1] - information @ (self.drawn - self.terms.phi)[:-1]
+        else:
+            slope[:q, :q] = information
+        if family.bounded:
+            return Expected(mean, slope, np.cov((kept - moved).T), np.stack([0 * bent, bent]), information)
+        cov = np.cov((kept - shorter * moved).T)
+        score, likelihood = self._scores
+        off, q = kept - score, likelihood.shape[1]
+        slope[:, :q] += off.T @ likelihood / len(off)
         if q < p:
-            other = self._sent_at_larger_dispersion
+            other, curved = self._sent_at_larger_dispersion, self.sent[1]
             longer = np.maximum(1.0, np.sqrt((other**2).sum(axis=1) + (curved**2).sum(axis=1)) / clip)[:, None]
             slope[:, -1] = (other / longer - kept).mean(axis=0) / DIFFERENCE
-        return Expected(off.mean(axis=0), slope, np.cov(kept.T), self._mean(curved * (1 - shorter)), information)
+        shift = off.mean(axis=0)
+        return Expected(mean + shift, slope, cov, np.stack([_centred(family, p) * shift, bent]), information)
+
+    def _of_means(self, shorter: Array | float) -> tuple[Array, Array]:
+        """Return E[s | x] times these factors, ``(m, d + 1)``, and the derivative of its mean by θ."""
+        family, x, asked = self.rows.family, self.rows.x, self.terms.phi
+        weighted = family.weight(asked, x)[:, None] * shorter * x
+        moved = (family.mean(self.drawn, x) - family.mean(asked, x))[:, None] * weighted
+        return moved, (weighted * family.rise(self.drawn, x)[:, None]).T @ x / len(x)
+
+    def _shorter(self, clip: float) -> Array:
+        return np.asarray(1 / np.maximum(1.0, self.norms / clip)[:, None])
+
+    def information(self, clip: float) -> Array:
+        """Return I: of rows as clients send them if residuals are bounded, else of rows before the clip."""
+        curved = self.sent[1] * (self._shorter(clip) if self.rows.family.bounded else 1.0)
+        return self.rows.family.information(self.terms.phi, self._mean(curved))
+
+    def taken(self, clip: float) -> Array | float:
+        """Return the loss by clipping in the mean of q x xᵀ, as far as `information` is without it."""
+        return 0.0 if self.rows.family.bounded else self._mean(self.sent[1] * (1 - self._shorter(clip)))
 
     def _mean(self, curved: Array) -> Array:
         return np.asarray(symmetric(curved.mean(axis=0)) / self.terms.information)
@@ -263,90 +301,75 @@ def posterior(rounds: Sequence[NoisyScore], rows: Rows, n: float, prior: Prior) 
     Args:
         rounds: at least one. n: number of rows in the sums.
     """
-    last, centred = float(rounds[-1].terms.phi[-1]), _centred(rows.family, rounds[-1].score.size)
-    near, bends = None, isinstance(rows.family, Bernoulli)
-    for _ in range(PASSES * (1 + bends)):
-        parts = [_carried_over(one, rows, n, last, near if bends else None) for one in rounds]
-        before = _newton(rounds[-1], parts[-1], n, prior) if near is None else near
-        result = _regressed(rounds, parts, n, prior, centred, before)
-        near = result.mean
-        if bends:
-            near = before + (near - before) * min(1.0, STEP_MAX / max(float(np.linalg.norm(near - before)), STEP_MAX))
-        if np.abs(near - before).max() < CONVERGED:
+    bends, last = rows.family.disperses, rounds[-1]
+    near = last.terms.phi if bends else _newton(last, _carried_over(last, rows, n, None), n, prior)
+    for count in range(PASSES + SHORTER * bends):
+        parts = [_carried_over(one, rows, n, near if bends else None) for one in rounds]
+        result, before = _regressed(rounds, parts, n, prior, near), near
+        step = result.mean - before
+        most = STEP_MAX / 2 ** max(0, count - PASSES) if bends else np.inf  # no cycles
+        near = before + step * min(1.0, most / max(float(np.linalg.norm(step)), TINY))
+        if np.all(np.abs(step) < CONVERGED * np.sqrt(np.diag(result.cov))):
             break
-        if rows.family.disperses and not bends:
-            last = max(float(near[-1]), 0.0)
-    return result
+    return Normal(result.mean, result.cov + bends * np.outer(step, step))
 
 
 class _Part(NamedTuple):
-    """φ_k, f, b, D and K of one round, based on the clients' own information.
+    """φ_k, f, M, D, K and the unsure parts of M of one round, based on the clients' own information.
 
     Attributes:
-        bent: the part of the score's mean that is not linear in φ - φ_k, at the estimate; 0 unless residuals of two
-            classes. M = ``shift`` + ``slope`` (φ* - ``about``).
+        about: the φ at which M and D are; M is linear about it.
+        known: whether M is at an estimate of φ* and bends little: by no more than two classes' scores do.
+        noise: variance of the noise in the information per squared distance |φ* - φ_k|², divided by N_k.
     """
 
     phi: Array
-    factor: float
-    shift: Array
+    mean: Array
     slope: Array
     cov: Array
+    unsure: Array
     about: Array
-    bent: Array
+    known: bool
+    noise: float
 
 
-def _carried_over(one: NoisyScore, rows: Rows, n: float, last: float, near: Array | None) -> _Part:
+def _carried_over(one: NoisyScore, rows: Rows, n: float, near: Array | None) -> _Part:
     """Transfer the simulation's moments to the clients' information.
 
     Args:
-        last: of φ; κ for the simulated targets. near: the estimate so far.
+        near: an estimate of φ*, at which targets are drawn; None for scores that are linear.
     """
-    terms, p, drawn = one.terms, one.score.size, one.terms.phi
-    if rows.family.disperses:
-        drawn = np.r_[drawn[:-1], max(last, 0.0)]
-    simulated = Simulation(rows, terms, drawn).expected(terms.clip)
-    curved = symmetric(one.curved) / (terms.information * n) + simulated.taken
-    information = rows.family.information(terms.phi, positive(curved))
-    if isinstance(rows.family, Bernoulli):
-        information = _less_noisy(information, simulated.information, one.noise_variance / (terms.information * n) ** 2)
-    across = _root(information, 0.5) @ _root(simulated.information, -0.5)
+    terms, p, family = one.terms, one.score.size, rows.family
+    drawn = terms.phi if near is None else near
+    if family.disperses:
+        drawn = np.r_[drawn[:-1], max(drawn[-1], 0.0)]
+    simulation = Simulation(rows, terms, drawn)
+    simulated = simulation.information(terms.clip)
+    curved = symmetric(one.curved) / (terms.information * n) + simulation.taken(terms.clip)
+    information = family.information(terms.phi, positive(curved))
+    factor = float(family.information(terms.phi, np.eye(rows.x.shape[1]))[0, 0])
+    noise = (factor / terms.information) ** 2
+    if near is not None:
+        known = _known(simulated, one.noise_variance * noise / n**2)
+        information, noise = positive(simulated + known * (information - simulated)), noise * known
+    across = _root(information, 0.5) @ _root(simulated, -0.5)
     across = block_diag(across, np.eye(p - len(across)))
-    slope, cov = across @ simulated.slope @ across.T, across @ simulated.cov @ across.T
-    factor = float(rows.family.information(terms.phi, np.eye(rows.x.shape[1]))[0, 0])
-    part = _Part(drawn, factor, across @ simulated.shift, slope, cov, drawn, np.zeros(p))
-    return part if near is None or not isinstance(rows.family, Bernoulli) else _bent(part, one, rows, across, near)
+    if near is not None:
+        as_simulated = terms.phi + across.T @ (drawn - terms.phi)
+        simulation = Simulation(rows, terms, np.r_[as_simulated[:-1], drawn[-1]])
+    mean, slope, cov, unsure, _ = simulation.expected(terms.clip)
+    slope, cov = across @ slope @ across.T, across @ cov @ across.T
+    asked = np.r_[terms.phi[:-1], drawn[-1]] if family.disperses else terms.phi
+    return _Part(asked, across @ mean, slope, cov, unsure @ across.T, drawn, near is not None and family.bounded, noise)
 
 
-def _law(information: Array) -> float:
-    """Return the variance that features of any law give each term of the information, beside that of normal ones."""
-    return float(LAW * np.trace(information) / len(information)) ** 2
+def _known(information: Array, noise: float) -> float:
+    """Return the share of the clients' information that is kept: less if noise hides how far it is from this one.
 
-
-def _less_noisy(information: Array, simulated: Array, noise: float) -> Array:
-    """Return the clients' information, drawn to the simulated one as far as noise hides how much they differ."""
-    law = _law(simulated)
-    return positive(simulated + law / (law + noise) * (information - simulated))
-
-
-def _bent(part: _Part, one: NoisyScore, rows: Rows, across: Array, near: Array) -> _Part:
-    """Return the part with the mean of two classes' scores linear about `near` and not about φ_k, by the simulation."""
-    x, q = rows.x, rows.x.shape[1]
-    across = across[:q, :q]
-    step = across.T @ (near - part.phi)[:q]
-    kept = 1 / np.maximum(1.0, Simulation(rows, one.terms, part.phi).norms / one.terms.clip)
-    asked, true = expit(x @ part.phi[:q]), expit(x @ (part.phi[:q] + step))
-    linear = asked * (1 - asked) * (x @ step)
-    mean, bent = (across @ (x.T @ (kept * move)) / len(x) for move in (true - asked, true - asked - linear))
-    slope, cov = (across @ ((x.T * (weight * true * (1 - true))) @ x / len(x)) @ across.T for weight in (kept, kept**2))
-    rest = part.shift.size - q
-    return part._replace(
-        slope=block_diag(slope, np.zeros((rest, rest))),
-        cov=block_diag(cov, part.cov[q:, q:]),
-        shift=np.r_[mean, np.zeros(rest)],
-        bent=np.r_[bent, np.zeros(rest)],
-        about=near,
-    )
+    Features of any law may differ from normal ones by `LAW`; noise has this variance in each term.
+    """
+    law = float(LAW * np.trace(information) / len(information)) ** 2
+    return law / (law + noise)
 
 
 def _root(matrix: Array, power: float) -> Array:
@@ -357,13 +380,11 @@ def _root(matrix: Array, power: float) -> Array:
 def _newton(one: NoisyScore, part: _Part, n: float, prior: Prior) -> Array:
     """Return φ after one Newton step from this round alone, with only its privacy noise."""
     weighted = n * part.slope.T * (one.observed / (one.noise_variance + FLOOR * n * float(np.trace(part.cov))))
-    pull = weighted @ (one.score - n * part.shift + n * part.slope @ part.about) + prior.precision * prior.mean
+    pull = weighted @ (one.score - n * part.mean + n * part.slope @ part.about) + prior.precision * prior.mean
     return np.asarray(np.linalg.solve(weighted @ (n * part.slope) + np.diag(prior.precision), pull))
 
 
-def _regressed(
-    rounds: Sequence[NoisyScore], parts: Sequence[_Part], n: float, prior: Prior, centred: Array, near: Array
-) -> Normal:
+def _regressed(rounds: Sequence[NoisyScore], parts: Sequence[_Part], n: float, prior: Prior, near: Array) -> Normal:
     """Solve equation (1) as a linear regression, ζ integrated out. Args: near: an estimate of φ*, for margins."""
     p, last = parts[-1].phi.size, parts[-1]
     precision, pull = np.zeros((2 * p, 2 * p)), np.zeros(2 * p)
@@ -371,28 +392,23 @@ def _regressed(
     precision[p:, p:] = n * last.slope.T @ np.linalg.solve(positive(last.cov), last.slope) + TINY * np.eye(p)
     for one, part in zip(rounds, parts, strict=True):
         design = np.hstack([n * part.slope, n * part.slope])
-        weighted = design.T * (one.observed / _variances(one, part, n, centred, near))
+        weighted = design.T * (one.observed / _variances(one, part, n, near))
         precision += weighted @ design
-        pull += weighted @ (one.score - n * part.shift + n * part.slope @ part.about)
+        pull += weighted @ (one.score - n * part.mean + n * part.slope @ part.about)
     cov = np.asarray(np.linalg.inv(precision), float)
     return Normal((cov @ pull)[:p], cov[:p, :p])
 
 
-def _variances(one: NoisyScore, part: _Part, n: float, centred: Array, near: Array) -> Array:
+def _variances(one: NoisyScore, part: _Part, n: float, near: Array) -> Array:
     """Return the variances of e_k, shape ``(p,)``. Args: near: an estimate of φ*."""
     apart = (near - part.phi) ** 2
     far = float(apart[:-1].sum())
-    linear = NEAR if part.about is near else max(NEAR, far)
-    squares = (centred * part.shift) ** 2 * (part.about is not near) + part.bent**2
-    squares = squares + linear * (part.slope**2 @ np.r_[apart[:-1], 0.0])  # θ's step
+    linear = NEAR if part.known else max(NEAR, far)
+    squares = (part.unsure**2).sum(axis=0) + linear * (part.slope**2 @ np.r_[apart[:-1], 0.0])  # θ's step
     own = part.slope[-1, -1] ** 2 * apart[-1]
     squares = np.r_[np.full(apart.size - 1, squares[:-1].max()), max(squares.max(), own)]
-    in_slope = (part.factor / one.terms.information) ** 2
-    if part.about is near:  # the information is drawn to the simulated one
-        law = _law(part.slope[:-1, :-1]) * n**2
-        in_slope *= law / (law + in_slope * one.noise_variance)
     floor = FLOOR * n * float(np.trace(part.cov))
-    return np.asarray(one.noise_variance * (1 + in_slope * far) + floor + (WRONG * n) ** 2 * squares)
+    return np.asarray(one.noise_variance * (1 + part.noise * far) + floor + (WRONG * n) ** 2 * squares)
 
 
 def _centred(family: Family, p: int) -> Array:
@@ -411,7 +427,7 @@ def best_terms(rows: Rows, phi: Array, n: float, noise_per_sensitivity: float, p
     typical, of_terms = (float(np.median(np.linalg.norm(part, axis=1))) for part in (score, curved))
     weight = DISPERSION * typical if last and rows.family.sends_dispersion else 0.0
     terms = Terms(phi, np.inf, INFORMATION * typical / of_terms, weight)
-    simulation, losses, centred = Simulation(rows, terms, phi), [], _centred(rows.family, phi.size)
+    simulation, losses = Simulation(rows, terms, phi), []
     clips = np.quantile(simulation.norms, QUANTILES)
     for clip in clips:
         expected = simulation.expected(clip)
@@ -419,6 +435,6 @@ def best_terms(rows: Rows, phi: Array, n: float, noise_per_sensitivity: float, p
         error = expected.cov / n + noise * np.eye(phi.size)
         gain = expected.slope.T @ np.linalg.inv(error)  # for a κ without its term the slope is 0
         cov = np.linalg.inv(gain @ expected.slope + np.diag(prior.precision))
-        moved = cov @ gain @ (centred * expected.shift)
+        moved = cov @ gain @ expected.unsure[0]
         losses.append(float(np.trace(cov) + ((PLANNED * moved) ** 2).sum()))
     return terms._replace(clip=float(clips[int(np.argmin(losses))]))

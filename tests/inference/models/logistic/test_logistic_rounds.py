@@ -310,7 +310,7 @@ def test_gradients_without_a_pilot_warn_of_the_intercept() -> None:
 
 def test_a_warning_of_a_far_result_names_settings_that_the_job_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise moves the last step: the job has no setting of rounds."""
-    monkeypatch.setattr(scored_fit, "AWAY_MAX_OF_CLASSES", 0.0)
+    monkeypatch.setattr(scored_fit, "AWAY_MAX", 0.0)
     X = np.random.default_rng(1).normal(size=(200, 3))
     warnings = fitted(np.column_stack([X, X @ [5, -4, 0] > 0]), 1.0, 1, method="scores").warnings
     far = [one for one in warnings if "too far for its approximation" in one]
