@@ -118,8 +118,8 @@ DESIGNS: dict[str, list[Design]] = {
     "ldp-sgd": [_rows(kinds, _number, _REAL) for kinds in _PLAIN],
 }
 """Clean designs of each job. Jobs whose model takes features to be normal get normal ones, as their page asks."""
-MORE = {"ldp-regression": 200_000}
-"""Clients of jobs that rightly warn with fewer: the prior weighs more than few noisy reports."""
+MORE, LOUDER = {"ldp-regression": 200_000}, {"ldp-regression": 8.0}
+"""Clients and epsilon of jobs that rightly warn with less: the prior weighs more than few noisy reports."""
 SETTINGS: dict[str, dict[str, Any]] = {"regression-mcmc": {"method": "fast"}}
 NODES = 10
 
@@ -132,7 +132,7 @@ def warned(name: str, design: Design, seed: int) -> list[str]:
     job.check(rows.schema, own)
     local, nodes = kind is LdpReportRequest, kind is NodeReleaseRequest
     parts = np.array_split(rows.rows, NODES) if nodes else rows.rows
-    budget = Budget(EPSILON, DELTA)
+    budget = Budget(LOUDER.get(name, EPSILON), DELTA)
     tolerated = 0 if local or nodes else clients // 10
     terms = JobTerms(
         budget=budget, clients=len(parts), tolerated=tolerated, computes=() if local or nodes else COMPUTES
