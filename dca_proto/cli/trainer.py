@@ -14,7 +14,7 @@ from dca_proto.cli.actor import CONFIG, JsonLogs, configure_command_logs
 from dca_proto.cli.ledger import account_line
 from dca_proto.cli.output import Terminal, keep_earlier, result_console, say, table
 from dca_proto.cli.reporter import Reporter
-from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.errors import ImplausibleSum, RoundAborted, UsageError
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, LOCAL_MECHANISMS
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
@@ -165,7 +165,9 @@ def _resume(actor: Device, console: Console, json_to: str | None, json_logs: boo
         raise UsageError("nothing to resume: the store has no open round, no result and no charge that may come back")
     results = [fact.aggregate for fact in ended if isinstance(fact, RoundCompleted)]
     aborts = [
-        RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed)
+        ImplausibleSum(fact.reason)
+        if fact.implausible
+        else RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed)
         for fact in ended
         if isinstance(fact, RoundFailed)
     ]
@@ -173,6 +175,8 @@ def _resume(actor: Device, console: Console, json_to: str | None, json_logs: boo
     write_json([*map(outcome, results), *map(aborted, aborts)], json_to)
     for aggregate in results:
         _show(console, aggregate)
+    for remedy in dict.fromkeys(error.remedy for error in aborts if error.remedy):
+        say(console, "advice", remedy)
     if aborts:
         raise aborts[-1]
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
-from dca_proto.errors import RoundAborted
+from dca_proto.errors import ImplausibleSum, RoundAborted
 from dca_proto.runtime.logs import printable
 from dca_proto.statistics import resolve
 from dca_proto.statistics.counting import Counting, about_missing
@@ -92,12 +92,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class Aborted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="abort"):
-    """A round that ended without a result: the reason, and how many contributed and were needed, if known."""
+    """A round that ended without a result: the reason, and how many contributed and were needed, if known.
+
+    `implausible`: no honest clients can have made the sum, so at least one lied.
+    """
 
     ok: bool = False
     error: str
     contributors: int | None
     needed: int | None
+    implausible: bool = False
 
 
 def estimates(aggregate: NoisyAggregate) -> tuple[Estimate, ...]:
@@ -159,7 +163,12 @@ def report_values(reports: LocalReports, *, most: float = math.inf) -> ReportVal
 
 def aborted(error: RoundAborted) -> Aborted:
     """Return the record of an aborted round."""
-    return Aborted(error=abort_line(error), contributors=error.contributors, needed=error.needed)
+    return Aborted(
+        error=abort_line(error),
+        contributors=error.contributors,
+        needed=error.needed,
+        implausible=isinstance(error, ImplausibleSum),
+    )
 
 
 def abort_line(error: RoundAborted) -> str:

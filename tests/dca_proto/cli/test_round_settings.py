@@ -18,6 +18,7 @@ from dca_proto.cli import trainer as command
 from dca_proto.cli.output import Terminal
 from dca_proto.cli.trainer import result_lines
 from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.play import play_releases
 from dca_proto.protocol.policy import Policy
@@ -159,6 +160,20 @@ def test_an_impossible_round_of_reports_is_a_one_line_error(changes: dict[str, A
         open_round(reports(**changes), ALONE.federation)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_resumed_round_says_in_both_outputs_that_a_client_lied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def resume(actor: device.Device, on_report: Any) -> list[RoundFailed]:
+        return [RoundFailed(bytes(16), "too-few", 2, 3), RoundFailed(bytes(16), "false", None, None, implausible=True)]
+
+    monkeypatch.setattr(device.Device, "resume", resume)
+    assert main(["federation", "init", str(tmp_path / "a"), "--without-computes", "--broker", "mqtt://127.0.0.1"]) == 0
+    found = tmp_path / "found.json"
+    assert main(["trainer", str(tmp_path / "a" / "trainer.toml"), "--resume", "--json", str(found)]) == 3
+    assert [one["implausible"] for one in json.loads(found.read_text())] == [False, True]
+    assert "find the client that lied and revoke it" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_file_and_options_ask_for_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
