@@ -199,9 +199,7 @@ def anchored(
     prior = (OFF_CENTRE * means.skewed[:-1]) ** 2
     at = np.r_[constant, off[:-1] * prior / (prior + noise[:-1])]
     unsure = np.square(mean[1:]) @ (prior * noise[:-1] / (prior + noise[:-1]))
-    residual = (
-        (1 + means.skewed[-1]) * float(fitted.residual_variance) / n
-    )  # the clip takes a part of the variance, too
+    residual = (1 + means.skewed[-1]) * float(fitted.residual_variance) / n  # of which the clip takes a part, too
     missed, error = off[-1] - at @ mean, at @ cov @ at + noise[-1] + unsure + residual
     cov[0, 0] += (TAIL * beyond / constant) ** 2
     total = error + (TAIL * beyond) ** 2

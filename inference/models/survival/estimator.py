@@ -131,7 +131,7 @@ class PrivateProportionalHazards(PrivateEstimator):
 
     Attributes:
         coef_, coef_sd_: posterior mean and standard deviation of the log hazard ratio per unit of each feature, shape
-            ``(d,)``. group_coef_, group_coef_sd_: of each further group to group 0, shape ``(G - 1,)``.
+            ``(d,)``. group_coef_, group_coef_sd_: of each further group to the first, shape ``(G - 1,)``.
         fit_: the whole posterior (`inference.models.survival.rounds.HazardsFit`).
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
