@@ -26,7 +26,8 @@ almost 0 for the mean of an exponential law (with b = 0 its rate would have no p
 proper. Where the noise hides τ, the posterior is this prior up to the largest τ that the noise can hide. Its central 95
 % then reach from 4e-7 of that to 0.9 of it, and a warning says so. A larger ν would miss small τ, a smaller one those
 that noise hardly hides: with ν = 0.25, intervals hold 91 % or more of the truths between (1,000 simulated releases
-each), with ν = 0.02 down to 68 %.
+each), with ν = 0.02 down to 68 %. With the noisy count of values and next to a bound they hold less: of Poisson rates
+of 0.02 to 0.1 within 0:20, for 5,000 clients and ε = 1, 95 % intervals hold 79 to 90 % (120 releases each).
 
 The code works with z, which is x centred and scaled as above. The grid covers (Σ z, S); an area there equals the same
 area of (Σ z, Σ z²). The round's scale minimises the squares' noise without adding noise to Σ z
