@@ -15,7 +15,7 @@ from inference.jobs import NAMES
 
 SHARE_MAX = 0.05
 SAMPLED = ("ldp-histogram", "ldp-mean", "ldp-regression")
-QUICK, LONG = 2, 20  # fits of each design
+QUICK, LONG = 1, 20  # fits of each design
 
 
 def most(fits: int) -> int:

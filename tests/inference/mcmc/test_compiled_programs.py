@@ -15,6 +15,7 @@ import pytest
 from inference.mcmc import nuts
 from inference.mcmc.run import Options
 
+pytestmark = pytest.mark.long
 SITES = 7
 traced: list[int] = []
 
