@@ -129,5 +129,6 @@ def test_without_a_reference_nothing_is_computed_from_raw_rows(
     learning = _Learning(spec, options, console)
     learning.check()
     learning._say_plan()
-    assert "missing" not in console.file.getvalue()
+    printed = " ".join(console.file.getvalue().split())
+    assert "lack a value" not in printed, "the line that counts them"
     assert learning._reference is None
