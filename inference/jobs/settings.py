@@ -16,6 +16,7 @@ same checks (`require_positive` and so on).
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -29,6 +30,7 @@ from inference.errors import DataError, unknown
 
 S = TypeVar("S")
 Numbers = tuple[float, ...]
+LARGEST, FOUND_CHARS_MAX = sys.float_info.max, 60
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -83,12 +85,12 @@ def _accepted(key: str, value: object, wanted: Any) -> object:
     if Numbers in accepted and value is not None:
         if (numbers := _numbers(value)) is not None and all(map(isfinite, numbers)):
             return numbers
-    elif plain in accepted or (plain is int and float in accepted):
+    elif plain in accepted or (plain is int and float in accepted and is_number(value)):
         if isinstance(value, float) and not isfinite(value):
             raise DataError(f"setting {key!r} is {value}; expected a finite number")
         return float(value) if isinstance(value, int) and plain not in accepted else value
     expected = " or ".join(_WORDS[kind] for kind in accepted if kind is not NoneType)
-    raise DataError(f"setting {key!r} is {value!r}, expected {expected}")
+    raise DataError(f"setting {key!r} is {repr(value)[:FOUND_CHARS_MAX]}, expected {expected}")
 
 
 def _numbers(value: object) -> Numbers | None:
@@ -104,8 +106,10 @@ def _numbers(value: object) -> Numbers | None:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a number, finite or not; True and False are none."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    """Return whether a value is a number, finite or not; True, False and integers beyond all floats are none."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= LARGEST
+    return isinstance(value, float | np.integer | np.floating)
 
 
 def parse_words(words: Iterable[str]) -> dict[str, Any]:
@@ -191,5 +195,5 @@ def require_flag(key: str, value: bool) -> None:
 def _require(key: str, value: Any, accepts: Callable[[float], bool], wanted: str) -> None:
     """Refuse anything but a finite number that is accepted; None passes."""
     if value is not None and not (is_number(value) and isfinite(value) and accepts(value)):
-        found = f"{value:g}" if is_number(value) else repr(value)
+        found = f"{value:g}" if isinstance(value, float) else repr(value)[:FOUND_CHARS_MAX]
         raise DataError(f"setting {key!r} is {found}, expected {wanted}")

@@ -29,7 +29,7 @@ from inference.models.survival.rounds import Columns, curves_job
 from inference.problem import Schema
 from tests.inference.models.conjugate.test_families import released
 
-NEVER = (math.nan, math.inf, -math.inf, object(), b"1", {})
+NEVER = (math.nan, math.inf, -math.inf, 10**400, object(), b"1", {})
 WRONG = ("bogus", [1, 2], "1 2")
 ANY_SIGN = {"prior_m", "prior_mean"}  # checked, but may be below 0
 SCHEMA = Schema(("x",), "y", {"x": Interval(-1, 1), "y": Interval(0, 10)})
