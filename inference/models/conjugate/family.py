@@ -43,6 +43,8 @@ PRIOR_DRAWS = 20_000
 MISSING = 0.5  # of the prior of the missing share, Beta(MISSING, 1): most mass near none, as in Jeffreys' prior
 REACH, CELLS, NODES = 8.0, 2048, 24  # of the counts of values: range in standard deviations, cells, counts kept
 NEGLIGIBLE = 1e-9  # probability of a cell that is left out
+MEAN = "mean"
+PUSHED = 2.0  # widths of a mean's interval from a bound, within which an unknown variance biases it
 UNKNOWN = 100.0  # ratio of a scale's interval ends from which on the noise hides it
 PRIOR = "prior_"  # before a parameter's name, in the names of settings
 NOISE_AWARE, CONJUGATE = METHODS = ("noise-aware", "conjugate")
@@ -294,10 +296,21 @@ class FamilyResult(LocalPosterior):
             return []
         end = f"at most {digits(high, 2)}" if self.family.hidden_below else f"at least {digits(low, 2)}"
         return [
-            f"the noise hides the {name} of {self.family.column}, which is {end}: the bounds "
+            f"the noise hides the {name} of {self.family.column}, which is {end}{self._pushed}: the bounds "
             f"{interval.lower:g}:{interval.upper:g} are wide for this noise; give narrower ones, a larger epsilon or "
             "more clients"
         ]
+
+    @property
+    def _pushed(self) -> str:
+        """Words about a mean next to a bound, which an unknown variance pushes away: it allows more spread there."""
+        if (MEAN not in self.draws) or self.family.scale == MEAN:
+            return ""
+        interval, (low, high) = self.family.interval, map(float, self.quantile(TAILS)[MEAN])
+        for bound, gap in ((interval.lower, low - interval.lower), (interval.upper, interval.upper - high)):
+            if gap < PUSHED * (high - low):
+                return f", and its mean may be nearer to the bound {bound:g} than the interval"
+        return ""
 
 
 def posterior_of(

@@ -129,6 +129,16 @@ def test_a_scale_that_the_noise_hides_is_warned_of_with_its_limit(name: str, end
     assert not any("hides" in text for text in learned(snug, rng.exponential(4.0, 3000), 2.0, rng).warnings)
 
 
+def test_a_mean_next_to_a_bound_is_named_where_the_noise_hides_the_variance() -> None:
+    """At the bound a variance must be small: one that noise hides pushes the mean away from it."""
+    rng = np.random.default_rng(6)
+    model = family("gaussian", "x", Interval(0, 1e6))
+    (warning,) = learned(model, rng.normal(20, 1, 20_000), 8.0, rng).warnings
+    assert "and its mean may be nearer to the bound 0 than the interval" in warning
+    (other,) = learned(model, rng.normal(5e5, 1, 20_000), 8.0, rng).warnings
+    assert "its mean" not in other
+
+
 def test_many_categories_that_nobody_is_in_do_not_draw_the_shares_towards_them() -> None:
     """Before, the prior was worth 1,000 values, and shares of 0.5 of 400 clients became 0.15."""
     x = np.random.default_rng(5).integers(1, 3, 400) * 1.0
