@@ -153,7 +153,7 @@ def test_places_are_the_shares_of_draws_below() -> None:
     assert found == pytest.approx([3.5 / 9, 8.5 / 9, 0.5 / 9], abs=1e-5)
 
 
-@pytest.mark.parametrize(("name", "least", "most"), [("Gaussian", 0.08, 0.14), ("exponential", 0.12, 0.20)])
+@pytest.mark.parametrize(("name", "least", "most"), [("Gaussian", 0.05, 0.13), ("exponential", 0.12, 0.20)])
 def test_priors_clip_some_values_and_not_others(name: str, least: float, most: float) -> None:
     """Of 400 data sets of 50 clients each: means within five of their errors (false alarm 1e-6)."""
     game, rng = GAMES[name], np.random.default_rng(6)
@@ -235,7 +235,7 @@ def test_every_repeat_uses_the_public_functions_of_the_sampler(name: str, monkey
     (found,) = experiment.gather([Cell(name, 1.0, 0, 2)], [json.loads(json.dumps(both))]).coverages
     assert (found.repeats, len(found.covered)) == (2, len(GAMES[name].parameters))
     expected = {
-        "Gaussian": {"mean": 0.0, "mean_sd": 0.5, "shape": 2.0, "rate": 6.0},  # in half-widths, of 5
+        "Gaussian": {"mean": 0.0, "mean_sd": 0.5, "sd": 0.2, "log_sd": 0.8},  # in half-widths, of 5
         "exponential": {"shape": 2.0, "rate": 10 / 3},
         "histogram": {"concentration": np.ones(6)},
     }[name]
