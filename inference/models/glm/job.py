@@ -35,7 +35,8 @@ from inference.models.glm.scored_fit import (
     regression_of_scores,
     rows_of,
 )
-from inference.models.glm.scoring import Normal, Rows, Terms, best_terms
+from inference.models.glm.scoring import Rows, Terms, best_terms
+from inference.models.score_regression import Normal
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 

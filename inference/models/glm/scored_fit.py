@@ -24,8 +24,9 @@ from inference.locate import STATISTIC as PHASES
 from inference.locate import about_collinearity, locate
 from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
 from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT
-from inference.models.glm.scoring import NoisyScore, Normal, Prior, Rows, Terms, posterior, squares_of
+from inference.models.glm.scoring import NoisyScore, Rows, Terms, posterior, squares_of
 from inference.models.linear.closed_form import symmetric
+from inference.models.score_regression import Normal, Prior
 from inference.problem import Array, Schema
 
 STATISTIC = "gradient"

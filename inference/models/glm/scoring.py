@@ -72,6 +72,7 @@ from scipy.special import ndtri
 
 from inference.models.glm.families import Family
 from inference.models.linear.closed_form import symmetric
+from inference.models.score_regression import Normal, Prior, regressed
 from inference.problem import Array
 
 SIMULATED_LOG2 = 12  # log2 of the number of simulated rows
@@ -115,20 +116,6 @@ class NoisyScore(NamedTuple):
     curved: Array
     noise_variance: float
     observed: NDArray[np.bool_]
-
-
-class Prior(NamedTuple):
-    """φ ~ N(mean, 1/precision), with independent coordinates: shapes ``(p,)``."""
-
-    mean: Array
-    precision: Array
-
-
-class Normal(NamedTuple):
-    """A normal law: shapes ``(p,)`` and ``(p, p)``."""
-
-    mean: Array
-    cov: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,17 +373,13 @@ def _newton(one: NoisyScore, part: _Part, n: float, prior: Prior) -> Array:
 
 def _regressed(rounds: Sequence[NoisyScore], parts: Sequence[_Part], n: float, prior: Prior, near: Array) -> Normal:
     """Solve equation (1) as a linear regression, ζ integrated out. Args: near: an estimate of φ*, for margins."""
-    p, last = parts[-1].phi.size, parts[-1]
-    precision, pull = np.zeros((2 * p, 2 * p)), np.zeros(2 * p)
-    precision[:p, :p], pull[:p] = np.diag(prior.precision), prior.precision * prior.mean
-    precision[p:, p:] = n * last.slope.T @ np.linalg.solve(positive(last.cov), last.slope) + TINY * np.eye(p)
-    for one, part in zip(rounds, parts, strict=True):
-        design = np.hstack([n * part.slope, n * part.slope])
-        weighted = design.T * (one.observed / _variances(one, part, n, near))
-        precision += weighted @ design
-        pull += weighted @ (one.score - n * part.mean + n * part.slope @ part.about)
-    cov = np.asarray(np.linalg.inv(precision), float)
-    return Normal((cov @ pull)[:p], cov[:p, :p])
+    last = parts[-1]
+    own = n * last.slope.T @ np.linalg.solve(positive(last.cov), last.slope)
+    return regressed(prior, own, (
+        (n * part.slope, one.observed / _variances(one, part, n, near),
+         one.score - n * part.mean + n * part.slope @ part.about)
+        for one, part in zip(rounds, parts, strict=True)
+    ))  # fmt: skip
 
 
 def _variances(one: NoisyScore, part: _Part, n: float, near: Array) -> Array:

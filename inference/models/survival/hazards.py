@@ -33,10 +33,11 @@ from inference.jobs.summary import HeldOut, Standard, Summary
 from inference.locate import STATISTIC as PHASES
 from inference.locate import about_collinearity, locate, phases_request
 from inference.models.coefficients import with_prior
+from inference.models.score_regression import Normal, Prior
 from inference.models.survival import scoring
 from inference.models.survival.curve import MISSING_SDS
 from inference.models.survival.rounds import ROWS_MAX, Columns, curves_statistic, request_of
-from inference.models.survival.scoring import EFFECT_SD, SQUARES, Fitted, Normal, Part, Released, Request, Rows
+from inference.models.survival.scoring import EFFECT_SD, SQUARES, Fitted, Part, Released, Request, Rows
 from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
@@ -196,7 +197,7 @@ def hazards_job(
     return hazards_from(aggregates, columns, private=schema.private, prior_sd=prior_sd)
 
 
-def _prior(columns: Columns, effect_sd: float) -> scoring.Prior:
+def _prior(columns: Columns, effect_sd: float) -> Prior:
     size = contrast(columns.groups) if columns.groups > 1 else 1.0
     of_groups = np.full(columns.groups - 1, effect_sd / size)
     return scoring.prior_of(len(columns.times), np.r_[of_groups, np.full(len(columns.features), effect_sd)])

@@ -45,6 +45,7 @@ from scipy.special import ndtri
 from dca_proto.statistics.survival_score import COUNT, CUBES, contrast, contrasts, entries, longest
 from inference.models.glm.scoring import positive
 from inference.models.linear.closed_form import symmetric
+from inference.models.score_regression import Normal, Prior, regressed
 from inference.models.survival import codes as guess
 
 Array = NDArray[Any]
@@ -96,20 +97,6 @@ class Released(NamedTuple):
     def information_noise(self) -> float:
         """The variance of each entry of the information."""
         return self.noise / self.request.information**2
-
-
-class Normal(NamedTuple):
-    """A normal law of θ."""
-
-    mean: Array
-    cov: Array
-
-
-class Prior(NamedTuple):
-    """Independent normal laws."""
-
-    mean: Array
-    precision: Array
 
 
 def prior_of(intervals: int, effect_sd: Array) -> Prior:
@@ -356,18 +343,13 @@ def posterior(rounds: Sequence[Released], rows: Rows, n: float, prior: Prior) ->
 
 def _regressed(parts: Sequence[Part], n: float, prior: Prior, near: Array) -> Normal:
     """Solve equation (1) as a linear regression, ζ integrated out."""
-    p, last = prior.mean.size, parts[-1]
-    precision, pull = np.zeros((2 * p, 2 * p)), np.zeros(2 * p)
-    precision[:p, :p], pull[:p] = np.diag(prior.precision), prior.precision * prior.mean
-    precision[p:, p:] = n * last.slope.T @ np.linalg.solve(last.cov, last.slope) + TINY * np.eye(p)
+    last = parts[-1]
+    rounds = []
     for part in parts:
         mean, slope = part.bent(near)
-        design = np.hstack([slope, slope])
-        weighted = design.T / (part.error(near) + TINY * float(np.trace(part.slope)) ** 2)
-        precision += weighted @ design
-        pull += weighted @ (part.released.score - mean + slope @ near)
-    cov = np.asarray(np.linalg.inv(precision), float)
-    return Normal((cov @ pull)[:p], cov[:p, :p])
+        errors = part.error(near) + TINY * float(np.trace(part.slope)) ** 2
+        rounds.append((slope, 1 / errors, part.released.score - mean + slope @ near))
+    return regressed(prior, n * last.slope.T @ np.linalg.solve(last.cov, last.slope), rounds)
 
 
 def next_theta(rounds: Sequence[Released], rows: Rows, n: float, prior: Prior) -> Normal:

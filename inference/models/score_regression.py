@@ -1,0 +1,45 @@
+"""The last step of all fits to rounds of scores, of generalised linear models and of hazards: a linear regression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from inference.problem import Array
+
+TINY = 1e-12
+
+
+class Prior(NamedTuple):
+    """φ ~ N(mean, 1/precision), with independent coordinates: shapes ``(p,)``."""
+
+    mean: Array
+    precision: Array
+
+
+class Normal(NamedTuple):
+    """A normal law: shapes ``(p,)`` and ``(p, p)``."""
+
+    mean: Array
+    cov: Array
+
+
+def regressed(prior: Prior, own: Array, rounds: Iterable[tuple[Array, Array, Array]]) -> Normal:
+    """Return the posterior of φ* from rounds that see slope·(φ* + ζ) with independent errors, ζ integrated out.
+
+    Args:
+        own: precision of ζ, the sampling error. rounds: of each the slope, the errors' precisions, and what was seen.
+    """
+    p = prior.mean.size
+    precision, pull = np.zeros((2 * p, 2 * p)), np.zeros(2 * p)
+    precision[:p, :p], pull[:p] = np.diag(prior.precision), prior.precision * prior.mean
+    precision[p:, p:] = own + TINY * np.eye(p)
+    for slope, errors, seen in rounds:
+        design = np.hstack([slope, slope])
+        weighted = design.T * errors
+        precision += weighted @ design
+        pull += weighted @ seen
+    cov = np.asarray(np.linalg.inv(precision), float)
+    return Normal((cov @ pull)[:p], cov[:p, :p])
