@@ -11,11 +11,15 @@ A program that embeds an actor imports every name it needs from this module. Eac
 #   statistics/  the statistics that a client can compute from its rows, by name
 #   privacy/     the cost of a release and the noise it needs; local/: mechanisms of LDP reports
 #   protocol/    the protocol as pure state machines; start with protocol/play.py, then client/, compute/, trainer/
+#   results/     the records of rounds and runs, from whose fields JSON schemas, tables and pages follow
+#   engine/      runs pure work in processes of this machine, or on a Ray cluster
 #   runtime/     shells around the state machines: files, transports, durable store, asyncio runner, broker launcher
 #   jobs/        runs a learning job at a trainer: retries, records and resumes its rounds
+#   report/      shows results: tables, charts and pages
 #   cli/         the `dca` command
 #
 #   testing.py   helpers for tests of actors, including your own
+#   statistic_check.py  checks of a statistic, including your own
 #   DESIGN.md    the protocol, numbered; the code cites its sections
 #   PRIVACY.md   the guarantees and their proofs
 
@@ -23,7 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
+    from dca_proto.aggregate import NoisyAggregate, RoundRequest
     from dca_proto.errors import DcaError, PeerError, RoundAborted, TransportError, UsageError
     from dca_proto.jobs.job import JobTerms
     from dca_proto.jobs.sync import TrainerRounds
@@ -33,8 +37,9 @@ if TYPE_CHECKING:
     from dca_proto.protocol.federation import Federation
     from dca_proto.protocol.policy import Floors, Policy
     from dca_proto.protocol.trainer.actor import Trainer
+    from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
+    from dca_proto.results.round import estimates
     from dca_proto.runtime import device
-    from dca_proto.runtime.outcome import estimates
     from dca_proto.runtime.request import RoundSettings, open_round
     from dca_proto.runtime.table import Table
     from dca_proto.statistics import ModelGradient
@@ -44,7 +49,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "aggregate": "NoisyAggregate RoundRequest SecureSumRequest",
+    "aggregate": "NoisyAggregate RoundRequest",
     "errors": "DcaError PeerError RoundAborted TransportError UsageError",
     "jobs.job": "JobTerms",
     "jobs.sync": "TrainerRounds",
@@ -54,8 +59,9 @@ _MODULES = {
     "protocol.federation": "Federation",
     "protocol.policy": "Floors Policy",
     "protocol.trainer.actor": "Trainer",
+    "protocol.wire.kinds": "LdpReport NodeRelease SecureSum",
     "runtime": "device",
-    "runtime.outcome": "estimates",
+    "results.round": "estimates",
     "runtime.request": "RoundSettings open_round",
     "runtime.table": "Table",
     "statistics": "ModelGradient",
@@ -72,14 +78,16 @@ __all__ = [
     "Federation",
     "Floors",
     "JobTerms",
+    "LdpReport",
     "ModelGradient",
+    "NodeRelease",
     "NoisyAggregate",
     "PeerError",
     "Policy",
     "RoundAborted",
     "RoundRequest",
     "RoundSettings",
-    "SecureSumRequest",
+    "SecureSum",
     "Sensitivity",
     "Statistic",
     "Table",

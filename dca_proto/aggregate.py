@@ -6,11 +6,13 @@ A result carries every assumption that inference and auditors need.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dca_proto.protocol.wire.kinds import Kind, SecureSum
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +65,7 @@ class NoisyAggregate:
         contributors: number of contributions in a secure sum, ``|A|``; of rows in node releases; of LDP reports.
         clients: N, the number of clients that a secure sum expected, at least ``contributors``. Without Compute nodes,
             the number that released: J data nodes or n clients.
-        fewest: n_min, the fewest contributions that a secure sum may hold; 0 for the other kinds.
+        n_min: the fewest contributions that a secure sum may hold; 0 for the other kinds.
         colluders: c, the number of clients of a secure sum that may collude; 0 for the other kinds.
         mechanism: name of the noise mechanism on the wire.
         sensitivity: L2 sensitivity of the sum in units of ``value``.
@@ -91,7 +93,7 @@ class NoisyAggregate:
     parameters: dict[str, Any]
     contributors: int
     clients: int
-    fewest: int
+    n_min: int
     colluders: int
     mechanism: str
     sensitivity: float
@@ -124,14 +126,15 @@ class NoisyAggregate:
 class RoundRequest:
     """One round that a learning job requests from a trainer.
 
-    Each kind of round has a subclass: `SecureSumRequest`, `NodeReleaseRequest` and `LdpReportRequest`.
-
     Attributes:
         statistic: name of a registered statistic.
         parameters: its public parameters.
         budget_share: this round's part of the job's squared Gaussian DP parameter, in (0, 1]: mu_round² = share * mu².
+            If the reports are ε-private, its part of ε.
         rows_max: 0 for the mean of a client's rows (weight 1), R >= 1 for the sum of at most R rows.
         batch: 0 invites all clients; B >= 1 invites a random mini-batch of B, least often invited clients first.
+        kind: of the round; reports name their mechanism. The job's terms fill in the numbers of clients. The aggregate
+            of `NodeRelease` has the data nodes' releases in `nodes`, that of `LdpReport` has `reports`.
     """
 
     statistic: str
@@ -139,47 +142,7 @@ class RoundRequest:
     budget_share: float = 1.0
     rows_max: int = 0
     batch: int = 0
-
-
-@dataclass(frozen=True)
-class SecureSumRequest(RoundRequest):
-    """Requests a sum over Compute nodes. Each client adds a share of the noise."""
-
-
-@dataclass(frozen=True)
-class NodeReleaseRequest(RoundRequest):
-    """Requests a release from each data node: a sum over at most `rows_max` >= 1 of its rows, each another person's.
-
-    Each data node adds noise that protects one row by itself. No Compute node takes part. The aggregate is the sum of
-    the releases, and holds them in `nodes`.
-    """
-
-
-@dataclass(frozen=True)
-class LdpReportRequest(RoundRequest):
-    """Requests a report from each client that protects all its data by itself. No Compute node takes part.
-
-    The aggregate has `reports`. If the mechanism is ε-private, `budget_share` is a share of ε.
-
-    Attributes:
-        mechanism: a local mechanism's name (`dca_proto.privacy.local`).
-    """
-
-    mechanism: str = ""
-
-
-class NoAggregate(Exception):  # noqa: N818 - not an error, but one way in which a round ends
-    """A requested round gives no sum: it was aborted, or the budget is spent.
-
-    It is raised at the job's `yield`. A job that can finish with earlier aggregates may catch it.
-
-    Args:
-        reason: why, as a sentence.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    kind: Kind = field(default_factory=SecureSum)
 
 
 R = TypeVar("R")

@@ -1,14 +1,23 @@
-"""Figures of matplotlib on which text is text, whoever wrote it: no mathematics, no TeX, no hidden legend entries."""
+"""What all pictures share: figures of matplotlib, colours and limits.
+
+Text is text, whoever wrote it: no mathematics, no TeX, no hidden legend entries. `dca_proto.report.charts` draws
+charts of pages, `inference.jobs.picture` estimates, and `scripts/papers/picture.py` experiments.
+"""
 
 from __future__ import annotations
 
+import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from dca_proto.wording import shown
 
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5568f", "#e69f00", "#56b4e9")
+"""The colours of Okabe and Ito (2008), which colour-blind people can distinguish; lines also differ in their dashes."""
+INK, GRID, WARNING = "#1b1f24", "#d9dde2", "#b3400a"
+ROWS_MAX, TICKS_MAX, DPI = 60, 6, 150  # more rows or ticks would be illegible
 _NAME_MAX = 60
 
 
@@ -39,3 +48,13 @@ def name(text: str, longest: int = _NAME_MAX) -> str:
     line = " ".join(shown(text).split())
     cut = line if len(line) <= longest else f"{line[:longest]}…"
     return f" {cut}" if cut.startswith("_") else cut
+
+
+def wrapped(text: str, letters: int) -> list[str]:
+    """Return the lines of a printable text, each of at most so many letters."""
+    return textwrap.wrap(shown(text), letters)
+
+
+def warning_lines(texts: Iterable[str], letters: int) -> list[str]:
+    """Return the lines of these warnings."""
+    return [line for text in texts for line in wrapped(f"Warning: {text}.", letters)]

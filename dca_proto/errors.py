@@ -12,8 +12,6 @@
 
 from __future__ import annotations
 
-from dca_proto.aggregate import NoAggregate
-
 
 class DcaError(Exception):
     """Base of all errors that this project raises on purpose.
@@ -72,6 +70,20 @@ class TransportError(DcaError):
     exit_code = 6
 
 
+class NoAggregate(Exception):  # noqa: N818 - not an error, but one way in which a round ends
+    """A requested round gives no sum: it was aborted, or the budget is spent.
+
+    It is raised at the job's `yield`. A job that can finish with earlier aggregates may catch it.
+
+    Args:
+        reason: why, as a sentence.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error, but one way in which a round ends
     """A round ended without a result.
 
@@ -80,14 +92,22 @@ class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error, but one
         contributors: number of contributions that all Compute nodes held; None if unknown.
         needed: number that was needed, N - T + c; None if unknown.
         remedy: what to do before requesting the round again; "" if a new attempt alone may help.
+        repeatable: whether a round without the Compute nodes that were silent may repeat it.
     """
 
     exit_code = 3
 
     def __init__(
-        self, reason: str, *, contributors: int | None = None, needed: int | None = None, remedy: str = ""
+        self,
+        reason: str,
+        *,
+        contributors: int | None = None,
+        needed: int | None = None,
+        remedy: str = "",
+        repeatable: bool = False,
     ) -> None:
         super().__init__(reason)
+        self.repeatable = repeatable
         self.remedy = remedy
         self.contributors = contributors
         self.needed = needed

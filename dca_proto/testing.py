@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Identity, Random, digest, expand
 from dca_proto.privacy.local import RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
@@ -24,16 +25,19 @@ from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.answer import Composer
+from dca_proto.protocol.client.rows import HostRows
 from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
-from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import Floors, Policy
+from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.validation import ValidatedRound
+from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, Release, Signed
 
 Records = dict[tuple[str, bytes], bytes]
@@ -61,7 +65,7 @@ class SeededRandom:
     """Reproducible bytes in place of the operating system's: ChaCha20, keyed by the seed and a counter."""
 
     def __init__(self, name: str) -> None:
-        self._key = digest(b"dca1-test-random", name.encode())[:24]
+        self._key = digest(labels.TEST_RANDOM, name.encode())[:24]
         self._count = itertools.count()
 
     def __call__(self, size: int) -> bytes:
@@ -259,9 +263,13 @@ class TestFederation:
         clients: N.
         computes: M.
         columns: names of the columns.
-        rows: each client's rows, ``rows[i]`` of shape (m, number of columns).
+        rows: each client's rows, ``rows[i]`` of shape (m, number of columns). If they are one array, clients share a
+            host, which evaluates their statistics together.
         name: names the federation and seeds every random stream.
-        policy, floors, mechanism, timing: as for the actors; by default, policy and floors accept small swarms.
+        colluding: p, as in the federation file; 0 for all nodes but one.
+        policy, floors, mechanism, timing: as for the actors; by default, policy and floors accept small swarms, and
+            Compute nodes publish each epoch key once, since this network loses no retained message.
+        pool: of the Compute nodes.
     """
 
     __test__ = False  # otherwise pytest would collect the class, by its name
@@ -272,12 +280,14 @@ class TestFederation:
         computes: int,
         *,
         columns: tuple[str, ...] = ("x",),
-        rows: Sequence[NDArray[np.float64]] | None = None,
+        rows: Sequence[NDArray[np.float64]] | NDArray[np.float64] | None = None,
         name: str = "test",
         policy: Policy | None = None,
         floors: Floors | None = None,
         mechanism: Mechanism | None = None,
         timing: Timing | None = None,
+        colluding: int = 0,
+        pool: Pool | None = None,
     ) -> None:
         def identity(role: str, index: int = 0) -> Identity:
             return Identity(seeded(f"{name}/{role}{index}")(KEY_BYTES))
@@ -291,14 +301,17 @@ class TestFederation:
             self.authority.public_key,
             tuple(Member(f"compute-{i}", node.public_key) for i, node in enumerate(self.compute_identities)),
             (Member("trainer", self.trainer_identity.public_key),),
+            colluding=colluding,
         )
         self.federation = sign_federation(self.authority, unsigned)
         self.columns = columns
         self.rows = rows if rows is not None else [np.full((1, len(columns)), 0.5) for _ in range(clients)]
+        self._host = HostRows(columns, rows) if isinstance(rows, np.ndarray) else None
         self.policy = policy or Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_per_period_max=40)
         self.floors = floors or Floors(clients_min=1, honest_min=1)
         self.mechanism = mechanism or DistributedDiscreteGaussian()
-        self.timing = timing or Timing()
+        self.timing = timing or Timing(epoch_publish_ms=Timing().epoch_ms)
+        self._pool = pool
         self._column = {column: place for place, column in enumerate(columns)}
         self._name = name
         self._starts: Counter[str] = Counter()
@@ -336,7 +349,7 @@ class TestFederation:
             self.certificate(index),
             self.federation,
             columns=self.columns,
-            rows=rows,
+            rows=rows if self._host is None else self._host.member(index),
             policy=self.policy,
             **self._common(records, f"client{index}"),
         )
@@ -347,6 +360,7 @@ class TestFederation:
             self.compute_identities[index],
             self.federation,
             floors=self.floors,
+            pool=self._pool,
             **self._common(records, f"compute{index}"),
         )
 
@@ -367,17 +381,21 @@ class TestFederation:
     def request(self, **changes: Any) -> OpenRound:
         """Return a request for a secure sum of column ``x`` within [-1, 1], with T = 1.
 
-        `changes` replaces fields of the request, or `tolerated`, `colluders`, `most` and `computes` of its
-        `AskSecureSum`.
+        `changes` replaces fields of the request, or `clients`, `tolerate`, `colluders` and `most` of its kind, as far
+        as it has them.
         """
-        terms = {name: changes.pop(name) for name in ("tolerated", "colluders", "most", "computes") if name in changes}
+        kind = changes.pop("kind", SecureSum(tolerate=1))
+        terms = {"clients": kind.clients or len(self.client_identities)}
+        terms |= {name: changes.pop(name) for name in ("clients", "tolerate", "colluders", "most") if name in changes}
         plain: dict[str, Any] = {
             "round_id": seeded(f"{self._name}/round{self._count('round')}")(ID_BYTES),
             "statistic": "sum",
             "parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]},
             "epsilon": 1.0,
             "delta": 1e-6,
-            "ask": AskSecureSum(**{"computes": self.computes, "tolerated": 1, **terms}),
-            "clients_expected": len(self.client_identities),
+            "kind": msgspec.structs.replace(
+                kind, **{name: terms[name] for name in kind.__struct_fields__ if name in terms}
+            ),
+            "computes": self.computes if kind.is_summed else (),
         }
         return OpenRound(**{**plain, **changes})

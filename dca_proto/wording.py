@@ -1,17 +1,31 @@
-"""Helpers for texts: spelling hints, lists of names, counts, install commands, msgspec errors in plain words."""
+"""Helpers for texts: spelling hints, lists of names, counts, times, install commands, errors in plain words.
+
+`parse_toml` and `parse_json` are the one way to read texts of these formats that a person may have written.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import msgspec
 
+YEAR_10000_MS = 253_402_300_800_000
+"""The first time that `datetime` cannot represent, in Unix milliseconds."""
+
+T = TypeVar("T")
+_DEPTH_MAX = 32
+PRINTED_CHARS_MAX = 1000
+"""The limit for a text that may come from a peer: twice the longest field of a message."""
+_TOO_DEEP = f"it is nested more than {_DEPTH_MAX} levels deep"
 _ALSO_SHOWN = "\n\u00a0"  # a line break, and the space between a number and its unit
 _TYPES = {
     "array": "a list",
@@ -43,6 +57,12 @@ def _escaped(letter: str) -> str:
     return letter.encode("unicode_escape", "surrogatepass").decode()
 
 
+def printable(text: str) -> str:
+    """Truncate a text that may come from a peer, and escape control characters and line breaks."""
+    short = text if len(text) <= PRINTED_CHARS_MAX else f"{text[:PRINTED_CHARS_MAX]}... ({len(text)} characters)"
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in short)
+
+
 def toml_text(text: str) -> str:
     """Return a text as TOML's basic string, with its quotes."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -57,6 +77,26 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 def counted(value: int, noun: str) -> str:
     """Return a count with its noun: "1 round", "3,000 rounds"."""
     return f"{value:,} {noun}{'' if value == 1 else 's'}"
+
+
+def moment(at_ms: float) -> str:
+    """Return a time in Unix milliseconds for people: "2026-11-28 20:15:03 UTC"."""
+    if not 0 <= at_ms < YEAR_10000_MS:
+        return "a time before 1970" if at_ms < 0 else "a time after the year 9999"
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def duration(ms: float) -> str:
+    """Return a duration for people, to two digits at least: "0.35 s", "12 s", "3.5 minutes", "26 hours", "40 days"."""
+    seconds = abs(ms) / 1000
+    for unit, size, enough in (("days", 86_400, 2), ("hours", 3600, 2), ("minutes", 60, 2)):
+        if seconds >= enough * size:
+            return f"{_short(seconds / size)} {unit}"
+    return f"{_short(seconds)} s"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def to_install(extra: str) -> str:
@@ -74,6 +114,41 @@ def in_words(error: msgspec.ValidationError) -> str:
         return f"{where['place']} has {mismatch['found']} values, expected {mismatch['length']}"
     wanted = " or ".join(_TYPES.get(part, part) for part in mismatch["wanted"].split(" | "))
     return f"{where['place']} is {_TYPES.get(mismatch['found'], mismatch['found'])}, expected {wanted}"
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML. Raises `ValueError` with a reason of one line, also if it is nested too deeply."""
+    with _parsing():
+        return _shallow(tomllib.loads(text))
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON. Raises `ValueError` with a reason of one line, also if it is nested too deeply."""
+    with _parsing():
+        return _shallow(json.loads(text))
+
+
+@contextmanager
+def _parsing() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    except ValueError as error:
+        if "integer string conversion" in str(error):
+            raise ValueError("a number has too many digits") from None
+        raise
+
+
+def _shallow(value: T) -> T:
+    """Return the value. Raises `ValueError` if it is nested too deeply for those who use it."""
+    level: list[object] = [value]
+    for _ in range(_DEPTH_MAX):
+        tables = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        if not tables:
+            return value
+        level = [part for parts in tables for part in parts]
+    raise ValueError(_TOO_DEEP)
 
 
 def split_list(text: str) -> list[str]:

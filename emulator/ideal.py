@@ -8,7 +8,7 @@ result is marked as not private.
 **One draw for all shares.** The result depends on the n clients' shares N_Z(0, S) only through their sum, which is
 drawn at once, as N_Z(0, nS). On a grid the two laws differ, but no experiment can tell them apart: at each point, the
 sum of N_Z(0, kS) and one more share has the probability of N_Z(0, (k + 1)S) up to a factor within (1 ± η)/(1 ∓ η), with
-η = 2 Σ_j exp(-2π²s²j²) and s² = S k/(k + 1) >= 32 (the τ' of `privacy.accounting`). Each η is below 1e-273, so no
+η = 2 Σ_j exp(-2π²s²j²) and s² = S k/(k + 1) >= 32 (the τ' of PRIVACY.md). Each η is below 1e-273, so no
 probability in d coordinates of n shares differs by more than a factor of 1 ± dn·1e-272, whatever is done with them. If
 the keys of the shares are given, the shares are drawn one by one, and the result equals the protocol's bit for bit.
 
@@ -41,10 +41,11 @@ from dca_proto.jobs.job import Batches, JobTerms
 from dca_proto.privacy.local import LocalMechanism
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.noise import MAX_VARIANCE
-from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum, ValidatedRound
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.release import Hashes, aggregate_of, merge_reports, release_of, sum_releases
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.validation import ValidatedRound
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import Statistic
 from dca_proto.statistics.contribution import contributions, counted_rows, joint_contribution
@@ -328,10 +329,10 @@ class _Noise(msgspec.Struct, frozen=True):
 
 
 def _release(request: OpenRound, clients: Clients, absent: frozenset[int], noise: _Noise) -> NoisyAggregate:
-    request = msgspec.structs.replace(request, clients_expected=len(clients))
+    request = msgspec.structs.replace(request, kind=msgspec.structs.replace(request.kind, clients=len(clients)))
     announcement, validated = request.draft(noise.mechanism, Limits())
     present = clients.without(absent)
-    match announcement.terms:
+    match announcement.kind:
         case SecureSum():
             return _secure_sum(announcement, validated, present, len(clients), noise)
         case _ if noise.trusted:
@@ -351,15 +352,14 @@ def _secure_sum(
     announcement: Announcement, validated: ValidatedRound, present: Clients, expected: int, noise: _Noise
 ) -> NoisyAggregate:
     """Return a secure sum over the present clients. Raises `RoundAborted` if they are too few."""
-    assert isinstance(validated.terms, SecureSum), "the caller checked"
-    fewest = validated.terms.fewest
-    if len(present) < fewest:
-        raise RoundAborted("too few contributions", contributors=len(present), needed=fewest)
+    n_min = validated.kind.n_min
+    if len(present) < n_min:
+        raise RoundAborted("too few contributions", contributors=len(present), needed=n_min)
     total = present.contribution(validated.statistic, announcement.rows_max, announcement.fraction_bits)
     if noise.trusted:
         drawn, variance = noise.of_trusted(validated)
         known: dict[str, Any] = {
-            "mechanism": TRUSTED + announcement.mechanism,
+            "mechanism": TRUSTED + announcement.kind.mechanism,
             "noise_variance": variance * validated.unit**2,
             "sigma_local": 0.0,
         }
@@ -393,8 +393,7 @@ def _reports(
     announcement: Announcement, validated: ValidatedRound, present: Clients, ids: tuple[bytes, ...], noise: _Noise
 ) -> NoisyAggregate:
     """Return the merged reports of the present clients; a client without rows reports too."""
-    mechanism = validated.report
-    assert mechanism is not None, "the caller checked"
+    mechanism = validated.local
     if not len(present):
         raise RoundAborted("no client has reported anything", contributors=0, needed=1)
     values, _ = present.contributions(validated.statistic, announcement.rows_max, announcement.fraction_bits)

@@ -15,12 +15,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from math import e, erfc, exp, floor, isfinite, ldexp, log, sinh, sqrt
+from math import erfc, exp, floor, isfinite, ldexp, log, sinh, sqrt
 from statistics import NormalDist
 from typing import Any
-
-ALARM = 1e-9
-"""The largest probability with which each test below calls a correct mechanism too weak."""
 
 
 def delta_of(epsilon: float, mu: float) -> float:
@@ -35,6 +32,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     return _largest(lambda mu: delta_of(epsilon, mu) <= delta)
 
 
+@cache
 def epsilon_of(mu: float, delta: float) -> float:
     """Return the least ε at that δ, rounded up."""
     return 1 / _largest(lambda inverse: delta_of(1 / inverse, mu) <= delta)
@@ -68,29 +66,21 @@ def sensitivity_of(statistic: str, parameters: Mapping[str, Any], rows: int = 1)
     return sensitivity(statistic, bins or parameters["bound"], rows)
 
 
+def grid_sensitivity(
+    statistic: str, parameters: Mapping[str, Any], rows_max: int, fraction_bits: int, *, of_row: bool = False
+) -> tuple[float, float]:
+    """Return Δ₁ and Δ₂ of a contribution in units of 2^-f: of one client's data, or of one of its rows.
+
+    Means (`rows_max` = 0) are rounded, which moves each coordinate by at most one unit more.
+    """
+    l1, l2 = sensitivity_of(statistic, parameters, 1 if of_row else max(1, rows_max))
+    d = 0 if rows_max else dimension(statistic, parameters)
+    return ldexp(l1, fraction_bits) + d, ldexp(l2, fraction_bits) + sqrt(d)
+
+
 def least_variance(l2: float, epsilon: float, delta: float, honest: int = 1) -> float:
     """Return the least variance of one client's noise if `honest` such noises must hide a client, in squared units."""
     return (l2 / mu_of(epsilon, delta)) ** 2 / honest
-
-
-def too_little(squares: float, count: int, half: bool = True) -> bool:
-    """Return True if noise is surely less than required, by a Chernoff bound.
-
-    Args:
-        squares: Σ noise² / least variance (χ², `half`), or Σ |noise| / least scale (a sum of exponentials).
-        count: number of draws in that sum.
-    """
-    part = squares / count if count else 1.0
-    return part < 1 and (part * e ** (1 - part)) ** (count / 2 if half else count) < ALARM
-
-
-def unlikely(hits: int, count: int, chance: float, *, above: bool) -> bool:
-    """Return True if `hits` of `count` are surely too many (or too few) for a chance (Chernoff; Hoeffding, 1963)."""
-    part = hits / count if count else chance
-    if (part <= chance) if above else (part >= chance):
-        return False
-    parts = ((part, chance), (1 - part, 1 - chance))
-    return exp(-count * sum(p * log(p / q) for p, q in parts if p)) < ALARM
 
 
 def composed(charges: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
@@ -147,6 +137,12 @@ def _of_row(statistic: str, parameters: Mapping[str, Any], row: Sequence[float],
     return [
         _on_grid((x - centre) / scale, bound, fraction_bits // power) ** power for x, centre, scale, bound in columns
     ]
+
+
+def bound_on_grid(statistic: str, bound: float, fraction_bits: int) -> float:
+    """Return the largest value within a bound that clients clamp to: the next one below it on their grid."""
+    bits = fraction_bits // (2 if statistic == "second-moments" else 1)
+    return ldexp(_on_grid(bound, bound, bits), -bits)
 
 
 def _on_grid(value: float, bound: float, bits: int) -> int:

@@ -15,10 +15,24 @@ from dca_proto.protocol.client.round import ROUNDS as CLIENT_ROUNDS
 from dca_proto.protocol.client.round import StoredRound as ClientRound
 from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.effects import Effect, Persist
-from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
+from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.protocol.wire.messages import Announcement, Body, EpochKey, Frame, InvitedRound, Signed
+
+
+class Counts(NamedTuple):
+    """n_min and n_max of a secure sum, and the number of its noises that a coalition does not know, at least."""
+
+    n_min: int
+    n_max: int
+    honest: int
+
+
+def counts_of(kind: SecureSum) -> Counts:
+    """Return what N, T, c and n_max of a secure sum state (DESIGN §4.1), without the code under test."""
+    n_min = kind.clients - kind.tolerate + kind.colluders
+    return Counts(n_min, kind.most or 2 * kind.clients, n_min - 1 - kind.colluders)
 
 
 class Accepted(NamedTuple):
@@ -37,9 +51,10 @@ class Accepted(NamedTuple):
         return tuple(key.compute for key in self.epochs)
 
     @property
-    def terms(self) -> SecureSum:
-        assert isinstance(self.body.terms, SecureSum), "only secure sums have Compute nodes"
-        return self.body.terms
+    def counts(self) -> Counts:
+        """The numbers of a secure sum."""
+        assert isinstance(self.body.kind, SecureSum), "only secure sums have Compute nodes"
+        return counts_of(self.body.kind)
 
     def holder(self, client: bytes) -> bytes:
         """Return the holder of a client's contribution, by multiply-shift hashing (DESIGN §4.4)."""
@@ -67,7 +82,7 @@ def decode_accepted(payload: bytes) -> Accepted:
     assert isinstance(frame, Signed), "an honest member has checked it"
     body = decode_body(frame.body)
     assert isinstance(body, Announcement), "an honest member has checked it"
-    keys = [decode_body(signed.body) for signed in body.terms.computes]
+    keys = [decode_body(signed.body) for signed in body.epochs]
     epochs = tuple(key for key in keys if isinstance(key, EpochKey))
     return Accepted(body, announcement_hash(encode(frame)), epochs, invited)
 

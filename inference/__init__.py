@@ -9,9 +9,10 @@ Layout, in reading order (DESIGN.md in this folder gives the reasons):
     contraction             how much a posterior has learned: from the prior's to the posterior's spread
     releases                released data, checked and decoded: LDP reports, sums with known noise
     models                  one folder per model: its mathematics, learning jobs and estimator
-    mcmc                    sampling: runs, kernels, posteriors, diagnostics
+    mcmc                    sampling: runs, kernels
     variational             doubly stochastic variational inference for any clipped gradient
-    posterior               the result of jobs and estimators: table, summary, refit under another prior
+    posterior, laws         the result of jobs and estimators: table, draws, predictions, refit under another prior
+    saved                   posteriors in result files, and `load_result`, which reads them
     laplace                 the mode and curvature of a posterior given a noisy sum
     draws                   a posterior's draws for ArviZ; the only module that imports it
     jobs                    learning jobs by name, and their common base (`dca swarm --job`, `dca learn`)

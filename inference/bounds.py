@@ -6,7 +6,6 @@ clips its own rows to them (Algorithm 2, step 1), so wrong bounds cost accuracy 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from dca_proto.errors import InputError
 from dca_proto.runtime.files import read_text
-from dca_proto.wording import split_list
+from dca_proto.wording import parse_toml, split_list
 from inference.errors import DataError
 
 PUBLISHED_WITH_ROWS = "the ranges were published with the rows: they are the rows' own minimum and maximum"
@@ -91,10 +90,10 @@ def parse_bounds(text: str) -> dict[str, Interval]:
 def read_bounds(path: Path) -> dict[str, Interval]:
     """Read bounds from a TOML file of ``column = [LO, HI]``. Raises `DataError` if it cannot be read as that."""
     try:
-        table = tomllib.loads(read_text(path, "give COL=LO:HI,... or a TOML file of lines such as: age = [0, 120]"))
+        table = parse_toml(read_text(path, "give COL=LO:HI,... or a TOML file of lines such as: age = [0, 120]"))
     except InputError as error:
         raise DataError(f"bounds: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise DataError(f"bounds file {path} is not TOML: {error}; expected lines such as: age = [0, 120]") from None
     return {column: as_interval(column, ends) for column, ends in table.items()}
 

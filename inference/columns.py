@@ -21,7 +21,9 @@ PRIOR_BOUND_SDS = 3.0
 """Assumed standard deviations per half-width: people state bounds that contain most values."""
 FREE_BOUND = 1.665  # the largest bound, in scales, at which the squares of the statistic "moments" cost nothing
 COUNT_WEIGHT = 1.732  # the largest weight of a count of complete rows that costs nothing beside one column's sum
+COUNT_WEIGHT_L1 = 1.0  # the same for Laplace noise
 MOMENTS_COUNT_WEIGHT = 2.522  # the same beside both moments of a column with `FREE_BOUND`
+COUNT_LEAST = 1e-6  # bound of a column that only counts as missing or not, in its half-width: noise hides its value
 PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # prior sd of a column's mean about the public centre, in half-widths
 
 
@@ -29,7 +31,9 @@ PRIOR_MEAN_SD = 1 / PRIOR_BOUND_SDS  # prior sd of a column's mean about the pub
 class Standardisation:
     """z = clip((x - centre)/scale, ±bound), for the features and then the target: shapes ``(d + 1,)``.
 
-    Clients then bring the features into the ball of that radius, if it is finite.
+    Clients then bring the features into the ball of that radius, if it is finite. If ``ends`` are given, the lower and
+    upper bounds of each column in own units, shape ``(2, d + 1)``, clients clip to them first: then no client has to
+    let values count beyond the public bounds.
     """
 
     columns: tuple[str, ...]
@@ -37,13 +41,15 @@ class Standardisation:
     scale: Array
     bound: Array
     radius: float = inf
+    ends: Array | None = None
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Standardisation:
         """Return the standardisation of a statistic with these public parameters."""
         centre, scale, bound = (np.array(parameters[name], float) for name in ("centre", "scale", "bound"))
         radius = parameters.get("radius")
-        return cls(tuple(parameters["columns"]), centre, scale, bound, inf if radius is None else radius)
+        ends = np.array(given, float).T if (given := parameters.get("within")) else None
+        return cls(tuple(parameters["columns"]), centre, scale, bound, inf if radius is None else radius, ends)
 
     @classmethod
     def within_bounds(cls, schema: Schema, unit: float = 1.0) -> Standardisation:
@@ -56,11 +62,14 @@ class Standardisation:
         numbers = {"centre": self.centre, "scale": self.scale, "bound": self.bound}
         known: dict[str, object] = {"columns": list(self.columns)}
         known |= {name: [float(x) for x in row] for name, row in numbers.items()}
+        if self.ends is not None:
+            known["within"] = self.ends.T.tolist()
         return known if self.radius == inf else known | {"radius": self.radius}
 
     def z(self, X: Array) -> Array:
         """Standardise rows of features in their own units, shape ``(k, d)``, as the clients do."""
         m = X.shape[1]
+        X = X if self.ends is None else np.clip(X, *self.ends[:, :m])
         return into_ball(np.clip(self.scaled(X), -self.bound[:m], self.bound[:m]), self.radius)
 
     def scaled(self, X: Array) -> Array:
@@ -80,12 +89,14 @@ class Standardisation:
     def with_own_target(self, bounds: Interval) -> Standardisation:
         """Return a standardisation that leaves the target in its own units, within its public bounds."""
         last = 0.0, 1.0, max(abs(bounds.lower), abs(bounds.upper))
-        rows = zip((self.centre, self.scale, self.bound), last, strict=True)
-        return Standardisation(self.columns, *(np.r_[row[:-1], value] for row, value in rows))
+        rows = zip(("centre", "scale", "bound"), (self.centre, self.scale, self.bound), last, strict=True)
+        return replace(self, **{name: np.r_[row[:-1], value] for name, row, value in rows})
 
     def without_target(self) -> Standardisation:
         """Return the standardisation of the features alone."""
-        return Standardisation(self.columns[:-1], self.centre[:-1], self.scale[:-1], self.bound[:-1], self.radius)
+        ends = None if self.ends is None else self.ends[:, :-1]
+        parts = self.columns[:-1], self.centre[:-1], self.scale[:-1], self.bound[:-1]
+        return Standardisation(*parts, self.radius, ends)
 
     def in_bounds(self) -> Standardisation:
         """Return the same projection with the bounds as units, so that each bound is 1."""

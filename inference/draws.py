@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.privacy import accounting
@@ -88,6 +89,51 @@ def inference_data(
             figures = arviz.dict_to_dataset(stats, default_dims=[], dims=by_chain, coords=chains, attrs=given)
             data.add_groups(sample_stats=figures)
     return data
+
+
+class Sampling(NamedTuple):
+    """Diagnostics of the chains after warm-up.
+
+    Attributes:
+        divergences: iterations that failed numerically. acceptance: mean acceptance probability. depth_hits: iterations
+            that stopped at the largest tree. step_size: after adaptation. Each of shape ``(chains,)``.
+        seconds: duration of sampling, including compilation if it was the first of its kind.
+    """
+
+    divergences: NDArray[np.int64]
+    acceptance: Array
+    depth_hits: NDArray[np.int64]
+    step_size: Array
+    seconds: float
+
+    @property
+    def stats(self) -> dict[str, Array]:
+        """The figures of each chain, by ArviZ's names."""
+        return {
+            "divergences": np.asarray(self.divergences, float),
+            "acceptance_rate": self.acceptance,
+            "reached_max_tree_depth": np.asarray(self.depth_hits, float),
+            "step_size": self.step_size,
+        }
+
+
+def about_chains(sampling: Sampling | None) -> list[str]:
+    """Return warnings of iterations that failed or stopped early."""
+    if sampling is None:
+        return []
+    words = []
+    diverged, deep = int(sampling.divergences.sum()), int(sampling.depth_hits.sum())
+    if diverged:
+        words.append(
+            f"{diverged} iterations after warm-up diverged, so the draws may miss a part of the posterior; take a "
+            "stronger prior, or check that the reports are of this model"
+        )
+    if deep:
+        words.append(
+            f"{deep} iterations after warm-up stopped at the largest tree, so the chains move slowly; take a "
+            "longer warm-up, or columns in units of similar size"
+        )
+    return words
 
 
 class Mixing(NamedTuple):

@@ -38,9 +38,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp, softmax
+from scipy.special import gammaincc, logsumexp, softmax
 
-from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.protocol.wire.kinds import Kind, NodeRelease, SecureSum
 from dca_proto.wording import listed
 from inference.columns import Standardisation
 from inference.jobs.settings import require_count, within
@@ -67,9 +68,10 @@ TAIL, VAGUE, MAYBE = 0.05, 4.0, 0.2  # warn if σ may lie anywhere in a range of
 FAINT = 0.15  # noise in φ from which on a column's bulk is always taken to show its scale
 ALIKE = 3.5  # standard errors of the mean |φ| over levels up to which all values may be equal
 SINES, RIDGE, MISSED = 4, 1e-7, 5e-4  # of the approximation of t by sines; what it misses
-VISIBLE, SKEWED = 0.25, 0.1  # least |φ| of a level that shows skewness; the sum that counts as skewed
+VISIBLE, SKEWED = 0.25, 0.05  # least |φ| of a level that shows skewness; the sum that counts as skewed
 COLLINEAR, PAIRS = 0.9, 3  # correlation from which on a pair is named in a warning, and how many pairs are named
 FAR, THIN, NEAR, FEW = 0.5, 0.01, 0.05, 0.02  # warning thresholds, in half-widths; FEW is a share of rare values
+GONE, ATOM_SDS, ATOM_MAX, FITS = 3.0, 3.0, 0.1, 0.01  # of `about_clamped`: angle of σ, errors, share, and p-value
 HIDDEN = "noise hides where"  # begins the warning about columns with an unknown location
 
 
@@ -95,14 +97,15 @@ class Located(NamedTuple):
         centre, scale, limit = schema.centres, schema.half_widths, np.ones(len(schema.columns))
         located = slice(len(self.columns))
         centre[located], scale[located], limit[located] = self.centre, self.scale, bound
-        return Standardisation(schema.columns, centre, scale, limit)
+        ends = np.array([(schema.bounds[name].lower, schema.bounds[name].upper) for name in schema.columns]).T
+        return Standardisation(schema.columns, centre, scale, limit, ends=ends)
 
 
 def phases_request(
     schema: Schema,
     share: float,
     columns: Sequence[str],
-    kind: type[RoundRequest] = SecureSumRequest,
+    kind: type[Kind] = SecureSum,
     rows_max: int = 1,
 ) -> RoundRequest:
     """Return the request for the phases of these columns, in half-widths of their public bounds.
@@ -118,8 +121,9 @@ def phases_request(
     bounds = [schema.bounds[name] for name in columns]
     centre, half = np.array([[interval.centre, interval.half_width] for interval in bounds]).T
     standardised = Standardisation(tuple(columns), centre, half / BASE, np.full(len(bounds), BASE))
-    rows = rows_max if issubclass(kind, NodeReleaseRequest) else 1
-    return kind(STATISTIC, standardised.parameters() | {"levels": LEVELS}, budget_share=share, rows_max=rows)
+    rows = rows_max if kind is NodeRelease else 1
+    parameters = standardised.parameters() | {"levels": LEVELS}
+    return RoundRequest(STATISTIC, parameters, budget_share=share, rows_max=rows, kind=kind())
 
 
 def locate(phases: NoisyAggregate) -> Located:
@@ -152,8 +156,9 @@ def means(phases: NoisyAggregate) -> Means:
     """Estimate means of the complete rows from the same phases: Σ_k a_k sin(ω_k t) is nearly t within the bounds.
 
     The noise is that of a sum within the public bounds, so bounds that are far too wide hide the mean, though not the
-    centre. Im φ_{k+1} conj(φ_k)² is 0 at all k if the column is symmetric; its sum over the levels up to the spread's
-    is about 0.1 for an exponential column, and more for a log-normal one.
+    centre. Im φ_{k+1} conj(φ_k)² is 0 at all k if the column is symmetric; its sum over the levels up to the spread's,
+    weighted by 1 - |φ_{k+1}|², is 0.04 to 0.17 for exponential, log-normal and zero-inflated columns. Low levels, which
+    all columns have near 1, add only noise without those weights.
     """
     columns = Standardisation.of(phases.parameters)
     phi, error, share = _phases(phases)
@@ -165,10 +170,10 @@ def means(phases: NoisyAggregate) -> Means:
     noise = phases.noise_variance / (phases.contributors * share) ** 2
     variance = noise * (parts @ parts) + MISSED**2 + (0.0 if share == 1 else (SHAPE * middle) ** 2)
     asymmetry = np.imag(phi[:, 1:] * phi[:, :-1].conj() ** 2)
-    squares = np.abs(phi[:, :-1]) ** 2
-    doubt = error * (squares**2 + 4 * squares * np.abs(phi[:, 1:]) ** 2)
-    shown = np.abs(phi[:, :-1]) > VISIBLE
-    total, doubt = (asymmetry * shown).sum(axis=1), np.sqrt((doubt * shown).sum(axis=1))
+    squares, next_squares = np.abs(phi[:, :-1]) ** 2, np.minimum(np.abs(phi[:, 1:]) ** 2, 1.0)
+    doubt = error * (squares**2 + 4 * squares * next_squares)
+    weights = (1 - next_squares) * (squares > VISIBLE**2)
+    total, doubt = (asymmetry * weights).sum(axis=1), np.sqrt((doubt * weights**2).sum(axis=1))
     half = columns.scale * columns.bound
     most, least = np.maximum(np.abs(total), doubt), np.maximum(np.abs(total) - doubt, 0.0)
     skewed, shown = (np.minimum(1.0, one / SKEWED) for one in (most, least))
@@ -316,6 +321,41 @@ def _rare_values(sizes: Array, error: float) -> tuple[float, bool, bool]:
     if rare < 0.5 or np.sqrt(error) > FAINT:  # narrow bulk in bounds that are far too wide looks alike there
         return 0.0, vague, alike
     return float(high if vague else np.sqrt(weights @ shapes.sd**2)), vague, alike
+
+
+def about_clamped(phases: NoisyAggregate, column: str) -> tuple[str, ...]:
+    """Return a warning if values of a column seem to lie beyond its public bounds, where they count as the bound.
+
+    A share p of values at an end of the bounds adds p exp(±i ω_k) to φ_k at all levels, also where the bulk adds
+    nothing any more. Two shares are fitted to the levels with ω_k σ of 3 and more, at least three. The warning needs a
+    share of three standard errors, at most a tenth. It also needs levels that show nothing else, as whole numbers do.
+    More values than a tenth are a property of the column, and so are those at 0, where amounts end. Values at the end
+    itself are not told from those beyond: a score that many reach is named as well.
+    """
+    phi, error, _ = _phases(phases)
+    columns = Standardisation.of(phases.parameters)
+    place = columns.columns.index(column)
+    own, half = phi[place], float(columns.scale[place] * columns.bound[place])
+    for start in range(int(np.sum(FREQUENCIES * _fit(own, error).spread < GONE)), LEVELS - 2):
+        at, seen = FREQUENCIES[start:], np.r_[own[start:].real, own[start:].imag]
+        design = np.vstack([np.c_[np.cos(at), np.cos(at)], np.c_[-np.sin(at), np.sin(at)]])  # of the lower, upper end
+        inverse = np.linalg.inv(design.T @ design)
+        shares = inverse @ design.T @ seen
+        if gammaincc(len(at) - 1, float(((seen - design @ shares) ** 2).sum()) / error / 2) > FITS:
+            break
+    else:
+        return ()
+    ends = columns.centre[place] + half * np.array([-1.0, 1.0])
+    beyond = (shares > ATOM_SDS * np.sqrt(error * np.diag(inverse))) & (shares < ATOM_MAX)
+    beyond &= np.abs(ends) > np.finfo(float).eps * half
+    if not beyond.any():
+        return ()
+    parts = [f"about {100 * p:.1f} % at {end:g}" for p, end in zip(shares[beyond], ends[beyond], strict=True)]
+    return (
+        f"values of {column} lie at an end of its bounds or beyond ({listed(parts, 2)}): those beyond count as the "
+        "end, which moves the intercept and predictions out of their intervals; widen the bounds unless no value can "
+        "be beyond",
+    )
 
 
 def about_collinearity(columns: Sequence[str], squares: Array, noise: float) -> tuple[str, ...]:

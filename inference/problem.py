@@ -110,6 +110,11 @@ class Problem:
         places = [self.schema.columns.index(column) for column in columns]
         return np.asarray(self.rows[:, places if len(places) != 1 else places[0]])
 
+    def present(self, column: str) -> Array:
+        """Return the values of a column that are not missing."""
+        values = self.values(column)
+        return np.asarray(values[np.isfinite(values)])
+
     @property
     def complete(self) -> Problem:
         """The problem without the rows that lack a value."""

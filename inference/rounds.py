@@ -11,7 +11,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import Job, NoisyAggregate, RoundRequest
+from dca_proto.errors import NoAggregate
 from dca_proto.plausibility import checked
 from dca_proto.privacy.cost import PrivacyCost
 from inference.errors import DataError

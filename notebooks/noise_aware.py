@@ -27,15 +27,14 @@ def _():
 def _():
     import numpy as np
 
-    from dca_proto.aggregate import SecureSumRequest
+    from dca_proto.aggregate import RoundRequest
     from dca_proto.jobs.job import JobTerms
-    from dca_proto.privacy.budget import Budget
     from dca_proto.testing import seeded
     from emulator.ideal import IdealSwarm
 
     truth, clients, z = 0.5, 300, 1.645
-    terms = JobTerms(budget=Budget(0.5, 1e-5), clients=clients, tolerated=0, computes=(b"a", b"b"))
-    asked = SecureSumRequest("sum", {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [4.0]})
+    terms = JobTerms(epsilon=0.5, delta=1e-5, clients=clients, tolerate=0, computes=(b"a", b"b"))
+    asked = RoundRequest("sum", {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [4.0]})
 
     def released(seed):
         """Return a private mean, and the standard deviation of its noise, which is public."""

@@ -23,14 +23,13 @@ def _():
 @app.cell
 def _():
     from dca_proto.jobs.job import JobTerms
-    from dca_proto.privacy.budget import Budget
     from dca_proto.testing import seeded
     from emulator.ideal import IdealSwarm
     from inference.datasets import simulated_trial
     from inference.estimators import PrivateKaplanMeier
 
     trial, months = simulated_trial(), (6, 12, 18, 24, 30, 36)
-    terms = JobTerms(budget=Budget(2.0, 1e-5), clients=len(trial.y), tolerated=60, computes=(b"a", b"b"))
+    terms = JobTerms(epsilon=2.0, delta=1e-5, clients=len(trial.y), tolerate=60, computes=(b"a", b"b"))
     swarm = IdealSwarm(trial.rows, trial.schema.columns, terms, random=seeded("1"))
     private = PrivateKaplanMeier(months, duration="months", group="arm", random_state=1).fit(swarm)
     exact = PrivateKaplanMeier(months, duration="months", group="arm", random_state=1).fit(trial.rows[:, [4, 0, 1]])

@@ -27,7 +27,6 @@ def _():
     import numpy as np
 
     from dca_proto.jobs.job import JobTerms
-    from dca_proto.privacy.budget import Budget
     from dca_proto.testing import seeded
     from emulator.ideal import IdealSwarm
     from inference.datasets import load
@@ -43,7 +42,7 @@ def _():
     def private_error(epsilon, copies, seed):
         """Return the error of a private fit to `copies` of the training rows, to simulate more patients."""
         rows = np.tile(train.rows, (copies, 1))
-        terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(rows), tolerated=0, computes=(b"a", b"b"))
+        terms = JobTerms(epsilon=epsilon, delta=1e-5, clients=len(rows), tolerate=0, computes=(b"a", b"b"))
         swarm = IdealSwarm(rows, train.schema.columns, terms, random=seeded(str(seed)))
         return error(PrivateLinearRegression(schema=train.schema).fit(swarm))
 

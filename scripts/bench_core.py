@@ -43,6 +43,7 @@ import msgspec
 import nacl
 import numpy as np
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import AgreementKey
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.actor import Actor
@@ -90,7 +91,7 @@ class Swarm:
         columns = tuple(f"x{index}" for index in range(dimension))
         values = np.random.default_rng(1).uniform(-1, 1, (clients, 1, dimension))
         policy = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=1, epsilon_per_period_max=40)
-        self.actors = TestFederation(clients, computes, columns=columns, rows=list(values), policy=policy)
+        self.actors = TestFederation(clients, computes, columns=columns, rows=values, policy=policy)
         self.clients = clients
         flat = {"centre": [0.0] * dimension, "scale": [1.0] * dimension, "bound": [1.0] * dimension}
         self.parameters = {"columns": list(columns), **flat}
@@ -114,7 +115,7 @@ class Swarm:
     def round(self, clock: Clock | None = None) -> dict[str, float]:
         """Run one round, from the announcement to its result; return microseconds by role."""
         clock = clock or Clock()
-        request = self.actors.request(parameters=self.parameters, tolerated=5, epsilon=0.3)
+        request = self.actors.request(parameters=self.parameters, tolerate=5, epsilon=0.3)
         trainer = self._trainer.id
         with clock.of("trainer"):
             asked = self._trainer.handle(Command(request), NOW_MS)
@@ -160,7 +161,7 @@ class Swarm:
     def noise_us(self) -> float:
         """Return the microseconds of one client's exact noise."""
         mechanism = DistributedDiscreteGaussian()
-        request = self.actors.request(parameters=self.parameters, tolerated=5, epsilon=0.3)
+        request = self.actors.request(parameters=self.parameters, tolerate=5, epsilon=0.3)
         _, validated = request.draft(mechanism, Limits())
         keys = [os.urandom(32) for _ in range(200)]
         variance, dimension = validated.noise_variance, validated.dimension
@@ -259,7 +260,7 @@ def main() -> None:
             show_profile(options.clients, *one)
         return
     own, peer = AgreementKey(os.urandom(32)), AgreementKey(os.urandom(32)).public
-    agreement = timed_us(lambda: [own.agree(peer) for _ in range(200)], 200)
+    agreement = timed_us(lambda: [own.agree(labels.REPLY, peer) for _ in range(200)], 200)
     results = [cell(options.clients, *one, options.rounds) for one in cells]
     write_json({"versions": versions(), "agreement_us": agreement, "cells": results}, options.json)
     if options.json == STDOUT:

@@ -39,9 +39,9 @@ FIGURES = ("first_s", "first_cpu_s", "second_s", "second_cpu_s")
 def learn(name: str, seed: int) -> tuple[float, float]:
     """Run a job over ideal rounds; return wall and CPU seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
-    from dca_proto.aggregate import LdpReportRequest
     from dca_proto.jobs.job import JobTerms
     from dca_proto.privacy.budget import Budget
+    from dca_proto.protocol.wire.kinds import LdpReport
     from emulator.ideal import IdealSwarm
     from inference.bounds import Interval
     from inference.jobs import find
@@ -55,11 +55,11 @@ def learn(name: str, seed: int) -> tuple[float, float]:
     y = (y > 0).astype(float) if name == "logistic" else y
     names = tuple(f"x{j}" for j in range(d))
     bounds = {**dict.fromkeys(names, Interval(-4, 4)), "y": Interval(0, 1) if name == "logistic" else Interval(-5, 5.5)}
-    schema, local = Schema(names, "y", bounds), LdpReportRequest in job.kinds
-    budget, tolerated = Budget(EPSILON, DELTA), 0 if local else n // 10
+    schema, local = Schema(names, "y", bounds), LdpReport in job.kinds
+    budget, tolerate = Budget(EPSILON, DELTA), 0 if local else n // 10
     computes = () if local else tuple(bytes([index]) * 16 for index in range(3))
-    terms = JobTerms(budget=budget, clients=n, tolerated=tolerated, computes=computes)
-    known = Conditions(n, tolerated, 1.0, rng, kind=job.kinds[0], epsilon=EPSILON)
+    terms = JobTerms(epsilon=budget.epsilon, delta=budget.delta, clients=n, tolerate=tolerate, computes=computes)
+    known = Conditions(n, tolerate, 1.0, rng, kind=job.kinds[0], epsilon=EPSILON)
     own = job.settings()
     released = run(job.make(schema, own, known), IdealSwarm(np.column_stack([X, y]), schema.columns, terms))
     job.summarise(job.finish(released, schema, own, known), None, None, None, schema)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from rich.table import Table
 
-from emulator.audit.faults import FAULTS
+from emulator.coalition.faults import FAULTS
 from papers.experiment import Experiment, Result, Sweep, option
 from papers.runner import Check, positive, table
 

@@ -34,7 +34,6 @@ import numpy as np
 from rich.table import Table
 
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
@@ -105,7 +104,7 @@ def rows_of(cell: Cell, rng: np.random.Generator) -> Problem:
 def fits(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
     """Return whether each slope's interval covers, and how much wider it is than without privacy."""
     rows, family = rows_of(cell, rng), Poisson() if cell.model == "poisson" else StudentT()
-    terms = JobTerms(budget=Budget(cell.epsilon, DELTA), clients=cell.n, tolerated=cell.n // 10, computes=COMPUTES)
+    terms = JobTerms(epsilon=cell.epsilon, delta=DELTA, clients=cell.n, tolerate=cell.n // 10, computes=COMPUTES)
     fit = run(scored_regression(rows.schema, family), IdealSwarm(rows.rows, rows.schema.columns, terms))
     true = SLOPES[cell.shape] / SCALES * (1.0 if cell.model == "poisson" else 5.0)
     off = (fit.coefficients - true) / fit.coefficient_sd

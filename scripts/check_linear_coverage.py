@@ -41,7 +41,6 @@ import numpy as np
 from rich.table import Table
 
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
@@ -108,7 +107,7 @@ def problem(truth: str, kind: str, n: int, rng: np.random.Generator) -> tuple[Pr
 
 def fit(rows: Problem, epsilon: float, rng: np.random.Generator) -> Any:
     """Run the regression with its default settings."""
-    terms = JobTerms(budget=Budget(epsilon, DELTA), clients=len(rows.y), tolerated=0, computes=COMPUTES)
+    terms = JobTerms(epsilon=epsilon, delta=DELTA, clients=len(rows.y), tolerate=0, computes=COMPUTES)
     return run(
         regression_with_projection(rows.schema), IdealSwarm(rows.rows, rows.schema.columns, terms, random=rng.bytes)
     )

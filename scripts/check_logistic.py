@@ -177,7 +177,7 @@ def work(cell: Cell) -> dict[str, Any]:
 def _ideal(cell: Cell, train: Problem) -> Coefficients:
     n = len(train.y)
     computes = tuple(bytes([index]) * 16 for index in range(COMPUTES))
-    terms = JobTerms(budget=Budget(cell.epsilon, DELTA), clients=n, tolerated=n // 10, computes=computes)
+    terms = JobTerms(epsilon=cell.epsilon, delta=DELTA, clients=n, tolerate=n // 10, computes=computes)
     job = logistic_regression(train.schema, rng=stream(cell.seed, "job"), method=cell.method)
     return run(job, IdealSwarm(train.rows, train.schema.columns, terms))
 
@@ -185,13 +185,15 @@ def _ideal(cell: Cell, train: Problem) -> Coefficients:
 def _live(cell: Cell, train: Problem) -> Coefficients:
     n = len(train.y)
     budget = Budget(cell.epsilon, DELTA)
-    options = SwarmOptions(clients=n, computes=COMPUTES, budget=budget, tolerated=n // 10, seed=cell.seed)
+    options = SwarmOptions(
+        clients=n, computes=COMPUTES, epsilon=budget.epsilon, delta=budget.delta, tolerate=n // 10, seed=cell.seed
+    )
     configure_logs(level=logging.WARNING)
 
     job = logistic_regression(train.schema, rng=stream(cell.seed, "job"), method=cell.method)
     done = asyncio.run(play(options, assign(train.rows, n), train.schema.columns, job, Watcher(), retries=RETRIES))
     if done.failure is not None:
-        raise RoundAborted(done.failure.error)
+        raise RoundAborted(done.failure)
     found: Coefficients = done.result
     return found
 

@@ -33,26 +33,28 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dca_proto.aggregate import LdpReportRequest, NoAggregate, NodeReleaseRequest, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.cli.job_settings import best_weights
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.errors import DcaError, ImplausibleSum
+from dca_proto.errors import DcaError, ImplausibleSum, NoAggregate
 from dca_proto.jobs.job import Batches, JobTerms
 from dca_proto.plausibility import REFUSED, checked, doubts_of
 from dca_proto.privacy.budget import Budget
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
 from dca_proto.runtime.files import write_json
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import contribution
 from dca_proto.testing import Lie, Network, TestFederation, make_lie, seeded
 from emulator.ideal import IdealSwarm
 from inference.errors import DataError
-from inference.jobs import find
+from inference.jobs import NAMES, find
 from inference.jobs.base import Conditions, LearningJob
 from inference.jobs.estimates import rows_of
+from inference.jobs.examples import Example, problem
 from inference.jobs.settings import settings_from
-from inference.problem import Problem, Schema
+from inference.problem import Problem
 from inference.rounds import Rounds, run
 
 CLIENTS, COMPUTES, LIAR = 24, 2, 3
@@ -79,63 +81,16 @@ LIES: dict[str, Lie] = {
 
 
 class Case(NamedTuple):
-    """A job with settings by which it is fast.
+    """A job, and one of its examples."""
 
-    `of` is the kind of its target. `kind` is that of its rounds, and `job` its name, if they differ from the default.
-    """
-
-    of: str
-    settings: dict[str, Any]
-    kind: type[RoundRequest] | None = None
-    job: str = ""
+    job: LearningJob
+    example: Example
 
 
-_DRAWS = {"chains": 2, "warmup": 60, "draws": 60, "require_mixed": False}
-CASES: dict[str, Case] = {
-    "regression": Case("number", {}),
-    "regression-bounded": Case("number", {}),
-    "regression-mcmc": Case("number", {"method": "fast"}),
-    "regression-mcmc of data nodes": Case("number", {"method": "fast"}, NodeReleaseRequest, "regression-mcmc"),
-    "logistic": Case("class", {"epochs": 4}),
-    "poisson-regression": Case("count", {}),
-    "robust-regression": Case("number", {}),
-    "mixture": Case("pairs", {"components": 2, "epochs": 4}),
-    "gaussian": Case("number", {}),
-    "bernoulli": Case("class", {}),
-    "categorical": Case("count", {}),
-    "poisson": Case("count", {}),
-    "exponential": Case("time", {}),
-    "survival": Case("time", {"intervals": 4}),
-    "survival-regression": Case("time", {"intervals": 2}),
-    "ldp-histogram": Case("count", {"categories": 5, **_DRAWS}),
-    "ldp-histogram by randomised response": Case(
-        "count", {"categories": 5, "mechanism": "randomised-response", **_DRAWS}, None, "ldp-histogram"
-    ),
-    "ldp-mean": Case("number", _DRAWS),
-    "ldp-regression": Case("number", _DRAWS),
-    "ldp-sgd": Case("number", {"group": 8}),
+CASES = {
+    f"{name} {example.label}".rstrip(): Case(find(name), example) for name in NAMES for example in find(name).examples
 }
-
-
-def problem(of: str, n: int) -> Problem:
-    """Return invented rows of features a and b, an event, and a target of that kind."""
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(n, 2)).clip(-4, 4)
-    if of == "pairs":
-        X = (0.4 * X + np.where(rng.random(n) < 0.6, 2, -2)[:, None]).clip(-4, 4)
-    eta = X @ [1.0, -1.0]
-    y, ends = {
-        "number": ((eta + rng.normal(scale=0.5, size=n)).clip(-6, 6), (-6, 6)),
-        "class": ((eta + rng.logistic(scale=0.3, size=n) > 0).astype(float), (0, 1)),
-        "count": (rng.poisson(2.0, size=n).clip(0, 4).astype(float), (0, 4)),
-        "pairs": (np.zeros(n), (-1, 1)),
-        "time": (rng.exponential(5.0, size=n).clip(0, 20), (0, 20)),
-    }[of]
-    bounds: dict[str, Any] = {"a": (-4, 4), "b": (-4, 4), "y": ends}
-    features: tuple[str, ...] = ("a", "b")
-    if of == "time":
-        X, features, bounds = np.c_[X, rng.random(n) < 0.7], (*features, "event"), {**bounds, "event": (0, 1)}
-    return Problem("made", Schema(features, "y", bounds), X, y)
+"""Each example of each job, by name."""
 
 
 class Setting(NamedTuple):
@@ -157,21 +112,19 @@ class Setting(NamedTuple):
 
 def setting_of(name: str, clients: int, budget: Budget = BUDGET) -> Setting:
     """Return a job of the table, for that many clients with one row each; data nodes share these rows."""
-    case = CASES[name]
-    job, data = find(case.job or name), problem(case.of, clients)
-    kind = case.kind or job.kinds[0]
-    summed = kind not in (NodeReleaseRequest, LdpReportRequest)
+    job, example = CASES[name]
+    data, kind = problem(example.target, clients), example.kind or job.kinds[0]
+    summed = kind not in (NodeRelease, LdpReport)
     terms = JobTerms(
-        budget=budget,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
         clients=clients,
-        tolerated=clients // 8 if summed else 0,
+        tolerate=clients // 8 if summed else 0,
         computes=(bytes(16), bytes([1]) * 16) if summed else (),
     )
     rng = np.random.default_rng(2)
-    known = Conditions(
-        clients, terms.tolerated, budget.mu, rng, kind=kind, epsilon=budget.epsilon, weights=best_weights
-    )
-    return Setting(job, settings_from(job.settings, case.settings, job.name), data, known, terms)
+    known = Conditions(clients, terms.tolerate, budget.mu, rng, kind=kind, epsilon=budget.epsilon, weights=best_weights)
+    return Setting(job, settings_from(job.settings, example.settings, job.name), data, known, terms)
 
 
 # --- verdicts, with production actors ---------------------------------------------------------------------------------
@@ -182,7 +135,7 @@ class ActorRounds:
 
     def __init__(self, setting: Setting, lie: Lie | None) -> None:
         rows = setting.data.rows
-        releases = setting.known.kind is NodeReleaseRequest
+        releases = setting.known.kind is NodeRelease
         policy = Policy(
             clients_min=1, honest_min=1, epsilon_per_round_max=50, epsilon_per_period_max=90, delta_max=1e-3,
             rows_of_many=releases,
@@ -341,10 +294,10 @@ def unnoticed(setting: Setting, k: float) -> dict[str, Any] | None:
 
 def reach_of(name: str) -> Reach:
     """Search for the largest k that raises neither an error nor a warning."""
-    setting = setting_of(name, CLIENTS if CASES[name].kind is NodeReleaseRequest else HONEST, REACH_BUDGET)
+    setting = setting_of(name, CLIENTS if CASES[name].example.kind is NodeRelease else HONEST, REACH_BUDGET)
     honest, low, best = setting.learned(Exaggerated(setting, 0.0)), 0.0, None
     high = 1.0
-    if setting.known.kind is LdpReportRequest:
+    if setting.known.kind is LdpReport:
         low, best = 1.0, unnoticed(setting, 1.0)
     else:
         while high < LARGEST and (found := unnoticed(setting, high)) is not None:

@@ -16,7 +16,6 @@ import numpy as np
 from rich.table import Table
 
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from emulator.swarm.live import Dropouts
 from inference.datasets import diabetes
@@ -37,10 +36,10 @@ def ratio(seed: int, epsilon: float) -> float:
     problem = diabetes()
     train, test = hold_out(problem, seed)
     clients = len(train.y)
-    tolerated = clients // 10
-    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=clients, tolerated=tolerated, computes=COMPUTES)
+    tolerate = clients // 10
+    terms = JobTerms(epsilon=epsilon, delta=1e-5, clients=clients, tolerate=tolerate, computes=COMPUTES)
     ids = [index.to_bytes(16, "big") for index in range(clients)]
-    dropouts = Dropouts(ids, tolerated // 2, seed)
+    dropouts = Dropouts(ids, tolerate // 2, seed)
     absent = [frozenset(ids.index(bytes.fromhex(one)) for one in dropouts.next_round()) for _ in range(2)]
     swarm = IdealSwarm(assign(train.rows, clients), train.schema.columns, terms, absent=absent)
     private = rmse(run(regression_with_projection(train.schema), swarm).predict(test.X)[0], test.y)

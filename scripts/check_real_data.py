@@ -90,8 +90,9 @@ def fit_of(cell: Cell, epsilon: float, folder: Path | None) -> dict[str, Any]:
     exact = _reference(cell.data, 0 if cell.data == LOGISTIC else cell.seed, folder)
     result, job = ours(cell, train, epsilon), find("logistic" if cell.data == LOGISTIC else "regression")
     warnings = job.summarise(result, None, None, None, train.schema)["warnings"]
-    off = np.r_[result.intercept - exact.intercept, result.coefficients - exact.coefficients]
-    holds = np.abs(off) <= REACH * np.r_[result.intercept_sd, result.coefficient_sd]
+    slopes, sds, _ = result.slopes()
+    off = np.r_[result.intercept.mean - exact.intercept, slopes - exact.coefficients]
+    holds = np.abs(off) <= REACH * np.r_[result.intercept.sd, sds]
     plain = exact.predict(test.X)[0]
     errors = {
         OURS: error_of(result.predict(test.X)[0], test, plain),
@@ -102,7 +103,7 @@ def fit_of(cell: Cell, epsilon: float, folder: Path | None) -> dict[str, Any]:
                    for name in (ADASSP, LESS)}  # fmt: skip
     return {
         "holds": holds.tolist(),
-        "named": named(warnings, result.names).tolist(),
+        "named": named(warnings, ("intercept", *train.schema.features)).tolist(),
         "hidden": any(HIDDEN in text for text in warnings),
         "errors": errors,
     }

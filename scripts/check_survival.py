@@ -40,7 +40,6 @@ import numpy as np
 from rich.table import Table
 
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
@@ -87,7 +86,7 @@ class Cell(NamedTuple):
 
 def hold(job: Any, rows: Problem, epsilon: float) -> Any:
     """Return the job's result over ideal rounds with one client per row."""
-    terms = JobTerms(budget=Budget(epsilon, DELTA), clients=len(rows.y), tolerated=len(rows.y) // 10, computes=COMPUTES)
+    terms = JobTerms(epsilon=epsilon, delta=DELTA, clients=len(rows.y), tolerate=len(rows.y) // 10, computes=COMPUTES)
     return run(job, IdealSwarm(rows.rows, rows.schema.columns, terms))
 
 
@@ -121,7 +120,7 @@ def bands(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
     """Return the band's coverage over times, and its width."""
     died, left, true = drawn(cell.law, rng, cell.n)
     fit = hold(curves_job(Columns("t", "event", GRID), rng=rng), followed(died, left, {}), cell.epsilon)
-    low, high = fit.band()[:, 0]
+    low, high = fit.predictor.band()[:, 0]
     return {"covered": float(((low <= true) & (true <= high)).mean()), "width": float((high - low).mean())}
 
 
@@ -132,7 +131,7 @@ def log_rank(cell: Cell, rng: np.random.Generator) -> dict[str, Any]:
     died = (rng.exponential(size=cell.n) / 0.8) ** 0.8
     rows = followed(died, rng.uniform(0, np.where(arm > 0, second, first)), {"arm": arm})
     fit = hold(curves_job(Columns("t", "event", GRID, "arm", 2), rng=rng), rows, cell.epsilon)
-    return {"rejected": float(fit.log_rank.p_value < 0.05)}
+    return {"rejected": float(fit.predictor.log_rank.p_value < 0.05)}
 
 
 def trial(rng: np.random.Generator, n: int) -> Problem:
@@ -200,7 +199,7 @@ def without_noise() -> tuple[float, float]:
         fit = exact_curves(rows, Columns("months", "event", tuple(oracle["times"]), "arm", 2), stream(0, "exact"))
         known = np.array(oracle["curves"][size]["at_risk"]) >= 25
         expected = np.array(oracle["curves"][size]["survival"])
-        far = max(far, float(np.abs(fit.survival / expected - 1)[known].max()))
+        far = max(far, float(np.abs(fit.predictor.survival / expected - 1)[known].max()))
     rows = simulated_trial(20_000, 1)
     fitted = exact_hazards(rows, Columns.of(rows.schema, "event", "arm", None, 6))
     found = np.r_[fitted.group_effects[0], fitted.coefficients]

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from emulator.ideal import IdealSwarm
 from inference.datasets import diabetes
@@ -66,7 +65,7 @@ def bars() -> dict[str, list[Bar]]:
     clients, found = len(train.y), [("without privacy", "plain", nonprivate_regression(train))]
     computes = tuple(bytes([index]) * 16 for index in range(3))
     for epsilon in EPSILONS:
-        terms = JobTerms(budget=Budget(epsilon, DELTA), clients=clients, tolerated=clients // 10, computes=computes)
+        terms = JobTerms(epsilon=epsilon, delta=DELTA, clients=clients, tolerate=clients // 10, computes=computes)
         swarm = IdealSwarm(assign(train.rows, clients), train.schema.columns, terms)
         found.append((f"ε = {at_least(epsilon)}", "private", run(regression_with_projection(train.schema), swarm)))
     made: dict[str, list[Bar]] = {name: [] for name in STEPS}

@@ -32,15 +32,15 @@ import numpy as np
 from rich.console import Console
 
 from dca_proto.cli.progress import PatientBar
+from dca_proto.crypto import labels
 from dca_proto.privacy.mechanism import GRID_LAPLACE
-from dca_proto.protocol.announcement import open_announcement, open_answer
+from dca_proto.protocol.announcement import open_announcement, open_answer, open_list
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
-from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease
 from dca_proto.protocol.wire.codec import decode_frame, encode
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.protocol.wire.topics import subscriptions
 from dca_proto.runtime.files import write_json
@@ -98,7 +98,7 @@ class Attacked:
             task.add_done_callback(broker.end)
 
     def _add(self, role: Channel, actor: Any) -> None:
-        name, federation = actor.id.hex(), self.actors.federation.name
+        name, federation = actor.id.hex(), self.actors.federation.id
         self.running[actor.id] = actor
         self.filters[name] = subscriptions(federation, role, actor.id)
         self._transports[name] = MqttTransport(
@@ -124,17 +124,17 @@ class Attacked:
 
     async def prepare(self) -> None:
         """Run a completed and an aborted round of each kind, and leave one open."""
-        hour = {"clients_expected": CLIENTS + 2, "collect_window_ms": 3_000_000}
-        assert isinstance(await self.run_round(tolerated=1), RoundCompleted)
-        assert isinstance(await self.run_round(tolerated=0, clients_expected=7, collect_window_ms=300), RoundFailed)
+        hour = {"clients": CLIENTS + 2, "collect_s": 3_000}
+        assert isinstance(await self.run_round(tolerate=1), RoundCompleted)
+        assert isinstance(await self.run_round(tolerate=0, clients=7, collect_s=0.3), RoundFailed)
         kinds: tuple[dict[str, Any], ...] = (
-            {"ask": AskNodeRelease(), "rows_max": 3},
-            {"ask": AskLdpReport(mechanism=GRID_LAPLACE), "delta": 0.0},
+            {"kind": NodeRelease(), "rows_max": 3},
+            {"kind": LdpReport(GRID_LAPLACE), "delta": 0.0},
         )
         for kind in kinds:
             assert isinstance(await self.run_round(**kind), RoundCompleted)
             await self.run_round(wait=False, **kind, **hour)
-        await self.run_round(wait=False, tolerated=0, **hour)
+        await self.run_round(wait=False, tolerate=0, **hour)
         await asyncio.sleep(0.3)
 
     async def quiet(self, name: str) -> None:
@@ -188,15 +188,16 @@ class Attacked:
             opened, actor = rounds[frame.round_id], self.running[receiver]
             if receiver in opened.computes:
                 key = actor._keys.key(opened.epochs[opened.computes.index(receiver)].epoch)
+                label, inner = labels.PEER_LIST, open_list(frame, key, opened.hash)
             else:
                 key = actor._rounds[frame.round_id].reply_key
-            inner = encode(open_answer(frame, key, opened.hash))
-            yield Secret(frame.round_id, sender, receiver, key.public, opened.hash, inner)
+                label, inner = labels.REPLY, open_answer(frame, key, opened.hash)
+            yield Secret(frame.round_id, sender, receiver, label, key.public, opened.hash, encode(inner))
 
     def _sealable(self, log: Iterable[tuple[str, bytes]]) -> Iterable[Sealable]:
         client = self.running[self.actors.clients[HOSTILE]]
         for round_id, opened in self._announced(log).items():
-            if isinstance(opened.body.terms, SecureSum):
+            if isinstance(opened.body.kind, SecureSum):
                 for node, key in zip(opened.computes, client._session.pair_keys(opened.epochs), strict=True):
                     yield Sealable(round_id, opened.hash, client.id, node, key, 4 + 8 * len(opened.computes) + 8)
 
@@ -254,9 +255,7 @@ async def _last_round(attacked: Attacked, escaped: list[str]) -> float | None:
 
     The missing one is the client that the strangers impersonated, or one that a busy machine delayed too long.
     """
-    end = await attacked.run_round(
-        tolerated=1, clients_expected=CLIENTS, collect_window_ms=10_000, commit_window_ms=20_000
-    )
+    end = await attacked.run_round(tolerate=1, clients=CLIENTS, collect_s=10, commit_s=20)
     if not isinstance(end, RoundCompleted):
         escaped.append(f"the round after the strangers failed: {end}")
         return None

@@ -26,16 +26,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from dca_proto.crypto.masks import ask_tag
 from dca_proto.crypto.sealing import AgreementKey
 from dca_proto.errors import PeerError
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.announcement import OpenedAnnouncement, open_announcement, seal_answer
+from dca_proto.protocol.contribution import make_contribution
 from dca_proto.protocol.effects import Address, Channel
-from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.pairing import pair_key
 from dca_proto.protocol.params import Limits, Timing
-from dca_proto.protocol.sessions import pair_key
 from dca_proto.protocol.wire.codec import decode_frame, encode, sign
+from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.protocol.wire.messages import (
     Abort,
     AbortWanted,
@@ -46,6 +49,7 @@ from dca_proto.protocol.wire.messages import (
     Close,
     Contribution,
     Decline,
+    Declines,
     EpochKey,
     Hello,
     HelloWanted,
@@ -53,7 +57,7 @@ from dca_proto.protocol.wire.messages import (
     Query,
     SessionsWanted,
 )
-from dca_proto.protocol.wire.topics import subscriptions, topic_of
+from dca_proto.protocol.wire.topics import root_of, subscriptions, topic_of
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_identity
@@ -134,14 +138,14 @@ class Attacker:
         self.own: list[tuple[str, bytes]] = []  # messages of its own, to be changed and repeated
         self.key, self.epoch = AgreementKey(secrets.token_bytes(32)), _now_ms() // EPOCH_MS
         self.done: Counter[str] = Counter()
-        self.messages = 0
+        self.messages, self.charges = 0, _now_ms() // 1000 % (1 << 31)  # numbers that no earlier run has used
         self.members = [Address(Channel.COMPUTE, one.id) for one in self.federation.computes]
         self.members += [Address(Channel.TRAINER, one.id) for one in self.federation.trainers]
 
     # what it has
 
     def topic(self, to: Address, sender: bytes | None = None) -> str:
-        return topic_of(self.federation.name, to, sender or self.identity.id)
+        return topic_of(self.federation.id, to, sender or self.identity.id)
 
     def any_topic(self) -> str:
         """Return the topic of a member's inbox, or of the Hellos."""
@@ -167,14 +171,14 @@ class Attacker:
         return found
 
     def pair_keys(self, opened: OpenedAnnouncement) -> list[bytes]:
-        own = (self.identity.id, self.epoch)
-        return [pair_key(self.key, one.public, self.federation, own, (one.compute, one.epoch)) for one in opened.epochs]
+        own, federation = (self.identity.id, self.epoch), self.federation.id
+        return [pair_key(self.key, one.public, federation, own, (one.compute, one.epoch)) for one in opened.epochs]
 
     def sealable(self) -> list[Sealable]:
         return [
             Sealable(one.body.round_id, one.hash, self.identity.id, node, key, 4 + 8 * len(one.computes) + 8)
             for one in self.announced()[-3:]
-            if isinstance(one.body.terms, SecureSum)
+            if isinstance(one.body.kind, SecureSum)
             for node, key in zip(one.computes, self.pair_keys(one), strict=True)
         ]
 
@@ -221,7 +225,7 @@ class Attacker:
             await wire.close()
 
     async def listen(self, wire: Wire) -> None:
-        filters = subscriptions(self.federation.name, Channel.CLIENT, self.identity.id)
+        filters = subscriptions(self.federation.id, Channel.CLIENT, self.identity.id)
         await wire.send(packet(0x82, b"\0\1" + b"".join(text(one) + b"\1" for one in filters)))
 
     # attacks: each one burst
@@ -258,7 +262,8 @@ class Attacker:
 
     async def retained(self, wire: Wire) -> None:
         odd = [
-            f"dca/{self.federation.name}/{self.rng.randbytes(9).hex()}/all/{self.identity.id.hex()}" for _ in range(50)
+            f"{root_of(self.federation.id)}/{self.rng.randbytes(9).hex()}/all/{self.identity.id.hex()}"
+            for _ in range(50)
         ]
         odd += [self.topic(Address(channel)) for channel in Channel if channel.is_broadcast]
         for topic in [*odd, *(self.topic(one) for one in self.members)]:
@@ -308,6 +313,36 @@ class Attacker:
             sealed = seal_answer(sign(self.identity, self.federation.id, body), opened, secrets.token_bytes)
             await wire.send(publish(self.any_topic(), b"\0" + sealed, 1))
 
+    async def both_answers(self, wire: Wire) -> None:
+        """Contribute to the newest rounds as it should, and decline them as well, in either order."""
+        for number, opened in enumerate(self.announced()[-5:]):
+            if not isinstance(opened.body.kind, SecureSum):
+                continue
+            validated, holder = (
+                opened.validated(DistributedDiscreteGaussian(), Limits()),
+                opened.holder(self.identity.id),
+            )
+            keys, self.charges = self.pair_keys(opened), self.charges + 1
+            contributed = make_contribution(
+                np.zeros(validated.dimension, dtype=np.int64),
+                validated=validated,
+                mechanism=DistributedDiscreteGaussian(),
+                identity=self.identity,
+                hello=bytes(32),
+                round_id=opened.body.round_id,
+                announcement_hash=opened.hash,
+                charge=self.charges,
+                holder=holder.id,
+                holder_key=keys[opened.computes.index(holder.id)],
+                pair_keys=keys,
+                random=secrets.token_bytes,
+            )
+            body = Decline(opened.body.round_id, opened.hash, self.certificate, "budget", "none is left", "more")
+            declined = seal_answer(sign(self.identity, self.federation.id, body), opened, secrets.token_bytes)
+            answers = [(holder, contributed.payload), (Address(Channel.TRAINER, opened.body.trainer), declined)]
+            for to, payload in answers if number % 2 else reversed(answers):
+                await wire.send(publish(self.topic(to), b"\0" + payload, 1))
+
     async def forged(self, wire: Wire) -> None:
         """Send messages that only nodes and trainers may send, with its own signature."""
         rounds = [(one.body.round_id, one.hash) for one in self.announced()] or [(bytes(16), bytes(32))]
@@ -315,8 +350,9 @@ class Attacker:
             round_id, ah = self.rng.choice(rounds)
             node, head = self.rng.choice(self.members).id, (round_id, ah)
             body = self.rng.choice((
-                Close(*head), Query(*head), Progress(*head, 25), SessionsWanted(self.federation.stamp, True),
-                Answer(*head, (bytes(32),) * 3, b""), Abort(*head, node, "too-few", "x" * 500, 0, 1, ()),
+                Close(*head), Query(*head), Progress(*head, 25, 0, 0), Declines(*head, self.identity.id),
+                SessionsWanted(self.federation.stamp, True, self.rng.randbytes(16)),
+                Answer(*head, node, (bytes(32),) * 3, b""), Abort(*head, node, "too-few", "x" * 500, 0, 1, ()),
                 EpochKey(node, self.epoch + 1000, self.key.public, (1 << 53) - 1, self.federation.stamp),
                 HelloWanted(self.identity.id),
                 ChargeReused(*head, self.identity.id, 1, 2**32 - 1),
@@ -396,8 +432,8 @@ class Attacker:
         over = time.monotonic() + seconds
         on_a_wire: tuple[Callable[[Wire], Awaitable[None]], ...] = (
             self.fuzz, self.replays, self.large_messages, self.too_large_messages, self.partial_messages, self.retained,
-            self.hellos, self.contributions, self.questions_for_aborts, self.declines, self.forged, self.subscriptions,
-            self.unfinished,
+            self.hellos, self.contributions, self.questions_for_aborts, self.declines, self.both_answers, self.forged,
+            self.subscriptions, self.unfinished,
         )  # fmt: skip
         alone = (self.strangers, self.silent_connections, self.kills, self.copies, self.deaf, self.wills)
         while time.monotonic() < over:

@@ -3,11 +3,14 @@
 
 The script creates a federation. It runs mosquitto as `dca broker` configures it (TLS, passwords, access lists, limits),
 three Compute nodes and 25 honest clients, each in its own process, and a trainer that runs one round after another.
-Then it adds `scripts/hostile_client.py`, and a client that runs in two copies. Exit code 4 if a check fails:
+Then it adds `scripts/hostile_client.py`, and a client that runs in two copies. With `--flood N`, it first runs
+`scripts/hostile_trainer.py` alone: a second trainer that floods nodes and a client with N rounds of each kind. Exit
+code 4 if a check fails:
 
     rounds      every round ends with a result, and no mean is off by more than seven standard deviations
     processes   none ends
     memory      none grows by more than 50 MiB after its first rounds
+    flat        no node and no flooded client grows by more than 20 MiB between a flood's first quarter and its end
     copies      two copies of one identity do not end each other's connections again and again
 
 Needs mosquitto, openssl and Linux's /proc.
@@ -16,6 +19,7 @@ Examples:
 
     scripts/hostile_test.py                                    ten minutes of attacks
     scripts/hostile_test.py --minutes 1 --seed 3 --json -
+    scripts/hostile_test.py --minutes 0 --flood 250 --json -
 """
 
 from __future__ import annotations
@@ -41,16 +45,18 @@ from rich.console import Console
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli.progress import PatientBar
 from dca_proto.errors import RoundAborted
+from dca_proto.results.round import estimates
 from dca_proto.runtime import device
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.keyfile import read_identity
-from dca_proto.runtime.outcome import estimates
 from dca_proto.runtime.request import RoundSettings, open_round
 
 CLIENTS, COMPUTES = 25, 3
 HOSTILE, DUPLICATES = f"client-{CLIENTS + 1}", f"client-{CLIENTS + 2}"
 GROWTH_MIB_MAX, DEVIATIONS_MAX, WARM_ROUNDS = 50.0, 7.0, 4
 START_S, ROUND_S, POLL_S, PAUSE_S, SETTLED_S = 180.0, 60.0, 0.5, 0.5, 15.0
+FLAT_MIB_MAX, FLOOD_S = 20.0, 900.0
+VICTIM = "client-1"
 LOSSES, LOSSES_A_MINUTE = 12, 4
 """The most connections of one of two copies: fast at first, then one every 15 to 30 seconds."""
 DATA = "x\n0.5\n"
@@ -156,8 +162,10 @@ class Federation:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.processes: list[Process] = []
+        self.flooded: dict[str, dict[int, dict[str, float]]] = {}  # MiB by flood, quarter (0 before) and process
         self.mosquitto = 0
         self.mosquitto_mib = (0.0, 0.0)  # at the start, and at most
+        self.duplicates: list[Process] = []
 
     def prepare(self) -> None:
         """Create keys, certificates, and a file for each actor."""
@@ -167,7 +175,8 @@ class Federation:
         self._run(*OPENSSL)
         (self.directory / "broker.key").chmod(0o600)
         self._run(*_dca("federation", "init", "members", "--name", "hostile", "--computes", str(COMPUTES)),
-                  "--clients", str(CLIENTS + 2), "--broker", f"mqtts://127.0.0.1:{self.port}")  # fmt: skip
+                  "--trainers", "2", "--clients", str(CLIENTS + 2),
+                  "--broker", f"mqtts://127.0.0.1:{self.port}")  # fmt: skip
         members = self.directory / "members"
         for path in members.glob("*.toml"):
             if path.name != "federation.toml":
@@ -212,8 +221,31 @@ class Federation:
         for name in names:
             self.start(name, "-m", "dca_proto", f"{name}.toml", "--log-json", directory="members")
         self.trainer = self.start(
-            "trainer", str(Path(__file__).absolute()), "--hold", "trainer.toml", directory="members"
+            "trainer", str(Path(__file__).absolute()), "--hold", "trainer-1.toml", directory="members"
         )
+
+    def flood(self, count: int) -> None:
+        """Run the hostile trainer to its end, and note the memory of its targets after each quarter of each flood."""
+        targets = [one for one in self.processes if one.name.startswith("compute-") or one.name == VICTIM]
+        script = str(Path(__file__).absolute().with_name("hostile_trainer.py"))
+        victim = read_identity(self.directory / "members" / f"{VICTIM}.key", "client").id.hex()
+        process = self.start(
+            "hostile-trainer", script, "trainer-2.toml", victim, "--count", str(count), directory="members"
+        )
+        self.processes.remove(process)
+        before, seen = {one.name: rss_mib(one.pid) for one in targets}, 0
+        give_up = time.monotonic() + FLOOD_S
+        while process.code is None and not self.ended() and time.monotonic() < give_up:
+            time.sleep(POLL_S)
+            lines = [json.loads(line) for line in process.log.read_text().splitlines() if line.startswith("{")]
+            for line in lines[seen:]:
+                now = {one.name: rss_mib(one.pid) for one in targets}
+                self.flooded.setdefault(line["flood"], {0: before})[line["quarter"]] = now
+                before = now
+            seen = len(lines)
+        if process.code != 0:
+            process.popen.kill()
+            raise SystemExit(f"hostile_test: the hostile trainer ended with {process.code}: {last_line(process.log)}")
 
     def attack(self, seconds: float, seed: int) -> None:
         """Start the hostile client, and two copies of another one."""
@@ -277,15 +309,20 @@ def wait_for(is_so: Any, what: str, seconds: float = START_S) -> None:
 # --- the run and its checks -------------------------------------------------------------------------------------------
 
 
-def run(federation: Federation, minutes: float, seed: int, bar: PatientBar) -> dict[str, Any]:
+def run(federation: Federation, minutes: float, seed: int, flood: int, bar: PatientBar) -> dict[str, Any]:
     """Run everything in turn; return the figures."""
     federation.prepare()
     federation.start_broker()
     federation.start_members()
     wait_for(lambda: federation.ended() or len(federation.rounds()) >= WARM_ROUNDS, "the first rounds")
     federation.measure(start=True)
-    warm, began = len(federation.rounds()), time.monotonic()
-    federation.attack(60 * minutes, seed)
+    warm = len(federation.rounds())
+    if flood:
+        federation.flood(flood)
+        federation.measure(start=True)
+    began = time.monotonic()
+    if minutes:
+        federation.attack(60 * minutes, seed)
     gone: list[str] = []
     while time.monotonic() - began < 60 * minutes + 5 and not gone:
         time.sleep(POLL_S)
@@ -298,7 +335,8 @@ def run(federation: Federation, minutes: float, seed: int, bar: PatientBar) -> d
         wait_for(lambda: federation.trainer.code is not None, "the last round", 2 * ROUND_S)
         federation.processes.remove(federation.trainer)
         gone = federation.ended()
-        federation.hostile.popen.wait(ROUND_S)
+        if minutes:
+            federation.hostile.popen.wait(ROUND_S)
     return checked(federation, warm, gone, minutes)
 
 
@@ -319,13 +357,20 @@ def checked(federation: Federation, warm: int, gone: list[str], minutes: float) 
         for name, (start, peak) in memory.items()
         if peak - start > GROWTH_MIB_MAX
     ]
+    failed += [
+        f"{name} grew from {quarters[1][name]:.0f} to {max(one[name] for one in list(quarters.values())[2:]):.0f} MiB "
+        f"after the first quarter of the flood {flood!r}"
+        for flood, quarters in federation.flooded.items()
+        for name in quarters[0]
+        if max(one[name] for one in list(quarters.values())[2:]) - quarters[1][name] > FLAT_MIB_MAX
+    ]
     failed += gone
     lost = [len(LOST.findall(one.log.read_text(errors="replace"))) for one in federation.duplicates]
     most = LOSSES + LOSSES_A_MINUTE * minutes
-    if max(lost) > most:
+    if max(lost, default=0) > most:
         failed.append(f"two copies of one identity lost {lost} connections, expected at most {most:g} each")
     attacks = federation.directory / "attacks.json"
-    if not gone and not attacks.exists():
+    if not gone and minutes and not attacks.exists():
         failed.append(f"the hostile client failed: {last_line(federation.hostile.log)}")
     return {
         "ok": not failed,
@@ -335,6 +380,10 @@ def checked(federation: Federation, warm: int, gone: list[str], minutes: float) 
         "seconds_of_rounds": sorted(one["seconds"] for one in rounds[warm:]),
         "contributors": dict(Counter(one.get("contributors") for one in rounds[warm:])),
         "memory_mib": {name: [round(one, 1) for one in pair] for name, pair in memory.items()},
+        "flooded_mib": {
+            flood: {name: [round(one[name], 1) for one in quarters.values()] for name in quarters[0]}
+            for flood, quarters in federation.flooded.items()
+        },
         "connections_lost_by_copies": lost,
         "dropped_by_nodes": dropped(federation),
         "attacks": json.loads(attacks.read_text()) if attacks.exists() else None,
@@ -358,6 +407,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--flood", type=int, default=0, help="rounds in each flood by a hostile trainer; 0 for none")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all files and logs")
     parser.add_argument("--json", help="write the figures to this file, or - for standard output")
     parser.add_argument("--hold", type=Path, help=argparse.SUPPRESS)
@@ -369,7 +419,7 @@ def main() -> int:
     federation = Federation(directory)
     try:
         with PatientBar(Console(stderr=True), 60 * asked.minutes, "under attack") as bar:
-            figures = run(federation, asked.minutes, asked.seed, bar)
+            figures = run(federation, asked.minutes, asked.seed, asked.flood, bar)
     finally:
         federation.stop()
         if asked.keep:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Writes the session diagrams of DESIGN §9 from the actors' literal tables.
+"""Writes the generated parts of documents: the tables and diagrams of DESIGN §9, and the lists of jobs.
 
-    scripts/make_diagrams.py                  writes them into dca_proto/DESIGN.md
+    scripts/make_diagrams.py                  writes them between their markers
     scripts/make_diagrams.py --check          compares only; exit code 1 if they differ
 
 `tests/test_tidy.py` runs the comparison.
@@ -10,17 +10,31 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import defaultdict
+from inspect import getdoc
 from pathlib import Path
+from typing import Any
 
+import msgspec
+from msgspec import inspect
+
+from dca_proto.crypto.labels import TABLE
+from dca_proto.privacy.budget import Budget
 from dca_proto.protocol.actor import Table
 from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.compute import round as compute_round
 from dca_proto.protocol.trainer import round as trainer_round
+from dca_proto.protocol.wire import messages
+from dca_proto.protocol.wire.kinds import KINDS
+from inference.jobs import NAMES, find
+from inference.jobs.base import Conditions, plan_words
+from inference.jobs.examples import problem
+from inference.problem import stream
 
-DESIGN = Path(__file__).parent.parent / "dca_proto" / "DESIGN.md"
-BEGIN, END = "<!-- diagrams -->", "<!-- /diagrams -->"
+ROOT = Path(__file__).parent.parent
+CLIENTS, BUDGET = 5_000, Budget(2.0, 1e-5)  # of the plans
 
 
 def diagram(title: str, table: Table) -> str:
@@ -34,24 +48,116 @@ def diagram(title: str, table: Table) -> str:
     return "\n".join([*lines, "```"])
 
 
-def generated() -> str:
-    """Return all diagrams, as they stand between the markers."""
+def label_table() -> str:
+    """Return the table of all domain labels."""
+    rows = [
+        f"| `{one.text.decode()}` | {one.how} | {one.inputs} | {one.gives} | {one.known_to} |" for one in TABLE.values()
+    ]
+    return "\n".join(["| label | how | of | gives | known to |", "| --- | --- | --- | --- | --- |", *rows])
+
+
+def structs() -> tuple[type[msgspec.Struct], ...]:
+    """Return all types that are encoded: frames and bodies by their tags, kinds of rounds, and the parts of others."""
+    unions = (messages.Frame, messages.Body)
+    tagged = [sorted(union.__args__, key=lambda one: one.__struct_config__.tag) for union in unions]
+    return *tagged[0], *tagged[1], *KINDS.values(), messages.Certificate, messages.FileStamp
+
+
+def encoding(kind: inspect.Type) -> str:
+    """Return the encoding of a type, in words; of a struct, its name."""
+    low, high = (getattr(kind, name, None) for name in ("min_length", "max_length"))
+    size = f"{high}" if low == high else f"{low} to {high}" if low else f"at most {high}"
+    match kind:
+        case inspect.StructType():
+            return f"`{kind.cls.__name__}`"
+        case inspect.UnionType():
+            return " or ".join(sorted(encoding(one) for one in kind.types))
+        case inspect.DictType():
+            return f"map from {encoding(kind.key_type)} to {encoding(kind.value_type)}"
+        case inspect.TupleType():
+            return f"[{', '.join(map(encoding, kind.item_types))}]"
+        case inspect.VarTupleType() | inspect.ListType():
+            return f"array of {f'{size} × ' if high else ''}({encoding(kind.item_type)})"
+        case inspect.BytesType():
+            return f"{size} bytes" if high else "bytes"
+        case inspect.StrType():
+            return f"text of {size} characters" if high else "text"
+        case inspect.IntType():
+            least, most = kind.ge, kind.le if kind.lt is None else kind.lt - 1
+            if least is None or most is None:
+                return "integer"
+            power = (most + 1).bit_length() - 1
+            end = f"2^{power} − 1" if most > 1000 and most + 1 == 1 << power else most
+            return f"{least}" if least == most else f"{least} to {end}"
+        case _:
+            return type(kind).__name__.removesuffix("Type").lower()
+
+
+def fields_of(struct: type[msgspec.Struct]) -> list[tuple[str, str]]:
+    """Return the names and encodings of a type's fields, in their order on the wire."""
+    found: Any = inspect.type_info(struct)
+    return [(field.encode_name, encoding(field.type)) for field in found.fields]
+
+
+def message_table() -> str:
+    """Return the table of all encoded types."""
+    rows = []
+    for struct in structs():
+        tag, said = struct.__struct_config__.tag, " ".join((getdoc(struct) or "").split())
+        said, _, listed = said.partition(" Attributes: ")  # each is named as if in the text
+        said = " ".join([said, *re.sub(r"(\w+): ", r"`\1` is ", listed).split()])
+        fields = "; ".join(f"`{name}`: {of}" for name, of in fields_of(struct))
+        rows.append(f"| `{struct.__name__}` | {'' if tag is None else tag} | {fields} | {said} |")
+    return "\n".join(["| type | tag | fields, in order | meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def diagrams() -> str:
+    """Return all diagrams."""
     named = (("Client", client_round.TABLE), ("Compute node", compute_round.TABLE), ("Trainer", trainer_round.TABLE))
     return "\n\n".join(diagram(title, table) for title, table in named)
+
+
+def job_table() -> str:
+    """Return the list of jobs, with what each learns."""
+    rows = [f"| `{name}`{' (default)' * (name == NAMES[0])} | {find(name).about} |" for name in NAMES]
+    return "\n".join(["| job | what it learns |", "| --- | --- |", *rows])
+
+
+def cost_table() -> str:
+    """Return the list of jobs, with each one's plan on its first example."""
+    rows = []
+    for job in map(find, NAMES):
+        schema = problem(job.examples[0].target, 1).schema
+        known = Conditions(CLIENTS, 0, BUDGET.mu, stream(0, "auxiliary"), kind=job.kinds[0], epsilon=BUDGET.epsilon)
+        words = plan_words(job.plan(schema, job.settings(), known)).replace(f" {schema.target}", " one column")
+        rows.append(f"| `{job.name}` | {words} |")
+    return "\n".join(["| job | rounds, and their shares of μ² by default |", "| --- | --- |", *rows])
+
+
+GENERATED = {
+    "dca_proto/DESIGN.md": {"messages": message_table, "labels": label_table, "diagrams": diagrams},
+    "dca_proto/PRIVACY.md": {"jobs": cost_table},
+    "docs/learning.md": {"jobs": job_table},
+}
+"""By file: what stands between the markers of each name."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args()
-    text = DESIGN.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    wanted = f"{head}{BEGIN}\n{generated()}\n{END}{tail}"
-    if options.check:
-        return int(text != wanted)
-    DESIGN.write_text(wanted, encoding="utf-8")
-    return 0
+    differ = False
+    for file, parts in GENERATED.items():
+        text = wanted = (ROOT / file).read_text(encoding="utf-8")
+        for name, generated in parts.items():
+            begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+            head, rest = wanted.split(begin)
+            _, tail = rest.split(end)
+            wanted = f"{head}{begin}\n{generated()}\n{end}{tail}"
+        differ |= text != wanted
+        if text != wanted and not options.check:
+            (ROOT / file).write_text(wanted, encoding="utf-8")
+    return int(differ and options.check)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the protocol's test vectors: tests/dca_proto/protocol/vectors/v4.json, named by the protocol's version.
+"""Writes the protocol's test vectors: tests/dca_proto/protocol/vectors/v5.json, named by the protocol's version.
 
     scripts/make_vectors.py                   overwrites the file
 
@@ -12,13 +12,18 @@ entry, the wire format has changed, and so must PROTOCOL_VERSION. Bytes are writ
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from nacl.signing import SigningKey
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.masks import ask_tag, contribution_keys, entry_of, holder_index, tag_and_mask
 from dca_proto.crypto.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
 from dca_proto.privacy.local import (
@@ -31,18 +36,21 @@ from dca_proto.privacy.local import (
 )
 from dca_proto.privacy.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian
 from dca_proto.protocol.announcement import announcement_hash, invitation_root, invitations
-from dca_proto.protocol.contribution import hedged_root, make_contribution
-from dca_proto.protocol.kinds import LdpReport, NodeRelease
+from dca_proto.protocol.contribution import contribution_id, hedged_root, make_contribution, noise_key
 from dca_proto.protocol.lists import answer_hash, encode_places, list_hash, set_hash
+from dca_proto.protocol.names import seal_name, wrap_name_key
+from dca_proto.protocol.pairing import hello_hash, pair_key
 from dca_proto.protocol.params import PROTOCOL_VERSION, Limits
-from dca_proto.protocol.sessions import hello_hash, pair_key
 from dca_proto.protocol.wire import messages
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
 from dca_proto.protocol.wire.messages import (
     Abort,
     AbortWanted,
+    Cancel,
     ChargeReused,
     Decline,
+    Declines,
     FrozenList,
     HelloWanted,
     InvitedRound,
@@ -80,7 +88,7 @@ def played() -> tuple[TestFederation, Network]:
     actors = TestFederation(3, 2, name="vectors", rows=[np.full((1, 1), 0.25 * index) for index in range(3)])
     network = actors.network()
     network.deliver()
-    network.command(actors.trainer_identity.id, actors.request(tolerated=0, clients_expected=0))
+    network.command(actors.trainer_identity.id, actors.request(tolerate=0, clients=0))
     network.advance(network.now_ms + 1000)
     return actors, network
 
@@ -112,17 +120,22 @@ def all_messages(actors: TestFederation, network: Network) -> dict[str, Any]:
         PartialSum(*about, set_hash(about[1], entries), 2, (HASH, ROOT), clients[0] + clients[2], bytes(8)),
         Abort(*about, actors.computes[0], "equivocation", "compute-1 signed two lists", 0, 3, (signed,) * 2),
         Query(*about),
+        Cancel(*about, announced),
         decode_body(actors.federation.frame.body),
         ChargeReused(*about, clients[0], 6, 9),
+        Declines(*about, clients[0] + clients[2]),
         release,
         invitations(announced, clients)[clients[2]],
         InvitedRound(announced, b"".join(clients)),
         AbortWanted(announced, ask_tag(ROOT, about[1])),
     )
-    alone = msgspec.structs.replace(found["Announcement"], terms=NodeRelease(), rows_max=3)
+    sums = found["Announcement"].kind
+    alone = msgspec.structs.replace(
+        found["Announcement"], kind=NodeRelease(sums.mechanism, sums.clients), epochs=(), rows_max=3
+    )
     reports = msgspec.structs.replace(
         alone, statistic="histogram", parameters={"columns": ["x"], "edges": [0.0, 1.0, 2.0, 3.0]}, rows_max=1,
-        mechanism=UNARY_ENCODING, delta=0.0, terms=LdpReport(), invited=HASH,
+        delta=0.0, kind=LdpReport(UNARY_ENCODING, sums.clients), invited=HASH,
     )  # fmt: skip
     variants = {
         "Announcement of a node release": alone,
@@ -148,8 +161,8 @@ def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
     charge_at = len(reused) - 2
     map_at = announcement.index(b"\x84\xa7columns")
     before, after = announcement[:map_at] + b"\x85", announcement[map_at + 1 :]
-    terms_at = announcement.index(b"\x95\x01", map_at)
-    ask, kind = announcement[:terms_at], announcement[terms_at + 2 :]
+    tag = b"\xaasecure-sum"
+    ask, _, terms = announcement.partition(b"\x96" + tag)
     wrong: dict[str, tuple[str, bytes]] = {
         "empty": ("frame", b""),
         "trailing byte": ("frame", receipt + b"\0"),
@@ -174,8 +187,8 @@ def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
         "deep nesting": ("frame", b"\x91" * 5000 + b"\xc0"),
         "an array of 2^32 - 1": ("frame", b"\xdd\xff\xff\xff\xff"),
         "a reserved byte": ("frame", b"\xc1"),
-        **{f"version {one}": ("frame", signed[:-1] + bytes((one,))) for one in (0, 1, 2, 3, 5)},
-        "version as a float": ("frame", signed[:-1] + b"\xcb\x40\x10\0\0\0\0\0\0"),
+        **{f"version {one}": ("frame", signed[:-1] + bytes((one,))) for one in range(8) if one != PROTOCOL_VERSION},
+        "version as a float": ("frame", signed[:-1] + b"\xcb" + struct.pack(">d", PROTOCOL_VERSION)),
         "version as a boolean": ("frame", signed[:-1] + b"\xc3"),
         "no version": ("frame", signed[:1].replace(b"\x94", b"\x93") + signed[1:-1]),
         "a negative number": ("body", progress[:-1] + b"\xff"),
@@ -186,28 +199,49 @@ def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
         "nil as a parameter": ("body", before + b"\xa1x\xc0" + after),
         "a map as a parameter": ("body", before + b"\xa1x\x80" + after),
         "text that is not UTF-8": ("body", before + b"\xa1\xff\x01" + after),
-        "an unknown kind of round": ("body", ask + b"\x95\x04" + kind),
-        "a secure sum without its terms": ("body", ask + b"\x91\x01" + kind),
-        "a node release with terms": ("body", ask + b"\x95\x02" + kind),
-        "no kind of round": ("body", ask + b"\xc0" + kind),
+        "an unknown kind of round": ("body", ask + b"\x96" + tag.swapcase() + terms),
+        "a secure sum without its terms": ("body", ask + b"\x91" + tag + terms),
+        "a node release with terms": ("body", ask + b"\x96\xacnode-release" + terms),
+        "no kind of round": ("body", ask + b"\xc0" + terms),
     }  # fmt: skip
     cut = {f"cut after {size} bytes": ("frame", receipt[:size]) for size in (1, 2, 19, len(receipt) - 1)}
     return [{"what": what, "is": kind, "bytes": data.hex()} for what, (kind, data) in (wrong | cut).items()]
 
 
+def all_labels() -> list[dict[str, Any]]:
+    """Return, for each label, what a hash, key or signature of 64 bytes is under it; `given` are the parts in order."""
+    ways: dict[str, tuple[list[bytes], Callable[[bytes], bytes]]] = {
+        labels.DIGEST: ([HASH, b"abc"], lambda label: digest(label, HASH, b"abc")),
+        labels.HASH: ([b"abc"], lambda label: hashlib.blake2b(b"abc", person=label).digest()),
+        labels.DERIVE: ([ROOT, b"abc"], lambda label: derive(ROOT, label, b"abc", 64)),
+        labels.SHAKE: ([ROOT, HASH, b"abc"], lambda label: hashlib.shake_128(ROOT + label + HASH + b"abc").digest(64)),
+        labels.SIGNED: ([SECRET, b"abc"], lambda label: SigningKey(SECRET).sign(label + b"abc").signature),
+    }
+    return [
+        {
+            "label": one.text.decode(),
+            "how": one.how,
+            "given": plain(ways[one.how][0]),
+            "expected": plain(ways[one.how][1](one.text)),
+        }
+        for one in labels.TABLE.values()
+    ]
+
+
 def keys() -> list[dict[str, Any]]:
     """Return known answers of hashing, derivation, agreement, signatures and encryption."""
     identity, alice, bob = Identity(SECRET), AgreementKey(SECRET), AgreementKey(OTHER_SECRET)
-    sealed = Sealed(ROUND, *seal_to(bob.public, b"text", HASH, lambda size: (SECRET + NONCE)[:size]))
+    sealed = Sealed(ROUND, *seal_to(labels.REPLY, bob.public, b"text", HASH, lambda size: (SECRET + NONCE)[:size]))
     federation = TestFederation(1, 2, name="vectors").federation
-    pair = pair_key(alice, bob.public, federation, (ROUND, 7), (CONTRIBUTION, 8))
+    pair = pair_key(alice, bob.public, federation.id, (ROUND, 7), (CONTRIBUTION, 8))
     entry = entry_of(ROUND, CONTRIBUTION, 258)
     value = np.array([1, -2], dtype=np.int64)
-    hedged = b"".join(hedged_root(identity, ROOT, OTHER_SECRET, HASH, 258, value))
+    root = hedged_root(identity, ROOT, OTHER_SECRET, HASH, 258, value)
     places = encode_places(np.array([0, 258]))
     answers: list[tuple[str, dict[str, Any], Any]] = [
-        ("digest", {"person": "dca4-list", "parts": [HASH, b"abc"]}, digest(b"dca4-list", HASH, b"abc")),
-        ("derive", {"key": ROOT, "person": "dca4-one", "message": b"abc"}, derive(ROOT, b"dca4-one", b"abc")),
+        ("digest", {"person": labels.LIST.decode(), "parts": [HASH, b"abc"]}, digest(labels.LIST, HASH, b"abc")),
+        ("derive", {"key": ROOT, "person": labels.ONE_KEYS.decode(), "message": b"abc"},
+         derive(ROOT, labels.ONE_KEYS, b"abc")),
         ("actor id", {"seed": SECRET, "public": identity.public_key}, identity.id),
         ("federation id", {"name": federation.name.encode(), "enrolment key": federation.enrolment_key}, federation.id),
         ("federation file", {"toml": federation.to_toml()}, federation.frame.body),
@@ -215,7 +249,7 @@ def keys() -> list[dict[str, Any]]:
         ("signature", {"seed": SECRET, "federation id": HASH, "body": b"abc"}, identity.sign(HASH, b"abc")),
         ("signed", {"seed": SECRET, "federation id": HASH, "body": encode(Query(ROUND, HASH))},
          sign(identity, HASH, Query(ROUND, HASH)).signature),
-        ("agreement", {"secret": SECRET, "peer public": bob.public}, alice.agree(bob.public)),
+        ("agreement", {"secret": SECRET, "peer public": bob.public}, alice.agree(labels.REPLY, bob.public)),
         ("pair key", {"secret": SECRET, "peer public": bob.public, "federation id": federation.id, "client": ROUND,
                       "client epoch": 7, "compute": CONTRIBUTION, "compute epoch": 8}, pair),
         ("tag and mask", {"pair key": ROOT, "ah": HASH, "entry": entry, "dimension": 3},
@@ -226,7 +260,7 @@ def keys() -> list[dict[str, Any]]:
          b"".join(contribution_keys(ROOT, HASH, CONTRIBUTION))),
         ("ask tag", {"pair key": ROOT, "ah": HASH}, ask_tag(ROOT, HASH)),
         ("hedged root", {"seed": SECRET, "fresh": ROOT, "hello": OTHER_SECRET, "ah": HASH, "charge": 258,
-                         "value": value.tolist()}, hedged),
+                         "value": value.tolist()}, [root, noise_key(root), contribution_id(root)]),
         ("entry", {"client": ROUND, "contribution": CONTRIBUTION, "charge": 258}, entry),
         ("announcement hash", {"payload": b"abc"}, announcement_hash(b"abc")),
         ("hello hash", {"payload": b"abc"}, hello_hash(b"abc")),
@@ -236,6 +270,10 @@ def keys() -> list[dict[str, Any]]:
          answer_hash(HASH, ROUND, [SECRET, ROOT], places)),
         ("holders", {"ah": HASH, "nodes": 10, "clients": [bytes((one,)) * 16 for one in range(20)]},
          [holder_index(HASH, bytes((one,)) * 16, 10) for one in range(20)]),
+        ("wrapped name key", {"seed": SECRET, "member": Identity(OTHER_SECRET).public_key, "federation id": HASH},
+         wrap_name_key(identity, HASH, Identity(OTHER_SECRET).public_key)),
+        ("sealed name", {"seed": SECRET, "client key": ROOT, "expires_ms": 1 << 40, "name": "Station 7"},
+         seal_name(identity.name_key, ROOT, 1 << 40, "Station 7")),
         ("sealed", {"public": bob.public, "ephemeral secret": SECRET, "nonce": (SECRET + NONCE)[:24],
                     "plaintext": b"text", "associated": HASH}, sealed),
     ]  # fmt: skip
@@ -264,13 +302,13 @@ def contribution() -> dict[str, Any]:
         pair_keys=keys,
         random=lambda size: ROOT[:size],
     )
-    noise_key, _ = hedged_root(Identity(SECRET), ROOT, OTHER_SECRET, HASH, 258, value)
+    root = hedged_root(Identity(SECRET), ROOT, OTHER_SECRET, HASH, 258, value)
     variance = validated.noise_variance
     given = {"seed": SECRET, "fresh": ROOT, "hello": OTHER_SECRET, "round": ROUND, "ah": HASH, "charge": 258}
     return {
         **plain(given | {"holder": CONTRIBUTION, "pair keys": keys, "value": value.tolist()}),
         "noise variance": variance,
-        "noise": mechanism.sample(variance, 3, noise_key).tolist(),
+        "noise": mechanism.sample(variance, 3, noise_key(root)).tolist(),
         "payload": plain(made.payload),
         "receipt": plain(made.receipt),
     }
@@ -336,6 +374,7 @@ def render() -> str:
         "protocol_version": PROTOCOL_VERSION,
         "messages": positive(found),
         "must_not_decode": negative(found),
+        "labels": all_labels(),
         "keys": keys(),
         "contribution": contribution(),
         "invitations": merkle(),

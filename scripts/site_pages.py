@@ -20,7 +20,6 @@ import typer
 from mkdocs.structure.files import File, Files
 
 from dca_proto.cli import GROUP, examples_of, output_of
-from dca_proto.cli import collude as collusion
 from dca_proto.cli.output import schema_of
 
 ROOT = Path(__file__).parents[1]
@@ -71,11 +70,7 @@ def commands_page() -> str:
         group: Any = typer.main.get_command(found)
         parts.append(f"## dca {entry.name}\n\n{inspect.cleandoc(group.help or '')}\n")
         for name, one in group.commands.items():
-            title = f"dca {entry.name} {name}"
-            if name == "collude":  # the group imports it when it is called
-                parts.append(_function(title, collusion.collude, collusion.EXAMPLES, "###"))
-            else:
-                parts.append(_command(title, one, "", "###"))
+            parts.append(_command(f"dca {entry.name} {name}", one, "", "###"))
     return "\n".join(parts)
 
 
@@ -126,10 +121,11 @@ def _record(name: str, schema: dict[str, Any], place: str) -> Iterator[str]:
     """The table of a type's fields."""
     yield f'### <a id="{place}-{name}"></a>{name}\n'
     yield f"```text\n{inspect.cleandoc(schema.get('description', ''))}\n```\n"
-    yield "| field | type | |\n| --- | --- | --- |"
+    yield "| field | type | | meaning |\n| --- | --- | --- | --- |"
     for field, kind in schema.get("properties", {}).items():
         need = "" if field in schema.get("required", ()) else "optional"
-        yield f"| `{field}` | {_type(kind, place)} | {need} |"
+        unit = f" In {kind['unit']}." if "unit" in kind else ""
+        yield f"| `{field}` | {_type(kind, place)} | {need} | {_escaped(kind.get('description', ''))}{unit} |"
     yield ""
 
 

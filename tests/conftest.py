@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from scripted_broker import CLIENTS, OF_311, use_client
 
 # JAX caches the programs that every run of the suite compiles here, beside pytest's own cache.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 from dca_proto.runtime.broker import Broker, BrokerOptions, find_mosquitto, launch_broker
+
+gc.disable()  # until all tests are collected: that makes thousands of objects and hardly any garbage
 
 # Tests send Ctrl-C to commands. A shell that starts the suite in the background would make commands ignore SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -25,6 +28,7 @@ def pytest_collection_finish() -> None:
     """Exempt test functions and modules, which are thousands and permanent, from the garbage collector."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +41,7 @@ def mosquitto_installed() -> None:
 
 @pytest.fixture(scope="session")
 def embedded_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Run one amqtt for the whole session; each test needs its own federation and client ids."""
+    """Run one rumqttd for the whole session; each test needs its own federation and client ids."""
     yield from _running(tmp_path_factory.mktemp("embedded"), BrokerOptions(kind="embedded"))
 
 
@@ -52,6 +56,22 @@ def any_broker(request: pytest.FixtureRequest) -> Broker:
     """Run a test on both brokers."""
     broker: Broker = request.getfixturevalue(f"{request.param}_broker")
     return broker
+
+
+@pytest.fixture(params=OF_311)
+def each_client(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run a test with each MQTT client; `scripted_broker.client_settings` has its setting."""
+    use_client(request.param)
+    yield request.param
+    use_client(None)
+
+
+@pytest.fixture(params=CLIENTS)
+def each_version(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run a test, on a broker that speaks both versions of MQTT, with each client and version."""
+    use_client(request.param)
+    yield request.param
+    use_client(None)
 
 
 def _running(directory: Path, options: BrokerOptions) -> Iterator[Broker]:

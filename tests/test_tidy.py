@@ -6,9 +6,12 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
+
+from sources import source
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("dca_proto", "emulator", "inference")
@@ -20,12 +23,14 @@ CRYPTO = BASE | {"nacl", "dca_proto.crypto"}
 STATISTICS = BASE | {"dca_proto.crypto.fixedpoint", "dca_proto.statistics"}
 PRIVACY = CRYPTO | STATISTICS | {"dca_proto.privacy"}
 PROTOCOL = PRIVACY | {"dca_proto.plausibility", "dca_proto.protocol"}
-RUNTIME = PROTOCOL | {"structlog", "dca_proto.runtime"}
+RUNTIME = PROTOCOL | {"structlog", "dca_proto.results", "dca_proto.engine", "dca_proto.runtime"}
 """The packages of `dca_proto`, from the bottom to the top: each may import those before it, and no other."""
 FIGURES = {
+    "dca_proto.errors",
     "dca_proto.plausibility",
     "dca_proto.wording",
     "dca_proto.drawing",
+    "dca_proto.protocol.wire.kinds",
     *(f"dca_proto.privacy.{name}" for name in ("accounting", "cost", "rounding")),
 }
 JOBS = {f"dca_proto.jobs.{name}" for name in ("forecast", "job")}
@@ -36,18 +41,26 @@ NOT_ON_A_DEVICE = (
     "scipy",
     "sklearn",
     "matplotlib",
-    "amqtt",
+    "iotcore",
+    "mqtt5",
+    "socks",
     "mpmath",
     "dp_accounting",
     "numpyro",
 )
-NUMPYRO = {"numpy", "scipy", "sklearn", "matplotlib", "jax", "numpyro", "dca_proto.aggregate", *FIGURES, "inference"}
+RESULTS = BASE | {"dca_proto.results", "dca_proto.statistics", "dca_proto.protocol"}
+VIEW = {"msgspec", "dca_proto.report", "dca_proto.results", "dca_proto.errors", "dca_proto.privacy.rounding",
+        "dca_proto.drawing",
+        "dca_proto.runtime.files", "dca_proto.wording"}  # fmt: skip
+COUNTING = "dca_proto.statistics.counting"  # its words about missing values
+NUMPYRO = {"numpy", "scipy", "sklearn", "matplotlib", "jax", "numpyro", "dca_proto.aggregate", COUNTING, *FIGURES,
+           "inference"}  # fmt: skip
 
 # Which modules may import what, by their longest prefix here. The standard library is open to all.
 LAYERS = {
     "dca_proto": RUNTIME | {"dca_proto"},
-    "dca_proto.aggregate": {"numpy"},
-    "dca_proto.errors": {"dca_proto.aggregate"},
+    "dca_proto.aggregate": {"numpy", "dca_proto.protocol.wire.kinds"},
+    "dca_proto.errors": set(),
     "dca_proto.plausibility": STATISTICS | {"dca_proto.privacy"},
     "dca_proto.wording": {"msgspec"},
     "dca_proto.drawing": {"matplotlib", "dca_proto.wording"},
@@ -59,32 +72,42 @@ LAYERS = {
     "dca_proto.protocol": PROTOCOL,
     "dca_proto.testing": PROTOCOL,
     "dca_proto.runtime": RUNTIME,
-    "dca_proto.runtime.embedded": RUNTIME | {"amqtt"},
-    "dca_proto.jobs": PROTOCOL | {"dca_proto.jobs"},
+    "dca_proto.runtime.embedded": RUNTIME | {"iotcore"},
+    "dca_proto.runtime.packets5": RUNTIME | {"mqtt5"},
+    "dca_proto.runtime.aiomqtt_connection": RUNTIME | {"aiomqtt", "paho", "socks"},
+    "dca_proto.jobs": PROTOCOL | {"dca_proto.jobs", "dca_proto.results"},
     "dca_proto.jobs.sync": RUNTIME | {"dca_proto.jobs"},
+    "dca_proto.results": RESULTS,
+    "dca_proto.report": VIEW,
+    "dca_proto.report.page": VIEW | {"jinja2", "markupsafe"},
+    "dca_proto.report.charts": VIEW | {"matplotlib"},
+    "dca_proto.report.learned": VIEW | {"inference"},
+    "dca_proto.report.run": VIEW | {"inference"},
     "dca_proto.cli": DEVICE | {"dca_proto", "typer", "rich", "emulator", "inference"},
     "dca_proto.cli.account": DEVICE | {"dca_proto", "typer", "rich", "numpy"},
-    "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate",
+    "inference": {"numpy", "scipy", "sklearn", "matplotlib", "pooch", "arviz", "jax", "dca_proto.aggregate", COUNTING,
                   *FIGURES, "inference"},
     "inference.bounds": {"numpy", "dca_proto.errors", "dca_proto.runtime.files", "dca_proto.wording", "inference"},
     "inference.datasets": {"numpy", "sklearn", "pooch", "dca_proto.statistics.categories", *FIGURES, "inference"},
     "inference.datasets.csv_file": {"numpy", "dca_proto.errors", "dca_proto.runtime.csv_text", "dca_proto.statistics",
                                     "inference"},
+    "inference.saved": {"numpy", "msgspec", "dca_proto.errors", "dca_proto.runtime.files", "inference"},
     "inference.mcmc": NUMPYRO,
     "inference.models": NUMPYRO,
     "inference.models.conjugate": {"numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "inference"},
+    "inference.models.quantiles": {
+        "numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "dca_proto.wording", "inference",
+    },
     "inference.models.survival": NUMPYRO | {"dca_proto.statistics"},  # their public codes
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", *PROTOCOL, *JOBS,
-                 "dca_proto.statistics", "dca_proto.testing"},
+                 "dca_proto.engine", "dca_proto.statistics", "dca_proto.results", "dca_proto.testing"},
 }  # fmt: skip
-LAYERS["emulator.results"] = {
-    "numpy", "msgspec", "dca_proto.aggregate", "dca_proto.runtime.outcome", "dca_proto.runtime.request",
-}  # fmt: skip
-LAYERS["emulator.swarm"] = {*DEVICE, *RUNTIME, "dca_proto.jobs", "emulator", "inference"}
+LAYERS["emulator.swarm"] = {*DEVICE, *RUNTIME, "dca_proto.engine", "dca_proto.jobs", "dca_proto.results", "emulator",
+                            "inference"}  # fmt: skip
 """The live swarm runs real actors over real connections."""
-LAYERS["emulator.engine"] = {"dca_proto.errors", "emulator.engine"}
-LAYERS["emulator.engine.local"] = {"joblib", "emulator.engine"}
-LAYERS["emulator.engine.cluster"] = {"ray", "dca_proto.errors", "dca_proto.wording", "emulator.engine"}
+LAYERS["dca_proto.engine"] = {"dca_proto.errors", "dca_proto.engine"}
+LAYERS["dca_proto.engine.local"] = {"joblib", "dca_proto.engine"}
+LAYERS["dca_proto.engine.cluster"] = {"ray", "grpc", "dca_proto.errors", "dca_proto.wording", "dca_proto.engine"}
 LAYERS["emulator.fuzz"] = PROTOCOL | {"dca_proto.runtime", "emulator.fuzz"}
 LAYERS["emulator.sim"] = {
     "numpy",
@@ -93,34 +116,30 @@ LAYERS["emulator.sim"] = {
     *PROTOCOL,
     "dca_proto.testing",
     "dca_proto.runtime.parts",
-    "emulator.engine.local",
+    "dca_proto.engine.local",
 }  # pure: filters and the split into packets
-AUDIT = {"numpy", "msgspec", "scipy", "emulator", *JOBS, *PROTOCOL, "dca_proto.statistics", "dca_proto.testing"}
+AUDIT = {"numpy", "msgspec", "scipy", "emulator", *JOBS, *PROTOCOL, "dca_proto.engine", "dca_proto.results",
+         "dca_proto.statistics", "dca_proto.testing"}  # fmt: skip
 TRIALS = (AUDIT - {"scipy"}) | {"dca_proto.runtime.files"}
-PAGE = {"msgspec", "emulator.report", "emulator.results", "dca_proto.errors", "dca_proto.privacy.rounding",
-        "dca_proto.runtime.files", "dca_proto.wording",
-        "emulator.trials", "emulator.audit", "emulator.collusion", "emulator.scaling"}  # fmt: skip
+PAGE = VIEW | {f"emulator.{name}" for name in ("report", "trials", "coalition", "scaling")}
 """Pages show the records that the commands of each kind write."""
 SCALING = AUDIT | {"dca_proto.runtime.files"}
 LAYERS |= {
-    "emulator.audit": AUDIT,
-    "emulator.collusion": AUDIT,
+    "emulator.coalition": AUDIT,
     "emulator.trials": TRIALS,
     "emulator.trials.world": TRIALS | {"dca_proto.runtime.parts"},
-    "emulator.pairs": TRIALS | {"nacl"},  # a checker does not use the code under test
+    "emulator.derivations": {"nacl"},  # a checker does not use the code under test
+    "emulator.pairs": TRIALS | {"nacl"},
     "emulator.scaling": SCALING,
     "emulator.scaling.measure": SCALING | {"nacl"},
     "emulator.report": PAGE,
-    "emulator.report.page": PAGE | {"jinja2", "markupsafe"},
-    "emulator.report.charts": PAGE | {"matplotlib", "dca_proto.drawing"},
     "emulator.report.audit": PAGE | {"numpy"},
-    "emulator.report.learned": PAGE | {"inference"},
-    "emulator.report.run": PAGE | {"inference"},
 }
 
 ENTRY_POINTS = {
     "inference.estimators",
     "dca_proto.testing",
+    "dca_proto.statistic_check",
     "dca_proto.protocol.play",
     "dca_proto.jobs.sync",
 }
@@ -150,9 +169,10 @@ def modules() -> set[str]:
     return {name_of(path) for path in files()}
 
 
-@cache
 def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    tree = source(path).nodes[0]
+    assert isinstance(tree, ast.Module)
+    return tree
 
 
 @cache
@@ -232,7 +252,7 @@ def test_the_core_has_no_io_no_clock_and_no_hidden_randomness() -> None:
     assert len(core) > 50
     for path in core:
         assert not {module for module in imports_of(path) if module.split(".")[0] in BANNED_IN_CORE}, show(path)
-        for node in ast.walk(tree_of(path)):
+        for node in source(path).nodes:
             at = show(path), getattr(node, "lineno", 0)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("open", "print", "input", "exec", "eval", "__import__"), at
@@ -246,11 +266,14 @@ def test_phases_are_compared_in_the_actors_tables_only() -> None:
     """Everybody asks a round's table (`takes`, `step`) or an actor (`knows`): what affects a transition stands there.
 
     A trial's judges are apart: they compare stored phases with what the protocol allows."""
-    table, judges = "dca_proto/protocol/actor.py", ("emulator/trials/checkers", "emulator/trials/world.py")
+    table, judges = (
+        "dca_proto/protocol/actor.py",
+        ("emulator/trials/checkers", "emulator/trials/losses.py", "emulator/trials/world.py"),
+    )
     paths = [path for path in files() if not path.relative_to(ROOT).as_posix().startswith((table, *judges))]
     assert len(paths) > 200
     for path in paths:
-        for node in ast.walk(tree_of(path)):
+        for node in source(path).nodes:
             if isinstance(node, ast.Compare):
                 sides = [ast.unparse(side).partition("(")[0] for side in (node.left, *node.comparators)]
                 phases = [side for side in sides if side.endswith((".phase", "phase_at")) and "fault." not in side]
@@ -318,6 +341,25 @@ def test_a_device_needs_nothing_that_a_device_has_not() -> None:
 def test_the_diagrams_of_the_design_are_those_of_the_tables() -> None:
     checked = subprocess.run([sys.executable, "scripts/make_diagrams.py", "--check"], cwd=ROOT, check=False)
     assert checked.returncode == 0, "run scripts/make_diagrams.py"
+
+
+EMULATING = {"audit", "emulate", "fleet", "scaling", "swarm"}
+"""Commands that emulate or attack: they need the emulator. A device or a federation needs none of them."""
+
+
+def test_no_production_command_imports_the_emulator() -> None:
+    """Nor by way of others, also where a function imports late."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["dca.commands"]
+    assert table.keys() > EMULATING
+    needs = {name_of(path): needed_by(path) for path in files()}
+    reached = {place.partition(":")[0] for name, place in table.items() if name not in EMULATING} | {"dca_proto"}
+    waiting = [*reached]
+    while waiting:
+        new = needs[waiting.pop()] - reached
+        reached |= new
+        waiting += new
+    assert len(reached) > 100
+    assert sorted(name for name in reached if name.split(".")[0] == "emulator") == []
 
 
 def test_nothing_imports_the_command_line() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sources import sources
 
+import dca_proto
 from dca_proto.cli.options import parse_bounds, parse_names, require_known
 from dca_proto.errors import UsageError
 from dca_proto.statistics import resolve
 from dca_proto.statistics.categories import parse_categories
-from dca_proto.wording import nearest, split_list
+from dca_proto.wording import duration, moment, nearest, parse_json, parse_toml, split_list
 from inference.errors import DataError
 
+ROOT = Path(dca_proto.__file__).parent.parent
 ONE = {"columns": ["a"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
 TWO = {"columns": ["a", "b"], "centre": [0.0] * 2, "scale": [1.0] * 2, "bound": [1.0] * 2}
 
@@ -82,3 +87,38 @@ def test_options_name_columns_and_categories_with_commas() -> None:
     assert parse_names('"weight, kg",age') == ["weight, kg", "age"]
     assert parse_bounds('"weight, kg"=0:200,age=0:9') == {"weight, kg": [0, 200], "age": [0, 9]}
     assert parse_categories(['diag="Fracture, closed",Sprain']) == {"diag": ("Fracture, closed", "Sprain")}
+
+
+def test_times_and_durations_are_read_by_people() -> None:
+    assert moment(1_796_054_053_352) == "2026-11-30 15:54:13 UTC"
+    assert moment(-1) == "a time before 1970"
+    assert moment(1e18) == "a time after the year 9999"
+    shown = [duration(ms) for ms in (0, 347, 1_000, 12_345, -90_000, 150_000, 3_600_000, 7_300_000, 8 * 86_400_000)]
+    assert shown == ["0 s", "0.35 s", "1 s", "12 s", "90 s", "2.5 minutes", "60 minutes", "2 hours", "8 days"]
+
+
+@pytest.mark.parametrize(
+    "deep", ["a = " + "[" * 20_000 + "]" * 20_000, "a" + ".a" * 20_000 + " = 1", "a = " + "{a = " * 9_000]
+)
+def test_toml_that_is_nested_too_deeply_or_has_absurd_numbers_has_a_reason_of_one_line(deep: str) -> None:
+    for text in (deep, "a = " + "9" * 5000):
+        with pytest.raises(ValueError, match=r"^(it is nested more than 32 levels deep|a number has too many digits)$"):
+            parse_toml(text)
+    assert parse_toml("a = [[[1]]]") == {"a": [[[1]]]}
+
+
+def test_json_that_is_nested_too_deeply_or_has_absurd_numbers_has_a_reason_of_one_line() -> None:
+    for text in ("[" * 100_000, "[" * 40 + "]" * 40, "9" * 5000):
+        with pytest.raises(ValueError, match=r"^(it is nested more than 32 levels deep|a number has too many digits)$"):
+            parse_json(text)
+    assert parse_json('{"a": [1]}') == {"a": [1]}
+
+
+def test_no_text_for_people_has_epoch_milliseconds() -> None:
+    """In f-strings of the packages, a time in milliseconds stands inside `moment` or `duration`."""
+    found = set()
+    for path, nodes in sources("dca_proto", "inference"):
+        for part in nodes:
+            if isinstance(part, ast.FormattedValue) and ast.unparse(part.value).endswith("_ms"):
+                found.add(f"{path}: {ast.unparse(part.value)}")
+    assert found == {"dca_proto/runtime/keyfile.py: certificate.expires_ms"}, "which programs read"

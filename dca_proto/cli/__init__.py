@@ -8,8 +8,9 @@ returns None or an exit code, and raises this project's errors:
 | exit code | when |
 | --- | --- |
 | 0 | success |
+| 1 | `dca status --check`: an actor needs attention or does not run |
 | 2 | invalid call: `UsageError`, or an error of typer |
-| 3 | a round was aborted: `RoundAborted` |
+| 3 | a round of `dca trainer`, `dca learn` or `dca swarm` was aborted: `RoundAborted` |
 | 4 | `dca audit` refuted a claim, or `dca emulate` found a broken invariant |
 | 5 | bad input, a file or its contents: `InputError`, `DataError` |
 | 6 | the broker cannot be reached: `TransportError` |
@@ -52,7 +53,7 @@ _COMPLETION = ("--install-completion", "--show-completion")
 _COMPLETE = "_DCA_COMPLETE"  # set when the shell asks for completions
 _OWN_LINE = 'PROJECT = "dca-proto"'  # marks our `inference` and `emulator`; other projects have packages of these names
 _NEEDED = ("typer", "rich")  # for every command, but not for --help and --version
-_OPTIONAL = {"amqtt", "matplotlib", "scipy", "sklearn"}  # for some commands
+_OPTIONAL = {"iotcore", "matplotlib", "scipy", "sklearn"}  # for some commands
 
 _NEXT = """Examples:
 
@@ -196,7 +197,7 @@ def _call(entry: EntryPoint, arguments: list[str]) -> int:
     if not isinstance(command, typer.Typer):
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(entry.name, epilog=verbatim(examples_of(entry)))(command)
-    elif not arguments:
+    elif not arguments and command.info.invoke_without_command is not True:
         arguments = ["--help"]
     return _run(app, f"dca {entry.name}", arguments)
 
@@ -241,7 +242,7 @@ def verbatim(text: str) -> str:
 def explain(error: Exception) -> tuple[str, int] | None:
     """Return the message and the exit code of an expected error; None for a bug."""
     from dca_proto.errors import DcaError, InputError, RoundAborted, StorageError
-    from dca_proto.runtime.outcome import abort_line
+    from dca_proto.results.round import abort_line
     from inference.errors import DataError
 
     if isinstance(error, RoundAborted):

@@ -21,12 +21,14 @@ from dca_proto.cli.account_options import Columns, named_statistics, parse_also,
 from dca_proto.cli.output import Terminal, draw, require_plot_target, result_console, say, table
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import forecast
+from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.jobs.plan import DATA, JobForecast, PlannedJob, PlannedRound, forecast_job
-from dca_proto.privacy.accounting import DELTA
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least, claim_words
-from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.protocol.terms import Windows
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.runtime.files import write_json
+from dca_proto.runtime.request import with_free_count
 
 EXAMPLES = """Examples:
 
@@ -62,14 +64,12 @@ _SIGNALS = {
 _ANY_SIGNAL = ("a mean over all {n} clients that is a third of the largest possible", "values", "the largest")
 
 
+@options.with_options(
+    PlannedJob, without=("statistics", *Windows.__struct_fields__), required=("clients",), shown={"tolerate": "N / 10"}
+)
 def account(
     context: typer.Context,
-    clients: Annotated[int, options.CLIENTS],
-    epsilon: Annotated[float, options.EPSILON] = 1.0,
-    delta: Annotated[float, options.DELTA_OF_BUDGET] = DELTA,
-    tolerate: Annotated[int | None, options.TOLERATE_TENTH] = None,
-    colluders: Annotated[int, options.COLLUDERS] = 0,
-    computes: Annotated[int, options.COMPUTES] = 3,
+    chosen: options.Chosen,
     statistic: Annotated[
         list[str] | None, typer.Option(help="Statistic, by default sum; for several rounds repeat it, or give A,B.")
     ] = None,
@@ -80,8 +80,6 @@ def account(
     bound: Annotated[float | None, typer.Option(help=options.BOUND.help, show_default="1")] = None,
     bounds: options.Bounds = None,
     parameters: options.Parameters = None,
-    rows_max: Annotated[int, options.ROWS_MAX] = 0,
-    fraction_bits: Annotated[int, typer.Option(help="f of the grid 2^-f, even.")] = 24,
     shares: Annotated[str, typer.Option(help="Share of the budget (mu²) of each round, A,B,..., or best.")] = "best",
     also: Annotated[
         list[str] | None,
@@ -95,16 +93,12 @@ def account(
     require_plot_target(plot_to)
     given = context.params  # parsed by the options' callbacks
     requested = Columns(names=given["columns"], dimension=dimension, bound=bound, bounds=given["bounds"])
+    bits = chosen.get("fraction_bits", FRACTION_BITS)
+    named = named_statistics(statistic or ["sum"], requested, options.parse_parameters(parameters) or {})
     job = PlannedJob(
-        budget=Budget(epsilon, delta),
-        clients=clients,
-        tolerated=clients // 10 if tolerate is None else tolerate,
-        colluders=colluders,
-        computes=computes,
-        statistics=named_statistics(statistic or ["sum"], requested, given["parameters"] or {}),
+        **{"tolerate": chosen["clients"] // 10, **chosen},
+        statistics=tuple((name, with_free_count(name, own, bits)) for name, own in named),
         shares=parse_shares(shares),
-        rows_max=rows_max,
-        fraction_bits=fraction_bits,
         also=tuple(map(parse_also, also or [])),
     )
     with Terminal(stderr=True).status("computing"):  # up to three seconds
@@ -113,14 +107,14 @@ def account(
         result = forecast_job(job, round_shares, requests)
     write_json(result, json_to)  # before the tables: `| head` must not cut it off
     show(console, result)
-    caption = claim_words(epsilon, delta)
+    caption = claim_words(job.epsilon, job.delta)
     if plot_to is not None and draw(console, plot_to, lambda place: plot(requests, place, caption)):
         say(console, "picture", str(plot_to))
 
 
 def show(console: Console, answer: JobForecast) -> None:
     """Print the answer as tables and sentences."""
-    n, t, c, honest = answer.clients, answer.tolerated, answer.colluders, answer.honest_shares
+    n, t, c, honest = answer.clients, answer.tolerate, answer.colluders, answer.honest
     say(
         console, "federation", f"{n} clients, {answer.computes} Compute nodes, T = {t} (c = {c} reserved for colluders)"
     )
@@ -167,7 +161,7 @@ def _figures(answer: JobForecast) -> list[tuple[str, Callable[[PlannedRound], st
         ("noise in the sum when nobody drops", lambda r: f"{r.sigma_sum:.4g}"),
         ("  its variance, relative to a trusted aggregator's", lambda r: f"× {r.scale_factor:.4g}"),
         ("  its standard deviation", lambda r: f"× {r.scale_factor_std:.4g}"),
-        (f"noise in the sum of the fewest, {answer.contributors_needed}", lambda r: f"{r.sigma_sum_fewest:.4g}"),
+        (f"noise in the sum of the fewest, {answer.n_min}", lambda r: f"{r.sigma_sum_fewest:.4g}"),
         ("least noise that is unknown to a coalition", lambda r: f"{r.sigma_floor:.4g}"),
         ("bits of the ring's 64 that the sum can need", lambda r: f"{r.ring_bits}"),
         ("noise in a mean over all, relative to the largest value", lambda r: f"{r.noise_of_mean:.3g}"),
@@ -190,7 +184,7 @@ def _estimates_in_words(planned: PlannedRound) -> Iterator[tuple[str, str]]:
 
 def _colluders_in_words(answer: JobForecast) -> str:
     """Return which coalitions the guarantee covers with the fewest contributors, and how many clients may drop out."""
-    t, c, needed = answer.tolerated, answer.colluders, answer.contributors_needed
+    t, c, needed = answer.tolerate, answer.colluders, answer.n_min
     nodes = f"any {answer.computes - 1} of the Compute nodes"
     drops = f"at most {t - c} clients may drop out" if t > c else "no client may drop out"
     room = f"a sum of fewer than {needed} contributions is never released, so {drops}"
@@ -273,8 +267,8 @@ def _draw(figure: Any, rounds: Sequence[OpenRound], caption: str) -> None:
 
 def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
     """Draw one figure of a `Forecast` over N: a line for each T, and a ring at the requested N and T."""
-    assert isinstance(request.ask, AskSecureSum), "`PlannedJob` makes secure sums only"
-    asked_n, asked_t = request.clients_expected, request.ask.tolerated
+    assert isinstance(request.kind, SecureSum), "`PlannedJob` makes secure sums only"
+    asked_n, asked_t = request.kind.clients, request.kind.tolerate
     curves = [*((f"T = {t}", t, 0) for t in (0, 5, 10)), ("T = 10 % of N", 0, 10)]  # T = fixed + N * percent / 100
     if asked_t not in (0, 5, 10):
         curves.append((f"T = {asked_t:,}, as requested", asked_t, 0))
@@ -294,10 +288,10 @@ def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _figure(request: OpenRound, clients: int, tolerated: int, name: str) -> float | None:
+def _figure(request: OpenRound, clients: int, tolerate: int, name: str) -> float | None:
     """Return the figure for other N and T, without colluders; None if no such round is possible."""
-    ask = AskSecureSum(computes=request.ask.computes, tolerated=tolerated)
+    kind = SecureSum(clients=clients, tolerate=tolerate)
     try:
-        return float(getattr(forecast(msgspec.structs.replace(request, ask=ask, clients_expected=clients)), name))
+        return float(getattr(forecast(msgspec.structs.replace(request, kind=kind)), name))
     except UsageError:
         return None

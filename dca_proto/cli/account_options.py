@@ -101,6 +101,10 @@ def named_statistic(name: str, columns: Columns, given: dict[str, Any]) -> Named
         return name, {**_binned(name, columns), **mine}
     if "times" in known:
         return name, {**_survival(columns, "theta" in known), **mine}
+    if "lower" in known:
+        column = (columns.names or list(columns.bounds or ()) or ["x1"])[0]
+        low, high = (columns.bounds or {}).get(column, (0.0, 1.0))
+        return name, {"columns": [column], "lower": low, "upper": high, **mine}
     names = columns.named(name)
     if "theta" in known:  # a gradient at θ = 0; the last column is the target
         mine = {"theta": [0.0] * (len(names) - 1 + bool(mine.get("intercept"))), "clip": 1.0, **mine}

@@ -1,4 +1,4 @@
-"""`dca broker` runs a broker until Ctrl-C, optionally with TLS, passwords and an access list for each member."""
+"""Run a broker until Ctrl-C (mosquitto if it is installed, else the embedded one), or clear a federation's messages."""
 
 from __future__ import annotations
 
@@ -15,17 +15,24 @@ from typing import Annotated, get_args
 import msgspec
 import typer
 
-from dca_proto.cli.options import completing
-from dca_proto.cli.output import tell
+from dca_proto.cli import verbatim
+from dca_proto.cli.options import Json, completing
+from dca_proto.cli.output import keep_earlier, result_console, say, tell
 from dca_proto.crypto.sealing import actor_id
-from dca_proto.errors import InputError, StorageError, UsageError
+from dca_proto.errors import StorageError, UsageError
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.federation import Federation
-from dca_proto.runtime.access import Access, Member
+from dca_proto.protocol.wire.topics import root_of
+from dca_proto.results.figure import about
+from dca_proto.runtime.access import OPERATOR, Access, Member
 from dca_proto.runtime.broker import LOG_NAME, BrokerOptions, Kind, TlsFiles, launch_broker
-from dca_proto.runtime.device import complete
+from dca_proto.runtime.clearing import clear_retained
+from dca_proto.runtime.device import TERMINATED, complete
+from dca_proto.runtime.files import require_input, write_json
 from dca_proto.runtime.keyfile import check_private, read_certificate, read_federation, read_password, write_private
 from dca_proto.runtime.runner import now_ms
+from dca_proto.runtime.settings import BrokerSettings, is_host
+from dca_proto.wording import counted
 
 _KINDS = get_args(Kind)
 EXAMPLES = """Examples:
@@ -39,12 +46,39 @@ EXAMPLES = """Examples:
 A member's user name is its id. A member may write only to topics that end in its own id, and read only its own inbox
 and its role's broadcasts. The clients are those with a valid certificate (*.cert) beside the federation file.
 
+An operator's user may read and write all topics of the federation: its password is operator.password.
+
 A certificate for a trial: openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=localhost \\
     -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout broker.key -out broker.pem    (then --tls-ca broker.pem)
 """
+_CLEAR = """Examples:
+
+  dca broker clear demo/federation.toml                        on mqtt://127.0.0.1
+  dca broker clear demo/federation.toml --url mqtts://broker.example --ca ca.pem \\
+      --password-file demo/passwords/operator.password         as the operator, where members have passwords
+
+The broker retains the newest key of each Compute node, each client's session, and a changed federation file. Actors
+publish them again within five minutes while they run. So stop them first, or clear a federation that nobody uses any
+more. RabbitMQ shows no retained messages of many topics at once: there, remove its store.
+"""
+app = typer.Typer(add_completion=False, rich_markup_mode=None, help=__doc__, invoke_without_command=True)
 
 
+class Cleared(msgspec.Struct, frozen=True, kw_only=True):
+    """Retained messages that a broker has forgotten."""
+
+    federation: Annotated[str, about("Its name.")]
+    id: Annotated[str, about("The part of its id that is in its topics, in hexadecimal.")]
+    url: Annotated[str, about("The broker's.")]
+    topics: Annotated[int, about("How many topics had a retained message.")]
+
+
+OUTPUT = {"clear": Cleared}
+
+
+@app.callback(epilog=verbatim(EXAMPLES))
 def broker(
+    context: typer.Context,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 1883,
     host: Annotated[str, typer.Option(help="Address to listen on; by default only for this machine.")] = "127.0.0.1",
     kind: Annotated[
@@ -74,8 +108,12 @@ def broker(
     ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: mosquitto if it is installed, else the embedded one."""
+    if context.invoked_subcommand is not None:
+        return
     if kind not in _KINDS:
         raise UsageError(f"--broker {kind!r}: expected one of {', '.join(_KINDS)}")
+    if not is_host(host):
+        raise UsageError(f"--host {host!r}: expected the name or the address of this machine")
     options = BrokerOptions(
         kind=msgspec.convert(kind, Kind),
         host=host,
@@ -90,6 +128,30 @@ def broker(
         return
     with _folder() as folder:
         complete(_serve(folder, options))
+
+
+@app.command(epilog=verbatim(_CLEAR))
+def clear(
+    federation: Annotated[Path, typer.Argument(help="The federation file.")],
+    url: Annotated[str, typer.Option(help="The broker's, as in an actor's file.")] = "mqtt://127.0.0.1",
+    ca: Annotated[Path | None, typer.Option(help="Trusted CA certificates (PEM); by default the system's.")] = None,
+    password_file: Annotated[Path | None, typer.Option(help="The operator's, from `dca broker --passwords`.")] = None,
+    username: Annotated[str | None, typer.Option(help=f"By default {OPERATOR}, with a password file.")] = None,
+    json_to: Json = None,
+) -> int | None:
+    """Remove the messages that a broker retains for a federation, of all its members."""
+    found = read_federation(federation)
+    user = username or (OPERATOR if password_file else None)
+    settings = BrokerSettings(url=url, ca=ca, username=user, password_file=password_file)
+    console = result_console(json_to)
+    topics = complete(clear_retained(settings, root_of(found.id)))
+    if topics is None:
+        return TERMINATED
+    cleared = Cleared(federation=found.name, id=root_of(found.id).rpartition("/")[2], url=url, topics=topics)
+    keep_earlier(console, json_to)
+    write_json(cleared, json_to)
+    say(console, "cleared", f"{counted(topics, 'retained message')} of {found.name} ({cleared.id[:8]}) at {url}")
+    return None
 
 
 @contextlib.contextmanager
@@ -140,8 +202,7 @@ def _tls(certificate: Path | None, key: Path | None, ca: Path | None, require: b
     if certificate is None or key is None or ca is None:
         raise UsageError("TLS needs --tls-certificate, --tls-key and --tls-ca: give all three or none")
     for path in (certificate, key, ca):
-        if not path.is_file():
-            raise InputError(f"TLS file {path} does not exist")
+        require_input(path, "expected a TLS file (PEM)")
     check_private(key)
     return TlsFiles(ca, certificate, key, require)
 
@@ -155,7 +216,7 @@ def _access(federation: Path | None, passwords: Path | None, certificates: Path 
         raise UsageError("--federation needs --passwords FOLDER, the folder of the members' password files")
     members_of = read_federation(federation)
     members = list(_members(members_of, certificates or federation.absolute().parent))
-    names = Counter(name.casefold() for _, name, _ in members)
+    names = Counter([OPERATOR, *(name.casefold() for _, name, _ in members)])
     twice = [name for _, name, _ in members if names[name.casefold()] > 1]
     if twice:
         shared = f"two members would share {twice[0]}.password"
@@ -165,8 +226,9 @@ def _access(federation: Path | None, passwords: Path | None, certificates: Path 
     except OSError as error:
         raise StorageError(f"cannot make folder {passwords}: {error.strerror}") from None
     return Access(
-        members_of.name,
+        members_of.id,
         tuple(Member(role, member, _password(passwords / f"{name}.password")) for role, name, member in members),
+        _password(passwords / f"{OPERATOR}.password"),
     )
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from dca_proto.cli.actor import CONFIG, JsonLogs, serve
 from dca_proto.cli.options import Config
+from dca_proto.protocol.wire.fields import COLLUDING_MAX
 from dca_proto.runtime.device import load
 
 EXAMPLES = (
-    "Example:\n\n  dca client client.toml\n\nExample of a file:\n\n"
+    "Examples:\n\n  dca client client.toml\n"
+    "  dca client client.toml --accept-p 1   after the owner lowered p of the federation\n\n"
+    "Example of a file:\n\n"
     + CONFIG.format(role="client", extra='  data = "readings.csv"\n')
     + """
   [policy]                           # the client's own limits: examples; each has a safe default
@@ -15,12 +22,14 @@ EXAMPLES = (
   epsilon_per_period_max = 4         # of all rounds together, in any period_days
   epsilon_for_reports = 1            # the part kept for reports of delta 0; set it before the first round
   period_days = 365
+  rounds_per_period_max = 16384      # rounds in a period, whatever they cost
   delta_max = 1e-6
   clients_min = 100                  # n_min: the fewest contributions of a sum that is released
   honest_min = 50                    # n_min - 1 - c: the honest clients, whose noise must suffice
   colluders_min = 5                  # c, and as a fraction of n_min:
   colluders_part_min = 0.05
-  computes_min = 3                   # M
+  computes_min = 3                   # Compute nodes of a round
+  accept_p = 1                       # a file may state this p, though an earlier one stated a larger
   dimension_max = 1000               # numbers in a statistic
   statistics = ["mean", "regression"]
   bounds = { age = [0, 120] }        # the widest bounds accepted for a column
@@ -36,6 +45,13 @@ A device without the command line runs the same file with: python -m dca_proto c
 )
 
 
-def client(config: Config, json_logs: JsonLogs = False) -> None:
+_ACCEPT_P = "Accept a federation file that states this p, though an earlier one stated a larger p."
+
+
+def client(
+    config: Config,
+    accept_p: Annotated[int, typer.Option(min=0, max=COLLUDING_MAX, help=_ACCEPT_P)] = 0,
+    json_logs: JsonLogs = False,
+) -> None:
     """Run a client, which contributes its data to rounds within its own policy, until Ctrl-C."""
-    serve(load(config, roles=("client",)), json_logs)
+    serve(load(config, roles=("client",), accept_p=accept_p), json_logs)

@@ -1,4 +1,4 @@
-"""Test the protocol in virtual time: faults, adversaries, eleven invariants, collusion.
+"""Test the protocol in virtual time: faults, adversaries, invariants.
 
 Real actors and real cryptography run without waiting. The same seed gives the same run, byte for byte.
 """
@@ -14,14 +14,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TimeRemainingColumn
 
-from dca_proto.cli import INTERRUPTED, REFUTED, collude, verbatim
+from dca_proto import engine as engines
+from dca_proto.cli import INTERRUPTED, REFUTED, verbatim
 from dca_proto.cli.emulate_output import show_failure, show_sweep, show_trial
 from dca_proto.cli.options import Json
 from dca_proto.cli.output import keep_earlier, result_console, say
 from dca_proto.cli.progress import PatientBar, Words
 from dca_proto.errors import UsageError
 from dca_proto.runtime.files import require_writable, whole_file, write_json
-from emulator import engine as engines
 from emulator.sim.events import Observer
 from emulator.trials.draw import draw_scenario
 from emulator.trials.outcome import Outcome
@@ -48,7 +48,7 @@ _RUN = """Examples:
 """
 _REPLAY = """Examples:
 
-  dca emulate replay 17                   the scenario of seed 17, checked against all eleven invariants
+  dca emulate replay 17                   the scenario of seed 17, checked against all invariants
 
   dca emulate replay 17 --json -          digest, outcome, invariants, faults, options
 """
@@ -70,9 +70,9 @@ _GROUP = """Examples:
 
   dca emulate sweep --seeds 0..199        two hundred of them
 
-  dca emulate collude -h                  more about one of these commands
+  dca emulate run -h                      more about one of these commands
 """
-OUTPUT = {"run": Outcome, "replay": Outcome, "sweep": Sweep, "collude": collude.OUTPUT}
+OUTPUT = {"run": Outcome, "replay": Outcome, "sweep": Sweep}
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help=__doc__, epilog=verbatim(_GROUP), no_args_is_help=True
@@ -236,8 +236,3 @@ def sweep(
 def example() -> None:
     """Print a scenario to start from, with a comment on each line and all kinds of faults and adversaries."""
     typer.echo(example_toml(), nl=False)
-
-
-app.command("collude", short_help="Measure what a coalition of parties learns.", epilog=verbatim(collude.EXAMPLES))(
-    collude.collude
-)

@@ -8,10 +8,11 @@ from rich.console import Console
 
 from dca_proto.cli.output import say
 from dca_proto.cli.show import show
+from dca_proto.protocol.wire.kinds import LDP_REPORT, NODE_RELEASE
+from dca_proto.report.blocks import Table
 from emulator.report import emulation as view
-from emulator.report.blocks import Table
+from emulator.report import sweep as view_of_sweep
 from emulator.trials.outcome import LIVENESS_NAME, Outcome
-from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE
 from emulator.trials.scenario_file import from_plain, to_toml
 from emulator.trials.sweep import Failure, Sweep
 
@@ -24,6 +25,8 @@ def show_trial(console: Console, outcome: Outcome) -> None:
     say(console, "scenario", _scenario(outcome))
     parts = (view.rounds, view.faults, view.adversaries, view.invariants)
     show(console, [block for part in parts for block in part(outcome)])
+    if why := view.all_declined(outcome):
+        say(console, "declined", why)
     say(console, "digest", outcome.digest)
     say(console, "time", f"{outcome.virtual_s:.0f} s of virtual time in {outcome.wall_s:.2f} s")
 
@@ -36,7 +39,7 @@ def _scenario(outcome: Outcome) -> str:
         return f"{who} clients that report by {rounds['mechanism']}; {asked}"
     if rounds["kind"] == NODE_RELEASE:
         return f"{who} data nodes, releases of at most {rounds['rows_max']} rows of each; {asked}"
-    limits = f"T = {rounds['tolerated']}, c = {rounds['colluders']}"
+    limits = f"T = {rounds['tolerate']}, c = {rounds['colluders']}"
     return f"{who} clients, {population['computes']} Compute nodes, {limits}; {asked}"
 
 
@@ -46,7 +49,14 @@ def show_sweep(console: Console, sweep: Sweep) -> None:
         show(console, [_coverage(sweep)])
     rounds = ", ".join(f"{count} {result}" for result, count in sorted(sweep.rounds.items()))
     say(console, "rounds", rounds or "none")
-    say(console, "checked", f"{sum(sweep.checked.values()):,} facts against eleven invariants")
+    if sweep.declined:
+        why = ", ".join(
+            f"{count} {reason}" for reason, count in sorted(sweep.declined.items(), key=lambda one: -one[1])
+        )
+        say(console, "declined", f"{sum(sweep.declined.values())} rounds by everybody: {why}")
+    say(console, "checked", f"{sum(sweep.checked.values()):,} facts against {len(sweep.invariants)} invariants")
+    if sweep.noise is not None:
+        say(console, "noise", view_of_sweep.noise_line(sweep.noise))
     if sweep.run and (never := sweep.never_reached):
         all_of = len(sweep.coverage) + len(sweep.transitions)
         say(console, "not reached", f"{len(never)} of {all_of} kinds and transitions: {'; '.join(never)}")

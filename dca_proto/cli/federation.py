@@ -13,14 +13,14 @@ from typing import Annotated
 import msgspec
 import typer
 
-from dca_proto.cli import options, trial, verbatim
-from dca_proto.cli.output import result_console, table, tell
+from dca_proto.cli import members, trial, verbatim
+from dca_proto.cli.output import tell
 from dca_proto.crypto.sealing import Identity, actor_id
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
+from dca_proto.protocol.names import check_name
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
-from dca_proto.runtime.files import write_json
 from dca_proto.runtime.keyfile import (
     certificate_path,
     certified_id,
@@ -43,7 +43,7 @@ _GROUP = """Examples:
 
   dca federation show demo/federation.toml
 
-  dca federation revoke client-3          write the next file, as do add-node, replace-node and add-trainer
+  dca federation revoke client-3          write the next file, as do add-node, replace-node, add-trainer and set-p
 
   dca federation enrol -h                                 more about one of these commands
 """
@@ -63,13 +63,16 @@ _INIT = """Examples:
 """
 _ENROL = """Examples:
 
-  dca federation enrol --federation federation.toml --authority authority.key 3b6a27bcceb6a42d62a3a8d0...
+  dca federation enrol --federation federation.toml --authority authority.key ward-7=3b6a27bcceb6a42d62a3a8d0...
       writes <id>.cert; send it to the client
 
   dca federation enrol --federation federation.toml --authority authority.key clients/*.key --days 90
       with the key files on this machine: writes each certificate beside its key
 """
 _Changed = Annotated[Path, typer.Option(help="The federation file; the next one replaces it.")]
+_WithoutNames = Annotated[
+    bool, typer.Option("--without-names", help="Leave the clients' names out of their certificates.")
+]
 _Authority = Annotated[Path, typer.Option(help="The enrolment key's file.")]
 _REVOKE = """Examples:
 
@@ -92,6 +95,14 @@ _REPLACE_NODE = """Example:
 
 The old node's key is revoked for good. Open rounds end without a result.
 """
+_SET_P = """Examples:
+
+  dca federation set-p 1           at most one Compute node may be corrupt; rounds need two
+  dca federation set-p 0           all but one may be, as in a new federation; rounds need all of them
+
+This writes the next federation file, and all members follow it. A client keeps to the largest p that it has seen, until
+its owner accepts a smaller one.
+"""
 _ADD_TRAINER = """Example:
 
   dca federation add-trainer second-lab=3b6a27bcceb6a42d62a3a8d0...
@@ -109,7 +120,9 @@ class _NewActor(msgspec.Struct, frozen=True):
 @app.command(epilog=verbatim(_INIT))
 def init(
     folder: Annotated[Path, typer.Argument(help="Folder for the files; created if missing.")],
-    name: Annotated[str, typer.Option(help="Lower-case letters, digits and dashes; part of every topic.")] = "demo",
+    name: Annotated[
+        str, typer.Option(help="Lower-case letters, digits and dashes. The federation's id depends on it.")
+    ] = "demo",
     compute: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a Compute node; repeatable.")] = None,
     trainer: Annotated[list[str] | None, typer.Option(help="NAME=PUBLICKEY of a trainer; repeatable.")] = None,
     authority: Annotated[Path | None, typer.Option(help="The enrolment key's file; by default a new one.")] = None,
@@ -121,6 +134,10 @@ def init(
     without_computes: Annotated[
         bool, typer.Option("--without-computes", help="No Compute nodes: only node releases and LDP reports.")
     ] = False,
+    without_names: _WithoutNames = False,
+    colluding: Annotated[
+        int, typer.Option(help="p, the most Compute nodes that may be corrupt; 0 for all but one.", metavar="P")
+    ] = 0,
 ) -> None:
     """Create a federation file. For a trial, also create all identities that belong to it."""
     until_ms = _expiry_ms(days)
@@ -138,8 +155,10 @@ def init(
         signer.public_key,
         (*_members("compute", compute or []), *_named(actors, "compute")),
         (*_members("trainer", trainer or []), *_named(actors, "trainer")),
+        colluding=colluding,
     )
-    _check_size(unsigned, without_computes)
+    members.check_size(unsigned, without_computes)
+    members.check_colluding("--colluding ", colluding, len(unsigned.computes))
     federation = sign_federation(signer, unsigned)
     if authority is None:
         actors.append(_NewActor("authority", "authority", signer))
@@ -147,7 +166,8 @@ def init(
     for actor in actors:
         files[f"{actor.name}.key"] = partial(write_identity, role=actor.role, identity=actor.identity)
         if actor.role == "client":
-            certificate = enrol(signer, federation, actor.identity.public_key, until_ms)
+            own = "" if without_names else actor.name
+            certificate = enrol(signer, federation, actor.identity.public_key, until_ms, own)
             files[f"{actor.name}.cert"] = partial(write_certificate, federation=federation, certificate=certificate)
         if broker is not None and actor.role != "authority":
             files[f"{actor.name}.toml"] = partial(write_private, text=_actor_text(actor, broker))
@@ -161,6 +181,8 @@ def _print_created(folder: Path, federation: Federation, actors: Iterable[_NewAc
     none = "none: for node releases and LDP reports only"
     nodes = ", ".join(member.name for member in federation.computes) or none
     tell(f"            Compute nodes: {nodes}")
+    if federation.computes:
+        tell(f"            {members.colluding_in_words(federation)}")
     tell(f"            trainers: {', '.join(member.name for member in federation.trainers)}")
     if "client" in roles:
         tell(f"            {roles.count('client')} clients enrolled")
@@ -193,20 +215,6 @@ def _public_key(text: str, role: str) -> bytes:
 
 def _named(actors: Iterable[_NewActor], role: str) -> Iterator[Member]:
     return (Member(actor.name, actor.identity.public_key) for actor in actors if actor.role == role)
-
-
-def _check_size(federation: Federation, without_computes: bool) -> None:
-    found = len(federation.computes)
-    if without_computes and found:
-        raise UsageError(f"found {found} Compute nodes, expected none with --without-computes; leave out that option")
-    if found < 2 and not without_computes:
-        raise UsageError(
-            f"found {found} Compute nodes, expected at least 2, so that none of them alone sees a sum; "
-            "give --compute NAME=PUBLICKEY for each, or --computes 3 for a trial"
-            + ("" if found else ", or --without-computes for node releases and LDP reports only")
-        )
-    if not federation.trainers:
-        raise UsageError("no trainer; give --trainer NAME=PUBLICKEY, or --trainers 1 for a trial")
 
 
 def _write_all(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
@@ -256,22 +264,42 @@ def _actor_text(actor: _NewActor, url: str) -> str:
 
 @app.command("enrol", epilog=verbatim(_ENROL))
 def enrol_clients(
-    clients: Annotated[list[str], typer.Argument(help="Clients' public keys (64 hexadecimal digits) or key files.")],
+    clients: Annotated[list[str], typer.Argument(help="Of each client: NAME=PUBLICKEY, or its key file.")],
     federation: Annotated[Path, typer.Option(help="The federation file.")] = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
     days: Annotated[float, typer.Option(help="Validity of the certificates, in days.")] = 365.0,
     output: Annotated[Path, typer.Option(help="Folder for the certificates of public keys, as <id>.cert.")] = Path(),
+    without_names: _WithoutNames = False,
 ) -> None:
-    """Enrol clients: sign their certificates."""
-    members = read_federation(federation)
+    """Enrol clients: sign their certificates, each with the client's name.
+
+    Only Compute nodes and trainers can read the names. A key file NAME.key has a name of its own.
+    """
+    file = read_federation(federation)
     signer = read_identity(authority, "authority")
     until_ms = _expiry_ms(days)
-    certificates = [(text, enrol(signer, members, _public_key(text, "client"), until_ms)) for text in clients]
-    for text, certificate in certificates:
-        is_file = public_key(text) is None
-        path = certificate_path(Path(text)) if is_file else output / f"{actor_id(certificate.client_key).hex()}.cert"
-        write_certificate(path, members, certificate)
-        tell(f"enrolled  {actor_id(certificate.client_key).hex()} for {days:g} days: {path}")
+    enrolled = []
+    for text in clients:
+        name, key = _named_client(text, without_names)
+        enrolled.append((name, key, enrol(signer, file, _public_key(key, "client"), until_ms, name)))
+    for name, key, certificate in enrolled:
+        client = actor_id(certificate.client_key).hex()
+        path = output / f"{client}.cert" if public_key(key) is not None else certificate_path(Path(key))
+        write_certificate(path, file, certificate)
+        tell(f"enrolled  {f'{name}, ' * bool(name)}{client} for {days:g} days: {path}")
+
+
+def _named_client(text: str, without_names: bool) -> tuple[str, str]:
+    """Return a client's name, empty without one, and its public key or key file. Raises `UsageError`."""
+    name, separator, key = text.partition("=")
+    if not separator or Path(text).is_file():
+        name, key = "" if public_key(text) is not None else Path(text).stem, text
+    if without_names or not (name or separator):
+        return "", key
+    try:
+        return check_name(name), key
+    except UsageError as error:
+        raise UsageError(f"{error}. Give NAME={key}, or --without-names") from None
 
 
 def _expiry_ms(days: float) -> int:
@@ -317,6 +345,22 @@ def replace_node(
     _change(file, federation, authority, computes=_members("compute", [new]), revoked=revoked)
 
 
+@app.command("set-p", epilog=verbatim(_SET_P))
+def set_p(
+    colluding: Annotated[
+        int, typer.Argument(help="The most Compute nodes that may be corrupt; 0: all but one.", metavar="P")
+    ],
+    federation: _Changed = Path("federation.toml"),
+    authority: _Authority = Path("authority.key"),
+) -> None:
+    """State how many Compute nodes may be corrupt: rounds go on without the others."""
+    file = read_federation(federation)
+    members.check_colluding("p = ", colluding, len(file.computes))
+    if colluding == file.colluding:
+        raise UsageError(f"{file.title} states p = {colluding} already; nothing is to be changed")
+    _change(file, federation, authority, colluding=colluding)
+
+
 @app.command("add-trainer", epilog=verbatim(_ADD_TRAINER))
 def add_trainer(
     trainers: Annotated[list[str], typer.Argument(help="NAME=PUBLICKEY of each new trainer.")],
@@ -354,6 +398,7 @@ def _change(
     computes: Iterable[Member] = (),
     trainers: Iterable[Member] = (),
     revoked: Mapping[bytes, str] = MappingProxyType({}),
+    colluding: int | None = None,
 ) -> None:
     """Write the next federation file, without the revoked members (names by id) and with the new ones."""
     already = [name for member_id, name in revoked.items() if old.is_revoked(member_id)]
@@ -366,6 +411,7 @@ def _change(
         (*(member for member in old.trainers if member.id not in revoked), *trainers),
         old.number + 1,
         tuple(sorted({*old.revoked, *revoked})),
+        colluding=old.colluding if colluding is None else colluding,
     )
     found = len(unsigned.computes)
     if found < 2 and (found or old.computes):
@@ -377,63 +423,15 @@ def _change(
     tell(f"federation  {new.name}: {path} is now {new.title}")
     for member_id, name in revoked.items():
         tell(f"            revoked: {name}" + (f", {member_id.hex()}" if name != member_id.hex() else ""))
-    for role, members in (("Compute nodes", new.computes), ("trainers", new.trainers)):
-        tell(f"            {role}: {', '.join(member.name for member in members) or 'none'}")
+    for role, named in (("Compute nodes", new.computes), ("trainers", new.trainers)):
+        tell(f"            {role}: {', '.join(member.name for member in named) or 'none'}")
+    if new.computes:
+        tell(f"            {members.colluding_in_words(new)}")
     tell("next        give the file to a new member, or to any trainer or Compute node, and restart that one;")
     tell("            all others receive it over the broker. A broker with passwords reads it when it starts")
 
 
-class ListedMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a federation, or its enrolment key (role ``authority``). Id and key are in hexadecimal."""
-
-    role: str
-    name: str
-    id: str
-    public_key: str
-
-
-class ListedFederation(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of a federation file.
-
-    Attributes:
-        number: of the file; each change raises it. hash: of its signed contents. revoked: ids.
-    """
-
-    name: str
-    number: int
-    hash: str
-    members: list[ListedMember]
-    revoked: list[str]
-
-
-OUTPUT = {"show": ListedFederation}
-
-
-@app.command(epilog=verbatim("Example:\n\n  dca federation show federation.toml"))
-def show(
-    file: Annotated[Path, typer.Argument(help="The federation file.")] = Path("federation.toml"),
-    json_to: options.Json = None,
-) -> None:
-    """List a federation's members."""
-    console, federation = result_console(json_to), read_federation(file)
-    named = [("compute", node) for node in federation.computes] + [("trainer", each) for each in federation.trainers]
-    named.append(("authority", Member("enrolment key", federation.enrolment_key)))
-    listed = ListedFederation(
-        name=federation.name,
-        number=federation.number,
-        hash=federation.hash.hex(),
-        members=[
-            ListedMember(role=role, name=member.name, id=member.id.hex(), public_key=member.key.hex())
-            for role, member in named
-        ],
-        revoked=[member_id.hex() for member_id in federation.revoked],
-    )
-    write_json(listed, json_to)
-    rows = [msgspec.structs.astuple(member) for member in listed.members]
-    rows += [("revoked", "", member_id, "") for member_id in listed.revoked]
-    title = f"federation {listed.name}, file number {listed.number}"
-    console.print(table(("role", "name", "id", "public key"), rows, title=title, align="<<<w"))
-    console.print(f"hash {listed.hash}", soft_wrap=True)
-
-
+OUTPUT = {"show": members.ListedFederation, "members": members.Members}
+app.command("members", epilog=verbatim(members.EXAMPLES))(members.members)
+app.command("show", epilog=verbatim("Example:\n\n  dca federation show federation.toml"))(members.show)
 app.command("run", epilog=verbatim("Example:\n\n  dca federation run demo"))(trial.run)

@@ -11,7 +11,6 @@ import binascii
 import contextlib
 from codecs import BOM_UTF8
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,20 +27,20 @@ from dca_proto.errors import InputError, PeerError, UsageError
 from dca_proto.protocol import charges, contribution, federation, keyring, ledger, sessions
 from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.compute import round as compute_round
-from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.wire.codec import decode_body, decode_frame
 from dca_proto.protocol.wire.fields import Signed
+from dca_proto.protocol.wire.kinds import Kind, name_of
 from dca_proto.protocol.wire.messages import Certificate, InvitedRound
-from dca_proto.runtime.files import STDOUT, write_json
-from dca_proto.runtime.logs import printable
+from dca_proto.results.figure import about
+from dca_proto.runtime.files import STDOUT, open_input, read_input, write_json
 from dca_proto.runtime.parts import Assembler
-from dca_proto.runtime.spending import YEAR_10000_MS
-from dca_proto.runtime.store_check import MAGIC, read_store
+from dca_proto.runtime.store_check import MAGIC, STORE_BYTES_MAX, read_store
+from dca_proto.wording import moment, printable
 
 EXAMPLES = """Examples:
 
-  dca inspect client.db                        a store of an actor that has stopped
+  dca inspect client.db                        an actor's store; the actor may run
   dca inspect client.db --json -               the same as JSON
   dca inspect announcement.bin                 a message, as sent or as the broker carries it
   dca inspect --hex 9301c4...                  a message in hexadecimal or base64
@@ -62,27 +61,19 @@ Plain = dict[str, Any]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record of a store, with its decoded fields beside these.
+    """A record of a store, with its decoded fields beside these."""
 
-    Attributes:
-        actor: the owner's id, in a shared store. unreadable: why the content cannot be shown.
-    """
-
-    kind: str
-    size: str
-    actor: str = ""
-    unreadable: str = ""
+    kind: Annotated[str, about("The type of the record.")]
+    size: Annotated[str, about("Of its content.")]
+    actor: Annotated[str, about("The owner's id, in a shared store.")] = ""
+    unreadable: Annotated[str, about("Why the content cannot be shown.")] = ""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message, with its fields beside these.
+    """A message, with its fields beside these."""
 
-    Attributes:
-        frame: the outermost type. message: the type of a signed frame's body.
-    """
-
-    frame: str
-    message: str = ""
+    frame: Annotated[str, about("The outermost type.")]
+    message: Annotated[str, about("The type of a signed frame's body.")] = ""
 
 
 OUTPUT = Frame | list[Record]
@@ -106,16 +97,12 @@ def inspect(
 
 
 def _describe_file(file: Path) -> Plain | list[Plain]:
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(len(MAGIC))
-            data = b"" if head == MAGIC else (head + opened.read(_FILE_BYTES_MAX)).removeprefix(BOM_UTF8)
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
-    if head == MAGIC:
-        return describe_store(file)
+    with open_input(file, bytes_max=STORE_BYTES_MAX) as opened:
+        if opened.read(len(MAGIC)) == MAGIC:
+            return describe_store(file)
+    data = read_input(file, bytes_max=_FILE_BYTES_MAX).removeprefix(BOM_UTF8)
     if data.strip().startswith((b"role = ", b"# Identity")):
-        raise InputError(f"{file} is a key file, which is secret; `dca federation show` lists public keys")
+        raise InputError(f"{file} is a key file, which is secret: `dca keygen` printed its public key")
     try:
         return describe_message(_decode_text(data.decode("ascii")) if data.isascii() else data)
     except UsageError as error:
@@ -196,8 +183,8 @@ def _plain(name: str, value: object) -> object:
         case Signed():
             return _frame(value)
         case msgspec.Struct():
-            kind = {"kind": type(value).__name__} if isinstance(value, SecureSum | NodeRelease | LdpReport) else {}
-            return {**kind, **_struct(value)}
+            tag = {"kind": name_of(value)} if isinstance(value, Kind) else {}
+            return {**tag, **_struct(value)}
         case bytes():
             size = f"{len(value) // ENTRY_BYTES} entries" if name == "entries" else f"<{len(value)} bytes>"
             return value.hex() if name in _PUBLIC else size
@@ -206,17 +193,11 @@ def _plain(name: str, value: object) -> object:
         case dict():
             return {str(key): _plain(str(key), item) for key, item in value.items()}
         case int() if name.endswith(("_by_ms", "expires_ms")) or name == "at_ms":
-            return _time(value)
+            return moment(value)
         case str():
             return printable(value)
         case _:
             return value
-
-
-def _time(at_ms: int) -> str:
-    if not 0 <= at_ms < YEAR_10000_MS:
-        return f"{at_ms} ms"
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 # --- stores -----------------------------------------------------------------------------------------------------------
@@ -236,6 +217,7 @@ def _record(namespace: bytes, kind: str, key: bytes, value: bytes) -> Plain:
         fields = _content(kind, key, value)
     except _UNREADABLE as error:
         fields = {"unreadable": str(error)[:200]}
+    fields = {"round_kind" if name == "kind" else name: field for name, field in fields.items()}  # of an announcement
     return {**owner, "kind": kind, **fields, "size": f"{len(value)} bytes"}
 
 
@@ -266,7 +248,7 @@ def _seen_charges(key: bytes, value: bytes) -> Plain:
 
 def _trainer_round(key: bytes, value: bytes) -> Plain:
     stored = msgspec.msgpack.decode(value, type=trainer_round.StoredRound)
-    partials = f"{len(stored.partials)} of {len(stored.request.ask.computes)}"
+    partials = f"{len(stored.partials)} of {len(stored.request.computes)}"
     return {"round_id": key.hex(), **_struct(stored), "partials": partials, "reply_secret": "<hidden>"}
 
 

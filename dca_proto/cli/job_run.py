@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from dca_proto.aggregate import RoundRequest
 from dca_proto.cli.job_settings import Draft, best_weights, check_plan
 from dca_proto.cli.output import draw
 from dca_proto.cli.progress import SamplingBar
@@ -25,17 +24,20 @@ from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.rounding import claim_words
+from dca_proto.protocol.wire.kinds import Kind
+from dca_proto.report import learned as view
+from dca_proto.report.blocks import Block
+from dca_proto.report.run import aborted_lines, closing_lines, missing_lines, tables
+from dca_proto.results.round import Round, round_of
+from dca_proto.results.run import Run
 from dca_proto.wording import counted
-from emulator.report import learned as view
-from emulator.report.blocks import Block
-from emulator.report.run import aborted_lines, closing_lines, missing_lines, tables
-from emulator.results import Round, Run, figures_of, node_of
-from inference.jobs.base import Conditions, LearningJob, Stage
+from inference.jobs.base import Conditions, LearningJob, Stage, as_posterior
 from inference.jobs.estimates import separated
 from inference.jobs.picture import plot_estimates
 from inference.jobs.summary import Iterated, Summary
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
+from inference.saved import saved
 from inference.variational.progress import Iteration
 
 SHOWN_ESTIMATES = 12
@@ -43,18 +45,12 @@ SHOWN_ESTIMATES = 12
 
 def job_round(held: FinishedRequest) -> Round:
     """Return the public record of a job's request that has ended."""
-    sum_ = held.aggregate
-    figures: dict[str, Any] = {"ok": False, "error": held.reason} if sum_ is None else figures_of(sum_)
-    return Round(
-        name=held.request.statistic,
-        number=held.number,
-        attempts=held.attempts,
-        recalled=held.recalled,
-        expected=figures.get("clients"),
-        arrived=None if sum_ is None else len(sum_.nodes) or (None if sum_.reports is None else sum_.contributors),
-        nodes=[] if sum_ is None else [node_of(node) for node in sum_.nodes],
-        **figures,
-    )
+    known: dict[str, Any] = {"number": held.number, "attempts": held.attempts, "recalled": held.recalled}
+    if held.aggregate is None:
+        return Round(ok=False, statistic=held.request.statistic, error=held.reason, **known)
+    found = round_of(held.aggregate, **known)
+    arrived = len(found.nodes) or (None if found.reports is None else found.contributors)
+    return msgspec.structs.replace(found, arrived=arrived)
 
 
 def iterated(iteration: Iteration) -> Iterated:
@@ -65,10 +61,14 @@ def iterated(iteration: Iteration) -> Iterated:
 
 def claimed_by(run: Run, learned: Summary) -> Summary:
     """Return the summary with the run's privacy claim and reports, which its tables need, and warnings about sums."""
-    doubts = dict.fromkeys(text for round_ in run.rounds for text in round_.doubts)
-    if doubts:
-        learned = {**learned, "warnings": [*doubts, *learned.get("warnings", [])]}
+    learned = doubted(run, learned)
     return {**learned, "private": run.private, "epsilon": run.epsilon, "delta": run.delta, "reports": run.reports}
+
+
+def doubted(run: Run, summary: Summary) -> Summary:
+    """Return the summary with warnings about the run's sums, also if there is no result."""
+    doubts = dict.fromkeys(text for round_ in run.rounds for text in round_.doubts)
+    return {**summary, "warnings": [*doubts, *summary.get("warnings", [])]} if doubts else summary
 
 
 def written(run: Run, summary: Summary) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class JobRun:
     settings: Any
     schema: Schema
     terms: JobTerms
-    kind: type[RoundRequest]
+    kind: type[Kind]
     seed: int
     test: Problem | None
     on_iteration: Callable[[Iteration], None]
@@ -133,6 +133,7 @@ class JobRun:
             reference: the result without privacy, learned from `rows`; None if not available.
         """
         summary = self.job.summarise(result, reference, rows, self.test, self.schema)
+        summary["posterior"] = saved(as_posterior(result))
         if self.iterations:
             summary["iterations"] = [iterated(iteration) for iteration in self.iterations]
         return summary
@@ -146,7 +147,7 @@ class JobRun:
     def _conditions(self) -> Conditions:
         return Conditions(
             clients=self.terms.clients,
-            tolerated=self.terms.tolerated,
+            tolerate=self.terms.tolerate,
             mu=self.terms.budget.mu,
             rng=stream(self.seed, "auxiliary"),
             on_iteration=self._iterated,

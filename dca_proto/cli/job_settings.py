@@ -8,26 +8,27 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from msgspec import Meta
 from msgspec.structs import asdict
 
-from dca_proto.aggregate import NodeReleaseRequest, RoundRequest, SecureSumRequest
 from dca_proto.cli.options import completing
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import FRACTION_BITS, JobTerms
+from dca_proto.jobs.runner import RETRIES
 from dca_proto.privacy.accounting import DELTA
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.trainer.request import tolerated_of
+from dca_proto.protocol.terms import ComputeNames, Delta, Terms, Windows
+from dca_proto.protocol.validation import ValidatedRound
+from dca_proto.protocol.wire.kinds import KINDS, Kind, NodeRelease, SecureSum, name_of
 from dca_proto.protocol.wire.messages import Announcement
-from dca_proto.runtime.request import KINDS, check_kind, check_windows, compute_ids, require_without_computes
+from dca_proto.runtime.request import check_kind, compute_ids
 from dca_proto.runtime.settings import convert
 from dca_proto.statistics import resolve
 from dca_proto.statistics.regression import Regression
@@ -42,7 +43,7 @@ from inference.problem import Schema
 from inference.rounds import Job
 
 
-class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobSettings(Terms[ComputeNames], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings that all jobs have; a job's own settings are further keys of the same table.
 
     Attributes:
@@ -53,11 +54,6 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         kind: the kind of the rounds, if the job has a choice: ``secure-sum``, or ``node-release`` by data nodes, each
             with many people's rows. By default it follows from the job and from whether there are Compute nodes.
         clients: N, how many are expected; a round ends as soon as all have answered.
-        tolerate: T, how many may drop out or collude in a round. colluders: c of the T, reserved for colluders.
-        computes: names of the Compute nodes; by default all of the federation. Without Compute nodes T = c = 0.
-        collect_s: how long clients may contribute to a round. commit_s: how long the Compute nodes may take to agree.
-        retries: how often an aborted round is retried.
-        seed: for auxiliary data and Monte Carlo draws; never for keys or noise.
         invite: a folder of certificates, for a job that begins with a mini-batch: it picks from these clients.
     """
 
@@ -65,19 +61,13 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     features: tuple[str, ...] = ()
     target: str
     bounds: dict[str, tuple[float, float]]
-    units: dict[str, str] = {}
-    epsilon: float
-    delta: float | None = None
-    clients: int
-    tolerate: int = 0
-    colluders: int = 0
-    computes: tuple[str, ...] = ()
-    collect_s: float = 60.0
-    commit_s: float = 60.0
-    retries: int = 2
-    seed: int = 0
-    kind: str = ""
-    invite: str = ""
+    units: dict[str, str] = msgspec.field(default_factory=dict)
+    delta: Delta = 0.0
+    computes: ComputeNames = ()
+    retries: Annotated[int, Meta(ge=0, le=1_000, description="How often an aborted round is retried.")] = RETRIES
+    seed: Annotated[int, Meta(description="Seed of auxiliary data and draws; never of keys or noise.")] = 0
+    kind: Annotated[str, Meta(description=f"Kind of the rounds, if the job has a choice: {', '.join(KINDS)}.")] = ""
+    invite: Annotated[str, Meta(description="Folder of certificates of clients, to pick mini-batches from.")] = ""
 
 
 JobName = Annotated[
@@ -89,9 +79,8 @@ JobName = Annotated[
     ),
 ]
 Draft = tuple[Announcement, ValidatedRound]
-_FREE = ("units", "collect_s", "commit_s", "retries", "invite")
+_FREE = ("units", *Windows.__struct_fields__, "retries", "invite")
 _NEEDED = ("target", "bounds", "epsilon", "delta", "clients")
-_NAME_OF = {kind: name for name, kind in KINDS.items()}
 TERMS = tuple(field.name for field in msgspec.structs.fields(JobSettings))
 
 
@@ -110,7 +99,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     schema: Schema
     terms: JobTerms
     table: dict[str, Any]
-    kind: type[RoundRequest] = SecureSumRequest
+    kind: type[Kind] = SecureSum
     reports: str = ""
 
     @property
@@ -156,15 +145,14 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
         raise UsageError(f"job: {', '.join(missing)} missing; give them in [job] of the file, or {options}")
     settings = convert("job:", {key: value for key, value in table.items() if key in TERMS}, JobSettings)
     kind = _kind(settings, job, federation)
-    _check_counts(settings, kind, job.batch(own))
-    check_windows(settings.collect_s, settings.commit_s)
+    settings.check_terms("job: ", is_summed=kind is SecureSum, batch=job.batch(own))
     bounds = {column: _interval(column, *limits) for column, limits in settings.bounds.items()}
     features = settings.features or tuple(column for column in bounds if column != settings.target)
     if not job.scored:  # the job describes one column; the file may list a regression's others
         features = tuple(column for column in features if column in bounds)
     schema = Schema(features, settings.target, bounds, settings.units, alone=not job.scored)
     job.check(schema, own)
-    table = {**asdict(settings), **{key: getattr(own, key) for key in own_keys}, "kind": _NAME_OF[kind]}
+    table = {**asdict(settings), **{key: getattr(own, key) for key in own_keys}, "kind": name_of(kind)}
     if pure:
         table["delta"] = 0.0  # a delta in the settings is not spent
     return Task(
@@ -193,53 +181,22 @@ def _name(table: Mapping[str, Any]) -> str:
     return name
 
 
-def _kind(settings: JobSettings, job: LearningJob, federation: Federation) -> type[RoundRequest]:
+def _kind(settings: JobSettings, job: LearningJob, federation: Federation) -> type[Kind]:
     """Return the kind of the job's rounds: the requested one, or the first that the federation supports."""
     if settings.kind:
         kind = check_kind(settings.kind)
-    elif federation.computes or SecureSumRequest not in job.kinds:
+    elif federation.computes or SecureSum not in job.kinds:
         kind = job.kinds[0]
     else:
-        kind = NodeReleaseRequest
+        kind = NodeRelease
     require_kind(job, kind)
     return kind
 
 
-def _check_counts(settings: JobSettings, kind: type[RoundRequest], batch: int) -> None:
-    """Raise `UsageError` for invalid counts. `batch`: the size of the smallest round, or 0 if all rounds ask all."""
-    n, t, c = settings.clients, settings.tolerate, settings.colluders
-    if n < 1 or min(t, c, settings.retries) < 0:
-        found = f"found clients = {n}, tolerate = {t}, colluders = {c}, retries = {settings.retries}"
-        raise UsageError(f"job: {found}; clients must be 1 or more; tolerate, colluders and retries cannot be below 0")
-    if kind is not SecureSumRequest:
-        require_without_computes(_NAME_OF[kind], t, c, settings.computes)
-        return
-    if c > t:
-        raise UsageError(f"job: c = {c} exceeds T = {t}; lower colluders or raise tolerate")
-    if n - t - 1 < 1:
-        raise UsageError(
-            f"job: N - T - 1 = {n - t - 1}, expected 1 or more, so that honest noise is left; lower tolerate"
-        )
-    if batch:
-        of_batch = tolerated_of(batch, n, t, c)
-        if batch - of_batch - 1 < 1:
-            raise UsageError(
-                f"job: a batch of {batch} clients, of which {of_batch} may drop out, leaves no honest noise; raise "
-                "batch or lower tolerate"
-            )
-
-
-def _terms(settings: JobSettings, federation: Federation, kind: type[RoundRequest], *, pure: bool) -> JobTerms:
-    delta = DELTA if settings.delta is None or pure else settings.delta
-    return JobTerms(
-        budget=Budget(settings.epsilon, delta),
-        clients=settings.clients,
-        tolerated=settings.tolerate,
-        colluders=settings.colluders,
-        computes=compute_ids(settings.computes, federation) if kind is SecureSumRequest else (),
-        collect_window_ms=round(1000 * settings.collect_s),
-        commit_window_ms=round(1000 * settings.commit_s),
-    )
+def _terms(settings: JobSettings, federation: Federation, kind: type[Kind], *, pure: bool) -> JobTerms:
+    computes = compute_ids(settings.computes, federation) if kind is SecureSum else ()
+    own = {"computes": computes, "delta": DELTA if pure else settings.delta}
+    return JobTerms(**{**settings.shared(JobTerms), **own})
 
 
 def best_weights(parameters: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -11,6 +11,7 @@ import typer
 from dca_proto.cli.options import Json, completing
 from dca_proto.cli.output import result_console, say
 from dca_proto.errors import StorageError
+from dca_proto.results.figure import about
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.keyfile import ROLES, new_identity, write_identity
 
@@ -26,10 +27,10 @@ EXAMPLES = """Examples:
 class NewKey(msgspec.Struct, frozen=True, kw_only=True):
     """A new key file. Public key and id are in hexadecimal."""
 
-    role: str
-    file: str
-    public_key: str
-    id: str
+    role: Annotated[str, about("Whose key it is.")]
+    file: Annotated[str, about("Its path.")]
+    public_key: Annotated[str, about("In hexadecimal.")]
+    id: Annotated[str, about("In hexadecimal.")]
 
 
 OUTPUT = NewKey

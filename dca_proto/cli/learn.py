@@ -7,20 +7,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 from rich.console import Console
 
-from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.cli import options
 from dca_proto.cli.actor import JsonLogs, configure_command_logs
-from dca_proto.cli.job_run import JobRun, claimed_by, iterated, job_round, show_run, written
+from dca_proto.cli.job_run import JobRun, claimed_by, doubted, iterated, job_round, show_run, written
 from dca_proto.cli.job_settings import Draft, JobName, JobSettings, Task, beyond_default_limits, task_of
 from dca_proto.cli.ledger import account_line
 from dca_proto.cli.output import Terminal, keep_earlier, require_plot_target, result_console, say
 from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import DcaError, ImplausibleSum, RoundAborted, UsageError
-from dca_proto.jobs.journal import Journal, journal_path
+from dca_proto.jobs.journal import Journal, newest_journal
 from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.jobs.runner import learn as learn_over
 from dca_proto.privacy.cost import total
@@ -28,17 +28,17 @@ from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.ledger import max_client_cost
 from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import NodeRelease
+from dca_proto.results.round import abort_line
+from dca_proto.results.run import Run, run_of
 from dca_proto.runtime.device import TERMINATED, Device, complete, load
 from dca_proto.runtime.files import require_writable, whole_file, write_json
 from dca_proto.runtime.keyfile import certified_id, read_certificate
 from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.logs import log
-from dca_proto.runtime.outcome import abort_line
-from dca_proto.runtime.request import KINDS
 from dca_proto.runtime.runner import now_ms
 from dca_proto.statistics.categories import parse_categories
 from dca_proto.wording import counted, to_install
-from emulator.results import Round, Run
 from inference.datasets import from_csv
 from inference.jobs import NAMES
 from inference.jobs.base import Stage, plan_words, uses
@@ -97,23 +97,16 @@ certificates from `dca federation`.
                                                          numbers, and has been revoked
 
 A job's results are kept beside the trainer's store, for example in trainer.regression.journal. To learn again, at a new
-cost, name another --journal. Settings that apply after the rounds may change at no cost; the command names them at its
-end. For example, regression-mcmc may change the draws, the prior and the method, and ldp-mean also the family.
+cost, give --again: the next journal is trainer.regression.2.journal, and calls without --again continue it. Settings
+that apply after the rounds may change at no cost; the command names them at its end. For example, regression-mcmc may
+change the draws, the prior and the method, and ldp-mean also the family.
 """.replace("NAMES", ", ".join(NAMES[:4]) + ", ...")
 
 
+@options.with_options(JobSettings, without=("units",), name=JobName)
 def learn(
-    context: typer.Context,
     config: options.Config,
-    name: JobName = None,
-    features: options.Features = None,
-    target: options.Target = None,
-    bounds: options.Bounds = None,
-    epsilon: Annotated[float | None, options.EPSILON] = None,
-    delta: Annotated[float | None, options.DELTA_OF_BUDGET] = None,
-    clients: Annotated[int | None, options.CLIENTS] = None,
-    tolerate: Annotated[int | None, options.TOLERATE] = None,
-    colluders: Annotated[int | None, options.COLLUDERS] = None,
+    chosen: options.Chosen,
     sets: options.Sets = None,
     journal: options.Journal = None,
     discard_round: Annotated[
@@ -123,6 +116,9 @@ def learn(
             "cost stays spent."
         ),
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Learn anew, at a new cost, although the job has results: a new journal.")
+    ] = False,
     test: Annotated[Path | None, typer.Option(help="CSV of the trainer's own rows to score the result on.")] = None,
     categories: options.Categories = None,
     delimiter: options.Delimiter = "",
@@ -134,8 +130,7 @@ def learn(
     """Learn from a federation's clients as its trainer: a regression or another job, in one or more rounds."""
     configure_command_logs(json_logs)
     actor = load(config, roles=("trainer",))
-    given = options.given_settings(context, JobSettings)
-    task = task_of({**(actor.config.job or {}), **given, **parse_words(sets or ())}, actor.config.federation)
+    task = task_of({**(actor.config.job or {}), **chosen, **parse_words(sets or ())}, actor.config.federation)
     outputs = Outputs(json_to, plot, draws, json_logs)
     console = outputs.console()
     if draws is not None and not task.job.drawable:
@@ -153,7 +148,9 @@ def learn(
             say(console, "test", held_out.note)
     elif categories or delimiter:
         raise UsageError("--categories, --delimiter: only with --test, whose CSV they describe; leave them out")
-    path = journal or journal_path(actor.config.files.store, task.job.name)
+    if again and (journal is not None or discard_round is not None):
+        raise UsageError("--again begins a new journal: leave out --journal and --discard-round")
+    path = journal or newest_journal(actor.config.files.store, task.job.name, again=again)
     if discard_round is not None and not path.exists():
         raise UsageError(f"--discard-round {discard_round}: there is no journal {path}; name the one with --journal")
     return _Run(actor, task, held_out, outputs, console, path, invite).play(discard_round)
@@ -232,7 +229,7 @@ class _Run:
         stages = self._stages()
         self._reporter = ProgressReporter(
             Terminal(stderr=True),
-            self._actor.config.federation,
+            self._actor.name_of,
             self._task.settings.clients,
             stages,
             json_logs=self._outputs.json_logs,
@@ -335,7 +332,7 @@ class _Run:
         say(self._console, "job", f"{task.job.name}: {task.job.model(task.schema, task.own)}")
         n = task.settings.clients
         who = f"N = {n:,}, T = {task.settings.tolerate:,}"
-        if task.kind is NodeReleaseRequest:
+        if task.kind is NodeRelease:
             who = f"J = {n:,} data nodes; each adds all the noise for one row"
         elif task.reports:
             reports = "one report" if uses(stages) == 1 else f"{uses(stages)} reports"
@@ -354,43 +351,32 @@ class _Run:
             say(Terminal(stderr=True), label, text)
 
     def _fail(self, reason: str, remedy: str, contributors: int | None = None, needed: int | None = None) -> None:
-        run = self._run_record(
-            ok=False, error=reason, remedy=remedy, contributors_found=contributors, contributors_needed=needed
-        )
+        run = self._run_record(ok=False, error=reason, remedy=remedy)
+        if run.rounds and not run.rounds[-1].ok:
+            run.rounds[-1] = msgspec.structs.replace(run.rounds[-1], contributors=contributors, n_min=needed)
         iterations = [iterated(iteration) for iteration in self._run.iterations]
         keep_earlier(self._console, self._outputs.json_to)
-        write_json(written(run, {"test": None, "iterations": iterations}), self._outputs.json_to)
+        write_json(written(run, doubted(run, {"test": None, "iterations": iterations})), self._outputs.json_to)
         self._say_stopped(remedy)
 
     def _run_record(self, **ending: Any) -> Run:
         """Return the record of the run."""
-        task, terms, rounds = self._task, self._task.terms, [job_round(held) for held in self._held]
-        private = all(held.aggregate.private for held in self._held if held.aggregate is not None)
+        task, rounds = self._task, [job_round(held) for held in self._held]
         completed = [round_ for round_ in rounds if round_.ok]
-        last = completed[-1] if completed else Round(name="", ok=False)
-        fewest = min((round_.fewest or 0 for round_ in completed), default=0)
-        return Run(
+        return run_of(
+            task.terms,
+            task.kind,
+            rounds,
+            [] if all(round_.private for round_ in completed) else ["the noise is inexact"],
             kind="learn",
             job=task.job.name,
             federation=self._actor.config.federation.name,
             settings=task.table,
-            clients=terms.clients,
             batch=task.job.batch(task.own) or None,
-            computes=len(terms.computes),
-            tolerated=terms.tolerated,
-            colluders=terms.colluders,
-            unknown_noises=fewest - 1 - terms.colluders if terms.computes and completed else None,
-            round_kind=next(name for name, kind in KINDS.items() if kind is task.kind),
             reports=task.reports or None,
-            mechanism=last.mechanism or "",
-            private=private,
-            not_private_because=[] if private else ["the noise is inexact"],
-            epsilon=self._epsilon() if private else None,
-            delta=task.delta if private else None,
-            contributors=last.contributors,
-            nodes=last.nodes,
-            reported=sum(round_.contributors or 0 for round_ in rounds) if task.reports else None,
-            rounds=rounds,
+            mechanism=completed[-1].mechanism or "" if completed else "",
+            epsilon=self._epsilon(),
+            delta=task.delta,
             **ending,
         )
 
@@ -418,4 +404,4 @@ class _Run:
             self._run.draw(self._console, summary, outputs.plot, run)
         say(self._console, "account", account_line(self._actor.config))
         free = f"another {', '.join(task.job.changeable)} costs nothing; " if task.job.changeable else ""
-        say(self._console, "journal", f"{self._path}; {free}to learn again, at a new cost, name another --journal")
+        say(self._console, "journal", f"{self._path}; {free}to learn again, at a new cost, give --again")

@@ -33,7 +33,7 @@ EXAMPLES = """Examples:
   dca ledger client.db --delta 1e-6            a store without its file: the total spent, at that delta
   dca ledger client.toml --json - | jq .epsilon_left
 
-Stop the actor first: a running one locks its store. The command changes nothing.
+The actor may run meanwhile. The command changes nothing.
 """
 
 

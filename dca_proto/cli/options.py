@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 import typer
 
 from dca_proto.errors import UsageError
+from dca_proto.protocol.terms import Windows, description_of, examples_of
 from dca_proto.runtime.csv_text import parse_delimiter
-from dca_proto.wording import nearest, split_list
+from dca_proto.wording import nearest, parse_json, split_list
 from inference.bounds import given_bounds
 
 
@@ -54,30 +56,83 @@ def parse_parameters(texts: list[str] | None) -> dict[str, Any] | None:
     for text in texts:
         name, _, value = text.partition("=")
         try:
-            parameters[name] = json.loads(value)
-        except json.JSONDecodeError:
+            parameters[name] = parse_json(value)
+        except ValueError:
             raise UsageError(f"--parameter {text!r}: expected NAME=JSON, as in edges=[0,10,20]") from None
     return parameters
 
 
-def given_settings(context: typer.Context, kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the given options that are fields of `kind`, as parsed by their callbacks."""
-    given = ((name, context.params.get(name)) for name in kind.__struct_fields__)
-    return {name: value for name, value in given if value is not None}
+Chosen = dict[str, Any]
+"""The options that the user gave, parsed, by the name of the record's field."""
+Command = Callable[..., Any]
 
 
-CLIENTS = typer.Option(help="N, the number of clients.")
-COMPUTES = typer.Option(help="M, the number of Compute nodes.")
-TOLERATE = typer.Option(help="T, how many clients may drop out or collude.")
-TOLERATE_TENTH = typer.Option(help=TOLERATE.help, show_default="N / 10")
-COLLUDERS = typer.Option(help="c, how many of the T are reserved for colluders.")
-EPSILON = typer.Option(help="Privacy budget of each participant for all rounds together.")
-DELTA_OF_BUDGET = typer.Option("--delta", help="The budget's delta, far below 1/N.")
-EPSILON_OF_CLAIM = typer.Option("--epsilon", help="Epsilon of the claim to test.")
-DELTA_OF_CLAIM = typer.Option("--delta", help="Delta of the claim to test.")
+def with_options(
+    kind: type[msgspec.Struct],
+    *,
+    without: Iterable[str] = (),
+    required: Iterable[str] = (),
+    shown: Mapping[str, str] = {},
+    **own: Any,
+) -> Callable[[Command], Command]:
+    """Give a command an option for each field of a record, in place of its parameter `chosen`.
+
+    Type, default and help of an option are those of the field, unless the command has a parameter of that name.
+
+    Args:
+        kind: the record. without: fields that are no options. required: options that must be given; others are absent
+            from `chosen` if the user did not give them.
+        shown: defaults to show in the help, if the field has none. own: annotations of options, by field.
+    """
+
+    def decorate(command: Command) -> Command:
+        signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+        skipped = {*without, *signature.parameters}
+        fields = {field.name: field for field in msgspec.structs.fields(kind) if field.name not in skipped}
+        fields = dict(sorted(fields.items(), key=lambda item: item[0] in Windows.__struct_fields__))  # times come last
+        added = {name: own.get(name) or _annotation(field, shown.get(name)) for name, field in fields.items()}
+
+        @functools.wraps(command)
+        def call(**values: Any) -> Any:
+            options = {name: values.pop(name, None) for name in added}
+            if "parameters" in options:
+                options["parameters"] = parse_parameters(options["parameters"])
+            return command(chosen={name: value for name, value in options.items() if value is not None}, **values)
+
+        types = {**{name: hint for name, hint in hints.items() if name != "chosen"}, **added}
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            new = [parameter]
+            if parameter.name == "chosen":
+                defaults = {name: parameter.empty if name in required else None for name in added}
+                new = [parameter.replace(name=name, default=default) for name, default in defaults.items()]
+            parameters += [each.replace(kind=each.KEYWORD_ONLY, annotation=types[each.name]) for each in new]
+        call.__dict__["__signature__"] = signature.replace(parameters=parameters, return_annotation=types["return"])
+        call.__annotations__ = types
+        return call
+
+    return decorate
+
+
+def _annotation(field: msgspec.structs.FieldInfo, shown: str | None) -> Any:
+    """Return the annotation of a field's option: its type, help, default and completion."""
+    if field.name in _PARSED:
+        return _PARSED[field.name]
+    declared = get_args(field.type)[0] if hasattr(field.type, "__metadata__") else field.type
+    text, examples = description_of(field.type), examples_of(field.type)
+    if shown is None and isinstance(field.default, int | float | str) and field.default:
+        shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
+    option = typer.Option(
+        help=text,
+        show_default=shown or False,
+        callback=parse_names if declared == tuple[str, ...] else None,
+        autocompletion=completing(examples) if examples else None,
+    )
+    return Annotated[(declared if declared in (int, float, str) else str) | None, option]
+
+
 BOUND = typer.Option(help="Bound of every column: its values are clamped to ± this.")
 DROP = typer.Option(help="K clients that drop out of each round.")
-ROWS_MAX = typer.Option(help="R: each client sends the sum of at most R rows; 0: the mean of its rows.")
 SEED_OF_KEYS = typer.Option(min=0, help="Derive all keys from it, to repeat a run.")
 
 BOUNDS = "Public bounds of the columns: COL=LO:HI,... or a TOML file."
@@ -101,13 +156,17 @@ Features = Annotated[
 ]
 Config = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="CONFIG")]
 Journal = Annotated[Path | None, typer.Option(help="File of finished work, from which the same command resumes.")]
+FastNoise = Annotated[bool, typer.Option("--fast-noise", help="Fast inexact noise. For emulation only: not private.")]
 Json = Annotated[str | None, typer.Option("--json", help="Write the result to a file, or - for stdout.")]
 Parameters = Annotated[
-    list[str] | None,
-    typer.Option("--parameter", help="Statistic's parameter, NAME=JSON; repeatable.", callback=parse_parameters),
+    list[str] | None, typer.Option("--parameter", help="Statistic's parameter, NAME=JSON; repeatable.")
 ]
+"""For `parse_parameters`: typer makes a list of what a callback returns for a repeatable option."""
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw a picture: FILE.png, .svg or .pdf.")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Job setting, KEY=VALUE; repeatable. An unknown KEY lists all keys.")
 ]
 Target = Annotated[str | None, typer.Option(help="The column to predict.")]
+
+_PARSED = {"bounds": Bounds, "columns": ColumnNames, "features": Features, "parameters": Parameters, "target": Target}
+"""The options with a parser of their own, or a help text for commands, by field."""

@@ -74,13 +74,15 @@ def table(
 def keep_earlier(console: Console, *targets: Path | str | None) -> None:
     """Before results are written: keep the earlier ones under numbered names, and say so; a failure is a warning.
 
-    Every command does this whose results cost a round, or time to measure. Others compute their files from other files,
-    and replace them.
+    Every command does this whose results cost a round, or time to measure. Others compute their files from other files
+    or ask for the present state, and replace them. So is the record of a failure that holds nothing else: repeated
+    attempts do not fill the folder.
 
     Args:
         targets: files that are about to be written; None, and - for stdout, are not.
     """
     paths = [Path(target) for target in targets if target is not None and str(target) != STDOUT]
+    paths = [path for path in paths if not _only_failed(path)]
     try:
         kept = keep(paths)
     except OSError as error:
@@ -88,6 +90,23 @@ def keep_earlier(console: Console, *targets: Path | str | None) -> None:
         return
     if kept:
         say(console, "kept", "; ".join(f"the earlier {path} as {copy.name}" for path, copy in kept.items()))
+
+
+_FAILURE_BYTES_MAX = 1 << 20
+
+
+def _only_failed(path: Path) -> bool:
+    """Return True for the record of a failed run that holds no sums, or only those of a journal."""
+    try:
+        if not path.is_file() or path.stat().st_size > _FAILURE_BYTES_MAX:
+            return False
+        record = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return False
+    if not isinstance(record, dict) or record.get("ok") is not False:
+        return False
+    rounds = record.get("rounds") or []
+    return record.get("kind") == "learn" or not any(isinstance(one, dict) and one.get("value") for one in rounds)
 
 
 def draw(console: Console, path: Path, drawing: Callable[[Path], object]) -> bool:

@@ -12,6 +12,7 @@ import typer
 from dca_proto.cli.options import Json
 from dca_proto.cli.output import result_console, say
 from dca_proto.errors import UsageError
+from dca_proto.results.figure import about
 from dca_proto.runtime.files import require_writable, whole_file, write_json
 
 EXAMPLES = """Examples:
@@ -29,8 +30,8 @@ EXAMPLES = """Examples:
 class WrittenPage(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="report"):
     """The output of `dca report --json`: the path of the page, and the kind of the run that it shows."""
 
-    page: str
-    of: str
+    page: Annotated[str, about("Its path.")]
+    of: Annotated[str, about("The kind of the run that it shows.")]
 
 
 OUTPUT = WrittenPage
@@ -54,8 +55,8 @@ def report(
     console = result_console(json_to)
     if find_spec("jinja2") is None or find_spec("matplotlib") is None:
         raise ModuleNotFoundError("for the page", name="jinja2")
-    from emulator.report.page import render
-    from emulator.report.reading import read_page
+    from dca_proto.report.page import render
+    from dca_proto.report.reading import read_page
 
     kind, page = read_page(run, reference=not no_reference)
     require_writable(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -13,11 +13,10 @@ from dca_proto.cli.output import Terminal
 from dca_proto.cli.progress import Display, score_text
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol import facts
-from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.trainer import round as trainer_round
-from dca_proto.runtime.logs import FactLog, printable
-from dca_proto.runtime.transport import Connected, Disconnected
-from dca_proto.wording import counted
+from dca_proto.runtime.logs import FactLog
+from dca_proto.runtime.transport import Connected, Disconnected, Gone
+from dca_proto.wording import counted, duration, listed, printable
 
 if TYPE_CHECKING:  # only `dca learn` needs them
     from dca_proto.jobs.runner import FinishedRequest
@@ -32,14 +31,15 @@ _WHY_CLOSED = {
 }
 
 SHOWN_ROUNDS_MAX = 4  # in jobs of more rounds, only the rounds' results are shown
-_PHASES = (facts.Announced, facts.Closed)
+_PHASES = (facts.Announced, facts.Closed, facts.Absent)
+_ABSENT_SHOWN = 20
 
 
 class Reporter:
     """Prints the facts of one actor; call it with each fact, inside its context.
 
     Args:
-        console: where to print. federation: gives the members' names.
+        console: where to print. name_of: returns a member's or client's name with its short id (`Device.name_of`).
         expected: how many clients' answers a trainer waits for, or 0.
         iterative: whether to show a bar over iterations.
         json_logs: whether to log the facts in place of all printing; see `configure_logs`.
@@ -48,15 +48,15 @@ class Reporter:
     def __init__(
         self,
         console: Console,
-        federation: Federation,
+        name_of: Callable[[bytes], str],
         expected: int = 0,
         *,
         iterative: bool = False,
         json_logs: bool = False,
     ) -> None:
-        self._log = FactLog() if json_logs else None
+        self._log = FactLog(name_of) if json_logs else None
         self._console = console = Terminal(quiet=True) if json_logs else console
-        self._names = {member.id: member.name for member in (*federation.computes, *federation.trainers)}
+        self._name = name_of
         self._expected = expected
         self._declined: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
@@ -110,25 +110,44 @@ class Reporter:
 
     def _trainer_line(self, fact: object) -> str:
         match fact:
-            case facts.Announced(round_id, statistic, dimension):
-                return f"round {_short(round_id)}: announced {statistic} ({counted(dimension, 'number')})"
+            case facts.Announced():
+                announced = f"announced {fact.statistic} ({counted(fact.dimension, 'number')})"
+                spare = len(fact.computes) - fact.p - 1
+                nodes = listed([self._name(node) for node in fact.computes])
+                over = f" over {nodes}; p = {fact.p}, so {_spare_words(spare)}" if spare > 0 else ""
+                return f"round {_short(fact.round_id)}: {announced}{over}"
             case facts.WaitingForKeys(round_id, computes):
                 names = ", ".join(map(self._name, computes))
-                waiting = f"round {_short(round_id)}: waiting for a key of Compute node"
-                return f"{waiting} {names}; is it up?" if len(computes) == 1 else f"{waiting}s {names}; are they up?"
+                one = len(computes) == 1
+                nodes = f"Compute node {names} has" if one else f"Compute nodes {names} have"
+                up = "is it up?" if one else "are they up?"
+                return f"round {_short(round_id)}: {nodes} not answered yet; asking again; {up}"
+            case facts.NodesSilent():
+                return f"round {_short(fact.round_id)}: {self._silent_words(fact)}"
             case facts.Closed(round_id, count, why):
                 self.waiting(f"round {_short(round_id)}: the Compute nodes agree")
                 return f"round {_short(round_id)}: closed with {count:,} contributions: {_WHY_CLOSED[why]}"
             case _:
                 return ""
 
-    @staticmethod
-    def _connection_line(fact: object) -> str:
+    def _silent_words(self, fact: facts.NodesSilent) -> str:
+        """Say which Compute nodes are missing, and what the trainer does about it."""
+        names, others = (listed([self._name(node) for node in nodes]) for nodes in (fact.computes, fact.others))
+        if not fact.computes:
+            return "all Compute nodes answer again"
+        has = f"{names} {'has' if len(fact.computes) == 1 else 'have'} not answered for {duration(fact.waited_ms)}"
+        if fact.spare < 0:
+            return f"{has}; the others are too few to go on, so the round waits"
+        return f"{has}: going on with {others}; {_spare_words(fact.spare)}"
+
+    def _connection_line(self, fact: object) -> str:
         match fact:
             case Connected(url, away_s):
                 return f"connected to {url}" + (f" after {away_s:.3g} seconds without a connection" if away_s else "")
             case Disconnected(_, reason):
                 return f"{reason}; trying again"
+            case Gone(sender):
+                return f"the broker says that the connection of {self._name(sender)} broke off; it may be back by now"
             case facts.FederationChanged(number, file_hash):
                 return f"received federation file {number} (hash {file_hash.hex()[:16]}), which applies from now on"
             case _:
@@ -150,6 +169,11 @@ class Reporter:
                 return f"round {_short(round_id)}: the receipt has arrived"
             case facts.ChargeReturned(round_id):
                 return f"round {_short(round_id)}: nothing was released, and the charge is returned"
+            case facts.Absent(round_id, clients):
+                names = listed([self._name(client) for client in clients[:_ABSENT_SHOWN]], _ABSENT_SHOWN)
+                more = len(clients) - _ABSENT_SHOWN
+                others = f" and {more:,} more" if more > 0 else ""
+                return f"round {_short(round_id)}: {counted(len(clients), 'client')} absent: {names}{others}"
             case facts.ListFrozen(round_id, count):
                 return f"round {_short(round_id)}: froze a list of {count:,} contributions"
             case facts.Released(round_id, contributors, _):
@@ -159,8 +183,9 @@ class Reporter:
             case _:
                 return ""
 
-    def _name(self, actor_id: bytes) -> str:
-        return self._names.get(actor_id, actor_id.hex()[:12])
+
+def _spare_words(spare: int) -> str:
+    return f"{spare} more may be lost" if spare > 0 else "one more may not be lost"
 
 
 def _short(value: bytes) -> str:
@@ -173,13 +198,13 @@ class ProgressReporter(Reporter):
     On a terminal, a bar with the iterations done and the last score replaces these lines.
 
     Args:
-        console, federation, expected, json_logs: as for `Reporter`. stages: of the job.
+        console, name_of, expected, json_logs: as for `Reporter`. stages: of the job.
     """
 
     def __init__(
         self,
         console: Console,
-        federation: Federation,
+        name_of: Callable[[bytes], str],
         expected: int,
         stages: Sequence[Stage],
         *,
@@ -187,7 +212,7 @@ class ProgressReporter(Reporter):
     ) -> None:
         self._rounds = sum(stage.rounds for stage in stages)
         self._has_bar = console.is_terminal and self._rounds > SHOWN_ROUNDS_MAX
-        super().__init__(console, federation, expected, iterative=self._has_bar, json_logs=json_logs)
+        super().__init__(console, name_of, expected, iterative=self._has_bar, json_logs=json_logs)
         self._ended: FinishedRequest | None = None
         self._recalled = 0
 

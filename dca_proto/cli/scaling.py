@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
+from dca_proto import engine as engines
 from dca_proto.cli import options
 from dca_proto.cli.output import draw, keep_earlier, require_plot_target, result_console, say
 from dca_proto.cli.progress import PatientBar, Words
@@ -21,13 +22,12 @@ from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import find_mosquitto
 from dca_proto.runtime.files import STDOUT, write_json
 from dca_proto.wording import counted
-from emulator import engine as engines
 from emulator.report import scaling as view
 from emulator.scaling import costs
 from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, Size, Sweep
 from emulator.scaling.figures import Figures, warnings_of
 from emulator.scaling.measure import measure_apart
-from emulator.scaling.predict import Machine, parse_size, predict, require_computes
+from emulator.scaling.predict import Machine, far_beyond, parse_size, predict, require_computes
 from emulator.scaling.record import Record, Scaling, read_scaling
 
 _SWEEP = {"clients": "100,1000", "dimension": "10,100", "computes": "10"}
@@ -147,7 +147,7 @@ def _sweep(
     share = max(1, min(engines.cores(), *sizes["computes"], *sizes["clients"]))  # each process has work in every cell
     sweep = Sweep(
         **sizes,
-        tolerated=_numbers("--tolerate", tolerate),
+        tolerate=_numbers("--tolerate", tolerate),
         drop_rates=_numbers("--drop-rate", drop_rate),
         backend=backend,
         repeats=(_REPEATS_CALIBRATION if is_prediction else _REPEATS) if rounds is None else rounds,
@@ -233,7 +233,8 @@ def _predict(size: Size, measured: Scaling, hardware: Machine) -> Scaling:
     """Add a prediction for a larger round, its costs, exponents and warnings."""
     usable = costs.usable(measured.cells)
     fitted = costs.fit_all(usable)
-    prediction, warnings = predict(size, fitted, usable, hardware), [*warnings_of(usable)]
+    prediction = predict(size, fitted, usable, hardware)
+    warnings = [*warnings_of(usable), *far_beyond(size, usable)]
     result = msgspec.structs.replace(measured, fits=costs.growths(usable), prediction=prediction, warnings=warnings)
     return _with_costs(result, usable, fitted)
 
@@ -262,7 +263,7 @@ def _show(result: Scaling, console: Console) -> None:
 
 
 def _plot(result: Scaling, plot: Path, console: Console) -> None:
-    from emulator.report.charts import picture  # slow to import
+    from dca_proto.report.charts import picture  # slow to import
 
     cell = result.cells[0]
     where = EMULATED if cell.backend == EMULATED else f"over {cell.backend}"

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dca_proto.cli.output import say, table
-from emulator.report import blocks
+from dca_proto.report import blocks
 
 _NAME_MAX = 16  # characters of a short name
 

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 from rich.console import Console
 
-from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest
 from dca_proto.cli.job_run import JobRun, claimed_by, show_run, written
 from dca_proto.cli.output import keep_earlier, require_matplotlib, result_console, say
 from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
@@ -21,12 +20,13 @@ from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.jobs.runner import RETRIES
 from dca_proto.privacy.rounding import at_least, claim_words
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
+from dca_proto.results.run import Run
 from dca_proto.runtime.device import TERMINATED, complete
 from dca_proto.runtime.files import require_writable, write_json
 from dca_proto.statistics.categories import parse_categories
-from emulator.counts import check_counts, check_nodes, check_reporters
-from emulator.results import Run
-from emulator.swarm.live import Failure, Swarm, SwarmResult, play
+from emulator.counts import check_nodes, check_reporters
+from emulator.swarm.live import Swarm, SwarmResult, play
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.summary import exit_code, not_private_because, summarise
 from inference.bounds import MissingBoundsError, given_bounds
@@ -138,22 +138,21 @@ class _Learning:
         """Refuse unusable options or data before anything is started."""
         spec, options = self._spec, self._options
         spec.job.check(spec.train.schema, spec.settings)
-        if options.kind is NodeReleaseRequest:
+        if options.kind is NodeRelease:
             least = spec.job.rows_least(spec.train.schema, spec.settings)
             check_nodes(spec.clients, len(spec.train.y), options.dropped, least)
-        elif options.kind is LdpReportRequest:
+        elif options.kind is LdpReport:
             check_reporters(spec.clients, options.dropped)
         else:
             rows = len(spec.train.y)
             if not 1 <= spec.clients <= rows:
                 raise UsageError(
                     f"--clients {spec.clients}: expected 1 to {rows}, the number of training rows; "
-                    "with --dimension D, any number of clients can run rounds of a synthetic sum"
+                    "`dca fleet` runs rounds of a synthetic sum with any number of clients"
                 )
-            for clients, tolerated in ((spec.clients, options.tolerated), options.smallest):
-                check_counts(clients, options.computes, tolerated, options.colluders, options.dropped)
-        options.check("lower --data-nodes" if options.kind is NodeReleaseRequest else "lower --clients")
-        budget = f"--epsilon {at_least(options.budget.epsilon)} --delta {at_least(options.delta)}"
+            options.check_counts()
+        options.check("lower --data-nodes" if options.kind is NodeRelease else "lower --clients")
+        budget = f"--epsilon {at_least(options.epsilon)} --delta {at_least(options.spent_delta)}"
         self._stages, _ = self._run.plan(budget, options.mechanism)
         if options.reports:  # the plan decides how many clients a step asks
             self._options = msgspec.structs.replace(options, batch=self._stages[0].batch)
@@ -171,7 +170,7 @@ class _Learning:
         self._progress = Progress(
             self._console,
             options.batch or spec.clients if spec.job.iterative else spec.clients,
-            "reported" if options.kind is LdpReportRequest else "data nodes released",
+            "reported" if options.kind is LdpReport else "data nodes released",
             iterative=spec.job.iterative,
         )
         retries = RETRIES if options.dropped <= options.room else 0  # if more drop, every attempt would be aborted
@@ -197,7 +196,7 @@ class _Learning:
             self._learned = self._run.summarise(result, self._reference, self._complete)
         except Exception as error:  # raised after the released sums are written
             self.unfinished = error
-            return done._replace(failure=Failure(str(error) or type(error).__name__))
+            return done._replace(failure=str(error) or type(error).__name__)
         return done
 
     # --- output ---------------------------------------------------------------------------------------------------
@@ -212,7 +211,7 @@ class _Learning:
         if self._complete is not None and (lacking := len(spec.train.y) - len(self._complete.y)):
             of = f"{lacking:,} of {len(spec.train.y):,} rows lack a value (a count that ε does not cover)"
             say(self._console, "missing", f"{of}; each counts as zero in every sum, as in a federation")
-        plan = f"{claim_words(options.budget.epsilon, options.delta)} {plan_words(self._stages)}"
+        plan = f"{claim_words(options.epsilon, options.spent_delta)} {plan_words(self._stages)}"
         if self._not_private:
             plan = f"a trial that is not private: {'; '.join(self._not_private)}"
         say(self._console, "plan", plan)
@@ -220,8 +219,9 @@ class _Learning:
     def show(self, run: Run) -> None:
         """Write the files, then print the tables."""
         summary, output = claimed_by(run, self._learned), self._spec.output
+        views = (output / PICTURE, (output / RESULT).with_suffix(".html"))
         plain = written(run, summary)
-        folder = (output / RESULT, output / PICTURE) if run.ok or self.unfinished is not None else ()
+        folder = (output / RESULT, *views) if run.ok or self.unfinished is not None else ()
         keep_earlier(self._console, self._spec.json_to, *folder)
         write_json(plain, self._spec.json_to)
         if folder:
@@ -230,6 +230,8 @@ class _Learning:
             except OSError as error:
                 raise StorageError(f"cannot make folder {output}: {error.strerror}") from None
             write_json(plain, str(output / RESULT))
+            for view in views:  # of the earlier result; it is kept
+                view.unlink(missing_ok=True)
         show_run(self._console, run, summary)
         if not run.ok:
             self._say_advice(run)
@@ -250,11 +252,11 @@ class _Learning:
             advice = f"raise --tolerate to {enough} or lower --drop to {options.room}"
         elif self.unfinished is not None:
             advice = f"the released sums are in {self._spec.output / RESULT}; run again with other --set KEY=VALUE"
-        elif run.contributors_needed is not None:
+        elif run.aborted is not None and run.aborted.n_min is not None:
             advice = f"this machine is too slow or too busy for {clients} clients; lower --clients"
-        elif options.kind is NodeReleaseRequest:
+        elif options.kind is NodeRelease:
             advice = "no release came in time: lower --data-nodes or --drop"
-        elif options.kind is LdpReportRequest:
+        elif options.kind is LdpReport:
             advice = "no report came in time: lower --clients or --drop"
         if advice:
             say(self._console, "next", advice)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest
 from dca_proto.cli.output import say
 from dca_proto.cli.progress import Display, score_text
 from dca_proto.protocol.trainer import round as trainer_round
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
 from emulator.swarm.live import Swarm, Watcher
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.timeline import RoundLog
@@ -29,17 +29,17 @@ def who_words(options: SwarmOptions, sizes: Sequence[int] = (), times: int = 1) 
     """
     n, dropped = options.clients, options.dropped
     drop = f"; K = {dropped} drop{'s' if dropped == 1 else ''} in each round" if dropped else ""
-    if options.kind is NodeReleaseRequest:
+    if options.kind is NodeRelease:
         rows = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
         who, each = ("1 data node adds", "") if n == 1 else (f"{n:,} data nodes, each adds", " each")
         return f"{who} all the noise for one row; {rows} rows{each}, assigned at random; no Compute nodes{drop}"
-    if options.kind is LdpReportRequest:
+    if options.kind is LdpReport:
         who = "1 client with one row; it" if n == 1 else f"{n:,} clients with one row each; each"
         often = f"once, by {options.reports}," if times == 1 else f"{times} times, at first by {options.reports}, each"
         return f"{who} reports {often} private by itself; no Compute nodes, nobody to be trusted{drop}"
     where = f" in {options.processes} processes" if options.processes else ""
     return (
-        f"{n:,} clients{where}, {options.computes} Compute nodes, T = {options.tolerated:,} "
+        f"{n:,} clients{where}, {options.computes} Compute nodes, T = {options.tolerate:,} "
         f"(c = {options.colluders:,} reserved for colluders), K = {dropped:,} drop in each round"
     )
 

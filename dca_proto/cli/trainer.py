@@ -15,16 +15,16 @@ from dca_proto.cli.ledger import account_line
 from dca_proto.cli.output import Terminal, keep_earlier, result_console, say, table
 from dca_proto.cli.reporter import Reporter
 from dca_proto.errors import ImplausibleSum, RoundAborted, UsageError
-from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN, LOCAL_MECHANISMS
+from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
+from dca_proto.results.round import Round, aborted_round, doubts, estimates, round_of
 from dca_proto.runtime.device import TERMINATED, Device, complete, load
 from dca_proto.runtime.files import write_json
-from dca_proto.runtime.outcome import Aborted, Outcome, aborted, doubts, estimates, outcome
-from dca_proto.runtime.request import KINDS, RoundSettings, open_round
+from dca_proto.runtime.request import RoundSettings, open_round
 from dca_proto.runtime.settings import convert
 
-OUTPUT = Outcome | Aborted | list[Outcome | Aborted]
+OUTPUT = Round | list[Round]
 EXAMPLES = (
     """Examples:
 
@@ -54,6 +54,7 @@ Example of a file:
   delta = 1e-5
   period_days = 365
   epsilon_for_reports = 0            # the part kept for reports of delta 0; set it before the first round
+  rounds_max = 16384                 # rounds of a client in a period, whatever they cost
 
   [round]                            # optional; options override it
   statistic = "mean"
@@ -73,42 +74,10 @@ _COUNT_VARIANCE_LEAST = 10.0
 """Below this variance of the number of reports that name a category, its interval may cover less than 95 %."""
 
 
+@options.with_options(RoundSettings)
 def trainer(
-    context: typer.Context,
     config: options.Config,
-    statistic: Annotated[str | None, typer.Option(help="Statistic: mean, sum, histogram, ...")] = None,
-    columns: options.ColumnNames = None,
-    bounds: options.Bounds = None,
-    parameters: options.Parameters = None,
-    epsilon: Annotated[float | None, typer.Option(help="Privacy cost of the round to each participant.")] = None,
-    delta: Annotated[float | None, typer.Option(help="The cost's delta, far below 1/N.")] = None,
-    tolerate: Annotated[int | None, options.TOLERATE] = None,
-    colluders: Annotated[int | None, options.COLLUDERS] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(help="N, the number of clients; the round ends when all have answered. 0: all with a session."),
-    ] = None,
-    computes: Annotated[
-        str | None,
-        typer.Option("--nodes", help="Names of Compute nodes, A,B,C; by default all.", callback=options.parse_names),
-    ] = None,
-    rows_max: Annotated[int | None, options.ROWS_MAX] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Kind of round: {', '.join(KINDS)}. Default: secure-sum, the only one that needs Compute nodes.",
-            autocompletion=options.completing(KINDS),
-        ),
-    ] = None,
-    mechanism: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Mechanism of LDP reports: {', '.join(LOCAL_MECHANISMS)}.",
-            autocompletion=options.completing(LOCAL_MECHANISMS),
-        ),
-    ] = None,
-    collect_s: Annotated[float | None, typer.Option(help="Seconds for clients to contribute; by default 60.")] = None,
-    commit_s: Annotated[float | None, typer.Option(help="Seconds for Compute nodes to agree; by default 60.")] = None,
+    chosen: options.Chosen,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Finish the store's rounds, show results, collect charges; run no new round."),
@@ -119,16 +88,14 @@ def trainer(
     """Run one round as the trainer, and print the private result with its noise."""
     actor = load(config, roles=("trainer",))
     console = result_console(json_to, json_logs=json_logs)
-    given = options.given_settings(context, RoundSettings)
     configure_command_logs(json_logs)
     if resume:
-        if given:
-            option = next(param.opts[0] for param in context.command.params if param.name == next(iter(given)))
-            raise UsageError(f"--resume runs no new round: leave out {option}")
+        if chosen:
+            raise UsageError(f"--resume runs no new round: leave out --{next(iter(chosen)).replace('_', '-')}")
         _resume(actor, console, json_to, json_logs)
         return
     in_file = actor.config.round
-    settings = {**({} if in_file is None else msgspec.structs.asdict(in_file)), **given}
+    settings = {**({} if in_file is None else msgspec.structs.asdict(in_file)), **chosen}
     if not settings:
         raise UsageError("no round to run: give --statistic, --columns, --epsilon, --delta ..., or a [round] section")
     _run(actor, convert("round:", settings, RoundSettings), console, json_to, json_logs)
@@ -136,27 +103,27 @@ def trainer(
 
 def _run(actor: Device, settings: RoundSettings, console: Console, json_to: str | None, json_logs: bool) -> None:
     request = open_round(settings, actor.config.federation)
-    federation, expected = actor.config.federation, settings.clients
-    with Reporter(Terminal(stderr=True), federation, expected, json_logs=json_logs) as reporter:
+    expected = settings.clients
+    with Reporter(Terminal(stderr=True), actor.name_of, expected, json_logs=json_logs) as reporter:
         reporter.waiting(f"connecting to {actor.config.broker.url}")
         try:
             aggregate = complete(actor.run_round(request, reporter))
         except RoundAborted as error:
             keep_earlier(console, json_to)
-            write_json(aborted(error), json_to)
+            write_json(aborted_round(error), json_to)
             if error.remedy:
                 reporter.say(error.remedy)
             raise
     if aggregate is None:
         raise typer.Exit(TERMINATED)
     keep_earlier(console, json_to)
-    write_json(outcome(aggregate), json_to)  # first, since its privacy cost is already spent
+    write_json(round_of(aggregate, alone=True), json_to)  # first, since its privacy cost is already spent
     _show(console, aggregate)
     console.print(f"account    {account_line(actor.config)}", soft_wrap=True)
 
 
 def _resume(actor: Device, console: Console, json_to: str | None, json_logs: bool) -> None:
-    with Reporter(Terminal(stderr=True), actor.config.federation, json_logs=json_logs) as reporter:
+    with Reporter(Terminal(stderr=True), actor.name_of, json_logs=json_logs) as reporter:
         reporter.waiting("resuming")
         ended = complete(actor.resume(reporter))
     if ended is None:
@@ -172,7 +139,7 @@ def _resume(actor: Device, console: Console, json_to: str | None, json_logs: boo
         if isinstance(fact, RoundFailed)
     ]
     keep_earlier(console, json_to)
-    write_json([*map(outcome, results), *map(aborted, aborts)], json_to)
+    write_json([*(round_of(result, alone=True) for result in results), *map(aborted_round, aborts)], json_to)
     for aggregate in results:
         _show(console, aggregate)
     for remedy in dict.fromkeys(error.remedy for error in aborts if error.remedy):
@@ -215,14 +182,13 @@ def result_lines(aggregate: NoisyAggregate) -> list[str]:
         whose = "every row's budget" if aggregate.nodes else "every participant's budget"
         claim = f"{claim_words(aggregate.epsilon, aggregate.delta)} of {whose}"
     source = (
-        f"{aggregate.contributors} of {aggregate.clients} clients "
-        f"(n_min = {aggregate.fewest}, c = {aggregate.colluders})"
+        f"{aggregate.contributors:,} of {aggregate.clients:,} clients "
+        f"(n_min = {aggregate.n_min:,}, c = {aggregate.colluders:,})"
     )
     if aggregate.reports is not None:
-        source = f"{aggregate.contributors} reports by {aggregate.mechanism}, each private by itself"
+        source = f"{aggregate.contributors:,} reports by {aggregate.mechanism}, each private by itself"
     if aggregate.nodes:
-        rows = ", ".join(str(node.contributors) for node in aggregate.nodes)
-        source = (
-            f"{aggregate.contributors} rows of {aggregate.clients} data nodes ({rows}); each node added all the noise"
-        )
+        rows = ", ".join(f"{node.contributors:,}" for node in aggregate.nodes)
+        of = f"{aggregate.contributors:,} rows of {aggregate.clients:,} data nodes"
+        source = f"{of} ({rows}); each node added all the noise"
     return [f"from       {source}", f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]

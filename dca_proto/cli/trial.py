@@ -8,7 +8,7 @@ import logging
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,10 @@ from dca_proto.runtime.config import ClientFiles, read_config
 from dca_proto.runtime.device import Device, complete, load
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.transport import Connected
+from dca_proto.wording import duration
+
+_AGAIN_S, _AGAIN_MAX_S = 1.0, 60.0
 
 
 def run(
@@ -50,7 +54,43 @@ async def _serve(devices: Sequence[Device], without_data: int) -> None:
         waiting = f"; {without_data} clients have no data file" if without_data else ""
         tell(f"actors  {roles.count('compute')} Compute nodes, {roles.count('client')} clients{waiting}")
         tell("        Ctrl-C stops them")
-        await asyncio.gather(*(device.run(FactLog()) for device in devices))
+        await asyncio.gather(*(device.run(_Told(device)) for device in devices))
+
+
+class _Told:
+    """Logs an actor's facts, and prints when it loses its connection and when it is back."""
+
+    def __init__(self, device: Device) -> None:
+        self._log = FactLog(device.name_of)
+        self._name = f"{device.role} {device.config.files.identity.stem}"
+
+    def __call__(self, fact: object) -> None:
+        if isinstance(fact, Connected) and fact.away_s:
+            tell(f"{self._name}: connected again after {duration(1000 * fact.away_s)}")
+        self._log(fact)
+
+
+async def _keep_broker(folder: Path, options: BrokerOptions, began: asyncio.Future[str]) -> None:
+    """Run a broker, and start it again whenever it ends, until cancelled.
+
+    Raises `UsageError` if it cannot start at first; later it tries again, after a pause that doubles.
+    """
+    pause_s = _AGAIN_S
+    while True:
+        try:
+            async with launch_broker(folder, options) as broker:
+                pause_s = _AGAIN_S
+                if not began.done():
+                    began.set_result(f"{broker.kind} {broker.version} at {broker.url}")
+                else:
+                    tell(f"broker  started again at {broker.url}")
+                await broker.ended()
+        except UsageError as error:
+            if not began.done():
+                raise
+            tell(f"broker  {error}; it is started again", stderr=True)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _AGAIN_MAX_S)
 
 
 @contextlib.asynccontextmanager
@@ -63,8 +103,17 @@ async def _broker(settings: BrokerSettings) -> AsyncIterator[str]:
             raise UsageError(f"no broker answers at {settings.url}; start one: dca broker --help") from error
         with tempfile.TemporaryDirectory(prefix="dca-broker-") as folder:
             options = BrokerOptions(host=settings.host, port=settings.port)
-            async with launch_broker(Path(folder), options) as broker:
-                yield f"{broker.kind} {broker.version} at {broker.url}"
+            began: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            keeping = asyncio.create_task(_keep_broker(Path(folder), options, began))
+            try:
+                either: list[asyncio.Future[Any]] = [keeping, began]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if keeping.done():
+                    keeping.result()  # it could not start
+                yield await began
+            finally:
+                keeping.cancel()
+                await asyncio.wait([keeping])
     else:
         writer.close()
         yield f"already running at {settings.url}"

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, derive, expand_into
 
 TAG_BYTES = 8
@@ -26,8 +27,7 @@ ENTRY_BYTES = 2 * ID_BYTES + CHARGE_BYTES
 """Client, contribution id and charge number. With the announcement, they determine a tag and a mask."""
 _CHUNK_BYTES = 1 << 17
 _SPONGE_BYTES_MAX = 1024
-_MASK = b"dca4-mask"
-_ROW = len(_MASK) + 2 * KEY_BYTES + ENTRY_BYTES
+_ROW = len(labels.MASK) + 2 * KEY_BYTES + ENTRY_BYTES
 _WORD = 2**64 - 1
 _WORDS = np.dtype("<u8")
 RingVector = NDArray[np.uint64]
@@ -69,7 +69,7 @@ def tag_and_mask(pair_key: bytes, announcement_hash: bytes, entry: bytes, dimens
 
 def _about(announcement_hash: bytes, entry: bytes) -> bytes:
     """Return what the sponge absorbs after the pair key."""
-    return b"".join((_MASK, announcement_hash, entry))
+    return b"".join((labels.MASK, announcement_hash, entry))
 
 
 def _pads(absorbed: Sequence[bytes], dimension: int) -> NDArray[np.uint64]:
@@ -147,10 +147,10 @@ class ContributionKeys(NamedTuple):
 
 def contribution_keys(pair_key: bytes, announcement_hash: bytes, contribution: bytes) -> ContributionKeys:
     """Derive the keys: one keyed BLAKE2b of 64 bytes, split in three."""
-    keys = derive(pair_key, b"dca4-one", announcement_hash + contribution, KEY_BYTES + 2 * ID_BYTES)
+    keys = derive(pair_key, labels.ONE_KEYS, announcement_hash + contribution, KEY_BYTES + 2 * ID_BYTES)
     return ContributionKeys(keys[:KEY_BYTES], keys[KEY_BYTES : KEY_BYTES + ID_BYTES], keys[KEY_BYTES + ID_BYTES :])
 
 
 def ask_tag(pair_key: bytes, announcement_hash: bytes) -> bytes:
     """Return the MAC that authenticates a client when it asks a Compute node for aborts."""
-    return derive(pair_key, b"dca4-ask", announcement_hash, ID_BYTES)
+    return derive(pair_key, labels.ASK, announcement_hash, ID_BYTES)

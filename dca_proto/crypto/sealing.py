@@ -5,7 +5,7 @@
 | identities, signatures | Ed25519, over the federation's id and the message |
 | key agreement | X25519: once per pair and epoch, and once per answer sealed to the trainer's reply key |
 | encryption | XChaCha20-Poly1305 with a key for one message |
-| hashing, key derivation | BLAKE2b with a personalisation per purpose (RFC 7693) |
+| hashing, key derivation | BLAKE2b with a personalisation per purpose (RFC 7693; `labels`) |
 | expansion of seeds | ChaCha20 (RFC 8439), as libsodium's `randombytes_buf_deterministic` |
 
 Every source of randomness is an argument: the runtime passes the operating system's, the emulator a seeded stream.
@@ -23,6 +23,7 @@ from nacl import bindings
 from nacl._sodium import ffi, lib
 from nacl.exceptions import CryptoError
 
+from dca_proto.crypto import labels
 from dca_proto.errors import PeerError, UsageError
 
 Random = Callable[[int], bytes]
@@ -34,20 +35,20 @@ NONCE_BYTES = 24
 TAG_BYTES = 16
 
 
-def digest(person: bytes, *parts: bytes) -> bytes:
-    """Return BLAKE2b-256 of the parts, each prefixed with its length, personalised by `person` (at most 16 bytes)."""
+def digest(label: bytes, *parts: bytes) -> bytes:
+    """Return BLAKE2b-256 of the parts, each prefixed with its length, with a label of `labels`."""
     framed = b"".join([piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)])
-    return hashlib.blake2b(framed, digest_size=32, person=person).digest()
+    return hashlib.blake2b(framed, digest_size=32, person=label).digest()
 
 
-def derive(key: bytes, person: bytes, message: bytes = b"", size: int = KEY_BYTES) -> bytes:
+def derive(key: bytes, label: bytes, message: bytes = b"", size: int = KEY_BYTES) -> bytes:
     """Derive a key of `size` bytes for one purpose from another key: keyed BLAKE2b."""
-    return hashlib.blake2b(message, digest_size=size, key=key, person=person).digest()
+    return hashlib.blake2b(message, digest_size=size, key=key, person=label).digest()
 
 
 def actor_id(public_key: bytes) -> bytes:
     """Return an actor's 16-byte id: a hash of its Ed25519 public key."""
-    return hashlib.blake2b(public_key, digest_size=ID_BYTES, person=b"dca1-id").digest()
+    return hashlib.blake2b(public_key, digest_size=ID_BYTES, person=labels.ID).digest()
 
 
 class Identity:
@@ -67,16 +68,33 @@ class Identity:
     @cached_property
     def hedge(self) -> bytes:
         """A secret for `hedged`: derived keys stay secret even if the random generator repeats (DESIGN §2.6)."""
-        return derive(self.seed, b"dca4-hedge")
+        return derive(self.seed, labels.HEDGE)
 
-    def hedged(self, person: bytes, message: bytes, size: int = KEY_BYTES) -> bytes:
+    def hedged(self, label: bytes, message: bytes, size: int = KEY_BYTES) -> bytes:
         """Derive bytes for one purpose from the identity's secret and a message that contains fresh randomness."""
-        return derive(self.hedge, person, message, size)
+        return derive(self.hedge, label, message, size)
 
     @property
     def store_key(self) -> bytes:
         """The secret with which the actor authenticates the records of its store (DESIGN §8)."""
-        return derive(self.seed, b"dca4-store")
+        return derive(self.seed, labels.STORE)
+
+    @property
+    def name_key(self) -> bytes:
+        """The secret with which an enrolment key seals clients' names (DESIGN §2.1)."""
+        return derive(self.seed, labels.NAMES)
+
+    def agree(self, label: bytes, peer: bytes, *binding: bytes) -> bytes:
+        """Return the secret that this identity shares with another one, whose Ed25519 public key is `peer`.
+
+        Both keys are mapped to X25519. Ed25519 and X25519 may share a key pair (Thormarker 2021, ePrint 2021/509).
+        Raises `PeerError("key")` if the peer's key is no Ed25519 public key.
+        """
+        try:
+            public = bindings.crypto_sign_ed25519_pk_to_curve25519(peer)
+        except (CryptoError, ValueError, RuntimeError):
+            raise PeerError("key", found="no point of the curve", expected="an Ed25519 public key") from None
+        return AgreementKey(bindings.crypto_sign_ed25519_sk_to_curve25519(self._secret)).agree(label, public, *binding)
 
     def sign(self, federation_id: bytes, body: bytes) -> bytes:
         """Return a signature of 64 bytes, bound to one federation."""
@@ -95,7 +113,7 @@ def verify(public_key: bytes, federation_id: bytes, body: bytes, signature: byte
 
 
 def _signed_bytes(federation_id: bytes, body: bytes) -> bytes:
-    return b"dca1-signature" + federation_id + body
+    return labels.SIGNATURE + federation_id + body
 
 
 class AgreementKey:
@@ -105,14 +123,14 @@ class AgreementKey:
         self.secret = secret
         self.public = bindings.crypto_scalarmult_base(secret)
 
-    def agree(self, peer_public: bytes, person: bytes = b"dca4-reply", *binding: bytes) -> bytes:
+    def agree(self, label: bytes, peer_public: bytes, *binding: bytes) -> bytes:
         """Return the pair's shared secret: X25519, hashed with both public keys and `binding`.
 
-        Both sides get the same secret if they agree on its purpose `person` and on `binding`. Raises `PeerError("key")`
+        Both sides get the same secret if they agree on its `label` and on `binding`. Raises `PeerError("key")`
         if the peer's key is a point of low order.
         """
         point = _shared_point(self.secret, peer_public)
-        return digest(person, point, *sorted((self.public, peer_public)), *binding)
+        return digest(label, point, *sorted((self.public, peer_public)), *binding)
 
     def __repr__(self) -> str:
         return f"AgreementKey(public={self.public.hex()})"
@@ -171,20 +189,25 @@ def same(mac: bytes, claimed: bytes) -> bool:
     return hmac.compare_digest(mac, claimed)
 
 
-def seal_to(public: bytes, plaintext: bytes, associated: bytes, random: Random) -> tuple[bytes, bytes, bytes]:
+def seal_to(
+    label: bytes, public: bytes, plaintext: bytes, associated: bytes, random: Random
+) -> tuple[bytes, bytes, bytes]:
     """Encrypt to an X25519 public key with a fresh key: return (ephemeral public key, nonce, ciphertext).
 
+    `label` is the purpose of the message.
     The fresh key also depends on the plaintext. So two plaintexts never share a key, even if the random generator
     repeats.
     """
-    ephemeral = AgreementKey(digest(b"dca4-ephemeral", random(KEY_BYTES), public, plaintext, associated))
+    ephemeral = AgreementKey(digest(labels.EPHEMERAL, random(KEY_BYTES), public, plaintext, associated))
     nonce = random(NONCE_BYTES)
-    return ephemeral.public, nonce, encrypt(ephemeral.agree(public), nonce, plaintext, associated)
+    return ephemeral.public, nonce, encrypt(ephemeral.agree(label, public), nonce, plaintext, associated)
 
 
-def open_sealed(key: AgreementKey, ephemeral: bytes, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
+def open_sealed(
+    label: bytes, key: AgreementKey, ephemeral: bytes, nonce: bytes, ciphertext: bytes, associated: bytes
+) -> bytes:
     """Decrypt what `seal_to` returned. Raises `PeerError`."""
-    return decrypt(key.agree(ephemeral), nonce, ciphertext, associated)
+    return decrypt(key.agree(label, ephemeral), nonce, ciphertext, associated)
 
 
 def expand(seed: bytes, size: int) -> bytes:

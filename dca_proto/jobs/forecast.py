@@ -13,6 +13,7 @@ Its noise has a standard deviation of √(N S)/(N C). Values with a standard dev
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import msgspec
 
@@ -20,61 +21,54 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.results.figure import about
+from dca_proto.statistics import resolve
+from dca_proto.statistics.contribution import client_sensitivity
+from dca_proto.statistics.counting import Counting
 
 EXACT = DistributedDiscreteGaussian()
 _SPREAD = 1 / 3  # assumed standard deviation of values, relative to the bound
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """One round's figures, in the statistic's units unless they are ratios.
+    """One round's figures, in the statistic's units unless they are ratios."""
 
-    Attributes:
-        statistic, dimension: the statistic's name and d.
-        relation: the neighbouring relation of the sensitivity.
-        sensitivity: Δ, L2. bound: C, the largest magnitude of one coordinate of one contribution.
-        epsilon, delta, mu: the round's cost to each participant. noise_multiplier: σ_std/Δ = 1/μ.
-        sigma_std: σ_std, the noise of a trusted aggregator. sigma_local: the noise of each client's share.
-        sigma_sum: the noise in the sum if nobody drops out. sigma_sum_fewest: with the fewest contributors, N - T + c.
-        sigma_floor: the noise of N - T - 1 shares, the least that is unknown to a curious client with c colluders.
-        scale_factor: the variance in the sum of all, as a ratio to σ_std². scale_factor_std: its square root.
-        ring_bits: bits that the sum can need, of the ring's 64. fraction_bits: f.
-        noise_of_mean: standard deviation of the noise in a mean, as a ratio to C. sampling_error: in the same units,
-            of values spread by C/3. signal_to_noise: C/3 as a ratio to the noise in a mean.
-    """
-
-    statistic: str
-    dimension: int
-    relation: str
-    sensitivity: float
-    bound: float
-    epsilon: float
-    delta: float
-    mu: float
-    noise_multiplier: float
-    sigma_std: float
-    sigma_local: float
-    sigma_sum: float
-    sigma_sum_fewest: float
-    sigma_floor: float
-    scale_factor: float
-    scale_factor_std: float
-    ring_bits: int
-    fraction_bits: int
-    noise_of_mean: float
-    sampling_error: float
-    signal_to_noise: float
+    statistic: Annotated[str, about("Its name.")]
+    dimension: Annotated[int, about("d.")]
+    relation: Annotated[str, about("The neighbouring relation of the sensitivity.")]
+    sensitivity: Annotated[float, about("Δ, L2.")]
+    bound: Annotated[
+        float,
+        about("C, the largest magnitude of one coordinate of one contribution, beside any count of complete rows."),
+    ]
+    epsilon: Annotated[float, about("The round's cost to each participant.")]
+    delta: Annotated[float, about("As epsilon.")]
+    mu: Annotated[float, about("As epsilon.")]
+    noise_multiplier: Annotated[float, about("σ_std/Δ = 1/μ.")]
+    sigma_std: Annotated[float, about("σ_std, the noise of a trusted aggregator.")]
+    sigma_local: Annotated[float, about("The noise of each client's share.")]
+    sigma_sum: Annotated[float, about("The noise in the sum if nobody drops out.")]
+    sigma_sum_fewest: Annotated[float, about("The noise with the fewest contributors, N - T + c.")]
+    sigma_floor: Annotated[
+        float, about("The noise of N - T - 1 shares, the least that is unknown to a curious client with c colluders.")
+    ]
+    scale_factor: Annotated[float, about("The variance in the sum of all, as a ratio to σ_std².")]
+    scale_factor_std: Annotated[float, about("Its square root.")]
+    ring_bits: Annotated[int, about("Bits that the sum can need, of the ring's 64.")]
+    fraction_bits: Annotated[int, about("f.")]
+    noise_of_mean: Annotated[float, about("Standard deviation of the noise in a mean, as a ratio to C.")]
+    sampling_error: Annotated[float, about("Of a mean of values spread by C/3, as a ratio to C.")]
+    signal_to_noise: Annotated[float, about("C/3 as a ratio to the noise in a mean.")]
 
 
 def forecast(request: OpenRound) -> Forecast:
     """Forecast a round in which all expected clients contribute. Raises `UsageError` if the round is impossible."""
     announcement, plan = request.draft(EXACT, Limits())
-    terms = announcement.terms
-    n = request.answers_expected if terms.is_summed else 1
-    bound = plan.sensitivity.bound * plan.unit
+    n = request.answers_expected if request.kind.is_summed else 1
+    bound = _largest_value(request) * plan.unit
     sigma_std = plan.sensitivity_l2 / plan.mu
     noise_of_mean = plan.noise_std / math.sqrt(n) / bound
     factor = n * (plan.noise_std / sigma_std) ** 2
-    fewest = terms.fewest or 1
     return Forecast(
         statistic=announcement.statistic,
         dimension=plan.dimension,
@@ -88,7 +82,7 @@ def forecast(request: OpenRound) -> Forecast:
         sigma_std=sigma_std,
         sigma_local=plan.noise_std,
         sigma_sum=math.sqrt(n) * plan.noise_std,
-        sigma_sum_fewest=math.sqrt(fewest) * plan.noise_std,
+        sigma_sum_fewest=math.sqrt(announcement.kind.n_min or 1) * plan.noise_std,
         sigma_floor=math.sqrt(plan.honest) * plan.noise_std,
         scale_factor=factor,
         scale_factor_std=math.sqrt(factor),
@@ -98,3 +92,11 @@ def forecast(request: OpenRound) -> Forecast:
         sampling_error=_SPREAD / math.sqrt(n),
         signal_to_noise=_SPREAD / noise_of_mean,
     )
+
+
+def _largest_value(request: OpenRound) -> int:
+    """Return the largest magnitude of a coordinate of one contribution beside the count, in grid units."""
+    statistic = resolve(request.statistic, request.parameters)
+    if isinstance(statistic, Counting):
+        statistic = msgspec.structs.replace(statistic, count_weight=0.0)
+    return client_sensitivity(statistic, request.rows_max, request.fraction_bits).bound

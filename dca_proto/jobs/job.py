@@ -16,33 +16,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.crypto.sealing import Random
 from dca_proto.errors import UsageError
-from dca_proto.privacy.budget import Budget, RoundCost
+from dca_proto.privacy.budget import RoundCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
-from dca_proto.protocol.trainer.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound, tolerated_of
+from dca_proto.protocol.terms import ComputeIds, Terms
+from dca_proto.protocol.trainer.request import OpenRound
 
 FRACTION_BITS = 24
 
 
-class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that all rounds of a job share.
-
-    Attributes:
-        budget: for all rounds together. clients: N, how many are expected. tolerated: T of a round open to all.
-        colluders: c. computes: ids of the M Compute nodes. collect_window_ms, commit_window_ms: of each round.
-    """
-
-    budget: Budget
-    clients: int
-    tolerated: int
-    computes: tuple[bytes, ...]
-    colluders: int = 0
-    collect_window_ms: int = 60_000
-    commit_window_ms: int = 60_000
+class JobTerms(Terms[ComputeIds], frozen=True, kw_only=True):
+    """The terms that all rounds of a job share. T is that of a round open to all."""
 
     def open(self, request: RoundRequest, round_id: bytes, invited: tuple[bytes, ...] = ()) -> OpenRound:
         """Return the command for one round, to the `invited` clients of a mini-batch, or to everybody if empty.
@@ -51,35 +37,26 @@ class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
         """
         expected = len(invited) or self.clients
         cost = self._cost(request)
+        round_ = {
+            "kind": self.in_batch(expected).fill(request.kind),
+            "computes": self.computes if request.kind.is_summed else (),
+            "mu": cost.mu,
+            "epsilon": cost.epsilon,
+            "delta": cost.delta,
+        }
         return OpenRound(
+            **{**self.shared(OpenRound), **round_},
             round_id=round_id,
-            ask=self._ask(request, expected),
             statistic=request.statistic,
             parameters=request.parameters,
             rows_max=request.rows_max,
             fraction_bits=FRACTION_BITS,
-            mu=cost.mu,
-            epsilon=cost.epsilon,
-            delta=cost.delta,
-            clients_expected=expected,
-            collect_window_ms=self.collect_window_ms,
-            commit_window_ms=self.commit_window_ms,
             invited=invited,
         )
 
     def _cost(self, request: RoundRequest) -> RoundCost:
-        pure = isinstance(request, LdpReportRequest) and request.mechanism in PURE_MECHANISMS
+        pure = request.kind.mechanism in PURE_MECHANISMS
         return (self.budget.pure_share if pure else self.budget.share)(request.budget_share)
-
-    def _ask(self, request: RoundRequest, expected: int) -> Ask:
-        match request:
-            case NodeReleaseRequest():
-                return AskNodeRelease()
-            case LdpReportRequest():
-                return AskLdpReport(mechanism=request.mechanism)
-            case _:
-                tolerated = tolerated_of(expected, self.clients, self.tolerated, self.colluders)
-                return AskSecureSum(computes=self.computes, tolerated=tolerated, colluders=self.colluders)
 
 
 _WORD_BYTES = 8

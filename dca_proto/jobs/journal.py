@@ -17,7 +17,9 @@ import binascii
 import fcntl
 import hashlib
 import os
-from collections.abc import Collection, Mapping
+import re
+import stat
+from collections.abc import Collection, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +29,7 @@ import msgspec
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.crypto import labels
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.protocol.trainer.request import OpenRound
 
@@ -70,6 +73,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
         reason, contributors, needed: as in `RoundAborted`.
         charged: whether the account keeps its charge. remedy: if not empty, what the user must do before a retry.
         implausible: whether no honest clients can have made the sum.
+        repeatable: as in `RoundAborted`.
     """
 
     round_id: bytes
@@ -79,6 +83,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     charged: bool
     remedy: str = ""
     implausible: bool = False
+    repeatable: bool = False
 
 
 class GivenUp(msgspec.Struct, frozen=True, tag="given up"):
@@ -114,6 +119,19 @@ class Recalled(msgspec.Struct):
 def journal_path(store: Path, job: str) -> Path:
     """Return a job's default journal path, beside the trainer's store: ``trainer.db`` -> ``trainer.JOB.journal``."""
     return store.with_name(f"{store.stem}.{job}.journal")
+
+
+def newest_journal(store: Path, job: str, *, again: bool = False) -> Path:
+    """Return the path of a job's newest journal, or `again` of the one after it.
+
+    The first is that of `journal_path`, the next ones have numbers: ``trainer.JOB.2.journal``. The highest number is
+    the newest, also where others were deleted.
+    """
+    first, number = journal_path(store, job), re.compile(rf"{re.escape(f'{store.stem}.{job}.')}([1-9]\d*)\.journal")
+    names = [path.name for path in store.parent.iterdir()] if store.parent.is_dir() else []
+    newest = max([int(first.name in names), *(int(found[1]) for name in names if (found := number.fullmatch(name)))])
+    newest += again
+    return store.with_name(f"{store.stem}.{job}.{newest}.journal") if newest > 1 else first
 
 
 class Journal:
@@ -222,6 +240,10 @@ class Journal:
         assert isinstance(first, Begun), "`_entries` checks the first entry"
         compared = {*first.settings, *settings} - self._free
         names = sorted(name for name in compared if first.settings.get(name) != settings.get(name))
+        if names and _costs_nothing(others):  # a job with a mistake, which all clients declined: take over
+            self._checksum, self._end = _START, 0
+            self.append(begun)
+            return
         if names:
             raise StorageError(
                 f"{self.path} is the journal of a job with another {', '.join(names)}; use the settings that the job "
@@ -340,7 +362,14 @@ def _read(before: bytes, line: bytes) -> tuple[bytes, Entry] | None:
 
 
 def _checksum(before: bytes, body: bytes) -> bytes:
-    return hashlib.blake2b(before + body, digest_size=_CHECKSUM_BYTES).digest()
+    return hashlib.blake2b(before + body, digest_size=_CHECKSUM_BYTES, person=labels.JOURNAL).digest()
+
+
+def _costs_nothing(entries: Sequence[Entry]) -> bool:
+    """Return True if every round of a journal is known to have failed without a charge."""
+    opened = {entry.round.round_id for entry in entries if isinstance(entry, Opened)}
+    free = {entry.round_id for entry in entries if isinstance(entry, Failed) and not entry.charged}
+    return opened <= free and not any(isinstance(entry, Summed | Discarded) for entry in entries)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -349,9 +378,12 @@ def _checksum(before: bytes, body: bytes) -> bytes:
 def _open(path: Path) -> FileIO:
     """Open the file and lock it for this process."""
     try:
-        file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
+        file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600), "r+")
     except OSError as error:
         raise StorageError(f"cannot open the journal {path}: {error.strerror}; check the path and its rights") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise StorageError(f"the journal {path} is not a regular file; name a file")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT, Forecast, forecast
+from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy import accounting
 from dca_proto.privacy import composition as privacy_loss
+from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.budget import Budget, RoundCost, best_shares
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.protocol.terms import ComputeCount, Delta, Epsilon, FractionBits, RowsMax, Terms
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.results.figure import about
 from dca_proto.statistics import AveragedRegression, Mixture, ModelGradient, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity
+from dca_proto.statistics.counting import Counting
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.regression_sensitivity import Weights
 from dca_proto.statistics.weights import best_regression_weights
@@ -33,26 +38,22 @@ NamedStatistic = tuple[str, dict[str, Any]]
 """A statistic's name and its parameters."""
 
 
-class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedJob(Terms[ComputeCount], frozen=True, kw_only=True):
     """A job to forecast.
 
     Attributes:
-        budget: of the whole job, for each participant.
-        clients, tolerated, colluders, computes: N, T, c and M.
         statistics: one per round. shares: each round's share of μ²; None for the best ones.
-        rows_max, fraction_bits: as in an announcement. also: other releases on the same participants.
+        also: other releases on the same participants.
     """
 
-    budget: Budget
-    clients: int
-    tolerated: int
-    colluders: int
-    computes: int
+    computes: ComputeCount = 3
+    epsilon: Epsilon = 1.0
+    delta: Delta = DELTA
+    rows_max: RowsMax = 0
+    fraction_bits: FractionBits = FRACTION_BITS
     statistics: tuple[NamedStatistic, ...]
-    shares: tuple[float, ...] | None
-    rows_max: int
-    fraction_bits: int
-    also: tuple[privacy_loss.Release, ...]
+    shares: tuple[float, ...] | None = None
+    also: tuple[privacy_loss.Release, ...] = ()
 
     def round_shares(self) -> tuple[float, ...]:
         """Return each round's share: as given, or those that minimise the sum of all coordinates' noise variances.
@@ -70,28 +71,19 @@ class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
 
     def rounds(self, shares: Sequence[float]) -> list[OpenRound]:
         """Return the trainer's command for each round. Raises `UsageError` if a round is impossible."""
-        most = Limits().clients_max
-        if not 1 <= self.clients <= most:
-            raise UsageError(f"N = {self.clients} clients, expected 1 to {most}; change the number of clients")
-        for name, setting, count in (("T", "tolerate", self.tolerated), ("c", "colluders", self.colluders)):
-            if count < 0:
-                raise UsageError(f"{name} = {count}, expected 0 or more; change {setting}")
+        self.check_terms()
         costs = zip(self.statistics, self.budget.split(shares), strict=True)
         return [self._round(number, *named, cost) for number, (named, cost) in enumerate(costs, 1)]
 
     def _round(self, number: int, statistic: str, parameters: dict[str, Any], cost: RoundCost) -> OpenRound:
         computes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes))
+        own = {"mu": cost.mu, "epsilon": cost.epsilon, "delta": cost.delta, "computes": computes}
         request = OpenRound(
+            **{**self.shared(OpenRound), **own},
             round_id=bytes(ID_BYTES),
+            kind=self.secure_sum,
             statistic=statistic,
             parameters=parameters,
-            mu=cost.mu,
-            epsilon=cost.epsilon,
-            delta=cost.delta,
-            ask=AskSecureSum(computes=computes, tolerated=self.tolerated, colluders=self.colluders),
-            clients_expected=self.clients,
-            rows_max=self.rows_max,
-            fraction_bits=self.fraction_bits,
         )
         try:
             request.draft(EXACT, Limits())
@@ -106,71 +98,59 @@ class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedRound(Forecast, frozen=True, kw_only=True):
-    """A round's forecast, and the noise of each of its estimates.
+    """A round's forecast, and the noise of each of its estimates."""
 
-    Attributes:
-        share: of the budget's μ².
-        labels, noise_std: the name of each estimate, and the standard deviation of its noise; null if there are more
-            than 100. noise_std_units: the units of `noise_std`.
-        best_weights: the weights of xxᵀ, xy and y² that minimise a regression's total noise variance.
-        best_weights_gain: the fraction of the noise's standard deviation that they save over the requested weights.
-    """
-
-    share: float
-    labels: list[str] | None = None
-    noise_std: list[float] | None = None
-    noise_std_units: str = DATA
-    best_weights: list[int] | None = None
-    best_weights_gain: float | None = None
+    share: Annotated[float, about("Of the budget's μ².")]
+    labels: Annotated[list[str] | None, about("The name of each estimate; null if there are more than 100.")] = None
+    noise_std: Annotated[
+        list[float] | None, about("The standard deviation of each estimate's noise; null if there are more than 100.")
+    ] = None
+    noise_std_units: Annotated[str, about("The units of `noise_std`.")] = DATA
+    best_weights: Annotated[
+        list[int] | None, about("The weights of xxᵀ, xy and y² that minimise a regression's total noise variance.")
+    ] = None
+    best_weights_gain: Annotated[
+        float | None, about("The fraction of the noise's standard deviation that they save over the requested weights.")
+    ] = None
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
     """ε of the whole job at one δ, alone and with the other releases."""
 
-    delta: float
-    epsilon: float
-    epsilon_with_also: float | None
+    delta: Annotated[float, about("δ.")]
+    epsilon: Annotated[float, about("Of the whole job.")]
+    epsilon_with_also: Annotated[float | None, about("Of the job and the other releases.")]
 
 
 class JobForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of `dca account --json`. Unknown values are null.
+    """The output of `dca account --json`. Unknown values are null."""
 
-    Attributes:
-        epsilon, delta, mu_budget: the whole budget. mu, epsilon_spent: the cost of these rounds together.
-        clients, tolerated, colluders, computes: N, T, c and M. contributors_needed: n_min = N - T + c.
-        honest_shares: N - T - 1, the number of clients whose noises together suffice.
-        noise_multiplier, sensitivity, sigma_local, scale_factor, ring_bits: of the first round, as in `rounds`.
-        weakest_round: the one with the least signal to noise, counted from 1. curve: ε of all rounds at several δ.
-        also: other releases on the same clients. epsilon_with_also: the exact cost of everything.
-        epsilon_charged_with_also: the cost that ledgers count if they are charged for everything.
-        epsilon_charged_apart_with_also: the same if they keep a part for reports of delta 0.
-        warnings: reasons why the budget protects little.
-    """
-
-    epsilon: float
-    delta: float
-    mu_budget: float
-    mu: float
-    epsilon_spent: float
-    clients: int
-    tolerated: int
-    colluders: int
-    computes: int
-    contributors_needed: int
-    honest_shares: int
-    noise_multiplier: float
-    sensitivity: float
-    sigma_local: float
-    scale_factor: float
-    ring_bits: int
-    rounds: list[PlannedRound]
-    weakest_round: int
-    curve: list[CurvePoint]
-    also: list[privacy_loss.Release]
-    epsilon_with_also: float | None
-    epsilon_charged_with_also: float | None
-    epsilon_charged_apart_with_also: float | None
-    warnings: list[str]
+    epsilon: Annotated[float, about("Of the whole budget.")]
+    delta: Annotated[float, about("Of the whole budget.")]
+    mu_budget: Annotated[float, about("The whole budget.")]
+    mu: Annotated[float, about("The cost of these rounds together.")]
+    epsilon_spent: Annotated[float, about("The same cost at delta.")]
+    clients: Annotated[int, about("N.")]
+    tolerate: Annotated[int, about("T.")]
+    colluders: Annotated[int, about("c.")]
+    computes: Annotated[int, about("M.")]
+    n_min: Annotated[int, about("N - T + c.")]
+    honest: Annotated[int, about("N - T - 1, the number of clients whose noises together suffice.")]
+    noise_multiplier: Annotated[float, about("Of the first round, as in `rounds`.")]
+    sensitivity: Annotated[float, about("Of the first round.")]
+    sigma_local: Annotated[float, about("Of the first round.")]
+    scale_factor: Annotated[float, about("Of the first round.")]
+    ring_bits: Annotated[int, about("Of the first round.")]
+    rounds: Annotated[list[PlannedRound], about("In order.")]
+    weakest_round: Annotated[int, about("The one with the least signal to noise, counted from 1.")]
+    curve: Annotated[list[CurvePoint], about("ε of all rounds at several δ.")]
+    also: Annotated[list[privacy_loss.Release], about("Other releases on the same clients.")]
+    epsilon_with_also: Annotated[float | None, about("The exact cost of everything.")]
+    epsilon_charged_with_also: Annotated[float | None, about("What ledgers count if they are charged for everything.")]
+    epsilon_charged_apart_with_also: Annotated[
+        float | None, about("The same if they keep a part for reports of delta 0.")
+    ]
+    warnings: Annotated[list[str], about("Reasons why the budget protects little.")]
 
 
 def forecast_job(job: PlannedJob, shares: Sequence[float], requests: Sequence[OpenRound]) -> JobForecast:
@@ -186,9 +166,9 @@ def forecast_job(job: PlannedJob, shares: Sequence[float], requests: Sequence[Op
         mu_budget=budget.mu,
         mu=mu,
         epsilon_spent=min(accounting.epsilon_of(mu, budget.delta), budget.epsilon),  # `epsilon_of` rounds up
-        **{name: getattr(job, name) for name in ("clients", "tolerated", "colluders", "computes")},
-        contributors_needed=job.clients - job.tolerated + job.colluders,
-        honest_shares=job.clients - job.tolerated - 1,
+        **{name: getattr(job, name) for name in ("clients", "tolerate", "colluders", "computes")},
+        n_min=job.n_min,
+        honest=job.honest,
         **{name: getattr(rounds[0], name) for name in _OF_FIRST_ROUND},
         rounds=rounds,
         weakest_round=1 + signals.index(min(signals)),
@@ -220,9 +200,10 @@ def warnings(budget: Budget, clients: int) -> list[str]:
 
 
 def _noise_variance(statistic: Statistic, rows_max: int, fraction_bits: int) -> float:
-    """Return Δ² d in the statistic's units, which is proportional to the total noise variance."""
+    """Return Δ² d in the statistic's units, proportional to the total noise variance of d numbers beside any count."""
     sensitivity = client_sensitivity(statistic, rows_max, fraction_bits)
-    return math.ldexp(sensitivity.l2, -fraction_bits) ** 2 * statistic.dimension
+    d = statistic.plain_dimension if isinstance(statistic, Counting) else statistic.dimension
+    return math.ldexp(sensitivity.l2, -fraction_bits) ** 2 * d
 
 
 def _planned(request: OpenRound, share: float) -> PlannedRound:
@@ -234,7 +215,7 @@ def _planned(request: OpenRound, share: float) -> PlannedRound:
     ):  # products, gradients and mixtures stay in the units of the scaled columns
         units = SCALED_TO_ONE if set(statistic.bound) == {1.0} else SCALED
     if statistic.dimension <= _LABELLED_MAX:
-        clients = request.clients_expected
+        clients = request.kind.clients
         _, noise = statistic.estimate_with_noise(statistic.zero_sum(clients), clients, figures.sigma_sum)
         labels, noise_std = list(statistic.labels()), noise.tolist()
     if isinstance(statistic, Regression):

@@ -20,16 +20,18 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import Job, NoisyAggregate, RoundRequest
 from dca_proto.crypto.sealing import ID_BYTES
-from dca_proto.errors import ImplausibleSum, RoundAborted, UsageError
+from dca_proto.errors import ImplausibleSum, NoAggregate, RoundAborted, UsageError
 from dca_proto.jobs.job import Batches, JobTerms
 from dca_proto.jobs.journal import Entry, Failed, GivenUp, Journal, Opened, Recalled, Summed
 from dca_proto.plausibility import checked
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.protocol.ledger import CostToClients, max_client_cost
 from dca_proto.protocol.policy import BudgetError
+from dca_proto.protocol.terms import Windows
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.fields import REPEATS_MAX
 
 R = TypeVar("R")
 E = TypeVar("E", bound=Entry)
@@ -145,6 +147,7 @@ class JobRounds:
         self._discarded = [opened.cost_to_clients for opened in discarded]
         self._summed: set[bytes] = set()  # ids of rounds with a result; they count even if not charged
         self._number = 0
+        self._last_invited: tuple[bytes, ...] = ()  # of the current request's last round
         self._attempts, self._is_recalled = 0, True  # of the current request
         self._failed_request: GivenUp | None = None  # the last request, if it has no result
 
@@ -192,14 +195,17 @@ class JobRounds:
         for opened, recorded in known.attempts:
             end = recorded or await self._end_of(opened.round, self._trainer.resume_round(opened.round))
             self._is_recalled = recorded is not None
+            self._last_invited = opened.round.invited
             self._note(opened.round, end)
             if isinstance(end, Summed):
                 return checked(end.aggregate)
         if known.given_up is not None:
             raise _aborted(known.given_up)
-        for _ in range(self._retries + self._is_recalled):  # a rejoined round counts as an attempt of this process
+        attempts = self._retries + self._is_recalled  # a rejoined round counts as an attempt of this process
+        repeats = _repeatable(known)
+        while attempts:
             try:
-                end = await self._fresh(request)
+                end = await self._fresh(request, repeats)
             except RoundAborted as aborted:  # no room for a retry: the reason names the failed attempt first
                 if not isinstance(end, Failed):
                     raise aborted from None
@@ -213,13 +219,22 @@ class JobRounds:
                 return end.aggregate
             if end.remedy:
                 break
+            may_repeat = end.repeatable and len(repeats) < REPEATS_MAX
+            repeats = (*repeats, end.round_id) if may_repeat else ()
+            attempts -= not may_repeat
         assert isinstance(end, Failed), "there was an attempt"
         raise _aborted(end)
 
-    async def _fresh(self, request: RoundRequest) -> End:
-        """Run a round under a fresh id. Raises `RoundAborted` if no round can start now."""
+    async def _fresh(self, request: RoundRequest, repeats: tuple[bytes, ...]) -> End:
+        """Run a round under a fresh id. Raises `RoundAborted` if no round can start now.
+
+        It asks the same clients as the cancelled rounds that it `repeats`.
+        """
         self._is_recalled = False
-        opened = self._terms.open(request, secrets.token_bytes(ID_BYTES), self._invited(request))
+        invited = self._last_invited if repeats else self._invited(request)
+        opened = self._terms.open(request, secrets.token_bytes(ID_BYTES), invited)
+        opened = msgspec.structs.replace(opened, repeats=repeats)
+        self._last_invited = invited
         cost = opened.cost_to_clients
         if not self._terms.budget.covers(max_client_cost([*self._charged, cost], cost.clients)):
             raise RoundAborted(
@@ -257,7 +272,8 @@ class JobRounds:
         except RoundAborted as aborted:
             charged = self._trainer.is_charged(opened.round_id)
             counts, implausible = (aborted.contributors, aborted.needed), isinstance(aborted, ImplausibleSum)
-            return self._record(Failed(opened.round_id, aborted.reason, *counts, charged, aborted.remedy, implausible))
+            failed = Failed(opened.round_id, aborted.reason, *counts, charged, aborted.remedy, implausible)
+            return self._record(msgspec.structs.replace(failed, repeatable=aborted.repeatable))
         except BudgetError as refusal:  # another round was charged since the check
             return self._record(Failed(opened.round_id, str(refusal), None, None, False, _ROOM))
         contributors = () if opened.invited else self._trainer.contributors(opened.round_id)
@@ -320,9 +336,21 @@ def _aborted(end: Failed | GivenUp) -> RoundAborted:
 
 
 def _differing_fields(one: OpenRound, other: OpenRound) -> list[str]:
-    """Return the fields in which two rounds differ when encoded, except their time windows."""
+    """Return the fields in which two rounds differ when encoded, except their time windows, nodes and repeats.
+
+    A federation may have other Compute nodes when a job is resumed.
+    """
     first, second = (
         {name: msgspec.msgpack.encode(value, order="sorted") for name, value in msgspec.to_builtins(round_).items()}
         for round_ in (one, other)
     )
-    return [name for name in first if not name.endswith("_window_ms") and first[name] != second[name]]
+    free = {*Windows.__struct_fields__, "computes", "repeats"}
+    return [name for name in first if name not in free and first[name] != second[name]]
+
+
+def _repeatable(known: Recalled) -> tuple[bytes, ...]:
+    """Return the ids of a request's last rounds that a new one repeats."""
+    repeats: list[bytes] = []
+    for opened, end in known.attempts:
+        repeats = [*repeats, opened.round.round_id] if isinstance(end, Failed) and end.repeatable else []
+    return tuple(repeats) if len(repeats) <= REPEATS_MAX else ()

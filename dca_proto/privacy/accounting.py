@@ -5,23 +5,9 @@ Dong, Roth and Su 2022), μ = Δ/σ. Equivalently, it is (ε, δ(ε; μ))-privat
 
     δ(ε; μ) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)                    (Balle and Wang 2018, theorem 8).
 
-A client's budget is kept in μ, composes exactly as μ² = Σ μ_r², and is shown as (ε, δ).
-
-**Computation of δ.** With t = ε/μ - μ/2 and Mills' ratio M(s) = Φ(-s)/φ(s), the two terms share a factor:
-δ = φ(t) (M(t) - M(t + μ)). For small μ the difference would cancel; then it is the integral of -M' = 1 - s M(s) > 0
-over [t, t + μ], by Gauss-Legendre quadrature. `mu_of` and `epsilon_of` allow for an error in ln δ of `_LOG_ERROR`
-(1 + ε), some ten times the largest error observed. So they never promise more than is true.
-
-**From the continuous to the grid.** With s = 3 and √S >= 8, the sum of n discrete Gaussians N_Z(0, S) on each of d
-coordinates is (ε + 2dη, e^{dη} δ)-private whenever the continuous Gaussian of variance nS - s² is (ε, δ)-private.
-Here η = κ + τ' < 1.5e-77: κ = ln((1 + η_σ)/(1 - η_s)) with η_s = 2 Σ_k exp(-2π²s²k²) compares the sum's smoothing with
-the continuous law, and τ' sums the corresponding terms of adding one share after another, at s >= 5.6, each below
-1e-273.
-
-The variance s² = 9 is added in full. Widening σ² by ω = 1e-9 covers the slack in ε and δ: it lowers μ by more than
-4e-10 μ. As ∂δ/∂μ = φ(t), -∂δ/∂ε = φ(t) M(t + μ) and δ <= φ(t) M(t), this is enough if
-4e-10 μ >= dη (M(t) + 2 M(t + μ)). For ε >= 0, t >= -μ/2, so the right side is below 2.6 dη (exp(μ²/8) + 1). Hence the
-sum is μ-private without slack for d <= 2^40 and 1e-40 <= μ <= 20: there the left side is larger by 1e14 or more.
+A client's budget is kept in μ, composes exactly as μ² = Σ μ_r², and is shown as (ε, δ). `mu_of` and `epsilon_of` allow
+for an error in ln δ of `_LOG_ERROR` (1 + ε), some ten times the largest error observed, so they never promise more than
+is true. "From the continuous Gaussian to the grid" in PRIVACY.md proves the variance of a share.
 """
 
 from __future__ import annotations
@@ -38,8 +24,8 @@ from dca_proto.privacy.rounding import at_least, at_most
 _LOG_ERROR = 1e-12
 _SMOOTHING = 9  # s² of the lemma above, s = 3
 _WIDENING = Fraction(1, 10**9)  # ω
-CLIENTS_MAX = 1_000_000
-"""Largest number of clients in a federation."""
+CLIENTS_MAX = 10_000_000
+"""Largest number of clients in a federation: "Up to ten million clients" in PRIVACY.md shows that they fit."""
 MU_MAX = 20.0
 """Largest μ of a release, ε = 294 at δ = 1e-6. A larger one protects nobody, and the proof above does not cover it."""
 DELTA = 1e-5

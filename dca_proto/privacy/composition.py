@@ -1,26 +1,13 @@
-"""Joint cost of several releases on the same data if not all of them are Gaussian.
+"""Joint cost of several releases on the same data if not all of them are Gaussian: upper bounds on ε and δ.
 
-Gaussian releases compose exactly (`dca_proto.privacy.accounting`). For mixtures with others, the distribution of the
-privacy loss is composed numerically. `dp-accounting`, an optional package, keeps it on a grid, rounded pessimistically
-(Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022, "Connect the Dots"). All ε and δ here are upper bounds.
+The distribution of the privacy loss is composed numerically. `dp-accounting`, an optional package, keeps it on a grid,
+rounded pessimistically (Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022, "Connect the Dots"). The relation is
+replacement of one client's data, here as everywhere. "Mixtures of mechanisms" in PRIVACY.md has the worst pair of
+output distributions of each mechanism.
 
-**The relation is replacement of one client's data**, here as everywhere. A mechanism is represented by the pair of
-output distributions of two neighbours that is worst for every ε at once:
-
-- Gaussian: N(0, 1) and N(μ, 1), μ = Δ/σ with the replacement sensitivity Δ. `dp-accounting` calls that pair
-  ADD_OR_REMOVE_ONE; its own REPLACE_ONE doubles Δ, as if Δ had been that of adding or removing, and its RDP accountant
-  accepts REPLACE_ONE but ignores it. So only σ/Δ is passed, and always under ADD_OR_REMOVE_ONE.
-- Laplace: two in one coordinate, a replacement sensitivity Δ1 apart (Zhu, Dong and Wang 2022). On the grid, two
-  discrete ones that many grid units apart. A coarser grid is worse: a geometric variable is k times one of ratio a^k
-  plus an independent digit. So the finer noise is the coarser noise plus more noise. The coarsest is randomised
-  response at Δ1 = 1, the worst for its ε. (Tests confirm that a single coordinate is the worst case there, too.)
-- Any ε-private mechanism in which two neighbours differ in at most two answers: with probability w the answer
-  distinguishes them with odds e^ε or e^-ε, like a coin that shows the truth with probability e^ε/(1 + e^ε); otherwise
-  it reveals nothing. Randomised response among k categories has w = (e^ε + 1)/(e^ε + k - 1), as only two categories
-  inform; optimal unary encoding has w = 1/2, as its two relevant bits may contradict each other. w = 1 is the worst
-  case of any ε-private mechanism (Kairouz, Oh and Viswanath 2015).
-
-All releases concern the same client: releases over all clients' data, or of its own data alone (local mechanisms).
+`dp-accounting` calls the Gaussian pair ADD_OR_REMOVE_ONE; its own REPLACE_ONE doubles Δ, as if Δ had been that of
+adding or removing, and its RDP accountant accepts REPLACE_ONE but ignores it. So only σ/Δ is passed, and always under
+ADD_OR_REMOVE_ONE.
 """
 
 from __future__ import annotations

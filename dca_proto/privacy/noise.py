@@ -1,39 +1,15 @@
 """Exact discrete Gaussian noise N_Z(0, S), P(x) ∝ exp(-x²/2S), from a key of 32 bytes.
 
-No binary floating-point number takes part: a rounded normal is not exact, and attacks read the secret from its low
-bits. Every decision is made in integers, or in decimal arithmetic with a bound on its error.
+Every decision is made in integers, or in decimal arithmetic with a bound on its error. "Exact discrete Gaussian noise"
+in PRIVACY.md has the method, rejection from blocks, and its proof. Three steps decide whether a candidate x of a block
+is accepted, U < p(x). Each decides only what it can prove, and leaves the rest to the next one:
 
-**The method** is rejection from blocks. Write σ = √S and w = 2^m with 64 w <= σ < 128 w (w = 1 if σ < 128). Block k
-holds the w integers x with kw - w/2 <= x < kw + w/2 (x = k if w = 1). A candidate is two words of 64 bits of the
-key's ChaCha20 stream:
+    _propose    vectorised, by a bound that holds in the whole block; leaves at most 1 in 80 candidates
+    _accepts    by 1 - z <= exp(-z) <= 1 - z + z²/2 in integers; leaves at most 1 in 2·10^4 of all
+    _decide     computes exp in decimal, with more bits of U and more digits until the decision is certain
 
-1. The first word picks a block from a table of integer weights W_k that sum to 2^64, by the alias method (Walker 1977):
-   the top 11 bits pick a column, the other 53 choose between its two blocks. The choice is exact.
-2. The top m bits of the second word are the offset in the block; the candidate x is accepted with probability
-   p(x) = A exp(-x²/2S) / W_k, and its other 64 - m bits are the head of the uniform number U that decides it.
-
-A is one integer for the whole table, and W_k >= A exp(-y²/2S) where y is at most the smallest |x| in the block (W_k is
-rounded up, and W_0 takes up the remainder to 2^64). So p <= 1, and x comes out with probability proportional to
-W_k p(x) / w, that is to exp(-x²/2S), exactly: the acceptance corrects the rounding of the weights.
-
-**Three steps decide U < p(x).** Each decides only what it can prove, and leaves the rest to the next one.
-`_propose` (vectorised) accepts U below a bound that holds in the whole block. It leaves at most 1 in 80 candidates.
-`_accepts` brackets exp by 1 - z <= exp(-z) <= 1 - z + z²/2 in integers. It leaves at most 1 in 2·10^4 of all.
-`_decide` computes exp in decimal, and takes more bits of U and more digits until the decision is certain.
-
-**The tail** beyond the table (|x| > 6.6 σ, 1 in 10^10) has one entry on each side, of weight 2^s W, which bounds its
-mass. It is divided into blocks of width w again. From each to the next, the density falls to at most r = 1 - 2^-s
-times its value. Block i (from 0) is drawn with probability (1 - r) r^i: draw s bits until all are zero, and count the
-failures. p(x) is as above with W r^i for W_k.
-
-**The stream.** Candidates are read in order from ChaCha20 under the key; after each `_CHUNK` of them a new ChaCha20
-key is derived from the chunk's number by keyed BLAKE2b. The rare further bits of a candidate come from keyed BLAKE2b
-of its position, so they change no other candidate. The samples are the accepted candidates in order; hence the first n
-samples do not depend on how many are requested.
-
-The time that rejection takes varies with the rejected candidates. In the two rare steps, it also depends slightly on
-where in its block an accepted one lies. So there is no defence against an observer who times a device to the
-microsecond.
+The time varies with the rejected candidates, and in the two rare steps slightly with where in its block an accepted one
+lies. So there is no defence against an observer who times a device to the microsecond.
 """
 
 from __future__ import annotations
@@ -51,11 +27,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import KEY_BYTES, expand
 from dca_proto.errors import UsageError
 
 MIN_VARIANCE = 64
-"""Least variance S of a share: the proof at the head of `privacy.accounting` needs √S >= 8."""
+"""Least variance S of a share: the proof in PRIVACY.md needs √S >= 8."""
 MAX_VARIANCE = 2**80
 """Greatest variance S: √S = 2^40."""
 
@@ -114,7 +91,8 @@ class DiscreteGaussian:
         self._sure = np.array([sure[j] for j in labels], dtype=np.uint64)
         masses = [*table.weights[:-1], table.weights[-1] << table.tail_bits]
         self._own_below, self._alias = _alias_table([masses[j] for j in labels])
-        tables = (self._own_below, self._alias, self._start, self._sure)
+        known = np.array([-(-sure[j] >> m) for j in labels], dtype=np.uint64)  # `_sure` for the known bits alone
+        tables = (self._own_below, self._alias, self._start, known)
         self._few = tuple(array(table.dtype.char, table.tobytes()) for table in tables)  # fast access to single entries
         # Candidates rejected per 1024, about 0.4 w/σ of all. It only sizes buffers.
         self._loss = 1 + (410 << m) // isqrt(variance) if m else 0
@@ -149,16 +127,17 @@ class DiscreteGaussian:
         """
         below, alias, start, sure = self._few
         m, size = self._table.width_bits, count + 2
-        words = struct.unpack(f"<{2 * size}Q", expand(key, _CANDIDATE_BYTES * size))
+        words = struct.unpack(f"<{2 * size}Q", expand(_chunk_seed(key, 0), _CANDIDATE_BYTES * size))
         samples: list[int] = []
+        offset_shift, known_bits = 64 - m, (_ONE >> m) - 1
         for position in range(size):
             choice, second = words[2 * position], words[2 * position + 1]
             label = choice >> _FRACTION_BITS
             if choice >= below[label]:
                 label = alias[label]
-            x: int | None = start[label] + (second >> 64 - m)
-            if (second << m) % _ONE >= sure[label]:
-                x = self._settle(start[label] + (second >> 64 - m), second, _spare_words(key, position))
+            x: int | None = start[label] + (second >> offset_shift)
+            if second & known_bits >= sure[label]:
+                x = self._settle(start[label] + (second >> offset_shift), second, _spare_words(key, position))
             if x is not None:
                 samples.append(x)
                 if len(samples) == count:
@@ -167,7 +146,7 @@ class DiscreteGaussian:
 
     def _sample_chunk(self, key: bytes, chunk: int, wanted: int) -> NDArray[np.int64]:
         """Return the first samples of a chunk: `wanted`, or as many as it has."""
-        seed = _chunk_seed(key, chunk) if chunk else key
+        seed = _chunk_seed(key, chunk)
         candidates = self._candidates(wanted)
         while True:
             candidates = min(candidates, _CHUNK)
@@ -343,11 +322,11 @@ def decimal_context(digits: int) -> Context:
 
 
 def _chunk_seed(key: bytes, chunk: int) -> bytes:
-    return hashlib.blake2b(struct.pack("<Q", chunk), digest_size=KEY_BYTES, key=key, person=b"dca noise chunk").digest()
+    return hashlib.blake2b(struct.pack("<Q", chunk), digest_size=KEY_BYTES, key=key, person=labels.NOISE_CHUNK).digest()
 
 
 def _spare_words(key: bytes, position: int) -> Iterator[int]:
     """Yield further words of 64 bits for the candidate at a position."""
     for block in naturals():
         text = struct.pack("<QQ", position, block)
-        yield from struct.unpack("<8Q", hashlib.blake2b(text, key=key, person=b"dca noise spare").digest())
+        yield from struct.unpack("<8Q", hashlib.blake2b(text, key=key, person=labels.NOISE_SPARE).digest())

@@ -7,20 +7,23 @@ The diagrams of DESIGN §9 are generated from these tables.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from dca_proto.crypto.sealing import Identity, Random
+from dca_proto.crypto.sealing import ID_BYTES, Identity, Random
 from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.protocol.effects import Address, CancelTimer, Channel, Effect, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.facts import Dropped, FederationChanged
 from dca_proto.protocol.federation import FILES, Federation, newest_file
+from dca_proto.protocol.names import short_id
 from dca_proto.protocol.params import PACED_MAX, Limits, Timing
+from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign, verify_signed
 from dca_proto.protocol.wire.messages import Body, FederationFile, Frame, RoundMessage, Signed
 
@@ -74,9 +77,18 @@ class ActorRound(Generic[S]):
         """True if Compute nodes add up the clients' contributions."""
         return bool(self.computes)
 
+    def is_in(self, *phases: str) -> bool:
+        """Return True if the round is in one of these phases."""
+        return self.phase in phases
+
     def takes(self, event: str) -> bool:
         """Return True if the table accepts `event` in this phase."""
         return (self.phase, event) in self.table
+
+    @property
+    def is_open(self) -> bool:
+        """True if the round has not ended here."""
+        raise NotImplementedError
 
     def step(self, event: str) -> str:
         """Return the phase after `event`. Raises `PeerError("phase")` if this phase does not accept it."""
@@ -95,9 +107,9 @@ class ActorRound(Generic[S]):
         self.stored = msgspec.structs.replace(self.stored, **changes)
         return Persist(self.records, self.id, encode(self.stored))
 
-    def send(self, payload: bytes, channel: Channel, to: bytes = b"") -> Send:
+    def send(self, payload: bytes, channel: Channel, to: bytes = b"", *, expires_ms: int | None = None) -> Send:
         """Send an encoded message of the round to an actor's inbox, or broadcast it."""
-        return Send(Address(channel, to), self.id, payload)
+        return Send(Address(channel, to), self.id, payload, expires_ms=expires_ms)
 
     def timer(self, purpose: str, at_ms: int) -> SetTimer:
         """Set a timer of the round."""
@@ -120,19 +132,54 @@ class RateLimit:
     def __init__(self, every_ms: int) -> None:
         self._every_ms = every_ms
         self._last: dict[bytes, int] = {}
+        self._of_round: defaultdict[bytes, list[bytes]] = defaultdict(list)  # keys of peers, by what they begin with
 
     def is_due(self, key: bytes, now_ms: int) -> bool:
-        """Return True if `key` may be answered now, and restart its wait. A clock that was set back blocks nobody."""
-        if 0 <= now_ms - self._last.get(key, -self._every_ms) < self._every_ms:
+        """Return True if `key` may be answered now, and restart its wait."""
+        if self.waits(key, now_ms):
             return False
         self.note(key, now_ms)
         return True
+
+    def waits(self, key: bytes, now_ms: int) -> bool:
+        """Return True if `key` was answered too recently. A clock that was set back blocks nobody."""
+        return 0 <= now_ms - self._last.get(key, -self._every_ms) < self._every_ms
 
     def note(self, key: bytes, now_ms: int) -> None:
         """Start the wait of `key`."""
         if len(self._last) >= PACED_MAX:
             self._last.clear()
+            self._of_round.clear()
+        if len(key) > ID_BYTES and key not in self._last:
+            self._of_round[key[:ID_BYTES]].append(key)
         self._last[key] = now_ms
+
+    def forget(self, round_id: bytes) -> None:
+        """Forget the round's own answer, and the peers that were answered in it."""
+        self._last.pop(round_id, None)
+        for key in self._of_round.pop(round_id, ()):
+            del self._last[key]
+
+
+class BurstLimit:
+    """Limits answers to one per key in `every_ms` on average, of which `burst` may come at once.
+
+    A limit without bursts would lose the question of a process that has just started again.
+    """
+
+    def __init__(self, every_ms: int, burst: int) -> None:
+        self._every_ms, self._burst = every_ms, burst
+        self._used_until: dict[bytes, int] = {}
+
+    def is_due(self, key: bytes, now_ms: int) -> bool:
+        """Return True if `key` may be answered now, and count the answer. A clock that was set back blocks nobody."""
+        ahead_ms = self._used_until.get(key, now_ms) - now_ms
+        if not 0 <= ahead_ms <= self._burst * self._every_ms:
+            ahead_ms = 0
+        if ahead_ms > (self._burst - 1) * self._every_ms:
+            return False
+        self._used_until[key] = now_ms + ahead_ms + self._every_ms
+        return True
 
 
 R = TypeVar("R", bound=ActorRound[Any])
@@ -236,6 +283,29 @@ class BaseActor(ABC, Generic[R]):
         """Handle the owner's request; the default accepts none."""
         raise UsageError(f"{type(self).__name__} takes no command {type(request).__name__}")
 
+    def name_of(self, member: bytes) -> str:
+        """Return a member's or client's name with its short id, as people read it; the short id if it has no name."""
+        name = self.client_name(member)
+        return f"{name} ({short_id(member)})" if name else self._federation.person_name_of(member)
+
+    def waiting(self, now_ms: int, most: int) -> list[Waiting]:
+        """Return what open rounds wait for: the first `most` of them, in the order of their ids."""
+        is_open = (current for _, current in sorted(self._rounds.items()) if current.is_open)
+        return [self._waits(current, now_ms) for current in islice(is_open, most)]
+
+    @abstractmethod
+    def _waits(self, current: R, now_ms: int) -> Waiting:
+        """Return what an open round waits for."""
+
+    @property
+    def timing(self) -> Timing:
+        """How long this actor waits."""
+        return self._timing
+
+    def client_name(self, client: bytes) -> str:
+        """Return a client's name, if this actor knows it; otherwise an empty text."""
+        return ""
+
     @property
     def federation(self) -> Federation:
         """The newest federation file that this actor knows."""
@@ -267,7 +337,7 @@ class BaseActor(ABC, Generic[R]):
     def _drop(self, error: PeerError, sender: bytes) -> Report:
         """Count and report a peer's error."""
         self.dropped[error.code] += 1
-        return Report(Dropped(error.code, sender, str(error)))
+        return Report(Dropped(error.code, sender, self._federation.named(str(error))))
 
     def _known_round(self, round_id: bytes) -> R:
         """Return a round. Raises `PeerError` if it is unknown."""

@@ -9,24 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import msgspec
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.masks import holder_index
-from dca_proto.crypto.sealing import AgreementKey, Random, check_public, digest, open_sealed, seal_to
+from dca_proto.crypto.sealing import ID_BYTES, AgreementKey, Random, check_public, digest, open_sealed, seal_to
 from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import ValidatedRound, validate_announcement
 from dca_proto.protocol.params import EPOCH_KEYS_KNOWN_MAX, Limits, Timing
+from dca_proto.protocol.policy import Policy, Refusal
+from dca_proto.protocol.validation import ValidatedRound, validate_announcement
 from dca_proto.protocol.wire.codec import body_of, decode_frame, encode, verify_signed
 from dca_proto.protocol.wire.messages import Announcement, EpochKey, Invitation, Sealed, Signed
-
-if TYPE_CHECKING:
-    from dca_proto.protocol.policy import Policy, Refusal
+from dca_proto.wording import duration, moment
 
 
 class OpenedAnnouncement(msgspec.Struct, weakref=True, eq=False):
@@ -79,7 +78,7 @@ def recall(payload: bytes, federation: Federation) -> OpenedAnnouncement | None:
 
 def announcement_hash(payload: bytes) -> bytes:
     """Return ah, which identifies an announcement and its signature, from its encoded frame."""
-    return digest(b"dca4-announce", payload)
+    return digest(labels.ANNOUNCEMENT, payload)
 
 
 def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> OpenedAnnouncement:
@@ -97,7 +96,9 @@ def open_announcement(frame: Signed, federation: Federation, limits: Limits) -> 
     check_public(body.reply_key)
     if len(body.invited) not in (0, 32):
         raise PeerError("invited", found=f"a root of {len(body.invited)} bytes", expected="32 bytes, or none")
-    epochs, computes = open_epoch_keys(body.terms.computes, federation)
+    if body.epochs and not body.kind.is_summed:
+        raise PeerError("computes", found=f"{len(body.epochs)} Compute nodes", expected="none in a round of its kind")
+    epochs, computes = open_epoch_keys(body.epochs, federation)
     holders = tuple(Address(Channel.COMPUTE, compute) for compute in computes)
     opened = OpenedAnnouncement(
         frame,
@@ -141,15 +142,24 @@ def check_time(opened: OpenedAnnouncement, timing: Timing, now_ms: int, *, until
     ``epoch``.
     """
     body = opened.body
+    clocks = f"this clock or that of {body.trainer.hex()} is wrong"
     if now_ms >= until_ms:
-        raise PeerError("late", found=f"now {now_ms}", expected=f"before {until_ms}")
-    if not body.close_by_ms < body.commit_by_ms <= now_ms + timing.deadline_ahead_ms_max:
-        raise PeerError("deadline", found=f"commit_by {body.commit_by_ms}", expected="after close_by, not far ahead")
+        expected = (
+            f"before {moment(until_ms)}, {duration(now_ms - until_ms)} earlier; {clocks}, or the message was delayed"
+        )
+        raise PeerError("late", found=f"a round's announcement at {moment(now_ms)} by this clock", expected=expected)
+    if body.close_by_ms >= body.commit_by_ms:
+        raise PeerError("deadline", found="a round that ends before it closes", expected="close_by before commit_by")
+    if body.commit_by_ms > now_ms + timing.deadline_ahead_ms_max:
+        found = f"a round that ends on {moment(body.commit_by_ms)}, {duration(body.commit_by_ms - now_ms)} from now"
+        expected = f"at most {duration(timing.deadline_ahead_ms_max)} after {moment(now_ms)} by this clock; {clocks}"
+        raise PeerError("deadline", found=found, expected=expected)
     if opened.first_expiry_ms is None:
         return
     latest_ms = last_commit_ms(opened.first_expiry_ms, timing)
     if body.commit_by_ms > latest_ms:
-        raise PeerError("epoch", found=f"commit_by {body.commit_by_ms}", expected=f"<= {latest_ms}, by the epoch keys")
+        found, expected = f"a round that ends on {moment(body.commit_by_ms)}", f"until {moment(latest_ms)}"
+        raise PeerError("epoch", found=found, expected=f"{expected}, as its epoch keys allow")
 
 
 def last_commit_ms(expires_ms: int, timing: Timing) -> int:
@@ -196,10 +206,11 @@ def check_invitation(invitation: Invitation | None, client: bytes, body: Announc
         raise PeerError("invited", found="a path to another root", expected="an invitation of this client")
 
 
-def check_invited(clients: Sequence[bytes], body: Announcement, limits: Limits) -> None:
-    """Check, at a Compute node, that `clients` are exactly those that an announcement invites. Raises `PeerError`."""
-    if len(clients) > limits.invited_max:
-        raise PeerError("invited", found=f"{len(clients)} clients", expected=f"<= {limits.invited_max}")
+def check_invited(ids: bytes, body: Announcement, limits: Limits) -> None:
+    """Check, at a Compute node, that `ids` are exactly the clients that an announcement invites. Raises `PeerError`."""
+    if len(ids) > ID_BYTES * limits.invited_max:
+        raise PeerError("invited", found=f"{len(ids) // ID_BYTES} clients", expected=f"<= {limits.invited_max}")
+    clients = [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
     ascends = all(later > earlier for earlier, later in pairwise(clients))
     if bool(clients) != bool(body.invited) or not ascends or invitation_root(clients) != body.invited:
         raise PeerError("invited", found="ids of another root", expected="all clients that are invited, ascending")
@@ -215,25 +226,42 @@ def _levels(invited: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def _leaf(client: bytes) -> bytes:
-    return digest(b"dca4-leaf", client)
+    return digest(labels.LEAF, client)
 
 
 def _node(left: bytes, right: bytes) -> bytes:
-    return digest(b"dca4-node", left, right)
+    return digest(labels.NODE, left, right)
 
 
-# --- answers that only the trainer can read (§2.5) ------------------------------------------------------------------
+# --- messages that only their receiver can read (§2.5, §4.7) ---------------------------------------------------------
 
 
 def seal_answer(answer: Signed, opened: OpenedAnnouncement, random: Random) -> bytes:
     """Seal a signed answer to the announcement's trainer, bound to this round; return the encoded frame."""
-    sealed = seal_to(opened.body.reply_key, encode(answer), opened.hash, random)
-    return encode(Sealed(opened.body.round_id, *sealed))
+    return _sealed(labels.REPLY, answer, opened, opened.body.reply_key, random)
 
 
 def open_answer(frame: Sealed, reply_key: AgreementKey, opened_hash: bytes) -> Signed:
-    """Decrypt what `seal_answer` sealed, or a list sealed to a Compute node's epoch key. Raises `PeerError`."""
-    inner = decode_frame(open_sealed(reply_key, frame.ephemeral, frame.nonce, frame.ciphertext, opened_hash))
+    """Decrypt what `seal_answer` sealed. Raises `PeerError`."""
+    return _unsealed(labels.REPLY, frame, reply_key, opened_hash)
+
+
+def seal_list(message: Signed, opened: OpenedAnnouncement, public: bytes, random: Random) -> bytes:
+    """Seal a signed list to another Compute node's epoch key, bound to this round; return the encoded frame."""
+    return _sealed(labels.PEER_LIST, message, opened, public, random)
+
+
+def open_list(frame: Sealed, epoch_key: AgreementKey, opened_hash: bytes) -> Signed:
+    """Decrypt what `seal_list` sealed. Raises `PeerError`."""
+    return _unsealed(labels.PEER_LIST, frame, epoch_key, opened_hash)
+
+
+def _sealed(label: bytes, message: Signed, opened: OpenedAnnouncement, public: bytes, random: Random) -> bytes:
+    return encode(Sealed(opened.body.round_id, *seal_to(label, public, encode(message), opened.hash, random)))
+
+
+def _unsealed(label: bytes, frame: Sealed, key: AgreementKey, opened_hash: bytes) -> Signed:
+    inner = decode_frame(open_sealed(label, key, frame.ephemeral, frame.nonce, frame.ciphertext, opened_hash))
     if not isinstance(inner, Signed):
         raise PeerError("kind", found=type(inner).__name__, expected="Signed")
     return inner

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.masks import (
     CHARGE_BYTES,
     TAG_BYTES,
@@ -22,12 +23,12 @@ from dca_proto.crypto.masks import (
     entry_of,
     masked,
 )
-from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, SINGLE_USE_NONCE, Identity, Random, decrypt, encrypt
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, SINGLE_USE_NONCE, Identity, Random, decrypt, derive, encrypt
 from dca_proto.crypto.sealing import TAG_BYTES as SEAL_BYTES
 from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import Mechanism
-from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.records import unreadable
+from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Contribution
 
@@ -56,16 +57,26 @@ class ClientMessage(msgspec.Struct, frozen=True):
 
 def hedged_root(
     identity: Identity, fresh: bytes, hello: bytes, announcement_hash: bytes, charge: int, value: NDArray[np.int64]
-) -> tuple[bytes, bytes]:
-    """Derive the noise key and the contribution id from 32 `fresh` random bytes and everything they are used for.
+) -> bytes:
+    """Derive the root of a contribution or release from 32 `fresh` random bytes and everything that it is used for.
 
-    `hello` is the session's hash, `value` the quantised statistic.
+    The noise key, the id and a release's receipt key are derived from the root, each under its own label. `hello` is
+    the session's hash, `value` the quantised statistic.
     """
     message = b"".join((fresh, hello, announcement_hash, charge.to_bytes(CHARGE_BYTES, "little"), value.tobytes()))
     if len(message) > 1 << 16:
-        message = message[: 3 * KEY_BYTES + CHARGE_BYTES] + hashlib.blake2b(message).digest()
-    root = identity.hedged(b"dca4-root", message, KEY_BYTES + ID_BYTES)
-    return root[:KEY_BYTES], root[KEY_BYTES:]
+        message = message[: 3 * KEY_BYTES + CHARGE_BYTES] + hashlib.blake2b(message, person=labels.LONG_INPUT).digest()
+    return identity.hedged(labels.ROOT, message)
+
+
+def noise_key(root: bytes) -> bytes:
+    """Return the key of a contribution's or release's noise. It never leaves the client."""
+    return derive(root, labels.NOISE)
+
+
+def contribution_id(root: bytes) -> bytes:
+    """Return the public id of a contribution or release."""
+    return derive(root, labels.CONTRIBUTION_ID, size=ID_BYTES)
 
 
 def make_contribution(
@@ -93,8 +104,10 @@ def make_contribution(
         holder_key: the key shared with the holder.
         pair_keys: the keys shared with all M nodes, in the announcement's order.
     """
-    noise_key, contribution = hedged_root(identity, random(KEY_BYTES), hello, announcement_hash, charge, value)
-    noisy = (value + mechanism.sample(validated.noise_variance, validated.dimension, noise_key)).view(np.uint64)
+    root = hedged_root(identity, random(KEY_BYTES), hello, announcement_hash, charge, value)
+    contribution = contribution_id(root)
+    noise = mechanism.sample(validated.noise_variance, validated.dimension, noise_key(root))
+    noisy = (value + noise).view(np.uint64)
     entry = entry_of(identity.id, contribution, charge)
     tags, y = masked(noisy, pair_keys, announcement_hash, entry)
     plaintext = b"".join((charge.to_bytes(CHARGE_BYTES, "little"), tags, y))
@@ -152,6 +165,11 @@ def restore_contribution(table: str, record: bytes) -> HeldContribution:
     if size <= 0 or size % WORD_BYTES:
         raise unreadable(table, f"{len(record)} bytes")
     return kept
+
+
+def dimension_of(message: Contribution, nodes: int) -> int:
+    """Return the dimension that a contribution's length implies, in a round whose own dimension is not known."""
+    return max(len(message.ciphertext) - CHARGE_BYTES - TAG_BYTES * nodes - SEAL_BYTES, 0) // WORD_BYTES
 
 
 def open_contribution(

@@ -24,10 +24,11 @@ class Channel(enum.Enum):
     EPOCH = "epoch"  # a Compute node's current epoch key, retained by the broker
     HELLO = "hello"  # a client's session, retained by the broker, for all Compute nodes
     FEDERATION = "federation"  # a changed federation file, retained by the broker, for everybody
+    GONE = "gone"  # the broker, in the name of a Compute node or trainer whose connection broke off; no actor reads it
 
     @property
     def is_broadcast(self) -> bool:
-        return self in (Channel.ANNOUNCE, Channel.ABORT, Channel.EPOCH, Channel.HELLO, Channel.FEDERATION)
+        return self not in (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER)
 
 
 class Address(msgspec.Struct, frozen=True, gc=False):
@@ -40,13 +41,15 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 class Send(msgspec.Struct, frozen=True, gc=False):
     """Hand `payload` to the broker at least once. `retain` asks it to keep the message for late subscribers.
 
-    `round_id` tells observers to which round the message belongs; it is not sent.
+    `round_id` tells observers to which round the message belongs; it is not sent. From `expires_ms` on (Unix
+    milliseconds by the sender's clock), every receiver refuses the message, so a broker for MQTT 5 need not deliver it.
     """
 
     to: Address
     round_id: bytes
     payload: bytes
     retain: bool = False
+    expires_ms: int | None = None
 
 
 class SetTimer(msgspec.Struct, frozen=True, gc=False):

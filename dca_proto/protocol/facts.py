@@ -44,18 +44,38 @@ class FederationChanged(_Fact, frozen=True):
 
 
 class WaitingForKeys(_Fact, frozen=True):
-    """The trainer cannot announce the round yet: these Compute nodes have no epoch key that lasts long enough."""
+    """The trainer cannot announce the round yet: these Compute nodes have not answered its question in time."""
 
     round_id: bytes
     computes: tuple[bytes, ...]
 
 
+class NodesSilent(_Fact, frozen=True):
+    """At the trainer: it has not heard some Compute nodes, or others wait for them.
+
+    Attributes:
+        round_id: of the round.
+        computes: the silent nodes.
+        waited_ms: for how long.
+        others: the nodes with which the trainer goes on.
+        spare: how many more nodes may be lost.
+    """
+
+    round_id: bytes
+    computes: tuple[bytes, ...]
+    waited_ms: int
+    others: tuple[bytes, ...]
+    spare: int
+
+
 class Announced(_Fact, frozen=True):
-    """The trainer announced a round."""
+    """The trainer announced a round over these Compute nodes, of which at most `p` may be corrupt; 0 without nodes."""
 
     round_id: bytes
     statistic: str
     dimension: int
+    computes: tuple[bytes, ...] = ()
+    p: int = 0
 
 
 class Declined(_Fact, frozen=True):
@@ -172,6 +192,17 @@ class ListFrozen(_Fact, frozen=True):
     count: int
 
 
+class Absent(_Fact, frozen=True):
+    """These clients neither contributed nor declined.
+
+    A Compute node reports those with a session that it holds, when it freezes its list. The trainer reports those that
+    it invited, with the result.
+    """
+
+    round_id: bytes
+    clients: tuple[bytes, ...]
+
+
 class Released(_Fact, frozen=True):
     """A Compute node released its one partial sum, over `contributors`."""
 
@@ -209,7 +240,8 @@ class RoundFailed(_Fact, frozen=True):
     """The round ended at the trainer without a result; unknown figures are None.
 
     `declined`: all invited or expected clients declined, so a repetition now would fail as well. `implausible`: no
-    honest clients can have made the sum.
+    honest clients can have made the sum. `repeatable`: the round was cancelled because Compute nodes were silent, and
+    its charge came back. It may be repeated without them. `lost` are the names of these nodes.
     """
 
     round_id: bytes
@@ -218,3 +250,5 @@ class RoundFailed(_Fact, frozen=True):
     needed: int | None
     declined: bool = False
     implausible: bool = False
+    repeatable: bool = False
+    lost: tuple[str, ...] = ()

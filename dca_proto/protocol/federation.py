@@ -7,32 +7,43 @@ changed file has a higher number.
 
 from __future__ import annotations
 
+import contextlib
 import re
-import tomllib
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
+from typing import Annotated
 
 import msgspec
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import Identity, actor_id, digest, verify
 from dca_proto.errors import InputError, PeerError, UsageError
+from dca_proto.protocol.names import MEMBER_NAME, seal_name, short_id, unwrap_name_key, wrap_name_key
 from dca_proto.protocol.params import CERTIFICATES_KNOWN_MAX
 from dca_proto.protocol.records import signed, unreadable
 from dca_proto.protocol.wire.codec import body_of, encode, sign, verify_signed
+from dca_proto.protocol.wire.fields import COLLUDING_MAX
 from dca_proto.protocol.wire.messages import Certificate, FederationFile, FileStamp, Signed
-from dca_proto.wording import toml_text
+from dca_proto.wording import moment, parse_toml, toml_text
 
 FILES = "federation"
 """The store's table that holds the newest federation file."""
+ALL_BUT_ONE = COLLUDING_MAX + 1
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-_MEMBER = re.compile(r"\w[\w .-]{0,63}")  # the name is also used for file names
+
+
+_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 class Member(msgspec.Struct, frozen=True, dict=True):
-    """A Compute node or a trainer: a name for people and an Ed25519 public key of 32 bytes."""
+    """A Compute node or a trainer: a name for people and an Ed25519 public key of 32 bytes.
+
+    `name_key` is the federation's name key, sealed to this member by `sign_federation`; empty before that.
+    """
 
     name: str
     key: bytes
+    name_key: bytes = b""
 
     @cached_property
     def id(self) -> bytes:
@@ -44,13 +55,14 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
     """The content of the federation file.
 
     Attributes:
-        name: lower-case letters, digits and dashes; part of every topic.
+        name: lower-case letters, digits and dashes. The federation's id depends on it.
         enrolment_key: Ed25519 public key that signs this file and clients' certificates.
         computes: the Compute nodes.
         trainers: the members that may announce rounds.
         number: 1 for the first file, one more with each change.
         revoked: ids of revoked members and clients, ascending.
         signature: the enrolment key's signature over the content; zeros until `sign_federation`.
+        colluding: p as the owner states it, the most Compute nodes that may be corrupt; 0 for all but one.
     """
 
     name: str
@@ -60,12 +72,13 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
     number: int = 1
     revoked: tuple[bytes, ...] = ()
     signature: bytes = bytes(64)
+    colluding: int = 0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise InputError(f"federation name {self.name!r}: use up to 32 lower-case letters, digits and dashes")
         members = self.computes + self.trainers
-        invalid = [member.name for member in members if not _MEMBER.fullmatch(member.name)]
+        invalid = [member.name for member in members if not MEMBER_NAME.fullmatch(member.name)]
         if invalid:
             raise InputError(
                 f"federation {self.name!r}: a member is named {invalid[0][:80]!r}; use up to 64 letters, digits, "
@@ -85,6 +98,23 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
     def __repr__(self) -> str:
         return f"Federation({self.name!r}, {self.title})"
 
+    @property
+    def stated(self) -> int:
+        """`colluding` as a number that can be compared: all but one is larger than any other."""
+        return self.colluding or ALL_BUT_ONE
+
+    @property
+    def p(self) -> int:
+        """The most Compute nodes that may be corrupt, by this file alone."""
+        return self.p_beside(0)
+
+    def p_beside(self, pinned: int) -> int:
+        """Return p for a member that keeps to a p of at least `pinned`: at most M - 1, and at least 1 (§2.7).
+
+        So no threshold of p + 1 nodes is met by a single one, whatever the file says.
+        """
+        return max(1, min(max(self.stated, pinned), len(self.computes) - 1))
+
     @cached_property
     def id(self) -> bytes:
         """32 bytes to which every signature is bound, so that no message is valid in another federation."""
@@ -94,13 +124,17 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
     def frame(self) -> Signed:
         """The file as a message, with its signature."""
         roles = (self.computes, self.trainers)
-        computes, trainers = (tuple((member.name, member.key) for member in members) for members in roles)
-        return Signed(encode(FederationFile(self.number, computes, trainers, self.revoked)), self.signature)
+        computes, trainers = (
+            tuple((member.name, member.key, member.name_key) for member in members) for members in roles
+        )
+        return Signed(
+            encode(FederationFile(self.number, computes, trainers, self.revoked, self.colluding)), self.signature
+        )
 
     @cached_property
     def hash(self) -> bytes:
         """32 bytes that identify this file."""
-        return digest(b"dca4-file", self.id, self.frame.body)
+        return digest(labels.FILE, self.id, self.frame.body)
 
     @property
     def title(self) -> str:
@@ -130,9 +164,31 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         member = self._computes_by_id.get(member_id) or self._trainers_by_id.get(member_id)
         return member.name if member else member_id.hex()
 
+    def name_key(self, identity: Identity) -> bytes | None:
+        """Return the key of clients' names, sealed to this member; None for a client, or if the file has none."""
+        member = self._computes_by_id.get(identity.id) or self._trainers_by_id.get(identity.id)
+        if member is None or not member.name_key:
+            return None
+        with contextlib.suppress(PeerError):
+            return unwrap_name_key(identity, self.id, self.enrolment_key, member.name_key)
+        return None
+
+    def person_name_of(self, member_id: bytes) -> str:
+        """Return a member's name with its short id, as people read it; for an unknown id, the short id."""
+        member = self._computes_by_id.get(member_id) or self._trainers_by_id.get(member_id)
+        return f"{member.name} ({short_id(member_id)})" if member else short_id(member_id)
+
+    def named(self, text: str) -> str:
+        """Return a text with the names of Compute nodes and trainers in place of their ids."""
+        return _ID.sub(lambda found: self.name_of(bytes.fromhex(found[0])), text)
+
     def is_server(self, member_id: bytes) -> bool:
         """Return True if the id belongs to a Compute node or a trainer."""
         return member_id in self._computes_by_id or member_id in self._trainers_by_id
+
+    def computes_among(self, ids: Iterable[bytes]) -> frozenset[bytes]:
+        """Return those of the ids that belong to Compute nodes."""
+        return frozenset(self._computes_by_id).intersection(ids)
 
     def is_revoked(self, member_id: bytes) -> bool:
         """Return True if a member or a client was revoked, which cannot be undone."""
@@ -150,16 +206,18 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
     def _revoked(self) -> frozenset[bytes]:
         return frozenset(self.revoked)
 
-    def check_certificate(self, certificate: Certificate, now_ms: int) -> bytes:
+    def check_certificate(self, certificate: Certificate, now_ms: int, *, is_signed: bool = False) -> bytes:
         """Check that a certificate is valid: signed, not expired, not revoked. Return the client's id.
 
-        Raises `PeerError`.
+        `is_signed`: the caller has checked its signature before. Raises `PeerError`.
         """
-        client = certified_client(self.enrolment_key, self.id, certificate)
+        key = certificate.client_key
+        client = actor_id(key) if is_signed else certified_client(self.enrolment_key, self.id, certificate)
         if self.is_revoked(client):
             raise PeerError("revoked", found=client.hex(), expected=f"a client that {self.title} does not revoke")
         if now_ms >= certificate.expires_ms:
-            raise PeerError("certificate", found=f"expired at {certificate.expires_ms} ms", expected=f"after {now_ms}")
+            found, now = f"a certificate until {moment(certificate.expires_ms)}", moment(now_ms)
+            raise PeerError("certificate", found=found, expected=f"one that is valid on {now} by this clock")
         return client
 
     @cached_property
@@ -205,30 +263,34 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
             f"number = {self.number}",
             f'enrolment_key = "{self.enrolment_key.hex()}"',
             f"revoked = {_quoted([member_id.hex() for member_id in self.revoked])}",
+            f"colluding = {self.colluding}",
             f'signature = "{self.signature.hex()}"',
         ]
         for table, members in (("computes", self.computes), ("trainers", self.trainers)):
             for member in members:
                 lines += ["", f"[[{table}]]", f"name = {toml_text(member.name)}", f'key = "{member.key.hex()}"']
+                lines += [f'name_key = "{member.name_key.hex()}"'] * bool(member.name_key)
         return "\n".join(lines) + "\n"
 
     @classmethod
     def from_toml(cls, text: str) -> Federation:
         """Parse the file's text and check its signature. Raises `UsageError`."""
         try:
-            raw = msgspec.convert(tomllib.loads(text), _File, strict=True)
+            raw = msgspec.convert(parse_toml(text), _File, strict=True)
+        except ValueError as error:  # of TOML, or of msgspec
+            raise InputError(f"federation file: {error}; `dca federation init` writes one") from None
+        try:
             parsed = cls(
                 raw.name,
                 bytes.fromhex(raw.enrolment_key),
-                tuple(Member(m.name, bytes.fromhex(m.key)) for m in raw.computes),
-                tuple(Member(m.name, bytes.fromhex(m.key)) for m in raw.trainers),
+                tuple(m.member for m in raw.computes),
+                tuple(m.member for m in raw.trainers),
                 raw.number,
                 tuple(bytes.fromhex(member_id) for member_id in raw.revoked),
                 bytes.fromhex(raw.signature),
+                raw.colluding,
             )
             return parsed.opened(parsed.frame)
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-            raise InputError(f"federation file: {error}; `dca federation init` writes one") from None
         except UsageError:
             raise
         except ValueError:
@@ -245,41 +307,55 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
 class _FileMember(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     key: str
+    name_key: str = ""
+
+    @property
+    def member(self) -> Member:
+        return Member(self.name, bytes.fromhex(self.key), bytes.fromhex(self.name_key))
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     name: str
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     enrolment_key: str
     signature: str
     revoked: list[str] = []
+    colluding: Annotated[int, msgspec.Meta(ge=0, le=COLLUDING_MAX)] = 0
     computes: list[_FileMember] = []
     trainers: list[_FileMember] = []
 
 
 def sign_federation(authority: Identity, federation: Federation) -> Federation:
-    """Sign a federation file. Raises `UsageError` for a wrong key, and for content that members would refuse."""
+    """Sign a federation file, with the name key for each member.
+
+    Raises `UsageError` for a wrong key, and for content that members would refuse.
+    """
     _require_authority(authority, federation)
-    signature = sign(authority, federation.id, federation.frame.body).signature
-    signed_file = msgspec.structs.replace(federation, signature=signature)
+    computes, trainers = (
+        tuple(_with_name_key(authority, federation, member) for member in members)
+        for members in (federation.computes, federation.trainers)
+    )
+    unsigned = msgspec.structs.replace(federation, computes=computes, trainers=trainers)
+    signature = sign(authority, federation.id, unsigned.frame.body).signature
+    signed_file = msgspec.structs.replace(unsigned, signature=signature)
     return Federation.from_toml(signed_file.to_toml())
 
 
-def newest_file(given: Federation, records: Iterable[tuple[str, bytes, bytes]]) -> Federation:
+def newest_file(file: Federation, records: Iterable[tuple[str, bytes, bytes]]) -> Federation:
     """Return the newer of two files: the one given to an actor and the one in its store.
 
     Raises `UsageError` if they differ but have the same number, or if the newer one takes a revocation back.
     """
-    for frame in (signed(FILES, value) for table, key, value in records if (table, key) == (FILES, given.id)):
+    for frame in (signed(FILES, value) for table, key, value in records if (table, key) == (FILES, file.id)):
         try:
-            stored = given.opened(frame)
+            stored = file.opened(frame)
         except PeerError as error:
             raise unreadable(FILES, str(error)) from None
         try:
-            return stored.newer(given) or given.newer(stored) or given
+            return stored.newer(file) or file.newer(stored) or file
         except PeerError as error:
             raise InputError(f"the store has {stored.title}: {error}; get a newer file from its owner") from None
-    return given
+    return file
 
 
 @lru_cache(maxsize=8)  # all actors of a process share one copy
@@ -288,18 +364,37 @@ def _opened(name: str, enrolment_key: bytes, frame: Signed) -> Federation:
     computes, trainers = (tuple(Member(*fields) for fields in role) for role in (body.computes, body.trainers))
     verify_signed(frame, enrolment_key, _id_of(name, enrolment_key))
     try:
-        return Federation(name, enrolment_key, computes, trainers, body.number, body.revoked, frame.signature)
+        content = (computes, trainers, body.number, body.revoked, frame.signature, body.colluding)
+        return Federation(name, enrolment_key, *content)
     except UsageError as error:
         raise PeerError("malformed", found=str(error), expected="a federation file") from None
 
 
-def enrol(authority: Identity, federation: Federation, client_key: bytes, expires_ms: int) -> Certificate:
-    """Sign a client's certificate. Raises `UsageError` for a wrong enrolment key or a revoked client."""
+def enrol(
+    authority: Identity, federation: Federation, client_key: bytes, expires_ms: int, name: str = ""
+) -> Certificate:
+    """Sign a client's certificate, which has its `name` unless that is empty.
+
+    Raises `UsageError` for a wrong enrolment key, a revoked client, or a name that members would refuse.
+    """
     _require_authority(authority, federation)
     if federation.is_revoked(actor_id(client_key)):
         raise InputError(f"the key of {actor_id(client_key).hex()} is revoked for good; have the client make a new one")
-    unsigned = Certificate(client_key, expires_ms, bytes(64))
-    return Certificate(client_key, expires_ms, authority.sign(federation.id, _certified(unsigned)))
+    sealed = seal_name(authority.name_key, client_key, expires_ms, name) if name else b""
+    unsigned = Certificate(client_key, expires_ms, bytes(64), sealed)
+    return msgspec.structs.replace(unsigned, signature=authority.sign(federation.id, _certified(unsigned)))
+
+
+def _with_name_key(authority: Identity, federation: Federation, member: Member) -> Member:
+    """Return the member with the name key, sealed to it. Raises `UsageError` if its key is no Ed25519 public key."""
+    try:
+        name_key = wrap_name_key(authority, federation.id, member.key)
+    except PeerError:
+        raise InputError(
+            f"federation {federation.name!r}: the key of {member.name} is no Ed25519 public key; use the one that "
+            "`dca keygen` printed"
+        ) from None
+    return Member(member.name, member.key, name_key)
 
 
 def _require_authority(authority: Identity, federation: Federation) -> None:
@@ -310,16 +405,22 @@ def _require_authority(authority: Identity, federation: Federation) -> None:
 @lru_cache(maxsize=CERTIFICATES_KNOWN_MAX)  # a client sends the same one in every round; failures are not cached
 def certified_client(enrolment_key: bytes, federation_id: bytes, certificate: Certificate) -> bytes:
     """Check a certificate's signature, but not its expiry. Return the client's id. Raises `PeerError("signature")`."""
-    verify(enrolment_key, federation_id, _certified(certificate), certificate.signature)
+    check_signature(enrolment_key, federation_id, certificate)
     return actor_id(certificate.client_key)
 
 
+def check_signature(enrolment_key: bytes, federation_id: bytes, certificate: Certificate) -> None:
+    """Check that the enrolment key signed a certificate. Raises `PeerError("signature")`."""
+    verify(enrolment_key, federation_id, _certified(certificate), certificate.signature)
+
+
 def _certified(certificate: Certificate) -> bytes:
-    return b"dca1-certificate" + certificate.client_key + certificate.expires_ms.to_bytes(8, "little")
+    expires = certificate.expires_ms.to_bytes(8, "little")
+    return labels.CERTIFICATE + certificate.client_key + expires + certificate.name
 
 
 def _id_of(name: str, enrolment_key: bytes) -> bytes:
-    return digest(b"dca4-federation", name.encode(), enrolment_key)
+    return digest(labels.FEDERATION, name.encode(), enrolment_key)
 
 
 def _title(number: int, file_hash: bytes) -> str:

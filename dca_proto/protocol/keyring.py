@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
 from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import Forget, Persist, Write
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.records import sized
 from dca_proto.protocol.wire.messages import EpochKey
+from dca_proto.wording import duration, moment
 
 TABLE = "epoch"
 SEEN = "seen"
@@ -21,7 +23,11 @@ _EPOCH_BYTES = 4
 
 
 class Keyring:
-    """An actor's own epoch keys, restored from its store. New keys also depend on the identity's secret."""
+    """An actor's own epoch keys, restored from its store. New keys also depend on the identity's secret.
+
+    Attributes:
+        epoch: the newest that has a key.
+    """
 
     def __init__(
         self, records: Iterable[tuple[str, bytes, bytes]], timing: Timing, identity: Identity, random: Random
@@ -31,11 +37,7 @@ class Keyring:
         self._timing = timing
         self._identity = identity
         self._random = random
-
-    @property
-    def epoch(self) -> int:
-        """The newest epoch that has a key."""
-        return max(self._keys)
+        self.epoch = max(self._keys, default=0)
 
     @property
     def public(self) -> bytes:
@@ -75,9 +77,10 @@ class Keyring:
             del self._keys[epoch]
         if not any(epoch >= current for epoch in self._keys):  # the clock may have been set back
             fresh = self._random(KEY_BYTES) + epoch_bytes(current) + now_ms.to_bytes(8, "big")
-            secret = self._identity.hedged(b"dca4-epoch", fresh)
+            secret = self._identity.hedged(labels.EPOCH, fresh)
             self._keys[current] = AgreementKey(secret)
             writes.append(Persist(TABLE, epoch_bytes(current), secret))
+        self.epoch = max(self._keys)
         return writes
 
     def __repr__(self) -> str:
@@ -111,7 +114,7 @@ class SeenEpochs:
         ahead = now_ms // self._epoch_ms + 1
         for key in keys:
             if key.epoch > ahead:
-                return key, f"at most {ahead} by this clock; one of the two clocks is wrong"
+                return key, too_far_ahead(key.epoch, self._epoch_ms, now_ms)
             least = min(self._seen.get(key.compute, 0), ahead)  # `seen` may be too high if this clock once ran ahead
             in_grace = key.epoch == least - 1 and now_ms < key.expires_ms + self._grace_ms
             if key.epoch < least and not in_grace:
@@ -128,6 +131,12 @@ class SeenEpochs:
         newer = [key for key in keys if not key.epoch <= self._seen.get(key.compute, 0) <= ahead]
         self._seen.update((key.compute, key.epoch) for key in newer)
         return [Persist(SEEN, key.compute, epoch_bytes(key.epoch)) for key in newer]
+
+
+def too_far_ahead(epoch: int, epoch_ms: int, now_ms: int) -> str:
+    """Return what this clock expects in place of an epoch that begins too late, in words."""
+    by = f"at most {now_ms // epoch_ms + 1} by this clock, {moment(now_ms)}"
+    return f"{by}; one of the two clocks is wrong by {duration(epoch * epoch_ms - now_ms)} or more"
 
 
 def epoch_bytes(epoch: int) -> bytes:

@@ -1,14 +1,8 @@
 """The ledger of spent budget: charged before a message leaves, returned only against aborts (DESIGN §4.4, §4.8).
 
-A client keeps a ledger for itself, and a trainer keeps one for its federation (the account).
-
-The total is a `PrivacyCost`: Σμ² of Gaussian rounds, which compose exactly in Gaussian DP, and Σε and Σμ(ε)² of rounds
-of ε-private reports. If both kinds occur, reports count as Gaussian rounds that reveal more. A charge with delta = 0 is
-a report's.
-
-A trainer's charge may cost only the clients that it invited. The account's total is then the maximum over clients, for
-each of the three sums. It is at least what any single client has spent. It is more if one client has spent most on
-Gaussian rounds and another most on reports.
+A client keeps a ledger for itself, and a trainer keeps one for its federation (the account). The total is a
+`PrivacyCost`. A charge with delta = 0 is a report's. A trainer's charge may cost only the clients that it invited; the
+account's total is then the maximum over clients, for Gaussian rounds and for reports apart.
 """
 
 from __future__ import annotations
@@ -16,6 +10,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 
@@ -24,9 +20,11 @@ from dca_proto.protocol.effects import Persist
 from dca_proto.statistics import REPLACE_ONE_CLIENT
 
 TABLE = "ledger"
+Value = TypeVar("Value")
+_NEVER_MS = 1 << 63  # later than any charge
 
 
-class Charge(msgspec.Struct, frozen=True):
+class Charge(msgspec.Struct, frozen=True, gc=False):
     """The charge of one round.
 
     Attributes:
@@ -94,16 +92,38 @@ def _largest(amounts: list[tuple[float, frozenset[bytes]]], among: frozenset[byt
     return common + max(each.values(), default=0.0)
 
 
+@lru_cache(maxsize=256)
+def _to_all(cost: PrivacyCost) -> CostToClients:
+    """Return a cost to all clients; one object for equal costs, since a standing job's rounds all cost the same."""
+    return CostToClients(cost)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _shared(value: Value) -> Value:
+    """Return an equal value of an earlier charge, so that a device keeps one copy."""
+    return value
+
+
+def _slim(charge: Charge) -> Charge:
+    """Return the charge with values that it shares with others: a ledger keeps one for each round of a year."""
+    fields = ("statistic", "trainer", "mu", "epsilon", "delta", "relation")
+    return msgspec.structs.replace(charge, **{name: _shared(getattr(charge, name)) for name in fields})
+
+
 class Ledger:
     """The charges of a client or a trainer, restored from its store."""
 
     def __init__(self, charges: Iterable[Charge] = ()) -> None:
-        self._charges = {charge.round_id: charge for charge in charges}
+        self._charges = {charge.round_id: _slim(charge) for charge in charges}
         self._highest = max((charge.number for charge in self._charges.values()), default=0)
         # Time and cost of each charge that was not returned, which every announcement needs.
-        self._counting = {c.round_id: (c.at_ms, _cost(c)) for c in self._charges.values() if not c.returned}
-        self._total: PrivacyCost | None = None  # cached total of `_counting`, with the time of its oldest charge
-        self._oldest_ms = 0
+        self._counting: dict[bytes, tuple[int, CostToClients]] = {}
+        self._oldest_ms = _NEVER_MS  # none of these charges is older
+        self._total: PrivacyCost | None = None  # cached total of `_counting`
+        for charge in self._charges.values():
+            if not charge.returned:
+                self._count(charge)
+        self._has_batches = any(cost.clients for _, cost in self._counting.values())
 
     def __contains__(self, round_id: bytes) -> bool:
         return round_id in self._charges
@@ -126,20 +146,31 @@ class Ledger:
         return round_id in self._counting
 
     def spent(
-        self, since_ms: int = 0, *, of: Collection[bytes] = (), beside: Iterable[CostToClients] = ()
+        self, since_ms: int = 0, *, of: Collection[bytes] = (), reserved: Collection[CostToClients] = ()
     ) -> PrivacyCost:
         """Return the total of charges since `since_ms` that were not returned, as `max_client_cost` adds them up.
 
-        Only the clients `of` are considered; if it is empty, all. Costs `beside` are added, but not charged.
+        Only the clients `of` are considered; if it is empty, all. `reserved` costs are added, but not charged.
         """
-        reserved = tuple(beside)
         if self._total is None:
             self._total = max_client_cost(cost for _, cost in self._counting.values())
-            self._oldest_ms = min((at_ms for at_ms, _ in self._counting.values()), default=0)
+            self._oldest_ms = min((at_ms for at_ms, _ in self._counting.values()), default=_NEVER_MS)
         if since_ms <= self._oldest_ms and not of and not reserved:
             return self._total  # the usual call: a client's, at each announcement
         charged = [cost for at_ms, cost in self._counting.values() if at_ms >= since_ms]
         return max_client_cost([*charged, *reserved], of)
+
+    def rounds(self, since_ms: int = 0, *, of: Collection[bytes] = (), reserved: Collection[CostToClients] = ()) -> int:
+        """Return the number of charges that `spent` adds up; in an account, the largest number of any one client."""
+        if since_ms <= self._oldest_ms and not of and not reserved and not self._has_batches:
+            return len(self._counting)
+        costs = [*(cost for at_ms, cost in self._counting.values() if at_ms >= since_ms), *reserved]
+        return int(_largest([(1.0, cost.clients) for cost in costs], frozenset(of)))
+
+    def has_charged(self, number: int, since_ms: int) -> bool:
+        """Return True if at least so many rounds were charged since `since_ms`, returned charges included."""
+        made = self._charges.values()
+        return len(made) >= number and sum(charge.at_ms >= since_ms for charge in made) >= number
 
     def charge(self, charge: Charge) -> Persist:
         """Record a charge; the effect must be durable before any message of the round leaves.
@@ -151,12 +182,10 @@ class Ledger:
         if charge.number != self.next_number:
             raise RuntimeError(f"charges are numbered in order: found {charge.number}, next is {self.next_number}")
         self._highest = charge.number
-        cost = _cost(charge)
-        self._counting[charge.round_id] = (charge.at_ms, cost)
+        self._has_batches |= bool(charge.clients)
+        cost = self._count(charge)
         if self._total is not None:
-            adds_up = len(self._counting) > 1 and not charge.clients
-            self._total = self._total + cost.each if adds_up else None
-        self._oldest_ms = min(self._oldest_ms, charge.at_ms)
+            self._total = None if charge.clients else self._total + cost
         return self._store(charge)
 
     def give_back(self, round_id: bytes) -> Persist:
@@ -171,14 +200,18 @@ class Ledger:
     def count_again(self, round_id: bytes) -> Persist:
         """Undo `give_back`, because a client has released after all."""
         charge = msgspec.structs.replace(self._charges[round_id], returned=False)
-        self._counting[round_id] = (charge.at_ms, _cost(charge))
+        self._count(charge)
         self._total = None
         return self._store(charge)
 
+    def _count(self, charge: Charge) -> PrivacyCost:
+        """Count a charge towards the totals; return its cost."""
+        cost = charge.cost
+        to_clients = CostToClients(cost, frozenset(charge.clients)) if charge.clients else _to_all(cost)
+        self._counting[charge.round_id] = (charge.at_ms, to_clients)
+        self._oldest_ms = min(self._oldest_ms, charge.at_ms)
+        return cost
+
     def _store(self, charge: Charge) -> Persist:
-        self._charges[charge.round_id] = charge
+        self._charges[charge.round_id] = charge = _slim(charge)
         return Persist(TABLE, charge.round_id, msgspec.msgpack.encode(charge))
-
-
-def _cost(charge: Charge) -> CostToClients:
-    return CostToClients(charge.cost, frozenset(charge.clients))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES, holder_indices
 from dca_proto.crypto.sealing import ID_BYTES, digest
 from dca_proto.errors import PeerError
@@ -19,6 +20,8 @@ from dca_proto.errors import PeerError
 TOO_FEW = "too-few"
 """Abort reason; only such an abort states how many contributed and how many were needed."""
 TOO_MANY = "too-many"
+PEER_SILENT = "peer-silent"
+"""Abort reason: a node lacked a peer's list or answer at the round's end."""
 Rows = NDArray[np.uint8]
 Places = NDArray[np.int64]
 _CHARGE_AT = 2 * ID_BYTES
@@ -26,17 +29,17 @@ _CHARGE_AT = 2 * ID_BYTES
 
 def list_hash(announcement_hash: bytes, compute: bytes, entries: bytes) -> bytes:
     """Return the hash that identifies a node's frozen list."""
-    return digest(b"dca4-list", announcement_hash, compute, entries)
+    return digest(labels.LIST, announcement_hash, compute, entries)
 
 
 def set_hash(announcement_hash: bytes, entries: bytes) -> bytes:
     """Return the hash that identifies the agreed set A."""
-    return digest(b"dca4-set", announcement_hash, entries)
+    return digest(labels.SET, announcement_hash, entries)
 
 
 def answer_hash(announcement_hash: bytes, compute: bytes, lists: Iterable[bytes], objections: bytes) -> bytes:
     """Return the hash that identifies a node's answer."""
-    return digest(b"dca4-answer", announcement_hash, compute, *lists, objections)
+    return digest(labels.ANSWER, announcement_hash, compute, *lists, objections)
 
 
 def check_list(announcement_hash: bytes, entries: bytes, tags: bytes, owner: int, nodes: int, most: int) -> None:
@@ -51,15 +54,23 @@ def check_list(announcement_hash: bytes, entries: bytes, tags: bytes, owner: int
         found = f"{len(entries)} bytes of entries and {len(tags)} of tags"
         raise PeerError("list", found=found, expected=f"{ENTRY_BYTES} and {TAG_BYTES} for each contribution")
     rows = rows_of(entries)
+    check_clients("list", rows, announcement_hash, owner, nodes)
+    if (charges_of(rows) == 0).any():
+        raise PeerError("list", found="charge number 0", expected="1 or more")
+
+
+def check_clients(code: str, rows: Rows, announcement_hash: bytes, owner: int, nodes: int) -> None:
+    """Check that the ids with which rows begin ascend strictly, and that one node is the holder of all these clients.
+
+    `owner` is its place among the M nodes. Raises `PeerError(code)`.
+    """
     ids = np.ascontiguousarray(rows[:, :ID_BYTES]).view(">u8")
     high, low = ids[:, 0], ids[:, 1]
     ascends = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
     if not ascends.all():
-        raise PeerError("list", found="clients out of order, or twice", expected="ids that ascend strictly")
+        raise PeerError(code, found="clients out of order, or twice", expected="ids that ascend strictly")
     if (holder_indices(announcement_hash, rows, nodes) != owner).any():
-        raise PeerError("list", found="a client of another holder", expected="clients that this node holds")
-    if (charges_of(rows) == 0).any():
-        raise PeerError("list", found="charge number 0", expected="1 or more")
+        raise PeerError(code, found="a client of another holder", expected="clients that this node holds")
 
 
 def rows_of(entries: bytes) -> Rows:

@@ -29,7 +29,7 @@ def play(  # noqa: C901 - one function on purpose
 ) -> NoisyAggregate:
     """Play one secure sum in which nobody fails and every client agrees.
 
-    Everything happens at `now_ms`. The request's `clients_expected` is the number of clients.
+    Everything happens at `now_ms`. The request's `kind.clients` is the number of clients.
     """
     node = {compute.id: compute for compute in computes}
 
@@ -86,7 +86,7 @@ def play(  # noqa: C901 - one function on purpose
 def play_releases(trainer: Trainer, clients: Sequence[Client], request: OpenRound, now_ms: int) -> NoisyAggregate:
     """Play one round without Compute nodes in which nobody fails and every client agrees (DESIGN §5).
 
-    The request is for node releases or LDP reports. Its `clients_expected` is the number of clients.
+    The request is for node releases or LDP reports. Its `kind.clients` is the number of clients.
     """
     # §4.1  The trainer charges its account, and sends a signed announcement to all clients.
     (announcement,) = _sends(trainer.handle(Command(request), now_ms))

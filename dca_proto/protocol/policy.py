@@ -3,29 +3,7 @@
 The announcement cannot change them (DESIGN §4.3). Each check returns None, or a `Refusal` with the value that was found
 and the one that was expected. A client sends its refusal to the trainer as a decline. No check reads a client's rows.
 
-**Budgets.** A budget is the pair (ε, δ) that all rounds of a period together may cost. Gaussian rounds are added up as
-Σμ², which is exact. Their total μ determines a curve δ(ε), which is compared with (ε, δ) at the budget's own δ. The δ
-at which each round was announced does not matter.
-
-Rounds of ε-private reports (δ = 0) count towards the same budget. As long as there are only reports, their ε add up, or
-cost less if there are many. In a period that also has a Gaussian round, each report counts as a Gaussian round that
-reveals more: ε = 1 counts as 5.6 at δ = 1e-5. The reason is that a trainer may choose rounds by earlier results
-(`privacy.cost`). To use both kinds cheaply, set a part of ε aside for reports beforehand (`epsilon_for_reports`).
-
-**A trainer's account.** A trainer keeps a ledger of its federation: the largest cost of its rounds to any one client. A
-round announced to everybody is charged to everybody. A round with invitations is charged to the invited clients, and
-checked against what these clients have spent. So a job of mini-batches costs each client only its own rounds.
-
-The account takes the maximum over these clients separately for Gaussian rounds and for ε-private reports
-(`ledger.max_client_cost`). The maxima may belong to two clients. So the account is an upper bound for each client, and
-counts both kinds as mixed even if no client took part in both.
-
-The trainer stores the charge of a round before its announcement leaves. It also reserves the cost of requested rounds
-that it has not announced yet. A charge comes back as at a client: once, against the signed aborts of all M Compute
-nodes. In a round without Compute nodes, it comes back if all invited clients have signed that they decline, or in a
-round open to all clients as many as expected (DESIGN §4.8, §5; `trainer.answers`). The account binds this trainer
-only. A client is protected by its own ledger, which also records other trainers' rounds, and keeps a charge until the
-client has all aborts.
+"Who keeps the account" in PRIVACY.md explains how a budget and a trainer's account count rounds.
 """
 
 from __future__ import annotations
@@ -33,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
+from typing import Annotated, assert_never
 
 import msgspec
 
@@ -41,9 +20,11 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import SecureSum, ValidatedRound
 from dca_proto.protocol.ledger import CostToClients, Ledger
-from dca_proto.protocol.params import Limits
+from dca_proto.protocol.params import RETURNED_PART, ROUNDS_MAX, Limits
+from dca_proto.protocol.validation import ValidatedRound
+from dca_proto.protocol.wire.fields import COLLUDING_MAX
+from dca_proto.protocol.wire.kinds import Kind, LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import Statistic
 from dca_proto.wording import counted
@@ -69,15 +50,18 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         period_days: how long a charge counts, by the actor's own clock.
         epsilon_for_reports: the part of epsilon set aside for reports of delta 0; all other rounds share the rest. 0
             sets nothing aside. Do not change it in view of results: the guarantee would no longer hold.
+        rounds_max: the largest number of rounds in a period, whatever they cost. It bounds the ledger's size.
     """
 
     epsilon: float = 4.0
     delta: float = accounting.DELTA
     period_days: float = 365.0
     epsilon_for_reports: float = 0.0
+    rounds_max: int = ROUNDS_MAX
 
     def __post_init__(self) -> None:
         _check_privacy("account", {"epsilon": self.epsilon}, "delta", self.delta)
+        _check_minima("account", self, {"rounds_max": 1})
         _check_part("account", self.epsilon_for_reports, self.epsilon)
         _check_period("account", self.period_days)
 
@@ -98,14 +82,20 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         *,
         of: Collection[bytes] = (),
         reserved: Collection[CostToClients] = (),
+        rounds: int = 1,
         remedy: str = "",
     ) -> Refusal | None:
-        """Return a refusal if rounds of this cost exceed the limit, given what the ledger records as spent.
+        """Return a refusal if a number of rounds of this total cost exceeds the limit, given the ledger's charges.
 
         In a trainer's account, the rounds cost only the clients `of`; if it is empty, everybody. `reserved` costs are
         planned but not yet charged. `remedy` is further advice if rounds of the two kinds do not fit together.
         """
-        spent = ledger.spent(self.since_ms(now_ms), of=of, beside=reserved)
+        since_ms = self.since_ms(now_ms)
+        number = ledger.rounds(since_ms, of=of, reserved=reserved) + rounds
+        if number > self.rounds_max:
+            allowed = f"<= {self.rounds_max:,} in {self.period_days:g} days, whatever they cost"
+            return Refusal("rounds", f"{counted(number, 'round')} with this one", allowed)
+        spent = ledger.spent(since_ms, of=of, reserved=reserved)
         new_total, kept = spent + cost, self.epsilon_for_reports
         if new_total.within(self.epsilon, self.delta, kept):
             return None
@@ -145,7 +135,8 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Raises:
             BudgetError: names the total, the limit, what is left and what to do.
         """
-        refusal = self.check(total(costs), ledger, now_ms, of=invited, reserved=reserved)
+        costs = tuple(costs)
+        refusal = self.check(total(costs), ledger, now_ms, of=invited, reserved=reserved, rounds=len(costs))
         if refusal is None:
             return
         under_way = f", {counted(len(reserved), 'round')} under way included" if reserved else ""
@@ -172,7 +163,7 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         With `pure`, it is a round of ε-private reports, otherwise a Gaussian round at `delta`. `reserved` is as for
         `check`.
         """
-        return self._left(ledger.spent(self.since_ms(now_ms), beside=reserved), pure)
+        return self._left(ledger.spent(self.since_ms(now_ms), reserved=reserved), pure)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -186,20 +177,24 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         epsilon_per_period_max: largest ε of all rounds of any `period_days` together, at `delta_max`.
         epsilon_for_reports: as in `BudgetLimit`, a part of `epsilon_per_period_max`.
         period_days: how long a charge counts, by the client's own clock.
+        rounds_per_period_max: largest number of rounds of any `period_days`, whatever they cost; four times as many
+            with those whose charge came back.
         delta_max: largest δ of a round, and the δ of both limits above. A round with a smaller δ is compared with them
             by its μ. A round with δ = 0 fits if either its ε or its μ does.
         clients_min: smallest n_min, the fewest contributions that a released sum may hold.
         honest_min: smallest n_min - 1 - c.
         colluders_min: smallest c.
         colluders_part_min: smallest c, as a fraction of n_min.
-        computes_min: smallest M.
+        computes_min: smallest number of Compute nodes of a round.
+        accept_p: if not 0, the owner accepts a federation file that states this p, or a larger one, even if an earlier
+            file stated a larger p.
         dimension_max: largest number of coordinates.
         statistics: names of allowed statistics; empty allows every registered one.
         bounds: widest allowed public interval of each column, in units of the data. The client declines a round with a
             wider interval for such a column, or with none.
         trainers: ids (hex) of allowed trainers; empty allows every trainer of the federation file.
-        trusted_computes: names or ids (hex) of Compute nodes that every round must include. Empty requires every
-            Compute node of the federation file, so that a trainer cannot leave out the honest ones.
+        trusted_computes: names or ids (hex) of Compute nodes that every round must include, beside the p + 1 nodes that
+            the federation file asks for. A charge comes back only if all of them have aborted.
         rows_of_many: True if each row is another person's data. Only then does the client release as a data node, which
             protects single rows instead of all its data. Its budget is then each row's.
     """
@@ -208,6 +203,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     epsilon_per_period_max: float = 4.0
     epsilon_for_reports: float = 0.0
     period_days: float = 365.0
+    rounds_per_period_max: int = ROUNDS_MAX
     delta_max: float = accounting.DELTA
     clients_min: int = 20
     honest_min: int = 10
@@ -219,6 +215,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bounds: dict[str, tuple[float, float]] = {}
     trainers: tuple[str, ...] = ()
     trusted_computes: tuple[str, ...] = ()
+    accept_p: Annotated[int, msgspec.Meta(ge=0, le=COLLUDING_MAX)] = 0
     rows_of_many: bool = False
 
     def __post_init__(self) -> None:
@@ -227,6 +224,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check_part("policy", self.epsilon_for_reports, self.epsilon_per_period_max)
         _check_period("policy", self.period_days)
         minima = {"clients_min": 1, "honest_min": 1, "colluders_min": 0, "computes_min": 2, "dimension_max": 1}
+        minima["rounds_per_period_max"] = 1
         _check_minima("policy", self, minima)
         if not 0 <= self.colluders_part_min < 1:
             raise UsageError(f"policy: colluders_part_min is {self.colluders_part_min:g}; give a part of n_min below 1")
@@ -242,6 +240,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             delta=self.delta_max,
             period_days=self.period_days,
             epsilon_for_reports=self.epsilon_for_reports,
+            rounds_max=self.rounds_per_period_max,
         )
 
     def check_announcement(
@@ -254,48 +253,60 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         refusal = next(self.refusals(announcement, validated, missing), None)
         return refusal or self.check_bounds(validated.statistic)
 
-    def refusals(self, asked: Announcement, round_: ValidatedRound, missing: frozenset[str]) -> Iterator[Refusal]:
+    def refusals(
+        self, announcement: Announcement, validated: ValidatedRound, missing: frozenset[str]
+    ) -> Iterator[Refusal]:
         """Yield a refusal for each limit that the announcement's figures exceed."""
-        if self.trainers and asked.trainer.hex() not in self.trainers:
-            yield Refusal("trainer", asked.trainer.hex(), f"one of {', '.join(self.trainers)}")
-        if self.statistics and asked.statistic not in self.statistics:
-            yield Refusal("statistic", asked.statistic, f"one of {', '.join(self.statistics)}")
-        if round_.dimension > self.dimension_max:
-            yield Refusal("dimension", f"d = {round_.dimension}", f"d <= {self.dimension_max}")
-        yield from asked.terms.refusals(self, missing)
-        if not asked.delta <= self.delta_max:
-            yield Refusal("delta", at_least(asked.delta), f"<= {at_most(self.delta_max)}")
-        if not round_.cost.within(self.epsilon_per_round_max, self.delta_max):
+        if self.trainers and announcement.trainer.hex() not in self.trainers:
+            yield Refusal("trainer", announcement.trainer.hex(), f"one of {', '.join(self.trainers)}")
+        if self.statistics and announcement.statistic not in self.statistics:
+            yield Refusal("statistic", announcement.statistic, f"one of {', '.join(self.statistics)}")
+        if validated.dimension > self.dimension_max:
+            yield Refusal("dimension", f"d = {validated.dimension}", f"d <= {self.dimension_max}")
+        yield from self.refusals_of_kind(announcement.kind, len(announcement.epochs), missing)
+        if not announcement.delta <= self.delta_max:
+            yield Refusal("delta", at_least(announcement.delta), f"<= {at_most(self.delta_max)}")
+        if not validated.cost.within(self.epsilon_per_round_max, self.delta_max):
             expected = f"<= {at_most(self.epsilon_per_round_max)} at delta {at_most(self.delta_max)}"
-            yield Refusal("epsilon", f"{at_least(asked.epsilon)} at delta {at_least(asked.delta)}", expected)
+            yield Refusal(
+                "epsilon", f"{at_least(announcement.epsilon)} at delta {at_least(announcement.delta)}", expected
+            )
 
-    def refusals_of_sum(self, terms: SecureSum, missing: frozenset[str]) -> Iterator[Refusal]:
-        """Yield the refusals that apply to a secure sum only."""
-        computes = len(terms.computes)
+    def refusals_of_kind(self, kind: Kind, computes: int, missing: frozenset[str]) -> Iterator[Refusal]:
+        """Yield the refusals that depend on the round's kind; `computes` is M."""
+        match kind:
+            case SecureSum():
+                yield from self._refusals_of_sum(kind, computes, missing)
+            case NodeRelease() if not self.rows_of_many:
+                found = "a node release, which protects one row and not all rows of a client"
+                expected = "a secure sum or an LDP report, because the policy does not set rows_of_many = true"
+                yield Refusal("rows-of-many", found, expected)
+            case NodeRelease() | LdpReport():
+                return
+            case _:
+                assert_never(kind)
+
+    def _refusals_of_sum(self, kind: SecureSum, computes: int, missing: frozenset[str]) -> Iterator[Refusal]:
         if computes < self.computes_min:
-            yield Refusal("computes", f"M = {computes}", f"M >= {self.computes_min}")
+            yield Refusal("computes", f"{computes} Compute nodes", f">= {self.computes_min}")
         if missing:
             yield Refusal("trusted-computes", f"without {', '.join(sorted(missing))}", "every trusted Compute node")
-        size = _check_size(terms, self.clients_min, self.honest_min)
+        size = _check_size(kind, self.clients_min, self.honest_min)
         if size is not None:
             yield size
-        least = max(self.colluders_min, math.ceil(self.colluders_part_min * terms.fewest))
-        if terms.colluders < least:
-            yield Refusal("colluders", f"c = {terms.colluders}", f"c >= {least}")
-
-    def refusals_of_node_release(self) -> Iterator[Refusal]:
-        """Refuse a node release unless each row is another person's."""
-        if not self.rows_of_many:
-            found = "a node release, which protects one row and not all rows of a client"
-            expected = "a secure sum or an LDP report, because the policy does not set rows_of_many = true"
-            yield Refusal("rows-of-many", found, expected)
+        least = max(self.colluders_min, math.ceil(self.colluders_part_min * kind.n_min))
+        if kind.colluders < least:
+            yield Refusal("colluders", f"c = {kind.colluders}", f"c >= {least}")
 
     def missing_computes(self, federation: Federation, computes: Iterable[bytes]) -> frozenset[str]:
-        """Return the trusted Compute nodes that are not among a round's `computes` (ids)."""
+        """Return the trusted Compute nodes that are not among `computes`, ids of the federation's nodes."""
         named = [federation.compute(compute) for compute in computes]
-        announced = frozenset(name for member in named for name in (member.name, member.id.hex()))
-        everyone = tuple(member.name for member in federation.computes)
-        return frozenset(self.trusted_computes or everyone) - announced
+        return frozenset(self.trusted_computes) - {name for node in named for name in (node.name, node.id.hex())}
+
+    def trusted_ids(self, federation: Federation) -> tuple[bytes, ...]:
+        """Return the ids of the trusted Compute nodes."""
+        named = frozenset(self.trusted_computes)
+        return tuple(node.id for node in federation.computes if not named.isdisjoint((node.name, node.id.hex())))
 
     def check_bounds(self, statistic: Statistic) -> Refusal | None:
         """Check the intervals to which a statistic clamps its columns against the policy's `bounds`."""
@@ -313,7 +324,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return None
 
     def check_budget(self, cost: PrivacyCost, ledger: Ledger, now_ms: int) -> Refusal | None:
-        """Return a refusal if another round of this cost exceeds the period's budget."""
+        """Return a refusal if another round of this cost exceeds the period's budget.
+
+        A returned charge costs no budget, but its record stays. So rounds that are announced and cancelled are limited.
+        """
+        most = RETURNED_PART * self.rounds_per_period_max
+        if ledger.has_charged(most, self.budget_limit.since_ms(now_ms)):
+            found = f"{most:,} rounds or more, those included whose charge came back"
+            return Refusal("rounds", found, f"fewer than {most:,} in {self.period_days:g} days")
         return self.budget_limit.check(cost, ledger, now_ms, remedy=", or raise epsilon_per_period_max")
 
 
@@ -333,18 +351,18 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         _check_minima("floors", self, {"clients_min": 1, "honest_min": 1})
 
-    def check(self, announcement: Announcement, terms: SecureSum) -> Refusal | None:
+    def check(self, announcement: Announcement, kind: SecureSum) -> Refusal | None:
         """Check the announcement of a secure sum against the floors."""
         if self.trainers and announcement.trainer.hex() not in self.trainers:
             return Refusal("trainer", announcement.trainer.hex(), "one of this node's trainers")
-        return _check_size(terms, self.clients_min, self.honest_min)
+        return _check_size(kind, self.clients_min, self.honest_min)
 
 
-def _check_size(terms: SecureSum, clients_min: int, honest_min: int) -> Refusal | None:
-    if terms.fewest < clients_min:
-        return Refusal("clients", f"n_min = {terms.fewest}", f"n_min >= {clients_min}")
-    if terms.honest < honest_min:
-        return Refusal("honest", f"n_min - 1 - c = {terms.honest}", f"n_min - 1 - c >= {honest_min}")
+def _check_size(kind: SecureSum, clients_min: int, honest_min: int) -> Refusal | None:
+    if kind.n_min < clients_min:
+        return Refusal("clients", f"n_min = {kind.n_min}", f"n_min >= {clients_min}")
+    if kind.honest < honest_min:
+        return Refusal("honest", f"n_min - 1 - c = {kind.honest}", f"n_min - 1 - c >= {honest_min}")
     return None
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.crypto import labels
 from dca_proto.crypto.fixedpoint import dequantise, from_ring, ring_from_bytes, ring_to_bytes, to_ring
 from dca_proto.crypto.masks import WORD_BYTES, RingVector, sum_words
 from dca_proto.crypto.sealing import ID_BYTES, derive, digest
@@ -28,8 +29,9 @@ from dca_proto.plausibility import checked, doubts_of, possible_reports
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import SecureSum, ValidatedRound
+from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement, PartialSum, Receipt, Release, Signed
 
 if TYPE_CHECKING:  # devices that only take part in sums start faster
@@ -39,122 +41,120 @@ Members = Sequence[tuple[bytes, Signed]]
 """(client id, signed release) pairs, sorted by client id."""
 
 
-class NodeRandomiser(msgspec.Struct, frozen=True):
-    """The randomiser of a node release: a data node adds the whole noise to its sum, encoded as ring elements.
-
-    Attributes:
-        validated: the round.
-        mechanism: the noise mechanism.
-        participant: what messages call a client of this round.
-    """
-
-    validated: ValidatedRound
-    mechanism: Mechanism
-    participant: str = "data node"
-
-    def release(self, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
-        """Return, at the client, the `rows` and the `vector` of its `Release`.
-
-        `value` is its contribution in grid units, shape ``(dimension,)``. `rows` is how many of its rows count. `key`
-        is 32 fresh secret bytes, used for this call only.
-        """
-        noise = self.mechanism.sample(self.validated.noise_variance, self.validated.dimension, key)
-        return rows, ring_to_bytes(to_ring(value + noise))
-
-    def check(self, body: Release, asked: Announcement) -> None:
-        """Check, at the trainer, the number of rows and the length of a release. Raises `PeerError`."""
-        if body.rows > asked.rows_max:
-            raise PeerError("release", found=f"{body.rows} rows", expected=f"<= {asked.rows_max}")
-        ring_from_bytes(body.vector, self.validated.dimension)
-
-    def result(self, opened: OpenedAnnouncement, members: Members) -> Result:
-        """Return the sum of one or more checked releases, which holds each of them as well, and their clients' ids.
-
-        It leaves out releases that no honest data node can have made. Raises `ImplausibleSum` if no other is left.
-        """
-        private, nodes, kept, left_out = self.mechanism.private, [], [], []
-        for member in members:
-            body, hashes = body_of(member[1], Release), _hashes(opened, [member])
-            noisy = ring_from_bytes(body.vector, self.validated.dimension)
-            node = release_of(opened.body, self.validated, noisy, body.rows, hashes, private=private)
-            try:
-                nodes.append(checked(node))
-                kept.append(member)
-            except ImplausibleSum as error:
-                left_out.append(f"data node {member[0].hex()[:12]} was left out: {error.reason}")
-        if not nodes:
-            raise ImplausibleSum("; ".join(left_out))
-        total = sum_releases(nodes, _hashes(opened, kept))
-        doubts = (*left_out, *doubts_of(nodes))
-        return dataclasses.replace(total, doubts=doubts), tuple(client for client, _ in kept)
-
-
-class ReportRandomiser(msgspec.Struct, frozen=True):
-    """The randomiser of an LDP report. `rows` is always 1, because the number of a client's rows is private."""
-
-    validated: ValidatedRound
-    mechanism: LocalMechanism
-    participant: str = "client"
-
-    def release(self, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
-        (report,) = self.mechanism.randomise(self.mechanism.to_inputs(value[np.newaxis]), key)
-        return 1, self.mechanism.encode(report)
-
-    def check(self, body: Release, asked: Announcement) -> None:
-        if body.rows != 1:
-            raise PeerError("release", found=f"a report of {body.rows} rows", expected="1, for every client")
-        self.mechanism.decode(body.vector)
-
-    def result(self, opened: OpenedAnnouncement, members: Members) -> Result:
-        """Return the sum that the reports stand for, which holds the reports as well, and their clients' ids.
-
-        It leaves out reports that no honest client can have made. Raises `ImplausibleSum` if these are most of them.
-        """
-        reports = np.array([self.mechanism.decode(body_of(frame, Release).vector) for _, frame in members])
-        body, statistic = opened.body, self.validated.statistic
-        is_possible = possible_reports(self.mechanism, statistic, body.rows_max, body.fraction_bits, reports)
-        kept = [member for member, possible in zip(members, is_possible.tolist(), strict=True) if possible]
-        clients = tuple(client for client, _ in kept)
-        doubts: tuple[str, ...] = ()
-        if len(kept) < len(members):
-            liars = sorted({client for client, _ in members}.difference(clients))
-            named = ", ".join(client.hex()[:12] for client in liars[:_NAMED_MAX]) + ", ..." * (len(liars) > _NAMED_MAX)
-            where = f"{len(liars)} of {len(members)} reports are where the noise does not reach from the bounds"
-            if 2 * len(kept) < len(members):
-                raise ImplausibleSum(f"{where}: those of {named}")
-            doubts = (f"{where}, and were left out: those of {named}",)
-        hashes = _hashes(opened, kept)
-        merged = merge_reports(body, self.validated, self.mechanism, reports[is_possible], clients, hashes)
-        return dataclasses.replace(merged, doubts=doubts), clients
-
-
 Result = tuple[NoisyAggregate, tuple[bytes, ...]]
-Randomiser = NodeRandomiser | ReportRandomiser
+"""The aggregate of a round, and the sorted ids of the clients whose messages it holds."""
 _NAMED_MAX = 5  # clients in a warning
 
 
-def randomiser_of(validated: ValidatedRound, mechanism: Mechanism) -> Randomiser:
-    """Return the randomiser of a round without Compute nodes; `mechanism` is the actor's, used by data nodes."""
-    report = validated.report
-    return NodeRandomiser(validated, mechanism) if report is None else ReportRandomiser(validated, report)
+def randomised(
+    validated: ValidatedRound, mechanism: Mechanism, value: NDArray[np.int64], rows: int, key: bytes
+) -> tuple[int, bytes]:
+    """Return, at the client, the `rows` and the `vector` of its `Release`.
+
+    A report's `rows` is always 1, because the number of a client's rows is private.
+
+    Args:
+        validated: the round.
+        mechanism: of data nodes' noise; a report has its own.
+        value: the client's contribution in grid units, shape ``(dimension,)``.
+        rows: how many of its rows count.
+        key: 32 fresh secret bytes, used for this call only.
+    """
+    match validated.kind:
+        case NodeRelease():
+            noise = mechanism.sample(validated.noise_variance, validated.dimension, key)
+            return rows, ring_to_bytes(to_ring(value + noise))
+        case LdpReport():
+            report = validated.local
+            (drawn,) = report.randomise(report.to_inputs(value[np.newaxis]), key)
+            return 1, report.encode(drawn)
+        case SecureSum():
+            raise AssertionError("a client of a secure sum sends a contribution")
 
 
 def check_release(
     frame: Signed,
     body: Release,
     opened: OpenedAnnouncement,
+    validated: ValidatedRound,
     federation: Federation,
-    randomiser: Randomiser,
     now_ms: int,
 ) -> bytes:
-    """Check certificate, signature, round and content of a release. Return the client's id. Raises `PeerError`."""
+    """Check, at the trainer, certificate, signature, round and content of a release. Return the client's id.
+
+    Raises `PeerError`.
+    """
     client = federation.check_certificate(body.certificate, now_ms)
     verify_signed(frame, body.certificate.client_key, federation.id)
     if body.announcement_hash != opened.hash or body.round_id != opened.body.round_id:
         found = f"a release of another round by {client.hex()}"
         raise PeerError("release", found=found, expected=opened.hash.hex())
-    randomiser.check(body, opened.body)
-    return client
+    match validated.kind:
+        case NodeRelease():
+            if body.rows > opened.body.rows_max:
+                raise PeerError("release", found=f"{body.rows} rows", expected=f"<= {opened.body.rows_max}")
+            ring_from_bytes(body.vector, validated.dimension)
+            return client
+        case LdpReport():
+            if body.rows != 1:
+                raise PeerError("release", found=f"a report of {body.rows} rows", expected="1, for every client")
+            validated.local.decode(body.vector)
+            return client
+        case SecureSum():
+            raise PeerError("kind", found="a release in a secure sum", expected="a contribution, to its holder")
+
+
+def result_of(opened: OpenedAnnouncement, validated: ValidatedRound, members: Members, *, private: bool) -> Result:
+    """Return the sum of one or more checked releases or reports. It holds each of them as well.
+
+    `private` is True if an epsilon may be claimed for the data nodes' mechanism. Raises `ImplausibleSum` if honest
+    clients cannot have made them (`_sum_of_nodes`, `_sum_of_reports`).
+    """
+    match validated.kind:
+        case NodeRelease():
+            return _sum_of_nodes(opened, validated, members, private)
+        case LdpReport():
+            return _sum_of_reports(opened, validated, members)
+        case SecureSum():
+            raise AssertionError("a secure sum has partial sums")
+
+
+def _sum_of_nodes(opened: OpenedAnnouncement, validated: ValidatedRound, members: Members, private: bool) -> Result:
+    """Leave out releases that no honest data node can have made. Raises `ImplausibleSum` if no other is left."""
+    nodes, kept, left_out = [], [], []
+    for member in members:
+        body, hashes = body_of(member[1], Release), _hashes(opened, [member])
+        noisy = ring_from_bytes(body.vector, validated.dimension)
+        node = release_of(opened.body, validated, noisy, body.rows, hashes, private=private)
+        try:
+            nodes.append(checked(node))
+            kept.append(member)
+        except ImplausibleSum as error:
+            left_out.append(f"data node {member[0].hex()[:12]} was left out: {error.reason}")
+    if not nodes:
+        raise ImplausibleSum("; ".join(left_out))
+    total = sum_releases(nodes, _hashes(opened, kept))
+    doubts = (*left_out, *doubts_of(nodes))
+    return dataclasses.replace(total, doubts=doubts), tuple(client for client, _ in kept)
+
+
+def _sum_of_reports(opened: OpenedAnnouncement, validated: ValidatedRound, members: Members) -> Result:
+    """Leave out reports that no honest client can have made. Raises `ImplausibleSum` if these are most of them."""
+    body, mechanism = opened.body, validated.local
+    reports = np.array([mechanism.decode(body_of(frame, Release).vector) for _, frame in members])
+    is_possible = possible_reports(mechanism, validated.statistic, body.rows_max, body.fraction_bits, reports)
+    kept = [member for member, possible in zip(members, is_possible.tolist(), strict=True) if possible]
+    clients = tuple(client for client, _ in kept)
+    doubts: tuple[str, ...] = ()
+    if len(kept) < len(members):
+        liars = sorted({client for client, _ in members}.difference(clients))
+        named = ", ".join(client.hex()[:12] for client in liars[:_NAMED_MAX]) + ", ..." * (len(liars) > _NAMED_MAX)
+        where = f"{len(liars)} of {len(members)} reports are where the noise does not reach from the bounds"
+        if 2 * len(kept) < len(members):
+            raise ImplausibleSum(f"{where}: those of {named}")
+        doubts = (f"{where}, and were left out: those of {named}",)
+    merged = merge_reports(body, validated, mechanism, reports[is_possible], clients, _hashes(opened, kept))
+    return dataclasses.replace(merged, doubts=doubts), clients
 
 
 def receipt_of(body: Release, *, late: bool = False) -> Receipt:
@@ -164,12 +164,12 @@ def receipt_of(body: Release, *, late: bool = False) -> Receipt:
 
 def receipt_tags(key: bytes) -> tuple[bytes, bytes]:
     """Return two tags: the trainer stored the release, or the release came too late."""
-    return derive(key, b"dca4-receipt", size=ID_BYTES), derive(key, b"dca4-late", size=ID_BYTES)
+    return derive(key, labels.RECEIPT, size=ID_BYTES), derive(key, labels.LATE, size=ID_BYTES)
 
 
 def _hashes(opened: OpenedAnnouncement, members: Members) -> Hashes:
     parts = (part for client, frame in members for part in (client, encode(frame)))
-    return Hashes(opened.hash, digest(b"dca4-releases", opened.hash, *parts))
+    return Hashes(opened.hash, digest(labels.RELEASES, opened.hash, *parts))
 
 
 class Hashes(msgspec.Struct, frozen=True):
@@ -186,15 +186,15 @@ def combine(
     *,
     expected: int,
     private: bool,
-) -> tuple[NoisyAggregate, tuple[bytes, ...]]:
+) -> Result:
     """Add the partial sums, one of each Compute node. Return the aggregate, and the sorted ids of its clients.
 
     `expected` is how many clients were expected; `private` is True if an epsilon may be claimed for the mechanism.
     Raises `RoundAborted` if the partial sums do not fit together, if the size of their set is outside n_min to n_max,
     or if no honest clients can have made the sum (`ImplausibleSum`).
     """
-    ordered, terms = [partials[compute] for compute in opened.computes], validated.terms
-    assert isinstance(terms, SecureSum), "only a secure sum has partial sums"
+    ordered, kind = [partials[compute] for compute in opened.computes], validated.kind
+    assert isinstance(kind, SecureSum), "only a secure sum has partial sums"
     first = ordered[0]
     if any(partial.answers != first.answers for partial in ordered):
         raise RoundAborted("the Compute nodes name different answers; the released sums do not fit together")
@@ -204,11 +204,11 @@ def combine(
     ids = [joined[at : at + ID_BYTES] for at in range(0, len(joined), ID_BYTES)]
     if len(ids) != first.count or len(set(ids)) != first.count:
         raise RoundAborted(f"the Compute nodes name {len(set(ids))} clients in sums over {first.count}")
-    if not terms.fewest <= first.count <= terms.most:
+    if not kind.n_min <= first.count <= kind.n_max:
         raise RoundAborted(
-            f"the Compute nodes released sums over {first.count} clients, expected {terms.fewest} to {terms.most}",
+            f"the Compute nodes released sums over {first.count} clients, expected {kind.n_min} to {kind.n_max}",
             contributors=first.count,
-            needed=terms.fewest,
+            needed=kind.n_min,
         )
     if any(len(partial.vector) != WORD_BYTES * validated.dimension for partial in ordered):
         raise RoundAborted("a Compute node released a sum of the wrong length")
@@ -248,9 +248,9 @@ def _described(body: Announcement, validated: ValidatedRound, hashes: Hashes) ->
         NoisyAggregate,
         statistic=body.statistic,
         parameters=body.parameters,
-        fewest=body.terms.fewest,
-        colluders=body.terms.colluders,
-        mechanism=body.mechanism,
+        n_min=body.kind.n_min,
+        colluders=body.kind.colluders,
+        mechanism=body.kind.mechanism,
         sensitivity=validated.sensitivity_l2,
         relation=validated.sensitivity.relation,
         epsilon=body.epsilon,

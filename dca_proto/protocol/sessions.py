@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+from array import array
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -14,32 +15,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.crypto.masks import Keys
-from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Identity, Random, actor_id, check_public, digest
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Identity, Random, actor_id, check_public
 from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import Persist, Write
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.keyring import Keyring, epoch_bytes
+from dca_proto.protocol.keyring import Keyring, too_far_ahead
+from dca_proto.protocol.names import open_name
+from dca_proto.protocol.pairing import (
+    CERTIFIED_BYTES,
+    AgreedKeys,
+    AgreeWork,
+    HelloWork,
+    WaitingHello,
+    agree_all,
+    certified_bytes,
+    check_hellos,
+    hello_hash,
+    pair_key,
+)
 from dca_proto.protocol.params import Limits, Timing
-from dca_proto.protocol.records import Records, loaded, signed
+from dca_proto.protocol.pool import Pool
+from dca_proto.protocol.records import Records, decoded, signed, unreadable
 from dca_proto.protocol.wire.codec import encode, open_signed, sign, verify_signed
 from dca_proto.protocol.wire.messages import Certificate, EpochKey, Hello, Signed
+from dca_proto.wording import moment
 
 HELLO, SESSIONS = "hello", "session"
 _ID = np.dtype(f"S{ID_BYTES}")
-_PAIR = b"dca4-pair"
-
-
-def pair_key(
-    own: AgreementKey, peer: bytes, federation: Federation, client: tuple[bytes, int], compute: tuple[bytes, int]
-) -> bytes:
-    """Return k_ij, the same on both sides. `client` and `compute` are (id, epoch of its key) pairs."""
-    binding = [part for actor, epoch in (client, compute) for part in (actor, epoch_bytes(epoch))]
-    return own.agree(peer, _PAIR, federation.id, *binding)
-
-
-def hello_hash(payload: bytes) -> bytes:
-    """Return the hash that identifies an encoded Hello."""
-    return digest(b"dca4-hello", payload)
+_SIGNED, _HELLO_BYTES_MAX = b"\x94\x01", 1024  # how a signed frame begins, and more bytes than a Hello has
+_NO_RANK = (-1, 0, b"")  # below that of each session
+_HELLO_US, _AGREE_US = 150.0, 40.0  # of two signatures and two agreements; of one agreement
 
 
 class OwnSession:
@@ -87,7 +92,7 @@ class OwnSession:
             self.hello = encode(self._signed)
             self.hash = hello_hash(self.hello)
             self._agreed.clear()
-            self._epochs = ()
+            self._epochs, self._pair_keys = (), []
             writes.append(Persist(HELLO, b"", self.hello))
         return writes
 
@@ -115,7 +120,7 @@ class OwnSession:
             own = self._keys.key(self._keys.epoch)
             assert own is not None, "the newest key exists"
             client, compute = (self._identity.id, self._keys.epoch), (key.compute, key.epoch)
-            agreed = self._agreed[key] = pair_key(own, key.public, self._federation, client, compute)
+            agreed = self._agreed[key] = pair_key(own, key.public, self._federation.id, client, compute)
         return agreed
 
 
@@ -136,15 +141,18 @@ class Session(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredSession(msgspec.Struct, frozen=True):
-    """A client's record: its slot, which never changes, and its newest two sessions."""
+    """A client's record: its slot, which never changes, its newest two sessions, and its name if it has one."""
 
     slot: int
     current: Session | None = None
     previous: Session | None = None
+    name: str = ""
 
 
 class Sessions:
     """All clients' sessions at one Compute node, whose id is `own` and whose epoch keys are `keys`.
+
+    A session takes a few hundred bytes: records stay encoded, and what all of them need is in arrays.
 
     Attributes:
         slots: the slot of each known client, which never changes.
@@ -154,82 +162,162 @@ class Sessions:
         self,
         records: Iterable[tuple[str, bytes, bytes]],
         federation: Federation,
-        *,
         own: bytes,
         keys: Keyring,
+        pool: Pool,
+        *,
         limits: Limits,
         timing: Timing,
+        name_key: bytes | None = None,
     ) -> None:
         self._federation = federation
+        self._name_key = name_key
         self._own = own
         self._keys = keys
         self._limits = limits
         self._timing = timing
+        self._pool = pool
         self.slots: dict[bytes, int] = {}
-        self._stored: list[StoredSession] = []
-        self._clients: list[bytes] = []
-        self._ends: list[int] = []  # when each client's current session ends, by slot
-        self._agreed: dict[int, _AgreedKeys] = {}  # pair keys of current sessions, by the node's epoch
+        self._ahead: dict[bytes, bytes] = {}  # pair keys of Hellos that were checked ahead, by the Hello's hash
+        self._ahead_epoch = 0
+        self._agreed: dict[int, AgreedKeys] = {}  # pair keys of current sessions, by the node's epoch
         self._order = np.zeros(0, dtype=np.int64)  # slots in the order of ids, as `slots_of` last sorted them
         self._sorted = np.zeros(0, dtype=_ID)
-        for client, stored in sorted(loaded(records, SESSIONS, StoredSession).items(), key=lambda item: item[1].slot):
-            self._place(client, stored)
+        self._restore([(client, record) for table, client, record in records if table == SESSIONS])
+
+    def _restore(self, rows: list[tuple[bytes, bytes]]) -> None:
+        """Place stored records by their slots; decoded ones are not kept, for there may be millions."""
+        count = len(rows)
+        self._records, self._clients = [b""] * count, [b""] * count
+        self._ends, self._certificates = array("q", bytes(8 * count)), bytearray(CERTIFIED_BYTES * count)
+        for client, record in rows:
+            stored = decoded(SESSIONS, record, StoredSession)
+            if not 0 <= stored.slot < count or self._records[stored.slot]:
+                raise unreadable(SESSIONS, f"slot {stored.slot} of {count}")
+            self._records[stored.slot], self._clients[stored.slot] = record, client
+            self._ends[stored.slot] = self._ends_ms(stored.current)
+        self.slots = {client: slot for slot, client in enumerate(self._clients)}
 
     def __len__(self) -> int:
         """Return how many clients ever had a session."""
-        return len(self._stored)
+        return len(self._records)
+
+    def name_of(self, client: bytes) -> str:
+        """Return a client's name; empty if it has none, or never had a session here."""
+        slot = self.slots.get(client)
+        return "" if slot is None else self._stored(slot).name
+
+    def valid(self, now_ms: int) -> list[bytes]:
+        """Return the clients that have a valid session now."""
+        return [client for client, end_ms in zip(self._clients, self._ends, strict=True) if now_ms < end_ms]
 
     def count_valid(self, now_ms: int) -> int:
         """Return how many clients have a valid session now."""
-        return sum(now_ms < end_ms for end_ms in self._ends)
+        return int((np.array(self._ends, dtype=np.int64) > now_ms).sum())
 
-    def _place(self, client: bytes, stored: StoredSession) -> None:
-        assert stored.slot == len(self._stored), "slots are assigned in order"
+    def _place(self, client: bytes, stored: StoredSession, record: bytes) -> None:
+        assert stored.slot == len(self._records), "slots are assigned in order"
         self.slots[client] = stored.slot
-        self._stored.append(stored)
+        self._records.append(record)
         self._clients.append(client)
         self._ends.append(self._ends_ms(stored.current))
+        self._certificates += bytes(CERTIFIED_BYTES)
+
+    def _stored(self, slot: int) -> StoredSession:
+        return decoded(SESSIONS, self._records[slot], StoredSession)
+
+    def _keep(self, client: bytes, kept: StoredSession) -> Persist:
+        """Replace a client's record; its pair keys are agreed on anew."""
+        record = self._records[kept.slot] = encode(kept)
+        self._ends[kept.slot] = self._ends_ms(kept.current)
+        self._forget_agreed(kept.slot)
+        return Persist(SESSIONS, client, record)
 
     def adopt(self, federation: Federation) -> list[Write]:
         """Switch to a newer federation file, and end the sessions of the clients that it revokes."""
         self._federation = federation
-        writes: list[Write] = []
-        for client in federation.revoked:
-            slot = self.slots.get(client)
-            if slot is not None and self._stored[slot].current is not None:
-                self._stored[slot], self._ends[slot] = StoredSession(slot), 0
-                self._forget_agreed(slot)
-                writes.append(Persist(SESSIONS, client, encode(self._stored[slot])))
-        return writes
+        revoked = [client for client in federation.revoked if client in self.slots]
+        held = [(client, self._stored(self.slots[client])) for client in revoked]
+        return [
+            self._keep(client, StoredSession(old.slot, name=old.name))
+            for client, old in held
+            if old.current is not None
+        ]
+
+    def look_ahead(self, messages: Iterable[tuple[bytes, bytes]]) -> None:
+        """Check the signatures of Hellos among (sender, payload) pairs before `take` needs them, if that pays.
+
+        No outcome depends on it: `take` checks what was not checked here. What `take` refuses or ignores without a
+        look at signatures costs none here: copies, known and older Hellos, and those of revoked clients.
+        """
+        hellos = {
+            hello_hash(payload): (sender, payload)
+            for sender, payload in messages
+            if len(payload) <= _HELLO_BYTES_MAX and payload.startswith(_SIGNED)
+        }
+        is_same = self._ahead_epoch == self._keys.epoch
+        self._ahead = {found: key for found, key in self._ahead.items() if is_same and found in hellos}
+        waiting = [
+            self._waiting(*hello)
+            for found, hello in hellos.items()
+            if found not in self._ahead and not self._federation.is_revoked(hello[0])
+        ]
+        own = self._keys.key(self._keys.epoch)
+        if own is None or not self._pool.pays(len(waiting), _HELLO_US):
+            return
+        fields = (self._federation.id, self._federation.enrolment_key, self._own, self._keys.epoch, own.secret)
+
+        def part(start: int, end: int) -> HelloWork:
+            return HelloWork(*fields, waiting[start:end])
+
+        found = self._pool.spread(check_hellos, len(waiting), _HELLO_US, part)
+        self._ahead_epoch = self._keys.epoch
+        self._ahead.update(pair for pairs in found for pair in pairs if pair is not None)
+
+    def _waiting(self, sender: bytes, payload: bytes) -> WaitingHello:
+        slot = self.slots.get(sender)
+        newest = None if slot is None else self._stored(slot).current
+        return WaitingHello(sender, payload, self._certificate(slot), _NO_RANK if newest is None else newest.rank)
+
+    def _certificate(self, slot: int | None) -> bytes:
+        if slot is None:
+            return bytes(CERTIFIED_BYTES)
+        return bytes(self._certificates[CERTIFIED_BYTES * slot : CERTIFIED_BYTES * (slot + 1)])
 
     def take(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> list[Write]:
         """Store a client's Hello if it verifies and is the newest; ignore a known one. Raises `PeerError`."""
         frame_hash = hello_hash(encode(frame))
         slot = self.slots.get(sender)
-        stored = StoredSession(len(self._stored)) if slot is None else self._without_future(self._stored[slot], now_ms)
+        stored = StoredSession(len(self)) if slot is None else self._without_future(self._stored(slot), now_ms)
         newest = Session(body.epoch, body.serial, frame_hash, body.public, body.expires_ms, body.certificate.expires_ms)
         if stored.current is not None and newest.rank <= stored.current.rank:
             if frame_hash in (stored.current.hash, stored.previous.hash if stored.previous else b""):
                 return []
             raise PeerError("hello", found=f"epoch {body.epoch}, an older Hello", expected="a newer one")
-        self._check(sender, frame, body, now_ms)
-        if slot is None and len(self._stored) >= self._limits.sessions_max:
-            raise PeerError("sessions", found=f"{len(self._stored)} sessions", expected="fewer")
-        kept = StoredSession(stored.slot, newest, stored.current)
+        self._check(sender, frame, body, now_ms, is_checked=frame_hash in self._ahead)
+        if slot is None and len(self) >= self._limits.sessions_max:
+            raise PeerError("sessions", found=f"{len(self)} sessions", expected="fewer")
+        name = "" if self._name_key is None else open_name(self._name_key, body.certificate)
+        kept = StoredSession(stored.slot, newest, stored.current, name)
         if slot is None:
-            self._place(sender, kept)
-        else:
-            self._stored[slot], self._ends[slot] = kept, self._ends_ms(newest)
-            self._forget_agreed(slot)
-        return [Persist(SESSIONS, sender, encode(kept))]
+            self._place(sender, kept, b"")
+        write = self._keep(sender, kept)
+        at = CERTIFIED_BYTES * kept.slot
+        self._certificates[at : at + CERTIFIED_BYTES] = certified_bytes(body.certificate)
+        key = self._ahead.pop(frame_hash, None)
+        if key is not None and self._keys.key(self._ahead_epoch) is not None:  # the epoch may have ended meanwhile
+            self._agreed_in(self._ahead_epoch).note(kept.slot, key)
+        return [write]
 
     def _without_future(self, stored: StoredSession, now_ms: int) -> StoredSession:
         """Drop sessions of future epochs, made while both clocks ran ahead: no later Hello could replace them."""
         latest = now_ms // self._timing.epoch_ms + 1
         sessions = (stored.current, stored.previous)
-        return StoredSession(stored.slot, *(s for s in sessions if s is not None and s.epoch <= latest))
+        current, previous, *_ = (*(s for s in sessions if s is not None and s.epoch <= latest), None, None)
+        return StoredSession(stored.slot, current, previous, stored.name)
 
-    def _check(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> None:
+    def _check(self, sender: bytes, frame: Signed, body: Hello, now_ms: int, *, is_checked: bool) -> None:
+        """Check a Hello; its signatures and its key only unless `look_ahead` did. Raises `PeerError`."""
         if actor_id(body.certificate.client_key) != sender:
             raise PeerError("sender", found=sender.hex(), expected="the client of the certificate")
         self._federation.check_stamp(body.file)
@@ -238,12 +326,16 @@ class Sessions:
             < body.expires_ms + self._timing.epoch_grace_ms
             <= now_ms + 2 * self._timing.epoch_ms + self._timing.epoch_grace_ms
         ):
-            raise PeerError("hello", found=f"an epoch that ends at {body.expires_ms}", expected=f"the one at {now_ms}")
+            found, expected = f"an epoch that ends on {moment(body.expires_ms)}", f"the one of {moment(now_ms)}"
+            raise PeerError("hello", found=found, expected=f"{expected} by this clock; one of the two clocks is wrong")
         if body.epoch > now_ms // self._timing.epoch_ms + 1:  # no later Hello could replace it
-            raise PeerError("hello", found=f"epoch {body.epoch}", expected=f"the one at {now_ms}, or the next")
-        self._federation.check_certificate(body.certificate, now_ms)
-        verify_signed(frame, body.certificate.client_key, self._federation.id)
-        check_public(body.public)
+            expected = too_far_ahead(body.epoch, self._timing.epoch_ms, now_ms)
+            raise PeerError("hello", found=f"epoch {body.epoch}", expected=expected)
+        is_known = is_checked or certified_bytes(body.certificate) == self._certificate(self.slots.get(sender))
+        self._federation.check_certificate(body.certificate, now_ms, is_signed=is_known)
+        if not is_checked:
+            verify_signed(frame, body.certificate.client_key, self._federation.id)
+            check_public(body.public)
 
     def _forget_agreed(self, slot: int) -> None:
         for agreed in self._agreed.values():
@@ -252,13 +344,15 @@ class Sessions:
     def expire(self, epochs: Iterable[int]) -> None:
         """Forget the pair keys of all epochs of the node except `epochs`."""
         kept = set(epochs)
+        if self._ahead_epoch not in kept:
+            self._ahead.clear()
         self._agreed = {epoch: agreed for epoch, agreed in self._agreed.items() if epoch in kept}
 
     def slots_of(self, ids: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return the slots of clients, -1 for unknown ones. The ids are the rows of ``ids``, shape ``(n, 16)``."""
-        if not self._stored:
+        if not self._records:
             return np.full(len(ids), -1, dtype=np.int64)
-        if len(self._order) < len(self._stored):  # numpy ignores trailing zero bytes, but all ids have one length
+        if len(self._order) < len(self):  # numpy ignores trailing zero bytes, but all ids have one length
             known = np.array(self._clients, dtype=_ID)
             self._order = np.argsort(known)
             self._sorted = known[self._order]
@@ -272,30 +366,53 @@ class Sessions:
             return 0
         return min(session.expires_ms + self._timing.epoch_grace_ms, session.certificate_ms)
 
+    def _agreed_in(self, epoch: int) -> AgreedKeys:
+        """Return the pair keys of an epoch of the node, with room for all slots."""
+        agreed = self._agreed.setdefault(epoch, AgreedKeys())
+        agreed.grow(len(self))
+        return agreed
+
     def pair_keys(self, epoch: int, slots: NDArray[np.int64], now_ms: int) -> tuple[Keys, NDArray[np.bool_]]:
         """Return the pair keys for an epoch of the node, shape ``(n, 32)``, and which clients have a valid session."""
-        agreed = self._agreed.setdefault(epoch, _AgreedKeys())
-        agreed.grow(len(self._stored))
+        agreed = self._agreed_in(epoch)
         ends_ms = np.array(self._ends, dtype=np.int64)
         valid = (slots >= 0) & (ends_ms[slots] > now_ms) if len(ends_ms) else np.zeros(slots.size, dtype=np.bool_)
         if not valid.any():
             return np.zeros((slots.size, KEY_BYTES), dtype=np.uint8), valid
-        for slot in slots[valid & ~agreed.known[slots]].tolist():
-            self._current_key(epoch, slot, now_ms)
+        self._agree_all(epoch, slots[valid & ~agreed.known[slots]])
         valid &= agreed.known[slots]
         return agreed.keys[slots], valid
+
+    def _agree_all(self, epoch: int, slots: NDArray[np.int64]) -> None:
+        """Agree on the pair keys of clients that have a current session."""
+        own, agreed = self._keys.key(epoch), self._agreed_in(epoch)
+        if own is None:
+            return
+        fields = (self._federation.id, self._own, epoch, own.secret)
+
+        def part(start: int, end: int) -> AgreeWork:
+            return AgreeWork(*fields, [self._public(slot) for slot in slots[start:end].tolist()])
+
+        keys = b"".join(self._pool.spread(agree_all, slots.size, _AGREE_US, part))
+        agreed.keys[slots] = np.frombuffer(keys, dtype=np.uint8).reshape(-1, KEY_BYTES)
+        agreed.known[slots] = True
+
+    def _public(self, slot: int) -> tuple[bytes, int, bytes]:
+        """Return a client's id, and the epoch and the key of its current session, which exists."""
+        current = self._stored(slot).current
+        assert current is not None, "the caller chose clients with a session"
+        return self._clients[slot], current.epoch, current.public
 
     def _current_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
         """Return the pair key of a client's newest session; None without one."""
         if slot < 0 or now_ms >= self._ends[slot]:
             return None
-        agreed = self._agreed.setdefault(epoch, _AgreedKeys())
-        agreed.grow(len(self._stored))
-        if agreed.known[slot]:
-            return bytes(agreed.keys[slot])
-        key = self._agree(epoch, slot, self._stored[slot].current)
-        if key is not None:
-            agreed.note(slot, key)
+        agreed = self._agreed_in(epoch)
+        key = agreed.get(slot)
+        if key is None:
+            key = self._agree(epoch, slot, self._stored(slot).current)
+            if key is not None:
+                agreed.note(slot, key)
         return key
 
     def keys_of(self, client: bytes, epoch: int, now_ms: int) -> Iterator[bytes]:
@@ -307,7 +424,7 @@ class Sessions:
 
     def previous_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
         """Return the pair key of the session before the current one, if it has not expired."""
-        previous = self._stored[slot].previous if slot >= 0 else None
+        previous = self._stored(slot).previous if slot >= 0 else None
         if previous is None or now_ms >= self._ends_ms(previous):
             return None
         return self._agree(epoch, slot, previous)
@@ -317,25 +434,4 @@ class Sessions:
         if own is None or session is None:
             return None
         client = (self._clients[slot], session.epoch)
-        return pair_key(own, session.public, self._federation, client, (self._own, epoch))
-
-
-class _AgreedKeys:
-    """The pair keys of one epoch, by slot."""
-
-    def __init__(self) -> None:
-        self.keys = np.zeros((0, KEY_BYTES), dtype=np.uint8)
-        self.known = np.zeros(0, dtype=np.bool_)
-
-    def grow(self, slots: int) -> None:
-        more = max(slots, 2 * len(self.known)) - len(self.known)
-        if slots > len(self.known):
-            self.keys = np.concatenate([self.keys, np.zeros((more, KEY_BYTES), dtype=np.uint8)])
-            self.known = np.concatenate([self.known, np.zeros(more, dtype=np.bool_)])
-
-    def note(self, slot: int, key: bytes) -> None:
-        self.keys[slot], self.known[slot] = np.frombuffer(key, dtype=np.uint8), True
-
-    def forget(self, slot: int) -> None:
-        if slot < len(self.known):
-            self.keys[slot], self.known[slot] = 0, False
+        return pair_key(own, session.public, self._federation.id, client, (self._own, epoch))

@@ -21,14 +21,16 @@ import msgspec
 
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Channel
-from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.protocol.wire.topics import root_of, subscriptions
 from dca_proto.runtime.keyfile import write_private
 
+OPERATOR = "operator"
+"""The name of the broker's operator, who clears a federation's messages; members' names are hexadecimal."""
 _INBOXES = (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER)
 _WRITES = {
     Channel.CLIENT: (Channel.TRAINER, Channel.COMPUTE, Channel.HELLO),
-    Channel.COMPUTE: (*_INBOXES, Channel.ABORT, Channel.EPOCH, Channel.FEDERATION),
-    Channel.TRAINER: (Channel.CLIENT, Channel.COMPUTE, Channel.ANNOUNCE, Channel.FEDERATION),
+    Channel.COMPUTE: (*_INBOXES, Channel.ABORT, Channel.EPOCH, Channel.FEDERATION, Channel.GONE),
+    Channel.TRAINER: (Channel.CLIENT, Channel.COMPUTE, Channel.ANNOUNCE, Channel.FEDERATION, Channel.GONE),
 }
 _MIB = 1 << 20
 _ITERATIONS = 101  # mosquitto's default; more would slow a swarm's login, and the passwords are random
@@ -56,10 +58,17 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The members of one federation's broker."""
+    """The members of the federation with this id (`Federation.id`), all of whom use one broker.
 
-    federation: str
+    With an `operator` password there is one more user, `OPERATOR`, who may read and write all topics of the federation.
+    """
+
+    federation: bytes
     members: tuple[Member, ...]
+    operator: str = ""
+
+    def __repr__(self) -> str:
+        return f"Access({self.federation.hex()}, {len(self.members)} members)"
 
     def ids(self, role: Channel) -> list[str]:
         """Return the ids of a role's members, in hexadecimal."""
@@ -88,8 +97,12 @@ def limit_lines(access: Access) -> list[str]:
 def write_access(access: Access, directory: Path) -> tuple[Path, Path]:
     """Write mosquitto's password file and access list, readable by the owner only. Return their paths."""
     passwords, lists = directory / "passwords", directory / "access"
-    password_lines = (_password_line(member) for member in access.members)
-    list_lines = (line for member in access.members for line in access_lines(access, member))
+    users = [(member.id.hex(), member.password) for member in access.members]
+    list_lines = [line for member in access.members for line in access_lines(access, member)]
+    if access.operator:
+        users.append((OPERATOR, access.operator))
+        list_lines += [f"user {OPERATOR}", f"topic readwrite {root_of(access.federation)}/#"]
+    password_lines = (_password_line(*user) for user in users)
     for path, lines in ((passwords, password_lines), (lists, list_lines)):
         path.unlink(missing_ok=True)
         write_private(path, "".join(f"{line}\n" for line in lines))
@@ -104,14 +117,14 @@ def access_lines(access: Access, member: Member) -> Iterator[str]:
         # mosquitto compares a topic with the list line by line, so any number of clients takes one line.
         anyone = ["all"] if channel.is_broadcast else ["+"]
         for receiver in access.ids(channel) if channel in (Channel.COMPUTE, Channel.TRAINER) else anyone:
-            yield f"topic write dca/{access.federation}/{channel.value}/{receiver}/{name}"
+            yield f"topic write {root_of(access.federation)}/{channel.value}/{receiver}/{name}"
     for topic_filter in subscriptions(access.federation, member.role, member.id):
         yield f"topic read {topic_filter}"
 
 
-def _password_line(member: Member) -> str:
+def _password_line(name: str, password: str) -> str:
     """Return a line of mosquitto's password file, ``user:$7$iterations$salt$hash`` with PBKDF2-HMAC-SHA512."""
     salt = os.urandom(_SALT_BYTES)
-    derived = hashlib.pbkdf2_hmac("sha512", member.password.encode(), salt, _ITERATIONS)
+    derived = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
     encoded = (base64.b64encode(value).decode() for value in (salt, derived))
-    return f"{member.id.hex()}:$7${_ITERATIONS}${'$'.join(encoded)}"
+    return f"{name}:$7${_ITERATIONS}${'$'.join(encoded)}"

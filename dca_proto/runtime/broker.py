@@ -1,8 +1,8 @@
-"""Starts and stops a broker for a trial, a test or `dca broker`: mosquitto if it is installed, else amqtt.
+"""Starts and stops a broker for a trial, a test or `dca broker`: mosquitto if it is installed, else rumqttd.
 
 Either runs as a separate process, with its configuration, data and log in a given directory. It runs outside the
 terminal's process group, so Ctrl-C does not reach it before the actors have closed. It ends with the process that
-started it, even if that is killed: amqtt exits at the end of its standard input; mosquitto, on Linux only, when the
+started it, even if that is killed: rumqttd exits at the end of its standard input; mosquitto, on Linux only, when the
 thread that started it ends (see `parent_death`).
 """
 
@@ -29,6 +29,7 @@ from dca_proto.errors import InputError, UsageError
 from dca_proto.runtime import parent_death
 from dca_proto.runtime.access import Access, limit_lines, write_access
 from dca_proto.runtime.parts import PART_BYTES_DEFAULT
+from dca_proto.runtime.settings import Version
 from dca_proto.wording import to_install
 
 Kind = Literal["auto", "embedded", "mosquitto"]
@@ -63,7 +64,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         port: 0 takes a free port.
         limits: used without `access`. ``large`` queues any number of messages for a client; ``default`` keeps
             mosquitto's limit of 1000, beyond which it drops messages that it has acknowledged.
-        session_expiry_s: how long a client may stay away before the broker forgets its session.
+        session_expiry_s: how long a client may stay away before mosquitto forgets its session.
         tls: listen with TLS (mosquitto only).
         access: let in members only, with passwords, access lists and limits (mosquitto only).
     """
@@ -85,6 +86,11 @@ class Broker(msgspec.Struct, frozen=True):
     version: str
     process: subprocess.Popen[bytes]
     log_path: Path
+
+    @property
+    def mqtt_version(self) -> Version:
+        """The newest version of MQTT that it speaks well: rumqttd has no 5 at the port of 3.1.1."""
+        return "5" if self.kind == "mosquitto" else "3.1.1"
 
     @property
     def pid(self) -> int:
@@ -122,7 +128,8 @@ async def launch_broker(directory: Path, options: BrokerOptions | None = None) -
     process, port = await _launch(kind, directory, options, log_path)
     try:
         scheme = "mqtts" if options.tls else "mqtt"
-        yield Broker(f"{scheme}://{options.host}:{port}", kind, _version(kind), process, log_path)
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        yield Broker(f"{scheme}://{host}:{port}", kind, _version(kind), process, log_path)
     finally:
         _stop(process)
 
@@ -155,11 +162,20 @@ def _choose_kind(options: BrokerOptions) -> str:
         kind = "mosquitto" if find_mosquitto() else "embedded"
     if kind == "mosquitto" and not find_mosquitto():
         raise UsageError("mosquitto is not installed: apt install mosquitto (Debian), or use --broker embedded")
-    if kind == "embedded" and importlib.util.find_spec("amqtt") is None:
+    if kind == "embedded" and importlib.util.find_spec("iotcore") is None:
         raise UsageError(f"the embedded broker is not installed: {to_install('broker')}, or install mosquitto")
     if kind == "embedded" and (options.tls or options.access):
         raise UsageError("TLS, passwords and access lists need mosquitto: install it (Debian: apt install mosquitto)")
+    if kind == "embedded" and not _is_loopback(options.host):
+        raise UsageError(
+            f"--host {options.host}: the embedded broker serves this machine only: expected 127.0.0.1, ::1 or "
+            "localhost; for other machines install mosquitto (Debian: apt install mosquitto)"
+        )
     return kind
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (host.replace(".", "").isdigit() and host.startswith("127.")) or host == "::1"
 
 
 def _checked_port(options: BrokerOptions) -> int:
@@ -231,8 +247,13 @@ def _start(kind: str, directory: Path, options: BrokerOptions, log_path: Path) -
         guarded = [sys.executable, "-IS", parent_death.__file__, str(os.getpid())]
         command = [*guarded, str(find_mosquitto()), "-c", str(path)]
     else:
-        command = [sys.executable, "-m", "dca_proto.runtime.embedded", "--host", options.host]
-        command += ["--port", str(options.port), "--session-expiry-s", str(options.session_expiry_s)]
+        from dca_proto.runtime.embedded import configuration  # imports iotcore, of an extra
+
+        path = directory / "rumqttd.toml"
+        path.write_text(
+            configuration("127.0.0.1" if options.host == "localhost" else options.host, options.port), encoding="utf-8"
+        )
+        command = [sys.executable, "-m", "dca_proto.runtime.embedded", str(path)]
     with log_path.open("ab") as log:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
 
@@ -278,7 +299,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _version(kind: str) -> str:
     if kind == "embedded":
-        return importlib.metadata.version("amqtt")
+        return importlib.metadata.version("iotcore")
     usage = subprocess.run([str(find_mosquitto()), "-h"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"version (\S+)", usage)
     return found.group(1) if found else "unknown"

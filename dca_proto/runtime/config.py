@@ -4,7 +4,7 @@
     identity = "client.key"            identity = "compute.key"
     federation = "federation.toml"     federation = "federation.toml"
     data = "readings.csv"              store = "compute.db"
-    store = "client.db"
+    store = "client.db"                contributions_mib = 4096     # only of a Compute node
 
     [broker]                           see `dca_proto.runtime.settings`
     url = "mqtts://broker.example"
@@ -24,7 +24,6 @@ are relative to the file that contains them.
 from __future__ import annotations
 
 import importlib
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ import msgspec
 
 from dca_proto.errors import InputError, UsageError
 from dca_proto.protocol.federation import Federation, Member
+from dca_proto.protocol.params import MIB, Limits, Timing
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.runtime.csv_text import parse_delimiter
 from dca_proto.runtime.files import read_text
@@ -40,11 +40,16 @@ from dca_proto.runtime.keyfile import read_federation
 from dca_proto.runtime.request import RoundSettings
 from dca_proto.runtime.settings import BrokerSettings, anchored, check_keys, convert
 from dca_proto.statistics import registered
-from dca_proto.wording import nearest
+from dca_proto.wording import nearest, parse_toml
+
+_MIB_MAX = 1 << 24  # 16 TiB
+_DAY_MS = 24 * 3600 * 1000
+_RETENTION_DAYS_MIN, _RETENTION_DAYS_MAX = 1 / 24, 3660
+_PROCESSES_MAX = 1024
 
 
 class NodeFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The section `[compute]` or `[trainer]`, and the keys that `[client]` shares with them.
+    """The keys that the sections of all actors share.
 
     Attributes:
         identity: the key file. federation: the federation file. store: the database, created if missing.
@@ -55,6 +60,64 @@ class NodeFiles(msgspec.Struct, frozen=True, kw_only=True):
     federation: Path
     store: Path
     modules: tuple[str, ...] = ()
+
+
+class ServerFiles(NodeFiles, frozen=True, kw_only=True):
+    """The section `[trainer]`, and the keys that `[compute]` shares with it.
+
+    Attributes:
+        retention_days: how long the store keeps a round after its end, for late messages, aborts and a job that
+            continues. The space of older ones is used again; `dca store compact` gives it back.
+    """
+
+    retention_days: float = Timing().retention_ms / _DAY_MS
+
+    def __post_init__(self) -> None:
+        if not _RETENTION_DAYS_MIN <= self.retention_days <= _RETENTION_DAYS_MAX:
+            expected = f"expected {_RETENTION_DAYS_MIN:.2g} (an hour) to {_RETENTION_DAYS_MAX} days"
+            raise InputError(f"retention_days: found {self.retention_days:g}, {expected}")
+
+    @property
+    def timing(self) -> Timing:
+        """How long the actor waits, and keeps rounds."""
+        return Timing(retention_ms=int(self.retention_days * _DAY_MS))
+
+
+class ComputeFiles(ServerFiles, frozen=True, kw_only=True):
+    """The section `[compute]`.
+
+    Attributes:
+        contributions_mib: the most that contributions, lists and released sums of all rounds take, in MiB, in memory
+            and in the store; a quarter of it for one trainer.
+        processes: how many processes share the work on many clients, once there are some thousands; 0 for as many as
+            there are cores, 1 for the node's own only.
+        engine: where they run: ``local``, or ``ray`` or ``ray://host:port`` for a cluster. Every machine of it gets
+            keys of this node.
+    """
+
+    contributions_mib: int = Limits().node_contributions.most // MIB
+    processes: int = 0
+    engine: str = "local"
+
+    def __post_init__(self) -> None:
+        from dca_proto.engine import is_engine  # no other role needs it
+
+        ServerFiles.__post_init__(self)
+        if not 0 <= self.processes <= _PROCESSES_MAX:
+            found = f"found {self.processes}, expected 0 (one for each core) to {_PROCESSES_MAX}"
+            raise InputError(f"[compute] processes: {found}")
+        if not is_engine(self.engine):
+            raise InputError(f"[compute] engine: found {self.engine!r}, expected local, ray or ray://host:port")
+        if not 1 <= self.contributions_mib <= _MIB_MAX:
+            found = f"found {self.contributions_mib}, expected 1 to {_MIB_MAX} MiB"
+            raise InputError(f"[compute] contributions_mib: {found}")
+
+    @property
+    def limits(self) -> Limits:
+        """The node's limits."""
+        usual = Limits()
+        room = msgspec.structs.replace(usual.node_contributions, most=self.contributions_mib * MIB)
+        return msgspec.structs.replace(usual, node_contributions=room)
 
 
 class ClientFiles(NodeFiles, frozen=True, kw_only=True):
@@ -101,6 +164,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 _EXPECTED = "expected an actor's configuration file"
 _SECTIONS = {"client": ("policy",), "compute": ("floors",), "trainer": ("account", "round", "job")}
+_FILES: dict[str, type[NodeFiles]] = {"client": ClientFiles, "compute": ComputeFiles, "trainer": ServerFiles}
 ROLES = tuple(_SECTIONS)
 """The roles that have a configuration file."""
 
@@ -118,10 +182,18 @@ def read_config(path: Path, roles: Iterable[str] = ROLES) -> Config:
         raise InputError(f"{path}: {error}") from None
 
 
+def is_actor_file(path: Path) -> bool:
+    """Return True if a file has the section of a role, even if the rest is wrong. Raises `UsageError`."""
+    text = read_text(path, _EXPECTED)
+    return any(f"[{role}]" in text for role in ROLES)
+
+
 def _read_tables(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_text(path, _EXPECTED))
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(read_text(path, _EXPECTED))
+    except UsageError:
+        raise
+    except ValueError as error:
         raise InputError(f"{path} is not TOML: {error}; {_EXPECTED}") from None
 
 
@@ -159,7 +231,7 @@ def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
 
 
 def _files(role: str, table: Mapping[str, Any], directory: Path) -> NodeFiles:
-    files = convert(f"[{role}]", table, ClientFiles if role == "client" else NodeFiles)
+    files = convert(f"[{role}]", table, _FILES[role])
     for module in files.modules:
         try:
             importlib.import_module(module)

@@ -29,12 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import InputError
-from dca_proto.runtime.files import read_text, unreadable
+from dca_proto.runtime.files import open_input, read_text, unreadable
 from dca_proto.statistics.categories import Categories, encode_category, numeric_columns
 from dca_proto.wording import counted
 
 UNDECODED = "\ufffd"
 """Stands where a byte is not UTF-8."""
+CSV_BYTES_MAX = 1 << 30
+"""The largest CSV file; a program can pass more rows in a `Table`."""
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 _STATED = re.compile("sep=(.)", re.IGNORECASE)  # a first line that spreadsheets write and read
 _CHUNK = 4096  # rows that are lists of Python numbers at a time
@@ -246,13 +248,16 @@ def open_csv(
         InputError: the file cannot be read, or its first line does not name columns; also within the block.
     """
     if strict:
-        yield CsvText(io.StringIO(read_text(path), newline=""), str(path), delimiter)
+        yield CsvText(io.StringIO(read_text(path, bytes_max=CSV_BYTES_MAX), newline=""), str(path), delimiter)
         return
     if content is not None:
         yield CsvText(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""), str(path), delimiter)
         return
     try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        with (
+            open_input(path, bytes_max=CSV_BYTES_MAX) as opened,
+            io.TextIOWrapper(opened, encoding="utf-8-sig", errors="replace", newline="") as file,
+        ):
             yield CsvText(file, str(path), delimiter)
     except OSError as error:
         raise unreadable(path, error) from None

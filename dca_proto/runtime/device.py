@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
+import os
 import random
+import resource
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,19 +35,32 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import InputError, RoundAborted, UsageError
 from dca_proto.protocol.actor import Actor
-from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.records import Records
 from dca_proto.protocol.trainer.request import OpenRound
-from dca_proto.protocol.wire.topics import subscriptions
-from dca_proto.runtime.config import ROLES, ClientFiles, Config, check_known, read_config
+from dca_proto.protocol.wire.topics import subscriptions, topic_of
+from dca_proto.runtime.config import (
+    ROLES,
+    ClientFiles,
+    ComputeFiles,
+    Config,
+    NodeFiles,
+    ServerFiles,
+    check_known,
+    read_config,
+)
 from dca_proto.runtime.csv_text import parse_delimiter
+from dca_proto.runtime.endings import EndWarner, certificate_ends
 from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.runner import Runner, now_ms
+from dca_proto.runtime.status import Watch, answering, status_of, status_path
 from dca_proto.runtime.store import SqliteStore
+from dca_proto.runtime.supervisor import Supervisor
 from dca_proto.runtime.table import DataFile, Table
 from dca_proto.runtime.transport import CLIENT_LIMITS, Transport
 
@@ -53,8 +70,10 @@ if TYPE_CHECKING:  # only a trainer needs it
 log = structlog.get_logger("dca.device")
 T = TypeVar("T")
 Report = Callable[[object], None]
+Build = Callable[[Records, Pool], Actor]
 TERMINATED = 143
 """The exit code after SIGTERM has ended the work."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _HEAP_BYTES = -1, -3, 128 << 10  # <malloc.h>, and what glibc starts with
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -63,6 +82,7 @@ class Parts(msgspec.Struct, frozen=True):
     actor: Actor
     transport: Transport
     store: SqliteStore
+    watch: Watch
 
 
 class Device:
@@ -70,27 +90,50 @@ class Device:
 
     Args:
         config: a checked configuration. identity: from its key file.
-        build: makes the actor from the records of its store.
+        build: makes the actor from the records of its store, and a Compute node with a pool of processes.
         data: a client's file of data, which is read again when it has changed; None if a program passes them.
+        certificate_ms: when a client's certificate ends.
     """
 
     def __init__(
         self,
         config: Config,
         identity: Identity,
-        build: Callable[[Records], Actor],
+        build: Build,
         data: DataFile | None = None,
+        certificate_ms: int | None = None,
     ) -> None:
         self.config = config
         self.data = data
         self.id = identity.id
         self._store_key = identity.store_key
         self._build = build
+        self._actor: Actor | None = None
+        self._certificate_ms = certificate_ms
 
     @property
     def role(self) -> str:
         """``client``, ``compute`` or ``trainer``."""
         return self.config.role
+
+    @cached_property
+    def ends(self) -> dict[str, int]:
+        """When each certificate ends that the actor depends on, in Unix milliseconds, by what it is."""
+        return certificate_ends(self.config.broker, self._certificate_ms)
+
+    @property
+    def actor(self) -> Actor:
+        """The actor, once its store is open."""
+        assert self._actor is not None, "inside `open`"
+        return self._actor
+
+    def name_of(self, member: bytes) -> str:
+        """Return a member's or client's name with its short id, as people read it."""
+        return self.config.federation.person_name_of(member) if self._actor is None else self._actor.name_of(member)
+
+    def _is_server(self, member: bytes) -> bool:
+        known = self.config.federation if self._actor is None else self._actor.federation
+        return member != self.id and known.is_server(member)
 
     async def run(self, on_report: Report | None = None) -> None:
         """Run a client or a Compute node until cancelled. Calls `on_report` with every fact.
@@ -102,16 +145,18 @@ class Device:
                 parts.actor,
                 parts.transport,
                 parts.store,
-                federation=self.config.federation.name,
-                on_report=on_report,
+                federation=self.config.federation.id,
+                on_report=parts.watch,
                 refresh=None if self.data is None else self.data.refresh,
+                look_ahead=getattr(parts.actor, "look_ahead", None),
             )
-            await runner.run()
+            async with self._attended(runner, parts.watch):
+                await runner.run()
 
     async def run_round(self, request: OpenRound, on_report: Report | None = None) -> NoisyAggregate:
         """Run one round as a trainer and return its result. Raises `RoundAborted`, and the errors of `run`."""
         async with self.live(on_report) as trainer:
-            return await trainer.run_round(request)
+            return await trainer.run_repeated(request)
 
     @contextlib.asynccontextmanager
     async def live(self, on_report: Report | None = None) -> AsyncIterator[LiveTrainer]:
@@ -133,32 +178,51 @@ class Device:
         from dca_proto.protocol.trainer.actor import Trainer
         from dca_proto.runtime.live import LiveTrainer
 
-        name = self.config.federation.name
         async with self.open(on_report) as parts:
             if not isinstance(parts.actor, Trainer):
                 raise UsageError(f"only a trainer runs and resumes rounds, found a {self.role}; use `run` instead")
-            yield LiveTrainer(parts.actor, parts.transport, parts.store, federation=name, on_report=on_report)
+            federation = self.config.federation.id
+            live = LiveTrainer(parts.actor, parts.transport, parts.store, federation=federation, on_report=parts.watch)
+            async with self._attended(live.runner, parts.watch):
+                yield live
+
+    @contextlib.asynccontextmanager
+    async def _attended(self, runner: Runner, watch: Watch) -> AsyncIterator[None]:
+        """Answer `dca status`, warn before certificates end, and tell the supervisor, until the context ends."""
+        supervisor = Supervisor()
+        watch.on_connection = supervisor.connection
+        warner = EndWarner(self.config.files.identity.stem, self.ends)
+        tasks = [asyncio.create_task(work) for work in (warner.run(), supervisor.run())]
+        try:
+            async with answering(status_path(self.config.files.store), lambda: status_of(self, runner, watch)):
+                yield
+        finally:
+            supervisor.tell("STOPPING=1")
+            for task in tasks:
+                task.cancel()
 
     @contextlib.asynccontextmanager
     async def open(self, on_report: Report | None = None) -> AsyncIterator[Parts]:
         """Restore the actor from its store; the store is closed when the context ends. Raises `UsageError`."""
-        config = self.config
+        config, watch = self.config, Watch(on_report, self.name_of, self._is_server)
         transport = MqttTransport(
             config.broker,
             self.id.hex(),
-            subscriptions(config.federation.name, Channel(config.role), self.id),
+            subscriptions(config.federation.id, Channel(config.role), self.id),
             rng=random.Random(),  # noqa: S311 - the jitter of reconnects
             limits=CLIENT_LIMITS if config.role == "client" else None,
-            on_report=on_report,
+            on_report=watch,
+            will=None if config.role == "client" else topic_of(config.federation.id, Address(Channel.GONE), self.id),
         )
         store = SqliteStore(self.config.files.store, self._store_key)
         try:
-            actor = self._build(store.load())
-            self._write_file(actor.federation)
-            try:
-                yield Parts(actor, transport, store)
-            finally:
+            with _pool(config.files, Supervisor().alive) as pool:
+                actor = self._actor = self._build(store.load(), pool)
                 self._write_file(actor.federation)
+                try:
+                    yield Parts(actor, transport, store, watch)
+                finally:
+                    self._write_file(actor.federation)
         finally:
             await store.close()
 
@@ -179,28 +243,33 @@ class Device:
 # --- from files -------------------------------------------------------------------------------------------------------
 
 
-def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES) -> Device:
+def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES, accept_p: int = 0) -> Device:
     """Read and check an actor's TOML file and the files that it names. Opens no connection and no store.
 
     Args:
         path: the TOML file.
         data: a client's data, in place of the CSV that the file names. The program may change it while the client runs.
         roles: the accepted roles; by default any.
+        accept_p: if not 0, in place of the policy's.
 
     Raises:
         UsageError: a file is missing or wrong; the message names it.
     """
     config = read_config(path, roles)
+    if accept_p:
+        config = msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, accept_p=accept_p))
     identity = read_identity(config.files.identity, config.role)
     if config.role == "client":
         if data is not None:
-            return Device(config, identity, _client(config, identity, data))
+            build, ends_ms = _client(config, identity, data)
+            return Device(config, identity, build, None, ends_ms)
         assert isinstance(config.files, ClientFiles), "the role's own section"
         if config.files.data is None:
             raise InputError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
         delimiter = parse_delimiter(config.files.delimiter)
         file = DataFile(config.files.data, config.files.categories, delimiter)
-        return Device(config, identity, _client(config, identity, file), file)
+        build, ends_ms = _client(config, identity, file)
+        return Device(config, identity, build, file, ends_ms)
     if data is not None:
         raise InputError(f"{path}: a {config.role} has no data of its own; only a client does")
     members = config.federation.computes if config.role == "compute" else config.federation.trainers
@@ -212,7 +281,8 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES)
     return Device(config, identity, (_compute if config.role == "compute" else _trainer)(config, identity))
 
 
-def _client(config: Config, identity: Identity, table: Table | DataFile) -> Callable[[Records], Actor]:
+def _client(config: Config, identity: Identity, table: Table | DataFile) -> tuple[Build, int]:
+    """Return what makes the client, and when its certificate ends."""
     from dca_proto.protocol.client.actor import Client
 
     files = config.files
@@ -223,31 +293,73 @@ def _client(config: Config, identity: Identity, table: Table | DataFile) -> Call
         check_known("bounds of the policy", config.policy.bounds, table.columns)
     if certificate.client_key != identity.public_key:
         raise InputError(f"certificate {path} is another client's; name the one for {files.identity}")
-    return lambda records: Client(
-        identity,
-        certificate,
-        config.federation,
-        columns=table.columns,
-        rows=table.rows,
-        random=secrets.token_bytes,
-        policy=config.policy,
-        records=records,
-    )
+
+    def build(records: Records, pool: Pool) -> Actor:
+        return Client(
+            identity,
+            certificate,
+            config.federation,
+            columns=table.columns,
+            rows=table.rows,
+            random=secrets.token_bytes,
+            policy=config.policy,
+            records=records,
+        )
+
+    return build, certificate.expires_ms
 
 
-def _compute(config: Config, identity: Identity) -> Callable[[Records], Actor]:
+def _compute(config: Config, identity: Identity) -> Build:
     from dca_proto.protocol.compute.actor import ComputeNode
 
-    return lambda records: ComputeNode(
-        identity, config.federation, random=secrets.token_bytes, floors=config.floors, records=records
+    files = config.files
+    assert isinstance(files, ComputeFiles), "the role's own section"
+    return lambda records, pool: ComputeNode(
+        identity,
+        config.federation,
+        random=secrets.token_bytes,
+        floors=config.floors,
+        limits=files.limits,
+        timing=files.timing,
+        records=records,
+        pool=pool,
     )
 
 
-def _trainer(config: Config, identity: Identity) -> Callable[[Records], Actor]:
+@contextlib.contextmanager
+def _pool(files: NodeFiles, on_part: Callable[[], None] | None = None) -> Iterator[Pool]:
+    """Yield what does an actor's work on many clients: a Compute node's may be other processes. `on_part`: see `Pool`.
+
+    A node gives its keys to no cluster that it was not told by address: Ray itself would join any whose address
+    somebody has left in /tmp, or start one that other machines can reach. Raises `UsageError`.
+    """
+    if not isinstance(files, ComputeFiles) or files.processes == 1:
+        yield Pool(on_part)
+        return
+    from dca_proto.engine import RAY, open_engine  # only a Compute node needs them
+    from dca_proto.runtime.pool import ProcessPool
+
+    if files.engine == RAY and ":" not in (found := os.environ.get("RAY_ADDRESS", "")):
+        raise UsageError(
+            f'[compute] engine = "ray" needs the cluster\'s address: found RAY_ADDRESS={found!r}, expected host:port; '
+            f'or write engine = "ray://host:port"'
+        )
+    with ProcessPool(open_engine(files.engine), files.processes, on_part=on_part) as pool:
+        yield pool
+
+
+def _trainer(config: Config, identity: Identity) -> Build:
     from dca_proto.protocol.trainer.actor import Trainer
 
-    return lambda records: Trainer(
-        identity, config.federation, random=secrets.token_bytes, account=config.account, records=records
+    files = config.files
+    assert isinstance(files, ServerFiles), "the role's own section"
+    return lambda records, pool: Trainer(
+        identity,
+        config.federation,
+        random=secrets.token_bytes,
+        account=config.account,
+        timing=files.timing,
+        records=records,
     )
 
 
@@ -255,7 +367,12 @@ def _trainer(config: Config, identity: Identity) -> Callable[[Records], Actor]:
 
 
 def complete(work: Coroutine[Any, Any, T]) -> T | None:
-    """Run `work` and return its result, or None if SIGTERM ended it. Ctrl-C raises KeyboardInterrupt after cleanup."""
+    """Run `work` and return its result, or None if SIGTERM ended it. Ctrl-C raises KeyboardInterrupt after cleanup.
+
+    If this process, or one that it starts, crashes or is ended by a watchdog, no file has its memory: keys are in it.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    _return_freed_memory()
 
     async def stoppable() -> T:
         task = asyncio.current_task()
@@ -267,6 +384,17 @@ def complete(work: Coroutine[Any, Any, T]) -> T | None:
         return asyncio.run(stoppable())
     except asyncio.CancelledError:
         return None
+
+
+def _return_freed_memory() -> None:
+    """Make glibc return large freed blocks, and the free end of its heap, to the system.
+
+    By default, the first large block that is freed raises both thresholds, up to 32 and 64 MiB. Later blocks then share
+    a heap with small objects, which keep it from shrinking: a flood of announcements leaves 40 MiB more.
+    """
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # not in musl
+        for threshold in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            mallopt(threshold, _HEAP_BYTES)
 
 
 def run(path: Path, *, json_logs: bool = False, verbose: bool = False) -> int:
@@ -281,20 +409,20 @@ def run(path: Path, *, json_logs: bool = False, verbose: bool = False) -> int:
     configure_logs(json=json_logs, level=logging.DEBUG if verbose else logging.INFO)
     device = load(path)
     if device.role != "trainer":
-        complete(device.run(FactLog()))
+        complete(device.run(FactLog(device.name_of)))
         return 0
-    from dca_proto.runtime.outcome import abort_line, outcome
+    from dca_proto.results.round import abort_line, round_of
     from dca_proto.runtime.request import open_round
 
     if device.config.round is None:
         raise InputError(f"{path}: a trainer needs the section [round], which names the statistic and its cost")
     request = open_round(device.config.round, device.config.federation)
     try:
-        aggregate = complete(device.run_round(request, FactLog()))
+        aggregate = complete(device.run_round(request, FactLog(device.name_of)))
     except RoundAborted as error:
         sys.stderr.write(f"dca: {abort_line(error)}\n")
         return 3
     if aggregate is None:
         return TERMINATED
-    sys.stdout.write(msgspec.json.encode(outcome(aggregate)).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(round_of(aggregate, alone=True)).decode() + "\n")
     return 0

@@ -1,43 +1,99 @@
-"""Reads text files, writes files as a whole, and checks beforehand that they can be written."""
+"""Opens the files that a person names, writes files as a whole, and checks beforehand that they can be written.
+
+`open_input` is the one door for input. It takes regular files up to a limit. A pipe or a terminal would make a command
+wait in silence, and a device such as /dev/zero never ends.
+"""
 
 from __future__ import annotations
 
 import codecs
+import errno
 import itertools
 import json
 import os
 import secrets
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from dca_proto.errors import InputError, StorageError
 
 STDOUT = "-"
+TEXT_BYTES_MAX = 64 << 20
+"""The largest text file of a person, but for data and results."""
 _CHECK_PATH = "check the path and its rights"
 
 
-def read_text(path: Path, advice: str = "") -> str:
-    """Return the text of a file that a person may have written. Every reader of such a file comes through here.
-
-    The text is UTF-8, with or without a byte order mark, and with any line ends.
+def open_input(path: Path, advice: str = "", *, bytes_max: int = TEXT_BYTES_MAX) -> BinaryIO:
+    """Open a file that a person names as input.
 
     Args:
         advice: ends the error, as in "expected an actor's configuration file".
 
     Raises:
-        InputError: the file cannot be read, or is not UTF-8.
+        InputError: the file cannot be read, is not a regular file, or has more than `bytes_max` bytes.
     """
+    try:  # a pipe without a writer must not block; for a regular file, the flag has no effect
+        file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb")  # noqa: PTH123, SIM115
+    except IsADirectoryError:
+        raise _not_regular(path, stat.S_IFDIR, advice) from None
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise _not_regular(path, stat.S_IFSOCK, advice) from None
+        raise unreadable(path, error, advice) from None
+    about = os.fstat(file.fileno())
+    if stat.S_ISREG(about.st_mode) and about.st_size <= bytes_max:
+        return file
+    file.close()
+    if not stat.S_ISREG(about.st_mode):
+        raise _not_regular(path, about.st_mode, advice)
+    raise _too_large(path, bytes_max, advice)
+
+
+def read_input(path: Path, advice: str = "", *, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
+    """Return the content of a file that a person names as input. Raises as `open_input`."""
     try:
-        content = path.read_bytes()
+        with open_input(path, advice, bytes_max=bytes_max) as file:
+            content = file.read(bytes_max + 1)
     except OSError as error:
         raise unreadable(path, error, advice) from None
-    return decode_text(content, path, advice)
+    if len(content) > bytes_max:  # it has grown, or is one of those in /proc, whose size is stated as 0
+        raise _too_large(path, bytes_max, advice)
+    return content
+
+
+def require_input(path: Path, advice: str = "") -> None:
+    """Raise as `open_input` if a file cannot be read; for files that a library reads itself."""
+    open_input(path, advice).close()
+
+
+def _not_regular(path: Path, mode: int, advice: str) -> InputError:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    what = kinds.get(stat.S_IFMT(mode), "a device")
+    return InputError(f"{path} is {what}, not a regular file; name a file{f'; {advice}' * bool(advice)}")
+
+
+def _too_large(path: Path, bytes_max: int, advice: str) -> InputError:
+    most = f"{bytes_max >> 20} MiB" if bytes_max >> 20 else f"{bytes_max} bytes"
+    return InputError(f"{path} is larger than {most}; name another file{f'; {advice}' * bool(advice)}")
+
+
+def read_text(path: Path, advice: str = "", *, bytes_max: int = TEXT_BYTES_MAX) -> str:
+    """Return the text of a file that a person may have written.
+
+    The text is UTF-8, with or without a byte order mark, and with any line ends.
+
+    Raises:
+        InputError: as `open_input`, or the file is not UTF-8.
+    """
+    return decode_text(read_input(path, advice, bytes_max=bytes_max), path, advice)
 
 
 def decode_text(content: bytes, path: Path, advice: str = "") -> str:

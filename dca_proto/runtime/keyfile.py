@@ -7,6 +7,7 @@ is refused. Certificates and the federation file are public. All three are short
     id = "..."                  client_key = "..."
     public_key = "..."          expires_ms = 1790000000000
     secret = "..."              signature = "..."
+                                name = "..."  (sealed; only Compute nodes and trainers can read it)
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ import contextlib
 import os
 import secrets
 import stat
-import tomllib
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -25,7 +25,8 @@ from dca_proto.crypto.sealing import KEY_BYTES, Identity, actor_id
 from dca_proto.errors import InputError, PeerError, StorageError, UsageError
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.wire.messages import Certificate
-from dca_proto.runtime.files import decode_text, read_text, unreadable
+from dca_proto.runtime.files import decode_text, open_input, read_text, unreadable
+from dca_proto.wording import moment, parse_toml
 
 ROLES = ("client", "compute", "trainer", "authority")
 """The roles that have an identity; the authority's is the federation's enrolment key."""
@@ -47,8 +48,9 @@ class _KeyText(msgspec.Struct, forbid_unknown_fields=True):
 class _CertificateText(msgspec.Struct, forbid_unknown_fields=True):
     federation: str
     client_key: str
-    expires_ms: int
+    expires_ms: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
     signature: str
+    name: str = ""
 
 
 def new_identity() -> Identity:
@@ -81,10 +83,13 @@ def read_identity(path: Path, role: str) -> Identity:
     """
     expected = f"expected a key file as `dca keygen {path} --role {role}` writes it"
     try:
-        text = msgspec.convert(tomllib.loads(read_private(path, expected)), _KeyText)
-        identity = Identity(bytes.fromhex(text.secret))
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError):
+        text = msgspec.convert(parse_toml(read_private(path, expected)), _KeyText)
+    except UsageError:
+        raise
+    except ValueError:
         raise InputError(f"{path} is not a key file; {expected}") from None
+    try:
+        identity = Identity(bytes.fromhex(text.secret))
     except UsageError:
         raise
     except ValueError:
@@ -113,12 +118,13 @@ def certificate_path(identity: Path) -> Path:
 
 def write_certificate(path: Path, federation: Federation, certificate: Certificate) -> None:
     """Write a certificate, replacing the one that it renews. Raises `UsageError` if it cannot be written."""
-    until = datetime.fromtimestamp(certificate.expires_ms / 1000, UTC)
     text = (
-        f"# Certificate of a dca client, until {until:%Y-%m-%d %H:%M} UTC. Not secret.\n"
+        f"# Certificate of a dca client, until {moment(certificate.expires_ms)}. Not secret.\n"
         f'federation = "{federation.name}"\nclient_key = "{certificate.client_key.hex()}"\n'
         f'expires_ms = {certificate.expires_ms}\nsignature = "{certificate.signature.hex()}"\n'
     )
+    if certificate.name:
+        text += f'name = "{certificate.name.hex()}"  # sealed: only Compute nodes and trainers can read it\n'
     replace_file(path, text)
 
 
@@ -139,7 +145,7 @@ def read_certificate(path: Path, federation: Federation, now_ms: int) -> Certifi
     Raises `UsageError` if the file is missing or is not a certificate, or if the certificate is expired, revoked or not
     signed by the federation's enrolment key.
     """
-    certificate = _parse_certificate(path)
+    certificate = parse_certificate(path)
     try:
         federation.check_certificate(certificate, now_ms)
     except PeerError as error:
@@ -151,13 +157,16 @@ def read_certificate(path: Path, federation: Federation, now_ms: int) -> Certifi
 
 def certified_id(path: Path) -> bytes:
     """Return the id of the client in a certificate, valid or not. Raises `UsageError`."""
-    return actor_id(_parse_certificate(path).client_key)
+    return actor_id(parse_certificate(path).client_key)
 
 
-def _parse_certificate(path: Path) -> Certificate:
+def parse_certificate(path: Path) -> Certificate:
+    """Read a certificate without checking it. Raises `UsageError` if the file is none."""
     try:
-        text = msgspec.convert(tomllib.loads(_read_public(path, _ENROL_ADVICE)), _CertificateText)
-        return Certificate(bytes.fromhex(text.client_key), text.expires_ms, bytes.fromhex(text.signature))
+        text = msgspec.convert(parse_toml(_read_public(path, _ENROL_ADVICE)), _CertificateText)
+        parts = (bytes.fromhex(part) for part in (text.client_key, text.signature, text.name))
+        client_key, signature, name = parts
+        return Certificate(client_key, text.expires_ms, signature, name)
     except UsageError:
         raise
     except ValueError:  # TOML, msgspec and hexadecimal errors are all ValueErrors
@@ -210,11 +219,11 @@ def read_private(path: Path, advice: str = "") -> str:
     Raises `UsageError` if the file cannot be read, is not text, or others can read or change it.
     """
     try:
-        with path.open("rb") as file:
+        with open_input(path, advice) as file:
             _check_mode(path, os.fstat(file.fileno()).st_mode)
             content = file.read(_BYTES_MAX)
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise unreadable(path, error, advice) from None
     return decode_text(content, path, advice)
 
 
@@ -227,11 +236,9 @@ def read_password(path: Path) -> str:
 
 
 def check_private(path: Path) -> None:
-    """Raise `UsageError` if a secret file is missing or open to others; for files that a library reads itself."""
-    try:
-        _check_mode(path, path.stat().st_mode)
-    except OSError as error:
-        raise unreadable(path, error) from None
+    """Raise `UsageError` if a secret file is unreadable or open to others; for files that a library reads itself."""
+    with open_input(path) as file:
+        _check_mode(path, os.fstat(file.fileno()).st_mode)
 
 
 def _check_mode(path: Path, mode: int) -> None:

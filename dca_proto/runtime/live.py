@@ -1,6 +1,6 @@
 """Runs a trainer in the background: a caller asks for rounds and awaits their results.
 
-async with LiveTrainer(actor, transport, store, federation="demo") as trainer:
+async with LiveTrainer(actor, transport, store, federation=federation.id) as trainer:
     aggregate = await trainer.run_round(request)
 
 `resume_round` finishes a round that an earlier process began, under the same id, from its state in the trainer's store.
@@ -13,20 +13,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import ImplausibleSum, RoundAborted, UsageError
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
-from dca_proto.runtime.runner import Runner, SystemClock
+from dca_proto.protocol.wire.fields import REPEATS_MAX
+from dca_proto.runtime.runner import Clock, Runner, SystemClock
 from dca_proto.runtime.store import Store
 from dca_proto.runtime.transport import Transport
+from dca_proto.wording import listed
 
 _FAREWELL_S = 5.0
 Ended = RoundCompleted | RoundFailed
@@ -38,6 +44,7 @@ class LiveTrainer:
     Args:
         actor, transport, store, federation: as for `Runner`.
         on_report: called with every fact of the trainer, including results.
+        clock: the machine's by default.
     """
 
     def __init__(
@@ -46,8 +53,9 @@ class LiveTrainer:
         transport: Transport,
         store: Store,
         *,
-        federation: str,
+        federation: bytes,
         on_report: Callable[[object], None] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._actor = actor
         self._on_report = on_report
@@ -55,7 +63,9 @@ class LiveTrainer:
         self._results: dict[bytes, asyncio.Future[Ended]] = {}
         self._running: asyncio.Task[None] | None = None
         self._failed = asyncio.Event()
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
+        # a start reports them again: to those who await them, not to the log
+        self._ended_before = actor.ended_rounds(self._clock.now_ms())
         self.runner = Runner(actor, transport, store, federation=federation, on_report=self._report, clock=self._clock)
 
     async def __aenter__(self) -> LiveTrainer:
@@ -106,6 +116,17 @@ class LiveTrainer:
             self._requested[request.round_id] = request
             self.runner.command(request)
             return await self._outcome(result)
+
+    async def run_repeated(self, request: OpenRound) -> NoisyAggregate:
+        """Run a round; repeat it without Compute nodes that are silent. Raises as `run_round`."""
+        while True:
+            try:
+                return await self.run_round(request)
+            except RoundAborted as aborted:
+                if not aborted.repeatable or len(request.repeats) == REPEATS_MAX:
+                    raise
+            repeats = (*request.repeats, request.round_id)
+            request = msgspec.structs.replace(request, round_id=secrets.token_bytes(ID_BYTES), repeats=repeats)
 
     async def resume_round(self, request: OpenRound) -> NoisyAggregate:
         """Finish a round of an earlier process, from its stored state; run it from the start if it never began.
@@ -166,7 +187,10 @@ class LiveTrainer:
             remedy = (
                 "once the clients accept these terms, run the same command again; to ask for less, name another journal"
             )
-        raise RoundAborted(ended.reason, contributors=ended.contributors, needed=ended.needed, remedy=remedy)
+        elif ended.lost and not ended.repeatable:
+            remedy = f"start {listed(ended.lost)} again, then run the same command"
+        counts = {"contributors": ended.contributors, "needed": ended.needed}
+        raise RoundAborted(ended.reason, **counts, remedy=remedy, repeatable=ended.repeatable)
 
     async def _wait_while_running(self, awaited: asyncio.Future[Any]) -> None:
         """Wait for a future. If the runner ends first, raise its error."""
@@ -180,7 +204,8 @@ class LiveTrainer:
             awaited.cancel()
 
     def _report(self, fact: object) -> None:
-        if self._on_report is not None:
+        is_old = isinstance(fact, Ended) and fact.round_id in self._ended_before
+        if self._on_report is not None and not is_old:
             self._on_report(fact)
         if not isinstance(fact, Ended):
             return

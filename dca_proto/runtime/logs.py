@@ -13,6 +13,7 @@ import contextlib
 import logging
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ import structlog
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.protocol import facts
 from dca_proto.runtime.transport import Disconnected
+from dca_proto.wording import printable
 
 _LEVELS = {
     Disconnected: "warning",
@@ -32,8 +34,10 @@ _LEVELS = {
 }
 """The log level by type of fact; all others are logged at `info`."""
 
-CHARS_MAX = 1000
-"""The limit for a text that may come from a peer: twice the longest field of a message."""
+
+_NAMED_MAX = 100
+_MEMBERS = ("sender", "client", "compute")
+"""The fields of facts that are members' ids."""
 
 log = structlog.get_logger("dca.actor")
 
@@ -78,9 +82,13 @@ if not structlog.is_configured():  # by default structlog would print all events
 
 
 class FactLog:
-    """Logs an actor's facts; call it with each."""
+    """Logs an actor's facts; call it with each.
 
-    def __init__(self) -> None:
+    `name_of` returns a member's name with its short id, which is logged beside the id.
+    """
+
+    def __init__(self, name_of: Callable[[bytes], str] | None = None) -> None:
+        self._name_of = name_of
         self._dropped: Counter[str] = Counter()
 
     def __call__(self, fact: object) -> None:
@@ -94,6 +102,14 @@ class FactLog:
             fields = {"count": count, **fields}
         elif isinstance(fact, facts.RoundCompleted):  # the trainer prints the result; the log leaves it out
             fields = {"round_id": fields["round_id"]}
+        if self._name_of is not None:
+            fields |= {
+                f"{field}_name": printable(self._name_of(getattr(fact, field)))
+                for field in _MEMBERS
+                if isinstance(getattr(fact, field, None), bytes)
+            }
+            if isinstance(fact, facts.Absent):
+                fields["names"] = [printable(self._name_of(client)) for client in fact.clients[:_NAMED_MAX]]
         getattr(log, _LEVELS.get(type(fact), "info"))(type(fact).__name__, **fields)
 
 
@@ -104,9 +120,3 @@ def _plain(value: object) -> object:
     if isinstance(value, str):
         return printable(value)
     return len(value) if isinstance(value, tuple) else value
-
-
-def printable(text: str) -> str:
-    """Truncate a text that may come from a peer, and escape control characters and line breaks."""
-    short = text if len(text) <= CHARS_MAX else f"{text[:CHARS_MAX]}... ({len(text)} characters)"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)

@@ -18,7 +18,9 @@ from collections import Counter, OrderedDict
 
 import msgspec
 
+from dca_proto.crypto import labels
 from dca_proto.errors import UsageError
+from dca_proto.protocol.params import MESSAGE_BYTES_MAX
 
 PART_BYTES_DEFAULT = 256 * 1024
 PART_BYTES_LEAST = 1024
@@ -36,7 +38,7 @@ class PartLimits(msgspec.Struct, frozen=True, kw_only=True):
     partial messages of one sender may take as much, so an unfinished message costs no more than a complete one.
     """
 
-    message_bytes_max: int = 24 << 20
+    message_bytes_max: int = MESSAGE_BYTES_MAX
     parts_max: int = 4096
     partial_per_sender_max: int = 8
     partial_max: int = 4096
@@ -75,7 +77,7 @@ def split(payload: bytes, part_bytes_max: int = PART_BYTES_DEFAULT, *, retain: b
 
 
 def _digest(payload: bytes) -> bytes:
-    return hashlib.blake2b(payload, digest_size=16).digest()
+    return hashlib.blake2b(payload, digest_size=16, person=labels.PARTS).digest()
 
 
 class _Partial:

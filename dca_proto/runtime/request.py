@@ -16,35 +16,39 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest, SecureSumRequest
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.privacy.accounting import check_mu
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, DistributedDiscreteGaussian
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.params import Limits, Timing
-from dca_proto.protocol.trainer.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.terms import Clients, ComputeNames, Delta, FractionBits, RowsMax, Terms
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import (
+    KINDS,
+    LDP_REPORT,
+    NODE_RELEASE,
+    SECURE_SUM,
+    Kind,
+    LdpReport,
+)
 from dca_proto.statistics import Mean, Moments, SecondMoments, Sum, resolve
 from dca_proto.statistics.base import parameter_names
-from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.scaled import MAGNITUDE_MAX, MAGNITUDE_MIN
 from dca_proto.wording import nearest
 
-SECURE_SUM, NODE_RELEASE, LDP_REPORT = "secure-sum", "node-release", "ldp-report"
-KINDS: dict[str, type[RoundRequest]] = {
-    SECURE_SUM: SecureSumRequest,
-    NODE_RELEASE: NodeReleaseRequest,
-    LDP_REPORT: LdpReportRequest,
-}
-"""The kinds of rounds by their names in files and options, with the type of a job's request."""
+_CLIENTS = "N, the number of clients; the round ends when all have answered. 0: all with a session."
+_KIND = f"Kind of round: {', '.join(KINDS)}. Only secure-sum needs Compute nodes."
+_MECHANISM = f"Mechanism of LDP reports: {', '.join(LOCAL_MECHANISMS)}."
 _RATIOS = (Sum, Mean, Moments, SecondMoments)
 
 
-class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RoundSettings(Terms[ComputeNames], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The statistic and the terms of one round.
 
     Attributes:
@@ -56,31 +60,21 @@ class RoundSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         parameters: further public parameters of the statistic (a histogram's ``edges``).
         epsilon, delta: the round's cost to each participant; delta is 0 for epsilon-private reports.
         mechanism: the mechanism of LDP reports. One for categories needs `rows_max` = 1.
-        tolerate: T of a secure sum, how many clients may drop out or collude. colluders: c, how many of the T are
-            reserved for colluders. computes: names of the Compute nodes; by default all of the federation.
         clients: N, how many may answer; the round ends as soon as they have. With 0, a secure sum asks the Compute
             nodes how many clients have a session; the other kinds wait until collect_s and commit_s are over.
-        rows_max: 0 for the mean of a client's rows, R for the sum of at most R.
-        fraction_bits: fraction bits of fixed-point numbers, even.
-        collect_s: how long clients may contribute. commit_s: how long the Compute nodes may take to agree.
     """
 
-    kind: str = SECURE_SUM
-    statistic: str
+    statistic: Annotated[str, Meta(description="Statistic: mean, sum, histogram, ...")]
     columns: tuple[str, ...]
-    bounds: dict[str, tuple[float, float]] = {}
-    parameters: dict[str, Any] = {}
-    epsilon: float
-    delta: float = 0.0
-    mechanism: str = ""
-    tolerate: int = 0
-    colluders: int = 0
-    computes: tuple[str, ...] = ()
-    clients: int = 0
-    rows_max: int = 0
-    fraction_bits: int = 24
-    collect_s: float = 60.0
-    commit_s: float = 60.0
+    bounds: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+    delta: Delta = 0.0
+    clients: Annotated[Clients, Meta(description=_CLIENTS)] = 0
+    computes: ComputeNames = ()
+    rows_max: RowsMax = 0
+    fraction_bits: FractionBits = 24
+    kind: Annotated[str, Meta(description=_KIND, examples=list(KINDS))] = SECURE_SUM
+    mechanism: Annotated[str, Meta(description=_MECHANISM, examples=list(LOCAL_MECHANISMS))] = ""
 
 
 def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
@@ -88,25 +82,18 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
 
     Raises `UsageError` that names the wrong setting.
     """
-    check_windows(settings.collect_s, settings.commit_s)
-    request = OpenRound(
-        round_id=secrets.token_bytes(ID_BYTES),
-        ask=_ask(settings, federation),
-        statistic=settings.statistic,
-        parameters=parameters_of(settings.statistic, settings.columns, settings.bounds, settings.parameters),
-        epsilon=settings.epsilon,
-        delta=settings.delta,
-        rows_max=settings.rows_max,
-        fraction_bits=settings.fraction_bits,
-        clients_expected=settings.clients,
-        collect_window_ms=round(1000 * settings.collect_s),
-        commit_window_ms=round(1000 * settings.commit_s),
-    )
-    if request.clients_expected or not isinstance(request.ask, AskSecureSum):
+    kind = _kind(settings)
+    settings.check_terms(is_summed=kind.is_summed, is_counted=False)
+    checked = {
+        "kind": kind,
+        "computes": compute_ids(settings.computes, federation) if kind.is_summed else (),
+        "parameters": parameters_of(settings.statistic, settings.columns, settings.bounds, settings.parameters),
+    }
+    request = OpenRound(**{**settings.shared(OpenRound), **checked}, round_id=secrets.token_bytes(ID_BYTES))
+    if kind.clients or not kind.is_summed:
         request.draft(DistributedDiscreteGaussian(), Limits())
         return _counting(request, settings)
-    statistic = resolve(request.statistic, request.parameters)  # check what does not depend on the number of clients
-    client_sensitivity(statistic, request.rows_max, request.fraction_bits)
+    request.check_statistic()
     check_mu(request.cost.mu, request.epsilon, request.delta)
     return _counting(request, settings)
 
@@ -116,59 +103,40 @@ def _counting(request: OpenRound, settings: RoundSettings) -> OpenRound:
 
     Reports have a count only if it is asked for, since its noise would be that of all clients.
     """
-    statistic = resolve(request.statistic, request.parameters)
-    if settings.kind == LDP_REPORT or "count_weight" in settings.parameters or not isinstance(statistic, _RATIOS):
+    if settings.kind == LDP_REPORT:
         return request
-    weight = statistic.free_weight(request.fraction_bits)
-    return msgspec.structs.replace(request, parameters={**request.parameters, "count_weight": weight})
+    counted = with_free_count(request.statistic, request.parameters, request.fraction_bits)
+    return msgspec.structs.replace(request, parameters=counted)
 
 
-def _ask(settings: RoundSettings, federation: Federation) -> Ask:
-    """Return the round's kind with the terms that only this kind has."""
-    check_kind(settings.kind)
-    if min(settings.clients, settings.tolerate, settings.colluders) < 0:
-        found = f"found {settings.clients}, {settings.tolerate} and {settings.colluders}"
-        raise UsageError(f"clients, tolerate and colluders cannot be below 0: {found}")
-    if settings.mechanism and settings.kind != LDP_REPORT:
+def with_free_count(statistic: str, parameters: dict[str, Any], fraction_bits: int) -> dict[str, Any]:
+    """Return the parameters of a secure sum or a node release, with a free count of complete rows beside means.
+
+    A ``count_weight`` that is given stays, also 0, which leaves the count out.
+    """
+    if "count_weight" in parameters or not isinstance(resolved := resolve(statistic, parameters), _RATIOS):
+        return parameters
+    return {**parameters, "count_weight": resolved.free_weight(fraction_bits)}
+
+
+def _kind(settings: RoundSettings) -> Kind:
+    """Return the round's kind with its terms."""
+    kind = check_kind(settings.kind)(settings.mechanism)
+    is_report = isinstance(kind, LdpReport)
+    if settings.mechanism and not is_report:
         raise UsageError(f'mechanism {settings.mechanism!r} needs kind = "{LDP_REPORT}"; give that, or leave it out')
-    if settings.kind == SECURE_SUM:
-        if settings.colluders > settings.tolerate:
-            found = f"c = {settings.colluders} exceeds T = {settings.tolerate}"
-            raise UsageError(f"{found}; lower colluders or raise tolerate")
-        computes = compute_ids(settings.computes, federation)
-        return AskSecureSum(computes=computes, tolerated=settings.tolerate, colluders=settings.colluders)
-    require_without_computes(settings.kind, settings.tolerate, settings.colluders, settings.computes)
-    if settings.kind == NODE_RELEASE:
-        return AskNodeRelease()
-    if settings.mechanism not in LOCAL_MECHANISMS:
+    if is_report and settings.mechanism not in LOCAL_MECHANISMS:
         hint = nearest(settings.mechanism, LOCAL_MECHANISMS)
         known = ", ".join(LOCAL_MECHANISMS)
         raise UsageError(f"mechanism {settings.mechanism!r} makes no reports{hint}; use one of {known}")
-    return AskLdpReport(mechanism=settings.mechanism)
+    return settings.fill(kind)
 
 
-def check_kind(name: str) -> type[RoundRequest]:
+def check_kind(name: str) -> type[Kind]:
     """Return the kind with this name. Raises `UsageError` for an unknown one."""
     if name not in KINDS:
         raise UsageError(f"kind {name!r} is unknown{nearest(name, KINDS)}; use one of {', '.join(KINDS)}")
     return KINDS[name]
-
-
-def require_without_computes(kind: str, tolerate: int, colluders: int, computes: Sequence[str]) -> None:
-    """Raise `UsageError` for terms of a secure sum in a round without Compute nodes."""
-    if tolerate or colluders or computes:
-        raise UsageError(
-            f"a round of kind {kind} has no Compute nodes, and each client adds all the noise: leave out tolerate, "
-            "colluders and computes"
-        )
-
-
-def check_windows(collect_s: float, commit_s: float) -> None:
-    """Raise `UsageError` for a phase that is too short or too long."""
-    most_s = Timing().deadline_ahead_ms_max / 1000
-    for name, seconds in (("collect_s", collect_s), ("commit_s", commit_s)):
-        if not 0.001 <= seconds <= most_s:
-            raise UsageError(f"{name} is {seconds:g}; give a number of seconds from 0.001 to {most_s:.0f}")
 
 
 def parameters_of(

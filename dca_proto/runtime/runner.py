@@ -15,10 +15,11 @@ many sends are pending, it handles no further event; arriving messages wait in t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -26,14 +27,16 @@ import msgspec
 import structlog
 
 from dca_proto.errors import PeerError
-from dca_proto.protocol.effects import CancelTimer, Effect, Forget, Persist, Report, Send, SetTimer
+from dca_proto.protocol.effects import CancelTimer, Effect, Forget, Persist, Report, Send, SetTimer, Write
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.wire.topics import sender_of, topic_of
 from dca_proto.runtime.store import Store
-from dca_proto.runtime.transport import Transport
+from dca_proto.runtime.transport import Message, Transport
 
 log = structlog.get_logger("dca.runner")
 _JUMP_MS = 5_000
+LookAhead = Callable[[Sequence[tuple[bytes, bytes]]], None]
+"""Prepares the next messages, (sender, payload) pairs, without an effect of its own."""
 
 
 class Actor(Protocol):
@@ -75,11 +78,12 @@ class Runner:
         actor: built from the store's records.
         transport: not yet open; the runner opens and closes it.
         store: receives the actor's writes; the owner closes it.
-        federation: the federation's name, part of every topic.
+        federation: the federation's id, part of every topic.
         clock: the machine's by default.
         on_report: called with every fact, after the writes of its batch are durable.
         limits: on a batch and on pending sends.
         refresh: reads the actor's data again if they have changed; None if nothing else can change them.
+        look_ahead: called with the messages that a batch will handle, which a Compute node prepares in many processes.
 
     Attributes:
         traffic: counts of sent and received messages.
@@ -92,13 +96,15 @@ class Runner:
         transport: Transport,
         store: Store,
         *,
-        federation: str,
+        federation: bytes,
         clock: Clock | None = None,
         on_report: Callable[[object], None] | None = None,
         limits: RunnerLimits | None = None,
         refresh: Callable[[], None] | None = None,
+        look_ahead: LookAhead | None = None,
     ) -> None:
         self._actor = actor
+        self._look_ahead = look_ahead
         self._refresh = refresh
         self._transport = transport
         self._store = store
@@ -114,6 +120,7 @@ class Runner:
         self._publishing: set[asyncio.Future[None]] = set()
         self._failure: BaseException | None = None  # the error of a publish
         self._wake = asyncio.Event()
+        self._notify: Callable[[], None] = self._wake.set  # called when there may be something to do
         self._taken_over = asyncio.Event()  # set when the transport has taken over a message
         self._stopping = False
         self.traffic = Traffic()
@@ -122,23 +129,32 @@ class Runner:
     def command(self, request: object) -> None:
         """Queue `Command(request)` for the actor."""
         self._own_events.append(Command(request))
-        self._wake.set()
+        self._notify()
 
     def stop(self) -> None:
         """Make `run` return once it has handled all ready events and handed over their messages."""
         self._stopping = True
-        self._wake.set()
+        self._notify()
 
     async def run(self) -> None:
         """Open the transport and handle events.
 
         Raises `UsageError` if the broker refuses the actor, the store cannot be written, or a command is invalid.
         """
-        log.info("actor started", actor=self._actor.id.hex())
-        try:
-            self._transport.inbox.on_arrival = self._wake.set
-            await self._transport.open()
+        async with self.connected(self._wake.set):
             await self._handle_events()
+
+    @contextlib.asynccontextmanager
+    async def connected(self, notify: Callable[[], None]) -> AsyncIterator[None]:
+        """Open the transport, and close it at the end. `notify` is called when there may be something to do.
+
+        Raises as `run`.
+        """
+        log.info("actor started", actor=self.id.hex())
+        self._notify = self._transport.inbox.on_arrival = notify
+        try:
+            await self._transport.open()
+            yield
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -155,7 +171,7 @@ class Runner:
         while True:
             if self._refresh is not None and len(self._transport.inbox):
                 await asyncio.to_thread(self._refresh)
-            effects = self._handle_batch()
+            effects = self.handle_batch()
             if effects is None:
                 if self._stopping:
                     await self._until_fewer(1)
@@ -166,10 +182,37 @@ class Runner:
                 if len(self._transport.inbox):
                     await asyncio.sleep(0)  # let other tasks run
 
-    def _handle_batch(self) -> list[Effect] | None:
+    @property
+    def id(self) -> bytes:
+        """The actor's id."""
+        return self._actor.id
+
+    @property
+    def transport(self) -> Transport:
+        """Its connection to the broker."""
+        return self._transport
+
+    @property
+    def is_ready(self) -> bool:
+        """True if a message or an event of its owner waits."""
+        return bool(self._own_events or len(self._transport.inbox))
+
+    @property
+    def has_room(self) -> bool:
+        """True if not too many sends are pending."""
+        return len(self._publishing) < self._limits.publishing_max
+
+    @property
+    def next_timer_ms(self) -> int | None:
+        """When the earliest timer is due, or None."""
+        return self._timers.next_at_ms()
+
+    def handle_batch(self) -> list[Effect] | None:
         """Handle the events that are ready. Return their effects, or None if no event was ready."""
         effects: list[Effect] = []
         handled_bytes = 0
+        if self._look_ahead is not None and len(self._transport.inbox):
+            self._look_ahead(_from_senders(self._transport.inbox.first(self._limits.batch_events_max)))
         for handled in range(self._limits.batch_events_max):
             now_ms = self._read_clock()
             event = self._next_event(now_ms) if handled_bytes < self._limits.batch_bytes_max else None
@@ -178,13 +221,12 @@ class Runner:
             if isinstance(event, Received):
                 handled_bytes += len(event.payload)
             for effect in self._actor.handle(event, now_ms):
-                match effect:
-                    case SetTimer(timer, at_ms):
-                        self._timers.set(timer, at_ms)
-                    case CancelTimer(timer):
-                        self._timers.cancel(timer)
-                    case _:
-                        effects.append(effect)
+                if type(effect) is SetTimer:  # several times as fast as a match
+                    self._timers.set(effect.timer, effect.at_ms)
+                elif type(effect) is CancelTimer:
+                    self._timers.cancel(effect.timer)
+                else:
+                    effects.append(effect)
         return effects
 
     def _read_clock(self) -> int:
@@ -217,15 +259,25 @@ class Runner:
         return None
 
     async def _carry_out(self, effects: list[Effect]) -> None:
-        writes = [effect for effect in effects if isinstance(effect, Persist | Forget)]
+        writes = writes_of(effects)
         if writes:
             await self._store.commit(writes)
         for effect in effects:
             if isinstance(effect, Send):
                 await self._until_fewer(self._limits.publishing_max)
-                self._publish(effect)
-            elif isinstance(effect, Report):
-                self._on_report(effect.fact)
+            self._emit(effect)
+
+    def emit(self, effects: Sequence[Effect]) -> None:
+        """Send the messages and report the facts of a batch whose writes are durable. Raises as `run`."""
+        self.raise_failure()
+        for effect in effects:
+            self._emit(effect)
+
+    def _emit(self, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            self._publish(effect)
+        elif isinstance(effect, Report):
+            self._on_report(effect.fact)
 
     async def _sleep(self) -> None:
         """Wait for a message, a command or the next timer."""
@@ -237,23 +289,24 @@ class Runner:
             self._alarm = None if at_ms is None else self._clock.call_at(at_ms, self._ring)
             self._alarm_ms = at_ms
         await self._wake.wait()
-        self._raise_failure()
+        self.raise_failure()
 
     def _ring(self) -> None:
         self._alarm = self._alarm_ms = None
-        self._wake.set()
+        self._notify()
 
     async def _until_fewer(self, most: int) -> None:
         """Wait until fewer than `most` sends are pending."""
         while len(self._publishing) >= most:
             self._taken_over.clear()
             await self._taken_over.wait()
-            self._raise_failure()
+            self.raise_failure()
 
     def _publish(self, send: Send) -> None:
         try:
             topic = topic_of(self._federation, send.to, self._actor.id)
-            publishing = asyncio.ensure_future(self._transport.publish(topic, send.payload, send.retain))
+            expires_s = None if send.expires_ms is None else (send.expires_ms - self._clock.now_ms()) / 1000
+            publishing = asyncio.ensure_future(self._transport.publish(topic, send.payload, send.retain, expires_s))
         except ValueError as error:
             self._drop(send, error)
         else:
@@ -263,6 +316,8 @@ class Runner:
     def _published(self, send: Send, publishing: asyncio.Future[None]) -> None:
         self._publishing.discard(publishing)
         self._taken_over.set()
+        if len(self._publishing) == self._limits.publishing_max - 1:
+            self._notify()  # there is room again
         if publishing.cancelled():
             return
         error = publishing.exception()
@@ -273,16 +328,31 @@ class Runner:
             self._drop(send, error)
         else:
             self._failure = error
-            self._wake.set()
+            self._notify()
 
     def _drop(self, send: Send, error: ValueError) -> None:
         """Count and log a message that cannot be sent. It is no failure, since a hostile peer may have caused it."""
         self.dropped["unsendable"] += 1
         log.error("message dropped", actor=self._actor.id.hex(), channel=send.to.channel.value, error=str(error))
 
-    def _raise_failure(self) -> None:
+    def raise_failure(self) -> None:
+        """Raise the error of a message that could not be sent, if there was one."""
         if self._failure is not None:
             raise self._failure
+
+
+def _from_senders(messages: Iterable[Message]) -> list[tuple[bytes, bytes]]:
+    """Return the senders and payloads of messages whose topic names a sender."""
+    known = []
+    for message in messages:
+        with contextlib.suppress(PeerError):
+            known.append((sender_of(message.topic), message.payload))
+    return known
+
+
+def writes_of(effects: Sequence[Effect]) -> list[Write]:
+    """Return the effects that must be durable before any message of their batch leaves."""
+    return [effect for effect in effects if isinstance(effect, (Persist, Forget))]
 
 
 _RECHECK_S = 60.0  # someone may set the wall clock during a wait

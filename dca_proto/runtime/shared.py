@@ -81,10 +81,10 @@ class SharedConnection:
             if connection is not None:
                 await connection.close()
 
-    def publish(self, topic: str, payload: bytes, retain: bool) -> Awaitable[None]:
+    def publish(self, topic: str, payload: bytes, retain: bool, expires_s: float | None) -> Awaitable[None]:
         """Publish for a member."""
         assert self._connection is not None, "an open member has an open connection"
-        return self._connection.publish(topic, payload, retain)
+        return self._connection.publish(topic, payload, retain, expires_s)
 
     async def _open(self) -> None:
         if self._connection is None:
@@ -126,11 +126,13 @@ class _Member:
         await self._shared.enter()
         self._is_open = True
 
-    def publish(self, topic: str, payload: bytes, retain: bool = False) -> Awaitable[None]:
+    def publish(
+        self, topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None
+    ) -> Awaitable[None]:
         self.inbox.check()
         if not self._is_open:
             raise TransportError("the transport is not open")
-        return self._shared.publish(topic, payload, retain)
+        return self._shared.publish(topic, payload, retain, expires_s)
 
     async def close(self) -> None:
         self.inbox.fail(closed())

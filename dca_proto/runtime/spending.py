@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -22,13 +22,12 @@ from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.policy import BudgetLimit
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.trainer import round as trainer_round
+from dca_proto.results.figure import about
 from dca_proto.runtime.config import Config, read_config
+from dca_proto.runtime.files import open_input
 from dca_proto.runtime.keyfile import read_identity
-from dca_proto.runtime.logs import printable
-from dca_proto.runtime.store_check import ANEW, MAGIC, read_store
-
-YEAR_10000_MS = 253_402_300_800_000
-"""The first time that `datetime` cannot represent, in Unix milliseconds."""
+from dca_proto.runtime.store_check import ANEW, MAGIC, STORE_BYTES_MAX, read_store
+from dca_proto.wording import YEAR_10000_MS, moment, printable
 
 _LARGEST = {"mu": accounting.MU_MAX, "epsilon": 1e6, "delta": 1.0}
 _LARGEST_PURE = {"mu": accounting.mu_of_pure(accounting.PURE_MAX), "epsilon": accounting.PURE_MAX}  # for delta 0
@@ -58,69 +57,61 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A requested round: time, statistic, trainer and privacy cost."""
 
-    at: str
-    round_id: str
-    statistic: str
-    trainer: str
-    trainer_name: str | None
-    epsilon: float | None
-    delta: float | None
+    at: Annotated[str, about("When, in UTC.")]
+    round_id: Annotated[str, about("In hexadecimal.")]
+    statistic: Annotated[str, about("What was asked for.")]
+    trainer: Annotated[str, about("Its id, in hexadecimal.")]
+    trainer_name: Annotated[str | None, about("From the federation file; null without one.")]
+    epsilon: Annotated[float | None, about("The cost to each participant; null if none is known.")]
+    delta: Annotated[float | None, about("As epsilon.")]
 
 
 class Charged(Asked, frozen=True, kw_only=True):
-    """A round that was charged.
+    """A round that was charged."""
 
-    Attributes:
-        invited: how many clients the trainer invited, if not all; only they are charged.
-        relation: ``replace-one-row`` for a node release, which protects a row; so does a total that includes it.
-        returned: whether the charge was given back. counts: whether it is in the totals.
-    """
-
-    number: int
-    mu: float
-    invited: int | None
-    relation: str
-    returned: bool
-    counts: bool
+    number: Annotated[int, about("Of the charge: 1, 2, ...")]
+    mu: Annotated[float, about("The cost as a parameter of Gaussian differential privacy.")]
+    invited: Annotated[int | None, about("How many clients the trainer invited, if not all; only they are charged.")]
+    relation: Annotated[
+        str, about("`replace-one-row` for a node release, which protects a row; so does a total that includes it.")
+    ]
+    returned: Annotated[bool, about("Whether the charge was given back.")]
+    counts: Annotated[bool, about("Whether it is in the totals.")]
 
 
 class Declined(Asked, frozen=True, kw_only=True):
     """A round that a client declined, with the reason."""
 
-    reason: str
-    found: str
-    expected: str
+    reason: Annotated[str, about("The term that the client does not accept.")]
+    found: Annotated[str, about("What was asked.")]
+    expected: Annotated[str, about("What the client accepts.")]
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of `dca ledger --json`. Unknown values are null.
+    """The output of `dca ledger --json`. Unknown values are null."""
 
-    Attributes:
-        role: client or trainer. delta: the δ of the totals. period_days: of the limit.
-        epsilon_spent: in the period, or ever if no file states a period. A trainer's totals are the highest of any
-            client, taken separately for Gaussian rounds and for rounds of delta 0.
-        mu_spent: includes converted rounds of delta 0, unless a part is kept for them. pure_spent: Σε of these rounds.
-        epsilon_allowed: in the period. epsilon_for_reports: the part of it that is kept for rounds of delta 0.
-        epsilon_left: of the largest single Gaussian round that still fits. pure_left: of one of delta 0.
-        epsilon_per_round_max: from a client's policy.
-    """
-
-    role: str | None
-    store: str
-    federation: str | None
-    delta: float
-    period_days: float | None
-    mu_spent: float
-    pure_spent: float
-    epsilon_spent: float
-    epsilon_allowed: float | None
-    epsilon_for_reports: float | None
-    epsilon_left: float | None
-    pure_left: float | None
-    epsilon_per_round_max: float | None
-    charges: list[Charged]
-    declined: list[Declined]
-    warnings: list[str]
+    role: Annotated[str | None, about("client or trainer.")]
+    store: Annotated[str, about("Its file.")]
+    federation: Annotated[str | None, about("Its name.")]
+    delta: Annotated[float, about("The δ of the totals.")]
+    period_days: Annotated[float | None, about("Of the limit.")]
+    mu_spent: Annotated[float, about("Includes converted rounds of delta 0, unless a part is kept for them.")]
+    pure_spent: Annotated[float, about("Σε of the rounds of delta 0.")]
+    epsilon_spent: Annotated[
+        float,
+        about(
+            "In the period, or ever if no file states a period. A trainer's totals are the highest of any client, "
+            "taken separately for Gaussian rounds and for rounds of delta 0."
+        ),
+    ]
+    epsilon_allowed: Annotated[float | None, about("In the period.")]
+    epsilon_for_reports: Annotated[float | None, about("The part of it that is kept for rounds of delta 0.")]
+    epsilon_left: Annotated[float | None, about("Of the largest single Gaussian round that still fits.")]
+    pure_left: Annotated[float | None, about("Of the largest one of delta 0.")]
+    epsilon_per_round_max: Annotated[float | None, about("From a client's policy.")]
+    charges: Annotated[list[Charged], about("The rounds that were charged.")]
+    declined: Annotated[list[Declined], about("The rounds that a client declined.")]
+    warnings: Annotated[list[str], about("Reasons to look at the store.")]
 
 
 # --- reading a store --------------------------------------------------------------------------------------------------
@@ -129,13 +120,10 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
 def read_ledger_view(file: Path) -> LedgerView:
     """Read the ledger of the actor with this TOML file or store. A store that does not exist yet is empty.
 
-    Raises `UsageError` if the file is neither, is a Compute node's, is in use or is damaged.
+    Raises `UsageError` if the file is neither, is a Compute node's, or is damaged.
     """
-    try:
-        with file.open("rb") as opened:
-            is_store = opened.read(len(MAGIC)) == MAGIC
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}; check the path and its rights") from None
+    with open_input(file, bytes_max=STORE_BYTES_MAX) as opened:
+        is_store = opened.read(len(MAGIC)) == MAGIC
     return _view(file, {}) if is_store else ledger_view_of(read_config(file, ("client", "trainer")))
 
 
@@ -152,7 +140,7 @@ def ledger_view_of(config: Config) -> LedgerView:
 
 
 def _view(store: Path, known: Mapping[str, Any], key: bytes | None = None) -> LedgerView:
-    rows = read_store(store, key) if store.exists() else []
+    rows = read_store(store, key)
     if len({owner for owner, *_ in rows}) > 1:
         raise InputError(f"store {store} is shared by many actors; name the store of a single actor")
     kinds = {kind for _, kind, _, _ in rows}
@@ -181,7 +169,7 @@ def _sound(charge: Charge) -> Charge:
 def _dated(entry: Dated) -> Dated:
     """Return the entry if its time is possible. Raises `UsageError` otherwise."""
     if not 0 <= entry.at_ms < YEAR_10000_MS:
-        raise _damaged(f"an entry has time {entry.at_ms} ms, expected 0 to below {YEAR_10000_MS}, the year 10000")
+        raise _damaged(f"an entry is of {moment(entry.at_ms)}")
     return entry
 
 
@@ -270,7 +258,7 @@ def _warnings(view: LedgerView) -> Iterator[str]:
     if reuses:
         last = reuses[-1]
         yield (
-            f"a round was declined on {_time(last.at_ms)} because a Compute node reported that this ledger is an old "
+            f"a round was declined on {moment(last.at_ms)} because a Compute node reported that this ledger is an old "
             f"copy ({printable(last.found)}; expected {printable(last.expected)}). If the store was restored from a "
             "copy, or runs twice, then more was spent than is shown, and what is left is unknown. Otherwise the node "
             "lies or errs"

@@ -5,12 +5,14 @@ commits that arrive during a transaction go into the next one, on a separate thr
 cost of one flush to disk (group commit).
 
 The journal is WAL with synchronous=FULL: one flush per transaction; the rollback journal needs three. The process locks
-the database while it is open, so a second process with the same identity is refused. Deleted and replaced values are
-overwritten in the database (secure_delete). After a transaction with a deletion, the log is truncated, since it may
-still contain them. Copies that the file system or flash memory keeps cannot be erased from here.
+the counter while the store is open, so a second process with the same identity is refused; commands may read meanwhile.
+Deleted and replaced values are overwritten in the database (secure_delete). After a transaction with a deletion, the
+log is truncated, since it may still contain them. Copies that the file system or flash memory keeps cannot be erased
+from here.
 
-Each record is authenticated (`store_check`). An actor with a damaged store does not start. Replace the store by a fresh
-one and enrol the client anew. Never restore an old copy: it forgets what was spent and sent (DESIGN §8).
+Each record is authenticated (`store_check`), and a second file counts the transactions (`counter`). An actor whose
+store is damaged, or has fewer transactions than its counter, does not start. Replace the store by a fresh one and enrol
+the client anew. Never restore an old copy: it forgets what was spent and sent (DESIGN §8).
 
 A file whose header shows that it is neither empty nor a store is never changed. So a store's first transaction, which
 marks the file as ours, writes to the file itself, before the journal becomes WAL.
@@ -20,9 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import sqlite3
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -33,14 +37,33 @@ import msgspec
 
 from dca_proto.errors import StorageError
 from dca_proto.protocol.effects import Persist, Write
-from dca_proto.runtime.store_check import ANEW, MAGIC, SCHEMA, Contents, Tags, check_log, damaged, read_rows
+from dca_proto.runtime.counter import Count, CounterFile, lock_counter, make_counter, release_counter
+from dca_proto.runtime.store_check import (
+    ANEW,
+    MAGIC,
+    SCHEMA,
+    Contents,
+    Tags,
+    damaged,
+    read_count,
+    read_rows,
+    reader,
+    require_count,
+    sealed_count,
+)
 
-_APPLICATION_ID = 0x44434102  # "DCA", format 2
+_APPLICATION_ID = 0x44434103  # "DCA", format 3
 _ID_AT, _HEAD_BYTES = 68, 72  # of SQLite's file format, section 1.3
 _PUT = "INSERT OR REPLACE INTO records VALUES {}"
 _OLD = """WITH place(owner, of, at) AS (VALUES {}) SELECT owner, of, at, tag, records.rowid
     FROM place CROSS JOIN records ON namespace = owner AND kind = of AND key = at"""
+_SEAL = "UPDATE seal SET records = ?, transactions = ?, at_ms = ?, tag = ? WHERE transactions = ?"
 _DELETE = "DELETE FROM records WHERE rowid IN (VALUES {})"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_STOP = "stop it, or give each actor a store of its own"
+_FREE = "free disk space and start again"
+_BUSY_S = 10.0  # at the start, for another process that starts
+_TRUNCATE_MS = 100  # for a command that reads; later transactions try again
 _AT_ONCE = 128  # records in one statement: older versions of SQLite allow 999 values
 Place = tuple[bytes, str, bytes]
 """Owner, table and key of a record."""
@@ -66,7 +89,7 @@ class Store(Protocol):
     async def commit(self, writes: Sequence[Write]) -> None:
         """Make all of `writes` durable in one transaction, in their order.
 
-        Raises `UsageError` if it fails (disk full, damaged file); then nothing was written.
+        Raises `UsageError` if it fails (disk full, damaged file); then no message that depends on it may leave.
         """
 
 
@@ -95,8 +118,9 @@ class SqliteStore:
         self.transactions = 0
         self._waiting: list[_Commit] = []
         self._writer: asyncio.Task[None] | None = None
+        self._must_truncate = False  # the log may contain a deleted value, but a command was reading it
         self._tags = Tags(key)
-        self._connection, self._contents = _open(path, self._tags)
+        self._connection, self._contents, self._counter = _open(path, self._tags)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dca-store")
 
     def view(self, namespace: bytes) -> Store:
@@ -107,15 +131,31 @@ class SqliteStore:
         """Return the records of one view. Call it at the start, before any commit."""
         query = "SELECT kind, key, value FROM records WHERE namespace = ? ORDER BY kind, key"
         with _explained(self.path):
-            return [Record(*row) for row in self._connection.execute(query, (namespace,))]
+            rows = self._connection.execute(query, (namespace,))
+            return [Record(sys.intern(kind), key, value) for kind, key, value in rows]
 
     async def commit(self, writes: Sequence[Write], namespace: bytes = b"") -> None:
         """Join the next transaction."""
+        await self.commit_all([(namespace, writes)])
+
+    async def commit_all(self, writes: Sequence[tuple[bytes, Sequence[Write]]]) -> None:
+        """Join the next transaction with the writes of many views, given by their namespaces. Raises as `commit`."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Commit(namespace, writes, done))
+        self._waiting += [_Commit(namespace, own, done) for namespace, own in writes]
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_all())
         await done
+
+    def compact(self) -> None:
+        """Give unused space back to the file system. Call it when no commit waits. Raises `UsageError`.
+
+        The new content is made in memory: a temporary file would be a copy of the actor's secrets elsewhere.
+        """
+        with _explained(self.path):
+            self._connection.execute("PRAGMA temp_store=MEMORY")
+            self._connection.execute("VACUUM")
+            if not self._truncate():
+                raise StorageError(f"store {self.path} is being read by another process: wait for it, and try again")
 
     async def close(self) -> None:
         """Finish the waiting commits, then close the file."""
@@ -123,6 +163,7 @@ class SqliteStore:
             await asyncio.wait([self._writer])
         self._thread.shutdown()
         self._connection.close()
+        self._counter.close()
 
     async def _write_all(self) -> None:
         while self._waiting:
@@ -133,8 +174,8 @@ class SqliteStore:
             except Exception as error:  # any error must reach the callers that wait
                 failure = error
             for commit in group:
-                if commit.done.cancelled():
-                    continue
+                if commit.done.done():
+                    continue  # cancelled, or of several views
                 if failure is None:
                     commit.done.set_result(None)
                 else:
@@ -152,12 +193,19 @@ class SqliteStore:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
                 contents = self._write(values)
-                self._connection.execute(
-                    "UPDATE seal SET records = ?, tag = ?", (contents.records, self._tags.seal(contents))
-                )
+                contents = msgspec.structs.replace(contents, count=contents.count.next())
+                row = (contents.records, *contents.count, self._tags.seal(contents), self._contents.count.transactions)
+                if self._connection.execute(_SEAL, row).rowcount != 1:  # the lock was lost with a replaced counter
+                    raise StorageError(f"store {self.path} was written by another process: {_STOP}")
             self._contents = contents
-            if None in values.values():
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._counter.write(contents.count)
+            if self._must_truncate or None in values.values():
+                self._must_truncate = not self._truncate()
+
+    def _truncate(self) -> bool:
+        """Move the log into the database and empty it. Return False if a command that reads the log prevents this."""
+        ((is_busy, *_),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return not is_busy
 
     def _write(self, values: dict[Place, bytes | None]) -> Contents:
         """Write or, where the value is None, delete records. Return the new contents."""
@@ -219,20 +267,44 @@ class MemoryStore:
         """Nothing to free."""
 
 
-def _open(path: Path, tags: Tags) -> tuple[sqlite3.Connection, Contents]:
-    """Open, check and lock the database. Return the connection and the contents."""
-    with _explained(path):
+def _open(path: Path, tags: Tags) -> tuple[sqlite3.Connection, Contents, CounterFile]:
+    """Open, check and lock the database. Return the connection, the contents and the open counter."""
+    with _explained(path), contextlib.ExitStack() as opened:
+        counter = read_count(path, tags)
         _create_private(path)
-        check_log(path)
+        if counter is None:
+            _require_new(path)
+        elif counter.transactions:  # before SQLite can change a log that the next start must see as it is
+            with contextlib.closing(reader(path)) as connection:
+                if (found := sealed_count(connection)) is not None:
+                    require_count(path, found, counter)
+        lock = None if counter is None else _locked(path, opened)
         # After opening, only the store's thread uses it, so SQLite's thread check is off. Autocommit is on: the code
         # begins its transactions itself.
-        connection = sqlite3.connect(path, timeout=0, check_same_thread=False, isolation_level=None)
-        try:
-            _prepare(connection, tags)
-            return connection, read_rows(connection, path, tags)[1]
-        except BaseException:
-            connection.close()
-            raise
+        connection = sqlite3.connect(path, timeout=_BUSY_S, check_same_thread=False, isolation_level=None)
+        opened.callback(connection.close)
+        counter = _prepare(connection, path, tags)
+        lock = _locked(path, opened) if lock is None else lock
+        _fill(connection, tags)
+        contents = read_rows(connection, path, tags, keep=False)[1]
+        require_count(path, contents.count, counter)
+        opened.pop_all()
+        return connection, contents, CounterFile(lock, tags.key)
+
+
+def _locked(path: Path, opened: contextlib.ExitStack) -> int:
+    """Lock the counter until `opened` is closed."""
+    lock = lock_counter(path)
+    opened.callback(release_counter, lock)
+    return lock
+
+
+def _require_new(path: Path) -> None:
+    """Raise an error if a store without a counter has any transaction: its first one is in the file itself."""
+    if path.stat().st_size:
+        with contextlib.closing(reader(path)) as connection:
+            has_seal = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'seal'").fetchone()
+            require_count(path, (sealed_count(connection) if has_seal else None) or Count(), None)
 
 
 def _create_private(path: Path) -> None:
@@ -254,21 +326,31 @@ def _create_private(path: Path) -> None:
         os.close(descriptor)
 
 
-def _prepare(connection: sqlite3.Connection, tags: Tags) -> None:
-    for pragma in ("locking_mode=EXCLUSIVE", "synchronous=FULL", "secure_delete=ON"):
+def _prepare(connection: sqlite3.Connection, path: Path, tags: Tags) -> Count:
+    """Begin a transaction, and make the counter if it is missing. Return its count."""
+    for pragma in ("synchronous=FULL", "secure_delete=ON"):
         connection.execute(f"PRAGMA {pragma}")
-    connection.execute("BEGIN IMMEDIATE")  # takes the lock, which the locking mode then keeps
+    connection.execute("BEGIN IMMEDIATE")
+    if (counter := read_count(path, tags)) is None:  # in a transaction: another process may be starting
+        make_counter(path, tags.key, counter := Count())
+    return counter
+
+
+def _fill(connection: sqlite3.Connection, tags: Tags) -> None:
+    """Make the tables if they are missing, end the transaction, and check the file."""
     connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
     for table in SCHEMA:
         connection.execute(table)
     (filled,) = connection.execute("SELECT EXISTS (SELECT * FROM records) OR EXISTS (SELECT * FROM seal)").fetchone()
     if not filled:
-        connection.execute("INSERT INTO seal VALUES (?, 0, ?)", (tags.owner, tags.seal(Contents())))
+        first = Contents(count=Count().next())
+        connection.execute("INSERT INTO seal VALUES (?, 0, ?, ?, ?)", (tags.owner, *first.count, tags.seal(first)))
     connection.execute("COMMIT")
     connection.execute("PRAGMA journal_mode=WAL")
     (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
+    connection.execute(f"PRAGMA busy_timeout={_TRUNCATE_MS}")
 
 
 @contextlib.contextmanager
@@ -280,7 +362,11 @@ def _explained(path: Path) -> Iterator[None]:
         raise StorageError(_explanation(path, error)) from error
     except UnicodeDecodeError as error:  # SQLite's own message quotes a damaged page
         raise damaged(path, "a text is not valid UTF-8") from error
+    except BlockingIOError as error:
+        raise StorageError(f"store {path} is in use by another process: {_STOP}") from error
     except OSError as error:
+        if error.errno in _FULL:
+            raise StorageError(f"cannot write store {path}: {error.strerror}; {_FREE}") from error
         raise StorageError(f"cannot open store {path}: {error.strerror}; check the path and its rights") from error
 
 
@@ -288,9 +374,9 @@ def _explanation(path: Path, error: sqlite3.Error) -> str:
     what = " ".join(str(error).split())  # an integrity check reports several lines
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return f"store {path} is in use by another process: stop it, or give each actor a store of its own"
+            return f"store {path} is in use by another process: {_STOP}"
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
-            return f"cannot write store {path}: {what}; free disk space and start again"
+            return f"cannot write store {path}: {what}; {_FREE}"
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | 0:
             return str(damaged(path, what))
     return f"store {path} cannot be used: {what}"

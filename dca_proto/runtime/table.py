@@ -8,7 +8,6 @@ same reason a file that cannot be read while the client runs counts as no rows, 
 from __future__ import annotations
 
 import os
-import stat
 import threading
 import time
 from collections import Counter
@@ -20,12 +19,10 @@ import structlog
 from numpy.typing import ArrayLike, NDArray
 
 from dca_proto.errors import InputError, UsageError
-from dca_proto.runtime.csv_text import UNDECODED, Missing, open_csv
-from dca_proto.runtime.files import unreadable
+from dca_proto.runtime.csv_text import CSV_BYTES_MAX, UNDECODED, Missing, open_csv
+from dca_proto.runtime.files import read_input, unreadable
 from dca_proto.statistics.categories import Categories, check_categories, numeric_columns
 
-CSV_BYTES_MAX = 1 << 30
-"""The largest CSV file of a client; a program can pass more rows in a `Table`."""
 _READS_MAX = 3  # of a file that changes while it is read
 _RACY_NS = 2_000_000_000  # the coarsest times of files, FAT's: a change so soon after another may not show
 
@@ -154,6 +151,7 @@ class DataFile:
     Attributes:
         columns: the names of its numbers at the start. Whether a client takes part depends on these alone.
         format: what separates cells, for people; "" if commas do.
+        read_ms: when it was last found as it was read, in Unix milliseconds.
 
     Raises:
         UsageError: as `read_csv`, or the file is too large.
@@ -165,8 +163,8 @@ class DataFile:
         self._said: list[Entry] = []  # of the last read: logged again only if it differs
         self.format = ""
         self._stamp: tuple[int, ...] | None = None  # of the file that was read; None if another may look the same
-        self._is_pipe = not stat.S_ISREG(self._stat().st_mode)  # can be read only once
         self._table = self._read()
+        self.read_ms = time.time_ns() // 1_000_000
         self.columns = self._table.columns
 
     def rows(self, columns: tuple[str, ...]) -> NDArray[np.float64]:
@@ -178,18 +176,22 @@ class DataFile:
             raise self._failure
         return self._table.rows(columns)
 
+    @property
+    def failure(self) -> InputError | None:
+        """Why the last `refresh` could not read the file, or None."""
+        return self._failure
+
     def refresh(self) -> None:
         """Read the file again if it has changed. This may take long, so call it outside of the event loop.
 
         A file that cannot be read, or lacks a column, leaves no rows until a later `refresh` reads it. A log line names
         the reason when it changes.
         """
-        if self._is_pipe:
-            return
         before, self._failure = self._failure, None
         try:
             if self._stamp is None or self._stamp != _stamp(self._stat()):
                 self._table = self._read()
+            self.read_ms = time.time_ns() // 1_000_000
         except UsageError as error:
             self._failure = InputError(str(error))
         except MemoryError:
@@ -206,16 +208,8 @@ class DataFile:
     def _read(self) -> Table:
         """Return the rows of a file that did not change while it was read, but for lines that were appended."""
         said: list[Entry] = []
-        if self._is_pipe:
-            table = read_csv(self._path, self._categories, self._delimiter, _into(said))
-            self._say(said)
-            return table
         for _ in range(_READS_MAX):
             began_ns, about = time.time_ns(), self._stat()
-            if not stat.S_ISREG(about.st_mode):
-                raise InputError(f"data {self._path} is not a regular file; name a CSV file")
-            if about.st_size > CSV_BYTES_MAX:
-                raise InputError(f"data {self._path} has {about.st_size} bytes; expected at most {CSV_BYTES_MAX}")
             said.clear()
             try:
                 table = read_csv(self._path, self._categories, self._delimiter, _into(said))
@@ -237,10 +231,7 @@ class DataFile:
 
     def _read_growing(self, say: Say) -> Table:
         """Return the rows of a file to which another program appends again and again, without a line begun."""
-        try:
-            content, later = self._path.read_bytes(), self._path.read_bytes()
-        except OSError as error:
-            raise unreadable(self._path, error) from None
+        content, later = (read_input(self._path, bytes_max=CSV_BYTES_MAX) for _ in range(2))
         if not content or not later.startswith(content):
             raise InputError(f"data {self._path} changes while it is read; write another file and rename it")
         whole = content[: content.rfind(b"\n") + 1]

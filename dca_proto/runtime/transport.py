@@ -14,19 +14,21 @@ Subscriptions are given at construction, so that a transport renews them by itse
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Protocol
 
 import msgspec
 
-from dca_proto.errors import DcaError, TransportError
-from dca_proto.protocol.wire.topics import FilterTree, may_be_retained
+from dca_proto.errors import DcaError, PeerError, TransportError
+from dca_proto.protocol.wire.topics import FilterTree, is_will, may_be_retained, sender_of
 from dca_proto.runtime.parts import Assembler, PartLimits
 
 _SENDERS = 16  # it takes at least so many senders to fill an inbox
 _MESSAGE_BYTES = 512  # memory overhead of a waiting message
-TOPIC_CHARS_MAX = 256  # the protocol's topics have at most 145
+TOPIC_CHARS_MAX = 256  # the protocol's topics have at most 110
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -55,6 +57,12 @@ class Disconnected(msgspec.Struct, frozen=True):
 
     url: str
     reason: str
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """A hint: the broker says that the connection of this member broke off. It may be back, and anybody may lie."""
+
+    sender: bytes
 
 
 class InboxLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +142,10 @@ class Pending:
             del self._bytes_of[sender]
         return message
 
+    def first(self, count: int) -> list[Message]:
+        """Return the next messages, at most `count`, without taking them."""
+        return list(islice(self._waiting, count))
+
     def fail(self, failure: DcaError) -> None:
         """Accept no more messages, for this reason. Only the first call sets it."""
         self._failure = self._failure or failure
@@ -147,7 +159,10 @@ class Pending:
 
 
 class Inbox(Pending):
-    """Reassembles messages from the broker and queues those that match the subscriptions; it drops others."""
+    """Reassembles messages from the broker and queues those that match the subscriptions; it drops others.
+
+    A member's last will is not queued: `on_gone` is called with the id of the member.
+    """
 
     def __init__(self, subscriptions: tuple[str, ...], limits: InboxLimits | None = None) -> None:
         super().__init__(limits)
@@ -156,6 +171,7 @@ class Inbox(Pending):
             self._filters.add(topic_filter, topic_filter)
         self._assembler = Assembler(self._limits.parts)
         self.dropped = self._assembler.dropped
+        self.on_gone: Callable[[bytes], None] = lambda member: None
 
     def offer(self, topic: str, wire: bytes, *, retained: bool = False) -> None:
         """Take an untrusted wire payload from the broker. `retained`: the broker delivers it as a retained message."""
@@ -167,6 +183,10 @@ class Inbox(Pending):
             return
         if next(self._filters.matching(topic), None) is None:
             self.dropped["not subscribed"] += 1
+            return
+        if is_will(topic):  # no actor reads it
+            with contextlib.suppress(PeerError):
+                self.on_gone(sender_of(topic))
             return
         payload = self._assembler.add(topic.rpartition("/")[2], wire)
         if payload is not None:
@@ -197,10 +217,13 @@ class Transport(Protocol):
             UsageError: the broker refused the user name or password.
         """
 
-    def publish(self, topic: str, payload: bytes, retain: bool = False) -> Awaitable[None]:
+    def publish(
+        self, topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None
+    ) -> Awaitable[None]:
         """Send `payload` to the broker, across outages. The result completes when the broker has acknowledged it.
 
-        Messages leave in the order of the calls. Both the call and its result may raise.
+        Messages leave in the order of the calls. Both the call and its result may raise. After `expires_s` seconds
+        from now, a broker for MQTT 5 does not begin to deliver the message; one for 3.1.1 does.
 
         Raises:
             TransportError: the transport is closed or has failed for good.

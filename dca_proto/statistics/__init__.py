@@ -1,8 +1,7 @@
 """Named statistics that a client computes from its own rows. A round names one; it never carries code.
 
-Importing this package registers the built-in ones: sum, mean, second-moments, moments, regression,
-averaged-regression, histogram, gradient, mixture, phases, survival, survival-score. `ModelGradient` is the base
-class for gradients of your own models. `dca_proto.statistics.contribution` turns a client's rows into its contribution.
+Importing this package registers the built-in ones; `registered` lists them. `ModelGradient` is the base class for
+gradients of your own models. `dca_proto.statistics.contribution` turns a client's rows into its contribution.
 """
 
 from dca_proto.statistics.averaged_regression import AveragedRegression
@@ -12,6 +11,7 @@ from dca_proto.statistics.histogram import Histogram
 from dca_proto.statistics.mixture import Mixture
 from dca_proto.statistics.model_gradient import ModelGradient
 from dca_proto.statistics.moments import Moments, SecondMoments
+from dca_proto.statistics.nested import NestedCounts
 from dca_proto.statistics.phases import Phases
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity
@@ -30,6 +30,7 @@ __all__ = [
     "Mixture",
     "ModelGradient",
     "Moments",
+    "NestedCounts",
     "Phases",
     "Regression",
     "SecondMoments",

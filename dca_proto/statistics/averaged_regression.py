@@ -52,12 +52,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import register
+from dca_proto.statistics.base import Statistic, register
 from dca_proto.statistics.regression_sensitivity import Limits, regression_range, regression_sensitivity
 from dca_proto.statistics.scaled import (
     ScaledColumns,
     ball_limit,
     check_radius,
+    example_box,
+    example_ends,
     half_bits,
     into_ball,
     symmetric,
@@ -85,6 +87,11 @@ class AveragedRegression(ScaledColumns, frozen=True, kw_only=True):
 
     group: int = 10
     radius: float | None = None
+
+    @classmethod
+    def examples(cls) -> tuple[Statistic, ...]:
+        box = example_box(1.0, 3.0, 2.0)
+        return cls(**box, group=3), cls(**box, group=2, radius=1.5, within=example_ends(3))
 
     def __post_init__(self) -> None:
         if not 1 <= self.group <= GROUP_MAX:

@@ -60,6 +60,15 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         if not 1 <= self.dimension <= DIMENSION_MAX:
             raise UsageError(f"dimension {self.dimension} is not in 1 to {DIMENSION_MAX}; use fewer columns or bins")
 
+    @classmethod
+    def examples(cls) -> tuple[Statistic, ...]:
+        """Return instances for tests and documents: at least one in which each parameter is not its default.
+
+        Tests search all examples of the built-in statistics for rows that are farther apart than stated
+        (`dca_proto.statistic_check.check_statistic`).
+        """
+        return ()
+
     @property
     @abstractmethod
     def dimension(self) -> int:
@@ -187,6 +196,11 @@ def register(statistic: S) -> S:
         raise UsageError(f"statistic name {statistic.name!r} is empty or taken; choose another")
     _REGISTRY[statistic.name] = statistic
     return statistic
+
+
+def is_built_in(statistic: Statistic) -> bool:
+    """Return False for a user's own statistic, whose code the tests of this package do not judge."""
+    return type(statistic).__module__.startswith(f"{__package__}.")
 
 
 def registered() -> tuple[str, ...]:

@@ -141,14 +141,20 @@ def contributions(
     return np.concatenate([none, *_batches(statistic, tables, rows_max, fraction_bits)])
 
 
+def clients_at_once(statistic: Statistic, rows: int, rows_max: int) -> int:
+    """Return how many clients with this many rows each are evaluated at a time; 0 if one by one."""
+    rows = min(rows, rows_max or ROWS_MAX)
+    words = rows * max(len(statistic.columns), statistic.dimension)
+    return _CHUNK_WORDS // words if rows and statistic.rows_per_value == 1 else 0
+
+
 def _batches(
     statistic: Statistic, tables: NDArray[np.float64], rows_max: int, fraction_bits: int
 ) -> Iterator[NDArray[np.int64]]:
     """Yield contributions of some clients at a time: in one evaluation if each has few rows, else one by one."""
     bound, d = _value_sensitivity(statistic, rows_max, fraction_bits).bound, statistic.dimension
     clients, rows, width = tables.shape
-    rows = min(rows, rows_max or ROWS_MAX)
-    step = _CHUNK_WORDS // (rows * max(width, d)) if rows and statistic.rows_per_value == 1 else 0
+    step, rows = clients_at_once(statistic, rows, rows_max), min(rows, rows_max or ROWS_MAX)
     if not step:
         yield from (contribution(statistic, table, rows_max, fraction_bits)[None] for table in tables)
         return

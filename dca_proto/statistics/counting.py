@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from functools import cached_property
 
 import numpy as np
 from msgspec.structs import replace
@@ -88,7 +89,7 @@ class Counting:
         free = plain.l1 - length if l1 else math.isqrt(max(plain.l2_squared - length_squared, 0))
         return math.ldexp(max(free, 1), -fraction_bits)
 
-    @property
+    @cached_property
     def dimension(self) -> int:
         return self.plain_dimension + self.counts
 

@@ -36,13 +36,17 @@ from that row alone, always in the same order.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import register
+from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.counting import Counting
 from dca_proto.statistics.model_gradient import GRADIENT_MAX, ModelGradient
+from dca_proto.statistics.scaled import ball_limit, example_box, example_ends
+from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import Squares, ValueRange, unique_places
 
 NORMAL, BERNOULLI, POISSON, STUDENT = FAMILIES = ("normal", "bernoulli", "poisson", "student")
@@ -52,7 +56,7 @@ EXPONENT_MAX = 350.0  # exp of twice this is finite, and above the largest gradi
 
 
 @register
-class Gradient(ModelGradient, frozen=True, kw_only=True):
+class Gradient(Counting, ModelGradient, frozen=True, kw_only=True):
     """The sum of rows' clipped gradients, in units of scaled columns.
 
     Attributes:
@@ -66,6 +70,7 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
         intercept: put a constant feature of 1 first. degrees: ν of ``student``, above 0.
         information: v, above 0, or 0 for gradients alone. dispersion: the weight of the dispersion term, above 0, or 0
             without it. overdispersion: κ of ``poisson``, at least 0. by_features: shorten rows by their features alone.
+        count_weight: of a count of complete rows, the last coordinate; 0 leaves it out.
     """
 
     name = "gradient"
@@ -77,6 +82,21 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
     dispersion: float = 0.0
     overdispersion: float = 0.0
     by_features: bool = False
+    count_weight: float = 0.0
+
+    @classmethod
+    def examples(cls) -> tuple[Statistic, ...]:
+        box = example_box(1.0, 3.0, 2.0)
+        counts: dict[str, Any] = {"family": POISSON, "information": 1.0, "dispersion": 2.0, "overdispersion": 0.5}
+        robust: dict[str, Any] = {"family": STUDENT, "information": 1.0, "by_features": True, "degrees": 3.0}
+        return (
+            cls(**box, theta=(0.5, -1.0), clip=2.0),
+            cls(**box, theta=(0.5, -1.0), clip=2.0, within=example_ends(3)),
+            cls(**box, theta=(0.2, 0.5, -1.0), clip=2.0, intercept=True, count_weight=3.0),
+            cls(**box, theta=(0.5, -1.0, 0.2), clip=3.0, family=BERNOULLI, intercept=True, information=2.0),
+            cls(**box, theta=(0.1, -0.2), clip=9.0, **counts),
+            cls(**box, theta=(0.1, -0.2, 0.3), clip=4.0, **robust),
+        )
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -104,11 +124,11 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             )
 
     @property
-    def dimension(self) -> int:
+    def plain_dimension(self) -> int:
         d = len(self.columns) - 1 + self.intercept
         return len(self.theta) + (d * (d + 1) // 2 if self.information else 0) + bool(self.dispersion)
 
-    def labels(self) -> tuple[str, ...]:
+    def plain_labels(self) -> tuple[str, ...]:
         features = ("1", *self.columns[:-1]) if self.intercept else self.columns[:-1]
         labels = [f"gradient at {feature}" for feature in (*features, "ln σ")[: len(self.theta)]]
         if self.information:
@@ -150,9 +170,23 @@ class Gradient(ModelGradient, frozen=True, kw_only=True):
             parts = [part * np.minimum(1.0, self.clip / norm)[:, None] for part in parts]
         return np.concatenate(parts, axis=1)
 
-    def value_range(self, fraction_bits: int) -> ValueRange:
+    def lengths(self, fraction_bits: int) -> tuple[int, int]:
+        square = ball_limit("clip", self.clip, fraction_bits) ** 2
+        return math.isqrt(self.plain_dimension * square), square
+
+    def plain_sensitivity(self, fraction_bits: int) -> Sensitivity:
+        return ModelGradient.row_sensitivity(self, fraction_bits)
+
+    def plain_values(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
+        return ModelGradient.evaluate(self, rows, fraction_bits)
+
+    def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
+        sums, rows = self.counted(value, contributors)
+        return np.append(sums, [rows] * self.counts)
+
+    def plain_range(self, fraction_bits: int) -> ValueRange:
         """A ball; the information is a sum of squares, and the dispersion is at least zero and at most its weight."""
-        ball = super().value_range(fraction_bits)
+        ball = ModelGradient.value_range(self, fraction_bits)
         low, high, first, squares = ball.low.copy(), ball.high.copy(), len(self.theta), None
         if self.information:
             d = len(self.columns) - 1 + self.intercept

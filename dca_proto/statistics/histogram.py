@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -41,6 +42,11 @@ class Histogram(Counting, Statistic, frozen=True, kw_only=True):
 
     edges: tuple[float, ...]
     count_weight: float = 0.0
+
+    @classmethod
+    def examples(cls) -> tuple[Statistic, ...]:
+        two: dict[str, Any] = {"columns": ("x",), "edges": (-1.0, 0.0, 1.0)}
+        return cls(**two), cls(columns=("x",), edges=(-1.0, 1.0)), cls(**two, count_weight=1.0)
 
     def __post_init__(self) -> None:
         if len(self.columns) != 1:

@@ -46,15 +46,16 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import register
+from dca_proto.statistics.base import Statistic, register
 from dca_proto.statistics.moments import widest_squared
 from dca_proto.statistics.regression import WEIGHT_MAX
-from dca_proto.statistics.scaled import ScaledColumns, half_bits
+from dca_proto.statistics.scaled import ScaledColumns, example_box, example_ends, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import ValueRange, box, total_of
 
@@ -86,6 +87,18 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
     precisions: tuple[Vector, ...]
     offsets: Vector = ()
     weights: tuple[int, int, int] = (1, 1, 1)
+
+    @classmethod
+    def examples(cls) -> tuple[Statistic, ...]:
+        two: dict[str, Any] = {
+            **example_box(1.0, 3.0),
+            "log_weights": (0.0, 0.5),
+            "means": ((0.5, 0.0), (-0.5, 0.3)),
+            "precisions": ((1.0, 4.0), (3.0, 0.0)),
+            "offsets": (0.5, 10.0),
+            "weights": (3, 2, 1),
+        }
+        return cls(**two), cls(**two, within=example_ends(2))
 
     def __post_init__(self) -> None:
         if not 2 <= self.components <= COMPONENTS_MAX:

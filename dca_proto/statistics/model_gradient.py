@@ -70,6 +70,11 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
     def dimension(self) -> int:
         return len(self.theta)
 
+    @property
+    def plain_dimension(self) -> int:
+        """Number of coordinates without a count of complete rows; only some models count."""
+        return self.dimension
+
     def labels(self) -> tuple[str, ...]:
         return tuple(f"gradient at theta[{index}]" for index in range(self.dimension))
 
@@ -99,21 +104,19 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
     def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
         self.limits(fraction_bits)  # refuses bounds that do not fit the grid, before anybody takes part
         limit = ball_limit("clip", self.clip, fraction_bits)
-        l1 = 2 * math.isqrt(self.dimension * limit**2)
+        l1 = 2 * math.isqrt(self.plain_dimension * limit**2)
         return Sensitivity(l1=l1, l2_squared=4 * limit**2, bound=limit)
 
     def value_range(self, fraction_bits: int) -> ValueRange:
-        limit = np.full(self.dimension, float(ball_limit("clip", self.clip, fraction_bits)))
+        limit = np.full(self.plain_dimension, float(ball_limit("clip", self.clip, fraction_bits)))
         return box(-limit, limit, limit[0])
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         theta = np.array(self.theta, dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             gradient = np.asarray(self.gradient(theta, self.clamped(rows, fraction_bits)), dtype=np.float64)
-        if gradient.shape != (len(rows), self.dimension):
-            raise UsageError(
-                f"the gradient of {self.name!r} has shape {gradient.shape}; expected {(len(rows), self.dimension)}"
-            )
+        if gradient.shape != (expected := (len(rows), self.plain_dimension)):
+            raise UsageError(f"the gradient of {self.name!r} has shape {gradient.shape}; expected {expected}")
         limit = ball_limit("clip", self.clip, fraction_bits)
         return into_ball(np.ldexp(_finite(gradient), fraction_bits), limit)
 

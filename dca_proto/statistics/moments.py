@@ -33,9 +33,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.statistics.base import register
+from dca_proto.statistics.base import Statistic, register
 from dca_proto.statistics.counting import Counting
-from dca_proto.statistics.scaled import ScaledColumns, half_bits
+from dca_proto.statistics.scaled import ScaledColumns, example_box, example_ends, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import CONSTANT, Combinations, Squares, ValueRange, box
 
@@ -50,6 +50,11 @@ class _Squares(Counting, ScaledColumns, frozen=True, kw_only=True):
     """Squares about 0; beside a count, about a constant of half of their bound."""
 
     count_weight: float = 0.0
+
+    @classmethod
+    def examples(cls) -> tuple[Statistic, ...]:
+        box = example_box(1.0, 3.0)
+        return cls(**box), cls(**box, count_weight=2.0), cls(**box, count_weight=7.0, within=example_ends(2))
 
     @property
     def shifts(self) -> NDArray[np.float64]:

@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import register
-from dca_proto.statistics.scaled import ScaledColumns, half_bits
+from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.scaled import ScaledColumns, example_box, example_ends, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import ValueRange, box
 
@@ -52,6 +52,11 @@ class Phases(ScaledColumns, frozen=True, kw_only=True):
     name = "phases"
 
     levels: int = LEVELS
+
+    @classmethod
+    def examples(cls) -> tuple[Statistic, ...]:
+        box = example_box(1.0, 3.0)
+        return cls(**box, levels=4), cls(**box, levels=4, within=example_ends(2))
 
     def __post_init__(self) -> None:
         if not 1 <= self.levels <= LEVELS_MAX:

@@ -21,12 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import register
+from dca_proto.statistics.base import Statistic, register
 from dca_proto.statistics.regression_sensitivity import Limits, Weights, regression_range, regression_sensitivity
 from dca_proto.statistics.scaled import (
     ScaledColumns,
     ball_limit,
     check_radius,
+    example_box,
+    example_ends,
     grid_limits,
     half_bits,
     into_ball,
@@ -65,6 +67,17 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
     radius: float | None = None
     weights: Weights = (1, 1, 1)
     whole_rows: bool = False
+
+    @classmethod
+    def examples(cls) -> tuple[Statistic, ...]:
+        box = example_box(1.0, 3.0, 2.0)
+        return (
+            cls(**box),
+            cls(**box, intercept=True, intercept_bound=0.5, target_square=True, weights=(3, 1, 2)),
+            cls(**box, intercept=True, radius=2.0, weights=(1, 5, 2)),
+            cls(**box, intercept=True, radius=2.0, whole_rows=True, target_square=True),
+            cls(**box, intercept=True, radius=2.0, whole_rows=True, target_square=True, within=example_ends(3)),
+        )
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.intercept_bound) and self.intercept_bound > 0):
@@ -105,9 +118,9 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         products = term_labels(names) + [f"{feature}·{self.target}" for feature in names]
         return (*products, f"{self.target}²") if self.target_square else tuple(products)
 
-    def ranges(self) -> dict[str, tuple[float, float]]:
+    def ranges_by_bound(self) -> dict[str, tuple[float, float]]:
         """centre ± scale·bound; more for the target of whole rows, which is scaled down before it is clamped."""
-        found = super().ranges()
+        found = super().ranges_by_bound()
         if self.whole_rows and self.radius is not None:
             constant = self.intercept_bound if self.intercept else 0.0
             reach = self.scale[-1] * self.bound[-1] * max(1.0, math.hypot(constant, *self.bound[:-1]) / self.radius)
@@ -143,7 +156,7 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
         whole = np.insert(features, 0, constant, axis=1) if constant else features
         factor = limit / np.maximum(np.linalg.norm(whole, axis=1), limit)
         with np.errstate(over="ignore"):  # a huge value becomes infinite here, and is clamped like any other
-            target = np.ldexp((rows[:, -1] - self.centre[-1]) / self.scale[-1] * factor, bits)
+            target = np.ldexp((self.inside(rows, bits)[:, -1] - self.centre[-1]) / self.scale[-1] * factor, bits)
         bound = self.limits(bits)[-1]
         scaled = np.rint(np.clip(target, -bound, bound))
         return into_ball(whole, limit), scaled.astype(np.int64)[:, None]

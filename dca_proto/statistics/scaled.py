@@ -4,6 +4,10 @@ A value x of column j becomes the integer nearest to (x - centre_j)/scale_j on a
 
     |X_j| <= C_j = floor(bound_j · 2^b).
 
+`within` may clamp a column's values to an interval of its own before that. Then its integers are some of those above,
+so every sensitivity holds as it is: the rows that it is taken over are fewer. An interval about a centre, as wide to
+the farther side of the public bounds, reaches beyond them on the nearer side; with `within` they end at both.
+
 Linear statistics use b = f, so that X lies on the grid of 2^-f. Quadratic ones use b = f/2 (f is even), so that
 products of two X lie there. Every sensitivity follows from the integers C_j, with zero (a missing row) inside the box.
 
@@ -32,7 +36,7 @@ import math
 import sys
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +47,8 @@ from dca_proto.statistics.base import Statistic
 
 MAGNITUDE_MIN, MAGNITUDE_MAX = 1e-50, 1e50
 """Limits of a public scale and similar parameters: beyond them, products of four underflow or overflow."""
+ANY = -MAGNITUDE_MAX, MAGNITUDE_MAX
+"""`ScaledColumns.within` of a column that is only clamped to its bound."""
 
 
 _LIMITS = {
@@ -58,6 +64,7 @@ class _Box(NamedTuple):
     scale: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]  # the largest grid point within the bound
+    within: tuple[NDArray[np.float64], NDArray[np.float64]] | None  # lower and upper ends
 
 
 class ScaledColumns(Statistic, frozen=True, kw_only=True):
@@ -67,11 +74,14 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
         centre: subtracted from the values, in units of the data, within ±`MAGNITUDE_MAX`.
         scale: the result is divided by it; in units of the data, from `MAGNITUDE_MIN` to `MAGNITUDE_MAX`.
         bound: the quotient is clamped to ±bound; in units of ``scale``, above 0.
+        within: (LOW, HIGH) of each column, to which its values are clamped first, in units of the data and within
+            ±`MAGNITUDE_MAX`, which clamps none; empty for no column.
     """
 
     centre: tuple[float, ...]
     scale: tuple[float, ...]
     bound: tuple[float, ...]
+    within: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("centre", "scale", "bound"):
@@ -85,10 +95,25 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
                 column, value = next(pair for pair in pairs if not least <= pair[1] <= most)
                 expected = f"give a finite number{above}, from {least:g} to {most:g}"
                 raise UsageError(f"{field} of column {column[:64]!r} is {value:g}; {expected}")
+        if self.within and len(self.within) != len(self.columns):
+            raise UsageError(f"within has {len(self.within)} values for {len(self.columns)} columns; give one for each")
+        for column, ends in zip(self.columns, self.within, strict=False):
+            if not -MAGNITUDE_MAX <= ends[0] < ends[1] <= MAGNITUDE_MAX:
+                found = f"within of column {column[:64]!r} is {ends[0]:g} to {ends[1]:g}"
+                raise UsageError(f"{found}; give LOW < HIGH within ±{MAGNITUDE_MAX:g}")
         super().__post_init__()
 
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """centre ± scale·bound of each column."""
+        """The interval of each column that its values are clamped to, by its bound and by `within`."""
+        found = self.ranges_by_bound()
+        for column, ends in zip(self.columns, self.within, strict=False):
+            if column in found:
+                low, high = (min(max(end, ends[0]), ends[1]) for end in found[column])
+                found[column] = low, high
+        return found
+
+    def ranges_by_bound(self) -> dict[str, tuple[float, float]]:
+        """centre ± scale·bound of each column, whatever `within` is."""
         parts = zip(self.columns, self.centre, self.scale, self.bound, strict=True)
         return {column: (centre - scale * bound, centre + scale * bound) for column, centre, scale, bound in parts}
 
@@ -104,9 +129,14 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
         """Return (x - centre)/scale, clamped to the largest grid points within the bounds but not rounded."""
         box = self._box(bits)
         with np.errstate(over="ignore"):  # a huge value becomes infinite here, and is clamped like any other
-            scaled = rows - box.centre
+            scaled = self.inside(rows, bits) - box.centre
             scaled /= box.scale
         return np.minimum(np.maximum(scaled, box.low, out=scaled), box.high, out=scaled)
+
+    def inside(self, rows: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
+        """Clamp rows, in units of the data, to `within`."""
+        ends = self._box(bits).within
+        return rows if ends is None else np.clip(rows, *ends)
 
     def _box(self, bits: int) -> _Box:
         """Return the parameters as arrays, built once for all rows of a round."""
@@ -114,12 +144,24 @@ class ScaledColumns(Statistic, frozen=True, kw_only=True):
             limits = grid_limits(self.columns, self.bound, bits)
             centre, scale, edge = (np.array(values, dtype=np.float64) for values in (self.centre, self.scale, limits))
             high = np.ldexp(edge, -bits)
-            self._boxes[bits] = _Box(limits, centre, scale, -high, high)
+            ends = (np.array(self.within).T[0], np.array(self.within).T[1]) if self.within else None
+            self._boxes[bits] = _Box(limits, centre, scale, -high, high, ends)
         return self._boxes[bits]
 
     @cached_property
     def _boxes(self) -> dict[int, _Box]:
         return {}
+
+
+def example_box(*bounds: float) -> dict[str, Any]:
+    """Return parameters for the examples of a statistic: one column per bound, around 0."""
+    names = (*(f"x{place}" for place in range(1, len(bounds))), "y")
+    return {"columns": names, "centre": (0.0,) * len(bounds), "scale": (1.0,) * len(bounds), "bound": bounds}
+
+
+def example_ends(columns: int) -> tuple[tuple[float, float], ...]:
+    """Return `within` for an example: each column's own interval about 0, any number for the last."""
+    return (*((-0.9, 0.5 + place) for place in range(columns - 1)), ANY)
 
 
 def grid_limits(columns: tuple[str, ...], bounds: tuple[float, ...], bits: int) -> tuple[int, ...]:

@@ -14,9 +14,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.statistics.base import register
+from dca_proto.statistics.base import Statistic, register
 from dca_proto.statistics.counting import Counting
-from dca_proto.statistics.scaled import ScaledColumns, ball_limit, check_radius, into_ball
+from dca_proto.statistics.scaled import ScaledColumns, ball_limit, check_radius, example_box, example_ends, into_ball
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import ValueRange, box
 
@@ -30,6 +30,11 @@ class _Linear(Counting, ScaledColumns, frozen=True, kw_only=True):
 
     radius: float | None = None
     count_weight: float = 0.0
+
+    @classmethod
+    def examples(cls) -> tuple[Statistic, ...]:
+        box = example_box(1.0, 3.0)
+        return cls(**box), cls(**box, radius=2.0), cls(**box, count_weight=5.0), cls(**box, within=example_ends(2))
 
     def __post_init__(self) -> None:
         check_radius("radius", self.radius)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import isqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,16 @@ class Survival(Statistic, frozen=True, kw_only=True):
     codes: Codes = ()
     censored: int = 0
     first_group: int = 0
+
+    @classmethod
+    def examples(cls) -> tuple[Statistic, ...]:
+        codes = ((1, 0, 0, 0, 0), (1, 1, 0, 0, 0), (1, 1, 1, 0, 0), (-1, 1, 1, 1, 0), (1, 1, 1, 1, 1))
+        two: dict[str, Any] = {"columns": ("months", "died", "group"), "times": (1.0, 2.0), "groups": 2, "codes": codes}
+        return (
+            cls(columns=("months", "died"), times=(1.0, 2.0)),
+            cls(**two),
+            cls(**two, censored=1, first_group=1),
+        )
 
     def __post_init__(self) -> None:
         check_grid(self.times)

@@ -33,18 +33,21 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import register
+from dca_proto.statistics.base import Statistic, register
 from dca_proto.statistics.model_gradient import ModelGradient
+from dca_proto.statistics.scaled import ANY
 from dca_proto.statistics.survival import check_grid
 from dca_proto.statistics.value_range import Squares, ValueRange, unique_places
 
 BEYOND = 2.0  # durations are clamped to this many grids, so that a time at the grid's end differs from a later one
 EXPONENT_MAX = 30.0  # of a row's log hazard ratio; only rows of negligible weight exceed it
 SQUARES_MAX = 10.0
+SHARE_MIN = 1e-6  # of a group
 CODE = 0.25  # how far a scaled value may be from its code
 COUNT = 0.1  # ρ
 CUBES = 0.05  # γ: of no weight beside the other terms of a row within 20 scales
@@ -59,6 +62,7 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
             centre 0, the last of `times` as its scale, and the bound 2. The event's scaled codes are -1 if the row was
             censored, and 1. Those of groups are 0, 1, ..., G - 1. Their bounds must be larger.
         times: t_1 < ... < t_K, above 0, in units of the duration. groups: G, at least 1.
+        group_shares: of all rows, for each group but the first: above 0, together below 1. Empty: all groups are even.
         theta: θ, K + G - 1 + d numbers. clip: the radius of the ball, R√(1 + κ² + ρ²).
         information: v, above 0. squares: κ, above 0.
     """
@@ -69,11 +73,35 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
     groups: int = 1
     information: float = 1.0
     squares: float = 0.1
+    group_shares: tuple[float, ...] = ()
+
+    @classmethod
+    def examples(cls) -> tuple[Statistic, ...]:
+        even = cls(
+            columns=("months", "died", "group", "x"),
+            times=(1.0, 2.0),
+            groups=2,
+            centre=(0.0, 0.5, 0.0, 0.0),
+            scale=(2.0, 0.5, 1.0, 1.0),
+            bound=(2.0, 3.0, 2.0, 3.0),
+            theta=(-1.0, -0.5, 0.3, 0.4),
+            clip=3.0,
+            information=0.5,
+            squares=0.2,
+            within=(ANY, ANY, ANY, (-1.0, 2.5)),
+        )
+        return even, msgspec.structs.replace(even, group_shares=(0.1,))
 
     def __post_init__(self) -> None:
         check_grid(self.times)
         if not 1 <= self.groups <= 100:
             raise UsageError(f"{self.groups} groups; give 1 to 100")
+        shares = self.group_shares
+        if shares and not (
+            len(shares) == self.groups - 1 and min(shares) >= SHARE_MIN and sum(shares) <= 1 - SHARE_MIN
+        ):
+            found = ", ".join(f"{share:g}" for share in shares)
+            raise UsageError(f"group_shares are {found[:200]}; give {self.groups - 1} numbers above 0 of a sum below 1")
         if not 0 < self.information < math.inf:
             raise UsageError(f"information is {self.information:g}; give a finite number above 0")
         if not 0 < self.squares <= SQUARES_MAX:
@@ -131,13 +159,13 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
             "rows",
         )
 
-    def ranges(self) -> dict[str, tuple[float, float]]:
+    def ranges_by_bound(self) -> dict[str, tuple[float, float]]:
         """Durations are clamped to the last time, features to their bounds; other codes are missing."""
         own = {self.columns[0]: (0.0, self.times[-1])}
         own[self.columns[1]] = self.centre[1] - self.scale[1], self.centre[1] + self.scale[1]
         if self.groups > 1:
             own[self.columns[2]] = self.centre[2], self.centre[2] + self.scale[2] * (self.groups - 1)
-        return {**super().ranges(), **own}
+        return {**super().ranges_by_bound(), **own}
 
     def value_range(self, fraction_bits: int) -> ValueRange:
         """A ball; the information is a sum of squares, and hazards, squares and the constant are not below zero."""
@@ -169,7 +197,8 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
         if self.groups == 1:
             return features
         group = np.rint(rows[:, 2])
-        return np.concatenate([contrasts(group, self.groups), features], axis=1)
+        shares = np.array(self.group_shares or even(self.groups))
+        return np.concatenate([contrasts(group, shares), features], axis=1)
 
     def followed(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The share of each interval that each scaled row lived through, and its events: shapes ``(m, K)``."""
@@ -221,14 +250,19 @@ def entries(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([*(x[:, i : i + 1] * x[:, i:] for i in range(x.shape[1])), CUBES * x**3], axis=1)
 
 
-def contrasts(group: NDArray[np.float64], groups: int) -> NDArray[np.float64]:
-    """The columns of effects of groups 1 to G - 1, shape ``(m, G - 1)``: of variance 1 if groups are even.
+def even(groups: int) -> tuple[float, ...]:
+    """The shares of all groups but the first if all are alike."""
+    return (1 / groups,) * (groups - 1)
+
+
+def contrasts(group: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The columns of effects of groups 1 to G - 1, shape ``(m, G - 1)``: of mean 0 and variance 1 at these shares.
 
     Each effect is the group's log hazard ratio to the first group, divided by `contrast`.
     """
-    return np.asarray(contrast(groups) * ((group[:, None] == np.arange(1, groups)) - 1 / groups))
+    return np.asarray(contrast(shares) * ((group[:, None] == np.arange(1, len(shares) + 1)) - shares))
 
 
-def contrast(groups: int) -> float:
-    """The size of a contrast: that of a group's indicator divided by its standard deviation."""
-    return groups / math.sqrt(groups - 1)
+def contrast(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sizes of contrasts, ``(G - 1,)``: those of groups' indicators divided by their standard deviations."""
+    return np.asarray(1 / np.sqrt(shares * (1 - shares)))

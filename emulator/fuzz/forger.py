@@ -27,11 +27,15 @@ _RETAINED = 0.05  # the receiver drops most retained messages at once
 
 
 class Secret(msgspec.Struct, frozen=True):
-    """The plaintext of a sealed message. `public`, `hash`: the key and announcement that it was sealed to."""
+    """The plaintext of a sealed message. `public`, `hash`: the key and announcement that it was sealed to.
+
+    `label`: the purpose of its key.
+    """
 
     round_id: bytes
     sender: bytes
     receiver: bytes
+    label: bytes
     public: bytes
     hash: bytes
     inner: bytes
@@ -272,7 +276,7 @@ class Forger:
         body = self._tree(frame.body)
         signed = encode(sign(self._keys[secret.sender], self._known.federation_id, body))
         inner = self.rng.choice((signed, signed, signed, self._bytes(secret.inner), secret.inner))
-        sealed = seal_to(secret.public, inner, secret.hash, self.rng.randbytes)
+        sealed = seal_to(secret.label, secret.public, inner, secret.hash, self.rng.randbytes)
         return encode(Sealed(secret.round_id, *sealed))
 
     def _contribution(self, payload: bytes) -> bytes:

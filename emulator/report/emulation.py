@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from dca_proto.report.blocks import Block, Cell, Code, Folded, Heading, Note, Page, Section, as_json, roles_table, table
+from dca_proto.report.charts import Lane, timeline
+from dca_proto.report.formats import UNKNOWN, claimed, count, listed, number, seconds
 from dca_proto.wording import counted
-from emulator.report.blocks import Block, Cell, Code, Folded, Heading, Note, Page, Section, as_json, roles_table, table
-from emulator.report.charts import Lane, timeline
-from emulator.report.figures import UNKNOWN, claimed, count, listed, number, seconds
 from emulator.trials.fault import FaultOutcome
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
@@ -81,6 +81,8 @@ def _answer(run: Outcome) -> str:
         spent = f", for epsilon {claimed(last.epsilon)}" if last.epsilon is not None else ""
         needed = f"; at least {count(last.needed)} were needed" if last.needed is not None else ""
         parts.append(f"{count(last.contributors)} of {count(last.clients)} clients are in the last sum{spent}{needed}.")
+    if why := all_declined(run):
+        parts.append(f"{why[0].upper()}{why[1:]}.")
     if run.ended.live is not None:
         ended = "finished" if run.ended.live else f"did not finish: {listed([*run.ended.why]) or 'no reason is given'}"
         parts.append(f"After healing, it {ended}.")
@@ -123,7 +125,8 @@ def rounds(run: Outcome) -> list[Block]:
     def ended(item: tuple[int, RoundOutcome]) -> str:
         place, round_ = item
         after = " (the one after healing)" if isinstance(planned, int) and place > planned else ""
-        return f"{round_.result}{f': {round_.reason}' if round_.reason else ''}{after}"
+        declined = "" if not round_.declined else f"; {counted(round_.declined, 'client')} declined"
+        return f"{round_.result}{f': {round_.reason}' if round_.reason else ''}{declined}{after}"
 
     def over_floor(item: tuple[int, RoundOutcome]) -> str:
         variance, floor = item[1].noise_variance, item[1].noise_floor
@@ -139,6 +142,19 @@ def rounds(run: Outcome) -> list[Block]:
         "ended": ended,
     }
     return table(enumerate(run.ended.rounds, 1), columns)
+
+
+def all_declined(run: Outcome) -> str:
+    """Return in how many rounds everybody declined, and why; empty if there is none."""
+    alike = Counter[str]()
+    for round_ in run.ended.rounds:
+        if round_.everybody_declined:
+            alike.update(round_.why_declined)
+    rounds_ = sum(round_.everybody_declined for round_ in run.ended.rounds)
+    if not rounds_:
+        return ""
+    which = f"all {counted(rounds_, 'round')}" if rounds_ == len(run.ended.rounds) > 1 else counted(rounds_, "round")
+    return f"everybody declined {which}: {listed([f'{why} ({count(times)})' for why, times in alike.items()], 3)}"
 
 
 def by_kind(run: Outcome) -> dict[str, list[FaultOutcome]]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from dca_proto.wording import counted
-from emulator.report.blocks import (
+from dca_proto.report.blocks import (
     Block,
     Cell,
     Folded,
@@ -25,9 +24,10 @@ from emulator.report.blocks import (
     settings,
     table,
 )
-from emulator.report.charts import Axis, Series, bars, lines
-from emulator.report.figures import MIB, UNKNOWN, count, number, percent, seconds, short, size
-from emulator.results import Traffic
+from dca_proto.report.charts import Axis, Series, bars, lines
+from dca_proto.report.formats import MIB, UNKNOWN, count, number, percent, seconds, short, size
+from dca_proto.results.round import Traffic
+from dca_proto.wording import counted
 from emulator.scaling.cell import Size
 from emulator.scaling.costs import CLAIMED, Growth, HeldOut, verdict
 from emulator.scaling.figures import ROLES, Figures
@@ -127,7 +127,7 @@ def _facts(cells: Sequence[Figures], compared: Sequence[Figures]) -> Iterator[Li
 def base_cells(cells: Sequence[Figures]) -> list[Figures]:
     """Return, for each N, d and M, the cell with the lowest drop rate and, among equals, the lowest T."""
     base: dict[tuple[int, int, int], Figures] = {}
-    for cell in sorted(cells, key=lambda cell: (cell.drop_rate, cell.tolerated)):
+    for cell in sorted(cells, key=lambda cell: (cell.drop_rate, cell.tolerate)):
         base.setdefault((cell.clients, cell.dimension, cell.computes), cell)
     return list(base.values())
 
@@ -228,10 +228,10 @@ def dropouts(cells: Sequence[Figures]) -> list[Block]:
     """Return a table of the noise and the success rate by T and drop rate, if either was swept."""
     if len(base_cells(cells)) == len(cells) and not any(cell.drop_rate for cell in cells):
         return []
-    ordered = sorted(cells, key=lambda cell: (*_key(cell), cell.drop_rate, cell.tolerated))
+    ordered = sorted(cells, key=lambda cell: (*_key(cell), cell.drop_rate, cell.tolerate))
     columns: Columns = {
         **_SIZE,
-        "T": lambda cell: count(cell.tolerated),
+        "T": lambda cell: count(cell.tolerate),
         "drop out": lambda cell: percent(cell.drop_rate),
         "noise sd": lambda cell: number(cell.noise_sd),
         "of ideal": lambda cell: (
@@ -360,7 +360,7 @@ def _groups(cells: Sequence[Figures]) -> dict[str, list[Figures]]:
         name = f"{cell.backend}, M = {cell.computes}"
         name += f", {percent(cell.drop_rate)} drop out" if cell.drop_rate else ""
         if has_many_t and cell.clients:
-            name += f", T = {percent(round(cell.tolerated / cell.clients, 2))} of N"
+            name += f", T = {percent(round(cell.tolerate / cell.clients, 2))} of N"
         groups.setdefault(name, []).append(cell)
     return dict(list(groups.items())[:_GROUPS_MAX])
 
@@ -389,7 +389,7 @@ def _swept(cells: Sequence[Figures]) -> Iterator[Block]:
     noise = []
     for place, (d, n) in enumerate(sorted({(cell.dimension, cell.clients) for cell in cells})):
         own = [cell for cell in cells if (cell.dimension, cell.clients) == (d, n) and cell.noise_sd is not None]
-        points = {float(cell.tolerated): cell.noise_sd or 0.0 for cell in own}
+        points = {float(cell.tolerate): cell.noise_sd or 0.0 for cell in own}
         if len(points) > 1:
             noise.append(Series(f"N = {count(n)}, d = {count(d)}", sorted(points.items()), place % _TONES, "-", "o"))
     if noise:
@@ -397,7 +397,7 @@ def _swept(cells: Sequence[Figures]) -> Iterator[Block]:
         yield lines(noise, x, y, caption="Tolerating more dropouts or colluders costs noise in the sum.")
     success, rates = [], dict[float, dict[float, list[Figures]]]()
     for cell in cells:
-        share = round(cell.tolerated / max(cell.clients, 1), 3)
+        share = round(cell.tolerate / max(cell.clients, 1), 3)
         rates.setdefault(share, {}).setdefault(cell.drop_rate, []).append(cell)
     for place, (share, swept) in enumerate(sorted(rates.items())):
         if len(swept) > 1:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dca_proto.drawing import ROWS_MAX
+from dca_proto.report.blocks import Block, Code, Folded, Heading, Note, Page, as_json, settings, table
+from dca_proto.report.charts import bars
+from dca_proto.report.formats import count, listed, number, seconds
 from dca_proto.wording import counted
-from emulator.report.blocks import Block, Code, Folded, Heading, Note, Page, as_json, settings, table
-from emulator.report.charts import ROWS_MAX, bars
-from emulator.report.figures import count, listed, number, seconds
-from emulator.trials.sweep import Sweep
+from emulator.trials.sweep import PooledNoise, Sweep
 
 _FAILURES_MAX, _FACTS_MAX = 50, 100
 
@@ -36,6 +37,7 @@ def page(run: Sweep) -> Page:
             ("Failures", [*_failures(run)]),
             ("Rounds", settings((f"rounds {result}", count(rounds)) for result, rounds in run.rounds.items())),
             ("Fault kinds reached", [*_coverage(run)]),
+            ("Shape of the noise", [*_noise(run)]),
             ("Transitions taken", [*_transitions(run)]),
             ("Checks made", table(run.checked.items(), {
                 "invariant": lambda item: f"{item[0]} {run.invariants.get(item[0], '')}".strip(),
@@ -77,6 +79,27 @@ def _coverage(run: Sweep) -> Iterator[Block]:
     missed = [kind for kind, times in run.coverage.items() if not times]
     if missed:
         yield Note(f"Never occurred: {listed(missed, ROWS_MAX)}.")
+
+
+def noise_line(noise: PooledNoise) -> str:
+    """Return how much noise was judged together, and the result."""
+    if not noise.tests:
+        return "none"
+    what = ", ".join(f"{count(values)} of {law}" for law, values in sorted(noise.draws.items()))
+    return f"values judged together: {what}; {counted(noise.tests, 'test')} of their shape, p {_below(noise)}"
+
+
+def _below(noise: PooledNoise) -> str:
+    return f"< {noise.p_value:.2g}, misshapen" if noise.p_value < noise.false_alarm else f"<= {noise.p_value:.2g}"
+
+
+def _noise(run: Sweep) -> Iterator[Block]:
+    if run.noise is not None:
+        yield Note(f"{noise_line(run.noise)}.")
+        yield Note(
+            f"Correct noise fails these tests with a probability of at most {run.noise.false_alarm:g}, and those of "
+            f"a single scenario with at most {run.noise.false_alarm_trial:g}."
+        )
 
 
 def _transitions(run: Sweep) -> Iterator[Block]:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -34,6 +35,7 @@ from scipy.optimize import nnls
 from scipy.stats import t as student
 
 from dca_proto.errors import UsageError
+from dca_proto.results.figure import about
 from emulator.scaling.cell import EMULATED, Size
 from emulator.scaling.figures import COUNTED, Figures
 
@@ -52,21 +54,16 @@ Floats = NDArray[np.float64]
 class Estimate(msgspec.Struct, frozen=True):
     """An exponent with its interval at `CONFIDENCE`, or a predicted figure with the range of 95 of 100 refits."""
 
-    value: float
-    interval: tuple[float, float]
+    value: Annotated[float, about("The exponent, or the predicted figure.")]
+    interval: Annotated[tuple[float, float], about("Its interval at `CONFIDENCE`, or the range of 95 of 100 refits.")]
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """A fitted power law.
+    """A fitted power law."""
 
-    Attributes:
-        exponents: by symbol, of the sizes that vary. cells: how many cells were fitted.
-        spread: standard deviation of the residuals of log t, about the relative error.
-    """
-
-    exponents: dict[str, Estimate]
-    cells: int
-    spread: float
+    exponents: Annotated[dict[str, Estimate], about("By symbol, of the sizes that vary.")]
+    cells: Annotated[int, about("How many cells were fitted.")]
+    spread: Annotated[float, about("Standard deviation of the residuals of log t, about the relative error.")]
 
 
 def growth(cells: Sequence[Figures], figure: str) -> Growth | None:
@@ -185,12 +182,12 @@ Calibration = dict[tuple[str, str], Costs]
 
 
 class HeldOut(Size, frozen=True):
-    """A figure of a cell that was measured but not fitted. `error`: predicted / measured - 1."""
+    """A figure of a cell that was measured but not fitted."""
 
-    quantity: str
-    measured: float
-    predicted: float
-    error: float
+    quantity: Annotated[str, about("The figure.")]
+    measured: Annotated[float, about("Its value.")]
+    predicted: Annotated[float, about("From the other cells.")]
+    error: Annotated[float, about("predicted / measured - 1.")]
 
 
 def fit_costs(sizes: Sequence[Size], values: Sequence[float], terms: tuple[str, ...]) -> Costs:

@@ -32,6 +32,7 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from dca_proto.privacy.accounting import DELTA
 from dca_proto.protocol import facts
@@ -165,9 +166,14 @@ class Population:
     def __init__(self, cell: Cell, team: Team | None = None) -> None:
         self._cell = cell
         self._team = team or Team()
-        rows = [np.array([[index % cell.dimension + 0.5]]) for index in range(cell.clients)]
+        rows: NDArray[np.float64] = np.arange(cell.clients, dtype=np.float64)[:, None, None] % cell.dimension + 0.5
         self._actors = TestFederation(cell.clients, cell.computes, rows=rows, name=_FEDERATION, timing=_TIMING)
-        options: dict[str, Any] = {"federation": _FEDERATION, "start_ms": _BEGIN_MS, "link": IDEAL, "keep_facts_max": 0}
+        options: dict[str, Any] = {
+            "federation": self._actors.federation.id,
+            "start_ms": _BEGIN_MS,
+            "link": IDEAL,
+            "keep_facts_max": 0,
+        }
         self._simulator = (
             Simulator(_FEDERATION, **options)
             if self._team.count == 1
@@ -266,10 +272,10 @@ class Population:
             "rows_max": 1,
             "epsilon": _EPSILON,
             "delta": DELTA,
-            "tolerated": cell.tolerated,
-            "clients_expected": cell.clients,
-            "collect_window_ms": _WINDOW_MS,
-            "commit_window_ms": _WINDOW_MS,
+            "tolerate": cell.tolerate,
+            "clients": cell.clients,
+            "collect_s": _WINDOW_MS / 1000,
+            "commit_s": _WINDOW_MS / 1000,
         }
 
     def _used(self) -> Used:

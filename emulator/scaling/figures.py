@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from emulator.results import Amount, Count
+from dca_proto.results.figure import Amount, Count, about
 from emulator.scaling.cell import EMULATED, Cell
 
 ROLES = ("client", "compute", "trainer")
@@ -84,55 +84,58 @@ class CellMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(Cell, frozen=True, kw_only=True):
-    """A cell as measured: medians over its rounds, as `--json` writes them. A figure that was not measured is None.
+    """A cell as measured: medians over its rounds, as `--json` writes them. A figure that was not measured is None."""
 
-    Attributes:
-        wall_s, wall_s_spread: wall seconds of a round without key agreement, and of the fastest and the slowest.
-        first_round_wall_s: of the round in which pairs agree on keys. agreement_s: core seconds for this agreement.
-        core_s, core_s_by_role: core seconds. us_per_contribution: core time for each contribution in the sum, by role.
-        floor_us: of the bare cryptography of a contribution. waiting_s: of processes for each other, summed.
-        messages, bytes, received, received_bytes: by role. phases: seconds of each.
-        sessions_s, sessions_wall_s: core and wall seconds until every Compute node has a session of every client.
-        peak_rss_mb: as of `CellMeasurement`. memory_bytes: of one actor of each role.
-        compute_memory_bytes: of a Compute node when it freezes its list. compute_memory_least_bytes: the contributions
-            among it, which it must keep until the set is agreed. compute_memory_after_bytes: after the round.
-        success_rate, success_expected: part of the rounds that have a result, and its expectation.
-        noise_sd, noise_sd_ideal: as of `RoundMeasurement`.
-        paper_s, ratio: the seconds of that size in Table 1, and ours divided by them.
-    """
-
-    backend: str = EMULATED
-    tolerated: Count = 0
-    drop_rate: Amount = 0.0
-    repeats: Count = 1
-    wall_s: Amount
-    wall_s_spread: tuple[Amount, Amount] | None = None
-    first_round_wall_s: Amount | None = None
-    core_s: Amount
-    phases: dict[str, Amount] = msgspec.field(default_factory=dict)
-    waiting_s: Amount | None = None
-    core_s_by_role: dict[str, Amount] = msgspec.field(default_factory=dict)
-    us_per_contribution: dict[str, Amount] | None = None
-    floor_us: dict[str, Amount] = msgspec.field(default_factory=dict)
-    messages: dict[str, Amount] | None = None
-    bytes: dict[str, Amount] | None = None
-    received: dict[str, Amount] | None = None
-    received_bytes: dict[str, Amount] | None = None
-    sessions_s: Amount = 0.0
-    sessions_wall_s: Amount = 0.0
-    agreement_s: Amount = 0.0
-    peak_rss_mb: Amount = 0.0
-    compute_memory_bytes: Count | None = None
-    compute_memory_least_bytes: Count | None = None
-    compute_memory_after_bytes: Count | None = None
-    memory_bytes: dict[str, Amount] | None = None
-    success_rate: Amount = 0.0
-    success_expected: Amount = 0.0
-    contributors: Count | None = None
-    noise_sd: Amount | None = None
-    noise_sd_ideal: Amount | None = None
-    paper_s: Amount | None = None
-    ratio: Amount | None = None
+    backend: Annotated[str, about("How it was measured.")] = EMULATED
+    tolerate: Annotated[Count, about("T.")] = 0
+    drop_rate: Annotated[Amount, about("The probability that a client drops out of a round.")] = 0.0
+    repeats: Annotated[Count, about("Rounds measured.")] = 1
+    wall_s: Annotated[Amount, about("Of a round without key agreement.", unit="s")]
+    wall_s_spread: Annotated[
+        tuple[Amount, Amount] | None, about("Seconds of the fastest and of the slowest round.")
+    ] = None
+    first_round_wall_s: Annotated[Amount | None, about("Of the round in which pairs agree on keys.", unit="s")] = None
+    core_s: Annotated[Amount, about("Core time of a round.", unit="s")]
+    phases: Annotated[dict[str, Amount], about("Seconds of each phase.")] = msgspec.field(default_factory=dict)
+    waiting_s: Annotated[Amount | None, about("Of processes for each other, summed.", unit="s")] = None
+    core_s_by_role: Annotated[dict[str, Amount], about("Core seconds of each role.")] = msgspec.field(
+        default_factory=dict
+    )
+    us_per_contribution: Annotated[
+        dict[str, Amount] | None, about("Core time for each contribution in the sum, by role, in µs.")
+    ] = None
+    floor_us: Annotated[dict[str, Amount], about("Of the bare cryptography of a contribution, by role, in µs.")] = (
+        msgspec.field(default_factory=dict)
+    )
+    messages: Annotated[dict[str, Amount] | None, about("Sent by each role.")] = None
+    bytes: Annotated[dict[str, Amount] | None, about("Sent by each role.")] = None
+    received: Annotated[dict[str, Amount] | None, about("Messages received by each role.")] = None
+    received_bytes: Annotated[dict[str, Amount] | None, about("Bytes received by each role.")] = None
+    sessions_s: Annotated[
+        Amount, about("Core time until every Compute node has a session of every client.", unit="s")
+    ] = 0.0
+    sessions_wall_s: Annotated[Amount, about("Wall time until then.", unit="s")] = 0.0
+    agreement_s: Annotated[Amount, about("Core time for the agreement on keys.", unit="s")] = 0.0
+    peak_rss_mb: Annotated[Amount, about("The sum over the processes; live, of the largest one.", unit="MiB")] = 0.0
+    compute_memory_bytes: Annotated[
+        Count | None, about("Of a Compute node when it freezes its list.", unit="bytes")
+    ] = None
+    compute_memory_least_bytes: Annotated[
+        Count | None, about("The contributions among it, which it must keep until the set is agreed.", unit="bytes")
+    ] = None
+    compute_memory_after_bytes: Annotated[Count | None, about("Of a Compute node after the round.", unit="bytes")] = (
+        None
+    )
+    memory_bytes: Annotated[dict[str, Amount] | None, about("Of one actor of each role.")] = None
+    success_rate: Annotated[Amount, about("Part of the rounds that have a result.")] = 0.0
+    success_expected: Annotated[Amount, about("Its expectation.")] = 0.0
+    contributors: Annotated[Count | None, about("In the sum.")] = None
+    noise_sd: Annotated[Amount | None, about("Of the noise in each coordinate of the sum, in its units.")] = None
+    noise_sd_ideal: Annotated[
+        Amount | None, about("Of the noise that one trusted curator would add for the same ε and δ.")
+    ] = None
+    paper_s: Annotated[Amount | None, about("Of that size in the paper's Table 1.", unit="s")] = None
+    ratio: Annotated[Amount | None, about("Ours divided by it.")] = None
 
     @property
     def spread(self) -> tuple[float, float]:

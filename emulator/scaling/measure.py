@@ -26,9 +26,10 @@ from collections.abc import Callable
 
 from nacl import bindings
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import decrypt, encrypt
-from emulator.engine import Engine
-from emulator.results import Round
+from dca_proto.engine import Engine
+from dca_proto.results.round import Round
 from emulator.scaling.cell import MOSQUITTO, Cell
 from emulator.scaling.emulated import measure_emulated
 from emulator.scaling.figures import CellMeasurement, Figures, RoundMeasurement, cell_figures
@@ -73,17 +74,17 @@ def measure_live(cell: Cell) -> CellMeasurement:
             dimension=cell.dimension,
             computes=cell.computes,
             rounds=cell.repeats + 1,
-            tolerated=cell.tolerated,
+            tolerate=cell.tolerate,
             dropped=round(cell.drop_rate * cell.clients),
             processes=cell.processes,
             broker=MOSQUITTO,
         )
     )
     first, *others = map(_measurement_of, run.rounds)
-    assert run.sessions is not None, "a swarm measures them"
+    assert run.sessions_s is not None, "a swarm measures it"
     return CellMeasurement(
-        sessions_s=run.sessions.core_s or 0.0,
-        sessions_wall_s=run.sessions.wall_s,
+        sessions_s=run.sessions_core_s or 0.0,
+        sessions_wall_s=run.sessions_s,
         first=first,
         rounds=others or [first],
         memory=None,
@@ -143,7 +144,7 @@ def floor_us(computes: int, dimension: int) -> dict[str, float]:
         pads = each(lambda: [shake_128(b"".join((key, bound))).digest(size) for key in keys])
     else:
         pads = each(lambda: [expand(size - 8, shake_128(b"".join((key, bound))).digest(40)[8:]) for key in keys])
-    derived = each(lambda: [blake2b(bound, digest_size=64, key=key, person=b"dca4-one").digest() for key in keys])
+    derived = each(lambda: [blake2b(bound, digest_size=64, key=key, person=labels.ONE_KEYS).digest() for key in keys])
     sealing = each(lambda: [encrypt(key, nonce, text, associated) for key in keys])
     opening = each(lambda: [decrypt(key, nonce, box, associated) for box, key in zip(sealed, keys, strict=True)])
     return {

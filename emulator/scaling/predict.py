@@ -8,21 +8,25 @@ it assumes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
 from dca_proto.errors import UsageError
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.wire.fields import COMPUTES_MAX
+from dca_proto.results.figure import about
 from dca_proto.statistics.histogram import BINS_MAX
 from dca_proto.wording import nearest
 from emulator.scaling.cell import CLIENTS_MIN, Size
-from emulator.scaling.costs import Calibration, Estimate
+from emulator.scaling.costs import SIZES, Calibration, Estimate
 from emulator.scaling.figures import COUNTED, ROLES, Figures
 
 _SIZE_MAX = 10**12
 _RANGES = {"clients": (CLIENTS_MIN, _SIZE_MAX), "dimension": (1, _SIZE_MAX), "computes": (2, COMPUTES_MAX)}
+FAR = 10
+"""The factor beyond the calibrated sizes at which a prediction has a warning."""
 _GB, _GBIT = 1e9, 1e9 / 8
 
 
@@ -74,50 +78,39 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoleNeed(msgspec.Struct, frozen=True):
-    """What a role needs in a round, for all its actors and for each.
+    """What a role needs in a round, for all its actors and for each."""
 
-    Attributes:
-        actors: how many. core_s: core seconds of all. core_s_each, bytes_each, memory_bytes_each: of one;
-            bytes are sent and received.
-        messages, bytes: sent by all. machines: needed for all; None for clients, which have their own.
-        tightest: the resource that determines this number.
-    """
-
-    actors: int
-    core_s: Estimate
-    core_s_each: float
-    bytes_each: float
-    memory_bytes_each: float | None
-    messages: float
-    bytes: float
-    machines: int | None = None
-    tightest: str = ""
+    actors: Annotated[int, about("How many.")]
+    core_s: Annotated[Estimate, about("Core seconds of all.")]
+    core_s_each: Annotated[float, about("Of one.", unit="s")]
+    bytes_each: Annotated[float, about("Of one, sent and received.", unit="bytes")]
+    memory_bytes_each: Annotated[float | None, about("Of one.", unit="bytes")]
+    messages: Annotated[float, about("Sent by all.")]
+    bytes: Annotated[float, about("Sent by all.", unit="bytes")]
+    machines: Annotated[int | None, about("Needed for all; null for clients, which have their own.")] = None
+    tightest: Annotated[str, about("The resource that determines this number.")] = ""
 
 
 class BrokerNeed(msgspec.Struct, frozen=True):
     """The messages and bytes that pass through the broker, in and out, and the machines that it needs."""
 
-    messages: float
-    messages_s: float
-    bytes: float
-    bytes_s: float
-    machines: int
-    tightest: str
+    messages: Annotated[float, about("In and out.")]
+    messages_s: Annotated[float, about("Messages a second.")]
+    bytes: Annotated[float, about("In and out.", unit="bytes")]
+    bytes_s: Annotated[float, about("Bytes a second.")]
+    machines: Annotated[int, about("That it needs.")]
+    tightest: Annotated[str, about("The resource that determines this number.")]
 
 
 class Prediction(Size, frozen=True):
-    """A predicted round.
+    """A predicted round."""
 
-    Attributes:
-        sessions_s, agreement_s: core seconds once an epoch, for sessions and for the keys of all pairs.
-    """
-
-    round_s: float
-    roles: dict[str, RoleNeed]
-    broker: BrokerNeed
-    sessions_s: float | None
-    agreement_s: float | None
-    assumptions: list[str]
+    round_s: Annotated[float, about("Of the round.", unit="s")]
+    roles: Annotated[dict[str, RoleNeed], about("What each role needs.")]
+    broker: Annotated[BrokerNeed, about("What passes through the broker.")]
+    sessions_s: Annotated[float | None, about("Core time once an epoch, for sessions.", unit="s")]
+    agreement_s: Annotated[float | None, about("Core time once an epoch, for the keys of all pairs.", unit="s")]
+    assumptions: Annotated[list[str], about("What the prediction assumes.")]
 
 
 def parse_size(text: str) -> Size:
@@ -187,6 +180,27 @@ def require_computes(size: Size, measured: Iterable[int]) -> None:
             f"--predict: computes={size.computes}: the calibration was measured with M = {known[0]} only, and cannot "
             "predict others; calibrate with several, such as --computes 3,10"
         )
+
+
+def far_beyond(size: Size, measured: Sequence[Figures]) -> Iterator[str]:
+    """Yield a warning for each of N, d and M that is more than `FAR` times beyond the calibrated sizes.
+
+    Costs are sums of few terms. Far outside the measured sizes, another term can dominate that the fit could not see:
+    predicted from d of at most 100, a client's core time at d = 3,000 was 64 % too low.
+    """
+    for symbol, key in SIZES.items():
+        asked, known = getattr(size, key), [getattr(cell, key) for cell in measured]
+        least, most = min(known), max(known)
+        if asked > FAR * most:
+            yield (
+                f"{symbol} = {asked:,} is {asked / most:,.0f} times the largest calibrated {symbol} ({most:,}): times "
+                f"may lie outside their intervals; calibrate with --{key} up to {-(-asked // FAR):,} or more"
+            )
+        elif asked * FAR < least:
+            yield (
+                f"{symbol} = {asked:,} is {least / asked:,.0f} times less than the smallest calibrated {symbol} "
+                f"({least:,}): times may lie outside their intervals; calibrate with --{key} from {asked * FAR:,} on"
+            )
 
 
 def _role(

@@ -6,20 +6,19 @@ another sweep is refused, and the error names the differences.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from dca_proto.errors import InputError
+from dca_proto.results.figure import Count, about
 from dca_proto.runtime.files import read_text, require_writable, write_json
-from dca_proto.wording import in_words
+from dca_proto.wording import in_words, parse_json
 from emulator import provenance
-from emulator.results import Count
 from emulator.scaling.cell import Cell, Sweep
 from emulator.scaling.costs import Growth, HeldOut
 from emulator.scaling.figures import Figures
@@ -32,9 +31,9 @@ _PACKAGES = ("dca-proto", "numpy", "PyNaCl", "msgspec")
 class Hardware(msgspec.Struct, frozen=True):
     """The machine that measured. `cores`: None if the system does not report them."""
 
-    system: str = ""
-    processor: str = ""
-    cores: Count | None = None
+    system: Annotated[str, about("Operating system and architecture.")] = ""
+    processor: Annotated[str, about("Its name.")] = ""
+    cores: Annotated[Count | None, about("Null if the system does not report them.")] = None
 
     @classmethod
     def here(cls) -> Hardware:
@@ -47,24 +46,22 @@ class Hardware(msgspec.Struct, frozen=True):
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `dca scaling`: `--json` writes it, and the report reads it.
+    """The result of `dca scaling`: `--json` writes it, and the report reads it."""
 
-    Attributes:
-        cells: as measured. versions, machine, options: of the measurement.
-        warnings: reasons to doubt the figures. fits: exponents. calibration: cost by figure, role and term.
-        held_out: errors of predictions of cells that were not fitted. prediction: of a larger round, if asked for.
-    """
-
-    kind: str = "scaling"
-    cells: list[Figures]
-    versions: dict[str, str] | None = None
-    machine: Hardware | None = None
-    options: Sweep | None = None
-    warnings: list[str] = msgspec.field(default_factory=list)
-    fits: dict[str, Growth] = msgspec.field(default_factory=dict)
-    calibration: dict[str, dict[str, dict[str, float]]] | None = None
-    held_out: list[HeldOut] = msgspec.field(default_factory=list)
-    prediction: Prediction | None = None
+    kind: Annotated[str, about("The kind of run.")] = "scaling"
+    cells: Annotated[list[Figures], about("As measured.")]
+    versions: Annotated[dict[str, str] | None, about("Of the packages.")] = None
+    machine: Annotated[Hardware | None, about("That measured.")] = None
+    options: Annotated[Sweep | None, about("Of the sweep.")] = None
+    warnings: Annotated[list[str], about("Reasons to doubt the figures.")] = msgspec.field(default_factory=list)
+    fits: Annotated[dict[str, Growth], about("Exponents of growth.")] = msgspec.field(default_factory=dict)
+    calibration: Annotated[dict[str, dict[str, dict[str, float]]] | None, about("Cost by figure, role and term.")] = (
+        None
+    )
+    held_out: Annotated[list[HeldOut], about("Errors of predictions of cells that were not fitted.")] = msgspec.field(
+        default_factory=list
+    )
+    prediction: Annotated[Prediction | None, about("Of a larger round, if asked for.")] = None
 
 
 def read_scaling(path: Path) -> Scaling:
@@ -140,7 +137,7 @@ class Record:
 def _object_in(path: Path, option: str) -> dict[str, Any]:
     """Read the JSON object in a file. Raises `InputError` that names the option."""
     try:
-        value = json.loads(read_text(path))
+        value = parse_json(read_text(path))
     except InputError as error:
         raise InputError(f"{option}: {error}") from None
     except ValueError:

@@ -34,7 +34,7 @@ class Simulator:
 
     Args:
         seed: of the network and faults; the builders of actors set their randomness.
-        federation: the name in topics. start_ms: virtual time at the beginning, in Unix milliseconds.
+        federation: its id, part of topics. start_ms: virtual time at the beginning, in Unix milliseconds.
         link: default options of links. broker: its limits.
         keep_facts_max: number of facts that the trace keeps; None keeps all, 0 disables the trace.
         raise_crashes: raise an actor's exception here instead of only notifying observers.
@@ -48,7 +48,7 @@ class Simulator:
         self,
         seed: int | str,
         *,
-        federation: str = "test",
+        federation: bytes = bytes(32),
         start_ms: int = START_MS,
         link: LinkOptions | None = None,
         broker: BrokerOptions | None = None,
@@ -62,6 +62,7 @@ class Simulator:
         self.processes: dict[bytes, Process] = {}
         self.machines: list[Process] = []
         self.observers: list[Observer] = []
+        self._listeners: dict[str, tuple[int, list[Callable[..., None]]]] = {}  # by event: for how many observers
         self.raise_crashes = raise_crashes
         self.link_options = link or LinkOptions()
         self.now_us = start_ms * US
@@ -100,6 +101,16 @@ class Simulator:
         self.machines.append(process)
         process.start()
         return process
+
+    def listeners(self, method: str) -> list[Callable[..., None]]:
+        """Return what observers do at an event, without those that do nothing. Observers are only ever added."""
+        count, listeners = self._listeners.get(method, (0, []))
+        if count != len(self.observers):
+            nothing = getattr(Observer, method)
+            listeners = [getattr(one, method) for one in self.observers]
+            listeners = [one for one in listeners if getattr(one, "__func__", one) is not nothing]
+            self._listeners[method] = len(self.observers), listeners
+        return listeners
 
     def has(self, actor_id: bytes) -> bool:
         """Return True if an actor runs in this process, as all do in a simulation of one process."""

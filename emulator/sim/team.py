@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import msgspec
 
-from emulator.engine.local import death_of, end_with, spawn
+from dca_proto.engine.local import death_of, end_with, spawn
 
 _STOP_S = 5.0
 Result = TypeVar("Result")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib.util
 import logging
 import os
 import random
@@ -22,33 +23,35 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
 from dca_proto.protocol import facts
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.client.actor import Client
+from dca_proto.protocol.client.rows import HostRows
 from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.federation import Federation, enrol
 from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.results.round import Traffic
 from dca_proto.runtime.logs import configure_logs
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.runner import Runner
-from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.settings import BrokerSettings, Version
 from dca_proto.runtime.shared import SharedConnection
+from dca_proto.runtime.shared_loop import SharedLoop
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.runtime.transport import CLIENT_LIMITS, InboxLimits, Transport
-from emulator.results import Traffic
 from emulator.swarm.options import CONNECTIONS, SwarmOptions
 from emulator.swarm.usage import Usage, require_connections
 
 SLOWEST_MAX = 5
 """How many slow clients a round names."""
+FLEET_FROM = 300
+"""A swarm of more clients uses the MQTT client for fleets. It takes a fifth of the CPU of aiomqtt a packet."""
 _CERTIFICATE_S = 30 * 24 * 3600
 _KEEPALIVE_S = 1800  # long, because a process with thousands of actors may be busy for minutes
 _ANSWER_TIMEOUT_S = 120.0  # long, because the broker may be busy too
@@ -59,7 +62,8 @@ class HostConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a host. It holds keys, and travels through the engine's pipes, never through the broker.
 
     Attributes:
-        options: of the swarm. federation: text of its file. url: of the broker. name: of the host.
+        options: of the swarm. federation: text of its file. name: of the host.
+        url: of the broker. version: of MQTT.
         directory: for records; None makes a temporary one.
         nodes: seeds of its Compute nodes' identities. authority: seed of the key that enrols clients.
         first: number of its first client. rows: of each of its clients, shape ``(m, len(columns))``.
@@ -68,6 +72,7 @@ class HostConfig(msgspec.Struct, frozen=True, kw_only=True):
     options: SwarmOptions
     federation: str
     url: str
+    version: Version
     name: str
     directory: str | None
     nodes: tuple[bytes, ...] = ()
@@ -119,8 +124,11 @@ class Host:
         """Run all actors until cancelled. Raises the first error of an actor."""
         try:
             async with asyncio.TaskGroup() as group:
-                for _, runner, _ in self._runners:
-                    group.create_task(runner.run())
+                for role, runner, _ in self._runners:
+                    if role != Channel.CLIENT.value:
+                        group.create_task(runner.run())
+                clients = [runner for role, runner, _ in self._runners if role == Channel.CLIENT.value]
+                group.create_task(SharedLoop(self._store).run(clients))
         except BaseExceptionGroup as failures:
             raise _first(failures) from None
         finally:
@@ -170,15 +178,15 @@ class Host:
             return
         policy, expires_ms = config.options.policy(), int((time.time() + _CERTIFICATE_S) * 1000)
         authority = Identity(config.authority)
-        place = {column: index for index, column in enumerate(config.columns)}
-        for rows in config.rows:
+        rows = HostRows(config.columns, config.rows)
+        for number in range(len(config.rows)):
             identity = Identity(os.urandom(KEY_BYTES))
             actor = Client(
                 identity,
                 enrol(authority, self._federation, identity.public_key, expires_ms),
                 self._federation,
-                columns=place,
-                rows=partial(_columns_of, rows, place),
+                columns=config.columns,
+                rows=rows.member(number),
                 policy=policy,
                 **self._actor_options,
             )
@@ -192,7 +200,7 @@ class Host:
             self._add(node, Channel.COMPUTE)
 
     def _add(self, actor: Actor, role: Channel) -> None:
-        filters = subscriptions(self._federation.name, role, actor.id)
+        filters = subscriptions(self._federation.id, role, actor.id)
         limits = CLIENT_LIMITS if role is Channel.CLIENT else None
         if role is Channel.CLIENT and self._shared is not None:
             inner = self._shared.member(filters, limits)
@@ -203,13 +211,14 @@ class Host:
             actor,
             transport,
             self._store.view(actor.id),
-            federation=self._federation.name,
+            federation=self._federation.id,
             on_report=partial(self._note, actor.id),
         )
         self._runners.append((role.value, runner, transport))
 
     def _connection(self, name: str, filters: tuple[str, ...], limits: InboxLimits | None = None) -> Transport:
-        return connect(self._config.url, name, filters, self._rng, limits)
+        config = self._config
+        return connect(config.url, config.version, config.options.clients, name, filters, self._rng, limits)
 
     # --- reports --------------------------------------------------------------------------------------------------
 
@@ -228,15 +237,23 @@ class Host:
 
 
 def connect(
-    url: str, name: str, filters: tuple[str, ...], rng: random.Random, limits: InboxLimits | None = None
+    url: str,
+    version: Version,
+    clients: int,
+    name: str,
+    filters: tuple[str, ...],
+    rng: random.Random,
+    limits: InboxLimits | None = None,
 ) -> Transport:
-    """Return an actor's connection to a broker; timeouts are long, because thousands of actors share it."""
-    settings = BrokerSettings(url=url, session_expiry_s=0, keepalive_s=_KEEPALIVE_S)
+    """Return the connection of an actor in a swarm of `clients`; timeouts are long, as thousands share the broker.
+
+    The client for fleets speaks MQTT 3.1.1 where its library for 5 is missing.
+    """
+    client: Literal["aiomqtt", "fleet"] = "fleet" if clients > FLEET_FROM else "aiomqtt"
+    if client == "fleet" and importlib.util.find_spec("mqtt5") is None:
+        version = "3.1.1"
+    settings = BrokerSettings(url=url, client=client, version=version, session_expiry_s=0, keepalive_s=_KEEPALIVE_S)
     return MqttTransport(settings, name, filters, rng=rng, limits=limits, answer_timeout_s=_ANSWER_TIMEOUT_S)
-
-
-def _columns_of(rows: NDArray[np.float64], place: dict[str, int], columns: tuple[str, ...]) -> NDArray[np.float64]:
-    return rows[:, [place[column] for column in columns]]
 
 
 def _first(failure: BaseException) -> BaseException:
@@ -291,9 +308,11 @@ class SwarmTransport:
             await self._inner.open()
         self._on_open()
 
-    def publish(self, topic: str, payload: bytes, retain: bool = False) -> Awaitable[None]:
+    def publish(
+        self, topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None
+    ) -> Awaitable[None]:
         if not self._swallows(topic):
-            return self._inner.publish(topic, payload, retain)
+            return self._inner.publish(topic, payload, retain, expires_s)
         self.swallowed += Traffic(1, len(payload))
         return asyncio.sleep(0)
 

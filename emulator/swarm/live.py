@@ -31,9 +31,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.aggregate import Job, NoAggregate, NoisyAggregate
+from dca_proto.aggregate import Job, NoisyAggregate
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
-from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.engine import Engine, open_engine
+from dca_proto.errors import NoAggregate, RoundAborted, UsageError
 from dca_proto.jobs.runner import learn
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.federation import Federation, Member, sign_federation
@@ -41,12 +42,12 @@ from dca_proto.protocol.policy import BudgetLimit
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.results.round import Traffic
 from dca_proto.runtime.broker import Broker, BrokerOptions, Kind, launch_broker
 from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.mqtt import require_broker
+from dca_proto.runtime.settings import Version
 from dca_proto.runtime.store import SqliteStore
-from emulator.engine import Engine, open_engine
-from emulator.results import Traffic
 from emulator.swarm import usage
 from emulator.swarm.host import HostConfig, HostThread, connect
 from emulator.swarm.options import SwarmOptions
@@ -73,20 +74,12 @@ class Watcher:
         """A round has changed."""
 
 
-class Failure(NamedTuple):
-    """The reason why there is no result; if contributions were too few, how many were found and needed."""
-
-    error: str
-    found: int | None = None
-    needed: int | None = None
-
-
 class SwarmResult(NamedTuple):
-    """A swarm that has run, with its job's result or its failure."""
+    """A swarm that has run, with its job's result or the reason why there is none."""
 
     swarm: Swarm
     result: Any
-    failure: Failure | None
+    failure: str | None
 
 
 async def play(
@@ -106,10 +99,8 @@ async def play(
         async with Swarm(options, rows, columns, Path(directory), watcher, on_start) as swarm:
             try:
                 return SwarmResult(swarm, await swarm.learn(job, retries=retries), None)
-            except RoundAborted as error:
-                failure = Failure(error.reason, error.contributors, error.needed)
-            except NoAggregate as ended:
-                failure = Failure(ended.reason)
+            except NoAggregate as ended:  # also `RoundAborted`
+                failure = ended.reason
     return SwarmResult(swarm, None, failure)
 
 
@@ -184,6 +175,7 @@ class Swarm:
         on_start: Callable[[Swarm], None] = lambda _: None,
     ) -> None:
         self.broker_url, self.broker_kind, self.broker_version = options.broker, "external", ""
+        self._mqtt_version: Version = "3.1.1"  # of any broker
         self.timeline = Timeline(watcher.changed, phases=SUM_PHASES if options.is_summed else RELEASE_PHASES)
         self.numbers: dict[bytes, int] = {}
         self.connect_s = self.sessions_s = 0.0
@@ -271,6 +263,7 @@ class Swarm:
             launched = launch_broker(self._directory / "broker", BrokerOptions(kind=kind))
             self._broker = broker = await self._stack.enter_async_context(launched)
             self.broker_url, self.broker_kind, self.broker_version = broker.url, broker.kind, broker.version
+            self._mqtt_version = broker.mqtt_version
             self._watched.append(asyncio.create_task(broker.ended()))
         else:
             await require_broker(self.broker_url)
@@ -315,6 +308,7 @@ class Swarm:
             options=self.options,
             federation=self._keys.federation.to_toml(),
             url=self.broker_url,
+            version=self._mqtt_version,
             name=name,
             directory=str(self._directory) if is_here else None,
             nodes=tuple(bytes(identity.seed) for identity in self._keys.computes) if has_nodes else (),
@@ -325,19 +319,21 @@ class Swarm:
         )
 
     def _live_trainer(self, store: SqliteStore) -> LiveTrainer:
-        identity, name, budget = self._keys.trainer, self._keys.federation.name, self.options.budget
+        identity, federation, budget = self._keys.trainer, self._keys.federation, self.options.budget
         actor = Trainer(
             identity,
-            self._keys.federation,
+            federation,
             account=BudgetLimit(epsilon=budget.epsilon, delta=budget.delta),
             random=os.urandom,
             mechanism=self.options.mechanism,
             timing=self.options.timing(),
         )
         rng = random.Random(self.options.seed)  # noqa: S311 - waiting times only
-        topics = subscriptions(name, Channel.TRAINER, identity.id)
-        transport = connect(self.broker_url, identity.id.hex(), topics, rng)
-        return LiveTrainer(actor, transport, store.view(identity.id), federation=name, on_report=self.timeline.note)
+        topics = subscriptions(federation.id, Channel.TRAINER, identity.id)
+        clients, name = self.options.clients, identity.id.hex()
+        transport = connect(self.broker_url, self._mqtt_version, clients, name, topics, rng)
+        live = store.view(identity.id)
+        return LiveTrainer(actor, transport, live, federation=federation.id, on_report=self.timeline.note)
 
     # --- what hosts report ----------------------------------------------------------------------------------------
 

@@ -8,21 +8,23 @@ round without Compute nodes. In these cases windows are short.
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from dca_proto.aggregate import LdpReportRequest, NodeReleaseRequest, RoundRequest, SecureSumRequest
+from dca_proto.engine import HELP, LOCAL
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.accounting import DELTA
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import Floors, Policy
-from dca_proto.protocol.trainer.request import tolerated_of
+from dca_proto.protocol.terms import CollectSeconds, CommitSeconds, ComputeCount, Delta, Epsilon, Terms
+from dca_proto.protocol.wire.kinds import Kind, LdpReport, NodeRelease, SecureSum
 from dca_proto.runtime.settings import check_url
-from emulator.engine import LOCAL
+from emulator.counts import check_dropped
 from emulator.swarm import usage
 
 CONNECTIONS = ("each", "shared")
@@ -31,41 +33,40 @@ _RELEASING_MS, _RELEASING_EACH_MS = 2_000, 20  # each of two windows of a round 
 _CONNECTING_MAX, _CONNECTING_EACH_MAX = 96, 32  # in all processes (mosquitto's backlog is 100), and in one
 
 
-class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
+class SwarmOptions(Terms[ComputeCount], frozen=True, kw_only=True):
     """The settings of a swarm.
 
+    With data nodes, `clients` is J. Without Compute nodes M = T = c = 0. `collect_s` and `commit_s` are 0 for ten times
+    the norm of a swarm of this size.
+
     Attributes:
-        clients: N, or J data nodes. computes: M. budget: of all rounds. tolerated: T, if all clients are asked.
-        colluders: c. dropped: K clients that vanish in each round.
+        dropped: K clients that vanish in each round.
         batch: B, the least number of clients in a round; 0 if every round asks all clients.
-        seed: of drops and waiting times, never of keys or noise.
-        broker: ``auto``, ``embedded``, ``mosquitto``, or the URL of a running broker.
-        connections: one for ``each`` client, or ``shared`` by all clients of a process.
-        processes: P processes for clients, plus one for the Compute nodes; 0 runs all actors in this process.
-        engine: where these processes run.
+        processes: P; there is one more for the Compute nodes. With 0, this process runs all actors.
         mechanism: of every actor; only the default, the exact one, is private.
-        kind: of all rounds. Without Compute nodes M = T = c = 0.
-        reports: the local mechanism of LDP reports; "" for other kinds.
+        kind: of all rounds. reports: the local mechanism of LDP reports; "" for other kinds.
         dimension: d of a synthetic sum; 0 if the swarm learns. rounds: number of rounds of a synthetic sum.
     """
 
-    clients: int
-    computes: int = 3
-    budget: Budget = Budget(2.0, DELTA)
-    tolerated: int = 0
-    colluders: int = 0
+    computes: ComputeCount = 3
+    epsilon: Epsilon = 2.0
+    delta: Delta = DELTA
+    collect_s: Annotated[CollectSeconds, Meta(ge=0)] = 0.0
+    commit_s: Annotated[CommitSeconds, Meta(ge=0)] = 0.0
+    broker: Annotated[str, Meta(description="auto, embedded, mosquitto, or mqtt://host:port.")] = "auto"
+    connections: Annotated[
+        str, Meta(description="each: one for each client; shared: one for all clients of a process.")
+    ] = CONNECTIONS[0]
+    processes: Annotated[int, Meta(description="P processes for clients; 0: one process for all.")] = 0
+    engine: Annotated[str, Meta(description=HELP)] = LOCAL
+    seed: Annotated[int, Meta(description="Seed of data splits, drops and waits; never of keys or noise.")] = 0
     dropped: int = 0
-    broker: str = "auto"
-    seed: int = 0
     batch: int = 0
-    connections: str = CONNECTIONS[0]
-    processes: int = 0
-    engine: str = LOCAL
     mechanism: Mechanism = EXACT
-    kind: type[RoundRequest] = SecureSumRequest
+    kind: type[Kind] = SecureSum
     reports: str = ""
-    dimension: int = 0
-    rounds: int = 1
+    dimension: Annotated[int, Meta(description="How many numbers are summed.")] = 0
+    rounds: Annotated[int, Meta(description="How many rounds.")] = 1
 
     def check(self, advice: str = "use --connections shared") -> None:
         """Refuse an unusable broker, connections or processes, before anything is started.
@@ -95,6 +96,11 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         here = each if self.processes else self.connected
         usage.require_connections(here, self.connected if "://" not in self.broker else None, advice)
 
+    def check_counts(self) -> None:
+        """Check the terms of all rounds, and how many clients drop out. Raises `UsageError`."""
+        self.check_terms(batch=self.batch)
+        check_dropped(self.dropped, self.smallest.clients)
+
     @property
     def connected(self) -> int:
         """Number of connections at the broker: of the clients, the Compute nodes and the trainer."""
@@ -109,31 +115,27 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_summed(self) -> bool:
         """True if the rounds are secure sums, with Compute nodes."""
-        return self.kind is SecureSumRequest
+        return self.kind is SecureSum
 
     @property
-    def delta(self) -> float:
+    def spent_delta(self) -> float:
         """The delta that the rounds spend: 0 if reports are private by epsilon alone."""
-        return 0.0 if self.reports in PURE_MECHANISMS else self.budget.delta
+        return 0.0 if self.reports in PURE_MECHANISMS else self.delta
 
     @property
-    def smallest(self) -> tuple[int, int]:
-        """N and T of the smallest round."""
-        if not self.batch:
-            return self.clients, self.tolerated
-        return self.batch, tolerated_of(self.batch, self.clients, self.tolerated, self.colluders)
+    def smallest(self) -> SwarmOptions:
+        """The terms of the smallest round."""
+        return self.in_batch(self.batch) if self.batch else self
 
     @property
     def room(self) -> int:
         """How many clients may drop out of the smallest round."""
-        return self.smallest[1] - self.colluders if self.is_summed else self.clients - 1
+        return self.smallest.tolerate - self.colluders if self.is_summed else self.clients - 1
 
     @property
     def floors(self) -> Floors:
         """The least numbers that a Compute node accepts: those of the smallest round."""
-        clients, tolerated = self.smallest
-        fewest = clients - tolerated + self.colluders
-        return Floors(clients_min=fewest, honest_min=fewest - 1 - self.colluders)
+        return Floors(clients_min=self.smallest.n_min, honest_min=self.smallest.honest)
 
     def policy(self) -> Policy:
         """Return the policy of a client: one round may spend its whole budget.
@@ -141,13 +143,10 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
         The rows of a data node belong to different people, each of whom spends the budget once. A client that sends
         LDP reports relies on no one else.
         """
-        budget = self.budget
-        limits = Policy(
-            epsilon_per_round_max=budget.epsilon, epsilon_per_period_max=budget.epsilon, delta_max=budget.delta
-        )
-        if self.kind is NodeReleaseRequest:
+        limits = Policy(epsilon_per_round_max=self.epsilon, epsilon_per_period_max=self.epsilon, delta_max=self.delta)
+        if self.kind is NodeRelease:
             return msgspec.structs.replace(limits, rows_of_many=True)
-        if self.kind is LdpReportRequest:
+        if self.kind is LdpReport:
             return limits
         floors = self.floors
         return msgspec.structs.replace(
@@ -161,15 +160,8 @@ class SwarmOptions(msgspec.Struct, frozen=True, kw_only=True):
     def terms(self, computes: tuple[bytes, ...]) -> JobTerms:
         """Return the terms that all rounds share."""
         collect_ms, commit_ms = self.windows_ms()
-        return JobTerms(
-            budget=self.budget,
-            clients=self.clients,
-            tolerated=self.tolerated,
-            colluders=self.colluders,
-            computes=computes,
-            collect_window_ms=collect_ms,
-            commit_window_ms=commit_ms,
-        )
+        windows = {"collect_s": self.collect_s or collect_ms / 1000, "commit_s": self.commit_s or commit_ms / 1000}
+        return JobTerms(**{**self.shared(JobTerms), **windows, "computes": computes})
 
     def windows_ms(self) -> tuple[int, int]:
         """Return how long a round waits for contributions, and how long nodes may take to agree: ten times the norm."""

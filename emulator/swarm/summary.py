@@ -1,4 +1,4 @@
-"""Turns the logs of a swarm's rounds into the records of `emulator.results`."""
+"""Turns the logs of a swarm's rounds into the records of `dca_proto.results.run`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.errors import RoundAborted
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.facts import RoundFailed
-from dca_proto.runtime.request import KINDS
+from dca_proto.protocol.wire.kinds import NodeRelease
+from dca_proto.results.round import Node, Round, Slow, Traffic, node_of, round_of
+from dca_proto.results.run import Run, run_of
 from dca_proto.wording import listed
-from emulator.results import Node, Round, Run, Sessions, Slow, Traffic, figures_of, node_of
 from emulator.swarm.host import SLOWEST_MAX
 from emulator.swarm.live import Swarm, SwarmResult
 from emulator.swarm.options import SwarmOptions
@@ -40,7 +40,9 @@ def not_private_because(read_columns: Sequence[str], mechanism: Mechanism) -> tu
 def exit_code(run: Run) -> int:
     """Return 0 if the run has a result. Raises `RoundAborted` if it has none."""
     if not run.ok:
-        raise RoundAborted(run.error or "", contributors=run.contributors_found, needed=run.contributors_needed)
+        if (last := run.aborted) is None:
+            raise RoundAborted(run.error or "")
+        raise RoundAborted(run.error or "", contributors=last.contributors, needed=last.n_min)
     return 0
 
 
@@ -51,53 +53,34 @@ def summarise(swarm_result: SwarmResult, not_private: tuple[str, ...], **known: 
         not_private: reasons why no epsilon may be claimed. known: further fields of the run.
     """
     swarm, _, failure = swarm_result
-    private, options = not not_private, swarm.options
-    rounds = [round_of(log, swarm, private) for log in swarm.timeline.rounds]
-    released = [round_ for round_ in rounds if round_.ok] if failure is None else rounds
-    last = released[-1] if released else None
-    fewest, tolerated = options.smallest
+    options = swarm.options
     walls = [log.wall_s for log in swarm.timeline.rounds] if options.dimension else []
     later_s = fmean(walls[1:]) if walls[1:] else None  # rounds of the same sum, after pairs have agreed on keys
-    sessions = Sessions(swarm.sessions_s, sum(swarm.core_s.values()) if swarm.core_s else None)
-    return Run(
+    return run_of(
+        options,
+        options.kind,
+        [swarm_round(log, swarm, not not_private) for log in swarm.timeline.rounds],
+        not_private,
         ok=failure is None,
-        error=failure and failure.error,
-        contributors_found=failure and failure.found,
-        contributors_needed=failure and failure.needed,
-        clients=options.clients,
+        error=failure,
         dimension=options.dimension or None,
         batch=options.batch or None,
-        computes=options.computes,
-        tolerated=options.tolerated,
-        colluders=options.colluders,
-        unknown_noises=fewest - tolerated - 1 if options.is_summed else None,
-        round_kind=next(name for name, kind in KINDS.items() if kind is options.kind),
         reports=options.reports or None,
-        epsilon=options.budget.epsilon if private else None,
-        delta=options.delta if private else None,
-        epsilon_spent=swarm.spent if private else None,
-        private=private,
-        not_private_because=list(not_private),
+        delta=options.spent_delta,
+        epsilon_spent=swarm.spent,
         mechanism=options.reports or options.mechanism.name,
         broker=swarm.broker_kind,
         broker_version=swarm.broker_version,
         connections=options.connections,
         processes=options.processes or None,
-        store="sqlite",
         seed=options.seed,
         connect_s=swarm.connect_s,
-        sessions=sessions if options.is_summed else None,
+        sessions_s=swarm.sessions_s if options.is_summed else None,
+        sessions_core_s=sum(swarm.core_s.values()) if options.is_summed and swarm.core_s else None,
         agreement_s=later_s and walls[0] - later_s,
-        rounds=rounds,
-        **({} if last is None else {name: getattr(last, name) for name in _OF_THE_LAST}),
-        reported=sum(round_.contributors or 0 for round_ in rounds) if options.reports else None,
         **_uses(swarm.timeline.rounds),
         **known,
     )
-
-
-_OF_THE_LAST = ("dropped", "contributors", "relation", "nodes", "failed")
-"""Fields that the run copies from its last round."""
 
 
 def _uses(rounds: Sequence[RoundLog]) -> dict[str, Any]:
@@ -108,9 +91,7 @@ def _uses(rounds: Sequence[RoundLog]) -> dict[str, Any]:
     peaks = {name: size / _MIB for name, size in used.peak_rss_bytes.items()}
     return {
         "roles": {role: used.sent.get(role, Traffic()) for role in ROLES},
-        "core_s": sum(core_s.values()),
         "core_s_by_role": core_s,
-        "peak_rss_mb": max(peaks.values()),
         "peak_rss_mb_by_process": peaks,
         "facts": dict(sorted(used.facts.items())),
     }
@@ -119,7 +100,7 @@ def _uses(rounds: Sequence[RoundLog]) -> dict[str, Any]:
 # --- a round ----------------------------------------------------------------------------------------------------------
 
 
-def round_of(log: RoundLog, swarm: Swarm, private: bool) -> Round:
+def swarm_round(log: RoundLog, swarm: Swarm, private: bool) -> Round:
     """Return the record of a round, with the missing clients and the single releases."""
     options, numbers = swarm.options, swarm.numbers
     known: dict[str, Any] = missing(len(log.asked), log, swarm.sent.get(log.round_id, 0))
@@ -129,29 +110,23 @@ def round_of(log: RoundLog, swarm: Swarm, private: bool) -> Round:
         known |= _absent(log, log.clients, numbers)
     elif not options.is_summed and not options.batch:  # whom a mini-batch invites stays with the trainer
         known |= _absent(log, log.rows, numbers)
-    if log.aggregate is not None and options.kind is NodeReleaseRequest:
+    if log.aggregate is not None and options.kind is NodeRelease:
         known["nodes"] = _nodes(log, numbers)
-    return public_round(log, private, expected=len(log.asked), **known)
+    return public_round(log, private, clients=len(log.asked), **known)
 
 
 def public_round(log: RoundLog, private: bool, **known: Any) -> Round:
     """Return the record of a round from its log; `known` are further fields."""
-    failure = log.failure or RoundFailed(b"", "", None, None)
-    figures: dict[str, Any] = {"ok": False, "dimension": log.dimension, "error": failure.reason or None,
-                               "contributors": failure.contributors, "needed": failure.needed}  # fmt: skip
+    known |= {"arrived": log.arrived, "closed": log.closed or None, "declined": log.why, "wall_s": log.wall_s,
+              "phases": log.phase_s(), **_used(log)}  # fmt: skip
     if log.aggregate is not None:
-        figures = figures_of(log.aggregate) | ({} if private else {"epsilon": None, "mu": None})
+        claim: dict[str, Any] = {} if private else {"private": False, "epsilon": None, "delta": None, "mu": None}
+        return round_of(log.aggregate, **claim, **known)
+    failure = log.failure or RoundFailed(b"", "", None, None)
     return Round(
-        name=log.statistic,
-        arrived=log.arrived,
-        closed=log.closed or None,
-        declined=log.why,
-        wall_s=log.wall_s,
-        phases=log.phase_s(),
-        **figures,
-        **_used(log),
-        **known,
-    )
+        ok=False, statistic=log.statistic, dimension=log.dimension, error=failure.reason or None,
+        contributors=failure.contributors, n_min=failure.needed, **known,
+    )  # fmt: skip
 
 
 def missing(asked: int, log: RoundLog, sent: int) -> dict[str, int]:

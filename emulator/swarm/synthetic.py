@@ -1,4 +1,4 @@
-"""`dca swarm --dimension`: rounds of a synthetic sum of d numbers, with as many clients as the machines can run.
+"""`dca fleet`: rounds of a synthetic sum of d numbers, with as many clients as the machines can run.
 
 The sum is a histogram of one column. Client i holds one row of category i modulo d, so the exact counts are known. An
 announcement takes 9 bytes for each number; a sum of columns takes thirty, and would reach the limit of 1 MiB with fewer
@@ -13,13 +13,12 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.protocol.params import Limits
+from dca_proto.results.run import Run
 from dca_proto.statistics.histogram import BINS_MAX
-from emulator.counts import check_counts
-from emulator.results import Run
 from emulator.swarm.live import Swarm, Watcher, play
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.summary import not_private_because, summarise
@@ -28,15 +27,15 @@ CLIENTS = 1000
 COLUMN = "category"
 
 
-def request(options: SwarmOptions) -> SecureSumRequest:
+def request(options: SwarmOptions) -> RoundRequest:
     """Return the request for one round: how many clients are in each of d categories."""
     edges = [place - 0.5 for place in range(options.dimension + 1)]
-    return SecureSumRequest("histogram", {"columns": [COLUMN], "edges": edges}, 1 / options.rounds)
+    return RoundRequest("histogram", {"columns": [COLUMN], "edges": edges}, 1 / options.rounds)
 
 
 def check(options: SwarmOptions) -> None:
     """Refuse options that no round can have, before anything is started. Raises `UsageError`."""
-    check_counts(options.clients, options.computes, options.tolerated, options.colluders, options.dropped)
+    options.check_counts()
     if not 1 <= options.dimension <= BINS_MAX:
         raise UsageError(f"--dimension {options.dimension}: expected 1 to {BINS_MAX}")
     if options.rounds < 1:
@@ -70,6 +69,6 @@ async def hold_rounds(
     return summarise(result, not_private_because((), options.mechanism), wall_s=time.monotonic() - began_s)
 
 
-def _job(options: SwarmOptions) -> Generator[SecureSumRequest, NoisyAggregate, None]:
+def _job(options: SwarmOptions) -> Generator[RoundRequest, NoisyAggregate, None]:
     for _ in range(options.rounds):
         yield request(options)

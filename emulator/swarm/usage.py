@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dca_proto.errors import UsageError
-from emulator.results import Traffic
+from dca_proto.results.round import Traffic
 
 _SPARE_FILES = 64  # beside connections: stores, pipes, libraries
 _PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")

@@ -8,7 +8,7 @@ hostile           lists all kinds of adversaries; hostile_trainer has what train
 federation        builds a scenario's actors, including hostile and faulty ones
 world             runs the federation in virtual time, requests its rounds and keeps their results
 trial             checks safety under faults, heals, then checks liveness
-checkers          observe a trial, one checker for each of the eleven invariants
+checkers          observe a trial, one checker for each invariant
 outcome           is the result of a trial
 shrink            reduces a failing scenario
 sweep             runs many seeds on all cores

@@ -28,6 +28,7 @@ class AdversaryKind(msgspec.Struct, frozen=True):
     Attributes:
         does: description. actor: its class, with a `role` and an `amount`. steps: method's name -> what runs instead.
         spoils: what it may spoil. amounts: the `amount` if the scenario gives 0, and the largest.
+        is_insider: it is drawn beside others, more often than they are.
         is_stranger: it joins the population without having been enrolled.
     """
 
@@ -36,6 +37,7 @@ class AdversaryKind(msgspec.Struct, frozen=True):
     steps: dict[str, Step] = {}
     spoils: frozenset[str] = frozenset()
     amounts: tuple[int, int] = (0, 0)
+    is_insider: bool = False
     is_stranger: bool = False
 
     @property

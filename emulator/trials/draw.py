@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 
-from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
+from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, RANDOMISED_RESPONSE
 from dca_proto.protocol.params import Timing
+from dca_proto.protocol.wire.kinds import LDP_REPORT, NODE_RELEASE
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.streams import Streams
-from emulator.trials.faults import FAULTS
+from emulator.trials.fault import FaultKind
+from emulator.trials.faults import EPOCHS, FAULTS
 from emulator.trials.hostile import HOSTILE
+from emulator.trials.meetings import Aimed, aimed, rare, reaching, together
 from emulator.trials.scenario import (
     CATEGORICAL,
     EPOCH_MS_MIN,
-    LDP_REPORT,
-    NODE_RELEASE,
     Adversary,
     Fault,
     Limits,
@@ -30,11 +31,17 @@ from emulator.trials.scenario import (
 from emulator.trials.scenario_file import from_plain
 
 _DIMENSION_MAX = 8
+_WIDE, _WIDE_CLIENTS = (4_200, 9_000), 5  # beyond the 4,096 candidates of which noise is drawn at once
+_MANY_CLIENTS = (30, 60)
+RARE_EVERY = 12
+"""Every twelfth seed reaches in turn what chance misses (`meetings.rare`)."""
+_BANDWIDTH = "bytes a second"
 _SIZES = {
     "milliseconds": [50.0, 500.0, 3_000.0, 20_000.0, 120_000.0],
     "a probability": [0.1, 0.3, 0.6],
     "how many messages": [1.0, 5.0, 25.0],
-    "bytes a second": [500.0, 5_000.0],
+    _BANDWIDTH: [500.0, 5_000.0],
+    EPOCHS: [EPOCH_MS_MIN * part for part in (1.3, 2.5, 4.0)],
 }
 """Amounts to draw, by the unit of a fault's `amount`."""
 
@@ -42,35 +49,85 @@ _SIZES = {
 def draw_scenario(seed: int) -> Scenario:
     """Return the scenario of a seed. Each part has its own random stream: a new kind of fault changes only faults."""
     streams = Streams(seed)
-    population = _population(streams("draw/population"))
+    population = _wide(streams("draw/wide"), _population(streams("draw/population")))
     rounds = _rounds(streams("draw/rounds"), population)
     if population.rows > 1 and streams("draw/local").random() < 0.2:
         rounds = msgspec.structs.replace(rounds, kind=NODE_RELEASE, rows_max=max(1, rounds.rows_max))
-    if rounds.is_summed and streams("draw/reports").random() < 0.2:
+    if rounds.is_summed and streams("draw/reports").random() < (0.6 if population.dimension > _DIMENSION_MAX else 0.2):
         population, rounds = _reports(streams("draw/reports"), population, rounds)
-    rounds, combined = _combination(streams("draw/together"), population, rounds)
-    faults = (*_faults(streams("draw/faults"), population, rounds), *combined)
-    broker = _broker(streams("draw/broker"))
-    if any(fault.kind == "mix-parts" for fault in faults):
-        broker = msgspec.structs.replace(broker, part_bytes_max=300)  # most messages have parts
+    rounds, combined = together(streams("draw/together"), population, rounds)
+    rounds, limits = _trust(
+        streams("draw/trust"), population, rounds, _limits(streams("draw/limits"), population, rounds)
+    )
+    if population.computes > 2 and streams("draw/colluding").random() < 0.6:  # else all nodes but one may be corrupt
+        colluding = streams("draw/p").randint(1, population.computes - 2)
+        population = msgspec.structs.replace(population, colluding=colluding)
+    apart = _apart(streams("draw/apart"), population, rounds)
+    met = {fault.kind for fault in combined if FAULTS[fault.kind].once}
+    usual = [one for one in _faults(streams("draw/faults"), population, rounds) if one.kind not in met]
+    faults = (*usual, *combined, *apart)
+    has_policy = any(fault.kind == "policy" for fault in apart)
+    if rounds.kind == NODE_RELEASE and not has_policy and streams("draw/owners").random() < 0.3:
+        faults += (Fault(kind="policy", actor="clients", amount=streams("draw/owners of").choice([0.3, 1.0])),)
+    adversaries = (
+        *_adversaries(streams("draw/adversaries"), population, rounds),
+        *_hostile_trainer(streams("draw/trainer")),
+    )
+    adversaries += _insider(streams("draw/insider"), population, rounds, adversaries)
+    broker, network = _broker(streams("draw/broker")), _network(streams("draw/network"), population)
     heals, usual_ms = streams("draw/heal"), Timing().epoch_ms
+    heal_ms = 0 if heals.random() < 0.6 else heals.randrange(1_000, rounds.end_ms)  # 0: when all rounds are over
+    simple = _simple(streams("draw/alone").random(), streams, population, rounds)
+    if seed % RARE_EVERY == RARE_EVERY - 1:
+        simple = _attacked(rare(streams("draw/rare"), population, rounds, seed // RARE_EVERY), rounds)
+    if simple is not None:
+        rounds, faults, adversaries = simple.rounds, simple.faults, simple.adversaries
+        limits, broker, network, heal_ms = simple.limits, BrokerOptions(), LinkOptions(), 0
+    leaps = any(FAULTS[fault.kind].amount == EPOCHS for fault in faults)
+    if any(fault.kind == "mix-parts" for fault in faults):
+        has_files = any(FAULTS[fault.kind].at_all for fault in faults)  # a file is retained, so it fits one part
+        broker = msgspec.structs.replace(broker, part_bytes_max=700 if has_files else 300)  # most messages have parts
     scenario = Scenario(
         seed=seed,
-        heal_ms=0 if heals.random() < 0.6 else heals.randrange(1_000, rounds.end_ms),  # 0: when all rounds are over
-        epoch_ms=streams("draw/epoch").choice([usual_ms, usual_ms, EPOCH_MS_MIN]),
+        heal_ms=heal_ms,
+        epoch_ms=EPOCH_MS_MIN if leaps else streams("draw/epoch").choice([usual_ms, usual_ms, EPOCH_MS_MIN]),
         population=population,
         rounds=rounds,
-        limits=_limits(streams("draw/limits"), population, rounds),
-        network=_network(streams("draw/network")),
+        limits=limits,
+        network=network,
         broker=broker,
         faults=faults,
-        adversaries=(
-            *_adversaries(streams("draw/adversaries"), population, rounds),
-            *_hostile_trainer(streams("draw/trainer")),
-        ),
+        adversaries=adversaries,
     )
     from_plain(to_plain(scenario), f"the scenario of seed {seed}")  # refuses a scenario that cannot be
     return scenario
+
+
+class _Simple(NamedTuple):
+    """A trial in which little goes wrong at once, on a usual network, with wide limits."""
+
+    rounds: Rounds
+    faults: tuple[Fault, ...] = ()
+    adversaries: tuple[Adversary, ...] = ()
+    limits: Limits = Limits(epsilon_per_period_max=100.0)
+
+
+def _simple(draw: float, streams: Streams, population: Population, rounds: Rounds) -> _Simple | None:
+    """In every second trial, replace all that goes wrong: by misstatements, an attack on one check, or mild faults."""
+    if draw < 0.12:
+        return _misstated(streams("draw/misstated"), population, rounds)
+    if draw < 0.34 or 0.42 <= draw < 0.5:
+        return _attacked((aimed if draw < 0.34 else reaching)(streams("draw/aimed"), population, rounds), rounds)
+    if draw < 0.42:
+        return _mild(streams("draw/mild"), population, rounds)
+    return None
+
+
+def _attacked(attack: Aimed, rounds: Rounds) -> _Simple:
+    """Return a trial in which nothing but this attack goes wrong."""
+    changed = msgspec.structs.replace(rounds, **attack.rounds)
+    limits = Limits(epsilon_per_period_max=100.0, **attack.limits)
+    return _Simple(changed, attack.faults, attack.adversaries, limits)
 
 
 def _population(stream: random.Random) -> Population:
@@ -83,17 +140,25 @@ def _population(stream: random.Random) -> Population:
     )
 
 
+def _wide(stream: random.Random, population: Population) -> Population:
+    """In one trial of fourteen, give a small population a histogram so wide that the far tails of noise are seen."""
+    if stream.random() >= 0.07:
+        return population
+    clients, width = min(population.clients, _WIDE_CLIENTS), stream.randint(*_WIDE)
+    return msgspec.structs.replace(population, clients=clients, statistic="histogram", dimension=width)
+
+
 def _rounds(stream: random.Random, population: Population) -> Rounds:
     largest = population.clients - 2
-    tolerated = min(largest, stream.choice([0, 1, 1, population.clients // 4, population.clients // 3, largest]))
+    tolerate = min(largest, stream.choice([0, 1, 1, population.clients // 4, population.clients // 3, largest]))
     windows = [stream.randrange(8_000, 40_000, 500) for _ in range(2)]
-    colluders = stream.choice([0, 0, 0, tolerated // 2, tolerated])
+    colluders = stream.choice([0, 0, 0, tolerate // 2, tolerate])
     batch = stream.randint(colluders + 3, population.clients - 1) if colluders + 3 < population.clients else 0
     return Rounds(
         count=stream.choices([1, 2, 3], weights=[5, 4, 2])[0],
         first_ms=stream.choice([0, 1_000, 3_000]),
         every_ms=stream.choice([0, 2_000, 15_000, 40_000]),
-        tolerated=tolerated,
+        tolerate=tolerate,
         colluders=colluders,
         batch=batch if stream.random() < 0.25 else 0,
         epsilon=stream.choice([0.5, 1.0, 2.0]),
@@ -101,8 +166,8 @@ def _rounds(stream: random.Random, population: Population) -> Rounds:
         counted=stream.random() < 0.7,
         fraction_bits=stream.choice([16, 20, 24]),
         rows_max=stream.choice([0, 1, 3]),
-        collect_window_ms=windows[0],
-        commit_window_ms=windows[1],
+        collect_s=windows[0] / 1000,
+        commit_s=windows[1] / 1000,
     )
 
 
@@ -112,15 +177,22 @@ def _reports(stream: random.Random, population: Population, rounds: Rounds) -> t
     rounds = msgspec.structs.replace(rounds, kind=LDP_REPORT, mechanism=mechanism)
     if mechanism not in CATEGORICAL:
         return population, rounds
-    population = msgspec.structs.replace(population, statistic="histogram", dimension=bins)
-    return population, msgspec.structs.replace(rounds, rows_max=1)
+    width = population.dimension if population.dimension > _DIMENSION_MAX else bins
+    population = msgspec.structs.replace(population, statistic="histogram", dimension=width)
+    rounds = msgspec.structs.replace(rounds, rows_max=1)
+    if mechanism == RANDOMISED_RESPONSE:  # a report is one number: many are needed to judge their shape
+        population = msgspec.structs.replace(population, clients=stream.randint(*_MANY_CLIENTS))
+        tolerate = min(rounds.tolerate, population.clients - 2)
+        colluders = min(rounds.colluders, tolerate)
+        rounds = msgspec.structs.replace(rounds, count=4, batch=0, tolerate=tolerate, colluders=colluders)
+    return population, rounds
 
 
 def _limits(stream: random.Random, population: Population, rounds: Rounds) -> Limits:
     """Usually wide limits; sometimes a budget for one or two rounds, or floors within 1 of n_min."""
     tight, floors = stream.random() < 0.15, stream.random() < 0.15
-    fewest = population.clients - rounds.tolerated + rounds.colluders
-    least = fewest + stream.choice([-1, 0, 0, 1]) if floors else 1
+    n_min = population.clients - rounds.tolerate + rounds.colluders
+    least = n_min + stream.choice([-1, 0, 0, 1]) if floors else 1
     return Limits(
         epsilon_per_period_max=rounds.epsilon * stream.choice([1.2, 1.5, 2.0]) if tight else 100.0,
         account_epsilon=rounds.epsilon * stream.choice([1.2, 2.0, 40.0]) if stream.random() < 0.2 else 0.0,
@@ -129,11 +201,16 @@ def _limits(stream: random.Random, population: Population, rounds: Rounds) -> Li
     )
 
 
-def _network(stream: random.Random) -> LinkOptions:
+def _rate(bytes_s: float, population: Population) -> float:
+    """Return a bandwidth at which wide messages take about as long as usual ones."""
+    return bytes_s * (1 + population.dimension // 64)
+
+
+def _network(stream: random.Random, population: Population) -> LinkOptions:
     return LinkOptions(
         delay_ms=stream.choice([1.0, 20.0, 20.0, 100.0, 500.0]),
         jitter_ms=stream.choice([0.0, 10.0, 50.0, 500.0]),
-        bandwidth_bytes_s=stream.choice([0.0, 0.0, 0.0, 20_000.0]),
+        bandwidth_bytes_s=_rate(stream.choice([0.0, 0.0, 0.0, 20_000.0]), population),
         loss=stream.choice([0.0, 0.0, 0.01, 0.1, 0.3]),
         duplicate=stream.choice([0.02, 0.02, 0.2]),
         reorder=stream.choice([0.05, 0.05, 0.4]),
@@ -154,10 +231,57 @@ def _faults(stream: random.Random, population: Population, rounds: Rounds) -> tu
     drawn: list[Fault] = []
     for _ in range(stream.choices(range(7), weights=[5, 10, 20, 25, 20, 12, 8])[0]):
         relays = rounds.batch and stream.random() < 0.1  # only batches send invitations to relay
-        fault = _fault(stream, "relay" if relays else stream.choice(list(FAULTS)), population, rounds)
+        usual = [name for name, kind in FAULTS.items() if not kind.weight]
+        fault = _fault(stream, "relay" if relays else stream.choice(usual), population, rounds)
         if not (FAULTS[fault.kind].once and any(earlier.kind == fault.kind for earlier in drawn)):
             drawn.append(fault)
     return tuple(drawn)
+
+
+def _apart(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Fault, ...]:
+    """In every second trial, draw one or two of the faults of owners, files, neighbours and wrong clocks."""
+    if stream.random() >= 0.5:
+        return ()
+    kinds = {name: kind.weight for name, kind in FAULTS.items() if kind.weight}
+    names = stream.choices(list(kinds), weights=list(kinds.values()), k=stream.choice([1, 1, 2]))
+    drawn = [_fault(stream, name, population, rounds) for name in dict.fromkeys(names)]
+    drawn = [msgspec.structs.replace(one, phase="") if stream.random() < 0.5 else one for one in drawn]
+    return tuple(fault for one in drawn for fault in _for_groups(stream, one))
+
+
+def _for_groups(stream: random.Random, fault: Fault) -> list[Fault]:
+    """Sometimes let a fault of one actor strike groups: the policies of all clients, the clocks of several roles."""
+    if stream.random() < 0.5:
+        return [fault]
+    if fault.kind == "policy":
+        return [msgspec.structs.replace(fault, actor="clients")]
+    if FAULTS[fault.kind].amount == EPOCHS:
+        fault = msgspec.structs.replace(fault, at_ms=stream.choice([0, fault.at_ms]))
+        groups = stream.choice(
+            [("computes",), ("computes", "trainer"), ("computes", "clients", "trainer"), ("clients",)]
+        )
+        together = [msgspec.structs.replace(fault, actor=actor) for actor in groups]
+        if groups == ("computes",):  # a trainer that forgets the newest epochs takes older keys
+            return [*together, Fault(kind="crash", actor="trainer", at_ms=fault.at_ms + 1_000, for_ms=500)]
+        return together
+    return [fault]
+
+
+def _trust(stream: random.Random, population: Population, rounds: Rounds, limits: Limits) -> tuple[Rounds, Limits]:
+    """Draw which Compute nodes rounds use and policies require, how many honest clients, and how long charges count."""
+    if rounds.is_summed and population.computes > 2 and stream.random() < 0.15:
+        rounds = msgspec.structs.replace(rounds, computes=population.computes - 1)
+        limits = msgspec.structs.replace(limits, trusted=stream.choice([0, 1, 2, population.computes - 1]))
+    if stream.random() < 0.1:
+        honest = population.clients - rounds.tolerate - 1 + stream.choice([0, 1])
+        limits = msgspec.structs.replace(limits, honest_min=max(1, honest))
+    if stream.random() < 0.2:
+        limits = msgspec.structs.replace(limits, period_days=0.01)
+        if rounds.count > 1:
+            limits = msgspec.structs.replace(limits, epsilon_per_period_max=rounds.epsilon * 1.3)
+            if stream.random() < 0.5:  # the third of three comes after the first one's period, which is 864 s
+                rounds = msgspec.structs.replace(rounds, every_ms=500_000)
+    return rounds, limits
 
 
 def _fault(stream: random.Random, name: str, population: Population, rounds: Rounds) -> Fault:
@@ -173,57 +297,22 @@ def _fault(stream: random.Random, name: str, population: Population, rounds: Rou
         kind=name,
         actor="clients" if name == "reconnect-storm" else _actor(stream, role, population),
         at_ms=min(at_ms, EPOCH_MS_MIN // 2),
-        for_ms=0 if name == "relay" else stream.choice([0, 500, 3_000, 10_000, 30_000]),
+        for_ms=0 if name in ("relay", "floors", "policy") else stream.choice([0, 500, 3_000, 10_000, 30_000]),
         phase=stream.choice(["", *phases]) if phases else "",
-        amount=min(kind.amounts[1], stream.choice(_SIZES[kind.amount])) if kind.amount in _SIZES else 0.0,
+        amount=_amount(stream, kind, population),
     )
+
+
+def _amount(stream: random.Random, kind: FaultKind, population: Population) -> float:
+    if kind.amount not in _SIZES:
+        return 0.0
+    amount = stream.choice(_SIZES[kind.amount])
+    return min(kind.amounts[1], _rate(amount, population) if kind.amount == _BANDWIDTH else amount)
 
 
 def _actor(stream: random.Random, role: str, population: Population) -> str:
     count = {"client": population.clients, "compute": population.computes}.get(role)
     return role if count is None else f"{role} {stream.randrange(count)}"
-
-
-def _combination(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Rounds, tuple[Fault, ...]]:
-    """In one trial of three, draw faults that rarely meet by chance but reach further states together."""
-    if stream.random() >= 0.35:
-        return rounds, ()
-    at_ms, client = rounds.first_ms, f"client {stream.randrange(population.clients)}"
-    meetings: dict[str, tuple[dict[str, Any], tuple[Fault, ...]]] = {
-        # A restored client pays again with used numbers, too late. Replayed warnings reach it a second time.
-        "restored": (
-            {"count": 3, "every_ms": 15_000},
-            (
-                Fault(kind="restore", actor=client, at_ms=at_ms, for_ms=10_000),
-                Fault(kind="replay", actor="computes", at_ms=at_ms + 23_000, amount=60),
-            ),
-        ),
-        # Contributions still arrive when the nodes close the round, before the trainer, whose clock is behind.
-        "late": (
-            {},
-            (
-                Fault(kind="congested", actor="clients", amount=rounds.collect_window_ms // 3),
-                Fault(kind="clock-behind", actor="trainer", amount=3_000),
-                Fault(kind="lossy", actor="trainer", amount=0.1),
-                Fault(kind="vanish-before-sending", actor=client),
-            ),
-        ),
-        # No client's message arrives until the round is over.
-        "unheard": ({}, (Fault(kind="partition-up", actor="clients", at_ms=at_ms, for_ms=rounds.longest_ms + 1_000),)),
-        # Nobody has data.
-        "empty": ({}, (Fault(kind="data-fail", actor="clients"), Fault(kind="lossy", actor="clients", amount=0.2))),
-        # All running clients decline, which is the number expected; another comes later with a new certificate.
-        "uncertified": (
-            {"counted": True, "expected": 1, "batch": 0},
-            (
-                Fault(kind="crash", actor=client),
-                Fault(kind="certificate-ends", actor="clients", at_ms=at_ms + 5_000, for_ms=1_000),
-            ),
-        ),
-    }
-    names = ("late", "restored") if rounds.is_summed else ("unheard", "empty", "uncertified")
-    changes, faults = meetings[stream.choice(names)]
-    return msgspec.structs.replace(rounds, **changes), faults
 
 
 def _adversaries(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Adversary, ...]:
@@ -233,20 +322,54 @@ def _adversaries(stream: random.Random, population: Population, rounds: Rounds) 
     drawn: dict[str, Adversary] = {}
     for _ in range(stream.randint(1, 2)):
         role = "compute" if rounds.is_summed and stream.random() < 0.6 else "client"
-        kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == role])
+        kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == role and not kind.is_insider])
         actor = f"stranger {len(drawn)}" if HOSTILE[kind].is_stranger else _actor(stream, role, population)
         is_second_node = role == "compute" and any(earlier.startswith(role) for earlier in drawn)
         if actor in drawn or is_second_node:
             continue
-        dropped = max(1, rounds.tolerated - rounds.colluders) + stream.choice([0, 0, 1])
+        dropped = max(1, rounds.tolerate - rounds.colluders) + stream.choice([0, 0, 1])
         drawn[actor] = Adversary(kind=kind, actor=actor, amount=dropped if kind == "drop-clients" else 0)
     return tuple(drawn.values())
 
 
 def _hostile_trainer(stream: random.Random) -> tuple[Adversary, ...]:
-    """Draw a hostile trainer in one trial of eight."""
-    if stream.random() >= 0.125:
+    """Draw a hostile trainer in one trial of five."""
+    if stream.random() >= 0.2:
         return ()
-    kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == "trainer"])
+    kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == "trainer" and not kind.is_insider])
     after_ms = stream.choice([50, 500, 3_000]) if HOSTILE[kind].amounts[1] else 0
     return (Adversary(kind=kind, actor="trainer", amount=after_ms),)
+
+
+def _misstated(stream: random.Random, population: Population, rounds: Rounds) -> _Simple:
+    """Draw more rounds with nothing wrong but one member that misstates another field in each."""
+    kind, role = ("misstate-node", "compute") if rounds.is_summed else ("misstate-client", "client")
+    more = msgspec.structs.replace(rounds, count=6, every_ms=5_000, computes=0)
+    return _Simple(more, adversaries=(Adversary(kind=kind, actor=_actor(stream, role, population)),))
+
+
+def _mild(stream: random.Random, population: Population, rounds: Rounds) -> _Simple:
+    """Draw rounds with time for resends, and at most two faults in spite of which they must complete."""
+    windows = {"collect_s": 40.0, "commit_s": 40.0}
+    tolerate = max(rounds.tolerate, min(2, population.clients - 2))
+    calm = msgspec.structs.replace(rounds, first_ms=3_000, every_ms=15_000, tolerate=tolerate, computes=0, **windows)
+    kinds = [name for name, kind in FAULTS.items() if kind.promise != "beyond" and kind.amount != EPOCHS]
+    drawn = [_fault(stream, stream.choice(kinds), population, calm) for _ in range(stream.choice([0, 1, 1, 2]))]
+    brief = [msgspec.structs.replace(one, for_ms=min(one.for_ms or 3_000, 3_000)) for one in drawn]
+    return _Simple(calm, tuple({one.kind: one for one in brief}.values()))
+
+
+def _insider(
+    stream: random.Random, population: Population, rounds: Rounds, others: tuple[Adversary, ...]
+) -> tuple[Adversary, ...]:
+    """Add an insider to three in five trials with adversaries; at most one Compute node and one trainer is hostile."""
+    if not others or stream.random() >= 0.6:
+        return ()
+    roles = {HOSTILE[one.kind].role for one in others}
+    taken = {role for role in roles if role != "client"} | ({"compute"} if not rounds.is_summed else set())
+    kinds = [name for name, kind in HOSTILE.items() if kind.is_insider and kind.role not in taken]
+    kind = stream.choice(kinds)
+    actor = _actor(stream, HOSTILE[kind].role, population)
+    crowded = len(others) >= population.clients - 1  # somebody keeps to the protocol
+    taken_actor = any(one.actor == actor for one in others)
+    return () if crowded or taken_actor else (Adversary(kind=kind, actor=actor),)

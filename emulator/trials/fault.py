@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -15,6 +15,7 @@ from dca_proto.protocol.effects import Effect
 from dca_proto.protocol.events import Event
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.results.figure import about
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.trials.scenario import Fault
@@ -37,21 +38,15 @@ Steps = Generator[str, Any, None]
 
 
 class FaultOutcome(msgspec.Struct, kw_only=True):
-    """The outcome of a fault. Times are milliseconds since the scenario's start.
+    """The outcome of a fault. Times are milliseconds since the scenario's start."""
 
-    Attributes:
-        kind, actor, role: as in the scenario. reached: whether the fault happened.
-        at_ms: when it took effect; the scenario's time if it never did. until_ms: when it was undone; None if never.
-        phase: the phase that the actor was in or about to enter.
-    """
-
-    kind: str
-    actor: str
-    role: str
-    at_ms: int
-    until_ms: int | None = None
-    reached: bool = False
-    phase: str = ""
+    kind: Annotated[str, about("As in the scenario.")]
+    actor: Annotated[str, about("As in the scenario.")]
+    role: Annotated[str, about("As in the scenario.")]
+    at_ms: Annotated[int, about("When it took effect; the scenario's time if it never did.", unit="ms")]
+    until_ms: Annotated[int | None, about("When it was undone; null if never.", unit="ms")] = None
+    reached: Annotated[bool, about("Whether it happened.")] = False
+    phase: Annotated[str, about("The phase that the actor was in or about to enter.")] = ""
 
 
 class FaultKind(msgspec.Struct, frozen=True):
@@ -64,6 +59,8 @@ class FaultKind(msgspec.Struct, frozen=True):
         heals: it ends by itself. waits: it waits for an event at its targets, so the scenario's `for_ms` does not end
             it. early: drawn to begin early. phases: it strikes at a transition, of the scenario's phase if given.
         amount: meaning of its size; amounts: smallest and largest. tardy: an actor may be late by `tardy` · amount.
+        weight: how often it is drawn apart from the usual faults (`draw`); 0 for a usual one.
+        at_all: it changes something for all actors, not only for its targets.
         promise: how the promise of completion treats it: as `trouble` while it lasts, `seen` through its kills alone,
             `harmless`, or `beyond` the promise.
         outlasts: (a, b): the trouble goes on for a · amount + b milliseconds after the fault's end.
@@ -81,6 +78,8 @@ class FaultKind(msgspec.Struct, frozen=True):
     amount: str = "not used"
     amounts: tuple[float, float] = (0, 0)
     tardy: int = 0
+    weight: int = 0
+    at_all: bool = False
     promise: Literal["trouble", "seen", "harmless", "beyond"] = "trouble"
     outlasts: tuple[int, int] = (0, 0)
 

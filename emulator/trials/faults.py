@@ -1,31 +1,30 @@
 """All kinds of faults, in the table `FAULTS`, and what those of machines, links, the broker and owners do.
 
-`tampering` has what a malicious broker does to messages.
+`tampering` has what a malicious broker does to messages, `owners` what owners do to files and limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from dca_proto.protocol.client import round as client_round
-from dca_proto.protocol.compute import round as compute_round
-from dca_proto.protocol.effects import Channel, Effect, Persist
+from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import Acknowledged
-from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.wire.messages import Announcement, Invitation
 from emulator.sim.broker import Memory
 from emulator.sim.process import KillPoint, Process, Where, usual_options
-from emulator.trials import tampering
+from emulator.trials import neighbours, owners, tampering
 from emulator.trials.fault import DELIVERED, END, HANDLED, KILLED, REPORTED, FaultKind, Injection, Steps
+from emulator.trials.phases import entered
 from emulator.wire import body_of, contributions_in
 
 ACTORS = ("client", "compute", "trainer")
 _HOUR_MS = 3_600_000.0
+_LEAP_MS = 1e9
+EPOCHS = "milliseconds, an epoch or more"
 _AWAY_MS = 1_500
-_STORED: dict[str, Any] = {module.ROUNDS: module.StoredRound for module in (client_round, compute_round, trainer_round)}
 Make = Callable[[Injection], Steps]
 Strike = Callable[[Injection, Process], None]
 
@@ -66,16 +65,6 @@ def _vanishes_at(moment: str, phase: str, applies: Callable[[Any], bool]) -> Mak
     return steps
 
 
-def _entered(effects: Sequence[Effect]) -> list[str]:
-    """Return the phases that these effects store, in order; `COLLECTING` for a contribution or release alone."""
-    stored = [effect for effect in effects if isinstance(effect, Persist) and effect.table in _STORED]
-    if stored:
-        return [msgspec.msgpack.decode(write.value, type=_STORED[write.table]).phase for write in stored]
-    keeping = (trainer_round.RELEASES, compute_round.CONTRIBUTIONS)
-    keeps = any(isinstance(effect, Persist) and effect.table in keeping for effect in effects)
-    return [compute_round.COLLECTING] if keeps else []
-
-
 def _killed_at(where: Where, *, vanishes: bool = False) -> Make:
     """Kill a process once as a round enters a phase, at `where` in the transaction, and restart it later.
 
@@ -85,7 +74,7 @@ def _killed_at(where: Where, *, vanishes: bool = False) -> Make:
     def steps(it: Injection) -> Steps:
         while True:
             process, effects = yield HANDLED
-            phases = _entered(effects)
+            phases = entered(effects)
             strikes = not vanishes or contributions_in(effects)
             if phases and strikes and it.fault.phase in ("", *phases):
                 break
@@ -104,6 +93,29 @@ def _crash(it: Injection) -> Steps:
         if process.is_up:
             it.reached(process)
             process.kill(it.fault.kind)
+    yield END
+    for process in it.targets:
+        if not process.is_up:
+            process.restart()
+
+
+def _flap(it: Injection) -> Steps:
+    """Kill and restart by turns, each for `amount` milliseconds."""
+    away_ms = max(int(it.amount), 100)
+
+    def turn() -> None:
+        if not it.is_on:
+            return
+        for process in it.targets:
+            if process.is_up:
+                it.reached(process)
+                process.kill(it.fault.kind)
+            else:
+                process.restart()
+        it.simulator.after(away_ms, turn)
+
+    turn()
+    it.stop_after(it.fault.for_ms or 20 * away_ms)
     yield END
     for process in it.targets:
         if not process.is_up:
@@ -259,16 +271,6 @@ def _renew(it: Injection, process: Process) -> None:
     process.restart()
 
 
-def _raise_floors(it: Injection, process: Process) -> None:
-    it.world.actors.refusing.add(process.id)
-    process.restart()
-
-
-def _lower_floors(it: Injection, process: Process) -> None:
-    it.world.actors.refusing.discard(process.id)
-    process.restart()
-
-
 def _epoch_turn(it: Injection) -> Steps:
     """`Scenario.start_ms` sets the clocks so that the epoch ends now; all keys change in mid-round."""
     it.reached(it.world.trainer)
@@ -280,13 +282,16 @@ def _epoch_turn(it: Injection) -> Steps:
 # --- all kinds --------------------------------------------------------------------------------------------------------
 
 _CLIENT, _BROKER, _MEMBER, _ALL = ("client",), ("broker",), ("client", "compute"), (*ACTORS, "broker")
+_SERVER = ("compute", "trainer")
 _SEEN: dict[str, Any] = {"waits": True, "early": True, "promise": "seen"}
 _TRANSITION = {"heals": True, "phases": True, **_SEEN}
 _MS: dict[str, Any] = {"amount": "milliseconds"}
 _SHARE: dict[str, Any] = {"amount": "a probability"}
 _COUNT: dict[str, Any] = {"amount": "how many messages"}
+_EPOCHS: dict[str, Any] = {"amount": EPOCHS}
 _TAMPERED = {**_SHARE, "amounts": (0, 1)}
-_INJECTED = {**_COUNT, "amounts": (0, 1_000), "heals": True, "promise": "harmless"}
+_INJECTED_COUNT = {**_COUNT, "amounts": (0, 1_000), "heals": True}
+_INJECTED = {**_INJECTED_COUNT, "promise": "harmless"}
 _BEYOND: dict[str, Any] = {"promise": "beyond"}
 # fmt: off
 FAULTS: dict[str, FaultKind] = {
@@ -303,18 +308,26 @@ FAULTS: dict[str, FaultKind] = {
     "kill-between": FaultKind("is killed between a transition's messages", ACTORS, _killed_at("between"),
         **_TRANSITION),
 
+    "flapping": FaultKind("is killed and restarted again and again", _SERVER, _flap, amounts=(0, 60_000), weight=4,
+        **_MS, promise="seen"),
+
     "slow": FaultKind("is slow to handle each batch and write", ACTORS,
         _machine(lambda ms: {"work_ms": ms, "commit_ms": ms}), amounts=(0, 60_000), tardy=20, outlasts=(20, 0), **_MS),
     "clock-ahead": FaultKind("its clock is ahead", ACTORS, _machine(lambda ms: {"skew_ms": ms}),
         amounts=(0, _HOUR_MS), tardy=1, **_MS, **_BEYOND),
     "clock-behind": FaultKind("its clock is behind", ACTORS, _machine(lambda ms: {"skew_ms": -ms}),
         amounts=(0, _HOUR_MS), tardy=1, **_MS, **_BEYOND),
+    "clock-leap": FaultKind("its clock runs an epoch or more ahead, and is set back", ACTORS,
+        _machine(lambda ms: {"skew_ms": ms}), amounts=(0, _LEAP_MS), tardy=2, **_EPOCHS, weight=5, **_BEYOND),
+    "clock-back": FaultKind("its clock is set back by an epoch or more", ACTORS,
+        _machine(lambda ms: {"skew_ms": -ms}), amounts=(0, _LEAP_MS), tardy=2, **_EPOCHS, weight=5, **_BEYOND),
     "cramped": FaultKind("has room for few waiting messages", ACTORS, _machine(lambda most: dict.fromkeys(
         ("inbox_events_max", "publishing_max", "unacknowledged_max"), max(1, most))), amounts=(0, 1e6), **_COUNT),
     "disk-full": FaultKind("its disk is full", ACTORS, _disk_full, heals=True, **_SEEN),
     "partition": FaultKind("is cut off", ACTORS, _partition(up=True, down=True)),
     "partition-up": FaultKind("nothing that it sends arrives", ACTORS, _partition(up=True, down=False)),
     "partition-down": FaultKind("nothing sent to it arrives", ACTORS, _partition(up=False, down=True)),
+    "isolated": FaultKind("nothing passes between it and the trainer", ("compute",), tampering.isolate, weight=4),
     "congested": FaultKind("each of its packets is delayed", ACTORS,
         _link(lambda it: {"delay_ms": it.world.scenario.network.delay_ms + it.amount}),
         amounts=(0, 600_000), outlasts=(2, 0), **_MS),
@@ -337,14 +350,32 @@ FAULTS: dict[str, FaultKind] = {
     "restore": FaultKind("its store is replaced by an old copy", _MEMBER, _restore,
         heals=True, is_of_one=True, once=True, **_BEYOND),
     "certificate-ends": FaultKind("its certificate ends", _CLIENT, _each(lambda it, process: None, _renew), **_BEYOND),
-    "floors": FaultKind("it raises its floors above every round", ("compute",),
-        _each(_raise_floors, _lower_floors), **_BEYOND),
+    "floors": FaultKind("its floors forbid every round", ("compute",), owners.strict_floors, early=True,
+        **_BEYOND),
+    "policy": FaultKind("its policy forbids the rounds", _CLIENT, owners.strict_policy, **_TAMPERED, weight=8,
+        early=True, **_BEYOND),
+    "new-file": FaultKind("gets a newer federation file", _SERVER, owners.new_file, is_of_one=True, at_all=True,
+        weight=2, **_BEYOND),
+    "new-p": FaultKind("gets a federation file that states another p", _SERVER, owners.new_p, is_of_one=True,
+        at_all=True, weight=4, **_BEYOND),
+    "revoke": FaultKind("is revoked", ACTORS, owners.revoke, is_of_one=True, at_all=True, phases=True, waits=True,
+        weight=7, **_BEYOND),
+    "two-files": FaultKind("follows another federation file of the same number", ACTORS, owners.two_files,
+        is_of_one=True, at_all=True, weight=2, **_BEYOND),
+    "wrong-files": FaultKind("federation files come that members must refuse", _BROKER, owners.wrong_files,
+        at_all=True, **_INJECTED_COUNT, weight=4, **_BEYOND),
+    "withhold-files": FaultKind("a newer federation file reaches one server, and nobody else", _BROKER,
+        owners.withhold_files, at_all=True, weight=1, **_BEYOND),
+    "neighbour": FaultKind("messages come of a federation of the same name and members, with another enrolment key",
+        _BROKER, neighbours.neighbour, weight=2, **_INJECTED),
     "data-fail": FaultKind("its data cannot be read", _CLIENT, _each(
         lambda it, process: it.world.actors.failing.add(process.id),
         lambda it, process: it.world.actors.failing.discard(process.id)), promise="harmless"),
     "epoch-turn": FaultKind("an epoch ends", _BROKER, _epoch_turn, heals=True, once=True, promise="harmless"),
 
     "swallow": FaultKind("its messages are acknowledged and lost", ACTORS, tampering.swallow, **_TAMPERED),
+    "false-receipts": FaultKind("its contributions are lost, and receipts come that nobody sent", _CLIENT,
+        tampering.false_receipts),
     "flip-bits": FaultKind("its messages are damaged", ACTORS, tampering.flip_bits, **_TAMPERED),
     "truncate": FaultKind("its messages are cut short", ACTORS, tampering.truncate, **_TAMPERED),
     "relay": FaultKind("invitations reach everybody", _BROKER, tampering.relay, early=True, promise="harmless"),

@@ -3,31 +3,67 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.crypto.sealing import KEY_BYTES, Identity
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.compute.actor import ComputeNode
-from dca_proto.protocol.params import Limits
+from dca_proto.protocol.federation import Federation, sign_federation
+from dca_proto.protocol.params import Limits, Room
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.trainer.request import Ask, AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound, tolerated_of
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.kinds import KINDS, NODE_RELEASE, SecureSum
 from dca_proto.protocol.wire.messages import Certificate
 from dca_proto.statistics import resolve
 from dca_proto.testing import NoNoise, TestFederation, seeded
 from emulator.sim.streams import Streams
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.scenario import LDP_REPORT, NODE_RELEASE, STATISTICS, Scenario
+from emulator.trials.scenario import STATISTICS, Scenario
 
 FOREVER_MS = 1 << 52
+LITTLE_ROOM = Limits(
+    node_open=Room("open rounds", 12),
+    node_rounds=Room("rounds", 400),
+    client_open=Room("rounds without a receipt", 16),
+    client_kept=Room("rounds with a receipt", 8),
+)
+"""Limits that a few rounds of one trainer reach: it has a quarter of each."""
 Stored = Iterable[tuple[str, bytes, bytes]]
 
 
-class TrialFederation(TestFederation):
+class ObservedFederation(TestFederation):
+    """A federation that notes the random bytes of its actors.
+
+    Attributes:
+        drawn: by random stream, such as "client0": all random bytes that its actor has drawn, over all starts.
+    """
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        self.drawn: defaultdict[str, list[bytes]] = defaultdict(list)
+        super().__init__(*given, **more)
+
+    def _common(self, records: Stored, actor: str) -> dict[str, Any]:
+        """Common arguments of actors; what their random streams give is noted in `drawn`."""
+        common = super()._common(records, actor)
+        random, drawn = common["random"], self.drawn[actor]
+
+        def noted(size: int) -> bytes:
+            data: bytes = random(size)
+            drawn.append(data)
+            return data
+
+        return {**common, "random": noted}
+
+
+class TrialFederation(ObservedFederation):
     """All actors of a scenario.
 
     Args:
@@ -37,7 +73,10 @@ class TrialFederation(TestFederation):
     Attributes:
         is_healed: if True, hostile Compute nodes and trainers built from now on keep to the protocol.
         ends_ms: client id -> end of its certificate in Unix milliseconds, if it ends during the trial.
-        failing: ids of clients whose data cannot be read. refusing: ids of Compute nodes whose floors no round meets.
+        failing: ids of clients whose data cannot be read.
+        policies, floors_by: limits of single clients and Compute nodes for their next start.
+        files: every federation file that the owner has signed, by its encoded frame, in their order.
+        given: id -> the file that the owner gives to an actor at its next start, in place of the first one.
         strangers: identities that were never enrolled.
     """
 
@@ -48,13 +87,16 @@ class TrialFederation(TestFederation):
         self.statistic = resolve(population.statistic, self.parameters)
         self.is_healed = False
         self.failing: set[bytes] = set()
-        self.refusing: set[bytes] = set()
+        self.policies: dict[bytes, Policy] = {}
+        self.floors_by: dict[bytes, Floors] = {}
+        self.given: dict[bytes, Federation] = {}
         name, columns = f"trial-{scenario.seed}", self.statistic.columns
         strangers = sum(HOSTILE[adversary.kind].is_stranger for adversary in scenario.adversaries)
         self.strangers = [Identity(seeded(f"{name}/stranger{index}")(KEY_BYTES)) for index in range(strangers)]
         self._adversaries = {adversary.actor: adversary for adversary in scenario.adversaries}
         epsilon = limits.account_epsilon
-        self.account = BudgetLimit(epsilon=epsilon, delta=rounds.delta) if epsilon else None
+        account = BudgetLimit(epsilon=epsilon or 1.0, delta=rounds.delta, period_days=limits.period_days)
+        self.account = account if epsilon else None
         super().__init__(
             population.clients,
             population.computes,
@@ -69,17 +111,37 @@ class TrialFederation(TestFederation):
                 epsilon_per_period_max=limits.epsilon_per_period_max,
                 delta_max=rounds.delta,
                 rows_of_many=rounds.kind == NODE_RELEASE,
+                period_days=limits.period_days,
+                trusted_computes=tuple(f"compute-{number}" for number in range(limits.trusted)),
             ),
             floors=Floors(clients_min=limits.floor_clients_min, honest_min=limits.floor_honest_min),
             mechanism=None if rounds.noise else NoNoise(),
             timing=scenario.timing,
+            colluding=population.colluding,
         )
+        self.files = {encode(self.federation.frame): self.federation}
         self.ends_ms = {
             client: scenario.start_ms + fault.at_ms
             for fault in scenario.faults
             for number, client in enumerate(self.clients)
             if fault.kind == "certificate-ends" and fault.actor in ("clients", f"client {number}")
         }
+        self.ends_ms |= {
+            self.clients[int(adversary.actor.split()[1])]: scenario.start_ms + rounds.first_ms + rounds.collect_ms // 8
+            for adversary in scenario.adversaries
+            if adversary.kind == "overstay"
+        }
+
+    def renew_certificates(self) -> set[bytes]:
+        """Let no certificate end any more, from the next starts on; return the ids of clients whose would have."""
+        ending = set(self.ends_ms)
+        self.ends_ms.clear()
+        return ending
+
+    def _common(self, records: Stored, name: str) -> dict[str, Any]:
+        """Return what all actors get; little room for rounds if the trainer opens many."""
+        opens_many = any(adversary.kind == "many-rounds" for adversary in self._adversaries.values())
+        return super()._common(records, name) | ({"limits": LITTLE_ROOM} if opens_many else {})
 
     def client(self, index: int, records: Stored = ()) -> Client:
         """Return client `index`, hostile if the scenario says so."""
@@ -91,31 +153,72 @@ class TrialFederation(TestFederation):
     def stranger(self, index: int, amount: int, records: Stored = ()) -> Client:
         """Return a client that was never enrolled; its certificate has a made-up signature."""
         identity, common = self.strangers[index], self._common(records, f"stranger{index}")
-        certificate = Certificate(identity.public_key, FOREVER_MS, bytes(64))
+        certificate = Certificate(identity.public_key, FOREVER_MS, bytes(64), b"")
         return self._client(HOSTILE["stranger"].configured(amount), identity, certificate, 0, common)
 
     def _client(
         self, make: type[Client], identity: Identity, certificate: Certificate, index: int, common: Any
     ) -> Client:
         """Return a client of class `make` with the rows of client `index`."""
-        rows, policy = functools.partial(self._read_rows, index), self.policy
-        return make(identity, certificate, self.federation, columns=self.columns, rows=rows, policy=policy, **common)
+        rows, policy, file = (
+            functools.partial(self._read_rows, index),
+            self.policy_of(identity.id),
+            self._file(identity.id),
+        )
+        return make(identity, certificate, file, columns=self.columns, rows=rows, policy=policy, **common)
+
+    def policy_of(self, client: bytes) -> Policy:
+        """Return the policy of a client: since its last start, as long as no fault changes it without a restart."""
+        return self.policies.get(client, self.policy)
+
+    def _file(self, actor: bytes) -> Federation:
+        return self.given.get(actor, self.federation)
+
+    @property
+    def newest(self) -> Federation:
+        """The owner's newest federation file."""
+        return max(self.files.values(), key=lambda file: file.number)
+
+    @property
+    def revoked(self) -> frozenset[bytes]:
+        """The ids that any file of the owner revokes."""
+        return frozenset(one for file in self.files.values() for one in file.revoked)
+
+    def sign_file(self, revoked: Iterable[bytes], number: int, colluding: int | None = None) -> Federation:
+        """Sign the federation file with this number that revokes these ids, and names all other members.
+
+        It states the p of the newest file, unless `colluding` is given.
+        """
+        gone, first = frozenset(revoked), self.federation
+        computes, trainers = (
+            tuple(member for member in members if member.id not in gone) for members in (first.computes, first.trainers)
+        )
+        stated = self.newest.colluding if colluding is None else colluding
+        members = (computes, trainers, number, tuple(sorted(gone)))
+        unsigned = Federation(first.name, first.enrolment_key, *members, colluding=stated)
+        file = sign_federation(self.authority, unsigned)
+        return self.files.setdefault(encode(file.frame), file)
+
+    def revoke(self, *revoked: bytes) -> Federation:
+        """Sign a newer file that also revokes these ids."""
+        return self.sign_file(self.revoked.union(revoked), self.newest.number + 1)
 
     def compute(self, index: int, records: Stored = ()) -> ComputeNode:
         """Return Compute node `index`, hostile if the scenario says so."""
         floors, common = self.floors_of(self.computes[index]), self._common(records, f"compute{index}")
         actor_class = self._class_of("compute", f"compute {index}", ComputeNode)
-        return actor_class(self.compute_identities[index], self.federation, floors=floors, **common)  # type: ignore[no-any-return]
+        identity = self.compute_identities[index]
+        return actor_class(identity, self._file(identity.id), floors=floors, **common)  # type: ignore[no-any-return]
 
     def floors_of(self, compute: bytes) -> Floors:
-        """Return the floors of a Compute node for its next start; while it is in `refusing`, no round meets them."""
-        unreachable = len(self.clients) + 1
-        return Floors(clients_min=unreachable, honest_min=unreachable) if compute in self.refusing else self.floors
+        """Return the floors of a Compute node for its next start."""
+        return self.floors_by.get(compute, self.floors)
 
     def trainer(self, records: Stored = ()) -> Trainer:
         """Return the trainer with its account, hostile if the scenario says so."""
         common, actor_class = self._common(records, "trainer"), self._class_of("trainer", "trainer", Trainer)
-        return actor_class(self.trainer_identity, self.federation, account=self.account, **common)  # type: ignore[no-any-return]
+        identity = self.trainer_identity
+        return actor_class(identity, self._file(identity.id), account=self.account, **common)  # type: ignore[no-any-return]
 
     def request(self, **changes: Any) -> OpenRound:
         """Return the request for a round of the scenario, with any fields changed."""
@@ -123,13 +226,12 @@ class TrialFederation(TestFederation):
         asked: dict[str, Any] = {
             "statistic": population.statistic,
             "parameters": self.parameters,
-            "clients_expected": (rounds.expected or population.clients) if rounds.counted else 0,
+            "clients": (rounds.clients or population.clients) if rounds.counted else 0,
             "delta": rounds.announced_delta,
-            "ask": self.ask_of(rounds.tolerated, rounds.colluders),
+            "computes": (),
+            **self.terms_of(rounds.tolerate, rounds.colluders),
         }
-        for name in ("epsilon", "fraction_bits", "rows_max", "collect_window_ms", "commit_window_ms"):
-            asked[name] = getattr(rounds, name)
-        return super().request(**{**asked, **changes})
+        return super().request(**{**rounds.shared(OpenRound), **asked, **changes})
 
     def batch(self, number: int) -> OpenRound:
         """Return the request for round `number`, from 0. It invites all clients, or a batch drawn from the seed."""
@@ -137,23 +239,24 @@ class TrialFederation(TestFederation):
         if not rounds.batch:
             return self.request()
         order = Streams(self.scenario.seed)(f"batch/{number}").sample(self.clients, rounds.batch)
-        tolerated = tolerated_of(rounds.batch, population.clients, rounds.tolerated, rounds.colluders)
-        ask = self.ask_of(max(min(tolerated, rounds.batch - 2), rounds.colluders), rounds.colluders)
-        return self.request(invited=tuple(sorted(order)), clients_expected=0, ask=ask)
+        everybody = msgspec.structs.replace(rounds, clients=population.clients)
+        tolerate = everybody.in_batch(rounds.batch).tolerate
+        terms = self.terms_of(max(min(tolerate, rounds.batch - 2), rounds.colluders), rounds.colluders)
+        return self.request(invited=tuple(sorted(order)), clients=0, **terms)
 
-    def ask_of(self, tolerated: int, colluders: int) -> Ask:
-        """Return the terms of a request, of the scenario's kind of rounds."""
+    def terms_of(self, tolerate: int, colluders: int, computes: Sequence[bytes] = ()) -> dict[str, Any]:
+        """Return the kind of a request, and the Compute nodes if it has any; by default those of the scenario."""
         rounds = self.scenario.rounds
-        if rounds.kind == NODE_RELEASE:
-            return AskNodeRelease()
-        if rounds.kind == LDP_REPORT:
-            return AskLdpReport(mechanism=rounds.mechanism)
-        return AskSecureSum(computes=self.computes, tolerated=tolerated, colluders=colluders)
+        kind = KINDS[rounds.kind]
+        if kind is not SecureSum:
+            return {"kind": kind(rounds.mechanism)}
+        used = tuple(computes) or self.computes[: rounds.computes or len(self.computes)]
+        return {"kind": kind(), "computes": used, "tolerate": tolerate, "colluders": colluders}
 
     def check(self) -> None:
         """Raise `UsageError` if no trainer could announce the scenario's rounds."""
         limits = Limits()
-        everybody = self.request(clients_expected=len(self.clients))
+        everybody = self.request(clients=len(self.clients))
         for request in (everybody, self.batch(0)) if self.scenario.rounds.batch else (everybody,):
             request.check(self.federation, self.mechanism, limits, self.timing)
             request.draft(self.mechanism, limits)

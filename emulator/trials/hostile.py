@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from dca_proto.crypto.masks import CHARGE_BYTES, ENTRY_BYTES, TAG_BYTES, WORD_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
-from dca_proto.protocol.announcement import OpenedAnnouncement
+from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
 from dca_proto.protocol.client.actor import Client
-from dca_proto.protocol.client.answer import Composer
+from dca_proto.protocol.client.answer import Composer, Consent
 from dca_proto.protocol.client.round import Round as ClientRound
 from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.compute.round import Round as NodeRound
@@ -24,13 +24,17 @@ from dca_proto.protocol.contribution import ClientMessage, HeldContribution
 from dca_proto.protocol.effects import Address, Channel, Effect, Report, Send, SetTimer
 from dca_proto.protocol.events import Event, Timer
 from dca_proto.protocol.facts import Released
-from dca_proto.protocol.kinds import LdpReport, ValidatedRound
+from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.lists import list_hash
+from dca_proto.protocol.policy import Refusal
+from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.kinds import LdpReport
 from emulator.trials import hostile_trainer as trainers
+from emulator.trials import misstatements
 from emulator.trials.adversary import AdversaryKind, Replaced, without
-from emulator.trials.hostile_trainer import HostileTrainer, Meddling
+from emulator.trials.hostile_trainer import HostileTrainer, Meddling, Outdated
 from emulator.wire import body_of
 
 _FLOOD_EVERY_MS, _FLOODS_MAX = 1_500, 20
@@ -71,16 +75,21 @@ def _compose_far(
         assert isinstance(body, m.Release), "a report is signed as a release"
         return composer.sign(msgspec.structs.replace(body, vector=_FAR_BYTE * len(body.vector)))
 
-    if isinstance(validated.terms, LdpReport):
+    if isinstance(validated.kind, LdpReport):
         return msgspec.structs.replace(composer, sign=sign).compose(opened, validated, charge)
     return _Far(*msgspec.structs.astuple(composer)).compose(opened, validated, charge)
 
 
 def _contribute_twice(
-    client: HostileClient, honest: Honest, current: ClientRound, validated: ValidatedRound, now_ms: int
+    client: HostileClient,
+    honest: Honest,
+    current: ClientRound,
+    opened: OpenedAnnouncement,
+    validated: ValidatedRound,
+    now_ms: int,
 ) -> list[Effect]:
-    effects = honest(current, validated, now_ms)
-    second, _ = client._composer.compose(current.opened, validated, client.ledger[current.id].number)
+    effects = honest(current, opened, validated, now_ms)
+    second, _ = client._composer.compose(opened, validated, client.ledger[current.id].number)
     return [*effects, Send(current.holder, current.id, second.payload)]
 
 
@@ -100,16 +109,37 @@ def _compose_wrong_tags(
 
 
 def _contribute_elsewhere(
-    client: HostileClient, honest: Honest, current: ClientRound, validated: ValidatedRound, now_ms: int
+    client: HostileClient,
+    honest: Honest,
+    current: ClientRound,
+    opened: OpenedAnnouncement,
+    validated: ValidatedRound,
+    now_ms: int,
 ) -> list[Effect]:
     """Send the contribution to another node, sealed to that node."""
-    opened = current.opened
+    used: Any = opened
     if opened.computes:
         place = (opened.computes.index(opened.holder(client.id).id) + 1) % len(opened.computes)
         current.holder = other = Address(Channel.COMPUTE, opened.computes[place])
-        current.opened = Replaced(opened, holder=lambda client: other)  # type: ignore[assignment]
-    effects: list[Effect] = honest(current, validated, now_ms)
+        used = Replaced(opened, holder=lambda client: other)
+    effects: list[Effect] = honest(current, used, validated, now_ms)
     return effects
+
+
+def _contribute_and_decline(
+    client: HostileClient,
+    honest: Honest,
+    current: ClientRound,
+    opened: OpenedAnnouncement,
+    validated: ValidatedRound,
+    now_ms: int,
+) -> list[Effect]:
+    """Contribute, release or report; and decline the same round."""
+    effects = honest(current, opened, validated, now_ms)
+    words = ("budget", "no budget is left", "more budget")
+    body = client._sign(m.Decline(current.id, current.hash, client._certificate, *words))
+    decline = seal_answer(body, opened, client._random)
+    return [*effects, Send(Address(Channel.TRAINER, opened.body.trainer), current.id, decline)]
 
 
 class _Flooding(HostileClient):
@@ -137,6 +167,25 @@ class _Flooding(HostileClient):
             *(Send(to, round_id, forged) for to in nodes),
             *(Send(to, round_id, self._random(80)) for to in everybody),
         ]
+
+
+class _Willing(Consent, frozen=True, eq=False):
+    """Consents without a look at its certificate."""
+
+    def to_charge(
+        self, body: m.Announcement, validated: ValidatedRound, ledger: Ledger, pending: Collection[int], now_ms: int
+    ) -> Refusal | None:
+        lasting = msgspec.structs.replace(self.certificate, expires_ms=body.commit_by_ms + 1)
+        fields = (self.policy, self.mechanism, self.limits, lasting, self.columns)
+        return Consent(*fields).to_charge(body, validated, ledger, pending, now_ms)
+
+
+class Overstaying(HostileClient):
+    """It takes part although its certificate ends in mid-round (`TrialFederation.ends_ms`)."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._consent = _Willing(*msgspec.structs.astuple(self._consent))
 
 
 class HostileCompute(ComputeNode):
@@ -266,7 +315,7 @@ def _call_old(
 
 _CLIENTS, _MESSAGES = (1, 10_000), (10, 1_000)
 _AFTER_MS = (300, 60_000)
-_VALUE, _ROUND = frozenset({"value"}), frozenset({"round"})
+_VALUE, _ROUND, _CONSENT = frozenset({"value"}), frozenset({"round"}), frozenset({"consent"})
 _SYBIL = {"handle": without(lambda send: send.to.channel in (Channel.COMPUTE, Channel.TRAINER))}
 _NO_ANSWER = {"handle": without(lambda send: isinstance(body_of(send.payload), m.Answer))}
 _NO_SUM = {
@@ -277,6 +326,7 @@ HOSTILE: dict[str, AdversaryKind] = {
     "out-of-range": AdversaryKind("contributes numbers far beyond its bounds", HostileClient,
         {"_compose": _compose_far}, _VALUE | _ROUND),
     "two-faced": AdversaryKind("contributes twice for one charge", HostileClient, {"_contribute": _contribute_twice}),
+    "two-answers": AdversaryKind("contributes and declines", HostileClient, {"_contribute": _contribute_and_decline}),
     "wrong-tags": AdversaryKind("contributes what a node must object to", HostileClient,
         {"_compose": _compose_wrong_tags}, _ROUND),
     "reuse-charge": AdversaryKind("pays for all rounds with one charge number", HostileClient,
@@ -290,6 +340,16 @@ HOSTILE: dict[str, AdversaryKind] = {
     # The broker copies the messages for it (`TrialWorld._copy`).
     "copier": AdversaryKind("sends others' ciphertexts as its own", HostileClient),
 
+    "misstate-client": AdversaryKind("signs what no client would", HostileClient, {
+        "handle": misstatements.send_wrong_first, "_sign": misstatements.sign_wrong,
+        "_compose": misstatements.compose_wrongly, "_contribute": misstatements.contribute_and_more,
+    }, _ROUND | _VALUE, is_insider=True),
+    "overstay": AdversaryKind("contributes although its certificate ends in the round", Overstaying, {}, _ROUND,
+        is_insider=True),
+
+    "misstate-node": AdversaryKind("signs what no Compute node would", HostileCompute,
+        {"handle": misstatements.send_wrong_first, "_sign": misstatements.sign_wrong}, _VALUE | _ROUND | _CONSENT,
+        is_insider=True),
     "equivocate": AdversaryKind("sends its peers different lists", HostileCompute,
         {"_list_to": _send_shorter_list}, _ROUND),
     "drop-clients": AdversaryKind("leaves clients out of its list", HostileCompute,
@@ -320,7 +380,16 @@ HOSTILE: dict[str, AdversaryKind] = {
         HostileTrainer, {"_on_open": trainers.open_halves, "_instead": trainers.send_wrong_half}, _ROUND),
     "ask-too-much": AdversaryKind("announces what policies forbid", HostileTrainer,
         {"_sign": trainers.sign_worse}, _ROUND),
-    "close-early": AdversaryKind("closes while clients contribute", Meddling,
+    "choose-nodes": AdversaryKind("chooses the Compute nodes of each round as it likes", HostileTrainer,
+        {"_sign": trainers.choose_nodes}, _ROUND),
+    "many-rounds": AdversaryKind("opens many rounds that cost almost nothing", HostileTrainer,
+        {"_on_open": trainers.open_many}, _ROUND, (6, 0)),
+    "ask-often": AdversaryKind("repeats its questions for sessions", HostileTrainer,
+        {"_ask": trainers.ask_often}, amounts=(20, 0)),
+    "announce-wrongly": AdversaryKind("also announces rounds that nobody may join", HostileTrainer,
+        {"_instead": misstatements.announce_wrongly}, _ROUND, is_insider=True),
+    "old-keys": AdversaryKind("announces with the keys of the epoch before", Outdated, {}, _ROUND, is_insider=True),
+    "close-early": AdversaryKind("closes, and cancels wrongly, while clients contribute", Meddling,
         {"_meddle": trainers.close_early}, _ROUND, _AFTER_MS),
     "usurp": AdversaryKind("sends what only Compute nodes may", Meddling,
         {"_meddle": trainers.usurp}, _ROUND, _AFTER_MS),

@@ -14,14 +14,16 @@ import msgspec
 from dca_proto.crypto.sealing import ID_BYTES, digest
 from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
+from dca_proto.protocol.announcement import announcement_hash
 from dca_proto.protocol.effects import Address, Channel, Effect, Send, SetTimer
 from dca_proto.protocol.events import Event, Timer
-from dca_proto.protocol.kinds import SecureSum
+from dca_proto.protocol.params import MU_MIN
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.trainer.round import Round
 from dca_proto.protocol.wire import messages as m
-from dca_proto.protocol.wire.codec import decode_frame, encode
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
+from dca_proto.protocol.wire.kinds import SecureSum
 from emulator.wire import body_of, ids_in
 
 MEDDLE, MEDDLES_MAX = "meddle", 3
@@ -64,10 +66,44 @@ class Meddling(HostileTrainer):
         raise NotImplementedError
 
 
+class Outdated(HostileTrainer):
+    """It announces every second round with the keys of the epoch before, if these are not yet over."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._old: dict[tuple[bytes, int], m.Signed] = {}  # by Compute node and epoch
+        self._announced = 0
+
+    def _on_epoch_key(self, sender: bytes, frame: m.Signed, body: m.EpochKey, now_ms: int) -> list[Effect]:
+        effects = super()._on_epoch_key(sender, frame, body, now_ms)
+        self._old[body.compute, body.epoch] = frame
+        return effects
+
+    def _sign(self, body: m.Body) -> m.Signed:
+        if isinstance(body, m.Announcement) and body.kind.is_summed:
+            self._announced += 1
+            if self._announced % 2 == 0:
+                body = msgspec.structs.replace(body, epochs=tuple(map(self._before, body.epochs)))
+        return super()._sign(body)
+
+    def _before(self, frame: m.Signed) -> m.Signed:
+        key = decode_body(frame.body)
+        assert isinstance(key, m.EpochKey), "an announcement has epoch keys"
+        return self._old.get((key.compute, key.epoch - 1), frame)
+
+
 def close_early(trainer: Meddling, honest: Honest, current: Round) -> list[Effect]:
-    """Close the round at one more Compute node each time."""
-    payload, nodes = encode(trainer._sign(m.Close(current.id, current.opened.hash))), current.opened.computes
-    return [Send(Address(Channel.COMPUTE, node), current.id, payload) for node in nodes[: trainer._times]]
+    """Close the round at one more Compute node each time, and cancel it about two other announcements."""
+    opened, nodes = current.opened, current.opened.computes
+    sooner = trainer._sign(msgspec.structs.replace(opened.body, close_by_ms=opened.body.close_by_ms - 1))
+    messages = (
+        m.Cancel(current.id, announcement_hash(encode(sooner)), sooner),
+        m.Cancel(current.id, bytes(32), opened.frame),
+        m.Close(current.id, opened.hash),
+    )
+    payloads = [encode(trainer._sign(body)) for body in messages]
+    to = [Address(Channel.COMPUTE, node) for node in nodes[: trainer._times]]
+    return [Send(node, current.id, payload) for node in to for payload in payloads]
 
 
 def usurp(trainer: Meddling, honest: Honest, current: Round) -> list[Effect]:
@@ -114,7 +150,7 @@ def _two_announcements(trainer: HostileTrainer, send: Send) -> list[tuple[Send, 
 def open_halves(trainer: HostileTrainer, honest: Honest, request: OpenRound, now_ms: int) -> list[Effect]:
     """Open two rounds instead of one, each with half of the clients."""
     asked = sorted(request.invited or trainer.clients)
-    second = digest(b"dca4-halves", request.round_id)[:ID_BYTES]
+    second = digest(b"emulator-halves", request.round_id)[:ID_BYTES]
     try:
         rounds = [_of_half(request, request.round_id, asked[::2]), _of_half(request, second, asked[1::2])]
         for part in rounds:
@@ -124,12 +160,39 @@ def open_halves(trainer: HostileTrainer, honest: Honest, request: OpenRound, now
         return honest(request, now_ms)  # type: ignore[no-any-return]
 
 
+def open_many(trainer: HostileTrainer, honest: Honest, request: OpenRound, now_ms: int) -> list[Effect]:
+    """Open `amount` further rounds like the requested one, each as cheap as a round may be, and then that one."""
+    effects: list[Effect] = []
+    for number in range(trainer.amount):
+        cheap = _nearly_free(request, digest(b"emulator-many", request.round_id, bytes((number,)))[:ID_BYTES])
+        try:
+            cheap.check(trainer.federation, trainer._mechanism, trainer._limits, trainer._timing)
+            effects += honest(cheap, now_ms)
+        except UsageError:
+            break  # with this statistic, no round is so cheap
+    return [*effects, *honest(request, now_ms)]
+
+
+def _nearly_free(request: OpenRound, round_id: bytes) -> OpenRound:
+    if not request.delta:
+        return msgspec.structs.replace(request, round_id=round_id, epsilon=0.01)
+    epsilon, bits = accounting.epsilon_of(MU_MIN, request.delta) * (1 + 1e-6), max(request.fraction_bits - 12, 0)
+    return msgspec.structs.replace(request, round_id=round_id, mu=MU_MIN, epsilon=epsilon, fraction_bits=bits)
+
+
+def ask_often(
+    trainer: HostileTrainer, honest: Honest, computes: Sequence[bytes], keyless: Sequence[bytes] = ()
+) -> list[Effect]:
+    """Ask each Compute node for its sessions `amount` times at once."""
+    return honest(list(computes), keyless) * trainer.amount  # type: ignore[no-any-return]
+
+
 def _of_half(request: OpenRound, round_id: bytes, half: Sequence[bytes]) -> OpenRound:
-    ask = request.ask
-    if isinstance(ask, AskSecureSum):
-        tolerated = max(0, min(ask.tolerated, len(half) - 2))
-        ask = msgspec.structs.replace(ask, tolerated=tolerated, colluders=min(ask.colluders, tolerated))
-    return msgspec.structs.replace(request, round_id=round_id, invited=tuple(half), clients_expected=0, ask=ask)
+    kind = msgspec.structs.replace(request.kind, clients=0)
+    if isinstance(kind, SecureSum):
+        tolerate = max(0, min(kind.tolerate, len(half) - 2))
+        kind = msgspec.structs.replace(kind, tolerate=tolerate, colluders=min(kind.colluders, tolerate))
+    return msgspec.structs.replace(request, round_id=round_id, invited=tuple(half), kind=kind)
 
 
 def send_wrong_half(trainer: HostileTrainer, honest: Honest, send: Send) -> Sends:
@@ -141,6 +204,15 @@ def send_wrong_half(trainer: HostileTrainer, honest: Honest, send: Send) -> Send
     return msgspec.structs.replace(send, payload=encode(m.InvitedRound(frame.announcement, others))), send
 
 
+def choose_nodes(trainer: HostileTrainer, honest: Honest, body: m.Body) -> m.Signed:
+    """Announce with some of the Compute nodes only, in any order; one is too few for any p."""
+    if isinstance(body, m.Announcement) and body.epochs:
+        first, count, *_ = trainer._random(2)
+        turned = [body.epochs[(first + step) % len(body.epochs)] for step in range(len(body.epochs))]
+        body = msgspec.structs.replace(body, epochs=tuple(turned[: 1 + count % len(turned)]))
+    return honest(body)  # type: ignore[no-any-return]
+
+
 def sign_worse(trainer: HostileTrainer, honest: Honest, body: m.Body) -> m.Signed:
     """Announce too large an ε, δ or μ, too few contributions or too many colluders."""
     if isinstance(body, m.Announcement):
@@ -149,11 +221,11 @@ def sign_worse(trainer: HostileTrainer, honest: Honest, body: m.Body) -> m.Signe
             {"delta": 0.2, "mu": accounting.mu_of(body.epsilon, 0.2)},
             {"mu": 2 * body.mu},
         ]
-        if isinstance(body.terms, SecureSum):
-            low = max(2, body.terms.colluders + 1)
-            few = msgspec.structs.replace(body.terms, fewest=low)
-            crowd = msgspec.structs.replace(body.terms, colluders=body.terms.fewest - 2)
-            worse += [{"terms": few}, {"terms": crowd}]
+        if isinstance(body.kind, SecureSum):
+            n, c = body.kind.clients, body.kind.colluders
+            few = msgspec.structs.replace(body.kind, tolerate=n + c - max(2, c + 1))
+            crowd = msgspec.structs.replace(body.kind, tolerate=n - 2, colluders=body.kind.n_min - 2)
+            worse += [{"kind": few}, {"kind": crowd}]
         body = msgspec.structs.replace(body, **worse[trainer._random(1)[0] % len(worse)])
     return honest(body)  # type: ignore[no-any-return]
 
@@ -167,7 +239,7 @@ def messages_of_nodes(
     for node in nodes:
         abort = m.Abort(*about, node, "too-few", "nothing was released", 0, 0, ())
         peers = [Address(Channel.COMPUTE, other) for other in nodes if other != node]
-        to_peers = (abort, m.Answer(*about, (nothing,) * len(nodes), b""), m.ListHeader(*about, nothing, 0))
+        to_peers = (abort, m.Answer(*about, node, (nothing,) * len(nodes), b""), m.ListHeader(*about, nothing, 0))
         messages.append((node, Address(Channel.ABORT), abort))
         messages += [(node, peer, body) for peer in peers for body in to_peers]
         for client in clients:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol.facts import RoundCompleted
-from emulator.results import Amount, Traffic
+from dca_proto.results.figure import Amount, about
+from dca_proto.results.round import Traffic
+from emulator.shape import Shape
 from emulator.sim.trace import Entry
 from emulator.trials.checkers.base import Checker
+from emulator.trials.checkers.noise import Noise
 from emulator.trials.fault import FaultOutcome
 from emulator.trials.scenario import to_plain
 from emulator.trials.world import RoundLog, TrialWorld
@@ -22,101 +26,89 @@ LIVENESS, LIVENESS_NAME = 0, "live after healing"
 """Replace the number and name of an invariant if a trial did not become live."""
 UNREPORTED = "the round ended, but the trainer never reported how"
 FACTS_SHOWN = 40
+REASONS_MAX = 16
 _ROUND = re.compile(r"\bround ([0-9a-f]{8})\b")
 
 
 class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one round. Times are milliseconds since the scenario's start.
+    """The outcome of one round. Times are milliseconds since the scenario's start."""
 
-    Attributes:
-        result: `completed`, `aborted`, `refused` (the trainer rejected the request) or `open`.
-        reason: why it did not complete.
-        clients: N. contributors, needed: |A| and n_min. epsilon: as announced.
-        noise_variance, noise_floor: variance of the noise in the sum, and the least that privacy needs. In a round
-            without Compute nodes, both are of one release or report, contributors counts these, and one is needed.
-        phases: name -> (from, to) of each phase that the round reached.
-    """
-
-    round_id: str
-    result: str
-    reason: str | None = None
-    clients: int | None = None
-    contributors: int | None = None
-    needed: int | None = None
-    epsilon: float | None = None
-    noise_variance: float | None = None
-    noise_floor: float | None = None
-    phases: dict[str, tuple[int, int]] = {}
+    round_id: Annotated[str, about("In hexadecimal.")]
+    result: Annotated[str, about("`completed`, `aborted`, `refused` (the trainer rejected the request) or `open`.")]
+    reason: Annotated[str | None, about("Why it did not complete.")] = None
+    clients: Annotated[int | None, about("N.")] = None
+    contributors: Annotated[int | None, about("In the sum; without Compute nodes, releases or reports.")] = None
+    needed: Annotated[int | None, about("The fewest that may be in it; 1 without Compute nodes.")] = None
+    epsilon: Annotated[float | None, about("As announced.")] = None
+    noise_variance: Annotated[
+        float | None, about("Of the noise in the sum; without Compute nodes, in one release or report.")
+    ] = None
+    noise_floor: Annotated[float | None, about("The least that privacy needs.")] = None
+    declined: Annotated[int, about("Number of clients that declined.")] = 0
+    why_declined: Annotated[
+        dict[str, int], about("Their reasons, the most frequent first, each with the number of clients.")
+    ] = {}
+    everybody_declined: Annotated[bool, about("Whether no invited client did anything else.")] = False
+    phases: Annotated[
+        dict[str, tuple[int, int]], about("From when to when, in ms, for each phase that the round reached.")
+    ] = {}
 
 
 class InvariantOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a checker.
+    """The result of a checker."""
 
-    Attributes:
-        checked: number of facts checked. ok: no fact broke the invariant. detail: the first that did.
-        facts: the facts of that round before the break, as text.
-    """
-
-    number: int
-    name: str
-    checked: int
-    ok: bool
-    detail: str | None = None
-    facts: tuple[str, ...] = ()
+    number: Annotated[int, about("Of the invariant.")]
+    name: Annotated[str, about("Of the invariant.")]
+    checked: Annotated[int, about("Number of facts checked.")]
+    ok: Annotated[bool, about("Whether no fact broke it.")]
+    detail: Annotated[str | None, about("The first that did.")] = None
+    facts: Annotated[tuple[str, ...], about("The facts of that round before the break, as text.")] = ()
 
 
 class Drop(msgspec.Struct, frozen=True, kw_only=True):
     """A client that was invited but is not in the result. `at_ms`: when it was last killed; else the round's end."""
 
-    client: int
-    at_ms: int
-    phase: str
+    client: Annotated[int, about("Its number.")]
+    at_ms: Annotated[int, about("When it was last killed; else the round's end.", unit="ms")]
+    phase: Annotated[str, about("The phase of the round then.")]
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """The rounds of a trial and its liveness.
+    """The rounds of a trial and its liveness."""
 
-    Attributes:
-        result: `ok` or `broken`. rounds: outcome of each. further: outcome of the further round, or why none was due.
-        live: all rounds ended in time, and the further round completed if it was due. why: the reasons if not.
-    """
-
-    result: str
-    rounds: tuple[RoundOutcome, ...]
-    live: bool | None = None
-    further: str | None = None
-    why: tuple[str, ...] = ()
+    result: Annotated[str, about("`ok` or `broken`.")]
+    rounds: Annotated[tuple[RoundOutcome, ...], about("In order.")]
+    live: Annotated[
+        bool | None, about("Whether all rounds ended in time, and the further round completed if it was due.")
+    ] = None
+    further: Annotated[str | None, about("The outcome of the further round, or why none was due.")] = None
+    why: Annotated[tuple[str, ...], about("The reasons if it is not live.")] = ()
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """The outcome of a trial.
+    """The outcome of a trial."""
 
-    Attributes:
-        ok: all invariants held, and the trial became live. seed: of the scenario. digest: of the trace.
-        ended: see `Ended`; named `outcome` in JSON.
-        spoils: what the scenario's adversaries may spoil. options: the scenario as plain data.
-        transitions: entries of the actors' tables that were taken. traffic: messages and bytes sent, by role.
-        last_facts: end of the trace, as text. wall_s, virtual_s: duration in real and virtual time.
-        replay: the command that repeats the trial. shrunk: a smaller scenario in which the same invariant breaks.
-    """
-
-    ok: bool
-    digest: str
-    ended: Ended = msgspec.field(name="outcome")
-    invariants: tuple[InvariantOutcome, ...]
-    seed: int | str | None = None
-    faults: tuple[FaultOutcome, ...] = ()
-    drops: tuple[Drop, ...] = ()
-    spoils: tuple[str, ...] = ()
-    options: dict[str, Any] = {}
-    traffic: dict[str, Traffic] = {}
-    last_facts: tuple[str, ...] = ()
-    wall_s: Amount | None = None
-    virtual_s: Amount | None = None
-    transitions: tuple[str, ...] = ()
-    replay: str | None = None
-    shrunk: dict[str, Any] | None = None
-    kind: str = "emulation"
+    ok: Annotated[bool, about("Whether all invariants held, and the trial became live.")]
+    digest: Annotated[str, about("Of the trace.")]
+    ended: Annotated[Ended, about("The rounds and the trial's liveness.")] = msgspec.field(name="outcome")
+    invariants: Annotated[tuple[InvariantOutcome, ...], about("The result of each checker.")]
+    seed: Annotated[int | str | None, about("Of the scenario.")] = None
+    faults: Annotated[tuple[FaultOutcome, ...], about("As planned, and whether they happened.")] = ()
+    drops: Annotated[tuple[Drop, ...], about("The clients that were invited but are not in a result.")] = ()
+    spoils: Annotated[tuple[str, ...], about("What the scenario's adversaries may spoil.")] = ()
+    options: Annotated[dict[str, Any], about("The scenario as plain data.")] = {}
+    traffic: Annotated[dict[str, Traffic], about("Sent by each role.")] = {}
+    last_facts: Annotated[tuple[str, ...], about("The end of the trace, as text.")] = ()
+    wall_s: Annotated[Amount | None, about("Its duration in real time.", unit="s")] = None
+    virtual_s: Annotated[Amount | None, about("Its duration in virtual time.", unit="s")] = None
+    transitions: Annotated[tuple[str, ...], about("Entries of the actors' tables that were taken.")] = ()
+    refusals: Annotated[tuple[str, ...], about("Places where an actor refused something.")] = ()
+    replay: Annotated[str | None, about("The command that repeats the trial.")] = None
+    shrunk: Annotated[dict[str, Any] | None, about("A smaller scenario in which the same invariant breaks.")] = None
+    shape: Annotated[Shape, about("Counts of all noise, which a sweep adds up; not in JSON.")] = msgspec.field(
+        default_factory=Shape
+    )
+    kind: Annotated[str, about("The kind of run.")] = "emulation"
 
     @property
     def broken(self) -> dict[int, str]:
@@ -131,6 +123,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
+        del plain["shape"]
         return {name: value for name, value in plain.items() if name != "shrunk" or value is not None}
 
 
@@ -178,6 +171,7 @@ def outcome_of(
         virtual_s=(simulator.now_ms - simulator.start_ms) / 1000,
         transitions=tuple(sorted(transitions)),
         replay=f"dca emulate replay {world.scenario.seed}",
+        shape=next((checker.shape for checker in checkers if isinstance(checker, Noise)), Shape()),
     )
 
 
@@ -200,8 +194,17 @@ def _round(world: TrialWorld, log: RoundLog) -> RoundOutcome:
         epsilon=log.request.epsilon,
         phases={name: (begins, max(begins, ends)) for (name, begins), (_, ends) in itertools.pairwise(reached)},
         clients=log.request.answers_expected or len(world.clients),
+        declined=len(log.declined),
+        why_declined=_reasons(log),
+        everybody_declined=log.declined.keys() >= set(log.request.invited or world.actors.clients),
         **fields,
     )
+
+
+def _reasons(log: RoundLog) -> dict[str, int]:
+    """Return the reasons for which clients declined, the most frequent first, with the number of clients."""
+    texts = (f"{fact.reason}: found {fact.found}; accepts {fact.expected}" for fact in log.declined.values())
+    return dict(Counter(texts).most_common(REASONS_MAX))
 
 
 def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
@@ -213,9 +216,9 @@ def _noise(aggregate: NoisyAggregate) -> dict[str, Any]:
         return {"contributors": aggregate.clients, "needed": 1, "noise_variance": own, "noise_floor": own}
     return {
         "contributors": aggregate.contributors,
-        "needed": aggregate.fewest,
+        "needed": aggregate.n_min,
         "noise_variance": float(aggregate.noise_variance),
-        "noise_floor": (aggregate.fewest - 1 - aggregate.colluders) * aggregate.sigma_local**2,
+        "noise_floor": (aggregate.n_min - 1 - aggregate.colluders) * aggregate.sigma_local**2,
     }
 
 

@@ -15,16 +15,19 @@ from msgspec import Meta
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.protocol.params import Timing
+from dca_proto.protocol.terms import Terms
+from dca_proto.protocol.wire.kinds import SECURE_SUM
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.simulator import START_MS
 
-SECURE_SUM, NODE_RELEASE, LDP_REPORT = KINDS = ("secure-sum", "node-release", "ldp-report")
 CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)
 """The LDP mechanisms whose reports name categories: the bins of a histogram, two or more."""
 CLIENTS_MAX, ROWS_MAX = 10_000, 10_000
 TIME_MS_MAX = 30 * 24 * 3600 * 1000
 EPOCH_MS_MIN = 1_800_000  # the round after healing has long windows
+SILENT_MS = 40_000
+"""After this time a trainer calls a node silent, in a trial whose network may take longer than the usual time."""
 
 
 def _columns(dimension: int) -> dict[str, Any]:
@@ -47,7 +50,7 @@ STATISTICS: dict[str, Callable[[int], dict[str, Any]]] = {
 Clients = Annotated[int, Meta(ge=0, le=CLIENTS_MAX)]
 Floor = Annotated[int, Meta(ge=1, le=CLIENTS_MAX)]
 Time = Annotated[int, Meta(ge=0, le=TIME_MS_MAX)]
-Window = Annotated[int, Meta(ge=1, le=TIME_MS_MAX // 10)]
+Window = Annotated[float, Meta(ge=0.001, le=TIME_MS_MAX / 10_000)]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,53 +61,53 @@ class Population(_Part, frozen=True, kw_only=True):
     """The federation and its data.
 
     Attributes:
-        clients: N. computes: M.
+        clients: N. computes: M. colluding: p, the most Compute nodes that may be corrupt; 0 for all but one.
         statistic: `sum`, `mean`, `second-moments` or `histogram`. dimension: d, its number of coordinates.
         rows: number of rows of each client, drawn within the bounds.
     """
 
     clients: Annotated[int, Meta(ge=3, le=CLIENTS_MAX)] = 6
     computes: Annotated[int, Meta(ge=2, le=64)] = 3
+    colluding: Annotated[int, Meta(ge=0, le=63)] = 0
     statistic: str = "sum"
     dimension: Annotated[int, Meta(ge=1, le=100_000)] = 1
     rows: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = 1
 
 
-class Rounds(_Part, frozen=True, kw_only=True):
+class Rounds(Terms[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rounds that are requested.
 
     Attributes:
         count: number of rounds. first_ms: time of the first request. every_ms: interval; 0 requests all at once.
         kind: `secure-sum`, `node-release` (needs `rows_max`) or `ldp-report`. The last two use no Compute nodes, and
             ignore T and c.
-        tolerated: T. colluders: c. epsilon, delta: of each round.
+        clients: the number that the trainer takes for N; 0 is the true N. epsilon, delta: of each round.
+        computes: how many Compute nodes, the first ones, each round uses; 0 uses all.
         batch: B, the number of clients that each round invites, drawn anew; 0 invites all. T refers to N and is scaled
             to B.
         counted: the trainer knows N; otherwise it asks the Compute nodes, or waits until `close_by`.
-        expected: the number that the trainer takes for N; 0 is the true N.
         fraction_bits, rows_max: as in a request. noise: if false, sums are exact and not private.
         mechanism: of an LDP report. A categorical one needs a histogram and `rows_max` = 1. An ε-private one announces
             δ = 0; `delta` then applies to the limits only.
-        collect_window_ms, commit_window_ms: of each round.
     """
 
     count: Annotated[int, Meta(ge=1, le=100)] = 1
     first_ms: Time = 1_000
     every_ms: Time = 0
     kind: str = SECURE_SUM
-    tolerated: Clients = 1
-    colluders: Clients = 0
+    clients: Clients = 0
+    tolerate: Clients = 1
+    computes: Annotated[int, Meta(ge=0, le=64)] = 0
     batch: Clients = 0
     epsilon: Annotated[float, Meta(ge=1e-6, le=20)] = 1.0
     delta: Annotated[float, Meta(ge=1e-12, le=0.5)] = 1e-6
     counted: bool = True
-    expected: Clients = 0
     fraction_bits: Annotated[int, Meta(ge=0, le=40)] = 24
     rows_max: Annotated[int, Meta(ge=0, le=ROWS_MAX)] = 0
     noise: bool = True
     mechanism: str = ""
-    collect_window_ms: Window = 20_000
-    commit_window_ms: Window = 20_000
+    collect_s: Window = 20.0
+    commit_s: Window = 20.0
 
     @property
     def is_summed(self) -> bool:
@@ -124,7 +127,7 @@ class Rounds(_Part, frozen=True, kw_only=True):
     @property
     def longest_ms(self) -> int:
         """The longest time from the request of a round to its announced end."""
-        return self.collect_window_ms + 2 * self.commit_window_ms
+        return self.collect_ms + 2 * self.commit_ms
 
     def asked_ms(self, index: int) -> int:
         """Return the time of a request, in ms from the start."""
@@ -142,7 +145,9 @@ class Limits(_Part, frozen=True, kw_only=True):
     Attributes:
         epsilon_per_period_max: budget of each client, at the rounds' δ. account_epsilon: the trainer's account, at the
             same δ; 0 sets none.
+        period_days: how long a charge counts, for clients and in the account.
         clients_min, honest_min, colluders_min: the clients' policies: smallest n_min, n_min - 1 - c, and c.
+        trusted: how many Compute nodes, the first ones, the policies require in each round; 0 requires none.
         floor_clients_min, floor_honest_min: the Compute nodes' floors for the first two.
     """
 
@@ -151,14 +156,16 @@ class Limits(_Part, frozen=True, kw_only=True):
     clients_min: Floor = 1
     honest_min: Floor = 1
     colluders_min: Clients = 0
+    trusted: Annotated[int, Meta(ge=0, le=64)] = 0
+    period_days: Annotated[float, Meta(ge=0.01, le=366)] = 365.0
     floor_clients_min: Floor = 1
     floor_honest_min: Floor = 1
 
-    def allow(self, fewest: int, colluders: int) -> bool:
-        """Return True if all policies and floors allow a secure sum with n_min = `fewest` and c = `colluders`."""
+    def allow(self, n_min: int, colluders: int) -> bool:
+        """Return True if all policies and floors allow a secure sum with these n_min and c."""
         clients_min = max(self.clients_min, self.floor_clients_min)
         honest_min = max(self.honest_min, self.floor_honest_min)
-        return fewest >= clients_min and fewest - 1 - colluders >= honest_min and colluders >= self.colluders_min
+        return n_min >= clients_min and n_min - 1 - colluders >= honest_min and colluders >= self.colluders_min
 
 
 class Fault(_Part, frozen=True, kw_only=True):
@@ -215,14 +222,30 @@ class Scenario(_Part, frozen=True, kw_only=True):
     adversaries: tuple[Adversary, ...] = ()
 
     @property
+    def has_trusted_nodes(self) -> bool:
+        """True if its rounds use p + 1 Compute nodes, and all that the policies require."""
+        used = self.rounds.computes or self.population.computes
+        colluding = self.population.colluding or self.population.computes - 1
+        return max(self.limits.trusted, colluding + 1) <= used or not self.rounds.is_summed
+
+    @property
     def timing(self) -> Timing:
         """The timing of all actors."""
         usual = Timing()
         part = self.epoch_ms / usual.epoch_ms
-        lasting = ("epoch_grace_ms", "hello_spread_ms", "abort_grace_ms", "retention_ms")
+        lasting = ("epoch_grace_ms", "hello_spread_ms", "abort_grace_ms", "late_ms", "retention_ms")
         scaled = {name: int(part * getattr(usual, name)) for name in lasting}
         publish_ms = min(usual.epoch_publish_ms, self.epoch_ms // 12)
+        if self._is_slow:  # a node that answers is not silent
+            scaled["silent_ms"] = SILENT_MS
         return msgspec.structs.replace(usual, epoch_ms=self.epoch_ms, epoch_publish_ms=publish_ms, **scaled)
+
+    @property
+    def _is_slow(self) -> bool:
+        """True if an answer may take longer than the usual time after which a node is called silent."""
+        network = self.network
+        narrow = self.broker.inflight_max == 1 or network.bandwidth_bytes_s > 0
+        return narrow or network.delay_ms + network.jitter_ms >= 1_000 or network.reorder_ms >= 1_000
 
     @property
     def start_ms(self) -> int:

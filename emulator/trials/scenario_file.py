@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,21 +17,13 @@ from msgspec import inspect
 
 from dca_proto.errors import InputError, UsageError
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
+from dca_proto.protocol.terms import check_sum
+from dca_proto.protocol.wire.kinds import KINDS, LDP_REPORT, NODE_RELEASE
 from dca_proto.runtime.files import read_text
-from dca_proto.wording import in_words, nearest, toml_text
+from dca_proto.wording import in_words, nearest, parse_toml, toml_text
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.scenario import (
-    CATEGORICAL,
-    KINDS,
-    LDP_REPORT,
-    NODE_RELEASE,
-    STATISTICS,
-    Adversary,
-    Fault,
-    Scenario,
-    to_plain,
-)
+from emulator.trials.scenario import CATEGORICAL, STATISTICS, Adversary, Fault, Scenario, to_plain
 
 LIST_MAX, MASKS_MAX = 1_000, 10_000_000
 _ACTOR = re.compile(r"(client|compute) (\d{1,9})")
@@ -42,9 +33,12 @@ _GROUPS = ("clients", "computes", "trainer", "broker")
 def load_scenario(path: Path) -> Scenario:
     """Read a scenario from a TOML file and check it. Raises `UsageError`."""
     try:
-        return from_plain(tomllib.loads(read_text(path, "give a scenario in TOML")), str(path))
-    except tomllib.TOMLDecodeError as error:
+        table = parse_toml(read_text(path, "give a scenario in TOML"))
+    except UsageError:
+        raise
+    except ValueError as error:
         raise InputError(f"{path} is not valid TOML: {error}") from None
+    return from_plain(table, str(path))
 
 
 def from_plain(plain: dict[str, Any], source: str = "scenario") -> Scenario:
@@ -116,6 +110,9 @@ def _check_table(plain: object, table: inspect.Type, where: str, place: str = ""
 
 def _check(scenario: Scenario, source: str) -> None:
     """Raise `UsageError` for the first inconsistency."""
+    rounds, nodes = scenario.rounds, scenario.population.computes
+    everybody = msgspec.structs.replace(rounds, clients=scenario.population.clients)
+    check_sum(everybody.secure_sum, rounds.computes or nodes, f"{source}: rounds: ")
     for found, expected in _misfits(scenario):
         _refuse(source, found, expected)
     for number, fault in enumerate(scenario.faults, 1):
@@ -138,12 +135,6 @@ def _check(scenario: Scenario, source: str) -> None:
 def _misfits(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """Yield each inconsistency: what was found, and what is expected."""
     population, rounds, broker = scenario.population, scenario.rounds, scenario.broker
-    largest = population.clients - 2
-    if rounds.tolerated > largest:
-        found = f"rounds.tolerated is {rounds.tolerated} of {population.clients} clients"
-        yield found, f"at most N - 2 = {largest}, so that unknown noise is left"
-    if rounds.colluders > rounds.tolerated:
-        yield f"rounds.colluders is {rounds.colluders}", f"at most rounds.tolerated = {rounds.tolerated}"
     if rounds.kind not in KINDS:
         yield f"rounds.kind is {rounds.kind!r}{nearest(rounds.kind, KINDS)}", f"one of {', '.join(KINDS)}"
     if rounds.kind == NODE_RELEASE and not rounds.rows_max:
@@ -159,7 +150,15 @@ def _misfits(scenario: Scenario) -> Iterator[tuple[str, str]]:
     if broker.part_bytes_max > broker.packet_bytes_max:
         expected = f"at most broker.packet_bytes_max = {broker.packet_bytes_max}"
         yield f"broker.part_bytes_max is {broker.part_bytes_max}", expected
+    yield from _misfits_of_nodes(scenario)
     yield from _misfits_of_reports(scenario)
+
+
+def _misfits_of_nodes(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    nodes = scenario.population.computes
+    for name, count in (("rounds.computes", scenario.rounds.computes), ("limits.trusted", scenario.limits.trusted)):
+        if count > nodes:
+            yield f"{name} is {count}", f"at most population.computes = {nodes}"
 
 
 def _misfits_of_reports(scenario: Scenario) -> Iterator[tuple[str, str]]:
@@ -184,7 +183,7 @@ def _check_fault(scenario: Scenario, fault: Fault, where: str) -> None:
     role = _role(scenario, fault.actor, where)
     if role not in kind.roles:
         _refuse(where, f"{fault.kind} of {fault.actor!r}", f"an actor with one of the roles {', '.join(kind.roles)}")
-    if kind.is_of_one and fault.actor in _GROUPS:
+    if kind.is_of_one and fault.actor in ("clients", "computes"):
         _refuse(where, f"{fault.kind} of {fault.actor!r}", f"{role} and a number, such as {role} 0")
     low, high = kind.amounts
     if not (math.isfinite(fault.amount) and low <= fault.amount <= high):

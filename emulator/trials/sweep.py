@@ -1,20 +1,27 @@
 """Runs the scenarios of many seeds on worker processes, and counts what they reached and what broke.
 
 Every tenth seed is also compared with a second run of itself and with a run on neighbouring data (invariants 5, 9).
+At the end, the noise of all seeds is judged together (invariant 10).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import msgspec
+from nacl import bindings
 
-from emulator import engine as engines
-from emulator.engine import LOCAL, Done
-from emulator.results import Amount, Count
+from dca_proto import engine as engines
+from dca_proto.engine import LOCAL, Done
+from dca_proto.results.figure import Amount, Count, about
+from emulator.shape import ALARM, ALARM_POOLED, Shape
+from emulator.trials import refusals
+from emulator.trials.checkers.noise import Noise
 from emulator.trials.draw import draw_scenario
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
@@ -24,27 +31,27 @@ from emulator.trials.shrink import Shrunk, shrink
 from emulator.trials.trial import TRANSITIONS, examine
 
 COMPARE_EVERY = 10
+JUDGED = 300
+"""How many seeds, the first ones, count for refusals: `scripts/check_scenarios.py` expects each in three of them."""
 SHRUNK_MAX = 3
+_PURE = ("crypto_sign", "crypto_sign_open", "crypto_scalarmult", "crypto_scalarmult_base")
+MISSHAPEN_MAX = 3  # failures that one misshapen noise makes
 
 
 class Failure(msgspec.Struct, kw_only=True):
-    """A failed seed. The terminal and the page show it, `--json` writes it.
+    """A failed seed. The terminal and the page show it, `--json` writes it."""
 
-    Attributes:
-        seed: of the scenario. invariant: 1 to 11, 0 for liveness, None if the trial gave no result. name: its name.
-        detail, facts: what broke, and the facts of that round before; of the shrunk run if there is one.
-        options: the scenario as plain data. replay: the command that repeats it.
-        shrunk: a smaller scenario in which the same invariant breaks, as plain data; None if not shrunk.
-    """
-
-    seed: int | str
-    invariant: int | str | None = None
-    detail: str | None = None
-    replay: str | None = None
-    name: str = ""
-    options: dict[str, Any] | None = None
-    facts: tuple[str, ...] = ()
-    shrunk: dict[str, Any] | None = None
+    seed: Annotated[int | str, about("Of the scenario; the range of seeds if the noise of all is misshapen.")]
+    invariant: Annotated[int | str | None, about("1 to 18, 0 for liveness, null if the trial gave no result.")] = None
+    detail: Annotated[str | None, about("What broke, in the smaller scenario if there is one.")] = None
+    replay: Annotated[str | None, about("The command that repeats it.")] = None
+    name: Annotated[str, about("Of the invariant.")] = ""
+    options: Annotated[dict[str, Any] | None, about("The scenario as plain data.")] = None
+    facts: Annotated[tuple[str, ...], about("The facts of that round before it broke.")] = ()
+    shrunk: Annotated[
+        dict[str, Any] | None,
+        about("A smaller scenario in which the same invariant breaks, as plain data; null if not shrunk."),
+    ] = None
 
     def take_shrunk(self, shrunk: Shrunk) -> None:
         """Store the smaller scenario, and how it breaks."""
@@ -53,36 +60,59 @@ class Failure(msgspec.Struct, kw_only=True):
             self.detail, self.facts = shrunk.detail, shrunk.facts
 
 
+class PooledNoise(msgspec.Struct, frozen=True, kw_only=True):
+    """The noise of all trials together."""
+
+    draws: Annotated[dict[str, Count], about("Number of values by law.")]
+    tests: Annotated[Count, about("Number of tests of their shape.")]
+    p_value: Annotated[Amount, about("A bound on that of all tests together.")]
+    false_alarm: Annotated[Amount, about("Correct noise fails with at most this probability.")] = ALARM_POOLED
+    false_alarm_trial: Annotated[Amount, about("The same, in each single trial.")] = ALARM
+
+
 class Sweep(msgspec.Struct, kw_only=True):
-    """The results of a sweep so far. The terminal and the page show them, `--json` writes them.
+    """The results of a sweep so far. The terminal and the page show them, `--json` writes them."""
 
-    Attributes:
-        ok: nothing failed. seeds: first and last requested. run: number of seeds run. failed: in order of completion.
-        coverage: fault kind -> trials that reached it; adversary kind -> trials that had one. Includes all kinds.
-        transitions: entry of an actor's table -> trials that took it. Includes all entries.
-        checked: invariant -> facts checked. invariants: number -> name. rounds: result -> number of rounds.
-        wall_s: duration. scenarios_per_s: rate. interrupted: ended by Ctrl-C.
-    """
-
-    ok: bool
-    run: Count
-    failed: list[Failure]
-    coverage: dict[str, Count]
-    transitions: dict[str, Count] = {}
-    checked: dict[str, Count] = {}
-    invariants: dict[str, str] = {}
-    rounds: dict[str, Count] = {}
-    interrupted: bool = False
-    seeds: tuple[Count, Count] | None = None
-    wall_s: Amount | None = None
-    scenarios_per_s: Amount | None = None
-    kind: str = "sweep"
+    ok: Annotated[bool, about("Whether nothing failed.")]
+    run: Annotated[Count, about("Number of seeds run.")]
+    failed: Annotated[list[Failure], about("In order of completion.")]
+    coverage: Annotated[
+        dict[str, Count],
+        about(
+            "By kind of fault, how many trials reached it; by kind of adversary, how many had one. Includes all kinds."
+        ),
+    ]
+    transitions: Annotated[
+        dict[str, Count], about("By entry of an actor's table, how many trials took it. Includes all entries.")
+    ] = {}
+    refusals: Annotated[
+        dict[str, Count],
+        about("By place where an actor refuses, how many of the first 300 trials executed it. Includes all places."),
+    ] = {}
+    checked: Annotated[dict[str, Count], about("Facts checked, by invariant.")] = {}
+    invariants: Annotated[dict[str, str], about("Their names by number.")] = {}
+    rounds: Annotated[dict[str, Count], about("Number of rounds by result.")] = {}
+    declined: Annotated[
+        dict[str, Count], about("By reason, number of rounds that everybody declined, most of them for that reason.")
+    ] = {}
+    noise: Annotated[PooledNoise | None, about("The shape of the noise of all trials; null before the end.")] = None
+    interrupted: Annotated[bool, about("Whether Ctrl-C ended it.")] = False
+    seeds: Annotated[tuple[Count, Count] | None, about("The first and the last requested.")] = None
+    wall_s: Annotated[Amount | None, about("Its duration.", unit="s")] = None
+    scenarios_per_s: Annotated[Amount | None, about("Its rate.")] = None
+    kind: Annotated[str, about("The kind of run.")] = "sweep"
 
     @classmethod
     def begun(cls, first: int, last: int) -> Sweep:
         """Return an empty sweep."""
         kinds, entries = dict.fromkeys((*FAULTS, *HOSTILE), 0), dict.fromkeys(TRANSITIONS, 0)
-        return cls(ok=True, run=0, failed=[], coverage=kinds, transitions=entries, seeds=(first, last))
+        places = dict.fromkeys(refusals.sites(), 0)
+        return cls(ok=True, run=0, failed=[], coverage=kinds, transitions=entries, refusals=places, seeds=(first, last))
+
+    @property
+    def first(self) -> int:
+        """The first seed."""
+        return self.seeds[0] if self.seeds else 0
 
     @property
     def never_reached(self) -> list[str]:
@@ -100,7 +130,15 @@ class Sweep(msgspec.Struct, kw_only=True):
             adversaries = {adversary["kind"] for adversary in outcome.options.get("adversaries", ())}
             reached = adversaries | {fault.kind for fault in outcome.faults if fault.reached}
             results = (entry.result for entry in outcome.ended.rounds)
-            counted = ((self.coverage, reached), (self.transitions, outcome.transitions), (self.rounds, results))
+            reasons = [next(iter(one.why_declined)) for one in outcome.ended.rounds if one.everybody_declined]
+            refused = [reason.split(":")[0] for reason in reasons]
+            counted = (
+                (self.coverage, reached),
+                (self.transitions, outcome.transitions),
+                (self.refusals, outcome.refusals if int(done.item) - self.first < JUDGED else ()),
+                (self.rounds, results),
+                (self.declined, refused),
+            )
             for counts, names in counted:
                 for name in names:
                     counts[name] = counts.get(name, 0) + 1
@@ -109,6 +147,18 @@ class Sweep(msgspec.Struct, kw_only=True):
                 self.checked[number] = self.checked.get(number, 0) + invariant.checked
                 self.invariants[number] = invariant.name
             self.failed += failures_of(outcome, replay)
+        self.ok = not self.failed
+
+    def judge(self, shape: Shape) -> None:
+        """Judge the noise of all trials; each sentence against it is a failure of the whole range of seeds."""
+        verdict, (first, last) = shape.verdict(ALARM_POOLED), self.seeds or (0, 0)
+        self.noise = PooledNoise(draws=shape.draws, tests=verdict.tests, p_value=verdict.p_value)
+        seeds = f"{first}..{last}"
+        self.failed += [
+            Failure(seed=seeds, invariant=Noise.number, name=Noise.name, detail=sentence,
+                    replay=f"dca emulate sweep --seeds {seeds}")
+            for sentence in verdict.broken[:MISSHAPEN_MAX]
+        ]  # fmt: skip
         self.ok = not self.failed
 
 
@@ -131,7 +181,20 @@ def failures_of(outcome: Outcome, replay: str) -> list[Failure]:
 
 def trial_of(seed: int) -> Outcome:
     """Run the trial of one seed, in a worker."""
-    return examine(draw_scenario(seed), compare=seed % COMPARE_EVERY == 0)
+    with refusals.noted() as executed, _remembered():
+        outcome = examine(draw_scenario(seed), compare=seed % COMPARE_EVERY == 0)
+    return msgspec.structs.replace(outcome, refusals=tuple(sorted(executed)))
+
+
+@contextmanager
+def _remembered() -> Iterator[None]:
+    """Remember what libsodium computed in a trial: all actors check the same signatures, and a trial may run thrice."""
+    known = {name: getattr(bindings, name) for name in _PURE}
+    vars(bindings).update({name: functools.lru_cache(1 << 14)(function) for name, function in known.items()})
+    try:
+        yield
+    finally:
+        vars(bindings).update(known)
 
 
 def sweep(
@@ -152,22 +215,24 @@ def sweep(
     """
     began_s = time.monotonic()
     until_s = began_s + 60 * minutes if minutes is not None else float("inf")
-    result = Sweep.begun(first, last)
+    result, shape = Sweep.begun(first, last), Shape()
     try:
         with engines.open_engine(engine) as chosen:
             seeds = itertools.takewhile(lambda _: time.monotonic() < until_s, range(first, last + 1))
             for done in chosen.map(work, seeds, processes=processes):
                 result.note(done, time.monotonic() - began_s)
+                shape.add(done.result.shape if done.result is not None else Shape())
                 on_done(result)
     except KeyboardInterrupt:
         result.interrupted = True
     except engines.WorkerDiedError:
         assert result.failed, "the seeds whose processes died are recorded as failures"
+    result.judge(shape)
     return result
 
 
 def shrink_failures(result: Sweep, seconds: float) -> None:
     """Shrink the first few failing scenarios, for at most `seconds` each."""
     for failure in result.failed[:SHRUNK_MAX]:
-        if isinstance(failure.invariant, int):
-            failure.take_shrunk(shrink(draw_scenario(int(failure.seed)), failure.invariant, seconds=seconds))
+        if isinstance(failure.invariant, int) and isinstance(failure.seed, int):
+            failure.take_shrunk(shrink(draw_scenario(failure.seed), failure.invariant, seconds=seconds))

@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, AgreementKey, Identity, actor_id, seal_to
+from dca_proto.privacy.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.protocol.announcement import announcement_hash
 from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
+from dca_proto.protocol.wire.topics import root_of
 from emulator.fuzz.forger import Forger, Known
 from emulator.sim.lane import Packet
 from emulator.trials.fault import END, Injection, Steps
@@ -76,6 +79,35 @@ swallow = _altering(lambda it, content: None)
 flip_bits = _altering(_flipped)
 truncate = _altering(lambda it, content: content[: it.stream.randrange(len(content))])
 relay = _tampering(_relayed)
+
+
+def _isolated(it: Injection, packet: Packet) -> Sequence[Packet]:
+    """Drop what the targets and the trainer send each other; broadcasts pass."""
+    nodes, trainer = {process.id for process in it.targets}, it.world.trainer.id
+    if not (packet.sender in nodes and packet.to.id == trainer) and not (
+        packet.sender == trainer and packet.to.id in nodes
+    ):
+        return (packet,)
+    it.reached(it.targets[0])
+    return ()
+
+
+isolate = _tampering(_isolated)
+
+
+def _acknowledged(it: Injection, packet: Packet) -> Sequence[Packet]:
+    """Take a contribution from its sender, with a receipt that its holder has not sent."""
+    body, senders = body_of(packet.payload or b""), [process for process in it.targets if process.id == packet.sender]
+    if not senders or not isinstance(body, m.Contribution):
+        return (packet,)
+    it.reached(senders[0])
+    receipt = m.Receipt(body.round_id, body.contribution, it.stream.randbytes(ID_BYTES))
+    answer = Packet(packet.to.id, Address(Channel.CLIENT, packet.sender), body.round_id, encode(receipt))
+    it.world.router.inject_message(answer)
+    return ()
+
+
+false_receipts = _tampering(_acknowledged)
 
 Draw = Callable[[], Packet | None]
 """Returns a message to send; None if nothing suitable has passed yet."""
@@ -152,7 +184,7 @@ class _ForgedMessages:
         body = body_of(payload)
         assert isinstance(body, m.Announcement), "only announcements were chosen"
         hashed = announcement_hash(payload)
-        if not body.terms.is_summed or self._stream.random() >= 0.5:
+        if not body.kind.is_summed or self._stream.random() >= 0.5:
             return self._sealed(hashed, body)
         computes = self._actors.computes
         sent = messages_of_nodes(body.round_id, hashed, computes, self._actors.clients)
@@ -179,14 +211,16 @@ class _ForgedMessages:
         if not hellos:
             return None
         certificate = self._stream.choice(hellos).certificate
-        about, vector = (asked.round_id, hashed), bytes(8 * self._actors.statistic.dimension)
+        dimension = self._actors.statistic.dimension
+        bits = {RANDOMISED_RESPONSE: 32, UNARY_ENCODING: dimension}.get(asked.kind.mechanism, 64 * dimension)
+        about, vector = (asked.round_id, hashed), bytes(-(-bits // 8))
         client, node = actor_id(certificate.client_key), self._stream.choice(self._actors.computes)
         secret = self._stream.randbytes(KEY_BYTES)
         partial = (node, m.PartialSum(*about, secret, 1, (), b"", vector))
         release = (client, m.Release(*about, certificate, 1, secret[:ID_BYTES], secret, vector))
         decline = (client, m.Decline(*about, certificate, "budget", "nothing", "more"))
-        sender, message = self._stream.choice((decline, partial if asked.terms.is_summed else release))
-        sealed = seal_to(asked.reply_key, self._signed(message), hashed, self._stream.randbytes)
+        sender, message = self._stream.choice((decline, partial if asked.kind.is_summed else release))
+        sealed = seal_to(labels.REPLY, asked.reply_key, self._signed(message), hashed, self._stream.randbytes)
         return Packet(sender, Address(Channel.TRAINER, asked.trainer), b"", encode(m.Sealed(asked.round_id, *sealed)))
 
     def _signed(self, body: m.Body) -> bytes:
@@ -248,6 +282,8 @@ def misdirect(it: Injection) -> Steps:
 def garbage(it: Injection) -> Steps:
     def draw() -> Packet:
         receiver = it.stream.choice(list(it.simulator.processes.values()))
+        root, odd = root_of(it.world.actors.federation.id), it.stream.choice(["x", "f" * 33, receiver.id.hex().upper()])
+        it.world.router.inject(f"{root}/{receiver.role.value}/{receiver.id.hex()}/{odd}", b"odd topic")
         junk = it.stream.randbytes(it.stream.choice([1, 16, 64, 1024]))
         return Packet(it.stream.randbytes(16), Address(receiver.role, receiver.id), b"", junk)
 

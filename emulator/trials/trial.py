@@ -24,6 +24,7 @@ from dca_proto.protocol.trainer.actor import Trainer
 from emulator.trials.checkers import checkers_of
 from emulator.trials.checkers.base import Checker
 from emulator.trials.checkers.view import Transcript, neighbour
+from emulator.trials.faults import EPOCHS
 from emulator.trials.outcome import Outcome, outcome_of
 from emulator.trials.scenario import Scenario
 from emulator.trials.world import TrialWorld
@@ -35,8 +36,8 @@ SLACK_MS = 150_000
 FURTHER_COLLECT_MS, FURTHER_COMMIT_MS = 400_000, 120_000
 """Windows of the further round. The first exceeds the five minutes within which actors publish keys that a broker lost.
 
-If a second process ran a copy of a Compute node, the trial waits for that interval first. Until then the last key that
-the copy published counts as the node's, and no process holds its secret."""
+If a second process ran a copy of a Compute node, or its clock leapt over epochs, the trial waits for that interval
+first. Until then the last key that it published counts as the node's, and no process holds its secret."""
 _ROUNDS: dict[str, type[ActorRound[Any]]] = {
     "client": client_round.Round,
     "compute": compute_round.Round,
@@ -63,7 +64,7 @@ def examine(
     faulty: dict[str, Make] | None = None,
     on_world: Callable[[TrialWorld], None] = lambda _: None,
 ) -> Outcome:
-    """Run a scenario under all eleven checkers.
+    """Run a scenario under all checkers.
 
     Args:
         compare: whether to run it twice beforehand: once unchanged, for its digest, and once on neighbouring data.
@@ -116,7 +117,7 @@ def run_trial(
         if further != "completed" and not further.startswith("not "):
             why.append(f"one more round: {further}")
         if scenario.epoch_ms < Timing().epoch_ms:  # short epochs: run on until keys are deleted and rounds forgotten
-            longest_ms = max(log.request.collect_window_ms + 2 * log.request.commit_window_ms for log in world.rounds)
+            longest_ms = max(log.request.collect_ms + 2 * log.request.commit_ms for log in world.rounds)
             world.simulator.run(world.simulator.now_ms + longest_ms + scenario.timing.retention_ms)
         for checker in checks:
             checker.finish()
@@ -130,7 +131,7 @@ def begin(world: TrialWorld) -> None:
         injection.arm()
     for index in range(rounds.count):
         at_ms = simulator.start_ms + rounds.asked_ms(index)
-        simulator.at(at_ms, lambda: world.ask(world.actors.batch(len(world.rounds))))
+        simulator.at(at_ms, lambda: world.ask(world.actors.batch(world.asked)))
 
 
 def _wait_for_ends(world: TrialWorld) -> list[str]:
@@ -139,8 +140,9 @@ def _wait_for_ends(world: TrialWorld) -> list[str]:
     skews = [int(fault.amount) for fault in scenario.faults if fault.kind.startswith("clock-")]
     latest_ms = max(simulator.now_ms, simulator.start_ms + scenario.rounds.end_ms)
     until_ms = latest_ms + scenario.rounds.longest_ms + 2 * max(skews, default=0) + SLACK_MS
+    until_ms += scenario.timing.abort_grace_ms  # nodes that have answered, and a trainer with a sum, wait so long
     while simulator.now_ms < until_ms:
-        if len(world.rounds) == scenario.rounds.count and not any(world.open_at(log) for log in world.rounds):
+        if world.asked == scenario.rounds.count and not any(world.open_at(log) for log in world.rounds):
             return []
         simulator.run(min(simulator.now_ms + 1_000, until_ms))
     ends = [f"round {log.id.hex()[:8]}: {', '.join(world.open_at(log))}" for log in world.rounds if world.open_at(log)]
@@ -149,29 +151,38 @@ def _wait_for_ends(world: TrialWorld) -> list[str]:
 
 def _further_round(world: TrialWorld) -> str:
     """Request one more round. Return `completed`, `not due: ...`, or how it failed."""
+    world.restart_warned()
     simulator, limits = world.simulator, world.scenario.limits
     up = [process for process in world.clients if process.is_up]  # those without budget will decline
     able = sum(_has_budget(world, process.actor, process.now_ms) for process in up)
-    tolerated = min(world.scenario.rounds.tolerated, able - 2)
-    fewest, colluders = able - tolerated + limits.colluders_min, limits.colluders_min
+    tolerate = min(world.scenario.rounds.tolerate, able - 2)
+    n_min, colluders = able - tolerate + limits.colluders_min, limits.colluders_min
     is_summed = world.scenario.rounds.is_summed  # without Compute nodes, one client is enough
-    if not (tolerated >= colluders and limits.allow(fewest, colluders) if is_summed else able):
+    computes = [compute for compute in world.actors.computes if compute not in world.actors.revoked]
+    if not world.actors.newest.is_server(world.trainer.id):
+        return "not due: the trainer is revoked"
+    if is_summed and (len(computes) < 2 or not set(computes).issuperset(world.actors.computes[: limits.trusted])):
+        return "not due: a Compute node that policies require is revoked, or too few are left"
+    if not (tolerate >= colluders and limits.allow(n_min, colluders) if is_summed else able):
         return f"not due: {able} honest clients have budget left, too few for the limits of the scenario"
     if not _has_budget(world, world.trainer.actor, simulator.now_ms):
         return "not due: the trainer's account is used up"
-    if not world.duplicated.isdisjoint(world.actors.computes):
+    leaps = [one for one in world.injections if one.record.reached and one.kind.amount == EPOCHS]
+    renewed = {process.id for injection in leaps for process in injection.targets}
+    if not (world.duplicated | renewed).isdisjoint(world.actors.computes):
         simulator.run(simulator.now_ms + world.actors.timing.epoch_publish_ms)
         up = [process for process in world.clients if process.is_up]
     request = world.actors.request(
-        ask=world.actors.ask_of(len(up) - able + tolerated, limits.colluders_min),
-        clients_expected=len(up),
-        collect_window_ms=FURTHER_COLLECT_MS,
-        commit_window_ms=FURTHER_COMMIT_MS,
+        **world.actors.terms_of(len(up) - able + tolerate, limits.colluders_min, computes),
+        clients=len(up),
+        collect_s=FURTHER_COLLECT_MS / 1000,
+        commit_s=FURTHER_COMMIT_MS / 1000,
     )
     log = world.further = world.ask(request)
     until_ms = simulator.now_ms + 2 * FURTHER_COLLECT_MS + 3 * FURTHER_COMMIT_MS + Timing().settle_ms + 1_000
     while simulator.now_ms < until_ms and not (log.refused or (log.ended is not None and not world.open_at(log))):
         simulator.run(simulator.now_ms + 1_000)
+        log = log.last
     if isinstance(log.ended, RoundCompleted):
         return "completed"
     if log.refused:

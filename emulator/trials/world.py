@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.crypto.sealing import ID_BYTES, digest
 from dca_proto.errors import UsageError
 from dca_proto.protocol.compute import round as node_round
 from dca_proto.protocol.effects import Channel
-from dca_proto.protocol.facts import Announced, Closed, LedgerReused, RoundCompleted, RoundFailed
+from dca_proto.protocol.facts import Announced, Closed, Declined, LedgerReused, RoundCompleted, RoundFailed
+from dca_proto.protocol.federation import FILES, Federation
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.fields import REPEATS_MAX
 from dca_proto.protocol.wire.topics import topic_of
 from dca_proto.runtime.parts import split
 from emulator.sim.broker import Broker, BrokerOptions
@@ -75,6 +78,8 @@ class RoundLog(msgspec.Struct, kw_only=True):
             was down then.
         refused: why the trainer rejected the request; empty if it did not.
         ended: the first report of its end. contributors: ids of the clients in its result.
+        declined: why each client that declined it did so, as the client reported.
+        repeat: the round that repeats it, because Compute nodes were lost in it; None if there is none.
     """
 
     request: OpenRound
@@ -86,10 +91,23 @@ class RoundLog(msgspec.Struct, kw_only=True):
     closed_ms: int | None = None
     ended_ms: int | None = None
     ended: RoundCompleted | RoundFailed | None = None
+    declined: dict[bytes, Declined] = {}
+    repeat: RoundLog | None = None
 
     @property
     def id(self) -> bytes:
         return self.request.round_id
+
+    @property
+    def last(self) -> RoundLog:
+        """The last repeat of this round; the round itself if there is none."""
+        return self if self.repeat is None else self.repeat.last
+
+    @property
+    def is_to_repeat(self) -> bool:
+        """True if its owner is about to repeat it."""
+        may = isinstance(self.ended, RoundFailed) and self.ended.repeatable
+        return may and self.repeat is None and len(self.request.repeats) < REPEATS_MAX
 
 
 class TrialWorld(World, Observer):
@@ -100,7 +118,7 @@ class TrialWorld(World, Observer):
 
     Attributes:
         scenario, actors, simulator, computes, clients, trainer: as in `World`. router: the simulator's broker.
-        rounds: all requested rounds. further: the round requested after healing; None before.
+        rounds: all requested rounds, and their repeats. further: the round requested after healing; None before.
         hostile: ids of enrolled clients, Compute nodes and trainers that are hostile at any time.
         strangers: ids of clients that were never enrolled. enrolled: ids of those that were.
         altering: ids of Compute nodes that may spoil the value of a result (DESIGN §10).
@@ -108,6 +126,7 @@ class TrialWorld(World, Observer):
             old copy. DESIGN §10 states what either can break.
         restored: ids of clients whose store was replaced by an old copy.
         warned_old: ids of clients that have reported that their ledger is an old copy.
+        mended_ms: when all faults were mended; None before.
         killed_ms: id -> time of its last kill. injections: the faults, in the scenario's order.
     """
 
@@ -118,7 +137,7 @@ class TrialWorld(World, Observer):
         actors.check()
         simulator = Simulator(
             scenario.seed,
-            federation=actors.federation.name,
+            federation=actors.federation.id,
             start_ms=scenario.start_ms,
             link=scenario.network,
             broker=scenario.broker,
@@ -133,6 +152,7 @@ class TrialWorld(World, Observer):
         self.restored: set[bytes] = set()
         self.warned_old: set[bytes] = set()
         self.killed_ms: dict[bytes, int] = {}
+        self.mended_ms: int | None = None
         super().__init__(actors, simulator)
         self._numbers = {client: index for index, client in enumerate(actors.clients)}
         self.enrolled = frozenset(actors.clients)
@@ -191,6 +211,12 @@ class TrialWorld(World, Observer):
                 return f"{role} {processes.index(process)}"
         return process.name
 
+    def follows(self, process: Process) -> Federation:
+        """Return the federation file that a process durably follows, as the owner signed it."""
+        given = self.actors.given.get(process.id, self.actors.federation)
+        stored = process.disk.records.get((FILES, given.id))
+        return max(given, self.actors.files.get(stored or b"", given), key=lambda file: file.number)
+
     def tardiness_ms(self, process: Process) -> int:
         """Return by how much a process may be late if it is slow (ten batches and their writes) or its clock jumps."""
         own = [injection for injection in self.injections if process in self.processes_of(injection.fault.actor)]
@@ -198,7 +224,7 @@ class TrialWorld(World, Observer):
 
     def open_at(self, log: RoundLog) -> list[str]:
         """Return where a round is still open, with its phase: the trainer, and Compute nodes that are not hostile."""
-        where = []
+        where = ["its owner has yet to repeat it"] if log.is_to_repeat else []
         phase = phase_at(self.trainer, log.id)
         if log.ended is None and not log.refused:
             # A durable end counts even if it was not reported. An end that a slow trainer is still writing does not.
@@ -212,6 +238,11 @@ class TrialWorld(World, Observer):
                 where.append(f"compute {number} is {phase}")
         return where
 
+    @property
+    def asked(self) -> int:
+        """How many rounds were requested, without repeats."""
+        return sum(not log.request.repeats for log in self.rounds)
+
     def ask(self, request: OpenRound) -> RoundLog:
         """Request a round from the trainer, now or as soon as it runs."""
         log = RoundLog(request=request, asked_ms=self.simulator.now_ms)
@@ -219,6 +250,12 @@ class TrialWorld(World, Observer):
         self.requests.append(request)
         self._request(log)
         return log
+
+    def _repeat(self, log: RoundLog) -> None:
+        """Request a round again that was cancelled because of lost Compute nodes (DESIGN §4.8)."""
+        fresh = digest(b"emulator-repeat", log.id)[:ID_BYTES]
+        repeats = (*log.request.repeats, log.id)
+        log.repeat = self.ask(msgspec.structs.replace(log.request, round_id=fresh, repeats=repeats))
 
     def _request(self, log: RoundLog) -> None:
         log.asked_start = self.trainer.starts if self.trainer.is_up else None
@@ -240,22 +277,32 @@ class TrialWorld(World, Observer):
         return [log for log in waiting if trainer is not None and not trainer.knows(log.id)]
 
     def on_fact(self, process: Process, fact: object) -> None:
-        now_ms = self.simulator.now_ms
         match fact:
             case Refused() if process is self.trainer:
                 for log in self._unknown_rounds()[:1]:  # a slow trainer refuses after `_request` has returned
                     log.refused = fact.text
             case LedgerReused():
                 self.warned_old.add(process.id)
-            case Announced() | Closed() | RoundCompleted() | RoundFailed():
+            case Announced() | Closed() | RoundCompleted() | RoundFailed() | Declined():
                 for log in [log for log in self.rounds if log.id == fact.round_id]:
-                    if isinstance(fact, Announced):
-                        log.announced_ms = now_ms
-                    elif isinstance(fact, Closed):
-                        log.closed_ms = now_ms
-                    elif log.ended is None:
-                        log.ended_ms, log.ended, trainer = now_ms, fact, self.trainer.actor
-                        log.contributors = trainer.contributors(log.id) if isinstance(trainer, Trainer) else ()
+                    self._note_in(log, process, fact)
+
+    def _note_in(
+        self, log: RoundLog, process: Process, fact: Announced | Closed | RoundCompleted | RoundFailed | Declined
+    ) -> None:
+        now_ms = self.simulator.now_ms
+        if isinstance(fact, Declined):
+            if process.role is Channel.CLIENT:  # the trainer reports it, too
+                log.declined.setdefault(process.id, fact)
+        elif isinstance(fact, Announced):
+            log.announced_ms = now_ms
+        elif isinstance(fact, Closed):
+            log.closed_ms = now_ms
+        elif log.ended is None:
+            log.ended_ms, log.ended, trainer = now_ms, fact, self.trainer.actor
+            log.contributors = trainer.contributors(log.id) if isinstance(trainer, Trainer) else ()
+            if log.is_to_repeat:
+                self.simulator.after(OWNER_WAITS_MS, self._repeat, log)
 
     def on_kill(self, process: Process) -> None:
         self.killed_ms[process.id] = self.simulator.now_ms
@@ -277,9 +324,11 @@ class TrialWorld(World, Observer):
 
         Links then lose nothing; their delay, jitter and reordering are at most 1 s each.
 
-        Hostile clients, strangers and clients with copied or old stores are removed. Other hostile actors restart as
-        honest ones. Clients that were warned that their ledger is an old copy restart.
+        Hostile clients, strangers, revoked clients and clients with copied or old stores are removed. Other hostile
+        actors restart as honest ones. Clients that were warned that their ledger is an old copy restart, and so do
+        those whose certificate would end. One server gets the owner's newest federation file.
         """
+        self.mended_ms = self.simulator.now_ms
         for injection in self.injections:
             injection.stop()
         self.router.tampers.clear()
@@ -289,19 +338,38 @@ class TrialWorld(World, Observer):
             process.kill_points = None
             process.link.options = msgspec.structs.replace(options, bandwidth_bytes_s=0.0, loss=0.0, **slow)
         self.actors.is_healed = True
+        ending = self.actors.renew_certificates()
         for process in list(self.simulator.processes.values()):
             is_hostile, is_client = process.id in self.hostile, process.role is Channel.CLIENT
             if process.id in self.strangers or (is_hostile and is_client):
                 process.kill("removed")
-            elif is_client and process.id in self.duplicated | self.restored:
+            elif is_client and process.id in self.duplicated | self.restored | self.actors.revoked:
                 process.kill("to be enrolled anew")
             elif is_hostile:
                 process.kill("to keep to the protocol")
                 if process.role is Channel.COMPUTE:
                     _forget_open_rounds(process)
                 process.restart()
-            elif not process.is_up or process.id in self.warned_old:
+            elif not process.is_up or process.id in self.warned_old or process.id in ending:
                 process.restart()
+        if len(self.actors.files) > 1:
+            self._give_newest_file()
+
+    def restart_warned(self) -> None:
+        """Restart clients that a once hostile Compute node has warned of an old ledger since it forgot its rounds."""
+        if not self.hostile.isdisjoint(self.actors.computes):
+            for process in self.clients:
+                if process.is_up and process.id in self.warned_old:
+                    process.restart()
+
+    def _give_newest_file(self) -> None:
+        """Give a server the newest file, which revokes all that any file revokes; a newer one, if files disagree."""
+        actors = self.actors
+        numbers = [file.number for file in actors.files.values()]
+        agree = len(set(numbers)) == len(numbers) and actors.revoked == frozenset(actors.newest.revoked)
+        newest = actors.newest if agree else actors.revoke()
+        server = next(one for one in (*self.computes, self.trainer) if newest.is_server(one.id))
+        server.receive(server.id, encode(newest.frame))
 
 
 def _forget_open_rounds(node: Process) -> None:
@@ -309,7 +377,7 @@ def _forget_open_rounds(node: Process) -> None:
     records, table, kind = node.disk.records, node_round.ROUNDS, node_round.StoredRound
     stored = [decoded(table, value, kind) for (name, _), value in records.items() if name == table]
     lost = {record.round_id for record in stored if record.phase in node_round.OPEN}
-    of_rounds = (table, node_round.ANNOUNCEMENTS, node_round.CONTRIBUTIONS, node_round.LISTS)
+    of_rounds = (table, node_round.ANNOUNCEMENTS, node_round.CONTRIBUTIONS, node_round.LISTS, node_round.ANSWERS)
     for name, key in list(records):
         if name in of_rounds and key[:ID_BYTES] in lost:
             del records[name, key]

@@ -72,6 +72,8 @@ def find(source: Source, folder: Path | None = None) -> Path:
 
 def _checked(source: Source, path: Path, advice: str) -> Path:
     try:
+        if path.exists() and not path.is_file():  # a pipe would make the reader wait
+            raise IsADirectoryError
         digest = sha256(path.read_bytes()).hexdigest()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise source.refused(

@@ -16,13 +16,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from dca_proto.aggregate import (
-    LdpReportRequest,
-    NodeReleaseRequest,
-    NoisyAggregate,
-    RoundRequest,
-    SecureSumRequest,
-)
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.protocol.wire.kinds import Kind, LdpReport, NodeRelease, SecureSum
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions, LearningJob
 from inference.jobs.settings import settings_from
@@ -39,6 +34,7 @@ _JOBS = {
     "robust-regression": "inference.models.glm.job:RobustRegression",
     "mixture": "inference.models.mixture.job:Mixture",
     **dict.fromkeys(FAMILIES, "inference.models.conjugate.job:FamilyJob"),
+    "quantiles": "inference.models.quantiles.job:Quantiles",
     "survival": "inference.models.survival.job:SurvivalCurves",
     "survival-regression": "inference.models.survival.job:SurvivalRegression",
     "ldp-histogram": "inference.models.column.histogram_job:Histogram",
@@ -79,29 +75,22 @@ def refit(name: str, aggregates: Sequence[NoisyAggregate], schema: Schema, *, se
         raise DataError(f"no aggregates are given; expected those of all rounds of job {name!r}, in their order")
     first = aggregates[0]
     own = settings_from(job.settings, settings, name)
-    of_nodes = NodeReleaseRequest if first.nodes else SecureSumRequest
+    of_nodes = NodeRelease if first.nodes else SecureSum
     known = Conditions(
         first.clients,
         0,
         first.mu or 1.0,
         stream(seed, "auxiliary"),
-        kind=of_nodes if first.reports is None else LdpReportRequest,
+        kind=of_nodes if first.reports is None else LdpReport,
         epsilon=first.epsilon or 1.0,
         weights=lambda parameters: tuple(first.parameters["weights"]),
     )
     return job.finish(run(job.make(schema, own, known), Replayed(aggregates)), schema, own, known)
 
 
-_WORDS = {
-    SecureSumRequest: "secure sums over all clients",
-    NodeReleaseRequest: "releases of data nodes",
-    LdpReportRequest: "LDP reports of single clients",
-}
-
-
-def require_kind(job: LearningJob, kind: type[RoundRequest]) -> None:
+def require_kind(job: LearningJob, kind: type[Kind]) -> None:
     """Refuse a kind of rounds that a job cannot learn from. Raises `DataError` with the jobs that can."""
     if kind not in job.kinds:
         others = ", ".join(name for name in NAMES if kind in find(name).kinds)
-        can = " and ".join(_WORDS[one] for one in job.kinds)
-        raise DataError(f"job {job.name!r} learns from {can}; these learn from {_WORDS[kind]}: {others}")
+        can = " and ".join(one.messages for one in job.kinds)
+        raise DataError(f"job {job.name!r} learns from {can}; these learn from {kind.messages}: {others}")

@@ -9,15 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dca_proto.aggregate import RoundRequest, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.protocol.wire.kinds import Kind, SecureSum
 from dca_proto.wording import listed
 from inference.contraction import about_contraction, percent
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import rows_of
+from inference.jobs.examples import Clean, Example
 from inference.jobs.summary import Summary
 from inference.problem import Problem, Schema
 from inference.rounds import Job
@@ -29,7 +31,7 @@ class Conditions:
     """What a job may know besides the schema: public figures and the trainer's own held-out rows.
 
     Attributes:
-        clients: N, or J data nodes. tolerated: T, for rounds of all of them; 0 without Compute nodes.
+        clients: N, or J data nodes. tolerate: T, for rounds of all of them; 0 without Compute nodes.
         epsilon, mu: privacy budget of all rounds together, as ε and as the parameter of Gaussian DP.
         rng: for auxiliary data and Monte Carlo draws; nothing private depends on it.
         on_iteration: called after each iteration of an iterative job.
@@ -41,12 +43,12 @@ class Conditions:
     """
 
     clients: int
-    tolerated: int
+    tolerate: int
     mu: float
     rng: np.random.Generator
     on_iteration: OnProgress = lambda iteration: None
     held_out: Problem | None = None
-    kind: type[RoundRequest] = SecureSumRequest
+    kind: type[Kind] = SecureSum
     on_sampling: Callable[[int, int], None] = lambda done, total: None
     epsilon: float = 0.0
     weights: Callable[[Mapping[str, Any]], tuple[int, int, int]] = lambda parameters: (1, 1, 1)
@@ -89,6 +91,23 @@ def uses(stages: Sequence[Stage]) -> int:
     return sum(stage.rounds if stage.uses is None else stage.uses for stage in stages)
 
 
+class Estimable(NamedTuple):
+    """What an estimator with scikit-learn's interface needs beside a regression's job (`inference.models.estimator`).
+
+    Attributes:
+        name: of its class. target: the kind of its target (`inference.jobs.examples`).
+        rows: returns the law given raw features ``(n, d)``, targets ``(n,)`` and the estimator, for its parameters.
+        released: returns the law given aggregates of any rounds that inform it, and the estimator.
+        own: parameters that are no settings of the job, or accept more, each with a check; None by default.
+    """
+
+    name: str
+    target: str
+    rows: Callable[[Any, Any, Any], Any]
+    released: Callable[[Sequence[NoisyAggregate], Any], Any]
+    own: Mapping[str, Callable[[str, Any], object]] = {}
+
+
 EFFECT = "Effect on {target}"
 
 
@@ -101,6 +120,9 @@ class LearningJob(ABC):
         dataset: the default. scored: True if it is scored on held-out rows; otherwise it learns from all rows.
         iterative: True if it has many rounds, one per iteration. drawable: True if its result has draws of a posterior.
         kinds: the kinds of rounds that it can learn from, its default first.
+        about: what it learns, for the list of jobs in `docs/learning.md`.
+        estimator: what its estimator needs, or a sentence why there is none.
+        examples, clean: invented rows to try it on (`inference.jobs.examples`).
         changeable: the settings, possibly with "seed", that may change after the rounds: only `learned` reads them. If
             one also shapes a request, as a choice of method may, a changed request is refused.
     """
@@ -112,8 +134,12 @@ class LearningJob(ABC):
     scored: bool = True
     iterative: bool = False
     drawable: bool = True
-    kinds: tuple[type[RoundRequest], ...] = (SecureSumRequest,)
+    kinds: tuple[type[Kind], ...] = (SecureSum,)
     changeable: tuple[str, ...] = ()
+    about: str
+    estimator: Estimable | str
+    examples: tuple[Example, ...] = (Example(),)
+    clean: Clean = Clean()
 
     @abstractmethod
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> Sequence[Stage]:
@@ -157,7 +183,7 @@ class LearningJob(ABC):
     def finish(self, outcome: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
         """Return the result of `learned`, with a ``refit`` by the changeable settings."""
         drawn = deepcopy(conditions.rng)
-        result = self.learned(outcome, schema, settings, conditions)
+        result = as_posterior(self.learned(outcome, schema, settings, conditions))
 
         def refit_with(**changed: Any) -> Any:
             names = [setting.name for setting in fields(settings)]
@@ -172,15 +198,14 @@ class LearningJob(ABC):
             own = replace(settings, **changed)
             return self.finish(outcome, schema, own, replace(conditions, rng=deepcopy(drawn)))
 
-        if self.changeable and result.refitter is None:
-            object.__setattr__(result, "refitter", refit_with)
-        return result
+        refits = self.changeable and result.refitter is None
+        return replace(result, refitter=refit_with) if refits else result
 
     def summarise(
         self, result: Any, reference: Any, train: Problem | None, test: Problem | None, schema: Schema
     ) -> Summary:
         """Return `Posterior.summary`, with a warning about what was hardly learned before its own warnings."""
-        summary: Summary = result.summary(schema, reference, train, test)
+        summary: Summary = as_posterior(result).summary(schema, reference, train, test)
         rows = rows_of(summary)
         hardly = about_contraction([row["name"] for row in rows], [row["contraction"] for row in rows])
         return {**summary, "warnings": [*hardly, *summary.get("warnings", [])]}
@@ -190,7 +215,12 @@ class RefitJob(LearningJob):
     """A job whose changeable settings are those of the posterior's ``refit``."""
 
     def learned(self, outcome: Any, schema: Schema, settings: Any, conditions: Conditions) -> Any:
-        return outcome.refit(**{name: getattr(settings, name) for name in self.changeable})
+        return as_posterior(outcome).refit(**{name: getattr(settings, name) for name in self.changeable})
+
+
+def as_posterior(result: Any) -> Any:
+    """Return the `inference.posterior.Posterior` of a law, or the result if it is one."""
+    return result.posterior() if hasattr(result, "posterior") else result
 
 
 def target_on_features(schema: Schema) -> str:

@@ -2,33 +2,28 @@
 
 Coefficients share one axis: each is multiplied by a public or private scale of its feature, which the axis names.
 Shares have one axis too. An estimate with another unit gets its own panel. LDP reports add a third estimate, without a
-model of their noise. Colours are Okabe and Ito's, which colour-blind people can distinguish; markers differ too, for
-grey prints. Estimates that are points of a curve form a panel on top: steps with bands, above the numbers at risk.
+model of their noise. Markers differ, too, for grey prints. Estimates that are points of a curve form a panel on top:
+steps with bands, above the numbers at risk.
 """
 
 from __future__ import annotations
 
-import textwrap
 from math import floor, log10
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dca_proto import drawing
-from dca_proto.wording import shown
+from dca_proto.drawing import DPI, GRID, INK, PALETTE, ROWS_MAX, TICKS_MAX, WARNING
 from inference.jobs.estimates import UNCOVERED, WITHOUT_PRIVACY, interval_words, rows_of
 from inference.jobs.summary import AtRisk, Row, Standard, Summary, estimate_of
 
-ROWS_MAX = 60  # more would be illegible
 WIDTH, HEAD, ROW_HEIGHT, PANEL_HEIGHT = 8.0, 0.7, 0.17, 0.75  # in inches; ROW_HEIGHT per estimate of a row
 LINE_HEIGHT, HEAD_LETTERS, TEXT_LETTERS = 0.2, 78, 110  # of a line of the title and the warnings
-WARNING = "#A03000"
 CURVES_HEIGHT, RISK_HEIGHT = 3.6, 0.19  # of the panel of curves, and of each line of numbers at risk below it
 LAST_STEP = 1.03  # where the last step ends, relative to its begin
 RISK_TOP, RISK_LINE, RISK_APART = -0.19, 0.055, 0.13  # in heights of the panel; in widths between numbers
-CURVE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B5568F", "#E69F00", "#56B4E9")  # those of `emulator.report.charts`
 TEXT_SIZE = 8
 AXIS_MAX = 4.0  # length of a shared axis, in widths of the widest interval on it
-TICKS_MAX = 7
 _OWN: Standard = {"unit": "", "scale": 1.0, "centre": 0.0}
 
 
@@ -41,7 +36,7 @@ class Kind(NamedTuple):
     marker: str
 
 
-_PRIVATE = Kind("estimate", "private", "#0072B2", "o")
+_PRIVATE = Kind("estimate", "private", PALETTE[0], "o")
 
 
 def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, caption: str = "") -> Path:
@@ -57,9 +52,12 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
     curved = [row for row in every if "at" in row]
     every = [row for row in every if "at" not in row]
     groups, kinds = _groups(every[:ROWS_MAX]), kinds_of(summary, private)
-    warnings = [line for text in summary.get("warnings", []) for line in _wrapped(f"Warning: {text}.", TEXT_LETTERS)]
+    warnings = drawing.warning_lines(summary.get("warnings", []), TEXT_LETTERS)
     of = f" ({ROWS_MAX} of {len(every)})" if len(every) > ROWS_MAX else ""
-    head = [*_wrapped(f"{title}: mean and 95 % interval{of}"), *_wrapped(caption)]
+    head = [
+        *drawing.wrapped(f"{title}: mean and 95 % interval{of}", HEAD_LETTERS),
+        *drawing.wrapped(caption, HEAD_LETTERS),
+    ]
     heights = [PANEL_HEIGHT + ROW_HEIGHT * (len(kinds) + 0.5) * len(rows) for rows in groups]
     curves_height = CURVES_HEIGHT + RISK_HEIGHT * (len(summary.get("at_risk", [])) + 1)
     heights = [*([LINE_HEIGHT * len(warnings)] if warnings else []), *([curves_height] if curved else []), *heights]
@@ -77,12 +75,8 @@ def plot_estimates(summary: Summary, path: Path, *, title: str, private: bool, c
         if groups[0]:
             figure.legend(*panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
         figure.suptitle("\n".join(head), fontsize=12)
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=DPI)
     return path
-
-
-def _wrapped(text: str, width: int = HEAD_LETTERS) -> list[str]:
-    return textwrap.wrap(shown(text), width)
 
 
 def _write(axes: Any, warnings: list[str]) -> None:
@@ -94,8 +88,8 @@ def kinds_of(summary: Summary, private: bool) -> list[Kind]:
     """Return the kinds of estimates that the rows have, from top to bottom."""
     known = [_PRIVATE if private else _PRIVATE._replace(label="not private")]
     if naive := summary.get("naive_title"):
-        known.append(Kind("naive", naive, "#009E73", "D"))
-    known.append(Kind("nonprivate", f"{WITHOUT_PRIVACY} ({UNCOVERED})", "#D55E00", "s"))
+        known.append(Kind("naive", naive, PALETTE[2], "D"))
+    known.append(Kind("nonprivate", f"{WITHOUT_PRIVACY} ({UNCOVERED})", PALETTE[1], "s"))
     rows = rows_of(summary)
     return [kind for kind in known if any(estimate_of(row, kind.key).mean is not None for row in rows)]
 
@@ -122,14 +116,14 @@ def _fit_one_axis(rows: list[Row]) -> bool:
     return whole <= AXIS_MAX * max(high - low for low, high in ends)
 
 
-def curves(axes: Any, rows: list[Row], kinds: list[Kind], *, faint: str = "0.93") -> None:
+def curves(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
     """Draw each series of points as a curve from 1 at time 0: the first kind with a band, the others dashed.
 
     Args:
-        rows, kinds: as for `forest`. faint: the colour of the grid.
+        rows, kinds: as for `forest`.
     """
     for nth, name in enumerate(dict.fromkeys(row["at"]["series"] for row in rows)):
-        colour = CURVE_COLOURS[nth % len(CURVE_COLOURS)]
+        colour = PALETTE[nth % len(PALETTE)]
         own = [row for row in rows if row["at"]["series"] == name]
         x = [0.0, *(row["at"]["x"] for row in own)]
         x.append(LAST_STEP * x[-1])
@@ -143,7 +137,7 @@ def curves(axes: Any, rows: list[Row], kinds: list[Kind], *, faint: str = "0.93"
         axes.fill_between(x, [*low, low[-1]], [*high, high[-1]], color=colour, alpha=0.18, linewidth=0, step="post")
     axes.set(ylim=(0, 1.02), xlim=(0, None), ylabel=drawing.name(rows[0].get("standard", _OWN)["unit"]))
     axes.set_xlabel(drawing.name(rows[0]["at"].get("axis", "time")))
-    axes.grid(color=faint, linewidth=0.8)
+    axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -162,7 +156,7 @@ def numbers_at_risk(axes: Any, numbers: list[AtRisk]) -> None:
               else "at risk:", color="0.3", ha="left", **style)  # fmt: skip
     for nth, one in enumerate(numbers):
         height, last = top - RISK_LINE * (1 + nth), -end
-        name = {"color": CURVE_COLOURS[nth % len(CURVE_COLOURS)], "ha": "right", **style}
+        name = {"color": PALETTE[nth % len(PALETTE)], "ha": "right", **style}
         axes.text(-0.02, height, drawing.name(one["series"], 14), **{**name, "transform": axes.transAxes})
         for x, number, sd in zip(one["x"], one["number"], one["sd"], strict=True):
             if x - last >= RISK_APART * end:
@@ -178,11 +172,11 @@ def risk_words(number: float, sd: float) -> str:
     return f"{round(number / unit) * unit:,d} ± {max(round(1.96 * sd / unit) * unit, 1):,d}"
 
 
-def forest(axes: Any, rows: list[Row], kinds: list[Kind], *, faint: str = "0.9", ink: str = "0.4") -> None:
+def forest(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
     """Draw estimates above each other on one axis, the first on top.
 
     Args:
-        rows: of one unit. kinds: from top to bottom of each row. faint, ink: colours of the grid and the zero line.
+        rows: of one unit. kinds: from top to bottom of each row.
     """
     for nth, kind in enumerate(kinds):
         style = {"fmt": kind.marker, "color": kind.colour, "capsize": 2, "markersize": 4.5, "linewidth": 1.5}
@@ -193,11 +187,11 @@ def forest(axes: Any, rows: list[Row], kinds: list[Kind], *, faint: str = "0.9",
                 [max(high - mean, 0.0) for mean, (_, high) in zip(means, spans, strict=True)]]  # fmt: skip
         axes.errorbar(means, [height for height, _, _ in points], xerr=ends, label=drawing.name(kind.label), **style)
     for between in range(1, len(rows)):
-        axes.axhline(0.5 - between, color=faint, linewidth=0.8, zorder=0)
-    axes.grid(axis="x", color=faint, linewidth=0.8)
+        axes.axhline(0.5 - between, color=GRID, linewidth=0.8, zorder=0)
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     if rows and "standard" in rows[0]:  # zero means no effect, or nobody
-        axes.axvline(0, color=ink, linewidth=1, linestyle=":", zorder=1)
+        axes.axvline(0, color=INK, linewidth=1, linestyle=":", zorder=1)
     axes.set(yticks=[-place for place in range(len(rows))], yticklabels=[drawing.name(row["name"]) for row in rows])
     axes.set(ylim=(0.5 - max(len(rows), 1), 0.5))
     axes.tick_params(axis="y", length=0)
@@ -233,4 +227,4 @@ def _beside(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
         axes.set_xlim(max(low, min(modelled) - space), min(high, max(modelled) + space))
     axes.locator_params(axis="x", nbins=TICKS_MAX)
     unit = (rows[0]["standard"]["unit"] if "standard" in rows[0] else rows[0]["unit"]) if rows else ""
-    axes.set_xlabel("\n".join(_wrapped(unit)))
+    axes.set_xlabel("\n".join(drawing.wrapped(unit, HEAD_LETTERS)))

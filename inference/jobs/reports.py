@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from typing import Any
 
-from dca_proto.aggregate import LdpReportRequest
+from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.wording import to_install
 from inference.draws import CHAINS, DRAWS
 from inference.errors import DataError
@@ -79,7 +79,7 @@ class RegressionSettings(SamplerSettings):
 class ReportJob(LearningJob):
     """A job whose clients report once, and whose posterior is sampled; a setting names the mechanism."""
 
-    kinds = (LdpReportRequest,)
+    kinds = (LdpReport,)
 
     def check(self, schema: Schema, settings: Any) -> None:
         check_installed()

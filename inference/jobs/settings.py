@@ -15,7 +15,6 @@ same checks (`require_positive` and so on).
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -26,6 +25,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from dca_proto.wording import parse_json
 from inference.errors import DataError, unknown
 
 S = TypeVar("S")
@@ -94,7 +94,9 @@ def _accepted(key: str, value: object, wanted: Any) -> object:
 
 
 def _numbers(value: object) -> Numbers | None:
-    """Return a tuple of numbers, or None if the value is no list of numbers."""
+    """Return a tuple of numbers, or None if the value is no list of numbers; a number alone is a list of one."""
+    if is_number(value):
+        value = (value,)
     if isinstance(value, str):
         try:
             return tuple(float(part) for part in value.split(","))
@@ -120,8 +122,8 @@ def parse_words(words: Iterable[str]) -> dict[str, Any]:
         if not sign or not key or key in table:
             raise DataError(f"setting {word!r}: expected key=value, each key once")
         try:
-            table[key] = json.loads(value)
-        except json.JSONDecodeError:
+            table[key] = parse_json(value)
+        except ValueError:
             table[key] = value
     return table
 

@@ -9,7 +9,7 @@ Unknown values are None: the trainer of a real federation has no rows from which
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, NotRequired, TypedDict
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
 NAIVE: Final = "naive_title"
 INTERVAL_NOTE: Final = "interval_note"
@@ -151,6 +151,46 @@ class Nonprivate(TypedDict):
     nonprivate_interval_95: Ends | None
 
 
+class SavedRegression(TypedDict):
+    """The normal law of a regression, in the standardised columns of the rounds (`inference.models.coefficients`).
+
+    Attributes:
+        columns: the features, then the target. centre, scale, bound, radius, within: how clients project rows; a bound
+            or radius of None is infinite. link: one of identity, logit and log. constant: the constant feature.
+        mean, cov: of its coefficient and the slopes. residual_variance: of a linear regression.
+        spread: mean and sd of a further parameter of the targets. log_most: ln of the largest mean count.
+    """
+
+    columns: list[str]
+    centre: list[float]
+    scale: list[float]
+    bound: list[float | None]
+    radius: float | None
+    within: list[list[float]] | None
+    link: str
+    constant: float
+    mean: list[float]
+    cov: list[list[float]]
+    residual_variance: float
+    spread: list[float] | None
+    log_most: float | None
+
+
+class SavedPosterior(TypedDict):
+    """The posterior's law, from which `inference.saved.load_result` makes it again.
+
+    Attributes:
+        draws: by parameter, nested lists by chain, draw and the parameter's own axes; empty if the law is exact.
+        axes: names of each parameter's own axes. coords: labels along them. regression: the law of a regression.
+    """
+
+    model: str
+    axes: dict[str, list[str]]
+    coords: dict[str, list[str | float]]
+    draws: dict[str, list[Any]]
+    regression: SavedRegression | None
+
+
 class NotCovered(TypedDict):
     """Figures from raw rows, without noise."""
 
@@ -171,6 +211,7 @@ class Summary(TypedDict, total=False):
         stopped: why a job ended early. test: None if no row was held out. remarks: by label, for people.
         log_rank, at_risk, groups, method, outside_bounds: of single jobs.
         not_covered_by_epsilon: in files, the figures from raw rows, which are not private.
+        posterior: in files, the law, for `inference.saved.load_result`.
         ok, private, epsilon, delta, reports, iterations: of the run.
     """
 
@@ -197,6 +238,7 @@ class Summary(TypedDict, total=False):
     reports: str | None
     iterations: list[Iterated]
     not_covered_by_epsilon: NotCovered | None
+    posterior: SavedPosterior | None
 
 
 class Point(NamedTuple):

@@ -7,7 +7,6 @@ Reading order:
     model                   `observe` states the distribution of such sums in a model; `sample` returns a posterior
     run                     sampling options, and the import of NumPyro
     nuts                    NumPyro's sampler, compiled once for each shape of data
-    posterior               draws, their diagnostics, warnings
 """
 
 from typing import TYPE_CHECKING, Any

@@ -35,9 +35,9 @@ import numpyro.distributions as dist
 
 from inference.contraction import about_contraction
 from inference.mcmc.nuts import prior_draws
-from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.run import PRIOR_DRAWS, Options, Run
 from inference.mcmc.sums import NoisySums
+from inference.posterior import Posterior
 from inference.problem import AnyArray as Array
 
 LowRank = tuple[Array, Array]
@@ -87,7 +87,7 @@ def sample(
     axes: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Sequence[str]] | None = None,
     **run: Unpack[Run],
-) -> LocalPosterior:
+) -> Posterior:
     """Sample the posterior of a model given noisy sums, by NumPyro's no-U-turn sampler.
 
     Args:
@@ -110,7 +110,7 @@ def sample(
     sampled = options.sample(model, data, start)
     before = prior_draws(model, data, PRIOR_DRAWS, options.seed)
     aggregate = [leaf for leaf in jax.tree.leaves(data, is_leaf=_is_sums) if _is_sums(leaf)]
-    posterior = LocalPosterior(
+    posterior = Posterior(
         getattr(model, "__name__", type(model).__name__),
         sampled.draws,
         sampled.sampling,

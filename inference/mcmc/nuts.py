@@ -37,8 +37,8 @@ from numpyro.handlers import substitute, trace
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import constrain_fn, potential_energy
 
+from inference.draws import Sampling, about_mixing, mixing
 from inference.errors import DataError
-from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
 
 Model: TypeAlias = Callable[[Any], None]
@@ -132,8 +132,13 @@ def sample(
         program = _program(model, warmup, dense, target, None if keep is None else tuple(keep))
         data, start = _as_arrays(data), _as_arrays(dict(start or {}))
         state, layout = _started(program, options.seed, chains, data, start)
-        blocks = []
+        blocks: list[Draws] = []
         for first in range(0, warmup + draws, BLOCK):
+            drawn = first - warmup
+            if 0 < options.least <= drawn and drawn % options.least < BLOCK and _have_mixed(blocks, warmup):
+                if options.on_progress is not None:
+                    options.on_progress(warmup + draws, warmup + draws)
+                break
             count = min(BLOCK, warmup + draws - first)
             state, seen = program.block(state, data, count, layout)
             seen = {**program.sites(seen.pop(PLACE), data, layout), **seen}
@@ -150,6 +155,13 @@ def sample(
         {name: array[:, part] for name, array in draws_of.items()} for part in (slice(warmup), slice(warmup, None))
     )
     return Sampled(after, before, sampling)
+
+
+def _have_mixed(blocks: Sequence[Draws], warmup: int) -> bool:
+    """Return whether there is nothing to warn of in the draws after the warm-up."""
+    kept = (name for name in blocks[0] if name not in (ACCEPTED, DIVERGING, STEPS))
+    arrays = {name: np.concatenate([block[name] for block in blocks], axis=1)[:, warmup:] for name in kept}
+    return not about_mixing(mixing({name: one.reshape(*one.shape[:2], -1) for name, one in arrays.items()}, {}))
 
 
 def prior_draws(model: Model, data: Any, count: int, seed: int = 0) -> Draws:

@@ -10,12 +10,13 @@ from typing import Any, TypedDict, TypeVar
 import numpy as np
 
 from dca_proto.wording import to_install
-from inference.draws import CHAINS, DRAWS, require_arviz
+from inference.draws import CHAINS, DRAWS, Sampling, require_arviz
 from inference.errors import DataError
 from inference.jobs.settings import require_count, require_flag
-from inference.mcmc.posterior import Draws, LocalPosterior, Sampling
+from inference.laws import Draws
+from inference.posterior import Posterior
 
-P = TypeVar("P", bound=LocalPosterior)
+P = TypeVar("P", bound=Posterior)
 
 WARMUP = 1000
 PRIOR_DRAWS = 4000
@@ -37,6 +38,7 @@ class Run(TypedDict, total=False):
     chains: int
     warmup: int
     draws: int
+    least: int
     seed: int
     on_progress: Callable[[int, int], None] | None
     keep_warmup: bool
@@ -49,14 +51,17 @@ class Options:
 
     Attributes:
         chains, warmup, draws: by default half of each chain's iterations adapt, as in the paper.
+        least: chains end after this many draws each, or a multiple, rounded up to whole blocks, once they have mixed; 0
+            for never.
         seed: of all randomness. on_progress: called with the iterations done and their total.
         keep_warmup: keep the draws of the warm-up, marked as such, in the posterior.
-        require_mixed: raise an error if R̂ is not below 1.1; otherwise only `LocalPosterior.warnings` reports it.
+        require_mixed: raise an error if R̂ is not below 1.1; otherwise only `Posterior.warnings` reports it.
     """
 
     chains: int = CHAINS
     warmup: int = WARMUP
     draws: int = DRAWS
+    least: int = 0
     seed: int = 0
     on_progress: Callable[[int, int], None] | None = None
     keep_warmup: bool = False

@@ -1,4 +1,4 @@
-"""Regressions with a normal posterior: one class for every source, be it rounds, rows or reports.
+"""Regressions with a normal law: one class for every source, be it rounds, rows or reports.
 
 The model is linear in the standardised, projected features z_j = clip((x_j - centre_j)/scale_j, ±bound_j). If the
 columns have a radius, features are also brought into a ball of that radius, just as clients do:
@@ -29,7 +29,7 @@ from scipy.special import expit, log_ndtr
 from dca_proto.aggregate import NoisyAggregate
 from inference.columns import Standardisation
 from inference.contraction import contraction
-from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
+from inference.draws import CHAINS, DRAWS
 from inference.errors import DataError
 from inference.jobs.estimates import (
     BY_SD,
@@ -43,8 +43,9 @@ from inference.jobs.estimates import (
     student,
 )
 from inference.jobs.summary import HeldOut, Summary
+from inference.laws import Drawn, Draws
 from inference.models.linear import closed_form
-from inference.posterior import Posterior
+from inference.posterior import Posterior, refitted
 from inference.problem import Array, Problem, Schema
 
 IDENTITY, LOGIT, LOG = LINKS = ("identity", "logit", "log")
@@ -54,7 +55,7 @@ DISPERSION, RESIDUAL_SCALE = "dispersion", "residual scale"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class NormalPosterior(Posterior):
+class NormalLaw:
     """θ ~ N(mean, cov) for columns standardised by `columns`; cov includes the privacy noise.
 
     Attributes:
@@ -65,7 +66,7 @@ class NormalPosterior(Posterior):
         method: as text. contributors: number of clients, or of rows. private: False if no epsilon may be claimed.
         iterations: number of gradient rounds that ran. epochs: number of rounds that asked each client.
         stopped: why fewer rounds ran than planned, as a sentence. aggregates: the source, if they are kept.
-        warnings, refitter: as for `Posterior`.
+        warnings: reasons to doubt it. refitter: as for `inference.posterior.Posterior`.
     """
 
     names: tuple[str, ...]
@@ -90,6 +91,7 @@ class NormalPosterior(Posterior):
         return np.sqrt(np.diag(self.cov))
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
+        """Return the table; `schema` gives the units."""
         figures = with_prior(self.mean, self.sd, self.prior_mean, self.prior_sd)
         return [Estimate(name, "", figure) for name, figure in zip(self.names, figures, strict=True)]
 
@@ -97,36 +99,9 @@ class NormalPosterior(Posterior):
         """Return draws of θ, shape ``(..., p)``, by parameter."""
         return {"theta": drawn}
 
-    @property
-    def _axes(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        """Names of the axes of each parameter, and labels along them."""
-        return {"theta": ["parameter"]}, {"parameter": list(self.names)}
-
-    def _predicted(self, drawn: Array, X: Array | None, rng: np.random.Generator) -> dict[str, Array] | None:
-        """Return draws of the predictions at rows X; None if the model predicts nothing or X is None."""
-        return None
-
-    def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
+    def sample(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
         """Return independent draws by parameter."""
-        return self.in_own_units(self._thetas(rng, chains, draws))
-
-    def _thetas(self, rng: np.random.Generator, chains: int, draws: int) -> Array:
-        return rng.multivariate_normal(self.mean, self.cov, size=(chains, draws), method="eigh")
-
-    def inference_data(
-        self, rng: np.random.Generator, X: Array | None = None, *, chains: int = CHAINS, draws: int = DRAWS
-    ) -> InferenceData:
-        """Return draws as ArviZ's `InferenceData`; a regression's are in the user's units.
-
-        Args:
-            X: rows, shape ``(k, d)``; if given, the group ``posterior_predictive`` holds a ``target`` for each.
-
-        Raises:
-            DataError: ArviZ is not installed.
-        """
-        drawn, (dims, coords) = self._thetas(rng, chains, draws), self._axes
-        known, predicted = self.in_own_units(drawn), self._predicted(drawn, X, rng)
-        return inference_data(known, dims=dims, coords=coords, attrs=self.attrs, posterior_predictive=predicted)
+        return self.in_own_units(rng.multivariate_normal(self.mean, self.cov, size=(chains, draws), method="eigh"))
 
     @property
     def attrs(self) -> dict[str, object]:
@@ -134,9 +109,31 @@ class NormalPosterior(Posterior):
         names = ("method", "contributors", "iterations", "private")
         return {**{name: getattr(self, name) for name in names}, "stopped": self.stopped or None}
 
-    def summary_extras(self) -> Summary:
+    def extras(self) -> Summary:
+        """Return further entries of the summary."""
         remarks: Summary = {"remarks": {"method": self.method}} if self.method else {}
         return {**remarks, "stopped": self.stopped or None}
+
+    def refit(self, **prior: Any) -> Any:
+        """Return the law under another prior. Arguments and errors as for `Posterior.refit`."""
+        return refitted(self.refitter, **prior)
+
+    def posterior(self) -> Posterior:
+        """Return the posterior of this law."""
+        return Posterior(
+            self.method or "normal",
+            Drawn(self.sample),
+            axes={"theta": ("parameter",), COEFFICIENTS: ("feature",)},
+            coords={"parameter": self.names, "feature": self.names[1:]},
+            notes=self.warnings,
+            attrs=self.attrs,
+            table=self.estimates,
+            extras=self.extras,
+            predictor=self if isinstance(self, Coefficients) else None,
+            sample=self.sample,
+            private=self.private,
+            refitter=self.refitter,
+        )
 
 
 class Spread(NamedTuple):
@@ -148,7 +145,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Coefficients(NormalPosterior):
+class Coefficients(NormalLaw):
     """The posterior of an intercept and slopes, in this order.
 
     Attributes:
@@ -157,7 +154,8 @@ class Coefficients(NormalPosterior):
         spread: of the targets, if it is a separate parameter. degrees: of freedom of Student's t, whose scale is
             ``cov``; infinite for a normal posterior.
         schema: of the columns, if known. repair: how an indefinite noisy matrix was repaired.
-        by: describes the scale of the columns, as text.
+        by: describes the scale of the columns, as text. point: whether this is a point estimate without a spread.
+        more: further entries of the summary. most: ln u, if it does not follow from the aggregates.
         coefficients, coefficient_sd: posterior mean and standard deviation of the slopes per feature unit, ``(d,)``.
         intercept, intercept_sd: of the prediction at features of zero. covariance: of intercept and slopes,
             ``(d + 1, d + 1)``.
@@ -172,6 +170,9 @@ class Coefficients(NormalPosterior):
     schema: Schema | None = None
     repair: str | None = None
     by: str = BY_SD
+    point: bool = False
+    more: Summary = field(default_factory=Summary)
+    most: float | None = None
     coefficients: Array = field(init=False)
     coefficient_sd: Array = field(init=False)
     intercept: float = field(init=False)
@@ -195,7 +196,7 @@ class Coefficients(NormalPosterior):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, columns: Standardisation, theta: closed_form.Posterior, constant: float, **more: Any) -> Coefficients:
+    def of(cls, columns: Standardisation, theta: closed_form.NormalBeta, constant: float, **more: Any) -> Coefficients:
         """Convert a posterior of standardised coefficients (the constant's first unless c is 0); more: attributes."""
         mean, cov, prior = theta.mean, theta.cov, theta.prior_variance
         if not constant:
@@ -224,6 +225,8 @@ class Coefficients(NormalPosterior):
     def figures(self) -> list[Figure]:
         """Return the figures of the intercept, then of each slope."""
         mean, sd = np.r_[self.intercept, self.coefficients], np.r_[self.intercept_sd, self.coefficient_sd]
+        if self.point:
+            return [Figure(float(value)) for value in mean]
         before = self.priors or (0.0, None)
         return with_prior(mean, sd, before[0], before[1], degrees=self.degrees)
 
@@ -247,8 +250,12 @@ class Coefficients(NormalPosterior):
     def predict(self, X: Array) -> tuple[Array, Array]:
         """Return the posterior predictive mean and standard deviation of the target, each ``(k,)``, at rows ``(k, d)``.
 
-        With the logit link they are those of the upper class's probability.
+        With the logit link they are those of the upper class's probability. A point estimate's deviation is nan.
         """
+        mean, sd = self._predicted(X)
+        return mean, np.full_like(sd, np.nan) if self.point else sd
+
+    def _predicted(self, X: Array) -> tuple[Array, Array]:
         mean, variance = self.linear_predictor(X)
         if self.link == IDENTITY:
             centre, unit = self._target
@@ -256,13 +263,15 @@ class Coefficients(NormalPosterior):
         if self.link == LOGIT:
             p = probability(mean, variance)
             return p, np.sqrt(np.maximum(probability_square(mean, variance) - p**2, 0.0))
-        rate = limited(mean, variance, self._log_most)
-        second = (1 + self._dispersion) * limited(mean, variance, self._log_most, power=2)
+        rate = limited(mean, variance, self.log_most)
+        second = (1 + self._dispersion) * limited(mean, variance, self.log_most, power=2)
         return rate, np.sqrt(rate + np.maximum(second - rate**2, 0.0))
 
     @property
-    def _log_most(self) -> float:
+    def log_most(self) -> float:
         """ln u; u is a count's public bound if the posterior is from rounds."""
+        if self.most is not None:
+            return self.most
         return log(float(self.columns.bound[-1])) if self.aggregates else LOG_MOST
 
     @property
@@ -273,37 +282,43 @@ class Coefficients(NormalPosterior):
         """Return P(y = 1) of rows, averaged over the posterior, shape ``(k,)``."""
         return probability(*self.linear_predictor(X))
 
+    def sample(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
+        if self.point:
+            raise DataError(
+                "this regression is a point estimate, without draws and intervals; take a job that has them"
+            )
+        return super().sample(rng, chains, draws)
+
     def in_own_units(self, drawn: Array) -> dict[str, Array]:
         """Convert draws of θ, shape ``(..., d + 1)``, to the user's units: ``intercept`` and ``coefficients``."""
         own = drawn @ self._map.T
         return {INTERCEPT: own[..., 0] + self._target[0], COEFFICIENTS: own[..., 1:]}
 
-    @property
-    def _axes(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        return {COEFFICIENTS: ["feature"], "target": ["row"]}, {"feature": list(self.names[1:])}
+    def simulate(self, X: Array, draws: Draws, rng: np.random.Generator, *, labels: bool = False) -> Array:
+        """Draw a target, or a class's probability, for each draw and each row, ``(chains, draws, k)``, in own units.
 
-    def _predicted(self, drawn: Array, X: Array | None, rng: np.random.Generator) -> dict[str, Array] | None:
-        """Draw a target for each draw of θ and each row, in its own units, shape ``(chains, draws, k)``."""
-        if X is None:
-            return None
-        eta = drawn @ self.standardised(X).T
+        Args:
+            labels: whether to draw labels 0 and 1 instead of their probability.
+        """
+        columns = self.columns
+        seen = columns.centre[:-1] + columns.scale[:-1] * columns.z(np.asarray(X, float))
+        eta = draws[COEFFICIENTS] @ seen.T + draws[INTERCEPT][..., None]
         if self.link == LOGIT:
-            target = rng.random(eta.shape) < expit(eta)
-        elif self.link == LOG:
+            return np.asarray(rng.random(eta.shape) < expit(eta), float) if labels else np.asarray(expit(eta))
+        if self.link == LOG:
             k = max(self._dispersion, 1e-9)
-            target = rng.poisson(np.exp(np.minimum(eta, self._log_most)) * k * rng.standard_gamma(1 / k, eta.shape))
-        else:
-            centre, unit = self._target
-            residual = np.sqrt(self.residual_variance) * rng.standard_normal(eta.shape)
-            target = centre + unit * (eta + residual)
-        return {"target": np.asarray(target, float)}
+            rate = np.exp(np.minimum(eta, self.log_most)) * k * rng.standard_gamma(1 / k, eta.shape)
+            return np.asarray(rng.poisson(rate), float)
+        residual = np.sqrt(self.residual_variance) * rng.standard_normal(eta.shape)
+        return np.asarray(eta + self._target[1] * residual)
 
     @property
     def attrs(self) -> dict[str, object]:
         return {**super().attrs, "target": self.columns.columns[-1], "repair": self.repair}
 
-    def summary_extras(self) -> Summary:
-        return super().summary_extras() if self.repair is None else {**super().summary_extras(), "repair": self.repair}
+    def extras(self) -> Summary:
+        known: Summary = {**super().extras(), **self.more}
+        return known if self.repair is None else {**known, "repair": self.repair}
 
     def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut | None:
         """Score by what suits the link: root mean square error, scores of probabilities, or mean absolute error."""

@@ -1,11 +1,13 @@
-"""The base class of all estimators with scikit-learn's interface: one `fit` for three sources.
+"""Estimators with scikit-learn's interface, made from learning jobs: one `fit` for three sources.
 
     fit(X, y)          raw rows: the same model without privacy, from exact statistics; ``private_`` is False
     fit(aggregates)    a released `NoisyAggregate`, or a list of them
     fit(rounds)        anything that runs rounds (`inference.rounds.Rounds`): a running trainer or the ideal
                        functionality; the estimator runs its learning job over them
 
-An estimator is a dataclass; its fields are its parameters. It implements learning from each source.
+An estimator is a dataclass; its fields are its parameters. `estimator_of` makes that of a regression from its job: the
+parameters are the job's settings, and `inference.jobs.base.Estimable` states what is learned from rows and aggregates.
+All estimators have `predict`, `predict_interval` and `warnings_`; those of regressions also `coef_interval_`.
 """
 
 from __future__ import annotations
@@ -13,20 +15,27 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import field, fields, make_dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.plausibility import checked, doubts_of
 from dca_proto.privacy.cost import PrivacyCost, total
 from inference.errors import DataError
-from inference.models.coefficients import Coefficients
+from inference.jobs.base import Conditions, Estimable, LearningJob, as_posterior
+from inference.jobs.estimates import LEVEL
+from inference.jobs.examples import CLASS, COUNT
+from inference.jobs.settings import described
+from inference.models.coefficients import Coefficients, probability
+from inference.posterior import Posterior
 from inference.problem import Array, Schema
-from inference.rounds import CostedRounds, Job, Rounds, run
+from inference.rounds import CostedRounds, Rounds, run
 
 
 class RecordedRounds:
@@ -47,7 +56,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     """An estimator that learns from rows, from aggregates or over rounds.
 
     Attributes:
-        fit_: the posterior. private_: whether it satisfies differential privacy.
+        fit_: the `inference.posterior.Posterior`. private_: whether it satisfies differential privacy.
         epsilon_, delta_: the total cost to each participant; None if `private_` is False. Rounds that know their cost,
             such as a trainer's, report it (`inference.rounds.CostedRounds`); otherwise the estimator composes the
             rounds that released a sum.
@@ -95,7 +104,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             private, cost = all(aggregate.private for aggregate in aggregates), composed(aggregates)
         elif is_rounds:
             recorded = RecordedRounds(X)
-            fit = run(self._job(), recorded)
+            fit = self._over_rounds(recorded)
             aggregates = [checked(aggregate) for _, aggregate in recorded.results]
             private, cost = fit.private, self._spent(fit, recorded.results)
             if cost is not None and isinstance(X, CostedRounds):  # these also count the cost of aborted rounds
@@ -108,11 +117,12 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             )
         else:
             fit = self._of_rows(X, y)
-        self._keep(fit)
+        self.fit_: Posterior = as_posterior(fit)
+        self._keep(self.fit_)
         self.private_ = private and cost is not None
         self.epsilon_: float | None = cost[0] if private and cost else None
         self.delta_: float | None = cost[1] if private and cost else None
-        self.warnings_ = (*doubts_of(aggregates), *fit.warnings)
+        self.warnings_ = (*doubts_of(aggregates), *self.fit_.warnings)
         return self
 
     def _check_parameters(self) -> None:
@@ -131,12 +141,20 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Return the posterior from at least one aggregate."""
 
     @abstractmethod
-    def _job(self) -> Job[Any]:
-        """Return the learning job; its result is the posterior."""
+    def _over_rounds(self, rounds: Rounds) -> Any:
+        """Run the learning job and return the posterior."""
 
     @abstractmethod
-    def _keep(self, fit: Any) -> None:
-        """Store the posterior, and the features' names unless `validate_data` stored them (`_name_features`)."""
+    def _keep(self, fit: Posterior) -> None:
+        """Store the posterior's figures, and the features' names unless `validate_data` stored them."""
+
+    def predict_interval(self, X: Any, level: float = LEVEL) -> Array:
+        """Return central intervals of the prediction at rows ``(k, d)``: shape ``(k, 2)``.
+
+        They are of a new row's target, with its own spread; for classes of the second one's probability.
+        """
+        check_is_fitted(self, "fit_")
+        return self.fit_.predict_interval(self._checked(X), level)
 
     def _spent(self, fit: Any, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """Return (ε, δ) of all rounds. Mini-batch jobs override it, because no client is in every batch."""
@@ -155,35 +173,207 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             return np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
 
 
-class RegressionEstimator(PrivateEstimator):
-    """The base class of regressions; subclasses implement learning from each source."""
+class JobEstimator(PrivateEstimator):
+    """The base class of estimators that `estimator_of` makes."""
 
-    coef_: Any
-    coef_sd_: Any
-    intercept_: Any
-    intercept_sd_: Any
+    job: ClassVar[LearningJob]
+    schema: Schema | None
 
-    def _keep(self, fit: Coefficients) -> None:
-        """Store the posterior and its coefficients in the columns' own units."""
-        if not self._named_by_rows:
-            self._name_features(fit.names[1:])
-        self.fit_ = fit
-        self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
-        self.intercept_, self.intercept_sd_ = fit.intercept, fit.intercept_sd
+    @property
+    def _learns(self) -> Estimable:
+        assert isinstance(self.job.estimator, Estimable), "it was made of a job that has one"
+        return self.job.estimator
 
+    def job_settings(self) -> Any:
+        """Return the parameters as the job's settings. Raises `DataError` for one that is out of range."""
+        names = {field.name for field in fields(self.job.settings)} - set(self._learns.own)
+        return self.job.settings(**{name: getattr(self, name) for name in names})
 
-class PrivateRegressor(RegressorMixin, RegressionEstimator):  # type: ignore[misc]
-    """The base class of regressions with a numeric target."""
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        for name, check in self._learns.own.items():
+            check(name, getattr(self, name))
 
     def _validated(self, X: Any, y: Any) -> tuple[Array, Array]:
         checked: tuple[Array, Array] = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         return checked
+
+    def _of_rows(self, X: Any, y: Any) -> Any:
+        return self._learns.rows(*self._validated(X, y), self)
+
+    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Any:
+        return self._learns.released(aggregates, self)
+
+    def _over_rounds(self, rounds: Rounds) -> Posterior:
+        if self.schema is None:
+            raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
+        more = {name: getattr(self, name) for name in self._learns.own if getattr(self, name) is not None}
+        for name in more:
+            if name not in self.job.changeable:
+                raise DataError(
+                    f"{name} is {more[name]}, but rounds run a job that estimates it; it serves rows and aggregates, "
+                    "so leave it out"
+                )
+        own, rng = self.job_settings(), np.random.default_rng(getattr(self, "random_state", None))
+        known = Conditions(1, 0, 1.0, rng, kind=self.job.kinds[0])
+        self.job.check(self.schema, own)
+        outcome = run(self.job.make(self.schema, own, known), rounds)
+        posterior: Posterior = as_posterior(self.job.learned(outcome, self.schema, own, known))
+        return posterior.refit(**more) if more else posterior
+
+    def _spent(self, fit: Any, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
+        """Return (ε, δ) for a client in all rounds that ask every client, and in one round of gradients per epoch."""
+        aggregates = [aggregate for _, aggregate in results]
+        if not (epochs := fit.predictor.epochs):
+            return composed(aggregates)
+        return composed(aggregates[: sum(request.statistic != "gradient" for request, _ in results) + epochs])
+
+    def _keep(self, fit: Posterior) -> None:
+        """Store the coefficients in the columns' own units, and the spread of the targets."""
+        law: Coefficients = fit.predictor
+        if not self._named_by_rows:
+            self._name_features(law.names[1:])
+        self.coef_, self.coef_sd_, self.coef_interval_ = fit.slopes()
+        self.intercept_, self.intercept_sd_ = fit.intercept.mean, fit.intercept.sd
+        self.intercept_interval_ = np.array(fit.intercept.interval)
+        if law.repair is not None:
+            self.repair_, self.residual_sd_ = law.repair, float(law.columns.scale[-1] * np.sqrt(law.residual_variance))
+        if law.spread is not None:
+            name = law.spread.name.replace(" ", "_")
+            setattr(self, f"{name}_", law.spread.mean)
+            setattr(self, f"{name}_sd_", law.spread.sd)
+
+
+class JobRegressor(RegressorMixin, JobEstimator):  # type: ignore[misc]
+    """The base class of regressions with a numeric target."""
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Return the posterior predictive mean at rows ``(k, d)`` and, if ``return_std``, its standard deviation."""
         check_is_fitted(self, "fit_")
         mean, sd = self.fit_.predict(self._checked(X))
         return (mean, sd) if return_std else mean
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = self._learns.target == COUNT
+        tags.regressor_tags.poor_score = self._learns.target == COUNT or tags.regressor_tags.poor_score
+        return tags
+
+
+class JobClassifier(ClassifierMixin, JobEstimator):  # type: ignore[misc]
+    """The base class of regressions with a target of two classes.
+
+    Attributes:
+        classes_: the two labels; over rounds, the target's bounds.
+    """
+
+    def decision_function(self, X: Any) -> Array:
+        """Return the posterior mean of the log odds of the second class, shape ``(k,)``."""
+        return self._log_odds(X)[0]
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probabilities of the two classes, averaged over the posterior, shape ``(k, 2)``."""
+        second = probability(*self._log_odds(X))
+        return np.column_stack([1 - second, second])
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the more probable class of each row, shape ``(k,)``."""
+        is_second = self.decision_function(X) > 0
+        labels: NDArray[Any] = self.classes_[is_second.astype(int)]
+        return labels
+
+    def _log_odds(self, X: Any) -> tuple[Array, Array]:
+        """Return mean and variance of each row's log odds."""
+        check_is_fitted(self, "fit_")
+        odds: tuple[Array, Array] = self.fit_.predictor.linear_predictor(self._checked(X))
+        return odds
+
+    def _validated(self, X: Any, y: Any) -> tuple[Array, Array]:
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, second = np.unique(y, return_inverse=True)
+        if len(self.classes_) > 2:
+            raise DataError("Only binary classification is supported. The type of the target is multiclass.")
+        if len(self.classes_) < 2:
+            raise DataError(f"all rows are of one class, {self.classes_[0]!r}; expected rows of two classes")
+        return X, second.astype(float)
+
+    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Any:
+        fit = super()._of_aggregates(aggregates)
+        columns = fit.columns
+        self.classes_ = columns.centre[-1] + columns.scale[-1] * columns.bound[-1] * np.array([-1.0, 1.0])
+        return fit
+
+    def _over_rounds(self, rounds: Rounds) -> Posterior:
+        fit = super()._over_rounds(rounds)
+        assert self.schema is not None, "rounds need it"
+        bounds = self.schema.bounds[self.schema.target]
+        self.classes_ = np.array([bounds.lower, bounds.upper])
+        return fit
+
+    def _keep(self, fit: Posterior) -> None:
+        super()._keep(fit)
+        for name in ("coef_", "coef_sd_", "coef_interval_", "intercept_", "intercept_sd_"):
+            setattr(self, name, np.array([getattr(self, name)]))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+
+def estimator_of(job: LearningJob) -> type[JobEstimator]:
+    """Make the estimator of a job: a dataclass of its settings, the schema, and a seed if it draws while it learns."""
+    learns = job.estimator
+    assert isinstance(learns, Estimable), f"job {job.name!r} has an estimator"
+    parameters: list[Any] = [(name, Any, None) for name in learns.own]
+    parameters += [
+        (one.name, one.type, field(default=one.default)) for one in fields(job.settings) if one.name not in learns.own
+    ]
+    parameters.append(("schema", Schema | None, None))
+    if job.iterative:
+        parameters.append(("random_state", Any, None))
+    base = JobClassifier if learns.target == CLASS else JobRegressor
+    made: type[JobEstimator] = make_dataclass(
+        learns.name,
+        parameters,
+        bases=(base,),
+        namespace={
+            "__module__": "inference.estimators",
+            "__doc__": _words(job, learns),
+            "job": job,
+            "settings": job.settings,
+            "own": tuple(learns.own),
+        },
+        kw_only=True,
+        eq=False,
+        repr=False,
+    )
+    return made
+
+
+def _words(job: LearningJob, learns: Estimable) -> str:
+    """Return the docstring of an estimator."""
+    meant = {name: meaning for name, _, meaning in described(job.settings)}
+    meant |= {name: meant.get(name, "of the targets, if it is known; None estimates it.") for name in learns.own}
+    meant["schema"] = "names and public bounds of features and target; needed only over rounds."
+    lines = [f"        {name}: {meaning[:1].lower()}{meaning[1:]}" for name, meaning in meant.items()]
+    if job.iterative:
+        lines.append("        random_state: seed of the Monte Carlo draws, or a numpy `Generator`; not of the noise.")
+    return "\n".join(
+        [
+            f"The estimator of job `{job.name}`: from raw rows without privacy, from aggregates, or over rounds.",
+            "",
+            "    Args:",
+            *lines,
+            "",
+            "    Attributes:",
+            "        coef_, coef_sd_, coef_interval_: posterior mean, sd and 95 % interval of the slopes.",
+            "        intercept_, intercept_sd_, intercept_interval_: the same at features of zero; all in own units.",
+            "        fit_: the whole posterior, with `draws`, `refit` and `predict_interval`.",
+            "        private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.",
+        ]
+    )
 
 
 def check_schema(schema: Any) -> None:
@@ -197,13 +387,6 @@ def check_random_state(state: Any) -> None:
     whole = isinstance(state, int | np.integer) and not isinstance(state, bool) and state >= 0
     if not (state is None or whole or isinstance(state, np.random.Generator)):
         raise DataError(f"random_state is {state!r}, expected a whole number from 0 on, a numpy Generator or None")
-
-
-def required(schema: Schema | None) -> Schema:
-    """Return the schema that rounds need. Raises `DataError` if there is none."""
-    if schema is None:
-        raise DataError("rounds need public bounds; give schema=Schema(features, target, bounds)")
-    return schema
 
 
 def _could_be_rows(X: Any) -> bool:

@@ -21,18 +21,21 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
+from dca_proto.statistics.counting import about_missing
 from inference.bounds import Interval
 from inference.columns import Standardisation
 from inference.errors import DataError, unknown
-from inference.mcmc.posterior import Draws, LocalPosterior
+from inference.laws import Draws
 from inference.mcmc.run import PRIOR_DRAWS, Options, Run, numpyro_module
 from inference.mcmc.sums import Aggregates
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
-from inference.models.column.families import FAMILIES, GAUSSIAN, bounds_for
-from inference.models.glm.regression import LocalRegression, moments_of
+from inference.models.column.families import FAMILIES, GAUSSIAN, MISSING_SHARE, bounds_for
+from inference.models.glm.regression import moments_of, regression_of_draws
 from inference.models.linear.aggregate_stats import coefficients_of, constant_of, sums_of
+from inference.models.linear.rows import MISSING
 from inference.models.predictive import CategoryClient, ScalarClient
-from inference.models.priors import ColumnPrior, DirichletPrior, GaussianPrior, RegressionPrior
+from inference.models.priors import MISSING_PRIOR, ColumnPrior, DirichletPrior, GaussianPrior, RegressionPrior
+from inference.posterior import Posterior
 from inference.problem import Schema
 from inference.releases.reports import Categories, Scalars, categories_of, labelled_rows_of, rows_of, scalars_of
 from inference.releases.terms import Given
@@ -46,6 +49,7 @@ NO_SQUARES = (
     "target_square"
 )
 HIDDEN, HIDDEN_SHARE = 10.0, 0.08  # so far below the end of its interval a spread is with so large a probability
+RATES_APART = 100.0  # ratio of the ends of a rate's interval from which on the noise hides it
 MISSING_SDS = 4.0  # standard deviations of the number of bits set
 
 
@@ -56,12 +60,14 @@ def column(
     *,
     bounds: Interval | None = None,
     **run: Unpack[Run],
-) -> LocalPosterior:
+) -> Posterior:
     """Fit the parameters of a family to one column, in the column's own units.
 
     Args:
         given: reports of a round of the statistic "sum" or "mean" of one column, with one row per client (rows_max
-            1), or bare reports. A client without a value reported the middle of the bounds.
+            1), or bare reports. A client without a value reported the middle of the bounds. With a ``count_weight``
+            clients also say whether they have a value: then the parameters are of those who have one, and ``missing``
+            is the share of the others. Without it, missing values count as the middle.
         family: one of `families.FAMILIES`. prior: of its parameters; by default it follows from the bounds.
         bounds: the bounds that clients clipped to; bare reports need them.
 
@@ -80,24 +86,47 @@ def column(
     scaled, scaled_prior, middle, half = reports, prior, reports.bounds.centre, reports.bounds.half_width
     if isinstance(prior, GaussianPrior):  # in half-widths, because the chains' starting points fit no other unit
         scaled, scaled_prior = reports.rescaled(middle, half), prior.rescaled(middle, half)
-    model = models.ClippedColumn(family, scaled.laplace, int(scaled.bounds.upper) if law.counts else 0)
+    counted = reports.present is not None
+    model = models.ClippedColumn(family, scaled.laplace, int(scaled.bounds.upper) if law.counts else 0, counted)
     sampled = options.sample(model, {"prior": asdict(scaled_prior), **models.reduced(family, scaled)})
 
     def in_own_units(drawn: Draws) -> Draws:
-        own = isinstance(prior, GaussianPrior) and drawn
-        return {"mean": middle + half * drawn["mean"], "sd": half * drawn["sd"]} if own else drawn
+        if not (isinstance(prior, GaussianPrior) and drawn):
+            return drawn
+        return {**drawn, "mean": middle + half * drawn["mean"], "sd": half * drawn["sd"]}
 
+    before = prior.draws(options.rng, PRIOR_DRAWS)
+    if counted:
+        before[MISSING_SHARE] = options.rng.beta(*MISSING_PRIOR, PRIOR_DRAWS)
     return options.checked(
-        LocalPosterior(
+        Posterior(
             family,
             in_own_units(sampled.draws),
             sampled.sampling,
             ScalarClient(family, reports),
-            prior=prior.draws(options.rng, PRIOR_DRAWS),
+            prior=before,
             warmup=in_own_units(sampled.warmup),
-            notes=(*reports.notes, *_hidden_spread(reports, sampled.draws)),
+            notes=(*reports.notes, *_hidden(family, reports, sampled.draws)),
             attrs={"column": reports.column, **reports.attrs},
         )
+    )
+
+
+def _hidden(family: str, reports: Scalars, draws: Draws) -> tuple[str, ...]:
+    return (*_hidden_spread(reports, draws), *_hidden_rate(family, reports, draws))
+
+
+def _hidden_rate(family: str, reports: Scalars, draws: Draws) -> tuple[str, ...]:
+    """Warn if the noise hides a rate: it then has an end that only the prior sets."""
+    if "rate" not in draws:
+        return ()
+    low, high = map(float, np.quantile(draws["rate"], (0.025, 0.975)))
+    if high < RATES_APART * low:
+        return ()
+    end = f"at most {high:.3g}" if FAMILIES[family].counts else f"at least {low:.3g}"
+    return (
+        f"the noise hides the rate of {reports.column}, which is {end}; give narrower bounds (lower and upper) if the "
+        "values allow it, more clients or a larger epsilon",
     )
 
 
@@ -117,7 +146,7 @@ def _hidden_spread(reports: Scalars, draws: Draws) -> tuple[str, ...]:
 
 def histogram(
     given: Given, prior: DirichletPrior | None = None, *, labels: Sequence[str] | None = None, **run: Unpack[Run]
-) -> LocalPosterior:
+) -> Posterior:
     """Fit ``shares``, the probabilities of k categories.
 
     Args:
@@ -138,7 +167,7 @@ def histogram(
     data = {"prior": {"concentration": concentration}, "p": reports.p, "q": reports.q}
     sampled = options.sample(models.Histogram(reports.unary), {**data, **models.counted(reports)})
     return options.checked(
-        LocalPosterior(
+        Posterior(
             "histogram",
             sampled.draws,
             sampled.sampling,
@@ -176,7 +205,7 @@ def regression(
     schema: Schema | None = None,
     noise_aware: bool = True,
     **run: Unpack[Run],
-) -> LocalRegression:
+) -> Posterior:
     """Fit a regression to noisy sums of the statistic "regression", in own units. Errors as for `column`.
 
     The model takes columns to be normal: about unknown means if there is a constant (``intercept``), else about the
@@ -202,8 +231,10 @@ def regression(
     before = prior.draws(options.rng, PRIOR_DRAWS, len(columns.columns) - 1)
     attrs = {**sums.attrs, "noise_aware": noise_aware}
     notes = [] if logistic or sums.parameters["target_square"] else [NO_SQUARES.format(columns.columns[-1])]
+    if constant is not None and counted:
+        notes += about_missing(sums.value[0] / constant**2, sqrt(sums.noise_variance[0]) / constant**2, sums.n)
     return options.checked(
-        LocalRegression.of(sampled, coefficients_of(given, moments, schema, link=link), before, attrs, notes)
+        regression_of_draws(sampled, coefficients_of(given, moments, schema, link=link), before, attrs, notes)
     )
 
 
@@ -216,14 +247,15 @@ def row_regression(
     mean: Mean | None = None,
     noise_aware: bool = True,
     **run: Unpack[Run],
-) -> LocalRegression:
+) -> Posterior:
     """Fit a regression to perturbed rows: logistic if there are labels, else linear. Errors as for `column`.
 
     The model takes rows to be normal. It ignores clipping; `warnings` reports it.
 
     Args:
         given: reports by "analytic-gaussian" of the statistic "sum" or "mean", one row per client, or bare reports.
-            Columns are the features, then, without labels, the target.
+            Columns are the features, then, without labels, the target. With a ``count_weight`` clients also say
+            whether their rows are complete, and the regression is of those; else missing values count as the middle.
         prior: as for `regression`; the paper's for bare reports, whose bounds are unknown.
         labels: the same clients' labels 0 and 1, by "randomised-response". Reports of two rounds are matched by client.
             (The rounds split a client's budget between the two.)
@@ -235,12 +267,13 @@ def row_regression(
     rows = rows_of(given) if labels is None else labelled_rows_of(given, labels)
     prior = prior or RegressionPrior.within(np.minimum(rows.columns.bound, rows.columns.radius), logistic=logistic)
     rows = rows if noise_aware else rows.without_noise()
-    w = rows.x if logistic else np.column_stack([rows.x, rows.y])
-    data = {"prior": asdict(prior), "scatter": w.T @ w, "total": w.sum(axis=0), "var_x": rows.variance_x}
-    data |= {"x": rows.x, "y": rows.y, "p": rows.p} if logistic else {"n": len(w), "var_y": rows.variance_y}
-    model = numpyro_module(MODELS).RowRegression(rows.x.shape[1], intercept, logistic, mean)
-    sampled, attrs = options.sample(model, data), {**rows.attrs, "noise_aware": noise_aware}
+    models, counted = numpyro_module(MODELS), rows.present is not None
+    model = models.RowRegression(rows.x.shape[1], intercept, logistic, mean, counted)
+    data = models.counted_rows(rows, labelled=logistic) if counted else models.scattered_rows(rows, labelled=logistic)
+    start = {MISSING_SHARE: np.array(MISSING / 2)} if counted else None  # with nearly all missing is a second mode
+    sampled = options.sample(model, {"prior": asdict(prior), **data}, start)
+    attrs = {**rows.attrs, "noise_aware": noise_aware}
     constant, link = float(intercept), LOGIT if logistic else IDENTITY
     linear = Coefficients.of(rows.columns, moments_of(sampled.draws, constant), constant, link=link)
     before = prior.draws(options.rng, PRIOR_DRAWS, rows.x.shape[1])
-    return options.checked(LocalRegression.of(sampled, linear, before, attrs, rows.notes, rows))
+    return options.checked(regression_of_draws(sampled, linear, before, attrs, rows.notes, rows))

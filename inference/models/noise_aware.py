@@ -25,17 +25,18 @@ import numpyro.distributions as dist
 from numpy.typing import NDArray
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import Transform
+from scipy.stats import norm
 
 from inference.mcmc.model import observe
 from inference.mcmc.sums import NoisySums
-from inference.models.column import categories, rectified
-from inference.models.column.families import EXPONENTIAL, FAMILIES, GAUSSIAN
+from inference.models.column import categories, presence, rectified
+from inference.models.column.families import EXPONENTIAL, FAMILIES, GAUSSIAN, MISSING_SHARE
 from inference.models.glm import moments, perturbed
 from inference.models.linear.rows import MISSING, log_prior
 from inference.models.predictive import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
-from inference.models.priors import BETA, FAR_BELOW, FAR_DOWN, FAR_SD, GAMMA, NORMAL, SPREAD
+from inference.models.priors import BETA, FAR_BELOW, FAR_DOWN, FAR_SD, GAMMA, MISSING_PRIOR, NORMAL, SPREAD
 from inference.problem import AnyArray as Array
-from inference.releases.reports import Categories, Scalars
+from inference.releases.reports import Categories, Rows, Scalars
 
 Data: TypeAlias = Mapping[str, Any]
 """A model's data by name; "prior" holds the prior's numbers by field name."""
@@ -109,11 +110,13 @@ class ClippedColumn:
 
     Attributes:
         family: its name. laplace: whether the noise is Laplace, else Gaussian. high: upper bound of clipped counts.
+        counted: whether clients say if they have a value; then `presence.reduced` gives the data.
     """
 
     family: str
     laplace: bool
     high: int = 0
+    counted: bool = False
 
     def __call__(self, data: Data) -> None:
         drawn = [
@@ -125,10 +128,16 @@ class ClippedColumn:
             seen = jnp.maximum(sd, data["summary"].narrowest)  # noise hides anything smaller: the prior decides
             numpyro.factor(FACTOR, rectified.gaussian_laplace_sum(data["summary"], mean, seen))
             return
+        if "narrowest" in data:
+            drawn[1] = jnp.maximum(drawn[1], data["narrowest"])
         ends = {GAUSSIAN: ("low", "high"), EXPONENTIAL: ("high",)}.get(self.family)
         bounds = [self.high] if ends is None else [data[end] for end in ends]
         likelihood = getattr(rectified, f"{self.family}_{'laplace' if self.laplace else 'gaussian'}")
-        numpyro.factor(FACTOR, jnp.sum(data["weight"] * likelihood(data["z"], *drawn, *bounds, data["scale"])))
+        log_p = likelihood(data["z"], *drawn, *bounds, data["scale"])
+        if self.counted:
+            missing = numpyro.sample(MISSING_SHARE, dist.Beta(*MISSING_PRIOR))
+            log_p = presence.mixed(log_p, data["atom"], data["log_odds"], missing)
+        numpyro.factor(FACTOR, jnp.sum(data["weight"] * log_p))
 
 
 @dataclass(frozen=True)
@@ -215,20 +224,27 @@ class RowRegression:
     variance ``var_x``. Without labels also ``n`` and the noise variance ``var_y``. With labels also ``x`` (n, d),
     ``y`` (n,), 0 or 1, and the probability ``p`` that a label is reported unchanged.
 
+    Clients may also say whether their rows are complete (`presence`). Then the data are ``x``, ``y``, the noise
+    variances, and ``atom`` and ``log_odds`` as for `presence.mixed`; with labels also ``p``.
+
     Attributes:
         features: d. intercept: whether there is an intercept and features have means. logistic: whether there are
             labels.
-        mean: as for `perturbed.logistic_scatter`.
+        mean: as for `perturbed.logistic_scatter`. counted: whether clients say if their rows are complete.
     """
 
     features: int
     intercept: bool
     logistic: bool = False
     mean: perturbed.Mean | None = None
+    counted: bool = False
 
     def __call__(self, data: Data) -> None:
         theta, alpha = _coefficients(data["prior"], self.features, self.intercept)
         Sigma, mean = _features(data["prior"], self.features, self.intercept)
+        if self.counted:
+            self._complete_or_not(data, theta, alpha, Sigma, mean)
+            return
         scatter, offset = data["scatter"], 0.0
         if self.logistic:
             x = data["x"]
@@ -243,6 +259,25 @@ class RowRegression:
             scatter = _scatter_about(jnp.append(mean, alpha + mean @ theta), scatter, data["total"], data["n"])
         noise = data["var_x"], data["var_y"]
         numpyro.factor(FACTOR, perturbed.linear_scatter(scatter, data["n"], theta, residual_sd**2, Sigma, *noise))
+
+    def _complete_or_not(self, data: Data, theta: Array, alpha: Array, Sigma: Array, mean: Array) -> None:
+        """Add the likelihood of rows of which some are not complete; their clients report zeros, and any label."""
+        x, y, offset, labels = data["x"], data["y"], jnp.array(0.0), jnp.array(0.0)
+        missing = numpyro.sample(MISSING_SHARE, dist.Beta(*MISSING_PRIOR))
+        if self.intercept:
+            x, offset = x - mean, alpha + mean @ theta
+        if self.logistic:
+            share = numpyro.sample("label_without_row", dist.Uniform())  # of label 1 among those without a row
+            one = data["p"] * share + (1 - data["p"]) * (1 - share)
+            labels = jnp.where(y == 1, jnp.log(one), jnp.log1p(-one))
+            known = x, y, theta, Sigma, data["var_x"], data["p"], self.mean
+            log_p = perturbed.logistic_rows(*known, offset=offset)
+        else:
+            residual_sd = numpyro.sample(RESIDUAL_SD, dist.HalfNormal(data["prior"]["residual_sd"]))
+            noise = data["var_x"], data["var_y"]
+            log_p = perturbed.linear_rows(x, y - offset, theta, residual_sd**2, Sigma, *noise)
+        mixed = presence.mixed(log_p - labels, data["atom"], data["log_odds"], missing)
+        numpyro.factor(FACTOR, jnp.sum(mixed + labels))
 
 
 def _coefficients(prior: Data, features: int, intercept: bool) -> tuple[Array, Array]:
@@ -276,9 +311,29 @@ def counted(reports: Categories) -> dict[str, NDArray[Any]]:
     return {"counts": np.bincount(reports.values, minlength=reports.categories).astype(float)}
 
 
+def scattered_rows(rows: Rows, *, labelled: bool) -> dict[str, Any]:
+    """Return the data of `RowRegression` where all rows count as complete."""
+    w = rows.x if labelled else np.column_stack([rows.x, rows.y])
+    known = {"scatter": w.T @ w, "total": w.sum(axis=0), "var_x": rows.variance_x}
+    return known | ({"x": rows.x, "y": rows.y, "p": rows.p} if labelled else {"n": len(w), "var_y": rows.variance_y})
+
+
+def counted_rows(rows: Rows, *, labelled: bool) -> dict[str, Any]:
+    """Return the data of `RowRegression` where clients say whether their rows are complete."""
+    assert rows.present is not None, "clients say whether their rows are complete"
+    atom = norm.logpdf(rows.x, 0.0, np.sqrt(rows.variance_x)).sum(axis=1)
+    if not labelled:
+        atom += norm.logpdf(rows.y, 0.0, np.sqrt(rows.variance_y))
+    log_odds = (rows.present - 0.5) / rows.present_sd**2
+    known = {"x": rows.x, "y": rows.y, "var_x": rows.variance_x, "atom": atom, "log_odds": log_odds}
+    return known | ({"p": rows.p} if labelled else {"var_y": rows.variance_y})
+
+
 def reduced(family: str, reports: Scalars) -> dict[str, Any]:
     """Return the data of `ClippedColumn`, with the reports reduced to what its likelihood needs."""
     bounds, scale = reports.bounds, reports.scale
+    if reports.present is not None:
+        return {**presence.reduced(family, reports), "low": bounds.lower, "high": bounds.upper, "scale": scale}
     if family == GAUSSIAN and reports.laplace:
         return {"summary": rectified.summarise(reports.z, bounds.lower, bounds.upper, scale)}
     z, weight = reports.z, np.ones(reports.z.size)

@@ -16,7 +16,7 @@ from scipy.special import expit
 
 from inference.columns import into_ball
 from inference.jobs.estimates import COEFFICIENTS, INTERCEPT
-from inference.models.column.families import FAMILIES
+from inference.models.column.families import FAMILIES, MISSING_SHARE
 from inference.problem import Array
 from inference.releases.reports import Categories, Rows, Scalars
 
@@ -44,6 +44,8 @@ class ScalarClient:
         shape = (*next(iter(parameters.values())).shape, clients)
         value = FAMILIES[self.family].values(rng, given, shape)
         clipped = np.clip(value, self.reports.bounds.lower, self.reports.bounds.upper)
+        if MISSING_SHARE in given:
+            clipped = np.where(rng.random(shape) < given[MISSING_SHARE], self.reports.bounds.centre, clipped)
         noise = rng.laplace if self.reports.laplace else rng.normal
         return {VALUE: value, REPORT: clipped + noise(0.0, self.reports.scale, shape)}
 

@@ -48,6 +48,7 @@ OPEN = 0.25  # ν, as in `conjugate.scalar`; the central 95 % of a Gamma of this
 SD_USUAL, LOG_SD = 0.2, 0.8  # a of a normal sd, in half-widths, and l
 FAR_BELOW, FAR_DOWN, FAR_SD = 0.1, 5.0, 2.5  # probability of the second law; its ln a and its sd, in units of l
 FLAT, SHORTEST = 0.02, 3e-4  # shape of an exponential rate's prior, nearly flat in ln rate; the mean where it ends
+MISSING_PRIOR = 0.5, 1.0  # Beta law of the share of clients without a value, as in `conjugate.family`: most near none
 NORMAL, SPREAD, GAMMA, BETA = "normal", "spread", "gamma", "beta"
 """Laws of a parameter: N(first, second²), of an sd with a = first and l = second, Gamma(first, rate second), Beta."""
 Sites = Mapping[str, tuple[str, str, str]]

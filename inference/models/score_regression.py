@@ -30,12 +30,13 @@ def regressed(prior: Prior, own: Array, rounds: Iterable[tuple[Array, Array, Arr
     """Return the posterior of φ* from rounds that see slope·(φ* + ζ) with independent errors, ζ integrated out.
 
     Args:
-        own: precision of ζ, the sampling error. rounds: of each the slope, the errors' precisions, and what was seen.
+        own: precision of ζ, the sampling error; it has no full rank if no round sees a coordinate.
+        rounds: of each the slope, the errors' precisions, and what was seen.
     """
     p = prior.mean.size
     precision, pull = np.zeros((2 * p, 2 * p)), np.zeros(2 * p)
     precision[:p, :p], pull[:p] = np.diag(prior.precision), prior.precision * prior.mean
-    precision[p:, p:] = own + TINY * np.eye(p)
+    precision[p:, p:] = own + TINY * max(1.0, float(np.trace(own))) * np.eye(p)
     for slope, errors, seen in rounds:
         design = np.hstack([slope, slope])
         weighted = design.T * errors

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import hypot, inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.statistics.counting import about_missing
 from inference.bounds import Interval
 from inference.columns import Standardisation
 from inference.draws import attributes
@@ -58,6 +59,8 @@ class Scalars:
         z: shape ``(n,)``. bounds: that clients clipped to. laplace: True for Laplace noise, False for Gaussian.
         scale: Laplace's b, or the standard deviation, in the same units.
         column: its name. attrs: provenance of the draws. notes: warnings about the reports.
+        present: noisy reports of whether there is a value, 1 or 0, in the same order; the noise has the scale
+            ``present_scale``. None if clients did not say. A client without a value reports the middle of the bounds.
     """
 
     z: Array
@@ -67,6 +70,8 @@ class Scalars:
     column: str = "value"
     attrs: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    present: Array | None = None
+    present_scale: float = 0.0
 
     def rescaled(self, origin: float, unit: float) -> Scalars:
         """Return the same reports, measured from ``origin`` in units of ``unit``."""
@@ -108,6 +113,8 @@ class Rows:
         variance_x, variance_y: of the noise in each feature and in the target. p: of a true label; 1 for a target.
         columns: the features, then the target. Bounds are infinite for labels, and if they are unknown.
         attrs: provenance of the draws. notes: warnings about the reports.
+        present: noisy reports of whether the row is complete, 1 or 0, in the same order; the noise has the standard
+            deviation ``present_sd``. None if clients did not say. A client without a complete row reports zeros.
     """
 
     x: Array
@@ -118,11 +125,13 @@ class Rows:
     columns: Standardisation
     attrs: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    present: Array | None = None
+    present_sd: float = 0.0
 
     def without_noise(self) -> Rows:
         """Return the rows as if nobody had clipped them or added noise."""
         endless = replace(self.columns, bound=np.full_like(self.columns.bound, inf), radius=inf)
-        return replace(self, variance_x=0.0, variance_y=0.0, p=1.0, columns=endless)
+        return replace(self, variance_x=0.0, variance_y=0.0, p=1.0, columns=endless, present=None)
 
 
 def scalars_of(given: Given, bounds: Interval | None = None, *, parameters: int) -> Scalars:
@@ -139,20 +148,39 @@ def scalars_of(given: Given, bounds: Interval | None = None, *, parameters: int)
     reports, rounds = merge_reports(given, (LAPLACE, GAUSSIAN))
     columns = Standardisation.of(_expected(rounds[0], COLUMNS)) if rounds else None
     interval = _bounds(columns, bounds)
-    values = reports.values[:, 0] if reports.values.ndim == 2 and reports.values.shape[1] == 1 else reports.values
-    if values.ndim != 1:
-        raise DataError(f"reports have the shape {reports.values.shape}; expected (n,) or (n, 1), one column's")
+    weight = float(rounds[0].parameters.get("count_weight", 0.0)) if rounds else 0.0
+    width, values = 1 + (weight > 0), reports.values.reshape(len(reports.values), -1).astype(float)
+    if values.shape[1] != width:
+        expected = "(n, 2), of one column and the count of rows" if weight else "(n,) or (n, 1), one column's"
+        raise DataError(f"reports have the shape {reports.values.shape}; expected {expected}")
     name, centre, unit = "value", 0.0, 1.0
     if columns is not None:
         name, centre, unit = columns.columns[0], float(columns.centre[0]), float(columns.scale[0])
     laplace, scale = reports.mechanism == LAPLACE, unit * reports.noise_scale
-    z = centre + unit * values.astype(float)
+    z, half, one = unit * values + np.array([centre, 0.0])[:width], interval.half_width, unit * weight
     _check_enough(len(z), parameters)
-    check_noise(reports, scale, 2 * interval.half_width)
-    ends = np.array([interval.lower]), np.array([interval.upper])
-    kept, notes = within_noise(z[:, None], *ends, laplace=laplace, scale=scale)
+    beside = half + one if laplace else hypot(half, one)  # from a client with a value to one without
+    check_noise(reports, scale, max(2 * half, beside))
+    ends = np.array([interval.lower, 0.0])[:width], np.array([interval.upper, one])[:width]
+    kept, notes = within_noise(z, *ends, laplace=laplace, scale=scale)
     attrs = _attributes(reports, rounds) | {"n": int(kept.sum())}
-    return Scalars(z[kept], interval, laplace, scale, name, attrs, notes)
+    found = Scalars(z[kept, 0], interval, laplace, scale, name, attrs, notes)
+    if not weight:
+        return found
+    found = replace(found, present=z[kept, 1] / one, present_scale=scale / one)
+    return replace(found, notes=(*notes, *_about_missing(found)))
+
+
+def _about_missing(found: Scalars) -> tuple[str, ...]:
+    """Warn if clearly fewer clients have a value than reported."""
+    assert found.present is not None, "only where clients say whether they have a value"
+    return _of_missing(found.present, found.present_scale * sqrt(2 if found.laplace else 1), "a value")
+
+
+def _of_missing(present: Array, sd: float, what: str) -> tuple[str, ...]:
+    """Warn if clearly fewer clients are complete than reported. Args: sd: of the noise in each report."""
+    n = len(present)
+    return about_missing(float(present.sum()), sd * sqrt(n), n, what)
 
 
 def categories_of(given: Given) -> Categories:
@@ -187,7 +215,7 @@ def rows_of(given: Given) -> Rows:
     Raises:
         DataError: as described at the head of this file.
     """
-    reports, rounds, columns, notes = _perturbed(given, 2, "(n, d + 1) of d features and the target")
+    reports, rounds, columns, notes, present = _perturbed(given, 2, "(n, d + 1) of d features and the target")
     d, variance = reports.values.shape[1] - 1, reports.noise_scale**2
     if not rounds:
         columns = replace(columns, columns=(*columns.columns[:-1], TARGET))
@@ -198,20 +226,24 @@ def rows_of(given: Given) -> Rows:
         )
     _check_enough(len(reports.values), d + d * (d + 1) // 2 + 1)
     x, y, attrs = reports.values[:, :-1], reports.values[:, -1], _attributes(reports, rounds)
-    return Rows(x, y, variance, variance, 1.0, columns, attrs, notes)
+    return _with_presence(Rows(x, y, variance, variance, 1.0, columns, attrs, notes), present, rounds)
 
 
 def labelled_rows_of(given: Given, labels: Given) -> Rows:
     """Return perturbed features with Gaussian noise, and labels by randomised response.
 
     Args:
-        given: of the features. labels: of the same clients, 0 or 1. Clients that reported only one of both are left
-            out; bare reports without client ids must be in the same order.
+        given: of the features; where clients also say whether their row is complete, the target comes after them, and
+            its number is left out (`ldp_job`).
+        labels: of the same clients, 0 or 1. Clients that reported only one of both are left out; bare reports without
+            client ids must be in the same order.
 
     Raises:
         DataError: as described at the head of this file.
     """
-    reports, rounds, columns, notes = _perturbed(given, 1, "(n, d) of d features")
+    reports, rounds, columns, notes, present = _perturbed(given, 1, "(n, d) of d features")
+    if present is not None:
+        reports, columns = replace(reports, values=reports.values[:, :-1]), columns.without_target()
     answers = categories_of(labels)
     if answers.unary or answers.categories != 2:
         raise DataError(f"labels are one of {answers.categories} categories; expected randomised response of two")
@@ -226,7 +258,7 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
         np.r_[columns.bound, inf],
         columns.radius,
     )
-    return Rows(
+    rows = Rows(
         reports.values[first],
         answers.values[second].astype(float),
         reports.noise_scale**2,
@@ -236,6 +268,16 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
         attrs,
         notes,
     )
+    return _with_presence(rows, None if present is None else present[first], rounds)
+
+
+def _with_presence(rows: Rows, present: Array | None, rounds: Sequence[NoisyAggregate]) -> Rows:
+    """Add reports of whether rows are complete, if there are any, and a warning if some are clearly not."""
+    if present is None:
+        return rows
+    sd = sqrt(rows.variance_x) / float(rounds[0].parameters["count_weight"])
+    notes = (*rows.notes, *_of_missing(present, sd, "a value in their row"))
+    return replace(rows, notes=notes, present=present, present_sd=sd)
 
 
 def _binned(aggregate: NoisyAggregate, categories: int) -> str:
@@ -298,21 +340,27 @@ def _limits(columns: Standardisation) -> Array:
 
 def _perturbed(
     given: Given, least: int, wanted: str
-) -> tuple[LocalReports, list[NoisyAggregate], Standardisation, tuple[str, ...]]:
-    """Return Gaussian reports of at least `least` columns, without impossible ones, and notes about those."""
+) -> tuple[LocalReports, list[NoisyAggregate], Standardisation, tuple[str, ...], Array | None]:
+    """Return Gaussian reports of at least `least` columns, without impossible ones, and notes about those.
+
+    The last is whether each row is complete, 1 or 0, with noise; None if clients did not say.
+    """
     reports, rounds = merge_reports(given, (GAUSSIAN,))
     if reports.values.ndim != 2 or reports.values.shape[1] < least:
         raise DataError(f"reports have the shape {reports.values.shape}; expected {wanted}")
     width = reports.values.shape[1]
     if not rounds:
         names = tuple(f"x{j}" for j in range(width))
-        return reports, rounds, Standardisation(names, np.zeros(width), np.ones(width), np.full(width, inf)), ()
-    columns = Standardisation.of(_expected(rounds[0], COLUMNS))
+        return reports, rounds, Standardisation(names, np.zeros(width), np.ones(width), np.full(width, inf)), (), None
+    columns = Standardisation.of(parameters := _expected(rounds[0], COLUMNS))
     check_gaussian(reports, reports.noise_scale, rounds[0].sensitivity)
-    limits = _limits(columns)
-    kept, notes = within_noise(reports.values, -limits, limits, laplace=False, scale=reports.noise_scale)
+    limits, weight = _limits(columns), float(parameters.get("count_weight", 0.0))
+    low, high = np.append(-limits, [0.0] * (weight > 0)), np.append(limits, [weight] * (weight > 0))
+    kept, notes = within_noise(reports.values, low, high, laplace=False, scale=reports.noise_scale)
     ids = tuple(client for client, inside in zip(reports.clients, kept.tolist(), strict=False) if inside)
-    return replace(reports, values=reports.values[kept], clients=ids), rounds, columns, notes
+    values = reports.values[kept]
+    present = values[:, -1] / weight if weight else None
+    return replace(reports, values=values[:, : len(limits)], clients=ids), rounds, columns, notes, present
 
 
 def _expected(aggregate: NoisyAggregate, statistics: Sequence[str]) -> Mapping[str, Any]:

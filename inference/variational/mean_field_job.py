@@ -31,11 +31,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.errors import NoAggregate
 from inference.columns import Standardisation
 from inference.jobs.settings import JobSettings, require_count, setting, within
 from inference.locate import locate, phases_request
-from inference.models.coefficients import NormalPosterior
+from inference.models.coefficients import NormalLaw
 from inference.problem import Array, Schema
 from inference.rounds import Job
 from inference.variational import clipping, mean_field
@@ -90,8 +91,8 @@ def variational_inference(
     settings: VariationalSettings = DEFAULT,
     score: Score | None = None,
     on_progress: OnProgress | None = None,
-) -> Job[NormalPosterior]:
-    """Return the job, which yields `SecureSumRequest`s, is sent `NoisyAggregate`s, and returns the fit.
+) -> Job[NormalLaw]:
+    """Return the job, which yields `RoundRequest`s, is sent `NoisyAggregate`s, and returns the fit.
 
     Args:
         rng: draws ξ; nothing private depends on it, and a restarted job needs it in the same state again.
@@ -116,7 +117,7 @@ def variational_after(
     *,
     score: Score | None = None,
     on_progress: OnProgress | None = None,
-) -> Job[NormalPosterior]:
+) -> Job[NormalLaw]:
     """Return the rounds of `variational_inference` after the first, whose result is given.
 
     Args:
@@ -184,7 +185,7 @@ class _Ascent:
 
     def climb(
         self, rng: np.random.Generator, score: Score | None, on_progress: OnProgress | None
-    ) -> Generator[SecureSumRequest, NoisyAggregate, None]:
+    ) -> Generator[RoundRequest, NoisyAggregate, None]:
         """Run all iterations, or as many as succeed; m starts at 0 or the pilot's θ, s follows from the curvature."""
         model, schedule, total, gained = self.model, self.schedule, self.schedule.iterations, 0.0
         sd, moved = np.full(model.dimension, 1 / sqrt(self.curvature)), np.zeros(model.dimension)
@@ -212,7 +213,7 @@ class _Ascent:
                     name, value = score.name, score.of(state.mean, self.columns)
                 on_progress(Iteration(state.iteration, total, name, value))
 
-    def posterior(self, prior_sd: float | None) -> NormalPosterior:
+    def posterior(self, prior_sd: float | None) -> NormalLaw:
         """Return the posterior under a normal prior, or under the model's own if that is not normal."""
         warnings = list(locate(self.phases).warnings)
         if self.rows is not None:
@@ -233,7 +234,7 @@ class _Ascent:
                     f"gradients were clipped at {self.clip:.2g}, which stretches coefficients by some {100 * off:.0f} "
                     "%; with a larger epsilon or more clients the clip is wider"
                 )
-        return NormalPosterior(
+        return NormalLaw(
             names=self.model.names,
             columns=self.columns,
             mean=mean,

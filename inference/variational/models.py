@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dca_proto.aggregate import SecureSumRequest
+from dca_proto.aggregate import RoundRequest
 from inference.columns import Standardisation
 from inference.errors import DataError, unknown
 from inference.jobs.settings import require_positive
@@ -82,13 +82,11 @@ class Model:
         columns = located.standardisation(schema, bound)
         return columns.with_own_target(schema.bounds[schema.target]) if self.target == OWN_UNITS else columns
 
-    def request(
-        self, theta: Array, columns: Standardisation, clip: float, share: float, batch: int
-    ) -> SecureSumRequest:
+    def request(self, theta: Array, columns: Standardisation, clip: float, share: float, batch: int) -> RoundRequest:
         """Return the request for the sum of clipped gradients at θ."""
         parameters = columns.parameters() | dict(self.parameters)
         parameters |= {"theta": [float(value) for value in theta], "clip": clip}
-        return SecureSumRequest(self.statistic, parameters, budget_share=share, batch=batch)
+        return RoundRequest(self.statistic, parameters, budget_share=share, batch=batch)
 
 
 def gaussian_prior(sd: float) -> PriorGradient:

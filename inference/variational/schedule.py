@@ -134,7 +134,7 @@ def stages(
         pilot: rounds between the first and the iterations.
     """
     n, left = conditions.clients, 1 - first - sum(stage.total for stage in pilot)
-    honest = max(1, n - conditions.tolerated - 1)
+    honest = max(1, n - conditions.tolerate - 1)
     noise = sqrt(n / honest / left) / conditions.mu
     planned = schedule(n, noise, dimension, left, epochs=epochs, batch=batch, iterations_max=iterations_max)
     words = f"on {'' if epochs else 'about '}{planned.iterations} iterations"

@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from rich.table import Table
 from rich.text import Text
 
+from dca_proto.engine import LOCAL
 from dca_proto.privacy.rounding import at_least
-from emulator.engine import LOCAL
 from inference.problem import stream
 from papers import picture
 from papers.runner import Check, add_common_options, finish, main, run_cells, table

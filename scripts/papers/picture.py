@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from dca_proto.drawing import DPI, figure
 from dca_proto.privacy.rounding import at_least
 from papers.runner import unbroken
 
@@ -20,7 +21,6 @@ YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY = "0.45"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
 MARKERS = "osD^vPX*"
-DPI = 150
 LEGEND_COLUMNS = 4  # at most
 _MARK: ContextVar[str] = ContextVar("mark", default="")
 
@@ -44,18 +44,14 @@ def drawing(
     Args:
         path: the file; its suffix sets the format. size: width and height of one panel in inches.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # heavy, and needed here only
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for axes in panels.flat:
-        axes.spines[["top", "right"]].set_visible(False)
-    if title or _MARK.get():
-        figure.suptitle("\n".join(filter(None, map(unbroken, (title, _MARK.get())))), fontsize=13, wrap=True)
-    yield panels
-    figure.savefig(path, dpi=DPI)
+    with figure(size[0] * columns, size[1] * rows) as made:
+        panels = made.subplots(rows, columns, squeeze=False)
+        for axes in panels.flat:
+            axes.spines[["top", "right"]].set_visible(False)
+        if title or _MARK.get():
+            made.suptitle("\n".join(filter(None, map(unbroken, (title, _MARK.get())))), fontsize=13, wrap=True)
+        yield panels
+        made.savefig(path, dpi=DPI)
 
 
 def zero_line(axes: Any, height: float, label: str = "zero predictor") -> None:
@@ -81,9 +77,9 @@ def legend(panels: Any) -> None:
     for axes in panels.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure, style = panels[0, 0].figure, {"loc": "outside lower center", "frameon": False, "fontsize": 10}
+    whole, style = panels[0, 0].figure, {"loc": "outside lower center", "frameon": False, "fontsize": 10}
     for columns in range(min(LEGEND_COLUMNS, len(handles)), 0, -1):
-        drawn = figure.legend(handles.values(), handles, ncols=columns, **style)
-        if columns == 1 or drawn.get_window_extent().width <= figure.bbox.width:
+        drawn = whole.legend(handles.values(), handles, ncols=columns, **style)
+        if columns == 1 or drawn.get_window_extent().width <= whole.bbox.width:
             return
         drawn.remove()

@@ -27,10 +27,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from dca_proto import engine as engines
 from dca_proto.cli.output import require_json_target, require_plot_target
 from dca_proto.errors import UsageError
 from dca_proto.runtime.files import STDOUT, require_writable, write_json
-from emulator import engine as engines
 from emulator import provenance
 from inference.errors import DataError
 

@@ -12,7 +12,7 @@ import pytest
 from exact_rounds import aggregate
 from statistic_samples import BOX, STATISTICS, THREE
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import ImplausibleSum
 from dca_proto.plausibility import beyond, checked, possible_reports
 from dca_proto.privacy.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
@@ -23,7 +23,7 @@ N, UNIT = 24, 2.0**-24
 
 
 def released(statistic: Statistic, value: Any, sigma: float, n: int = N, **changes: Any) -> NoisyAggregate:
-    request = SecureSumRequest(statistic.name, msgspec.to_builtins(statistic))
+    request = RoundRequest(statistic.name, msgspec.to_builtins(statistic))
     given = aggregate(np.asarray(value, dtype=np.float64) * np.ones(statistic.dimension), sigma**2, request, n)
     return dataclasses.replace(given, **changes)
 

@@ -13,6 +13,13 @@ from dca_proto.cli import main
 
 
 @pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dca:
+    """Run `dca fleet` as `dca` runs `dca swarm`."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: Done(main(["fleet", *arguments]), *capsys.readouterr())
+
+
+@pytest.fixture
 def dca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Dca:
     """Run `dca swarm` to its end, in its own folder, by the entry point of the command."""
     monkeypatch.chdir(tmp_path)

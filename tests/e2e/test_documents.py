@@ -328,7 +328,7 @@ def calls(page: Path, program: str) -> Iterator[tuple[str, set[str]]]:
         shown_only = re.findall(r"(?m)^((?:dca|python) (?:.*\\\n)*.*)$", block.text) if block.language == "text" else []
         for command in [*(command for command, _ in block.commands), *shown_only]:
             for call in re.split(r"&&|[;&|](?![^ ])", command.replace("\\\n", " ")):
-                found = re.search(rf"(?:^|\s)({program})((?: [a-z]+\b(?![.=/]))?)(.*)$", call)
+                found = re.search(rf"(?:^|\s)({program})((?: [a-z]+(?:-[a-z]+)*\b(?![.=/]))?)(.*)$", call)
                 if found:
                     yield found[1] + found[2], set(re.findall(r"(?<!\S)--[a-z][a-z-]*", found[3]))
 
@@ -338,7 +338,7 @@ def test_options_that_are_typed_exist(page: Path, capsys: pytest.CaptureFixture[
     for called, options in calls(page, r"dca [a-z]+"):
         _, name, *sub = called.split()
         with contextlib.suppress(SystemExit):
-            main([name, *(sub if name in ("federation", "emulate") else []), "--help"])
+            main([name, *(sub if name in ("broker", "emulate", "federation", "store") else []), "--help"])
         known = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", capsys.readouterr().out))
         assert options <= known, called
 

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from dca_proto.privacy.accounting import epsilon_of, mu_of
 from draw_result import STEPS, Bar, picture
-from emulator.audit.bounds import gaussian_trade_off
+from emulator.coalition.bounds import gaussian_trade_off
 from inference.problem import Array
 
 ROOT = Path(__file__).parents[2]

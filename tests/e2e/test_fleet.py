@@ -1,4 +1,4 @@
-"""`dca swarm --dimension` and `run_rounds`: rounds of many clients in a few processes, and nothing left behind."""
+"""`dca fleet` and `run_rounds`: rounds of many clients in a few processes, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ import msgspec
 import psutil
 import pytest
 from commands import Dca
+from patience import PATIENCE_S
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.engine import WorkerDiedError
 from dca_proto.errors import RoundAborted, TransportError, UsageError
-from dca_proto.privacy.budget import Budget
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.runtime import mqtt
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.live import LiveTrainer
-from emulator.engine import WorkerDiedError
 from emulator.inexact import RoundedGaussian
 from emulator.swarm import usage
 from emulator.swarm.live import Watcher, _HostProxy
@@ -39,7 +39,7 @@ from emulator.swarm.synthetic import run_rounds
 from emulator.swarm.timeline import RoundLog
 
 TIMEOUT_S = 60
-SMALL = SwarmOptions(clients=40, dimension=3, tolerated=4, processes=2, budget=Budget(16.0, 1e-5))
+SMALL = SwarmOptions(clients=40, dimension=3, tolerate=4, processes=2, epsilon=16.0, delta=1e-5)
 
 
 def changed(**changes: Any) -> SwarmOptions:
@@ -95,11 +95,11 @@ def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> N
     options = changed(broker=mosquitto_broker.url, connections="each", rounds=2)
     result = msgspec.to_builtins(run_rounds(options, seen))
     assert (result["kind"], result["ok"], result["private"], result["broker"]) == ("swarm", True, True, "external")
-    assert (result["connections"], result["processes"], result["store"]) == ("each", 2, "sqlite")
+    assert (result["connections"], result["processes"]) == ("each", 2)
     check_sums(result)
     for row in result["rounds"]:
         assert (row["arrived"], row["contributors"], row["dropped"], row["failed"]) == (40, 40, 0, 0)
-        assert (row["expected"], row["closed"]) == (40, "all")
+        assert (row["clients"], row["closed"]) == (40, "all")
         assert row["exact"] == [14, 13, 13]
         assert row["declined"] == {}
         # a contribution each; receipts, the nodes' messages to each other and to the trainer; announcements and closes
@@ -112,14 +112,14 @@ def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> N
         assert row["wall_s"] == pytest.approx(sum(row["phases"].values()), abs=0.1)
         check_slowest(row)
     assert set(result["peak_rss_mb_by_process"]) == {"trainer", "compute", "client 1", "client 2"}
-    assert result["peak_rss_mb"] > 30
+    assert max(result["peak_rss_mb_by_process"].values()) > 30
     assert result["facts"]["Contributed"] == result["facts"]["Acknowledged"] == 80
     assert result["epsilon_spent"] == pytest.approx(16.0, rel=1e-5)
     assert ("connected", 44, 44) in seen.progress
     assert ("sessions", 40, 40) in seen.progress
     assert ("contributed", 40, 40) in seen.progress
-    assert 0 < result["connect_s"] < result["sessions"]["wall_s"]
-    assert result["sessions"]["core_s"] > 0
+    assert 0 < result["connect_s"] < result["sessions_s"]
+    assert result["sessions_core_s"] > 0
     json.dumps(result, allow_nan=False)
 
 
@@ -127,7 +127,7 @@ def test_all_actors_in_one_process_hold_the_same_rounds(mosquitto_broker: Broker
     """The counts there separate messages only by the sender's role."""
     run = run_rounds(changed(broker=mosquitto_broker.url, connections="shared", processes=0, dropped=2))
     (one,) = run.rounds
-    assert (run.ok, run.processes, run.core_s, run.peak_rss_mb_by_process) == (True, None, None, {})
+    assert (run.ok, run.processes, run.core_s_by_role, run.peak_rss_mb_by_process) == (True, None, {}, {})
     assert (one.contributors, one.dropped, one.failed, one.roles, one.core_s_by_role) == (38, 2, 0, {}, {})
     assert one.messages >= 38 + 38 + 12 + 9 + 7, "contributions, receipts, messages of the nodes and of the trainer"
     assert len(one.slowest) == 5
@@ -164,12 +164,12 @@ def test_where_too_many_vanish_they_are_waited_for_less_long() -> None:
     assert changed(dropped=5).windows_ms()[0] < 5_000
 
 
-def test_an_abort_reports_its_traffic(dca: Dca, embedded_broker: Broker) -> None:
+def test_an_abort_reports_its_traffic(fleet: Dca, embedded_broker: Broker) -> None:
     more = ("--tolerate", "2", "--drop", "5", "--broker", embedded_broker.url, "--json", "-", "--fast-noise")
-    done = dca("--dimension", "3", "--clients", "30", "--processes", "1", *more)
+    done = fleet("--dimension", "3", "--clients", "30", "--processes", "1", *more)
     assert done.returncode == 3, done.stderr
     result = json.loads(done.stdout)
-    assert (result["ok"], result["contributors_found"], result["contributors_needed"]) == (False, 25, 28)
+    assert (result["ok"], result["rounds"][-1]["contributors"], result["rounds"][-1]["n_min"]) == (False, 25, 28)
     assert (result["private"], result["epsilon"], result["epsilon_spent"]) == (False, None, None)
     assert result["mechanism"] == RoundedGaussian().name
     assert result["rounds"][0]["value"] is None
@@ -231,26 +231,27 @@ def test_a_server_that_does_not_answer_is_an_error_before_anything_starts(monkey
             TransportError, match=f"^cannot reach broker at {url}: no answer; check that it speaks MQTT"
         ):
             run_rounds(changed(broker=url))
-    assert time.monotonic() - began_s < 20, "and not the two minutes that a busy broker has"
+    assert time.monotonic() - began_s < 60, "and not the two minutes that a busy broker has"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_however_it_ends_nothing_is_left(number: signal.Signals, code: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dca_proto.cli", "swarm", "--dimension", "2", "--clients", "20", "--drop", "5"]
+    command = [sys.executable, "-m", "dca_proto.cli", "fleet", "--dimension", "2", "--clients", "20"]
+    command += ["--rounds", "1000"]  # so that it does not end by itself, however slow the machine is
     command += ["--connections", "shared", "--processes", "1", "--broker", "embedded"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as run:
         assert run.stdout is not None
         assert any("broker" in line for line in run.stdout)
         while run.poll() is None and len(psutil.Process(run.pid).children(recursive=True)) < 3:
-            time.sleep(0.02)  # the broker, the clients and the nodes are there; a round then waits for two seconds
+            time.sleep(0.02)  # the broker, the clients and the nodes
         family = psutil.Process(run.pid).children(recursive=True)
         assert len(family) >= 3
         run.send_signal(number)
         _, errors = run.communicate(timeout=TIMEOUT_S)
     assert run.returncode == code, errors
     assert "Traceback" not in errors
-    _, alive = psutil.wait_procs(family, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
     assert not alive
     if number != signal.SIGKILL:
         assert not list(tmp_path.iterdir())
@@ -262,25 +263,22 @@ def test_however_it_ends_nothing_is_left(number: signal.Signals, code: int, tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rounds", "2"], "--rounds goes with --dimension D"),
-        (["--rounds", "2", "--processes", "2"], "--rounds goes with --dimension D"),
-        (["--dimension", "3", "--csv", "a.csv", "--output", "b"], "--csv, --output go with learning from data"),
-        (["--dimension", "3", "--bounds-from-data"], "--bounds-from-data goes with learning from data"),
         (["--dimension", "0"], "--dimension 0: expected 1 to 65536"),
         (["--dimension", "3", "--rounds", "0"], "--rounds 0: expected 1 or more"),
         (["--dimension", "3", "--clients", "5", "--processes", "6"], "--processes 6: expected 0 to 5"),
         (["--dimension", "3", "--connections", "one"], "--connections one: expected each or shared"),
         (["--dimension", "3", "--broker", "x"], "--broker x: expected auto, embedded, mosquitto or mqtt://host:port"),
-        (["--dimension", "3", "--clients", "4", "--tolerate", "4"], "T = 4 is not below N = 4"),
+        (["--dimension", "3", "--clients", "4", "--tolerate", "4"], "N - T - 1 = 4 - 4 - 1 is below 1"),
         (["--dimension", "3", "--epsilon", "-1"], "epsilon"),
-        (["--clients", "5000"], "with --dimension D"),
         (["--engine", "ray"], "--broker auto with --engine ray: other machines cannot reach a broker"),
         (["--engine", "ray", "--broker", "mqtt://h:1", "--processes", "0"], "--engine ray: expected --processes P"),
         (["--engine", "spark", "--broker", "mqtt://h:1"], "--engine spark: expected local, ray or ray://host:port"),
     ],
 )
-def test_impossible_arguments_are_refused_before_anything_starts(dca: Dca, arguments: list[str], message: str) -> None:
-    done = dca(*arguments)
+def test_impossible_arguments_are_refused_before_anything_starts(
+    fleet: Dca, arguments: list[str], message: str
+) -> None:
+    done = fleet(*arguments)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
     assert "broker      " not in done.stdout

@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import Done, one_line
-from live_actors import LET_THROUGH, WIDE, Actors
+from live_actors import WIDE, Actors, federation
 from rich.console import Console
 from schemas import parsed
 
-from dca_proto.aggregate import SecureSumRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.cli import main
 from dca_proto.cli.job_run import iterated, show_run
 from dca_proto.cli.reporter import ProgressReporter
 from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.protocol import facts
+from dca_proto.results.run import Run
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.spending import read_ledger_view
 from dca_proto.testing import TestFederation
-from emulator.results import Run
 from inference.jobs.base import Stage
 from inference.variational.progress import Iteration
 
@@ -49,23 +49,12 @@ Learn = Callable[..., Done]
 def folder(embedded_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A federation's files, its clients and Compute nodes running; y = 2 x + noise, one row a client."""
     folder = tmp_path_factory.mktemp("learn")
-    given = ("--name", "e2e-learn", "--computes", "2", "--clients", str(CLIENTS), "--broker", embedded_broker.url)
-    assert main(["federation", "init", str(folder), *given]) == 0
     rng = np.random.default_rng(3)
-    for index, x in enumerate(np.linspace(-2.5, 2.5, CLIENTS), 1):
-        (folder / f"client-{index}.csv").write_text(f"x,y\n{x},{2 * x + rng.normal(scale=0.1)}\n")
-        _append(folder / f"client-{index}.toml", f"[policy]\n{LET_THROUGH}{WIDE}")
-    for index in (1, 2):
-        _append(folder / f"compute-{index}.toml", f"[floors]\n{LET_THROUGH}")
-    _append(folder / "trainer.toml", f"[account]\nepsilon = 100\n{JOB}")
+    data = [f"x,y\n{x},{2 * x + rng.normal(scale=0.1)}\n" for x in np.linspace(-2.5, 2.5, CLIENTS)]
+    federation(folder, embedded_broker.url, data, policy=WIDE, trainer=f"[account]\nepsilon = 100\n{JOB}")
     (folder / "own.csv").write_text("x,y\n1,2\n-1,-2\n2,4\n")
     with Actors(folder):
         yield folder
-
-
-def _append(path: Path, text: str) -> None:
-    with path.open("a") as file:
-        file.write(f"\n{text}")
 
 
 @pytest.fixture
@@ -89,7 +78,7 @@ def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn
         True,
         True,
     )
-    assert [(one["name"], one["contributors"], one["recalled"]) for one in result["rounds"]] == [
+    assert [(one["statistic"], one["contributors"], one["recalled"]) for one in result["rounds"]] == [
         ("regression", CLIENTS, False)
     ]
     (slope,) = result["coefficients"]
@@ -151,8 +140,8 @@ BAD = [
     (["--set", "repare=absolute"], "did you mean 'repair'?", 2),
     (["--set", "repair=absolut"], "did you mean 'absolute'?", 5),
     (["--set", "clients=many"], "clients is a text, expected a whole number", 5),
-    (["--tolerate", "7"], "N - T - 1 = 0", 2),
-    (["--colluders", "2"], "c = 2 exceeds T = 1", 2),
+    (["--tolerate", "7"], "N - T - 1 = 8 - 7 - 1 is below 1", 2),
+    (["--colluders", "2"], "c = 2 colluders exceed T = 1", 2),
     (["--target", "z"], "public bounds are missing for: z", 5),
     (["--bounds", "x=3:-3,y=0:1"], "column 'x': bounds 3:-3 are not an interval", 5),
     (["--epsilon", "0"], "epsilon", 2),
@@ -200,7 +189,7 @@ def test_a_result_is_printed_with_its_warnings() -> None:
     estimate = {"name": "mean of x", "unit": "", "estimate": 1.0, "estimate_sd": 0.1, "interval_95": [0.8, 1.2],
                 "nonprivate": None}  # fmt: skip
     result = {"private": False, "estimates": [estimate], "test": None, "warnings": ["the chains have not met"]}
-    show_run(console, Run(ok=True, clients=3, computes=2, tolerated=0, rounds=[], private=False), result)
+    show_run(console, Run(ok=True, clients=3, computes=2, tolerate=0, rounds=[], private=False), result)
     assert re.search(r"^warning +the chains have not met$", console.file.getvalue(), re.MULTILINE)  # type: ignore[attr-defined]
 
 
@@ -210,13 +199,13 @@ def progress_output(iterations: int, *, terminal: bool) -> str:
     federation = TestFederation(1, 2).federation
     round_id = bytes([0xAB]) * 16
     with ProgressReporter(
-        console, federation, 8, [Stage(1, 0.1, "moments"), Stage(iterations, 0.9, "gradients")]
+        console, federation.person_name_of, 8, [Stage(1, 0.1, "moments"), Stage(iterations, 0.9, "gradients")]
     ) as reporter:
         for number in (1, 2, 3):
             reporter(facts.Announced(round_id, "gradient", 2))
             reporter(facts.Arrived(round_id, 5, 8))
             common = {
-                "request": SecureSumRequest("gradient", {}),
+                "request": RoundRequest("gradient", {}),
                 "aggregate": _Eight(),
                 "reason": "",
                 "recalled": False,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import one_line
-from live_actors import LET_THROUGH, WIDE, Actors
+from live_actors import WIDE, Actors, federation
 
 from dca_proto.cli import main
 from dca_proto.protocol.client.answer import Composer
@@ -38,17 +38,8 @@ MEAN = ("--statistic", "mean", "--columns", "x", "--bounds", "x=0:1", *TERMS)
 def test_a_lie_ends_a_round_with_code_3_and_a_discarded_round_runs_again_at_its_cost(
     embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("--name", "liars", "--computes", "2", "--clients", str(CLIENTS), "--broker", embedded_broker.url)
-    assert main(["federation", "init", str(tmp_path), *given]) == 0
-    for index in range(1, CLIENTS + 1):
-        (tmp_path / f"client-{index}.csv").write_text(f"x\n0.{index}\n")
-        with (tmp_path / f"client-{index}.toml").open("a") as file:
-            file.write(f"[policy]\n{LET_THROUGH}{WIDE}")
-    for index in (1, 2):
-        with (tmp_path / f"compute-{index}.toml").open("a") as file:
-            file.write(f"[floors]\n{LET_THROUGH}")
-    with (tmp_path / "trainer.toml").open("a") as file:
-        file.write(JOB)
+    data = [f"x\n0.{index}\n" for index in range(1, CLIENTS + 1)]
+    federation(tmp_path, embedded_broker.url, data, policy=WIDE, trainer=JOB)
     monkeypatch.chdir(tmp_path)
     liar, honest = read_identity(tmp_path / "client-3.key", "client").id, Composer._value
 
@@ -58,6 +49,9 @@ def test_a_lie_ends_a_round_with_code_3_and_a_discarded_round_runs_again_at_its_
 
     assert main(["learn", "trainer.toml", "--discard-round", "last"]) == 2
     assert "there is no journal" in one_line(capsys.readouterr().err)
+    for option in (["--discard-round", "last"], ["--journal", "mine.journal"]):
+        assert main(["learn", "trainer.toml", "--again", *option]) == 2
+        assert "--again begins a new journal" in one_line(capsys.readouterr().err)
     with Actors(tmp_path):
         with monkeypatch.context() as lying:
             lying.setattr(Composer, "_value", lies)

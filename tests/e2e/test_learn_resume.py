@@ -13,15 +13,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from live_actors import LET_THROUGH, WIDE, Actors
+from live_actors import WIDE, Actors, federation
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
-from dca_proto.cli import main
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.journal import Journal, journal_path
 from dca_proto.jobs.sync import TrainerRounds
-from dca_proto.privacy.budget import Budget
 from dca_proto.runtime import device
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.spending import read_ledger_view
@@ -37,13 +35,13 @@ KILLS = ("Announced 1", "Closed 2")
 def sums() -> Job[list[NoisyAggregate]]:
     aggregates = []
     for batch in (0, CLIENTS // 2, CLIENTS // 2):
-        aggregates.append((yield SecureSumRequest("sum", PARAMETERS, budget_share=0.3, batch=batch)))  # noqa: PERF401
+        aggregates.append((yield RoundRequest("sum", PARAMETERS, budget_share=0.3, batch=batch)))  # noqa: PERF401
     return aggregates
 
 
 def terms_of(trainer: device.Device) -> JobTerms:
     computes = tuple(member.id for member in trainer.config.federation.computes)
-    return JobTerms(budget=Budget(60.0, 1e-5), clients=CLIENTS, tolerated=0, computes=computes)
+    return JobTerms(epsilon=60.0, delta=1e-5, clients=CLIENTS, tolerate=0, computes=computes)
 
 
 def process(file: Path, kind: str, count: int) -> None:
@@ -71,17 +69,8 @@ def process(file: Path, kind: str, count: int) -> None:
 @pytest.fixture
 def folder(embedded_broker: Broker, tmp_path: Path) -> Path:
     """A federation's files."""
-    given = ("--name", "e2e-resume", "--computes", "2", "--clients", str(CLIENTS), "--broker", embedded_broker.url)
-    assert main(["federation", "init", str(tmp_path), *given]) == 0
-    for index in range(1, CLIENTS + 1):
-        (tmp_path / f"client-{index}.csv").write_text(f"x\n{index / 8}\n")
-        with (tmp_path / f"client-{index}.toml").open("a") as file:
-            file.write(f"\n[policy]\n{LET_THROUGH}{WIDE}")
-    for index in (1, 2):
-        with (tmp_path / f"compute-{index}.toml").open("a") as file:
-            file.write(f"\n[floors]\n{LET_THROUGH}")
-    with (tmp_path / "trainer.toml").open("a") as file:
-        file.write("\n[account]\nepsilon = 60\n")
+    data = [f"x\n{index / 8}\n" for index in range(1, CLIENTS + 1)]
+    federation(tmp_path, embedded_broker.url, data, policy=WIDE, trainer="[account]\nepsilon = 60\n")
     return tmp_path
 
 
@@ -100,7 +89,7 @@ def test_a_job_survives_kill_9_at_every_stage_without_a_double_charge(folder: Pa
                 raise AssertionError("what the thread's start raises is raised here")
             whole, first, second = run(sums(), rounds)
     with pytest.raises(UsageError, match="inside `with TrainerRounds"):
-        rounds.run_round(SecureSumRequest("sum", PARAMETERS))
+        rounds.run_round(RoundRequest("sum", PARAMETERS))
     assert (whole.contributors, first.contributors, second.contributors) == (6, 3, 3)
     noise = (whole.noise_variance + first.noise_variance + second.noise_variance) ** 0.5
     # false alarm: three noises beyond 7 standard deviations, below 1e-11

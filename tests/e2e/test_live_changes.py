@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import main
@@ -21,7 +22,7 @@ from dca_proto.runtime.broker import BrokerOptions, Kind, launch_broker
 from dca_proto.runtime.keyfile import read_federation, read_identity
 from dca_proto.runtime.request import RoundSettings, open_round
 
-CLIENTS, PATIENCE_S = 6, 20
+CLIENTS = 6
 ROUND = RoundSettings(
     statistic="mean", columns=("x",), bounds={"x": (0, 10)}, epsilon=0.1, delta=1e-6, tolerate=1, collect_s=10
 )
@@ -196,7 +197,7 @@ def secured(folder: Path) -> Access:
         path.with_suffix(".password").chmod(0o600)
         role = role_of(path.stem)
         members.append(Member(Channel(role), read_identity(path, role).id, f"password of {path.stem}"))
-    return Access("changing", tuple(members))
+    return Access(read_federation(folder / "federation.toml").id, tuple(members))
 
 
 async def scenario(folder: Path, kind: Kind, *parts: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
+from patience import PATIENCE_S
 
 from dca_proto import Table
 from dca_proto.cli import main
@@ -33,7 +34,7 @@ LIMITS = {
     "client-?.toml": f"[policy]\n{SMALL}epsilon_per_round_max = 100\nepsilon_per_period_max = 1000\n",
     "trainer.toml": "[account]\nepsilon = 1000\n",
 }
-PATIENCE_S, NEAR = 30, 2.0
+NEAR = 2.0
 """Six standard deviations of the noise in a mean are less: a false alarm in 10⁸ runs."""
 
 
@@ -105,4 +106,4 @@ def test_a_round_uses_the_data_as_they_are_when_it_is_announced(tmp_path: Path, 
             assert abs(await running.mean() - (29 + 18 + 3 * 26) / CLIENTS) < NEAR
             assert running.failed == 1
 
-    asyncio.run(asyncio.wait_for(story(), 4 * PATIENCE_S))
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_S))

@@ -1,7 +1,8 @@
 """The wheel holds the packages alone, and each extra does its work in an environment of its own, far from the checkout.
 
-Each environment is new: the wheel and the extra's libraries are installed as `pip` is set up on this machine. Skipped
-visibly where that reaches no index.
+Each environment is new. It has the wheel, and of the libraries that are installed here those alone that the extra asks
+for, themselves or through others. A device's are installed as `pip` is set up on this machine; skipped visibly where
+that reaches no index.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("packaging")]
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("dca_proto", "emulator", "inference")
@@ -56,7 +59,7 @@ from emulator.ideal import IdealSwarm
 from inference.datasets import load
 from inference.estimators import PrivateLinearRegression
 data = load("diabetes", ["bmi", "bp"])
-terms = JobTerms(budget=Budget(4.0, 1e-5), clients=len(data.y), tolerated=44, computes=(bytes(16), bytes([1]) * 16))
+terms = JobTerms(epsilon=4.0, delta=1e-5, clients=len(data.y), tolerate=44, computes=(bytes(16), bytes([1]) * 16))
 rounds = IdealSwarm(data.rows, data.schema.columns, terms)
 model = PrivateLinearRegression(schema=data.schema).fit(rounds)
 assert model.private_ and model.epsilon_ <= 4.0
@@ -64,38 +67,56 @@ assert np.corrcoef(model.predict(data.X), data.y)[0, 1] > 0.3
 """
 SAMPLERS = """
 import arviz, numpy as np
-from dca_proto.aggregate import LdpReportRequest
+from dca_proto.aggregate import RoundRequest
+from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.privacy.budget import Budget
 from dca_proto.jobs.job import JobTerms
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.models.fit import column
 ages = np.random.default_rng(1).normal(50, 10, size=(2000, 1))
-terms = JobTerms(budget=Budget(4.0, 1e-5), clients=2000, tolerated=0, computes=())
+terms = JobTerms(epsilon=4.0, delta=1e-5, clients=2000, tolerate=0, computes=())
 parameters = {"columns": ["age"], "centre": [50.0], "scale": [50.0], "bound": [1.0]}
-request = LdpReportRequest("sum", parameters, rows_max=1, mechanism="grid-laplace")
+request = RoundRequest("sum", parameters, rows_max=1, kind=LdpReport("grid-laplace"))
 released = IdealSwarm(ages, ("age",), terms).run_round(request)
 found = column(released, warmup=300, draws=300, seed=1)
 found.inference_data().to_netcdf("draws.nc")
 mean = arviz.from_netcdf("draws.nc").posterior["mean"].values
 assert mean.shape == (4, 300) and abs(mean.mean() - 50) < 6
 """
+TRANSPORT = """
+import random
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.settings import BrokerSettings
+MqttTransport(BrokerSettings(url="mqtt://localhost", {settings}), "a" * 32, (), rng=random.Random(1))
+"""
+FLEET = (
+    TRANSPORT.format(settings='client="fleet", version="5"')
+    + """
+from dca_proto.runtime.packets5 import Codec5
+packet = Codec5().publish(1, "dca/topic", b"payload", False, 60)
+assert packet[0] >> 4 == 3 and packet.endswith(b"payload")
+"""
+)
+PROXY = TRANSPORT.format(settings='proxy="socks5://localhost"') + "import socks; socks.SOCKS5"
 COMMANDS = {
     "cli": ["dca federation init ward --computes 3 --clients 3", "dca emulate sweep --seeds 0..2"],
     "broker": ["dca broker --help"],
     "audit": [
         "dca audit --rounds 4000 --plot audit.png --json audit.json",
         "dca report audit.json",
-        "dca emulate collude --help",
+        "dca audit --help",
     ],
     "accounting": ["dca account --clients 500 --also laplace:0.1 --plot account.png"],
     "full": ["dca swarm --broker embedded --output run", "dca report run/result.json"],
 }
 PROGRAMS = {
     "": DEVICE,
-    "cluster": "import ray; import emulator.engine.cluster",
+    "cluster": "import ray; import dca_proto.engine.cluster",
     "docs": "import mkdocs, mkdocstrings",
     "broker": BROKER,
+    "fleet": FLEET,
+    "proxy": PROXY,
     "inference": INFERENCE,
     "samplers": SAMPLERS,
 }
@@ -150,7 +171,7 @@ def test_the_wheel_holds_the_packages_and_the_licence_alone(built: Path) -> None
         assert b"\nLicense-Expression: Apache-2.0\n" in opened.read(f"{information}/METADATA")
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, information}
     ours = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.*")}
-    kinds = (".py", ".md", "/py.typed", "/page.html", "/page.css", "/example.toml")
+    kinds = (".py", ".md", "/py.typed", "/page.html", "/page.css", "/example.toml", ".template")
     ours = {name for name in ours if name.endswith(kinds)}
     assert {name for name in names if not name.startswith(information)} == ours
     assert {f"{package}/{name}" for package in PACKAGES for name in ("py.typed", "DESIGN.md")} < ours
@@ -173,6 +194,39 @@ def test_the_source_distribution_has_tests_and_scripts_too(built: Path) -> None:
     assert not {name for name in names if "__pycache__" in name or name.startswith((".", "run/", "build/"))}
 
 
+def needed(requirement: str, found: dict[str, Distribution]) -> None:
+    """Add the installed library that a requirement stands for, and all that it requires, by requirement."""
+    wanted = Requirement(requirement)
+    name = f"{wanted.name} {sorted(wanted.extras)}"
+    if name in found:
+        return
+    found[name] = distribution(wanted.name)
+    assert wanted.specifier.contains(found[name].version, prereleases=True), f"{requirement}: {found[name].version}"
+    for line in found[name].requires or []:
+        marker = Requirement(line).marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras)):
+            needed(line, found)
+
+
+def link(requirements: list[str], packages: Path) -> None:
+    """Link the libraries of this environment that the requirements stand for into a folder of packages."""
+    found: dict[str, Distribution] = {}
+    for requirement in requirements:
+        needed(requirement, found)
+    for library in found.values():
+        for top in {file.parts[0] for file in library.files or []} - {"..", "__pycache__"}:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(Path(str(library.locate_file(top))).resolve())
+
+
+def requirements_of(extra: str) -> list[str]:
+    """Those of the project with an extra, of which some name others of its extras."""
+    lines = PROJECT["dependencies"] + (PROJECT["optional-dependencies"][extra] if extra else [])
+    own = [Requirement(line) for line in lines if Requirement(line).name == PROJECT["name"]]
+    others = [line for line in lines if Requirement(line).name != PROJECT["name"]]
+    return [*others, *(line for one in own for name in sorted(one.extras) for line in requirements_of(name))]
+
+
 @pytest.mark.parametrize("extra", ["", *(name for name in PROJECT["optional-dependencies"] if name != "test")])
 def test_an_extra_alone_does_its_work(extra: str, built: Path, tmp_path: Path) -> None:
     """pip finds nothing missing or in conflict; then something that one would install the extra for."""
@@ -182,7 +236,10 @@ def test_an_extra_alone_does_its_work(extra: str, built: Path, tmp_path: Path) -
     run(work, sys.executable, "-m", "venv", "--without-pip", tmp_path / "environment")
     pip = (sys.executable, "-m", "pip", "--python", programs / "python")
     [wheel] = built.glob("*.whl")
-    run(work, *pip, "install", "-q", "--no-compile", f"{wheel}[{extra}]" if extra else wheel)
+    if extra:
+        [packages] = (tmp_path / "environment").glob("lib/python*/site-packages")
+        link(requirements_of(extra), packages)
+    run(work, *pip, "install", "-q", "--no-compile", *(["--no-deps"] if extra else []), wheel)
     run(work, *pip, "check")
     for command in COMMANDS.get(extra, []):
         name, *arguments = command.split()
@@ -192,4 +249,11 @@ def test_an_extra_alone_does_its_work(extra: str, built: Path, tmp_path: Path) -
     assert [name for name in FILES.get(extra, []) if not (work / name).is_file()] == []
     where = run(work, programs / "python", "-c", "import dca_proto; print(dca_proto.__file__)")
     assert Path(where.strip()).is_relative_to(tmp_path), "the installed packages were tried"
-    shutil.rmtree(programs.parent)  # up to 600 MB, which pytest would keep
+
+
+def test_the_fast_tests_pass_with_the_lowest_versions_that_are_stated(index: None, tmp_path: Path) -> None:
+    """And with the newest versions of what these need in turn. It needs the oldest Python that is supported."""
+    oldest = "python" + PROJECT["requires-python"].removeprefix(">=").partition(",")[0]
+    if shutil.which(oldest) is None:
+        pytest.skip(f"{oldest} is not installed")
+    run(ROOT, ROOT / "scripts" / "test_lowest", tmp_path / "lowest")

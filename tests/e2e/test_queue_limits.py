@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gateway import Gateway
 from harness import Connected, Left, LiveActor
+from patience import PATIENCE_S
 
 from dca_proto.protocol import facts
 from dca_proto.protocol.effects import Address, Channel
@@ -25,7 +26,6 @@ from dca_proto.testing import Build, NoNoise, TestFederation
 
 CLIENTS = 3_000  # about half of them for each Compute node
 QUEUED_MAX, IN_FLIGHT_MAX = 1_000, 20  # mosquitto's defaults, for each of its clients
-PATIENCE_S = 90
 SPEED = 15
 PROBE = bytes(16)
 
@@ -43,20 +43,20 @@ class GatewayFederation:
         self.completed: list[facts.RoundCompleted] = []
         self.is_down = False
         self._changed = asyncio.Event()
-        self._name = actors.federation.name
+        self._federation = actors.federation.id
         settings = BrokerSettings(url=url)
 
         def member(role: Channel, build: Build) -> LiveActor:
-            return LiveActor(role, build, directory, settings, self._name, self._note)
+            return LiveActor(role, build, directory, settings, self._federation, self._note)
 
         self.steady = member(Channel.COMPUTE, functools.partial(actors.compute, 0))
         self.absent = member(Channel.COMPUTE, functools.partial(actors.compute, 1))
         self.trainer = member(Channel.TRAINER, actors.trainer)
-        inboxes = subscriptions(self._name, Channel.CLIENT, PROBE)
+        inboxes = subscriptions(self._federation, Channel.CLIENT, PROBE)
         everyones = tuple(one.replace(PROBE.hex(), "+") for one in inboxes)
         self.link = MqttTransport(settings, "gateway", everyones, rng=random.Random(1))
         clients = map(actors.client, range(CLIENTS))
-        self.gateway = Gateway(clients, self.link, self._name, self._changed.set, self._keep_up)
+        self.gateway = Gateway(clients, self.link, self._federation, self._changed.set, self._keep_up)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until what was reported makes the condition true, or somebody fails."""
@@ -88,7 +88,7 @@ class GatewayFederation:
 
     async def probe(self) -> None:
         """Have the absent node, back again, drop a message that stood behind all that had waited for it."""
-        topic = topic_of(self._name, Address(Channel.COMPUTE, self.absent.id), PROBE)
+        topic = topic_of(self._federation, Address(Channel.COMPUTE, self.absent.id), PROBE)
         while not self.counts[self.absent.id, "malformed"]:  # the broker drops it while its queue is full
             await self.link.publish(topic, b"no message")
             await asyncio.sleep(0.2)
@@ -115,7 +115,7 @@ def test_contributions_that_the_broker_took_over_and_lost_are_sent_again(
     rows = [np.array([[(index + 1) / 8192]]) for index in range(CLIENTS)]
     timing = Timing(resend_first_ms=30_000, resend_max_ms=30_000)
     actors = TestFederation(CLIENTS, 2, rows=rows, name="queue-limits", mechanism=NoNoise(), timing=timing)
-    request = actors.request(tolerated=0, collect_window_ms=600_000)
+    request = actors.request(tolerate=0, collect_s=600)
 
     async def scenario() -> tuple[GatewayFederation, int, int]:
         async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto", limits="default")) as broker:

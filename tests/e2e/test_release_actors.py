@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from dca_proto.cli import main
 from dca_proto.runtime.broker import Broker
@@ -57,7 +58,7 @@ def test_a_node_release_from_files(any_broker: Broker, tmp_path: Path, capsys: p
             file.write("[policy]\nrows_of_many = true\n")
     with (folder / "trainer.toml").open("a") as file:
         file.write(ROUND)
-    value, rows = asyncio.run(asyncio.wait_for(run_round(folder), 30))
+    value, rows = asyncio.run(asyncio.wait_for(run_round(folder), PATIENCE_S))
     assert rows == [200, 400]
     # 600 rows of 0.5; each node's noise deviates by 2/mu, about 9.5. False alarms: beyond 8 deviations, 1e-14.
     assert abs(value - 300) < 8 * 14

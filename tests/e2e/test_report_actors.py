@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from dca_proto.cli import main
 from dca_proto.privacy.mechanism import GRID_LAPLACE, UNARY_ENCODING
@@ -49,7 +50,7 @@ def clients_of(folder: Path, rounds: int) -> Iterator[None]:
     thread.start()
     try:
         yield
-        assert all(confirmed.acquire(timeout=20) for _ in range(rounds * len(VALUES)))
+        assert all(confirmed.acquire(timeout=PATIENCE_S) for _ in range(rounds * len(VALUES)))
     finally:
         asyncio.run_coroutine_threadsafe(_end(running), loop).result(20)
         loop.call_soon_threadsafe(loop.stop)
@@ -94,11 +95,11 @@ def test_two_rounds_of_reports_from_files(
     bits, (p, q) = result["reports"]["values"], result["reports"]["probabilities"]
     assert {len(row) for row in bits} == {3}
     named = [sum(row[place] for row in bits) for place in range(3)]
-    assert result["sum"] == pytest.approx([(count - 6 * q) / (p - q) for count in named])
+    assert result["value"] == pytest.approx([(count - 6 * q) / (p - q) for count in named])
     means = json.loads(Path("means.json").read_text())
     assert (means["mechanism"], len(means["reports"]["values"])) == (GRID_LAPLACE, 6)
     # Values of -1, 0, 1 and 0, one missing and no row: 0 in all; six Laplace noises of scale 4. False alarms: 1e-9.
-    assert abs(means["sum"][0]) < 120
+    assert abs(means["value"][0]) < 120
     capsys.readouterr()
     for name in ("client-1", "client-6", "trainer"):
         assert main(["ledger", str(folder / f"{name}.toml"), "--json", "-"]) == 0

@@ -43,7 +43,7 @@ def test_the_reference_has_every_command_option_exit_code_and_exported_name(site
     page = (site / "reference/commands/index.html").read_text(encoding="utf-8")
     for entry in entry_points(group="dca.commands"):
         assert f"dca {entry.name}</h2>" in re.sub(r"<a class=\"headerlink.*?</a>", "", page)
-    for option in ("--epsilon", "--data-nodes", "--colluding-computes", "--log-json", "--output"):
+    for option in ("--epsilon", "--data-nodes", "--coalition", "--log-json", "--output"):
         assert f"<code>{option}</code>" in page
     assert "StorageError" in page
     described = "".join((site / f"reference/{name}/index.html").read_text("utf-8") for name in ("python", "files"))

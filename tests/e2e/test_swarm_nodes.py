@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import Dca, one_line
-from live_actors import Actors
+from live_actors import Actors, federation
 from schemas import parsed
 
-from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.cli import main
 from dca_proto.errors import RoundAborted
 from dca_proto.protocol.effects import Address, Channel
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.protocol.wire.topics import topic_of
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.live import LiveTrainer
@@ -68,15 +68,15 @@ def test_data_nodes_release_without_compute_nodes(
     done = dca(*own(table, "--data-nodes", "3", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
-    assert (result["clients"], result["computes"], result["tolerated"], result["round_kind"]) == (
+    assert (result["clients"], result["computes"], result["tolerate"], result["round_kind"]) == (
         3,
         0,
         0,
         "node-release",
     )
-    assert (result["relation"], result["unknown_noises"]) == ("replace-one-row", None)
-    assert [(one["number"], one["rows"]) for one in result["nodes"]] == [(0, 517), (1, 517), (2, 516)]
     (one,) = result["rounds"]
+    assert (one["relation"], result["n_min"]) == ("replace-one-row", None)
+    assert [(node["number"], node["rows"]) for node in one["nodes"]] == [(0, 517), (1, 517), (2, 516)]
     assert (one["arrived"], one["contributors"], one["dropped"], one["absent"]) == (3, 1550, 0, [])
     assert one["noise_variance"] == pytest.approx(sum(node["noise_sd"] ** 2 for node in one["nodes"]))
     assert one["nodes"][0]["noise_sd"] >= one["sensitivity"] / one["mu"], "the whole noise for one row"
@@ -109,14 +109,15 @@ def test_data_nodes_release_without_compute_nodes(
 def test_a_data_node_that_vanishes_is_not_waited_for_beyond_the_close(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "_RELEASING_MS", 750)
+    monkeypatch.setattr(options, "_RELEASING_MS", 1500)
     done = dca(*own(table, "--data-nodes", "3", "--drop", "1", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
     (one,) = result["rounds"]
-    assert (one["dropped"], one["arrived"], len(one["absent_clients"])) == (1, 2, 1)
-    assert {node["number"] for node in result["nodes"]} == {0, 1, 2} - set(one["absent_clients"])
-    assert one["contributors"] == sum(node["rows"] for node in result["nodes"])
+    assert one["dropped"] == 3 - one["arrived"] == len(one["absent_clients"])
+    assert one["dropped"] in (1, 2), "on a busy machine, a second one is late"
+    assert {node["number"] for node in one["nodes"]} == {0, 1, 2} - set(one["absent_clients"])
+    assert one["contributors"] == sum(node["rows"] for node in one["nodes"])
     assert result["epsilon_spent"] == pytest.approx(4), "whoever vanished was charged, too"
     assert "K = 1 drops in each round" in one_line(done.stderr)
     assert re.search(r"^dropped +round 1: data nodes \d \(", done.stderr, re.MULTILINE)
@@ -132,7 +133,7 @@ def test_a_round_without_contributions_aborts_with_advice(
     done = dca(*own(table, "--data-nodes", "2", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 3
     result = parsed(done.stdout, "swarm")
-    assert (result["ok"], result["nodes"], result["relation"]) == (False, [], None)
+    assert (result["ok"], result["rounds"]) == (False, [])
     assert result["error"] == "no data node released anything; 0 declined"
     assert "no release came in time: lower --data-nodes or --drop" in one_line(done.stderr)
 
@@ -141,7 +142,7 @@ def test_a_release_is_lost_and_no_contribution() -> None:
     drops = Vanished(Channel.TRAINER)
     drops.ids = frozenset({"01" * 16})
     lost = {
-        channel: drops.swallows(topic_of("f", Address(channel, bytes(16)), bytes([1]) * 16))
+        channel: drops.swallows(topic_of(bytes(32), Address(channel, bytes(16)), bytes([1]) * 16))
         for channel in (Channel.COMPUTE, Channel.TRAINER)
     }
     assert lost == {Channel.COMPUTE: False, Channel.TRAINER: True}
@@ -154,7 +155,7 @@ def test_one_sum_over_all_clients_is_one_node(dca: Dca, table: Path, embedded_br
     (one,) = result["rounds"]
     assert (result["round_kind"], one["relation"], one["contributors"]) == ("secure-sum", "replace-one-client", 38)
     assert one["noise_variance"] == pytest.approx(38 * one["sigma_local"] ** 2), "what it really carries"
-    assert result["nodes"] == []
+    assert one["nodes"] == []
     assert "sampling" not in result, "a closed form"
     assert estimates_are_near(result)
 
@@ -165,9 +166,9 @@ def test_data_nodes_release_averages_of_their_rows(dca: Dca, table: Path, embedd
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
     (one,) = result["rounds"]
-    assert (one["name"], one["relation"]) == ("averaged-regression", "replace-one-row")
-    assert [node["rows"] for node in result["nodes"]] == [515, 515, 515], "whole groups count"
-    assert one["noise_variance"] == pytest.approx(sum(node["noise_variance"] for node in result["nodes"]))
+    assert (one["statistic"], one["relation"]) == ("averaged-regression", "replace-one-row")
+    assert [node["rows"] for node in one["nodes"]] == [515, 515, 515], "whole groups count"
+    assert one["noise_variance"] == pytest.approx(sum(node["noise_variance"] for node in one["nodes"]))
     assert estimates_are_near(result)
     assert "(Algorithm 3), in closed form, from averages of 5 rows; no chains" in one_line(done.stderr)
 
@@ -179,6 +180,9 @@ def test_releases_are_written_even_without_a_result(
         raise DataError("a draw is not finite; take another method")
 
     monkeypatch.setattr(regression_mcmc, "fit_fast", fails)
+    Path("run").mkdir()
+    for name in ("result.json", "coefficients.png", "result.html"):
+        Path("run", name).write_text("earlier")
     done = dca(*own(table, "--data-nodes", "2", "--broker", embedded_broker.url, "--json", "-"))
     assert done.returncode == 5
     assert done.stderr.splitlines()[-1].endswith("a draw is not finite; take another method")
@@ -187,9 +191,12 @@ def test_releases_are_written_even_without_a_result(
     assert json.loads(Path("run/result.json").read_text()) == result
     assert (result["ok"], result["error"]) == (False, "a draw is not finite; take another method")
     (one,) = result["rounds"]
-    np.testing.assert_allclose(one["value"], np.sum([node["value"] for node in result["nodes"]], axis=0))
+    np.testing.assert_allclose(one["value"], np.sum([node["value"] for node in one["nodes"]], axis=0))
     assert result["epsilon_spent"] == pytest.approx(4)
-    assert not Path("run/coefficients.png").exists()
+    assert not Path("run/coefficients.png").exists(), "no picture of an earlier result stands beside this one"
+    assert not Path("run/result.html").exists()
+    kept = ("result.1.json", "coefficients.1.png", "result.1.html")
+    assert [Path("run", name).read_text() for name in kept] == ["earlier"] * 3
     assert main(["report", "run/result.json"]) == 0
     capsys.readouterr()
     assert "No result: a draw is not finite" in Path("run/result.html").read_text()
@@ -244,14 +251,9 @@ method = "fast"
 
 def hospitals(folder: Path, broker: Broker, rows: tuple[int, ...]) -> None:
     """A federation of data nodes with so many rows each, and a trainer with a job."""
-    given = ("--name", "hospitals", "--without-computes", "--clients", str(len(rows)), "--broker", broker.url)
-    assert main(["federation", "init", str(folder), *given]) == 0
-    for index, many in enumerate(rows, 1):
-        (folder / f"client-{index}.csv").write_text(csv(many, seed=index))
-        with (folder / f"client-{index}.toml").open("a") as file:
-            file.write("[policy]\nrows_of_many = true\nepsilon_per_round_max = 4\nepsilon_per_period_max = 4\n")
-    with (folder / "trainer.toml").open("a") as file:
-        file.write(JOB)
+    data = [csv(many, seed=index) for index, many in enumerate(rows, 1)]
+    policy = "rows_of_many = true\nepsilon_per_round_max = 4\nepsilon_per_period_max = 4\n"
+    federation(folder, broker.url, data, computes=0, limits="", policy=policy, trainer=JOB)
 
 
 def test_a_trainer_learns_from_two_hospitals_and_pays_once(
@@ -360,7 +362,7 @@ def test_hospitals_too_small_for_one_method_use_another_at_no_further_cost(
 
 
 def test_only_some_jobs_are_for_data_nodes() -> None:
-    assert [name for name in NAMES if NodeReleaseRequest in find(name).kinds] == [
+    assert [name for name in NAMES if NodeRelease in find(name).kinds] == [
         "regression-mcmc",
         "survival",
         "survival-regression",

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import Dca, one_line
-from live_actors import Actors
+from live_actors import Actors, federation
 from rich.console import Console
 from schemas import parsed
 from scipy.stats import binom
@@ -33,7 +33,7 @@ from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.spending import read_ledger_view
 from emulator.swarm import options
 from emulator.swarm.timeline import RELEASE_PHASES, RoundLog
-from inference.mcmc.posterior import Sampling
+from inference.draws import Sampling
 from inference.mcmc.run import Options, Sampled
 
 ROWS = 60
@@ -95,8 +95,8 @@ def test_a_histogram_of_reports(
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
     assert (result["reports"], result["mechanism"], result["round_kind"]) == (*["unary-encoding"] * 2, "ldp-report")
-    assert (result["clients"], result["computes"], result["tolerated"], result["unknown_noises"]) == (ROWS, 0, 0, None)
-    assert (result["epsilon"], result["delta"], result["epsilon_spent"], result["reported"]) == (6.0, 0.0, 6.0, ROWS)
+    assert (result["clients"], result["computes"], result["tolerate"], result["n_min"]) == (ROWS, 0, 0, None)
+    assert (result["epsilon"], result["delta"], result["epsilon_spent"]) == (6.0, 0.0, 6.0)
     (one,) = result["rounds"]
     assert (one["arrived"], one["contributors"], one["dropped"], one["absent"]) == (ROWS, ROWS, 0, [])
     assert (one["relation"], set(one["phases"])) == ("replace-one-client", {"release"})
@@ -161,9 +161,10 @@ def test_a_mean_from_reports_with_some_missing(
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
     (one,) = result["rounds"]
-    assert (one["contributors"], one["dropped"], len(one["absent_clients"]), result["reported"]) == (48, 2, 2, 48)
+    assert one["contributors"] == 50 - one["dropped"] == 50 - len(one["absent_clients"])
+    assert 2 <= one["dropped"] < 25, "on a busy machine, more than those that drop out are late"
     assert (result["clients"], result["epsilon_spent"], result["delta"]) == (50, 4.0, 0.0)
-    assert one["noise_variance"] == pytest.approx(48 * one["sigma_local"] ** 2)
+    assert one["noise_variance"] == pytest.approx(one["contributors"] * one["sigma_local"] ** 2)
     mean, _ = result["estimates"]
     values = 2.5 + 2.5 * np.array(one["reports"]["values"])[:, 0]
     assert mean["naive"] == pytest.approx(values.mean())
@@ -191,7 +192,7 @@ def test_a_regression_from_reports(
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
     (one,) = result["rounds"]
-    assert (one["name"], one["contributors"], one["dimension"]) == ("regression", 46, 6)
+    assert (one["statistic"], one["contributors"], one["dimension"]) == ("regression", 46, 6)
     assert (result["delta"], result["epsilon_spent"]) == (1e-6, pytest.approx(8))
     (slope,) = result["coefficients"]
     assert slope["interval_95"][0] < slope["estimate"] < slope["interval_95"][1]
@@ -211,8 +212,8 @@ def test_two_reports_of_each_client_cost_it_the_budget_together(
     done = dca(*own(table, embedded_broker.url, "high", *given, "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
-    assert [(one["name"], one["contributors"], one["dimension"]) for one in result["rounds"]] == [
-        ("sum", 46, 1),
+    assert [(one["statistic"], one["contributors"], one["dimension"]) for one in result["rounds"]] == [
+        ("sum", 46, 3),
         ("histogram", 46, 2),
     ]
     assert 7.9 < result["epsilon_spent"] <= 8
@@ -230,7 +231,7 @@ def test_gradient_steps_over_groups_of_clients(
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
     assert [one["contributors"] for one in result["rounds"]] == [11, 11, 11, 11], "of 46 clients, two are left over"
-    assert (result["batch"], result["reported"], result["groups"]) == (11, 44, {"number": 4, "size": 11})
+    assert (result["batch"], result["groups"]) == (11, {"number": 4, "size": 11})
     assert result["epsilon_spent"] == pytest.approx(8), "each reported once"
     assert [one["name"] for one in result["not_covered_by_epsilon"]["iterations"]] == ["held-out error"] * 4
     assert result["coefficients"][0]["estimate_sd"] is None
@@ -262,7 +263,7 @@ def test_a_round_without_contributions_aborts_with_advice(
     (["--data-nodes", "3"], "job 'ldp-sgd' learns from LDP reports of single clients; these learn from releases of", 5),
     (["--clients", "70"], "--clients 70: each reports one of the 46 training rows, so give 1 to 46", 2),
     (["--clients", "9", "--drop", "9"], "--drop 9: 0 to 8 of 9 clients may drop, for at least one has to report", 2),
-    (["--job", "ldp-histogram", "--set", "edges=3"], "setting 'edges' is 3, expected a list of numbers, such as", 5),
+    (["--job", "ldp-histogram", "--set", "edges=a"], "setting 'edges' is 'a', expected a list of numbers, such as", 5),
     (["--job", "ldp-mean", "--set", "family=poisson"], "family 'poisson' describes numbers from 0 on, and y is", 5),
     (["--job", "ldp-mean", "--epsilon", "1e-9"],
      "--epsilon 1e-09 --delta 0: no round is possible with 100 % of that", 2),
@@ -324,14 +325,10 @@ clients = {CLIENTS}
 """
 
 
-def federation(folder: Path, broker: Broker) -> None:
-    """Clients with one row each and empty policies, Compute nodes that take no part, and a trainer with a job."""
-    given = ("--name", "reporters", "--without-computes", "--clients", str(CLIENTS), "--broker", broker.url)
-    assert main(["federation", "init", str(folder), *given]) == 0
-    for index in range(1, CLIENTS + 1):
-        (folder / f"client-{index}.csv").write_text(f"calls,x\n{index % 3},{index - 3}\n")
-    with (folder / "trainer.toml").open("a") as file:
-        file.write(JOB)
+def reporters(folder: Path, broker: Broker) -> None:
+    """Clients with one row each and empty policies, and a trainer with a job."""
+    data = [f"calls,x\n{index % 3},{index - 3}\n" for index in range(1, CLIENTS + 1)]
+    federation(folder, broker.url, data, computes=0, limits="", trainer=JOB)
 
 
 def shares_of_three(options: Options, model: Any, data: Any, *start: Any) -> Sampled:
@@ -346,7 +343,7 @@ def shares_of_three(options: Options, model: Any, data: Any, *start: Any) -> Sam
 def test_a_trainer_learns_from_reports_and_pays_once(
     embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    federation(tmp_path, embedded_broker)
+    reporters(tmp_path, embedded_broker)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Options, "sample", shares_of_three)
     capsys.readouterr()
@@ -386,7 +383,7 @@ def test_a_trainer_learns_from_reports_and_pays_once(
 def test_a_trainer_asks_groups_of_clients_whose_certificates_it_has(
     embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    federation(tmp_path, embedded_broker)
+    reporters(tmp_path, embedded_broker)
     monkeypatch.chdir(tmp_path)
     job = ["learn", "trainer.toml", "--job", "ldp-sgd", "--target", "x", "--delta", "1e-5", "--set", "group=3"]
     capsys.readouterr()

@@ -13,15 +13,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.crypto.sealing import expand
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.job import FRACTION_BITS, JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.play import play, play_releases
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.trainer.request import AskNodeRelease, OpenRound
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import contribution
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
@@ -35,7 +35,7 @@ BY_ROUND = {"value", "round_id", "announcement_hash", "contributors_hash"}
 
 
 def request(actors: TestFederation, **changes: Any) -> OpenRound:
-    return actors.request(**{"tolerated": 1, "epsilon": 1.0, "delta": 1e-6, **changes})
+    return actors.request(**{"tolerate": 1, "epsilon": 1.0, "delta": 1e-6, **changes})
 
 
 def by_protocol(actors: TestFederation, **changes: Any) -> NoisyAggregate:
@@ -103,7 +103,7 @@ def test_the_noise_is_the_same() -> None:
 
 
 def swarm_of(clients: int, rows: Any, columns: tuple[str, ...] = ("a", "b"), **changes: Any) -> IdealSwarm:
-    terms = JobTerms(budget=Budget(1.0, 1e-6), clients=clients, tolerated=1, computes=(b"a" * 16, b"b" * 16))
+    terms = JobTerms(epsilon=1.0, delta=1e-6, clients=clients, tolerate=1, computes=(b"a" * 16, b"b" * 16))
     return IdealSwarm(rows, columns, terms, **{"random": seeded("swarm"), "mechanism": NoNoise(), **changes})
 
 
@@ -152,7 +152,7 @@ def test_wide_rows_are_computed_in_one_order() -> None:
     rows = generator.normal(size=(50, 100))
     gradient = box(*reversed(columns)) | {"theta": generator.normal(size=99).tolist(), "clip": 1.0}
     each = sum(contribution(resolve("gradient", gradient), row[None, ::-1], 0, FRACTION_BITS) for row in rows)
-    whole = swarm_of(50, rows, columns).run_round(SecureSumRequest("gradient", gradient))
+    whole = swarm_of(50, rows, columns).run_round(RoundRequest("gradient", gradient))
     assert whole.value.tolist() == np.ldexp(each, -24).tolist()
 
 
@@ -225,12 +225,12 @@ def test_a_sum_wider_than_the_samplers_widest_is_drawn_in_parts() -> None:
 def test_a_trusted_aggregator_adds_its_noise_once_and_pairs_with_the_clients() -> None:
     """On the same unit normals the distributed sum's error is that of the trusted one, times √(N/(N - T - 1))."""
     rows, mechanism = np.random.default_rng(6).normal(size=(50, 2)), RoundedGaussian()
-    question = SecureSumRequest("regression", {**box("a", "b"), "target_square": True})
+    question = RoundRequest("regression", {**box("a", "b"), "target_square": True})
     exact = swarm_of(50, rows).run_round(question).value
     both = [swarm_of(50, rows, mechanism=mechanism, trusted=trusted).run_round(question) for trusted in (True, False)]
     trusted, distributed = both
     assert trusted.mechanism == "trusted-aggregator:rounded-gaussian-not-private"
-    assert (trusted.contributors, trusted.clients, trusted.fewest, trusted.sigma_local) == (50, 50, 49, 0.0)
+    assert (trusted.contributors, trusted.clients, trusted.n_min, trusted.sigma_local) == (50, 50, 49, 0.0)
     assert trusted.mu == distributed.mu
     ratio = distributed.noise_variance / trusted.noise_variance
     assert ratio == pytest.approx(50 / 48, rel=1e-9)
@@ -247,7 +247,7 @@ def test_mini_batches_go_round() -> None:
     """Two epochs of three batches of 20 of 60 clients: in each everybody is used once, an aborted round aside."""
     rows = np.arange(60.0)[:, None] * np.array([[1.0, 0.0]])
     swarm = swarm_of(60, rows, absent=[frozenset(), frozenset(range(60))])
-    question = SecureSumRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [100.0]}, batch=20)
+    question = RoundRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [100.0]}, batch=20)
     first = swarm.run_round(question)
     assert (first.clients, first.contributors) == (20, 20)
     with pytest.raises(RoundAborted) as aborted:
@@ -261,7 +261,7 @@ def test_mini_batches_go_round() -> None:
 
 def test_who_drops_is_missing_by_its_place_in_the_batch() -> None:
     rows = [np.full((1, 2), 2.0**index) for index in range(10)]
-    question = SecureSumRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [4096.0]})
+    question = RoundRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [4096.0]})
     whole = swarm_of(10, rows, absent=[frozenset({7})]).run_round(question)
     part = swarm_of(10, rows, absent=[frozenset({7})]).run_round(replace(question, batch=10))
     assert whole.contributors == part.contributors == 9
@@ -271,7 +271,7 @@ def test_who_drops_is_missing_by_its_place_in_the_batch() -> None:
 def test_who_drops_of_a_mini_batch_is_missing_from_its_sum_alone() -> None:
     """Clients of one row and of two, whose values identify them, in two batches of one epoch."""
     rows = [np.full((1 + index % 2, 2), 2.0**index) for index in range(12)]
-    question = SecureSumRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [4096.0]}, batch=6)
+    question = RoundRequest("sum", {**box("a"), "centre": [0.0], "scale": [1.0], "bound": [4096.0]}, batch=6)
     swarm = swarm_of(12, rows, absent=[frozenset({7})] * 2)
     sums = [int(swarm.run_round(question).value[0]) for _ in range(2)]
     assert sums[0] + sums[1] == 2**12 - 1 - 2**7
@@ -280,12 +280,12 @@ def test_who_drops_of_a_mini_batch_is_missing_from_its_sum_alone() -> None:
 
 def test_a_sum_of_fewer_than_are_needed_is_not_released() -> None:
     """N = 10, T = 3, c = 2: nine are enough, eight are not."""
-    terms = JobTerms(budget=Budget(1.0, 1e-6), clients=10, tolerated=3, colluders=2, computes=(b"a" * 16, b"b" * 16))
+    terms = JobTerms(epsilon=1.0, delta=1e-6, clients=10, tolerate=3, colluders=2, computes=(b"a" * 16, b"b" * 16))
     absent = [frozenset({1}), frozenset({1, 2})]
     swarm = IdealSwarm(np.ones((10, 2)), ("a", "b"), terms, absent=absent, mechanism=NoNoise())
-    assert swarm.run_round(SecureSumRequest("sum", box("a"))).contributors == 9
+    assert swarm.run_round(RoundRequest("sum", box("a"))).contributors == 9
     with pytest.raises(RoundAborted) as aborted:
-        swarm.run_round(SecureSumRequest("sum", box("a")))
+        swarm.run_round(RoundRequest("sum", box("a")))
     assert (aborted.value.contributors, aborted.value.needed) == (8, 9)
 
 
@@ -307,7 +307,7 @@ def test_rows_that_do_not_fit_are_refused(clients: int, rows: Any, message: str)
 
 def test_a_column_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="column 'c' is not in the rows; expected some of a, b"):
-        swarm_of(4, np.ones((4, 2))).run_round(SecureSumRequest("sum", box("c")))
+        swarm_of(4, np.ones((4, 2))).run_round(RoundRequest("sum", box("c")))
     with pytest.raises(UsageError, match="a column is named twice in a, a; name each once"):
         swarm_of(4, np.ones((4, 2)), ("a", "a"))
 
@@ -318,7 +318,7 @@ def test_who_is_absent_must_be_one_of_the_clients(batch: int) -> None:
     for index in (-1, 10):
         with pytest.raises(UsageError, match=f"absent client {index} is unknown; the clients are 0 to 9"):
             swarm_of(10, np.ones((10, 2)), absent=[frozenset({1, index})]).run_round(
-                SecureSumRequest("sum", box("a"), batch=batch)
+                RoundRequest("sum", box("a"), batch=batch)
             )
     actors = TestFederation(CLIENTS, COMPUTES)
     with pytest.raises(UsageError, match="absent client 6 is unknown; the clients are 0 to 5"):
@@ -342,7 +342,7 @@ def nodes_of(sizes: Sequence[int], seed: int = 8) -> list[NDArray[np.float64]]:
     return tables
 
 
-RELEASES = NodeReleaseRequest("regression", {**box("a", "b"), "target_square": True}, rows_max=5)
+RELEASES = RoundRequest("regression", {**box("a", "b"), "target_square": True}, rows_max=5, kind=NodeRelease())
 
 
 def test_each_data_node_releases_its_own_rows_and_the_sum_is_of_them() -> None:
@@ -394,7 +394,7 @@ def test_the_keys_of_the_data_nodes_give_the_protocols_releases() -> None:
     mechanism, policy = Recording(), Policy(rows_of_many=True)
     actors = TestFederation(CLIENTS, COMPUTES, rows=[np.full((n + 1, 1), n / 9) for n in range(CLIENTS)], policy=policy)
     actors.mechanism = mechanism
-    round_request = request(actors, ask=AskNodeRelease(), rows_max=4)
+    round_request = request(actors, kind=NodeRelease(), rows_max=4)
     clients = [actors.client(index) for index in range(CLIENTS)]
     protocol = play_releases(actors.trainer(), clients, round_request, 1_700_000_000_000)
     keys = mechanism.keys

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from dca_proto.aggregate import LdpReportRequest, LocalReports, NoisyAggregate
+from dca_proto.aggregate import LocalReports, NoisyAggregate, RoundRequest
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.budget import Budget
@@ -29,9 +28,11 @@ from dca_proto.privacy.mechanism import (
     RANDOMISED_RESPONSE,
     UNARY_ENCODING,
 )
+from dca_proto.protocol.client import answer
 from dca_proto.protocol.play import play_releases
-from dca_proto.protocol.release import ReportRandomiser
-from dca_proto.protocol.trainer.request import AskLdpReport, OpenRound
+from dca_proto.protocol.release import randomised
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.testing import TestFederation, seeded
@@ -47,14 +48,14 @@ CATEGORIES = np.array([3, MISSING, 0, 4, MISSING, 1, 1])
 BY_ROUND = {"value", "reports", "round_id", "announcement_hash", "contributors_hash"}
 
 
-def question(by: str, **changes: Any) -> LdpReportRequest:
+def question(by: str, **changes: Any) -> RoundRequest:
     if by in CATEGORICAL:
-        return LdpReportRequest("histogram", BINS, **{"rows_max": 1, "mechanism": by, **changes})
-    return LdpReportRequest("sum", BOX, **{"mechanism": by, **changes})
+        return RoundRequest("histogram", BINS, **{"rows_max": 1, "kind": LdpReport(by), **changes})
+    return RoundRequest("sum", BOX, **{"kind": LdpReport(by), **changes})
 
 
 def swarm(rows: Any = ROWS, **changes: Any) -> IdealSwarm:
-    terms = JobTerms(budget=Budget(EPSILON, DELTA), clients=len(rows), tolerated=1, computes=(b"a" * 16, b"b" * 16))
+    terms = JobTerms(epsilon=EPSILON, delta=DELTA, clients=len(rows), tolerate=1, computes=(b"a" * 16, b"b" * 16))
     return IdealSwarm(rows, ("x",), terms, **{"random": seeded("swarm"), **changes})
 
 
@@ -77,7 +78,7 @@ def reports_of(aggregate: NoisyAggregate) -> LocalReports:
 
 def report_round(actors: TestFederation, by: str) -> OpenRound:
     made = question(by)
-    terms = {"ask": AskLdpReport(mechanism=by), "delta": 0.0 if by in PURE_MECHANISMS else DELTA}
+    terms = {"kind": LdpReport(by), "delta": 0.0 if by in PURE_MECHANISMS else DELTA}
     return actors.request(statistic=made.statistic, parameters=made.parameters, rows_max=made.rows_max, **terms)
 
 
@@ -85,13 +86,12 @@ def report_round(actors: TestFederation, by: str) -> OpenRound:
 def test_the_keys_of_the_clients_give_the_protocols_reports(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit, with all that is known of them and of their sum, in the order of the clients' ids."""
     keys: list[bytes] = []
-    release = ReportRandomiser.release
 
-    def recorded(self: ReportRandomiser, value: NDArray[np.int64], rows: int, key: bytes) -> tuple[int, bytes]:
-        keys.append(key)
-        return release(self, value, rows, key)
+    def recorded(*given: Any) -> tuple[int, bytes]:
+        keys.append(given[-1])
+        return randomised(*given)
 
-    monkeypatch.setattr(ReportRandomiser, "release", recorded)
+    monkeypatch.setattr(answer, "randomised", recorded)
     actors = TestFederation(len(ROWS), 0, rows=ROWS)
     round_request = report_round(actors, by)
     clients = [actors.client(index) for index in range(len(ROWS))]
@@ -131,7 +131,7 @@ def test_each_present_client_reports_its_value(by: str, rows_max: int) -> None:
     for aggregate, inputs in ((whole, values), (part, values[present])):
         expected = mechanism(by, rows_max).randomise(inputs, bytes(32))
         assert reports_of(aggregate).values.tolist() == (expected * unit if unit < 1 else expected).tolist()
-        assert (aggregate.contributors, aggregate.clients, aggregate.fewest) == (
+        assert (aggregate.contributors, aggregate.clients, aggregate.n_min) == (
             len(inputs),
             len(inputs),
             0,
@@ -161,9 +161,9 @@ def test_every_report_has_randomness_of_its_own_and_the_law_of_its_value() -> No
 def test_mini_batches_report_once_an_epoch_each() -> None:
     """At an ε so large that a report shows its client's category; a round of which all are absent is repeated."""
     budget, computes, everybody = Budget(60.0, DELTA), (b"a" * 16, b"b" * 16), frozenset(range(12))
-    terms = JobTerms(budget=budget, clients=12, tolerated=1, computes=computes)
+    terms = JobTerms(epsilon=budget.epsilon, delta=budget.delta, clients=12, tolerate=1, computes=computes)
     bins = {"columns": ["x"], "edges": [place - 0.5 for place in range(13)]}
-    ldp_request = LdpReportRequest("histogram", bins, rows_max=1, batch=4, mechanism=GRID_LAPLACE)
+    ldp_request = RoundRequest("histogram", bins, rows_max=1, batch=4, kind=LdpReport(GRID_LAPLACE))
     absent = [everybody, frozenset({10}), frozenset({10}), frozenset({10})]
     rounds = IdealSwarm(np.arange(12.0)[:, None], ("x",), terms, absent=absent, random=seeded("batches"))
     with pytest.raises(RoundAborted, match="no client has reported anything") as aborted:

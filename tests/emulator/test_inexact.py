@@ -22,16 +22,15 @@ from dca_proto.cli import trainer
 from dca_proto.cli.reporter import Reporter
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
 from dca_proto.protocol import facts
 from dca_proto.protocol.effects import Channel
-from dca_proto.protocol.kinds import validate_announcement
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.play import play
 from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.validation import validate_announcement
+from dca_proto.results.round import round_of
 from dca_proto.runtime import config
-from dca_proto.runtime.outcome import outcome
 from dca_proto.runtime.request import RoundSettings, open_round
 from dca_proto.testing import Network, NoNoise, TestFederation, seeded
 from emulator.ideal import IdealSwarm, noisy_sum
@@ -106,7 +105,7 @@ def test_a_mechanism_that_draws_only_one_at_a_time_will_do() -> None:
 def test_a_job_with_inexact_noise_is_not_private() -> None:
     problem = diabetes()
     schema, rows = problem.schema, problem.rows[:200, None, :]
-    terms = JobTerms(budget=Budget(2.0, 1e-5), clients=200, tolerated=20, computes=(b"a" * 16, b"b" * 16))
+    terms = JobTerms(epsilon=2.0, delta=1e-5, clients=200, tolerate=20, computes=(b"a" * 16, b"b" * 16))
     results = []
     for mechanism in (RoundedGaussian(), DistributedDiscreteGaussian()):
         job = regression_with_projection(schema)
@@ -141,12 +140,12 @@ def test_an_aggregate_that_is_not_private_has_no_privacy_figures() -> None:
 
 
 def test_programs_get_null() -> None:
-    found = msgspec.to_builtins(outcome(ideal(RoundedGaussian())))
+    found = msgspec.to_builtins(round_of(ideal(RoundedGaussian()), alone=True))
     assert (found["private"], found["epsilon"], found["delta"]) == (False, None, None)
     text = json.dumps(found)
     assert not CLAIM.search(text)
     assert "1.25" not in text
-    assert CLAIM.search(msgspec.json.encode(outcome(ideal(DistributedDiscreteGaussian()))).decode())
+    assert CLAIM.search(msgspec.json.encode(round_of(ideal(DistributedDiscreteGaussian()), alone=True)).decode())
 
 
 def test_the_terminal_shows_that_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +168,7 @@ def test_a_trainer_and_its_nodes_report_no_figure() -> None:
     network.advance(network.now_ms + 200_000)
     public_facts = [fact for actor, fact in network.facts if actor not in actors.clients]
     assert any(isinstance(fact, facts.RoundCompleted) for fact in public_facts)
-    with Reporter(Console(file=printed, width=200), actors.federation) as reporter:
+    with Reporter(Console(file=printed, width=200), actors.federation.person_name_of) as reporter:
         for fact in public_facts:
             reporter(fact)
     assert "closed with 20 contributions" in printed.getvalue()
@@ -216,7 +215,7 @@ def structs_of(kind: Any) -> Iterator[type]:
 
 def test_no_configuration_can_choose_it() -> None:
     """No field of an actor's file, wherever in it, speaks of noise; one speaks of reports' mechanisms, all exact."""
-    kinds = set(structs_of(config.Config)) | {config.ClientFiles, config.NodeFiles}
+    kinds = set(structs_of(config.Config)) | {config.ClientFiles, config.ComputeFiles, config.NodeFiles}
     assert {Policy, RoundSettings} <= kinds
     fields = {(kind, field.name) for kind in kinds for field in msgspec.structs.fields(kind)}
     assert len(fields) > 30

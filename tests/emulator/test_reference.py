@@ -11,7 +11,6 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
 
 import emulator
 from dca_proto.privacy.cost import PrivacyCost, total
@@ -50,21 +49,16 @@ def test_sensitivities_are_the_largest_distances_of_corners() -> None:
     assert reference.sensitivity("histogram", [1.0]) == (1.0, 1.0)
 
 
-def test_the_alarms_are_no_likelier_than_they_say_and_ring_for_a_quarter() -> None:
-    """How likely each alarm is under a sound mechanism, exactly; a hundred draws of a quarter of the variance ring."""
-    for count in (1, 10, 100, 1000):
-        parts = np.linspace(0.01, 0.999, 400)
-        rings = [part for part in parts if reference.too_little(part * count, count)]
-        if rings:
-            assert stats.chi2.cdf(max(rings) * count, count) <= reference.ALARM
-        rings = [part for part in parts if reference.too_little(part * count, count, half=False)]
-        if rings:
-            assert stats.gamma.cdf(max(rings) * count, count) <= reference.ALARM
-        hits = [hit for hit in range(count + 1) if reference.unlikely(hit, count, 0.3, above=True)]
-        if hits:
-            assert stats.binom.sf(min(hits) - 1, count, 0.3) <= reference.ALARM
-    assert reference.too_little(0.25 * 100, 100)
-    assert not reference.too_little(1.0 * 100, 100)
+def test_a_rounded_mean_moves_by_one_unit_more_at_each_coordinate() -> None:
+    """Means of 0 and of 1 grid unit over three rows: 1/2 is rounded up, and so is what is nearly there."""
+    bins = {"columns": ["x"], "edges": [0.0, 1.0, 2.0, 3.0]}
+    assert reference.grid_sensitivity("histogram", bins, 0, 4) == (2 * 16 + 3, sqrt(2) * 16 + sqrt(3))
+    assert reference.grid_sensitivity("histogram", bins, 3, 4) == pytest.approx((3 * 2 * 16, 3 * sqrt(2) * 16))
+    assert reference.grid_sensitivity("histogram", bins, 3, 4, of_row=True) == pytest.approx((2 * 16, sqrt(2) * 16))
+    column = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
+    rows = np.linspace(-1, 1, 9)[:, None]
+    means = [reference.contribution("mean", column, (a, b, c), 0, 1)[0] for a in rows for b in rows for c in rows]
+    assert max(means) - min(means) <= reference.grid_sensitivity("mean", column, 0, 1)[0]
 
 
 def test_contributions_are_worked_out_by_hand() -> None:

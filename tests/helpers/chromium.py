@@ -6,10 +6,12 @@ The protocol's evaluation ignores a page's content policy, so tests can measure 
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any, Self
@@ -50,7 +52,7 @@ class Chromium:
         self._buffer, self._last, self._session = b"", 0, ""
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
-        high = [os.dup2(fd, 60 + place) for place, fd in enumerate((theirs_in, theirs_out))]
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (theirs_in, theirs_out)]  # 3 and 4 are overwritten
         quiet = (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
         actions = [(os.POSIX_SPAWN_DUP2, fd, place) for place, fd in zip((3, 4), high, strict=True)]
         arguments = [program, *_OPTIONS, f"--user-data-dir={profile}"]
@@ -59,15 +61,26 @@ class Chromium:
             os.close(fd)
 
     def __enter__(self) -> Self:
+        try:
+            self._open_tab()
+        except BaseException:
+            os.kill(self._pid, signal.SIGKILL)
+            self._end()
+            raise
+        return self
+
+    def _open_tab(self) -> None:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._session = ""
         self.call("Browser.close")
+        self._end()
+
+    def _end(self) -> None:
         os.waitpid(self._pid, 0)
         os.close(self._in)
         os.close(self._out)

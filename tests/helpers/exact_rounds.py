@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.errors import NoAggregate
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity, joint_contribution
 
@@ -52,7 +53,7 @@ def aggregate(
         parameters=request.parameters,
         contributors=contributors,
         clients=contributors,
-        fewest=0,
+        n_min=0,
         colluders=0,
         mechanism="test",
         sensitivity=sensitivity,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 import msgspec
+import numpy as np
 
+from emulator.shape import ALARM, Shape, Table, largest_of_gaussian, of_gaussian
 from emulator.trials.outcome import Ended, InvariantOutcome, Outcome, RoundOutcome
 
 
@@ -41,3 +43,12 @@ def breaks_the_third(seed: int) -> Outcome:
     facts = ("the last one",)
     broken = InvariantOutcome(number=3, name="three", checked=5, ok=False, detail="two sums", facts=facts)
     return msgspec.structs.replace(nothing(seed), ok=False, invariants=(broken,))
+
+
+def clips_noise(seed: int) -> Outcome:
+    """A trial whose noise is clipped at three standard deviations; its draws alone are too few to show that."""
+    dither, variance, made = np.random.default_rng(seed), 2**40, Shape()
+    noise = np.rint(dither.normal(0, 2**20, (2, 4_000))).astype(np.int64).clip(-3 * 2**20, 3 * 2**20)
+    table = Table("Gaussian noise", of_gaussian(noise, variance, dither), noise, largest_of_gaussian(variance))
+    made.count(table, dither)
+    return msgspec.structs.replace(nothing(seed), ok=not made.verdict(ALARM).broken, shape=made)

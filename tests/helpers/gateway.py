@@ -44,7 +44,7 @@ class Gateway:
         self,
         clients: Iterable[Client],
         transport: Transport,
-        federation: str,
+        federation: bytes,
         on_change: Callable[[], None],
         keep_up: Callable[[int], Awaitable[None]],
     ) -> None:

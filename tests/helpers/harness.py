@@ -52,10 +52,10 @@ class NotedTransport(MqttTransport):
         await super().open()
         self.on_note(Connected())
 
-    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+    async def publish(self, topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None) -> None:
         if self.is_cut:
             await asyncio.Event().wait()  # forever
-        await super().publish(topic, payload, retain)
+        await super().publish(topic, payload, retain, expires_s)
         self.sent[topic].append(payload)
         self.on_note(Left(channel_of(topic)))
 
@@ -77,7 +77,7 @@ class LiveActor:
     """
 
     def __init__(
-        self, role: Channel, build: Build, directory: Path, settings: BrokerSettings, federation: str, report: Report
+        self, role: Channel, build: Build, directory: Path, settings: BrokerSettings, federation: bytes, report: Report
     ) -> None:
         self.role = role
         self.actor: Actor = build(())
@@ -168,7 +168,7 @@ class LiveFederation:
     """All actors of a federation on one broker; an asynchronous context that starts when all are connected.
 
     Args:
-        actors: with a federation name that no other test on the broker uses. directory: for databases.
+        actors: with a federation that no other test on the broker uses. directory: for databases.
         settings: return the broker settings of an actor's id.
 
     Attributes:
@@ -182,7 +182,7 @@ class LiveFederation:
         self._left_to_see = 0
 
         def member(role: Channel, actor_id: bytes, build: Build) -> LiveActor:
-            return LiveActor(role, build, directory, settings(actor_id), actors.federation.name, self._note)
+            return LiveActor(role, build, directory, settings(actor_id), actors.federation.id, self._note)
 
         def members(role: Channel, ids: tuple[bytes, ...], build: Callable[..., Actor]) -> list[LiveActor]:
             return [member(role, one, functools.partial(build, index)) for index, one in enumerate(ids)]

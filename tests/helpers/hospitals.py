@@ -14,8 +14,9 @@ from dca_proto.protocol.effects import Send
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.policy import BudgetLimit, Policy
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.trainer.request import AskNodeRelease, OpenRound
+from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.trainer.round import RELEASES
+from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.protocol.wire.messages import Announcement, Receipt, Release, Sealed
 from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
@@ -42,7 +43,7 @@ class Hospitals(TestFederation):
         return Trainer(self.trainer_identity, self.federation, account=self.account, **common)
 
     def request(self, **changes: Any) -> OpenRound:
-        plain = {"ask": AskNodeRelease(), "rows_max": 8}
+        plain = {"kind": NodeRelease(), "rows_max": 8}
         return super().request(**{**plain, **changes})
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from dca_proto.aggregate import NodeReleaseRequest
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.wire.kinds import NodeRelease
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
+from inference.draws import Sampling
 from inference.jobs import find
 from inference.jobs.base import Conditions, LearningJob
 from inference.jobs.estimates import rows_of
 from inference.jobs.settings import settings_from
-from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
 from inference.models.linear.nodes import NodeStatistics, Prior
 from inference.problem import Problem, Schema, split
@@ -49,7 +49,7 @@ def problem(kind: str) -> Problem:
 def conditions(budget: Budget, test: Problem | None = None, iterations: list[Iteration] | None = None) -> Conditions:
     return Conditions(
         clients=CLIENTS,
-        tolerated=20,
+        tolerate=20,
         mu=budget.mu,
         rng=np.random.default_rng(2),
         on_iteration=[].append if iterations is None else iterations.append,
@@ -71,7 +71,7 @@ def learn(
     job = find(name)
     own, budget = settings_from(job.settings, settings, name), Budget(epsilon, 1e-5)
     job.check(train.schema, own)
-    terms = JobTerms(budget=budget, clients=CLIENTS, tolerated=20, computes=NODES)
+    terms = JobTerms(epsilon=budget.epsilon, delta=budget.delta, clients=CLIENTS, tolerate=20, computes=NODES)
     rng = np.random.default_rng(3)
     swarm = IdealSwarm(train.rows, train.schema.columns, terms, random=rng.bytes)
     where = conditions(budget, test, iterations)
@@ -90,10 +90,10 @@ def near(summary: dict[str, Any], sds: float = 6.0) -> bool:
 def learn_from(tables: list[np.ndarray], **settings: Any) -> Any:
     """What job regression-mcmc makes of data nodes with these rows, or of one sum over them."""
     train, test = split(problem("number"), 100, 0)
-    job, kind = find("regression-mcmc"), settings.pop("kind", NodeReleaseRequest)
+    job, kind = find("regression-mcmc"), settings.pop("kind", NodeRelease)
     own = settings_from(job.settings, {"chains": 2, **settings}, job.name)
     job.check(train.schema, own)
-    terms = JobTerms(budget=Budget(60, 1e-5), clients=len(tables), tolerated=0, computes=NODES)
+    terms = JobTerms(epsilon=60, delta=1e-5, clients=len(tables), tolerate=0, computes=NODES)
     swarm = IdealSwarm(tables, train.schema.columns, terms, random=np.random.default_rng(3).bytes)
     progress: list[tuple[int, int]] = []
     known = replace(conditions(terms.budget), kind=kind, on_sampling=lambda done, total: progress.append((done, total)))

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import LdpReportRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.cli.job_settings import best_weights
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.jobs import NAMES, find
@@ -45,7 +44,7 @@ def problem(kind: str = "number", n: int = N) -> Problem:
 
 
 def conditions(epsilon: float = 2.0, clients: int = N, **more: Any) -> Conditions:
-    given = {"clients": clients, "tolerated": 0, "mu": 1.0, "rng": np.random.default_rng(2), "epsilon": epsilon}
+    given = {"clients": clients, "tolerate": 0, "mu": 1.0, "rng": np.random.default_rng(2), "epsilon": epsilon}
     return Conditions(**{**given, "weights": best_weights, **more})
 
 
@@ -54,11 +53,11 @@ def settings(name: str, **given: Any) -> Any:
 
 
 def clients_of(data: Problem, epsilon: float) -> IdealSwarm:
-    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(data.y), tolerated=0, computes=())
+    terms = JobTerms(epsilon=epsilon, delta=1e-5, clients=len(data.y), tolerate=0, computes=())
     return IdealSwarm(data.rows, data.schema.columns, terms, random=np.random.default_rng(3).bytes)
 
 
-def first_request(name: str, data: Problem, known: Conditions | None = None, **given: Any) -> LdpReportRequest:
+def first_request(name: str, data: Problem, known: Conditions | None = None, **given: Any) -> RoundRequest:
     """A job's first request."""
     return next(JOBS[name].make(data.schema, settings(name, **given), known or conditions(clients=len(data.y))))
 

@@ -31,8 +31,8 @@ def world_of(name: str, team: Team, *, always_regional: bool = False) -> World:
     rows = [np.array([[index % DIMENSION + 0.5]]) for index in range(CLIENTS)]
     actors = TestFederation(CLIENTS, COMPUTES, rows=rows, name=name)
     if team.count == 1 and not always_regional:
-        return World(actors, Simulator(name, federation=name, link=IDEAL))
-    return World(actors, Region(name, team, assign(actors, team.count), federation=name, link=IDEAL))
+        return World(actors, Simulator(name, federation=actors.federation.id, link=IDEAL))
+    return World(actors, Region(name, team, assign(actors, team.count), federation=actors.federation.id, link=IDEAL))
 
 
 def hold_rounds(name: str, team: Team) -> dict[str, Any]:

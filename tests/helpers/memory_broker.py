@@ -98,7 +98,7 @@ class MemoryTransport:
         self._broker.connect(self._client_id, self._subscriptions, self.inbox)
         self._open = True
 
-    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+    async def publish(self, topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None) -> None:
         if not self._open:
             raise TransportError("the transport is not open")
         for part in split(payload, self._part_bytes_max, retain=retain):

@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 from memory_broker import MemoryBroker, MemoryTransport
+from virtual_time import LoopClock, run
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.errors import NoAggregate
 from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.journal import Entry, Failed, Journal, Opened, Summed
 from dca_proto.jobs.runner import learn
-from dca_proto.privacy.budget import Budget
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import Channel, Write
-from dca_proto.protocol.facts import Announced
+from dca_proto.protocol.facts import Announced, Dropped
 from dca_proto.protocol.policy import BudgetLimit
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.wire.codec import decode_frame
@@ -34,8 +35,7 @@ SETTINGS = {"job": "means", "rounds": 3}
 PARAMETERS = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
 ROWS = [np.array([[(index + 1) / 16]]) for index in range(CLIENTS)]
 WHOLE = 10 / 16
-TERMS = {"budget", "collect_window_ms", "commit_window_ms"}
-LOSSLESS_MS, LOSSY_MS = 15_000, 300  # a round without losses closes at its last contribution, however busy the machine
+TERMS = {"epsilon", "delta", "commit_s"}
 
 
 class Killed(Exception):  # noqa: N818 - what ends a process in these tests
@@ -90,9 +90,9 @@ class Muted(MemoryTransport):
     is_muted = False
     loses: type = Contribution
 
-    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+    async def publish(self, topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None) -> None:
         if not (self.is_muted and isinstance(decode_frame(payload), self.loses)):
-            await super().publish(topic, payload, retain)
+            await super().publish(topic, payload, retain, expires_s)
 
 
 class Swarm:
@@ -101,30 +101,40 @@ class Swarm:
     Args:
         account: the trainer's. actors: by default, with `ROWS` and without noise.
         loses: the type of message that a muted swarm loses.
+        broker: may have other swarms.
+
+    Attributes:
+        dropped: the messages that any of its actors dropped.
+        running: the tasks of the clients and Compute nodes, by id; a test cancels one to lose it.
     """
 
     def __init__(
-        self, account: BudgetLimit | None = None, actors: TestFederation | None = None, loses: type = Contribution
+        self,
+        account: BudgetLimit | None = None,
+        actors: TestFederation | None = None,
+        loses: type = Contribution,
+        broker: MemoryBroker | None = None,
     ) -> None:
         self.actors = actors or TestFederation(CLIENTS, COMPUTES, rows=ROWS, mechanism=NoNoise())
         self.store = PoweredStore()
         self.account = account
         self.announced: list[bytes] = []
-        self._broker = MemoryBroker()
+        self.dropped: list[Dropped] = []
+        self.running: dict[bytes, asyncio.Task[None]] = {}
+        self._broker = broker or MemoryBroker()
+        self._clock = LoopClock()
         self.clients = [self.actors.client(index) for index in range(len(self.actors.clients))]
-        self._nodes = [self.actors.compute(index) for index in range(COMPUTES)]
+        self._nodes = [self.actors.compute(index) for index in range(len(self.actors.computes))]
         self._ways: list[Muted] = []
         self._is_muted: Callable[[], bool] = lambda: False
         self._loses = loses
-        self.collect_window_ms = LOSSLESS_MS
 
     def way(self, role: Channel, actor_id: bytes) -> Muted:
-        return Muted(self._broker, actor_id.hex(), subscriptions("test", role, actor_id))
+        return Muted(self._broker, actor_id.hex(), subscriptions(self.actors.federation.id, role, actor_id))
 
     def mute(self, is_muted: Callable[[], bool]) -> None:
         """Lose messages while `is_muted` returns True; it is called at every announcement of a round."""
         self._is_muted = is_muted
-        self.collect_window_ms = LOSSY_MS
         self._hush()
 
     def _hush(self) -> None:
@@ -137,8 +147,10 @@ class Swarm:
         self._hush()
         members: list[tuple[Actor, Muted]] = [*zip(self.clients, self._ways, strict=True)]
         members += [(one, self.way(Channel.COMPUTE, one.id)) for one in self._nodes]
-        runners = [Runner(one, way, MemoryStore(), federation="test") for one, way in members]
+        common: Any = {"federation": self.actors.federation.id, "clock": self._clock, "on_report": self._note}
+        runners = [Runner(one, way, MemoryStore(), **common) for one, way in members]
         tasks = [asyncio.create_task(runner.run()) for runner in runners]
+        self.running = dict(zip((one.id for one, _ in members), tasks, strict=True))
         try:
             yield
         finally:
@@ -152,13 +164,17 @@ class Swarm:
         self.store.power = power or Power()
         actors = self.actors
         records = self.store.load()
-        common = actors._common(records, "trainer")
-        actor = Trainer(actors.trainer_identity, actors.federation, account=self.account, **common)
+        parts = actors._common(records, "trainer")
+        actor = Trainer(actors.trainer_identity, actors.federation, account=self.account, **parts)
         way = self.way(Channel.TRAINER, actor.id)
-        async with LiveTrainer(actor, way, self.store, federation="test", on_report=self._note) as live:
+        async with LiveTrainer(
+            actor, way, self.store, federation=actors.federation.id, on_report=self._note, clock=self._clock
+        ) as live:
             yield live
 
     def _note(self, fact: object) -> None:
+        if isinstance(fact, Dropped):
+            self.dropped.append(fact)
         if isinstance(fact, Announced):
             self.announced.append(fact.round_id)
             self._hush()
@@ -169,9 +185,10 @@ class Swarm:
 
     def terms(self, **changes: Any) -> JobTerms:
         plain = {
-            "budget": Budget(4.0, 1e-6),
+            "epsilon": 4.0,
+            "delta": 1e-6,
             "clients": len(self.clients),
-            "tolerated": 0,
+            "tolerate": 0,
             "computes": self.actors.computes,
         }
         return JobTerms(**{**plain, **changes})
@@ -190,7 +207,7 @@ class LoadedTrainer:
 
 
 def ask(batch: int = 0, share: float = 0.1) -> RoundRequest:
-    return SecureSumRequest("sum", PARAMETERS, budget_share=share, batch=batch)
+    return RoundRequest("sum", PARAMETERS, budget_share=share, batch=batch)
 
 
 def means(*batches: int) -> Generator[RoundRequest, NoisyAggregate, list[float]]:
@@ -228,12 +245,11 @@ def job_of(
     **changes: Any,
 ) -> Any:
     """Run a job in a new trainer process, with changed terms or arguments of `learn`; return its result."""
-    window = {"collect_window_ms": swarm.collect_window_ms}
-    terms = swarm.terms(**{**window, **{key: changes.pop(key) for key in TERMS & changes.keys()}})
+    terms = swarm.terms(**{key: changes.pop(key) for key in TERMS & changes.keys()})
 
     async def story() -> Any:
         with kind(path, SETTINGS) as journal:
             async with swarm.up(), swarm.trainer() as trainer:
-                return await asyncio.wait_for(learn(job(), trainer, terms, journal, **changes), 20)
+                return await learn(job(), trainer, terms, journal, **changes)
 
-    return asyncio.run(story())
+    return run(story())

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 from typing import Any
 from unittest.mock import patch
 
-from emulator.report import page as pages
-from emulator.report.blocks import Page
-from emulator.report.page import render
-from emulator.report.reading import KINDS
+from dca_proto.report import page as pages
+from dca_proto.report.blocks import Page
+from dca_proto.report.page import render
+from dca_proto.report.reading import KINDS
 
 
 class Outline(HTMLParser):

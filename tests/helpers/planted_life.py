@@ -87,7 +87,7 @@ class ReleasesOnce(ComputeNode):
 class ListsOnce(ComputeNode):
     """Sends lists and answers once, and never requests them."""
 
-    def _resend(self, current: Any, now_ms: int) -> list[Effect]:
+    def _resend(self, current: Any, now_ms: int, *, starts: bool = False) -> list[Effect]:
         return []
 
 

@@ -6,25 +6,26 @@ Each docstring starts with the numbers of the invariants that the mistake breaks
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import msgspec
 from planted import NeverTells
 
-from dca_proto.crypto.sealing import KEY_BYTES, Identity
+from dca_proto.crypto.sealing import KEY_BYTES
 from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
+from dca_proto.protocol.client import answer
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.round import Round as ClientRound
 from dca_proto.protocol.effects import Address, Channel, Effect, Persist, Send
 from dca_proto.protocol.facts import RoundCompleted
-from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.trainer.round import RELEASES
 from dca_proto.protocol.trainer.round import Round as TrainerRound
+from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import decode_body, encode
 from dca_proto.protocol.wire.messages import Body, Release, Signed
 from emulator.trials.scenario import Adversary, Fault
@@ -59,7 +60,7 @@ class ReleasesBeyondItsBudget(Client):
     """4: never checks the budget."""
 
     def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
-        return self._consent.to_terms(opened, self._federation)
+        return self._consent.to_terms(opened, self._federation, self._trust.p(self._federation))
 
 
 class ReleasesAgain(Client):
@@ -73,30 +74,15 @@ class ReleasesAgain(Client):
     def _contribute(self, current: ClientRound, *given: Any) -> list[Effect]:
         effects = super()._contribute(current, *given)
         again = seal_answer(super()._sign(self.first), current.opened, self._random)
-        return [*effects, Send(Address(Channel.TRAINER, current.body.trainer), current.id, again)]
-
-
-class OtherRoot:
-    """An identity whose noise keys and contribution ids are altered before use."""
-
-    def __init__(self, identity: Identity, alter: Callable[[bytes], bytes]) -> None:
-        self._identity = identity
-        self._alter = alter
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._identity, name)
-
-    def hedged(self, *given: Any) -> bytes:
-        return self._alter(self._identity.hedged(*given))
+        return [*effects, Send(Address(Channel.TRAINER, current.stored.trainer), current.id, again)]
 
 
 class ReleasesWithOneKey(Client):
     """5 and 10: draws all noise from one key."""
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        fixed = OtherRoot(self._identity, lambda root: bytes(KEY_BYTES) + root[KEY_BYTES:])
-        self._composer = msgspec.structs.replace(self._composer, identity=fixed)
+    def _contribute(self, *given: Any) -> list[Effect]:
+        with mock.patch.object(answer, "noise_key", return_value=bytes(KEY_BYTES)):
+            return super()._contribute(*given)
 
 
 class CallsForNothing(Trainer):
@@ -160,26 +146,28 @@ class Planted(msgspec.Struct, frozen=True):
 
     Attributes:
         stalls: by which mechanisms of reports it keeps a round from its end, too (11).
+        weakens: by which mechanisms a trial has enough reports to see that their noise is too small, too (10).
     """
 
     role: str
     broken: set[int]
     changes: dict[str, Any] = {}
     stalls: tuple[str, ...] = ()
+    weakens: tuple[str, ...] = ()
 
 
 PLANTS: dict[type, Planted] = {
     AltersReleases: Planted("client", {3}),
     Miscounts: Planted("client", {3}),
-    ReleasesForNothing: Planted("client", {4}),
+    ReleasesForNothing: Planted("client", {4, 12}),
     ReleasesBeyondItsBudget: Planted("client", {4}),
     ReleasesAgain: Planted("client", {1, 4}),
-    ReleasesWithOneKey: Planted("client", {5, 10}),
+    ReleasesWithOneKey: Planted("client", {5, 10, 12}),
     CallsForNothing: Planted("trainer", {4}),
     KeepsTheLatest: Planted("trainer", {2, 3}, {"adversaries": (Adversary(kind="two-faced", actor="client 1"),)}),
     LeavesOneOut: Planted("trainer", {3}),
     KeepsInMemory: Planted("trainer", {3, 8}, {"faults": (Fault(kind="crash", actor="trainer", at_ms=60_000),)}),
     GivesUp: Planted("trainer", {8, 11}),
-    AcceptsAnybody: Planted("trainer", {2}, {"adversaries": (Adversary(kind="stranger", actor="stranger 0"),)}),
+    AcceptsAnybody: Planted("trainer", {2, 15}, {"adversaries": (Adversary(kind="stranger", actor="stranger 0"),)}),
     NeverTells: Planted("trainer", {7, 11}),
 }

@@ -22,11 +22,11 @@ from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.round import Round as ClientRound
 from dca_proto.protocol.effects import Effect, Report, Send
 from dca_proto.protocol.facts import DataFailed, RoundCompleted
-from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.round import Round as TrainerRound
+from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.messages import Release
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
 from emulator.trials.scenario import Adversary
@@ -49,20 +49,22 @@ class PadsReports(AltersReleases):
 class RandomisesTooLittle(Client):
     """3: reports are made with 20 times the announced epsilon."""
 
-    def _contribute(self, current: ClientRound, validated: ValidatedRound, now_ms: int) -> list[Effect]:
+    def _contribute(
+        self, current: ClientRound, opened: OpenedAnnouncement, validated: ValidatedRound, now_ms: int
+    ) -> list[Effect]:
         assert validated.report is not None
         fields = {"epsilon": 20 * validated.report.epsilon}
         if isinstance(validated.report, AnalyticGaussian):
             fields["mu"] = 0.0  # all that epsilon and delta allow
         weaker = msgspec.structs.replace(validated.report, **fields)
-        return super()._contribute(current, msgspec.structs.replace(validated, report=weaker), now_ms)
+        return super()._contribute(current, opened, msgspec.structs.replace(validated, report=weaker), now_ms)
 
 
 class Talkative(Client):
     """6: a fact reveals the row."""
 
     def _contribute(self, current: ClientRound, *given: Any) -> list[Effect]:
-        fact = DataFailed(current.id, current.body.statistic, f"no error: {float(rows_of(self)[0, 0])!r}")
+        fact = DataFailed(current.id, given[0].body.statistic, f"no error: {float(rows_of(self)[0, 0])!r}")
         return [*super()._contribute(current, *given), Report(fact)]
 
 
@@ -151,8 +153,8 @@ PLANTS: dict[type, Planted] = {
     AltersReleases: Planted("client", {3}, stalls=(UNARY_ENCODING,)),
     CountsItsRows: Planted("client", {3, 11}),
     PadsReports: Planted("client", {3, 5}),
-    RandomisesTooLittle: Planted("client", {3}),
-    ReleasesWithOneKey: Planted("client", {5, 10}),
+    RandomisesTooLittle: Planted("client", {3}, weakens=(ANALYTIC_GAUSSIAN,)),
+    ReleasesWithOneKey: Planted("client", {5, 10, 12}),
     ChargesTheOtherKind: Planted("client", {4}, stalls=(ANALYTIC_GAUSSIAN,)),
     ChargesHalf: Planted("client", {4}),
     ChargesForOneRow: Planted("client", {4}),

@@ -9,18 +9,28 @@ import os
 import socket
 import sys
 
-os.environ["RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"] = "180"  # a busy machine takes longer than the 30 s of default
+PATIENCE_S = 180  # a busy machine takes longer than Ray's defaults of 10 to 60 s
+for name in (
+    "CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S",
+    "gcs_server_port_wait_time_s",
+    "gcs_server_request_timeout_seconds",
+    "worker_register_timeout_seconds",
+):
+    os.environ[f"RAY_{name}"] = str(PATIENCE_S)
+os.environ |= {"RAY_health_check_timeout_ms": str(1000 * PATIENCE_S)}
 
-from ray.cluster_utils import Cluster
+from ray.cluster_utils import Cluster  # noqa: E402
 
 
 def main() -> None:
     """Start it, and end it with standard input."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "ray_client_server_port": port})
-    cluster.add_node(num_cpus=1)
-    cluster.wait_for_nodes()
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "ray_client_server_port": port, "wait": False}
+    )
+    cluster.add_node(num_cpus=1, wait=False)
+    cluster.wait_for_nodes(PATIENCE_S)
     print(cluster.address, f"ray://127.0.0.1:{port}", flush=True)
     sys.stdin.read()
     cluster.shutdown()

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from scaling_samples import scaling
 
-from emulator.results import Run
+from dca_proto.results.run import Run
 from inference.jobs.estimates import separated
 
 INVARIANTS = (
@@ -40,7 +40,7 @@ def whole_swarm() -> dict[str, Any]:
         "kind": "swarm",
         "clients": 342,
         "computes": 3,
-        "tolerated": 34,
+        "tolerate": 34,
         "colluders": 0,
         "epsilon": 2.0,
         "delta": 1e-5,
@@ -64,8 +64,7 @@ def whole_swarm() -> dict[str, Any]:
             round_("second-moments", 4, 2.0, 0.1586, 169.4, absent=[29, 39, 72, 93, 97, 119]),
             {**round_("regression", 15, 6.067, 0.4758, 173.2, absent=[0, 21, 22, 27, 54, 298]), **RELEASED},
         ],
-        "dropped": 6,
-        "contributors": 336,
+        "n_min": 308,
         "wall_s": 3.987,
     }
 
@@ -98,9 +97,9 @@ def round_(
     name: str, dimension: int, sensitivity: float, mu: float, variance: float, *, absent: list[int]
 ) -> dict[str, Any]:
     return {
-        "name": name,
+        "statistic": name,
         "dimension": dimension,
-        "expected": 342,
+        "clients": 342,
         "arrived": 342 - len(absent),
         "closed": "quiet" if absent else "all",
         "declined": {},
@@ -127,7 +126,7 @@ def aborted_swarm() -> dict[str, Any]:
         **round_("second-moments", 4, 2.0, 0.16, 170.0, absent=[]),
         "ok": False,
         "contributors": 300,
-        "needed": 308,
+        "n_min": 308,
         "error": "compute-2 aborted: too-few: 300 contributed, 308 were needed",
         "late": 40,
         "dropped": 2,
@@ -144,12 +143,8 @@ def aborted_swarm() -> dict[str, Any]:
         **run,
         "ok": False,
         "error": reason,
-        "contributors_found": 300,
-        "contributors_needed": 308,
         "test": None,
         "rounds": [lost],
-        "contributors": 300,
-        "dropped": 42,
         "epsilon_spent": 0.0,
     }
     return separated(found)
@@ -186,7 +181,7 @@ def fleet() -> dict[str, Any]:
         del run[key]
     one = {
         **round_("sum", 10, 2.0, 0.4, 26.0, absent=[]),
-        "expected": 10_000,
+        "clients": 10_000,
         "arrived": 9_980,
         "contributors": 9_980,
         "dropped": 20,
@@ -196,18 +191,16 @@ def fleet() -> dict[str, Any]:
     return {
         **run,
         "clients": 10_000,
-        "tolerated": 100,
-        "contributors": 9_980,
-        "dropped": 20,
+        "tolerate": 100,
         "rounds": [one],
         "wall_s": 41.3,
         "connections": "shared",
         "processes": 2,
-        "peak_rss_mb": 410.5,
         "peak_rss_mb_by_process": {"trainer": 96.0, "compute": 120.5, "client 1": 410.5, "client 2": 402.0},
         "core_s_by_role": {"client": 31.0, "compute": 12.4, "trainer": 3.1, "broker": 4.4},
         "connect_s": 12.1,
-        "sessions": {"wall_s": 13.4, "core_s": 20.2},
+        "sessions_s": 13.4,
+        "sessions_core_s": 20.2,
         "roles": {
             "client": {"messages": 40_112, "bytes": 9_811_204},
             "compute": {"messages": 31, "bytes": 402_113},
@@ -325,31 +318,8 @@ def sweep() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def collusion() -> dict[str, Any]:
-    """Return a run with more colluders than T."""
-    return {
-        "kind": "collusion",
-        "setting": {"clients": 20, "tolerated": 5, "colluders": 0, "computes": 3, "epsilon": 1.0, "delta": 1e-6},
-        "covered": False,
-        "released": True,
-        "contributors": {"found": 19, "needed": 15},
-        "refuted": [],
-        "seconds": 3.0,
-        "coalition": {"nodes": 2, "revealing": 8, "omitting": 1, "silent": 0, "broker": True, "trainer": False},
-        "sees": ["sealed shares of all clients", "2 of 3 shares of each client, which look random", "the noisy sum"],
-        "noise": {"left": 51.0, "floor": 71.4, "needed": 71.5, "noises_left": 10, "noises_needed": 14,
-                  "measured": 50.3, "measured_interval": [48.1, 52.6], "confidence": 0.95},
-        "epsilon": {"claimed": 1.0, "delta": 1e-6, "meant": 1.21, "measured_interval": [1.1, None]},
-        "view": {"depends_on_data": False, "p_value": 0.43, "same_traffic": True, "tests": []},
-        "recovered": {"truth": [0.5, -1.0], "once": [3.1, -2.2], "mean": 0.49, "error": 0.1, "deviation": 3.2},
-        "verdict": "documented break",
-        "broken": True,
-        "why": "10 noises remain unknown to it, and the claim needs N - T - 1 = 14.",
-    }  # fmt: skip
-
-
-def audit() -> dict[str, Any]:
-    """Return an audit that does not refute the claim."""
+def audit(**attack: Any) -> dict[str, Any]:
+    """Return an audit that does not refute the claim, with parts of its attack changed."""
     mu, sd, normal = 0.237, 8.45, NormalDist()
     edges = [-40 + place for place in range(81)]
     counts = [
@@ -357,53 +327,77 @@ def audit() -> dict[str, Any]:
         for at in (1.0, -1.0)
     ]
     rates = [place / 100 for place in range(1, 100)]
+    coalition = {"clients": 4, "computes": 2, "broker": True}
     return {
         "kind": "audit",
-        "epsilon_claimed": 1.0,
-        "delta": 1e-6,
+        "setting": {"epsilon": 1.0, "delta": 1e-6, "coalition": coalition},
+        "covered": True,
         "mu_claimed": mu,
-        "confidence": 0.95,
-        "uniformity": [],
-        "least_variance": 71.21,
-        "least_variance_interval": [70.77, 71.65],
-        "least_line": [1.0],
-        "lines": 1,
-        "variance_noticeable": 0.012,
-        "variance_ratio": 0.9975,
+        "noise": {"unknown": 6, "needed": 6, "planned": 71.39, "floor": 71.39, "epsilon": 1.0},
+        "attack": {
+            "confidence": 0.95,
+            "epsilon_lower_gdp": 0.882,
+            "mu_lower": 0.211,
+            "epsilon_lower_cp": 0.506,
+            "threshold_gdp": 0.31,
+            "threshold_cp": 18.0,
+            "line": [1.0],
+            "variance": 71.21,
+            "variance_ratio": 0.9975,
+            "variance_interval": [70.77, 71.65],
+            "least_variance": 71.21,
+            "least_variance_interval": [70.77, 71.65],
+            "least_line": [1.0],
+            "lines": 1,
+            "variance_noticeable": 0.012,
+            "mean_variance": 71.21,
+            "mean_variance_interval": [70.77, 71.65],
+            "mean_noticeable": 0.012,
+            "distributions": {"edges": edges, "counts": counts},
+            "trade_off": {
+                "false_positives": [1.0, *reversed(rates), 0.0],
+                "false_negatives": [
+                    0.0, *(normal.cdf(normal.inv_cdf(1 - rate) - 0.23) for rate in reversed(rates)), 1.0,
+                ],
+            },
+            **attack,
+        },
+        "shape": {"draws": {"noise of single clients": 100_000}, "tests": 504, "p_value": 0.6},
+        "masks_p": 0.96,
+        "verdict": "stands",
         "evidence": [],
         "doubts": [],
-        "moved": [],
-        "covered": True,
-        "noises_unknown": 6,
-        "noises_needed": 6,
-        "pilot_runs": 1000,
-        "epsilon_lower_gdp": 0.882,
-        "mu_lower": 0.211,
-        "epsilon_lower_cp": 0.506,
-        "threshold_gdp": 0.31,
-        "threshold_cp": 18.0,
-        "attack_line": [1.0],
-        "residual_variance": 71.21,
-        "residual_variance_interval": [70.77, 71.65],
-        "variance_floor": 71.39,
-        "uniformity_p": 0.96,
-        "same_law_p": None,
-        "verdict": "stands",
         "sentence": "There is no evidence against the claim. The coalition proves mu 0.211 of the 0.237 claimed.",
         "audited": "ideal functionality",
-        "fault": None,
-        "fault_meaning": None,
-        "operating_point": {"clients": 10, "tolerated": 3, "computes": 3, "epsilon": 1.0, "statistic": "sum"},
-        "coalition": {"clients": 4, "computes": 2, "broker": True},
+        "moved": [],
         "runs": 100_000,
-        "seed": None,
+        "pilot_runs": 1000,
         "seconds": 1.9,
-        "distributions": {"edges": edges, "counts": counts},
-        "trade_off": {
-            "false_positives": [1.0, *reversed(rates), 0.0],
-            "false_negatives": [0.0, *(normal.cdf(normal.inv_cdf(1 - rate) - 0.23) for rate in reversed(rates)), 1.0],
+    }  # fmt: skip
+
+
+def coalition() -> dict[str, Any]:
+    """Return an audit of all Compute nodes together, which recover values."""
+    found = audit()
+    members = {"clients": 8, "omitting": 1, "computes": 3, "broker": True}
+    recovered = {"truth": [0.5, -1.0], "once": [3.1, -2.2], "mean": 0.49, "error": 0.1, "deviation": 3.2}
+    return {
+        **found,
+        "setting": {**found["setting"], "clients": 20, "tolerate": 5, "coalition": members},
+        "covered": False,
+        "noise": {"unknown": 1, "needed": 14, "planned": 5.1, "floor": 71.4, "epsilon": 4.21},
+        "masks_p": 1e-9,
+        "messages": {
+            "sees": ["sealed shares of all clients", "3 of 3 shares each, which look random", "the noisy sum"],
+            "contributors": 20, "needed": 15, "rounds": 400, "released": 400, "same_traffic": True,
+            "tests": [{"of": "the client's masked vectors", "against": "uniform", "p_value": 1e-10}],
+            "recovered": recovered,
         },
-    }
+        "verdict": "not covered",
+        "sentence": "All Compute nodes together recover each value. The claim does not cover this coalition.",
+        "audited": "protocol",
+        "runs": 200,
+    }  # fmt: skip
 
 
 def iterations() -> list[dict[str, Any]]:
@@ -421,11 +415,12 @@ def scores(nonprivate: float | None) -> dict[str, Any]:
 def iterative_swarm() -> dict[str, Any]:
     """A classifier learned in mini-batches, one round of which was aborted."""
     steps = [{**round_("gradient", 4, 0.9, 0.1, 20.0, absent=[]), **RELEASED} for _ in range(13)]
-    aborted = dict.fromkeys(("contributors", "noise_variance", "value")) | {"ok": False, "needed": 90}
+    aborted = dict.fromkeys(("contributors", "noise_variance", "value")) | {"ok": False, "n_min": 90}
     run = {
         **whole_swarm(),
         "job": "logistic",
         "batch": 100,
+        "n_min": 66,
         "test": scores(0.99),
         "iterations": iterations(),
         "rounds": [round_("moments", 6, 0.9, 0.1, 20.0, absent=[]), *steps, {**steps[0], **aborted}],
@@ -440,7 +435,7 @@ def learned() -> dict[str, Any]:
 
 def whole_learned() -> dict[str, Any]:
     """The same, as the command has it before it writes it."""
-    held = {"number": 1, "name": "moments", "ok": True, "contributors": 38, "clients": 40, "expected": 40}
+    held = {"number": 1, "statistic": "moments", "ok": True, "contributors": 38, "clients": 40}
     unknown = dict.fromkeys(
         ("prior_interval_95", "contraction", "nonprivate", "nonprivate_sd", "nonprivate_interval_95")
     )
@@ -452,16 +447,21 @@ def whole_learned() -> dict[str, Any]:
         "federation": "demo",
         "clients": 40,
         "computes": 3,
-        "tolerated": 4,
-        "unknown_noises": 35,
-        "contributors": 38,
+        "tolerate": 4,
+        "n_min": 36,
         "private": True,
         "epsilon": 4.0,
         "delta": 1e-5,
         "rounds": [
             {**held, "dimension": 6, "noise_variance": 4.0},
-            {**held, "number": 2, "name": "gradient", "dimension": 4, "noise_variance": 1.0, "attempts": 2},
-            {"number": 3, "name": "gradient", "ok": False, "attempts": 3, "contributors": None, "error": "too few"},
+            {**held, "number": 2, "statistic": "gradient", "dimension": 4, "noise_variance": 1.0, "attempts": 2},
+            {
+                "number": 3,
+                "statistic": "gradient",
+                "ok": False,
+                "attempts": 3,
+                "error": "too few",
+            },
         ],
         "iterations": iterations(),
         "coefficients": [
@@ -490,7 +490,7 @@ SAMPLES = {
     "emulation": emulation,
     "broken-emulation": broken_emulation,
     "sweep": sweep,
-    "collusion": collusion,
+    "coalition": coalition,
     "scaling": scaling,
     "audit": audit,
 }

@@ -12,7 +12,8 @@ from round_helpers import begin, unsealed
 
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.trainer.request import AskLdpReport, OpenRound
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.protocol.wire.messages import Release
 from dca_proto.testing import Network, TestFederation
 
@@ -39,7 +40,7 @@ class Reporters(TestFederation):
         self.reports_by, self.categories = by, categories
 
     def request(self, **changes: Any) -> OpenRound:
-        plain = {"ask": AskLdpReport(mechanism=self.reports_by), "parameters": SCALED}
+        plain = {"kind": LdpReport(self.reports_by), "parameters": SCALED}
         if self.reports_by in PURE_MECHANISMS:
             plain["delta"] = 0.0
         if self.reports_by in (RANDOMISED_RESPONSE, UNARY_ENCODING):

@@ -18,9 +18,16 @@ from wiretap import opened_contribution
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.crypto.masks import ENTRY_BYTES
-from dca_proto.crypto.sealing import AgreementKey, Identity, seal_to
+from dca_proto.crypto.sealing import AgreementKey, Identity
 from dca_proto.errors import PeerError
-from dca_proto.protocol.announcement import OpenedAnnouncement, open_announcement, open_answer, seal_answer
+from dca_proto.protocol.announcement import (
+    OpenedAnnouncement,
+    open_announcement,
+    open_answer,
+    open_list,
+    seal_answer,
+    seal_list,
+)
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, Send
 from dca_proto.protocol.events import Event, Received
@@ -332,8 +339,16 @@ def forged(actors: TestFederation, identity: Identity, body: Body) -> bytes:
 
 
 def resigned(actors: TestFederation, identity: Identity, payload: bytes, **changes: Any) -> bytes:
-    """Return a signed message with some fields of its body changed, signed again."""
-    return forged(actors, identity, msgspec.structs.replace(body_of(payload), **changes))
+    """Return a signed message with some fields of its body changed, or of an announcement's kind, signed again."""
+    return forged(actors, identity, with_fields(body_of(payload), **changes))
+
+
+def with_fields(body: Any, **changes: Any) -> Any:
+    """Return a body with some of its fields changed; other names are fields of an announcement's kind."""
+    own = {name: changes.pop(name) for name in body.__struct_fields__ if name in changes}
+    if changes:
+        own["kind"] = msgspec.structs.replace(own.get("kind", body.kind), **changes)
+    return msgspec.structs.replace(body, **own)
 
 
 def announced(network: Network, actors: TestFederation) -> OpenedAnnouncement:
@@ -369,7 +384,7 @@ def opened_list(network: Network, actors: TestFederation, envelope: Envelope) ->
     key = receiver._keys.key(opened.epochs[opened.computes.index(envelope.to.id)].epoch)
     signer = actors.federation.compute(envelope.sender).key
     return open_signed(
-        open_answer(decode_frame(envelope.payload), key, opened.hash), signer, actors.federation.id, FrozenList
+        open_list(decode_frame(envelope.payload), key, opened.hash), signer, actors.federation.id, FrozenList
     )
 
 
@@ -379,8 +394,7 @@ def sealed_list(
     """Return a list signed by `identity` and sealed to a peer's epoch key."""
     signed = sign(identity, actors.federation.id, body)
     public = opened.epochs[opened.computes.index(to)].public
-    sealed = seal_to(public, encode(signed), opened.hash, seeded("forger"))
-    return encode(Sealed(opened.body.round_id, *sealed))
+    return seal_list(signed, opened, public, seeded("forger"))
 
 
 def forged_list(network: Network, actors: TestFederation, envelope: Envelope, entries: bytes, tags: bytes) -> Envelope:

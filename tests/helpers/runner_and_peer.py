@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from memory_broker import MemoryBroker, MemoryTransport
+from patience import PATIENCE_S
 
 from dca_proto.protocol.effects import (
     Address,
@@ -19,10 +20,11 @@ from dca_proto.protocol.effects import (
 from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.wire.topics import subscriptions, topic_of
 from dca_proto.runtime.runner import Runner, RunnerLimits
+from dca_proto.runtime.shared_loop import SharedLoop
 from dca_proto.runtime.store import MemoryStore, Store
 
 ECHO, PEER = bytes([1]) * 16, bytes([2]) * 16
-FEDERATION = "test"
+FEDERATION = bytes(32)
 
 
 class HandClock:
@@ -101,7 +103,9 @@ class WatchedStore(MemoryStore):
 
 
 class RunnerAndPeer:
-    """A runner on a memory broker, and a peer that talks to it."""
+    """A runner on a memory broker, and a peer that talks to it. It may run in a loop for many."""
+
+    is_shared = False
 
     def __init__(self, answer: Callable[[Event], Sequence[Effect]], store: Store | None = None) -> None:
         self.broker = MemoryBroker()
@@ -110,10 +114,11 @@ class RunnerAndPeer:
         self.facts: list[object] = []
         self.peer = MemoryTransport(self.broker, "peer", subscriptions(FEDERATION, Channel.CLIENT, PEER))
         filters = subscriptions(FEDERATION, Channel.COMPUTE, ECHO)
+        self._store = store or MemoryStore()
         self.runner = Runner(
             self.actor,
             MemoryTransport(self.broker, "echo", filters),
-            store or MemoryStore(),
+            self._store,
             federation=FEDERATION,
             clock=self.clock,
             on_report=lambda fact: self.facts.append(fact),
@@ -123,13 +128,25 @@ class RunnerAndPeer:
     async def send(self, payload: bytes) -> None:
         await self.peer.publish(topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), PEER), payload)
 
+    async def commit_all(self, writes: Sequence[tuple[bytes, Sequence[Write]]]) -> None:
+        for _, own in writes:
+            await self._store.commit(own)
+
+    async def _run(self) -> None:
+        if not self.is_shared:
+            return await self.runner.run()
+        try:
+            await SharedLoop(self, self.clock).run([self.runner])
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
     def play(self, scenario: Callable[[RunnerAndPeer], Awaitable[None]]) -> None:
         async def watched() -> None:
             await self.peer.open()
-            running = asyncio.create_task(self.runner.run())
+            running = asyncio.create_task(self._run())
             await settle()  # it has subscribed
             try:
-                await asyncio.wait_for(scenario(self), 10)
+                await asyncio.wait_for(scenario(self), PATIENCE_S)
             finally:
                 running.cancel()
                 await asyncio.wait([running])

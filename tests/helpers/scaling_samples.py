@@ -16,13 +16,13 @@ PAPER = {
 def scaling() -> dict[str, Any]:
     """Table 1's cells, with dropouts swept at one size."""
     cells = [cell(n, d, paper) for d, row in PAPER.items() for n, paper in row.items()]
-    swept = [{**cell(1_000, 10, 1.89), "tolerated": t, "noise_sd": 8.4 / math.sqrt(1 - t / 1000)} for t in (100, 300)]
+    swept = [{**cell(1_000, 10, 1.89), "tolerate": t, "noise_sd": 8.4 / math.sqrt(1 - t / 1000)} for t in (100, 300)]
     return {
         "kind": "scaling",
         "versions": {"dca-proto": "0.1.0", "python": "3.11.7", "numpy": "2.1.0"},
         "machine": {"system": "Linux x86_64", "processor": "two cores of 2.6 GHz", "cores": 2},
         "options": {"clients": [100, 1_000, 10_000, 100_000], "dimension": [*PAPER], "computes": [10],
-                    "tolerated": [0.0], "drop_rates": [0.0], "backend": "emulated", "repeats": 5},
+                    "tolerate": [0.0], "drop_rates": [0.0], "backend": "emulated", "repeats": 5},
         "cells": [*cells, *swept],
         "fits": {"wall_s": {"exponents": {"N": exponent(0.97), "d": exponent(0.31)}, "cells": 14, "spread": 0.2}},
         "calibration": {"core_s": {"all": {"client": 3.1e-4, "pair": 4.4e-5}}},
@@ -65,7 +65,7 @@ def cell(clients: int, dimension: int, paper_s: float | None) -> dict[str, Any]:
         "dimension": dimension,
         "computes": 10,
         "backend": "emulated",
-        "tolerated": 0,
+        "tolerate": 0,
         "drop_rate": 0.0,
         "repeats": 5,
         "wall_s": wall,

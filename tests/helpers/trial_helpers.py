@@ -1,4 +1,4 @@
-"""Helpers of the tests of trials: small scenarios, and a trial under all eleven checkers with its world."""
+"""Helpers of the tests of trials: small scenarios, and a trial under all checkers with its world."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def small(
     **rounds: Any,
 ) -> Scenario:
     """Return a scenario of a few clients, one round and short windows; all settings of the round can be changed."""
-    windows = {"collect_window_ms": 8_000, "commit_window_ms": 8_000}
+    windows = {"collect_s": 8, "commit_s": 8}
     return Scenario(
         seed=seed,
         heal_ms=heal_ms,

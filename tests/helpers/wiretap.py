@@ -11,7 +11,7 @@ from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.contribution import HeldContribution, open_contribution
 from dca_proto.protocol.effects import Send
-from dca_proto.protocol.sessions import pair_key
+from dca_proto.protocol.pairing import pair_key
 from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Contribution
 
@@ -35,7 +35,7 @@ def keys_of(client: Client, opened: OpenedAnnouncement) -> list[list[bytes]]:
     ring, federation = client._session._keys, client._session._federation
     return [
         [
-            pair_key(ring.key(epoch), one.public, federation, (client.id, epoch), (one.compute, one.epoch))
+            pair_key(ring.key(epoch), one.public, federation.id, (client.id, epoch), (one.compute, one.epoch))
             for one in opened.epochs
         ]
         for epoch in sorted(ring.epochs, reverse=True)

@@ -18,7 +18,7 @@ arviz_needed = pytest.mark.skipif(importlib.util.find_spec("arviz") is None, rea
 
 def aggregate(epsilon: float | None = 1.0, mu: float = 0.3, *, private: bool = True) -> NoisyAggregate:
     return NoisyAggregate(
-        value=np.zeros(1), noise_variance=1.0, statistic="sum", parameters={}, contributors=9, clients=10, fewest=9,
+        value=np.zeros(1), noise_variance=1.0, statistic="sum", parameters={}, contributors=9, clients=10, n_min=9,
         colluders=0, mechanism="discrete-gaussian", sensitivity=1.0, relation="replace-one-client", sigma_local=1.0,
         epsilon=epsilon, delta=1e-5, mu=mu, round_id=bytes(16), announcement_hash=bytes(32),
         contributors_hash=bytes(32), private=private,

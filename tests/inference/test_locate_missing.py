@@ -41,7 +41,7 @@ def phases(names: tuple[str, ...], n: int, epsilon: float, missing: float, seed:
     sd = sensitivity / (Budget(epsilon, 1e-5).mu * math.sqrt(0.2))
     return NoisyAggregate(
         value=value + sd * rng.standard_normal(value.shape), noise_variance=sd**2, statistic=request.statistic,
-        parameters=request.parameters, contributors=n, clients=n, fewest=0, colluders=0, mechanism="none",
+        parameters=request.parameters, contributors=n, clients=n, n_min=0, colluders=0, mechanism="none",
         sensitivity=sensitivity, relation="replace-one-client", sigma_local=0.0, epsilon=1.0, delta=1e-5, mu=0.3,
         round_id=bytes(16), announcement_hash=bytes(32), contributors_hash=bytes(32),
     )  # fmt: skip

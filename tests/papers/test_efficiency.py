@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.problem import stream
 from papers.dca2017 import efficiency as e
@@ -46,7 +45,7 @@ def test_its_sums_are_those_of_the_ideal_functionality(model: str) -> None:
     plan = e.plan_of(e.request_of(model), n, epsilon)
     total, _ = e._sums(e.Cell(model, n, 0, 1, 1), plan, stream(1, "rows"))
     rows = e.draw(model, stream(1, "rows"), n)
-    terms = JobTerms(budget=Budget(epsilon, e.DELTA), clients=n, tolerated=0, computes=e.COMPUTES)
+    terms = JobTerms(epsilon=epsilon, delta=e.DELTA, clients=n, tolerate=0, computes=e.COMPUTES)
     columns = e.request_of(model).parameters["columns"]
     aggregate = IdealSwarm(rows, columns, terms, random=stream(1, "noise").bytes).run_round(e.request_of(model))
     assert aggregate.noise_variance == pytest.approx(n * plan.noise_variance * plan.unit**2, rel=1e-12)
@@ -61,10 +60,10 @@ def test_the_fit_begins_where_the_noise_is_small() -> None:
 
 
 def test_a_plan_never_has_less_noise_than_theorem_1_and_hardly_more() -> None:
-    for tolerated in TOLERATED:
-        every = list(factors(tolerated))
-        assert every[0].clients == tolerated + 2
-        assert every[0].variance == pytest.approx(tolerated + 2, rel=1e-3)  # one honest noise must do what all add
+    for tolerate in TOLERATED:
+        every = list(factors(tolerate))
+        assert every[0].clients == tolerate + 2
+        assert every[0].variance == pytest.approx(tolerate + 2, rel=1e-3)  # one honest noise must do what all add
         assert all(0 <= factor.excess < 1e-3 for factor in every)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from experiment_work import QUIET, deadly, squared
+from patience import PATIENCE_S
 from rich.console import Console
 
 from dca_proto.errors import UsageError
@@ -97,7 +98,7 @@ run_cells([1, 2], endless, label='endless', processes=2, console=QUIET)
         assert run.stdout is not None
         workers = [psutil.Process(int(run.stdout.readline())) for _ in range(2)]
         os.killpg(run.pid, blow) if blow == signal.SIGINT else run.send_signal(blow)  # a terminal signals all of them
-        _, alive = psutil.wait_procs(workers, timeout=5)
+        _, alive = psutil.wait_procs(workers, timeout=PATIENCE_S)
         for one in alive:
             one.kill()
         assert alive == []

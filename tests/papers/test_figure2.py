@@ -17,7 +17,7 @@ import pytest
 from numpy.testing import assert_allclose
 from paper_samples import shown
 
-from dca_proto.aggregate import RoundRequest, SecureSumRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
 from inference.bounds import Interval
@@ -240,10 +240,8 @@ def test_runs_of_one_seed_share_their_noise_up_to_theorem_1() -> None:
     exact = {"columns": columns, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [5.0] * 3}
     values = {}
     for mode in (TRUSTED, DISTRIBUTED, PERTURBED):
-        values[mode] = swarm(train, Budget(1.0, 1e-4), mode, 1, "a").run_round(SecureSumRequest("regression", exact))
-    noiseless = (
-        swarm(train, Budget(140.0, 1e-4), TRUSTED, 1, "a").run_round(SecureSumRequest("regression", exact)).value
-    )
+        values[mode] = swarm(train, Budget(1.0, 1e-4), mode, 1, "a").run_round(RoundRequest("regression", exact))
+    noiseless = swarm(train, Budget(140.0, 1e-4), TRUSTED, 1, "a").run_round(RoundRequest("regression", exact)).value
     ratio = [values[mode].noise_variance / values[TRUSTED].noise_variance for mode in (DISTRIBUTED, PERTURBED)]
     assert_allclose(ratio, [n / (n - 1), n], rtol=1e-6)
     added = [values[mode].value - noiseless for mode in (TRUSTED, DISTRIBUTED)]
@@ -257,9 +255,9 @@ def test_without_noise_in_the_regression_only_projection_remains() -> None:
     limits = np.array([1.5, 3.0, 2.0])
     parameters = {"columns": columns, "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": limits.tolist()}
     rounds = {mode: swarm(train, Budget(1.0, 1e-4), mode, 1, "a") for mode in (DISTRIBUTED, UNNOISED)}
-    sums = {mode: one.run_round(SecureSumRequest("second-moments", parameters)) for mode, one in rounds.items()}
+    sums = {mode: one.run_round(RoundRequest("second-moments", parameters)) for mode, one in rounds.items()}
     assert_allclose(sums[UNNOISED].value, sums[DISTRIBUTED].value, rtol=0)  # the standard deviations' noise stays
-    released = rounds[UNNOISED].run_round(SecureSumRequest("regression", parameters))
+    released = rounds[UNNOISED].run_round(RoundRequest("regression", parameters))
     z = np.clip(train.rows, -limits, limits)
     i, j = np.triu_indices(2)
     assert_allclose(released.value, [*(z.T @ z)[i, j], *(z[:, :2].T @ z[:, 2])], rtol=1e-4)

@@ -17,7 +17,7 @@ from paper_samples import shown
 from scipy.stats import binom, norm
 
 from inference.bounds import Interval
-from inference.mcmc.posterior import Sampling
+from inference.draws import Sampling
 from papers.ldp2021 import calibration
 from papers.ldp2021 import column_fits as fits
 from papers.ldp2021.calibration import GAMES, Calibration, Cell

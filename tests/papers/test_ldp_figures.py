@@ -15,7 +15,7 @@ import pytest
 from paper_samples import shown
 from scipy.stats import t
 
-from inference.mcmc.posterior import Sampling
+from inference.draws import Sampling
 from papers.ldp2021 import click_distance as clicks
 from papers.ldp2021 import share_estimates as shares
 from papers.ldp2021 import sigmoid_gap as gap

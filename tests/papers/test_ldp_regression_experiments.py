@@ -16,12 +16,12 @@ import pytest
 from msgspec import to_builtins
 from numpy.testing import assert_allclose
 
-from dca_proto.aggregate import LdpReportRequest, NoAggregate
-from dca_proto.errors import UsageError
+from dca_proto.aggregate import RoundRequest
+from dca_proto.errors import NoAggregate, UsageError
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.accounting import mu_of
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.local import AnalyticGaussian
+from dca_proto.protocol.wire.kinds import LdpReport
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.columns import into_ball
@@ -207,10 +207,10 @@ def test_sums_without_noise_are_of_the_clipped_rows() -> None:
     assert yy == pytest.approx(y @ y, abs=0.2)
 
 
-def request(**changes: Any) -> LdpReportRequest:
+def request(**changes: Any) -> RoundRequest:
     ball = {"columns": ["x1", "x2", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
-    terms = {"statistic": "sum", "parameters": ball, "rows_max": 1, "mechanism": "analytic-gaussian"}
-    return LdpReportRequest(**{**terms, **changes})
+    terms = {"statistic": "sum", "parameters": ball, "rows_max": 1, "kind": LdpReport("analytic-gaussian")}
+    return RoundRequest(**{**terms, **changes})
 
 
 class Fixed(np.random.Generator):
@@ -226,9 +226,9 @@ class Fixed(np.random.Generator):
 def test_reporters_are_the_ideal_functionality() -> None:
     split = rows()
     statistic = methods.statistic_of(split, label=False, weighted=True)
-    request = LdpReportRequest("regression", to_builtins(statistic), rows_max=1, mechanism="analytic-gaussian")
+    request = RoundRequest("regression", to_builtins(statistic), rows_max=1, kind=LdpReport("analytic-gaussian"))
     release = methods.sufficient(split, TERMS, Fixed(np.random.PCG64(1)), label=False, tight=True)
-    job = JobTerms(budget=Budget(*TERMS), clients=320, tolerated=0, computes=())
+    job = JobTerms(epsilon=TERMS[0], delta=TERMS[1], clients=320, tolerate=0, computes=())
     table = np.column_stack([split.X, split.y])
     ideal = IdealSwarm(table, methods.names_of(split), job, random=lambda n: bytes(range(n))).run_round(request)
     assert release.reports is not None
@@ -248,7 +248,7 @@ def test_clients_report_once() -> None:
         clients.run_round(request(batch=2))
 
 
-@pytest.mark.parametrize("wrong", [{"mechanism": ""}, {"rows_max": 0}, {"budget_share": 0.5}])
+@pytest.mark.parametrize("wrong", [{"kind": LdpReport("")}, {"rows_max": 0}, {"budget_share": 0.5}])
 def test_requests_on_other_terms_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         Reporters(np.zeros((9, 3)), ("x1", "x2", "y"), TERMS, np.random.default_rng(1)).run_round(request(**wrong))

@@ -3,20 +3,10 @@
 On the wire a report is a vector over the integers modulo 2^64, like a data node's release. It does not wrap: a
 contribution stays below 2^53, and noise of S <= 2^80 or Δ1/ε < 2^53 leaves ±2^62 with a probability below 2^-1000.
 
-**Laplace's law.** P(x) = (1-a)/(1+a) a^|x| on the integers, a = e^-t, t = ε/Δ1 a rational number: ε is the binary
+Laplace noise has P(x) = (1-a)/(1+a) a^|x| on the integers, a = e^-t, t = ε/Δ1 a rational number: ε is the binary
 fraction that the float is, Δ1 an integer (Dwork, McSherry, Nissim and Smith 2006, definition 2.4 of the LDP paper; on
-integers Ghosh, Roughgarden and Sundararajan 2009).
-
-**Its sampler** is exact and has no loop except in one of 10^5 samples. Let G be geometric, P(G = g) = (1-a) a^g, and
-let B be an event of probability a/(1+a); then x = -1 - G if B happens, else G. G is put together from independent
-parts, since a^g is a product over them:
-
-- bit i of its m lowest is 1 with probability a^(2^i)/(1 + a^(2^i)) = 1/(e^(2^i t) + 1) (B has that of bit 0);
-- the rest above them, G >> m, is geometric with ratio e^(-2^m t) < 2^-17: a count of trials until one fails.
-
-A word of 32 bits of the key's stream decides each of these m + 2 events, by comparison with the first bits of its
-probability; further bits decide if the two are equal (`chance`). No floating-point number takes part. (A sample far
-out, or a tie, takes longer: there is no defence against an observer who times a device to the microsecond.)
+integers Ghosh, Roughgarden and Sundararajan 2009). "Laplace noise on the grid" in PRIVACY.md has its exact sampler. A
+sample far out, or a tie, takes longer: there is no defence against an observer who times a device to the microsecond.
 """
 
 from __future__ import annotations
@@ -133,7 +123,7 @@ class AnalyticGaussian(Additive, msgspec.Struct, frozen=True, forbid_unknown_fie
 
     (ε, δ)-locally private: S is the variance for one honest share (`accounting.share_variance` with `honest` = 1).
     It is calibrated by the exact formula of Balle and Wang (2018), theorem 8 (definition 2.3 of the LDP paper), and
-    enlarged for the grid as proved at the head of `privacy.accounting`. The whole (ε, δ) curve is that of Gaussian
+    enlarged for the grid as proved in PRIVACY.md. The whole (ε, δ) curve is that of Gaussian
     differential privacy with `mu`, so several reports of a client compose by μ² = Σ μ_r².
 
     Attributes:

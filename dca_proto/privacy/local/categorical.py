@@ -1,21 +1,15 @@
 """Categorical local mechanisms: a report names the client's own category more often than any other.
 
 A client has one of k categories, numbered from 0, or none (`MISSING`) because it has no row or its value is missing. It
-still reports, by a distribution that is ε-private beside those of the categories, so reports hide that, too.
+still reports, by a distribution that is ε-private beside those of the categories, so reports hide that, too
+("Reports of categories" in PRIVACY.md).
 
-**Randomised response**: Warner (1965) for k = 2; Kairouz, Bonawitz and Ramage (2016) for any k; "RR" in section 2.1 of
-the LDP paper. A client without a category draws one uniformly and gives its randomised response. Its report names each
-category with probability 1/k, the mean of the k distributions, so every report has a probability from q to p. The ratio
-to any category's distribution is thus at most p/q <= e^ε, too. In an estimate it counts as 1/k in every category, since
-(1/k - q)/(p - q) = 1/k with p + (k - 1) q = 1.
+*Randomised response*: Warner (1965) for k = 2; Kairouz, Bonawitz and Ramage (2016) for any k; "RR" in section 2.1 of
+the LDP paper. A client without a category draws one uniformly, and counts as 1/k in every category.
 
-**Optimal unary encoding**: Wang, Blocki, Li and Jha (2017), section 4.2.2; section 3.2.2 of the LDP paper, whose
-eq. (9) calls our p "q" and our 1 - q "p". Its printed estimator, (mean - q)/(p - q) in its letters, is biased: with
-P(1 | bit 0) = 1 - p the unbiased one, used here, is (mean - (1 - p))/(q - (1 - p)). Compared with randomised response,
-its error hardly grows with the number of categories; it is better if e^ε + 2 < k. For a client without a category, each
-bit is 1 with probability q. Beside a category's report, one bit then has another distribution, with ratios of at most
-p/q = 1/(2q) and (1-q)/(1-p) = 2(1-q). As q <= 1/2 <= 1-q, both are at most (1-q)/q <= e^ε. In an estimate it counts in
-no category.
+*Optimal unary encoding*: Wang, Blocki, Li and Jha (2017), section 4.2.2; section 3.2.2 of the LDP paper, whose eq. (9)
+calls our p "q" and our 1 - q "p". Its error hardly grows with the number of categories; it is better than randomised
+response if e^ε + 2 < k. A client without a category sets each bit with probability q, and counts in no category.
 """
 
 from __future__ import annotations

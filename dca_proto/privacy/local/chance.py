@@ -51,10 +51,10 @@ class Chance(msgspec.Struct, frozen=True):
                 return low
         raise AssertionError("the digits have no end")
 
-    def decides(self, further: Iterator[int], head: int = 0, known: int = 0) -> bool:
-        """Return True if U < p, where the first `known` bits of U are `head` and words of 64 bits follow."""
-        while head == (bits := self.first_bits(known)):
-            head, known = head << _WORD_BITS | next(further), known + _WORD_BITS
+    def decides(self, further: Iterator[int], head: int = 0, size: int = 0) -> bool:
+        """Return True if U < p, where the first `size` bits of U are `head` and words of 64 bits follow."""
+        while head == (bits := self.first_bits(size)):
+            head, size = head << _WORD_BITS | next(further), size + _WORD_BITS
         return head < bits
 
     def run(self, further: Iterator[int]) -> int:

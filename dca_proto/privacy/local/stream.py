@@ -15,6 +15,7 @@ from itertools import count as naturals
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import KEY_BYTES, expand
 from dca_proto.errors import UsageError
 
@@ -40,14 +41,14 @@ class Stream:
         step = max(1, _CHUNK_BYTES // row_bytes)
         for chunk, start in enumerate(range(0, rows, step)):
             part = slice(start, min(start + step, rows))
-            stream = expand(self._derive(b"chunk", chunk)[:KEY_BYTES], (part.stop - part.start) * row_bytes)
+            stream = expand(self._derive(labels.LOCAL_CHUNK, chunk)[:KEY_BYTES], (part.stop - part.start) * row_bytes)
             yield part, np.frombuffer(stream, dtype=kind).reshape(-1, words)
 
     def further(self, row: int, word: int) -> Iterator[int]:
         """Yield words of 64 bits that continue one word of one row, without end."""
         for block in naturals():
-            yield from struct.unpack("<8Q", self._derive(b"further", row, word, block))
+            yield from struct.unpack("<8Q", self._derive(labels.LOCAL_SPARE, row, word, block))
 
-    def _derive(self, purpose: bytes, *numbers: int) -> bytes:
+    def _derive(self, label: bytes, *numbers: int) -> bytes:
         text = struct.pack(f"<{len(numbers)}Q", *numbers)
-        return blake2b(text, key=self._key, person=b"dca loc " + purpose).digest()
+        return blake2b(text, key=self._key, person=label).digest()

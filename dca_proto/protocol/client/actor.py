@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import msgspec
 
-from dca_proto.crypto.masks import ask_tag
+from dca_proto.crypto.masks import TAG_BYTES, WORD_BYTES, ask_tag
 from dca_proto.crypto.sealing import Identity, Random, same
 from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol import facts
-from dca_proto.protocol.actor import EPOCH, NEW, RESEND, BaseActor
+from dca_proto.protocol.actor import EPOCH, RESEND
 from dca_proto.protocol.announcement import (
     OpenedAnnouncement,
     check_invitation,
@@ -26,19 +26,32 @@ from dca_proto.protocol.announcement import (
     seal_answer,
 )
 from dca_proto.protocol.charges import check_reused
-from dca_proto.protocol.client.answer import Composer, Consent, Rows
-from dca_proto.protocol.client.round import ANNOUNCEMENTS, ASK, CLOSE, ROUNDS, Declines, Round, StoredRound
+from dca_proto.protocol.client.aborts import Returning
+from dca_proto.protocol.client.answer import Composer, Consent
+from dca_proto.protocol.client.round import (
+    ANNOUNCEMENTS,
+    ASK,
+    CLOSE,
+    ROUNDS,
+    ClientRoom,
+    Declines,
+    Round,
+    StoredRound,
+)
+from dca_proto.protocol.client.rows import Rows
+from dca_proto.protocol.client.trust import Trust
 from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Report, Send, SetTimer
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.keyring import SeenEpochs
-from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.policy import Policy, Refusal
 from dca_proto.protocol.records import Records, loaded, signed
 from dca_proto.protocol.sessions import OwnSession
+from dca_proto.protocol.validation import ValidatedRound
+from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode, verify_signed
 from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
@@ -46,7 +59,7 @@ from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
 HELLO = b"hello"
 
 
-class Client(BaseActor[Round]):
+class Client(Returning):
     """A client, which holds the data of one person or of many.
 
     Args:
@@ -106,21 +119,24 @@ class Client(BaseActor[Round]):
             timing=self._timing,
             random=self._random,
         )
+        self._trust = Trust(self._consent.policy, records)
         self._rounds = {}
-        self._pending_charges: dict[bytes, int] = {}  # charge numbers of messages without a receipt, by round
-        self._unsettled: set[bytes] = set()  # rounds that count against `_check_room`: declined, or without a receipt
-        self._unsettled_bytes = 0  # total size of their announcements
+        self._pending_charges: dict[bytes, int] = {}  # charge numbers of contributions without a receipt, by round
+        self._room = ClientRoom()
         self._foreign: list[bytes] = []  # stored rounds that the present federation file does not accept
         self._outdated: Refusal | None = None  # set once a Compute node has shown that the ledger lost charges
         announcements = {key: value for table, key, value in records if table == ANNOUNCEMENTS}
-        for round_id, stored in loaded(records, ROUNDS, StoredRound).items():
-            frame = signed(ANNOUNCEMENTS, announcements.get(round_id, b""))
-            try:
-                opened = open_announcement(frame, self._federation, self._limits)
-            except PeerError:
-                self._foreign.append(round_id)
-            else:
-                self._hold(Round(stored, opened, self.id))
+        rounds = loaded(records, ROUNDS, StoredRound).items()
+        for round_id, stored in sorted(rounds, key=lambda item: item[1].commit_by_ms):
+            opened = None
+            if round_id in announcements:
+                frame = signed(ANNOUNCEMENTS, announcements[round_id])
+                try:
+                    opened = open_announcement(frame, self._federation, self._limits)
+                except PeerError:
+                    self._foreign.append(round_id)
+                    continue
+            self._hold(Round(round_id, stored, self.id, opened))
 
     # --- start and messages ----------------------------------------------------------------------------------------
 
@@ -128,11 +144,17 @@ class Client(BaseActor[Round]):
         tables = (ROUNDS, ANNOUNCEMENTS)
         forgotten = [Forget(table, round_id) for round_id in self._foreign for table in tables]
         resumed = [effect for _, current in sorted(self._rounds.items()) for effect in self._resume(current, now_ms)]
-        return [*self._file_effects(), *forgotten, *self._greet(now_ms), *resumed]
+        return [*self._file_effects(), *self._trust.pin(self._federation), *forgotten, *self._greet(now_ms), *resumed]
+
+    def _waits(self, current: Round, now_ms: int) -> Waiting:
+        """Wait for the receipt; nobody confirms a decline."""
+        statistic = current.opened.body.statistic if current.opened is not None else ""
+        holder = () if current.stored.decline else (current.holder.id,)
+        return Waiting(current.id, statistic, current.phase, current.stored.commit_by_ms, holder)
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
         self._session.adopt(self._federation)  # everything else reads `self._federation` at each message
-        return []
+        return self._trust.pin(self._federation)
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         known = recall(payload, self._federation)  # verified before in this process, maybe by another client
@@ -179,48 +201,51 @@ class Client(BaseActor[Round]):
             return current.answers() if self._pace.is_due(current.id, now_ms) else []
         if body.round_id in self.ledger:
             raise PeerError("replay", found="a round that is over", expected="a new round id")
-        self._check_room(opened)
+        refusal = self._room.open.refusal(self._limits.client_open, body.trainer, 1)
+        if refusal is not None:  # no room even for a decline
+            raise PeerError("room", found=refusal.found, expected=refusal.expected)
         check_invitation(invitation, self.id, body)
         check_time(opened, self._timing, now_ms, until_ms=body.close_by_ms)
-        current = Round(StoredRound(NEW), opened, self.id)
+        return [*self._take_ended(opened, now_ms), *self._decide(opened, now_ms)]
+
+    def _decide(self, opened: OpenedAnnouncement, now_ms: int) -> list[Effect]:
+        """Contribute or decline."""
+        current = Round.announced(opened, self.id)
         wrong = self._seen.wrong(opened.epochs, now_ms)
         if wrong is not None:
             found = f"epoch {wrong[0].epoch} of Compute node {self._federation.name_of(wrong[0].compute)}"
-            return self._refuse(current, Refusal("epoch", found, wrong[1]), now_ms)
+            return self._refuse(current, opened, Refusal("epoch", found, wrong[1]), now_ms)
         seen = self._seen.note(opened.epochs, now_ms)
         validated = self._consider(opened, now_ms)
         if isinstance(validated, Refusal):
-            return [*seen, *self._refuse(current, validated, now_ms)]
-        return [*seen, *self._contribute(current, validated, now_ms)]
-
-    def _check_room(self, opened: OpenedAnnouncement) -> None:
-        """Limit declined rounds and rounds without a receipt, in number and in bytes; the budget limits all others."""
-        limits, count, size = self._limits, len(self._unsettled), self._unsettled_bytes
-        if count >= limits.rounds_open_max or size + len(opened.payload) > limits.announcements_bytes_max:
-            found = f"{count} rounds, {size} bytes of announcements"
-            raise PeerError("rounds", found=found, expected="fewer at the same time")
+            return [*seen, *self._refuse(current, opened, validated, now_ms)]
+        return [*seen, *self._contribute(current, opened, validated, now_ms)]
 
     def _hold(self, current: Round) -> None:
         self._rounds[current.id] = current
-        if current.answers():
-            self._unsettled.add(current.id)
-            self._unsettled_bytes += len(current.opened.payload)
-        if current.stored.outbound is not None and current.id in self.ledger:
+        self._room.note(current)
+        if current.stored.outbound is not None and current.is_summed and current.id in self.ledger:
             self._pending_charges[current.id] = self.ledger[current.id].number
 
     def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
         """Check the round against the client's limits, without reading a row."""
         if self._outdated is not None:
             return self._outdated  # the remaining budget of a ledger that lost charges is unknown
-        validated = self._consent.to_terms(opened, self._federation)
+        validated = self._consent.to_terms(opened, self._federation, self._trust.p(self._federation))
         if isinstance(validated, Refusal):
             return validated
+        message_bytes = WORD_BYTES * validated.dimension + TAG_BYTES * len(opened.computes)
+        refusal = self._room.refusal(self._limits, opened, message_bytes)
+        if refusal is not None:
+            return refusal
         pending = self._pending_charges.values()
         return self._consent.to_charge(opened.body, validated, self.ledger, pending, now_ms) or validated
 
-    def _contribute(self, current: Round, validated: ValidatedRound, now_ms: int) -> list[Effect]:
+    def _contribute(
+        self, current: Round, opened: OpenedAnnouncement, validated: ValidatedRound, now_ms: int
+    ) -> list[Effect]:
         """Charge the budget, and store the contribution in the same transaction."""
-        body = current.body
+        body = opened.body
         greeting = [] if self._session.covers(body.commit_by_ms) else self._greet(now_ms)
         charge = Charge(
             body.round_id,
@@ -233,15 +258,17 @@ class Client(BaseActor[Round]):
             self.ledger.next_number,
             relation=validated.sensitivity.relation,
         )
-        outbound, errors = self._composer.compose(current.opened, validated, charge.number)
+        outbound, errors = self._composer.compose(opened, validated, charge.number)
         charged = self.ledger.charge(charge)
         current.attempt = 1  # skips the shortest wait: the node writes to disk before it sends the receipt
-        stored = current.advance("announcement", outbound=outbound)
+        trusted = self._consent.policy.trusted_ids(self._federation) if opened.computes else ()
+        promise = {"colluding": self._trust.p(self._federation) if opened.computes else 0, "trusted": trusted}
+        stored = current.advance("announcement", outbound=outbound, **promise)
         self._hold(current)
         return [
             *greeting,
             charged,
-            Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
+            Persist(ANNOUNCEMENTS, current.id, opened.payload),
             stored,
             *current.answers(),
             current.resend_timer(self._timing, self.id, now_ms),  # spread by the id, not by data
@@ -249,18 +276,19 @@ class Client(BaseActor[Round]):
             *(Report(facts.DataFailed(current.id, body.statistic, error)) for error in errors),
         ]
 
-    def _refuse(self, current: Round, refusal: Refusal, now_ms: int) -> list[Effect]:
-        """Decline the round, with the reason."""
-        cut = Refusal(refusal.reason, refusal.found[:TEXT_CHARS_MAX], refusal.expected[:TEXT_CHARS_MAX])
+    def _refuse(self, current: Round, opened: OpenedAnnouncement, refusal: Refusal, now_ms: int) -> list[Effect]:
+        """Decline the round, with the reason. Of the announcement, only the hash and the deadlines are kept."""
+        found, expected = map(self._federation.named, (refusal.found, refusal.expected))
+        cut = Refusal(refusal.reason, found[:TEXT_CHARS_MAX], expected[:TEXT_CHARS_MAX])
         fields = (cut.reason, cut.found, cut.expected)
         body = m.Decline(current.id, current.hash, self._certificate, *fields)
-        decline = seal_answer(self._sign(body), current.opened, self._random)
+        decline = seal_answer(self._sign(body), opened, self._random)
         stored = current.advance("refusal", decline=decline)
+        current.opened = None
         self._hold(current)
         return [
             stored,
-            Persist(ANNOUNCEMENTS, current.id, current.opened.payload),
-            *self.declines.note(current.body, cut, now_ms),
+            *self.declines.note(opened.body, cut, now_ms),
             self._close_timer(current, now_ms),
             *current.answers(),
             Report(facts.Declined(current.id, self.id, *fields)),
@@ -282,9 +310,9 @@ class Client(BaseActor[Round]):
         if receipt.contribution != waiting.contribution or not (kept or late):
             raise PeerError("receipt", found="a tag that does not match", expected="the tag for this contribution")
         stored = current.advance("late" if late else "receipt", outbound=None)
-        self._settle(current)
         return [
             stored,
+            *self._settle(current),
             *current.cancel(RESEND),
             self._close_timer(current, now_ms),
             Report(facts.Missed(current.id) if late else facts.Acknowledged(current.id)),
@@ -307,75 +335,32 @@ class Client(BaseActor[Round]):
         self._outdated = Refusal("ledger", found, f"a number that no Compute node has seen; the highest is {highest}")
         return [Report(facts.LedgerReused(current.id, sender, number, body.highest))]
 
-    def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
-        current = self._rounds.get(body.round_id)
-        if current is None or current.stored.decline:
-            return []  # aborts are broadcast: most are about rounds that this client did not pay for
-        author = body.compute  # not `sender`: a node also passes on its peers' aborts
-        self._node_round(author, frame, body)
-        if author in current.stored.aborted_by:
-            current.step("repeated abort")
-            return []
-        aborted_by = (*current.stored.aborted_by, author)
-        if len(aborted_by) < len(current.computes):
-            stored = current.advance("abort", aborted_by=aborted_by)
-            ask_ms = current.body.commit_by_ms + self._timing.resend_after_ms(0, self._random(1))
-            return [stored, current.timer(ASK, ask_ms), self._close_timer(current, now_ms)]
-        stored = current.advance("last abort", aborted_by=aborted_by, outbound=None)
-        self._settle(current)
-        return [
-            self.ledger.give_back(current.id),
-            stored,
-            *current.cancel(RESEND, ASK),
-            Report(facts.ChargeReturned(current.id)),
-        ]
-
     # --- time and restarts ----------------------------------------------------------------------------------------
-
-    def _forget(self, current: Round, now_ms: int) -> list[Effect]:
-        """Forget everything about a round except its charge."""
-        current.step(CLOSE)
-        del self._rounds[current.id]
-        self._settle(current)
-        return [Forget(ROUNDS, current.id), Forget(ANNOUNCEMENTS, current.id)]
-
-    def _settle(self, current: Round) -> None:
-        """Stop counting the round against the limits of `_check_room`."""
-        self._pending_charges.pop(current.id, None)
-        if current.id in self._unsettled:
-            self._unsettled.discard(current.id)
-            self._unsettled_bytes -= len(current.opened.payload)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """Until the round's end, resend the message that has no receipt; afterwards, ask the nodes for aborts."""
-        if now_ms < current.body.commit_by_ms:
+        if now_ms < current.stored.commit_by_ms:
             return [*current.answers(), current.resend_timer(self._timing, self._random(1), now_ms)]
         return [self._close_timer(current, now_ms), *self._ask(current, now_ms)]
 
     def _ask(self, current: Round, now_ms: int) -> list[Effect]:
         """After the round's end, ask its nodes for missing aborts (§4.8)."""
-        if not current.takes(ASK) or not current.is_summed:
+        opened = current.opened
+        if not current.takes(ASK) or not current.is_summed or opened is None:
             return []
-        if now_ms < current.body.commit_by_ms:
-            return [current.timer(ASK, current.body.commit_by_ms + self._timing.resend_first_ms)]
+        if now_ms < current.stored.commit_by_ms:
+            return [current.timer(ASK, current.stored.commit_by_ms + self._timing.resend_first_ms)]
         missing = [node for node in current.computes if node not in current.stored.aborted_by]
         questions: list[Effect] = []
         for node in missing:
-            key = self._session.pair_keys(current.opened.epochs)[current.computes.index(node)]
+            key = self._session.pair_keys(opened.epochs)[current.computes.index(node)]
             tag = ask_tag(key, current.hash)
-            questions.append(current.send(encode(m.AbortWanted(current.opened.frame, tag)), Channel.COMPUTE, node))
+            questions.append(current.send(encode(m.AbortWanted(opened.frame, tag)), Channel.COMPUTE, node))
         back_off = msgspec.structs.replace(self._timing, resend_max_ms=self._timing.abort_grace_ms)
         wait_ms = back_off.resend_after_ms(current.asked, self._random(1))
         current.asked += 1
-        return [*questions, current.timer(ASK, now_ms + wait_ms)]
+        return [*current.cancel(RESEND), *questions, current.timer(ASK, now_ms + wait_ms)]  # one back-off, not two
 
     def _resume(self, current: Round, now_ms: int) -> list[Effect]:
         again = self._resend if current.takes(RESEND) else self._ask
         return [self._close_timer(current, now_ms), *again(current, now_ms)]
-
-    def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
-        """Set the time to forget a round, when its decline or its aborts are no longer needed (§4.8)."""
-        aborting = current.takes(RESEND) or current.stored.aborted_by
-        grace_ms = self._timing.abort_grace_ms if aborting else self._timing.kept_ms
-        over_ms = current.body.close_by_ms if current.stored.decline else current.body.commit_by_ms + grace_ms
-        return current.timer(CLOSE, max(now_ms, over_ms))

@@ -13,25 +13,24 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import KEY_BYTES, Identity, Random, actor_id, derive
 from dca_proto.errors import UsageError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
 from dca_proto.protocol.charges import NUMBER_MAX, WINDOW
-from dca_proto.protocol.contribution import ClientMessage, hedged_root, make_contribution
+from dca_proto.protocol.client.rows import MemberRows, Rows
+from dca_proto.protocol.contribution import ClientMessage, contribution_id, hedged_root, make_contribution, noise_key
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy, Refusal
-from dca_proto.protocol.release import randomiser_of, receipt_tags
+from dca_proto.protocol.release import randomised, receipt_tags
 from dca_proto.protocol.sessions import OwnSession
+from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, Release, Signed
 from dca_proto.statistics.contribution import contribution, counted_rows
-
-Rows = Callable[[tuple[str, ...]], NDArray[np.float64]]
-"""Reads a client's data: returns the named columns of its rows, shape (m, number of columns); NaN marks a missing
-value."""
+from dca_proto.wording import counted, moment
 
 
 class Composer(msgspec.Struct, frozen=True, eq=False):
@@ -53,7 +52,7 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
         `charge` is the number of the charge in the client's ledger.
         """
         value, rows, errors = self._value(validated, opened.body)
-        if not validated.terms.is_summed:
+        if not validated.kind.is_summed:
             return self._release(value, rows, opened, validated, charge), errors
         holder, keys = opened.holder(self.identity.id), self.session.pair_keys(opened.epochs)
         message = make_contribution(
@@ -76,10 +75,10 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
         self, value: NDArray[np.int64], rows: int, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
     ) -> ClientMessage:
         """Randomise, sign and seal the client's value, which covers `rows` rows."""
-        key, release_id = hedged_root(self.identity, self.random(KEY_BYTES), b"", opened.hash, charge, value)
-        randomiser = randomiser_of(validated, self.mechanism)
-        rows_stated, vector = randomiser.release(value, rows, derive(key, b"dca4-noise"))
-        receipt_key = derive(key, b"dca4-receiptkey")
+        root = hedged_root(self.identity, self.random(KEY_BYTES), b"", opened.hash, charge, value)
+        release_id = contribution_id(root)
+        rows_stated, vector = randomised(validated, self.mechanism, value, rows, noise_key(root))
+        receipt_key = derive(root, labels.RECEIPT_KEY)
         body = Release(
             opened.body.round_id, opened.hash, self.certificate, rows_stated, release_id, receipt_key, vector
         )
@@ -95,9 +94,12 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
         value, counted = None, 0
         failures: list[Exception] = []
         try:
-            rows = self.rows(statistic.columns)
-            counted = counted_rows(statistic, len(rows), body.rows_max)
-            value = contribution(statistic, rows, body.rows_max, body.fraction_bits, failures=failures)
+            if isinstance(self.rows, MemberRows):
+                value, counted = self.rows.value(statistic, body.rows_max, body.fraction_bits) or (None, 0)
+            if value is None:
+                rows = self.rows(statistic.columns)
+                counted = counted_rows(statistic, len(rows), body.rows_max)
+                value = contribution(statistic, rows, body.rows_max, body.fraction_bits, failures=failures)
         except Exception as error:  # a data source may raise anything
             failures.append(error)
         if value is None:
@@ -117,17 +119,23 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
     certificate: Certificate
     columns: frozenset[str]
 
-    def to_terms(self, opened: OpenedAnnouncement, federation: Federation) -> ValidatedRound | Refusal:
-        """Return the validated round, or a refusal that applies to every client with this policy and these columns.
+    def to_terms(self, opened: OpenedAnnouncement, federation: Federation, p: int) -> ValidatedRound | Refusal:
+        """Return the validated round, or a refusal.
 
-        `federation` is the file with which the announcement was opened.
+        `federation` is the file with which the announcement was opened. `p` is how many Compute nodes may be corrupt,
+        as this client counts: one of the round's nodes must be honest.
         """
-        if federation.is_revoked(actor_id(self.certificate.client_key)):
+        if federation.revoked and federation.is_revoked(actor_id(self.certificate.client_key)):
             return Refusal("revoked", f"{federation.title} revokes this client", "a client that is enrolled")
-        key = (id(self.policy), id(self.mechanism), self.columns)
-        cached = opened.consents.get(key)
+        key = (id(self.policy), id(self.mechanism), self.limits.dimension_max, self.columns)
+        cached = opened.consents.get(key)  # of all clients with this policy, limit and columns
         if cached is None:  # the entry keeps policy and mechanism alive, so that no other object gets their ids
             cached = opened.consents[key] = (self._to_terms(opened, federation), self.policy, self.mechanism)
+        if opened.body.kind.is_summed and len(opened.computes) <= p and not isinstance(cached[0], Refusal):
+            nodes = counted(len(opened.computes), "Compute node")
+            why = f"at least {p + 1}, because {p} of them may be corrupt"
+            pinned = f" by an earlier federation file; with accept_p = {federation.p}, {federation.p + 1} are enough"
+            return Refusal("p", nodes, why + (pinned if p > federation.p else ""))
         return cached[0]
 
     def _to_terms(self, opened: OpenedAnnouncement, federation: Federation) -> ValidatedRound | Refusal:
@@ -147,11 +155,11 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
     ) -> Refusal | None:
         """Return a refusal if this client's certificate, open rounds or ledger forbid the round, else None.
 
-        `pending` are the charge numbers of messages without a receipt.
+        `pending` are the charge numbers of contributions to secure sums without a receipt.
         """
         if self.certificate.expires_ms <= body.commit_by_ms:
-            found = f"a certificate that ends at {self.certificate.expires_ms}"
-            return Refusal("certificate", found, f"one that outlasts the round, {body.commit_by_ms}")
+            found = f"a certificate until {moment(self.certificate.expires_ms)}"
+            return Refusal("certificate", found, f"one that outlasts the round, which ends {moment(body.commit_by_ms)}")
         if pending and ledger.next_number - min(pending) >= WINDOW:
             found = f"charge {min(pending)} without a receipt, and {ledger.next_number} next"
             return Refusal("open-rounds", found, f"fewer than {WINDOW} charges since the oldest open one")

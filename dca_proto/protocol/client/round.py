@@ -1,7 +1,7 @@
 """A round at the client: its stored record, its state in memory, and the table of its phases (DESIGN §4, §9).
 
     new ── announcement ──> sent ── receipt, or notice that it was late ──> kept, missed
-     └── refusal ──> declined  └────────── M signed aborts ─────────────────┴──> returned
+     └── refusal ──> declined  └────────── signed aborts of p + 1 nodes ────┴──> returned
 
 Node releases and LDP reports follow the same table, with the trainer as the holder; nobody can abort such a round.
 """
@@ -12,12 +12,15 @@ from collections.abc import Iterable
 
 import msgspec
 
+from dca_proto.crypto.masks import holder_index
 from dca_proto.protocol.actor import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.contribution import ClientMessage
-from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Send, Write
+from dca_proto.protocol.effects import Address, Channel, Effect, Forget, Persist, Send, Write
+from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.records import loaded
+from dca_proto.protocol.room import Amounts, Rooms, Used
 from dca_proto.protocol.wire.messages import Announcement
 
 SENT, KEPT, MISSED = "sent", "kept", "missed"
@@ -40,39 +43,95 @@ ROUNDS, ANNOUNCEMENTS = "client-round", "announcement"
 
 
 class StoredRound(Stored, frozen=True):
-    """The client's record of a round, stored beside its announcement.
+    """The client's record of a round. An announcement is stored beside it if it may be needed again (DESIGN §7).
 
     Attributes:
+        announcement_hash, trainer, computes, close_by_ms, commit_by_ms: of the announcement.
         outbound: the message that was sent, until its receipt arrives; resent byte for byte.
         decline: the sealed decline; resent byte for byte.
         aborted_by: ids of the Compute nodes whose signed aborts arrived.
+        colluding: p, as the client counted when it paid. trusted: ids of the nodes that its policy trusted then.
     """
 
+    announcement_hash: bytes
+    trainer: bytes
+    computes: tuple[bytes, ...]
+    close_by_ms: int
+    commit_by_ms: int
     outbound: ClientMessage | None = None
     decline: bytes = b""
     aborted_by: tuple[bytes, ...] = ()
+    colluding: int = 0
+    trusted: tuple[bytes, ...] = ()
 
 
 class Round(ActorRound[StoredRound]):
-    """A client's round in memory. `holder` receives its contribution; `asked` counts its questions for aborts."""
+    """A client's round in memory.
 
-    __slots__ = ("asked", "body", "holder", "opened")
+    `holder` receives its contribution. `asked` counts its questions for aborts. `opened` is the announcement: None if
+    the client declined, and in an old round that gave way to newer ones. `counted` is what it takes of `ClientRoom`.
+    """
+
+    __slots__ = ("asked", "counted", "holder", "opened")
     table, records = TABLE, ROUNDS
 
-    def __init__(self, stored: StoredRound, opened: OpenedAnnouncement, client: bytes) -> None:
-        super().__init__(opened.body.round_id, stored, opened.hash, opened.computes)
+    def __init__(
+        self, round_id: bytes, stored: StoredRound, client: bytes, opened: OpenedAnnouncement | None = None
+    ) -> None:
+        super().__init__(round_id, stored, stored.announcement_hash, stored.computes)
         self.opened = opened
-        self.body = opened.body
-        self.holder = opened.holder(client)
+        if opened is not None:
+            self.holder = opened.holder(client)
+        elif stored.computes:
+            place = holder_index(self.hash, client, len(stored.computes))
+            self.holder = Address(Channel.COMPUTE, stored.computes[place])
+        else:
+            self.holder = Address(Channel.TRAINER, stored.trainer)
         self.asked = 0
+        self.counted: Amounts = ()
+
+    @classmethod
+    def announced(cls, opened: OpenedAnnouncement, client: bytes) -> Round:
+        """Return a new round."""
+        body = opened.body
+        deadlines = (body.close_by_ms, body.commit_by_ms)
+        stored = StoredRound(NEW, opened.hash, body.trainer, opened.computes, *deadlines)
+        return cls(body.round_id, stored, client, opened)
+
+    @property
+    def is_open(self) -> bool:
+        """True if its answer may have to be sent again."""
+        return bool(self.stored.decline) or self.stored.outbound is not None
 
     def answers(self) -> list[Effect]:
         """Send the answer to the announcement: the decline, or the contribution or release that has no receipt yet."""
         if self.stored.decline:
-            return [self.send(self.stored.decline, Channel.TRAINER, self.body.trainer)]
+            return [self.send(self.stored.decline, Channel.TRAINER, self.stored.trainer)]
         if self.stored.outbound is None:
             return []
         return [Send(self.holder, self.id, self.stored.outbound.payload)]
+
+
+class ClientRoom(Rooms[Round]):
+    """What the rounds of a client take, against its limits (DESIGN §7)."""
+
+    def __init__(self) -> None:
+        self.open, self.announcements, self.messages = Used(), Used(), Used()
+        self.kept, self.kept_announcements = Used(), Used()
+
+    def amounts(self, current: Round) -> Amounts:
+        stored = current.stored
+        announcement = len(current.opened.payload) if current.opened is not None else 0
+        if not current.is_open:
+            return (0, 0, 0, 1, announcement)
+        message = len(stored.outbound.payload) if stored.outbound is not None else len(stored.decline)
+        return (1, announcement, message, 0, 0)
+
+    def refusal(self, limits: Limits, opened: OpenedAnnouncement, message_bytes: int) -> Refusal | None:
+        """Return a refusal if the announcement and an answer of `message_bytes` have no room."""
+        trainer = opened.body.trainer
+        announced = self.announcements.refusal(limits.client_announcements, trainer, len(opened.payload))
+        return announced or self.messages.refusal(limits.client_messages, trainer, message_bytes)
 
 
 DECLINES = "declined"
@@ -116,14 +175,14 @@ class Declines:
         """At most `DECLINES_MAX` rounds, in the order of declining."""
         return tuple(self._rounds.values())
 
-    def note(self, asked: Announcement, refusal: Refusal, now_ms: int) -> list[Write]:
+    def note(self, body: Announcement, refusal: Refusal, now_ms: int) -> list[Write]:
         """Record a decline, and forget the oldest beyond `DECLINES_MAX`."""
         number = max((declined.number for declined in self._rounds.values()), default=0) + 1
-        round_ = (number, asked.round_id, asked.statistic, asked.trainer, asked.epsilon, asked.delta)
+        round_ = (number, body.round_id, body.statistic, body.trainer, body.epsilon, body.delta)
         declined = DeclinedRound(*round_, refusal.reason, refusal.found, refusal.expected, now_ms)
-        self._rounds[asked.round_id] = declined
+        self._rounds[body.round_id] = declined
         oldest = list(self._rounds)[:-DECLINES_MAX]
         for round_id in oldest:
             del self._rounds[round_id]
-        stored = Persist(DECLINES, asked.round_id, msgspec.msgpack.encode(declined))
+        stored = Persist(DECLINES, body.round_id, msgspec.msgpack.encode(declined))
         return [stored, *(Forget(DECLINES, round_id) for round_id in oldest)]

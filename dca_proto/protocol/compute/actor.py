@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from dca_proto.crypto.masks import ContributionKeys, ask_tag
-from dca_proto.crypto.sealing import Identity, Random, same
-from dca_proto.errors import PeerError
+from dca_proto.crypto.masks import ContributionKeys
+from dca_proto.crypto.sealing import Identity, Random
+from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol import facts
-from dca_proto.protocol.actor import EPOCH, NEW, RESEND
+from dca_proto.protocol.actor import EPOCH, RESEND, BurstLimit
 from dca_proto.protocol.announcement import OpenedAnnouncement, check_invited, check_time, open_announcement
 from dca_proto.protocol.charges import SeenCharges
-from dca_proto.protocol.compute.commit import Committing
+from dca_proto.protocol.compute.queries import Queried
+from dca_proto.protocol.compute.room import NodeRoom
 from dca_proto.protocol.compute.round import (
     ANNOUNCEMENTS,
     COMMIT,
@@ -26,28 +27,28 @@ from dca_proto.protocol.compute.round import (
     FORGET,
     FREEZE,
     PROGRESS,
-    ROUNDS,
     EarlyContributions,
     Round,
+    SortedIds,
     StoredRound,
     announced,
     restored_rounds,
 )
-from dca_proto.protocol.contribution import HeldContribution, open_contribution
-from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, SetTimer
+from dca_proto.protocol.contribution import HeldContribution, dimension_of, open_contribution
+from dca_proto.protocol.effects import Channel, Effect, Persist, Report, SetTimer
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.keyring import Keyring, SeenEpochs
-from dca_proto.protocol.kinds import SecureSum
-from dca_proto.protocol.params import Limits, Timing
-from dca_proto.protocol.policy import Floors
+from dca_proto.protocol.params import QUESTIONS_BURST, Limits, Timing
+from dca_proto.protocol.policy import Floors, Refusal
+from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.records import Records
 from dca_proto.protocol.sessions import Sessions
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode, verify_signed
 
 
-class ComputeNode(Committing):
+class ComputeNode(Queried):
     """A Compute node: holds clients' contributions, and releases a partial sum of each round.
 
     Args:
@@ -57,6 +58,7 @@ class ComputeNode(Committing):
         random: returns random bytes; on a real node, the operating system's.
         mechanism: the noise mechanism of rounds in which it takes part.
         records: all (table, key, value) records of its store.
+        pool: does work on many clients at once; by default in this process.
     """
 
     messages: ClassVar = {
@@ -65,11 +67,13 @@ class ComputeNode(Committing):
         m.Announcement: "_on_announcement",
         m.InvitedRound: "_take_part",
         m.Contribution: "_on_contribution",
+        m.Declines: "_on_declines",
         m.Close: "_on_close",
         m.Sealed: "_on_sealed",
         m.Answer: "_on_answer",
         m.Abort: "_on_abort",
         m.Query: "_on_query",
+        m.Cancel: "_on_cancel",
         m.AbortWanted: "_on_abort_wanted",
         m.FederationFile: "_on_file",
     }
@@ -93,11 +97,14 @@ class ComputeNode(Committing):
         limits: Limits | None = None,
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
+        pool: Pool | None = None,
     ) -> None:
         records = tuple(records)
         super().__init__(identity, federation, random, mechanism, limits, timing, records)
         self._floors = floors or Floors()
+        self._pool = pool or Pool()
         self._early = EarlyContributions()
+        self._questions = BurstLimit(self._timing.progress_ms, QUESTIONS_BURST)
         self._restore(records)
 
     def _restore(self, records: Records) -> None:
@@ -105,10 +112,14 @@ class ComputeNode(Committing):
         self._keys = Keyring(records, self._timing, self._identity, self._random)
         self._charges = SeenCharges(records)
         self._sessions = Sessions(
-            records, self._federation, own=self.id, keys=self._keys, limits=self._limits, timing=self._timing
-        )
+            records, self._federation, self.id, self._keys, self._pool, limits=self._limits, timing=self._timing,
+            name_key=self._federation.name_key(self._identity),
+        )  # fmt: skip
         self._rounds = restored_rounds(records, self._load)
         self._open = {current.id for current in self._rounds.values() if current.is_open}
+        self._room = NodeRoom()
+        for current in self._rounds.values():
+            self._room.note(current)
 
     def _load(self, stored: StoredRound, payload: bytes | None) -> Round:
         return Round.loaded(self.id, stored, payload, self._federation, self._mechanism, self._limits)
@@ -119,8 +130,8 @@ class ComputeNode(Committing):
         lost = [current for current in rounds if current.is_open and not current.is_loaded]
         aborted = [effect for current in lost for effect in self._abort(current, "unreadable", detail)]
         resumed = [effect for current in rounds if current not in lost for effect in self._resume(current, now_ms)]
-        file_effects = [*self._file_effects(), *self._sessions.adopt(self._federation)]
-        return [*file_effects, *aborted, *self._turn_epoch(now_ms), *resumed]
+        ended = self._sessions.adopt(self._federation)
+        return [*ended, *aborted, *self._turn_epoch(now_ms, starts=True), *resumed]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
         """Abort open rounds whose trainer or Compute nodes the file no longer names; end revoked clients' sessions."""
@@ -135,15 +146,21 @@ class ComputeNode(Committing):
             again: list[Effect] = []
             if now_ms < current.stored.commit_by_ms + self._timing.abort_grace_ms:
                 abort = current.send(current.stored.final_message, Channel.ABORT)
-                again = [abort] if current.takes("abort wanted") else self._messages_for_trainer(current)
+                is_named = self._federation.is_server(current.stored.trainer)  # a revoked trainer gets no sum
+                summed = self._messages_for_trainer(current) if is_named else []
+                again = [abort] if current.is_aborted else summed
             return [*again, self._close_timer(current, now_ms)]
         body = current.opened.body
-        if now_ms >= body.commit_by_ms:
+        if now_ms >= self._gives_up_ms(current):
             return self._give_up(current, now_ms)
         if current.takes(FREEZE):
             frozen = self._freeze(current, now_ms) if now_ms >= body.close_by_ms else []
             return [*self._timers(current), *self._messages_for_trainer(current), *frozen]
-        return [*self._timers(current), *self._resend(current, now_ms), *self._answer_when_complete(current, now_ms)]
+        return [
+            *self._timers(current),
+            *self._resend(current, now_ms, starts=True),
+            *self._answer_when_complete(current, now_ms),
+        ]
 
     # --- sessions (§2.3) ------------------------------------------------------------------------------------------
 
@@ -155,7 +172,10 @@ class ComputeNode(Committing):
         trainer = self._federation.trainer(sender)
         self._federation.check_stamp(body.file)
         verify_signed(frame, trainer.key, self._federation_id)
-        count = m.Sessions(self._sessions.count_valid(now_ms))
+        if self._pace.waits(sender + body.nonce, now_ms) or not self._questions.is_due(sender, now_ms):
+            return []
+        self._pace.note(sender + body.nonce, now_ms)  # of copies
+        count = m.Sessions(body.nonce, self._sessions.count_valid(now_ms), max(now_ms, 0))
         key = [self._send(self._epoch_key(), Channel.TRAINER, sender)] if body.is_keyless else []
         return [*key, self._send(count, Channel.TRAINER, sender)]
 
@@ -176,23 +196,29 @@ class ComputeNode(Committing):
             if known.hash != opened.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
             return self._messages_for_trainer(known) if self._pace.is_due(known.id, now_ms) else []
-        terms = self._terms_with_own_key(opened)
-        if len(self._open) >= self._limits.rounds_open_max:
-            raise PeerError("rounds", found=f"{len(self._open)} open rounds", expected="fewer at the same time")
-        check_time(opened, self._timing, now_ms, until_ms=body.commit_by_ms)
+        kind = self._kind_with_own_key(opened)
+        self._room.require_record(self._limits, body.trainer)
+        try:
+            check_time(opened, self._timing, now_ms, until_ms=body.commit_by_ms)
+        except PeerError as error:
+            if error.code != "late":
+                raise
+            late = self._federation.named(f"{error.found}; expected {error.expected}")
+            return self._abort(self._begin(opened, kind, None), "late", late)
         self._seen.check(opened.epochs, now_ms)
-        check_invited(announced(message)[1], body, self._limits)
         payload = encode(message)
-        current = self._begin(opened, terms, payload)
+        refusal = self._room.refusal(self._limits, body.trainer, len(payload)) or self._floors.check(body, kind)
+        refusal = refusal or self._refuse_few(opened)
+        if refusal is None:  # what follows takes longest
+            check_invited(announced(message)[1], body, self._limits)
+            refusal = self._refuse_numbers(opened)
+        current = self._begin(opened, kind, payload if refusal is None else None)
         seen = self._seen.note(opened.epochs, now_ms)
-        stored = Persist(ANNOUNCEMENTS, current.id, payload)
-        if not current.is_loaded:
-            return [*seen, *self._abort(current, "announcement", "this node cannot work out the round's numbers")]
-        refusal = self._floors.check(body, terms)
         if refusal is not None:
-            return [*seen, *self._abort(current, refusal.reason, f"{refusal.found}; needs {refusal.expected}")]
-        stored_round = current.advance("announcement")
-        begun = [*seen, stored, stored_round, *self._timers(current), *self._messages_for_trainer(current)]
+            detail = self._federation.named(f"{refusal.found}; needs {refusal.expected}")
+            return [*seen, *self._abort(current, refusal.reason, detail)]
+        stored = [Persist(ANNOUNCEMENTS, current.id, payload), current.advance("announcement")]
+        begun = [*seen, *stored, *self._timers(current), *self._messages_for_trainer(current)]
         if now_ms >= body.close_by_ms:
             return [*begun, *self._freeze(current, now_ms)]
         return [*begun, *self._open_early(current, now_ms)]
@@ -207,24 +233,18 @@ class ComputeNode(Committing):
                 opened.append(self._drop(error, sender))
         return opened
 
-    def _terms_with_own_key(self, opened: OpenedAnnouncement) -> SecureSum:
-        """Return the terms of a secure sum that names this node and a present key of it. Raises `PeerError`."""
-        terms = opened.body.terms
-        if not isinstance(terms, SecureSum) or self.id not in opened.computes:
-            raise PeerError("computes", found="a round without this Compute node", expected="one that names it")
-        named = opened.epochs[opened.computes.index(self.id)]
-        own = self._keys.key(named.epoch)
-        if own is None or own.public != named.public:
-            raise PeerError("epoch", found="an epoch key that is not kept here", expected="the current one")
-        return terms
+    def _refuse_few(self, opened: OpenedAnnouncement) -> Refusal | None:
+        """Return a refusal if all nodes of the round may be corrupt."""
+        count, p = len(opened.computes), self._federation.p
+        return None if count > p else Refusal("p", f"{count} Compute nodes", f"at least {p + 1}")
 
-    def _begin(self, opened: OpenedAnnouncement, terms: SecureSum, payload: bytes) -> Round:
-        body = opened.body
-        fields = (body.round_id, opened.hash, body.trainer, opened.computes)
-        current = self._load(StoredRound(NEW, *fields, terms.fewest, body.commit_by_ms), payload)
-        self._rounds[current.id] = current
-        self._open.add(current.id)
-        return current
+    def _refuse_numbers(self, opened: OpenedAnnouncement) -> Refusal | None:
+        """Return a refusal if this node cannot work out the round's numbers."""
+        try:
+            opened.validated(self._mechanism, self._limits)
+        except UsageError as error:
+            return Refusal("announcement", str(error), "a valid round whose numbers this node can work out")
+        return None
 
     # --- contributions (§4.5) -------------------------------------------------------------------------------------
 
@@ -232,23 +252,23 @@ class ComputeNode(Committing):
         if message.round_id not in self._rounds and self._early.keep(sender, message, now_ms):
             return []
         current = self._known_round(message.round_id)
-        if not current.is_loaded:
+        if now_ms >= self._answers_until_ms(current):
             raise PeerError("phase", found="a contribution to a round that is over", expected="none")
         if current.invited is not None and sender not in current.invited:
             raise PeerError("invited", found=sender.hex(), expected="one of the clients that are invited")
-        if current.opened.holder(sender).id != self.id:
+        if not current.is_held(sender):
             raise PeerError("holder", found="a contribution for another holder", expected="one for this node")
         opened = self._open_contribution(current, sender, message, now_ms)
         if opened is None:
             return self._want_hello(sender, now_ms)
-        if current.takes("abort wanted"):
+        if current.is_aborted:
             current.step("late contribution")
             return self._aborts_to(current, sender, now_ms)
         kept, keys = opened
         receipt = m.Receipt(current.id, message.contribution, keys.receipt)
         reply = current.send(encode(receipt), Channel.CLIENT, sender)
         collects = current.takes("contribution")
-        if not collects and current.listed.get(sender) != message.contribution:
+        if not collects and not current.is_listed(sender, message.contribution):
             current.step("late contribution")
             late = m.Receipt(current.id, message.contribution, keys.late)
             answer = current.send(encode(late), Channel.CLIENT, sender)
@@ -263,7 +283,7 @@ class ComputeNode(Committing):
         self, current: Round, client: bytes, message: m.Contribution, now_ms: int
     ) -> tuple[HeldContribution, ContributionKeys] | None:
         """Open a contribution with the client's newest session or the previous one; None if neither opens it."""
-        for key in self._sessions.keys_of(client, current.own_key.epoch, now_ms):
+        for key in self._sessions.keys_of(client, current.stored.epoch, now_ms):
             try:
                 return open_contribution(
                     message,
@@ -272,7 +292,7 @@ class ComputeNode(Committing):
                     client=client,
                     holder=self.id,
                     nodes=len(current.computes),
-                    dimension=current.validated.dimension,
+                    dimension=current.stored.dimension or dimension_of(message, len(current.computes)),
                 )
             except PeerError as error:
                 if error.code != "ciphertext":
@@ -291,14 +311,31 @@ class ComputeNode(Committing):
         except PeerError as error:
             is_due = self._pace.is_due(current.id + client, now_ms)  # each `ChargeReused` costs a signature
             return [self._drop(error, client), *([self._reused(current, client, kept.charge)] if is_due else [])]
-        if len(current.kept) >= current.terms.most:
+        if len(current.kept) >= current.kind.n_max:
             raise PeerError("full", found=f"{len(current.kept)} contributions", expected="fewer")
+        self._room.require(self._limits, current, len(kept.record))
         current.step("contribution")
-        current.kept[client] = kept
+        current.keep(client, kept)
+        self._room.note_contributions(current)
         is_first = len(current.kept) == current.reported + 1  # since the last `Progress`
         timer = [current.timer(PROGRESS, now_ms + self._timing.progress_ms)] if is_first else []
         count = Report(facts.ContributionKept(current.id, client, len(current.kept)))
         return [Persist(CONTRIBUTIONS, current.id + client, kept.record), reply, *timer, count]
+
+    def _on_declines(self, sender: bytes, frame: m.Signed, body: m.Declines, now_ms: int) -> list[Effect]:
+        """Note which clients have declined, to report how many of them contribute: each counts once (§4.8)."""
+        current = self._trainer_round(sender, frame, body)
+        if not current.takes("declines"):
+            return []  # the round has closed meanwhile
+        if len(body.clients) <= len(current.declined.ids):  # repeated, or overtaken: the list only grows
+            is_due = self._pace.is_due(current.id + b"declines", now_ms)
+            return self._messages_for_trainer(current) if is_due else []
+        declined = SortedIds(body.clients)
+        declined.check(current)
+        self._room.require(self._limits, current, len(body.clients) - len(current.declined.ids))
+        current.decline(declined)
+        self._room.note_contributions(current)
+        return self._messages_for_trainer(current)
 
     def _on_close(self, sender: bytes, frame: m.Signed, body: m.Close, now_ms: int) -> list[Effect]:
         current = self._trainer_round(sender, frame, body)
@@ -307,103 +344,24 @@ class ComputeNode(Committing):
         current.step("close")
         return []
 
-    # --- queries --------------------------------------------------------------------------------------------------
-
-    def _on_query(self, sender: bytes, frame: m.Signed, body: m.Query, now_ms: int) -> list[Effect]:
-        current = self._known_round(body.round_id)
-        is_trainer = sender == current.stored.trainer
-        if is_trainer:
-            self._trainer_round(sender, frame, body)
-        else:
-            self._node_round(sender, frame, body)
-        current.step("query")
-        if not self._pace.is_due(current.id + sender, now_ms):
-            return []
-        return self._messages_for_trainer(current) if is_trainer else list(self._messages_for_peer(current, sender))
-
-    def _messages_for_trainer(self, current: Round) -> list[Effect]:
-        """Send the trainer the final message of a round, or the number of its contributions so far."""
-        message = current.stored.final_message
-        if current.is_open:
-            current.reported = count = len((current.stored.entries and current.listed) or current.kept)
-            message = encode(self._sign(m.Progress(current.id, current.hash, count)))
-        return [current.send(message, Channel.TRAINER, current.stored.trainer)] if message else []
-
-    def _on_abort_wanted(self, sender: bytes, wanted: m.AbortWanted, now_ms: int) -> list[Effect]:
-        """Answer a client that asks for the aborts of a round (§4.8)."""
-        opened = open_announcement(wanted.announcement, self._federation, self._limits)
-        current = self._rounds.get(opened.body.round_id)
-        if current is not None and current.hash != opened.hash:
-            raise PeerError("known-round", found="another announcement", expected="the one that is known")
-        terms = self._terms_with_own_key(opened)
-        if current is None and now_ms < opened.body.commit_by_ms:
-            raise PeerError("phase", found="a request for aborts before the round's end", expected="one after it")
-        keys = tuple(self._sessions.keys_of(sender, opened.epochs[opened.computes.index(self.id)].epoch, now_ms))
-        if not keys:
-            return self._want_hello(sender, now_ms)
-        if not any(same(ask_tag(key, opened.hash), wanted.tag) for key in keys):
-            raise PeerError("ask", found="a tag that does not match", expected="a client with a session")
-        if current is not None:
-            return self._aborts_to(current, sender, now_ms)
-        current = self._begin(opened, terms, encode(wanted.announcement))
-        aborted = self._abort(current, "unheard", "this node had not heard of the round when it ended")
-        return [*aborted, *self._aborts_to(current, sender, now_ms)]
-
-    def _aborts_to(self, current: Round, client: bytes, now_ms: int) -> list[Effect]:
-        """Send an authenticated client the aborts that this node has: its own and its peers'."""
-        if not current.takes("abort wanted") or not self._pace.is_due(current.id + client, now_ms):
-            return []
-        messages = (current.stored.final_message, *dict(current.stored.peer_aborts).values())
-        return [current.send(message, Channel.CLIENT, client) for message in messages]
-
-    def _trainer_round(self, sender: bytes, frame: m.Signed, body: m.Close | m.Query) -> Round:
-        """Return the round of a trainer's message after checking who sent it. Raises `PeerError`."""
-        current = self._known_round(body.round_id)
-        if sender != current.stored.trainer or body.announcement_hash != current.hash:
-            raise PeerError("sender", found=sender.hex(), expected="the round's trainer, about its announcement")
-        verify_signed(frame, self._federation.trainer(sender).key, self._federation_id)
-        return current
-
     # --- time -----------------------------------------------------------------------------------------------------
 
     def _send_progress(self, current: Round, now_ms: int) -> list[Effect]:
         return self._messages_for_trainer(current) if current.reported != len(current.kept) else []
 
-    def _forget(self, current: Round, now_ms: int) -> list[Effect]:
-        """After a round's end, free its memory and delete a released sum; after the retention, forget the round.
-
-        The record outlives the epoch key of the round: a node without the record would sign a fresh abort (§4.8).
-        """
-        if now_ms < self._forget_ms(current):
-            current.unload()
-            holds_sum = current.takes("delete sum") and current.stored.final_message
-            deleted = [current.store(final_message=b"", entries=b"", answer=None)] if holds_sum else []
-            return [*deleted, self._close_timer(current, now_ms)]
-        current.step(FORGET)
-        del self._rounds[current.id]
-        return [Forget(ROUNDS, current.id), Forget(ANNOUNCEMENTS, current.id)]
-
-    def _forget_ms(self, current: Round) -> int:
-        kept_ms = max(self._timing.retention_ms, 2 * self._timing.epoch_ms + self._timing.epoch_grace_ms)
-        return current.stored.commit_by_ms + kept_ms
-
-    def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
-        """Set the time to delete a released sum (an hour after the round's end), or else to forget the round."""
-        holds_sum = current.takes("delete sum") and current.stored.final_message
-        at_ms = current.stored.commit_by_ms + self._timing.abort_grace_ms if holds_sum else self._forget_ms(current)
-        return current.timer(FORGET, max(now_ms, at_ms))
-
-    def _turn_epoch(self, now_ms: int) -> list[Effect]:
+    def _turn_epoch(self, now_ms: int, *, starts: bool = False) -> list[Effect]:
         """Make the current epoch's key, delete expired ones, and publish the signed key as a retained message.
 
         The key is published repeatedly, because a broker may lose retained messages.
         """
         renewed = self._keys.renew(now_ms)
         self._sessions.expire(self._keys.epochs)
+        self._early.expire(now_ms)
         again_ms = now_ms + self._timing.epoch_publish_ms
         return [
             *renewed,
-            *(self._file_effects() if renewed else []),  # a broker may lose it, too
+            *(self._make_room(now_ms) if renewed else []),
+            *(self._file_effects() if renewed or starts else []),  # a broker may lose it, too
             self._send(self._epoch_key(), Channel.EPOCH, retain=True),
             SetTimer(Timer(EPOCH), min(self._keys.next_turn_ms(now_ms), again_ms)),
         ]
@@ -415,4 +373,4 @@ class ComputeNode(Committing):
     def _timers(self, current: Round) -> list[Effect]:
         body = current.opened.body
         freeze = [current.timer(FREEZE, body.close_by_ms)] if current.takes(FREEZE) else []
-        return [*freeze, current.timer(COMMIT, body.commit_by_ms)]
+        return [*freeze, current.timer(COMMIT, self._gives_up_ms(current))]

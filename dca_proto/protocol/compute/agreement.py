@@ -9,16 +9,19 @@ from collections.abc import Iterable
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from dca_proto.crypto.masks import ENTRY_BYTES, RingVector, check_and_sum, sum_words
-from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES, RingVector, check_and_sum, sum_words
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.errors import PeerError
 from dca_proto.protocol.charges import SeenCharges
 from dca_proto.protocol.compute.round import Round
 from dca_proto.protocol.effects import Write
 from dca_proto.protocol.lists import Places, agreed, charges_of, parse_places, rows_of, set_hash
+from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.sessions import Sessions
 
+_TAG_US, _WORD_US = 1.5, 0.05  # of one entry: its tag, and each word of its mask
 UNKNOWN_MAX = 1024
 """Number of clients in a round that a Compute node asks for their Hello; a false list may contain made-up ids."""
 
@@ -67,6 +70,25 @@ class Judgement(msgspec.Struct, frozen=True):
     writes: tuple[Write, ...]
 
 
+class MaskWork(msgspec.Struct, frozen=True):
+    """Entries of the union for `sum_masks`: their pair keys, the entries and the tags, all joined."""
+
+    keys: bytes
+    entries: bytes
+    tags: bytes
+    hash: bytes
+    dimension: int
+
+    def __repr__(self) -> str:
+        return f"MaskWork(<{len(self.tags) // TAG_BYTES} entries>)"
+
+
+def sum_masks(work: MaskWork) -> tuple[NDArray[np.bool_], RingVector]:
+    """Return which tags hold, and the sum of the masks at these entries."""
+    keys = np.frombuffer(work.keys, dtype=np.uint8).reshape(-1, KEY_BYTES)
+    return check_and_sum(keys, work.entries, work.tags, work.hash, work.dimension)
+
+
 class AgreedSet(msgspec.Struct, frozen=True):
     """A: its hash, and its places in the union, ascending."""
 
@@ -85,10 +107,11 @@ class Agreement:
     answer and release changes nothing.
     """
 
-    def __init__(self, round_: Round, sessions: Sessions, now_ms: int) -> None:
+    def __init__(self, round_: Round, sessions: Sessions, now_ms: int, pool: Pool) -> None:
         self._round = round_
+        self._pool = pool
         self._union = Union.of(round_, sessions)
-        self._epoch, self._dimension = round_.own_key.epoch, round_.validated.dimension
+        self._epoch, self._dimension = round_.stored.epoch, round_.validated.dimension
         self._keys, self._valid = sessions.pair_keys(self._epoch, self._union.slots, now_ms)
         # `_failed`: the places whose tag fails under both sessions of the client. `_masks`: the sum of all other masks.
         wrong, total = self._sum_at(np.arange(self._union.count))
@@ -103,9 +126,20 @@ class Agreement:
     def _sum_at(self, places: Places) -> tuple[Places, RingVector]:
         """Return those of `places` whose tag fails or that have no key, and the sum of the masks at the others."""
         keyed = places[self._valid[places]]
-        part = self._union if keyed.size == self._union.count else self._union.at(keyed)
-        keys = self._keys if keyed.size == self._union.count else self._keys[keyed]
-        holds, total = check_and_sum(keys, part.entries, part.tags, self._round.hash, self._dimension)
+        is_all = keyed.size == self._union.count
+        part, keys = (self._union, self._keys) if is_all else (self._union.at(keyed), self._keys[keyed])
+
+        def work(start: int, end: int) -> MaskWork:
+            entries = part.entries[ENTRY_BYTES * start : ENTRY_BYTES * end]
+            tags = part.tags[TAG_BYTES * start : TAG_BYTES * end]
+            return MaskWork(keys[start:end].tobytes(), entries, tags, self._round.hash, self._dimension)
+
+        us = _TAG_US + _WORD_US * self._dimension
+        held, total = [np.zeros(0, dtype=np.bool_)], np.zeros(self._dimension, dtype=np.uint64)
+        for holding, masks in self._pool.spread(sum_masks, keyed.size, us, work):
+            held.append(holding)
+            total += masks
+        holds = np.concatenate(held)
         return np.setdiff1d(places, keyed[holds], assume_unique=True), total
 
     def judge(self, charges: SeenCharges) -> Judgement:

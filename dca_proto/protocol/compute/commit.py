@@ -5,33 +5,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from dca_proto.crypto.fixedpoint import ring_to_bytes
-from dca_proto.crypto.sealing import seal_to
 from dca_proto.errors import PeerError
 from dca_proto.protocol import facts
 from dca_proto.protocol.actor import RESEND, BaseActor
-from dca_proto.protocol.announcement import open_answer, seal_answer
+from dca_proto.protocol.announcement import open_list, seal_answer, seal_list
 from dca_proto.protocol.charges import SeenCharges
 from dca_proto.protocol.compute.agreement import Agreement
+from dca_proto.protocol.compute.room import NodeRoom
 from dca_proto.protocol.compute.round import (
+    ANNOUNCEMENTS,
+    ANSWERS,
     COMMIT,
     CONTRIBUTIONS,
     FORGET,
     FREEZE,
     LISTS,
     PROGRESS,
+    ROUNDS,
     Round,
     StoredList,
 )
-from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report
+from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, SetTimer
 from dca_proto.protocol.keyring import Keyring
-from dca_proto.protocol.lists import TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
+from dca_proto.protocol.lists import PEER_SILENT, TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
+from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.sessions import Sessions
+from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import encode, open_signed
-from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
+from dca_proto.protocol.wire.fields import COUNT_MAX, TEXT_CHARS_MAX
+
+CANCELLED = "cancelled"
+"""Abort reason: the trainer ended the round."""
+_ABORT_BYTES_MAX, _HEADER_BYTES_MAX = 4096, 256  # an abort's texts, and each signed header of its evidence
+ABSENT_AMONG_MAX = 20_000
+"""With more sessions than that, nobody reads who is absent."""
 
 
 class Committing(BaseActor[Round]):
@@ -41,21 +52,54 @@ class Committing(BaseActor[Round]):
     _sessions: Sessions
     _charges: SeenCharges
     _open: set[bytes]  # ids of the rounds that have not ended
+    _room: NodeRoom
+    _pool: Pool
+
+    def look_ahead(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
+        """Do what the next messages need and many processes can do at once; they are (sender, payload) pairs.
+
+        The effects of `handle` do not depend on it.
+        """
+        self._sessions.look_ahead(messages)
+
+    def client_name(self, client: bytes) -> str:
+        return self._sessions.name_of(client)
+
+    @property
+    def sessions(self) -> Sessions:
+        """All clients' sessions at this node."""
+        return self._sessions
+
+    def _waits(self, current: Round, now_ms: int) -> Waiting:
+        """Wait for the clients that this node holds, then for the other nodes' lists and answers."""
+        statistic = current.opened.body.statistic if current.is_loaded else ""
+        about = (current.id, statistic, current.phase, current.stored.commit_by_ms)
+        if not current.takes("contribution"):
+            has = current.lists if current.takes("list") else current.answers
+            return Waiting(*about, tuple(peer for peer in current.peers if peer not in has))
+        if len(self._sessions) > ABSENT_AMONG_MAX:  # a status must not hold up a node of a million clients
+            return Waiting(*about, (), len(current.kept))
+        clients = self._sessions.valid(now_ms)
+        held = [one for one in clients if current.is_held(one) and (current.invited is None or one in current.invited)]
+        missing = tuple(one for one in held if one not in current.kept and one not in current.declined)
+        return Waiting(*about, missing, len(current.kept), len(held))
 
     # --- freeze and lists -----------------------------------------------------------------------------------------
 
     def _freeze(self, current: Round, now_ms: int) -> list[Effect]:
         """Accept no further contribution: store this node's list, then send it to every peer."""
+        count, absent = len(current.kept), self._waits(current, now_ms).members
         entries = current.sorted_entries()
         own_hash = list_hash(current.hash, self.id, entries)
-        count = len(current.kept)
         header = self._sign(m.ListHeader(current.id, current.hash, own_hash, count))
         stored = current.advance(FREEZE, entries=entries, header=header)
         current.lists[self.id] = current.own_list()
+        self._room.note_contributions(current)
         return [
             stored,
             *current.cancel(FREEZE, PROGRESS),
             Report(facts.ListFrozen(current.id, count)),
+            *([Report(facts.Absent(current.id, absent))] if absent else []),
             *(self._list_to(current, peer) for peer in current.peers),
             current.resend_timer(self._timing, self._random(1), now_ms),
             *self._answer_when_complete(current, now_ms),
@@ -67,8 +111,8 @@ class Committing(BaseActor[Round]):
         place = current.computes.index(peer)
         body = m.FrozenList(current.id, peer, current.stored.header, current.stored.entries, current.tags_for(place))
         public = current.opened.epochs[place].public
-        sealed = seal_to(public, encode(self._sign(body)), current.hash, self._random)
-        return current.send(encode(m.Sealed(current.id, *sealed)), Channel.COMPUTE, peer)
+        sealed = seal_list(self._sign(body), current.opened, public, self._random)
+        return current.send(sealed, Channel.COMPUTE, peer)
 
     def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
         """Handle a peer's list."""
@@ -76,10 +120,10 @@ class Committing(BaseActor[Round]):
         if not current.is_open:
             current.step("repeated list")
             return []
-        own = self._keys.key(current.own_key.epoch)
+        own = self._keys.key(current.stored.epoch)
         if own is None:
             raise PeerError("epoch", found="a list of a past epoch", expected="one whose key is kept here")
-        inner = open_answer(frame, own, current.hash)
+        inner = open_list(frame, own, current.hash)
         body = open_signed(inner, self._federation.compute(sender).key, self._federation_id, m.FrozenList)
         header = self._header(current, sender, body)
         known = current.lists.get(sender)
@@ -92,15 +136,17 @@ class Committing(BaseActor[Round]):
             )
         if list_hash(current.hash, sender, body.entries) != header.list_hash:
             raise PeerError("list", found="a list with another hash", expected="the hash in its header")
+        self._room.require(self._limits, current, len(body.entries) + len(body.tags))
         frozen = self._freeze(current, now_ms) if current.takes(FREEZE) else []
         current.step("list")
         try:
             place = current.computes.index(sender)
-            check_list(current.hash, body.entries, body.tags, place, len(current.computes), current.terms.most)
+            check_list(current.hash, body.entries, body.tags, place, len(current.computes), current.kind.n_max)
         except PeerError as error:
             name = self._federation.compute(sender).name
             return [*frozen, *self._abort(current, "invalid-list", f"{name}: {error}", (body.header,))]
         current.lists[sender] = StoredList(body.header, header.list_hash, body.entries, body.tags)
+        self._room.note_contributions(current)
         return [*frozen, *self._answer_when_complete(current, now_ms)]
 
     def _header(self, current: Round, sender: bytes, body: m.FrozenList) -> m.ListHeader:
@@ -124,12 +170,13 @@ class Committing(BaseActor[Round]):
         """Once all M lists are there, compute this node's objections, store them, then send them."""
         if not current.takes("all lists") or len(current.lists) < len(current.computes):
             return []
-        current.agreement = Agreement(current, self._sessions, now_ms)
+        current.agreement = Agreement(current, self._sessions, now_ms, self._pool)
         judgement = current.agreement.judge(self._charges)
         hashes = tuple(current.lists[compute].hash for compute in current.computes)
-        body = m.Answer(current.id, current.hash, hashes, encode_places(judgement.objections))
+        body = m.Answer(current.id, current.hash, self.id, hashes, encode_places(judgement.objections))
         signed = self._sign(body)
         current.answers[self.id] = (signed, body)
+        self._room.note_contributions(current)
         lists = [Persist(LISTS, current.id + peer, encode(current.lists[peer])) for peer in current.peers]
         payload = encode(signed)
         return [
@@ -150,28 +197,43 @@ class Committing(BaseActor[Round]):
         return current.send(encode(self._sign(body)), Channel.CLIENT, client)
 
     def _on_answer(self, sender: bytes, frame: m.Signed, body: m.Answer, now_ms: int) -> list[Effect]:
-        current = self._node_round(sender, frame, body)
+        """Handle a peer's answer, from the peer itself or passed on by another one."""
+        author = body.compute
+        current = self._node_round(author, frame, body)
         if not current.is_open:
             current.step("repeated answer")
             return []
         current.step("peer answer")
-        bytes_max = 4 * current.terms.most * len(current.computes)  # 4 for each position in the union of M lists
+        bytes_max = 4 * current.kind.n_max * len(current.computes)  # 4 for each position in the union of M lists
         if len(body.objections) > bytes_max:
             raise PeerError("answer", found=f"{len(body.objections)} bytes of objections", expected=f"<= {bytes_max}")
-        known = current.answers.get(sender)
+        known = current.answers.get(author)
         if known is not None:
             current.step("repeated answer")
             if known[1] != body:
-                return self._abort(current, "equivocation", self._equivocation_detail(sender, "answers"))
+                return self._abort(current, "equivocation", self._equivocation_detail(author, "answers"))
             return []
-        current.answers[sender] = (frame, body)
-        return self._release_when_complete(current, now_ms)
+        self._room.require(self._limits, current, len(frame.body) + len(body.objections))
+        current.answers[author] = (frame, body)
+        self._room.note_contributions(current)
+        stored = Persist(ANSWERS, current.id + author, encode(frame))
+        return [stored, *self._ask_when_late(current, now_ms), *self._release_when_complete(current, now_ms)]
+
+    def _ask_when_late(self, current: Round, now_ms: int) -> list[Effect]:
+        """After `commit_by`, ask the peers first: of one that was cut off, aborts are behind old answers in a queue."""
+        if now_ms < current.stored.commit_by_ms or len(current.answers) < len(current.computes):
+            return []
+        current.asks_first, current.attempt = True, 0
+        return [*self._queries(current), current.resend_timer(self._timing, self._random(1), now_ms)]
 
     # --- release --------------------------------------------------------------------------------------------------
 
     def _release_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
-        """Once all M answers are there, release one sum over the agreed set, or abort."""
-        if not current.takes("all answers") or len(current.answers) < len(current.computes):
+        """Once all answers are there, release one sum over the agreed set, or abort.
+
+        A node that has started again first asks its peers: they may have aborted, and then its sum would be in vain.
+        """
+        if not current.takes("all answers") or len(current.answers) < len(current.computes) or current.asks_first:
             return []
         own = current.answers[self.id][1]
         for compute in current.peers:
@@ -179,14 +241,15 @@ class Committing(BaseActor[Round]):
                 detail = f"{self._federation.compute(compute).name} names other lists"
                 headers = [current.lists[node].header for node in current.computes]
                 return self._abort(current, "equivocation", detail, headers)
-        agreement = current.agreement or Agreement(current, self._sessions, now_ms)
+        over_ms = current.stored.commit_by_ms - 1  # sessions last as long; the answer may be older than this start
+        agreement = current.agreement or Agreement(current, self._sessions, min(now_ms, over_ms), self._pool)
         try:
             answers = [current.answers[compute][1] for compute in current.computes]
             chosen = agreement.agree(answer.objections for answer in answers)
-            fewest, most = current.terms.fewest, current.terms.most
-            if not fewest <= chosen.count <= most:
-                is_few = chosen.count < fewest
-                limit = f"{fewest} were needed" if is_few else f"{most} are allowed"
+            n_min, n_max = current.kind.n_min, current.kind.n_max
+            if not n_min <= chosen.count <= n_max:
+                is_few = chosen.count < n_min
+                limit = f"{n_min} were needed" if is_few else f"{n_max} are allowed"
                 detail = f"{chosen.count} contributed, {limit}"
                 return self._abort(current, TOO_FEW if is_few else TOO_MANY, detail, contributors=chosen.count)
             clients, vector = agreement.partial_sum(chosen)
@@ -219,7 +282,7 @@ class Committing(BaseActor[Round]):
             reason,
             detail[:TEXT_CHARS_MAX],
             contributors,
-            current.stored.fewest,
+            min(max(current.stored.n_min, 0), COUNT_MAX),  # N, T and c that a node refuses may give any number
             tuple(evidence),
         )
         message = encode(self._sign(body))
@@ -232,14 +295,19 @@ class Committing(BaseActor[Round]):
     def _finish(self, current: Round, event: str, message: bytes) -> list[Effect]:
         """Store the final message and delete the contributions, in one transaction."""
         forgotten = [Forget(CONTRIBUTIONS, current.id + client) for client in current.kept]
+        if not current.takes("announcement"):  # it was stored
+            forgotten.append(Forget(ANNOUNCEMENTS, current.id))
         if current.takes("all answers"):
             forgotten += [Forget(LISTS, current.id + peer) for peer in current.peers]
+        if event == "abort":
+            forgotten += current.forgotten_answers()
         timers = current.cancel(FREEZE, COMMIT, RESEND, PROGRESS)
-        stored = current.advance(event, final_message=message)
+        useless = {} if event == "all answers" else {"entries": b"", "header": None, "answer": None}
+        stored = current.advance(event, final_message=message, **useless)
         current.forget_work()
         self._open.discard(current.id)
-        grace_ms = self._timing.abort_grace_ms if current.takes("delete sum") else 0  # the trainer may ask again
-        close = current.timer(FORGET, current.stored.commit_by_ms + grace_ms)
+        self._room.note(current)
+        close = current.timer(FORGET, self._answers_until_ms(current))
         return [stored, *forgotten, *timers, close]
 
     def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
@@ -250,7 +318,14 @@ class Committing(BaseActor[Round]):
         self._node_round(body.compute, frame, body)
         if body.compute in dict(current.stored.peer_aborts):
             return []
-        stored = current.store(peer_aborts=(*current.stored.peer_aborts, (body.compute, encode(frame))))
+        message = encode(frame)
+        bytes_max = _ABORT_BYTES_MAX + 2 * _HEADER_BYTES_MAX * len(current.computes)
+        if len(message) > bytes_max:
+            raise PeerError("size", found=f"an abort of {len(message)} bytes", expected=f"<= {bytes_max}")
+        if not current.is_open:  # an open one aborts in any case, and its record is one of few
+            self._room.require_record(self._limits, current.stored.trainer, len(message), rounds=0)
+        stored = current.store(peer_aborts=(*current.stored.peer_aborts, (body.compute, message)))
+        self._room.note(current)
         if not current.is_open:
             current.step("late abort")
             return [stored]
@@ -258,33 +333,110 @@ class Committing(BaseActor[Round]):
         return [stored, *self._abort(current, body.reason, f"{name}: {body.detail}", contributors=body.contributors)]
 
     def _give_up(self, current: Round, now_ms: int) -> list[Effect]:
-        """At `commit_by`, abort a round that has not been released."""
+        """At `commit_by`, abort a round that this node has not answered; half an hour later, one that it has (§4.7).
+
+        Meanwhile the answers that it lacks may come, as their authors start again or other peers pass them on.
+        """
+        late_ms = self._gives_up_ms(current)
+        if current.takes("all answers") and now_ms < late_ms:
+            return [current.timer(COMMIT, late_ms)]
         missing, received = ("answer", current.answers) if current.takes("all answers") else ("list", current.lists)
         silent = [peer for peer in current.peers if peer not in received]
         names = ", ".join(self._federation.compute(peer).name for peer in silent)
-        return self._abort(current, "peer-silent", f"no {missing} from {names} at commit_by")
+        when = "half an hour after commit_by" if current.takes("all answers") else "at commit_by"
+        detail = f"no {missing} from {names} {when}" if silent else f"the last {missing} came too late"
+        return self._abort(current, PEER_SILENT, detail)
+
+    def _gives_up_ms(self, current: Round) -> int:
+        """Return when this node aborts an open round if nothing more comes."""
+        late_ms = self._timing.late_ms if current.takes("all answers") else 0
+        return current.stored.commit_by_ms + late_ms
 
     # --- queries and resends --------------------------------------------------------------------------------------
 
-    def _resend(self, current: Round, now_ms: int) -> list[Effect]:
-        """Repeat this node's message to each peer whose next message is missing, and ask for that."""
+    def _resend(self, current: Round, now_ms: int, *, starts: bool = False) -> list[Effect]:
+        """Repeat this node's message to each peer whose next message is missing, and ask for that.
+
+        It asks all peers: another one may have the answer, too, or may have aborted.
+        """
+        current.asks_first = starts
+        released = self._release_when_complete(current, now_ms)
+        if released:
+            return released
         own = current.stored.answer
         silent = [peer for peer in current.peers if peer not in (current.answers if own else current.lists)]
-        query = encode(self._sign(m.Query(current.id, current.hash)))
-        again: list[Effect] = []
-        for peer in silent:
-            again.append(current.send(encode(own), Channel.COMPUTE, peer) if own else self._list_to(current, peer))
-            again.append(current.send(query, Channel.COMPUTE, peer))
-        return [*again, current.resend_timer(self._timing, self._random(1), now_ms)]
+        return [
+            *(self._own_message(current, peer) for peer in silent),
+            *(self._queries(current) if silent or starts else ()),
+            current.resend_timer(self._timing, self._random(1), now_ms),
+        ]
 
-    def _messages_for_peer(self, current: Round, peer: bytes) -> Iterable[Effect]:
-        """Repeat this node's messages of the round for a peer."""
-        if current.takes("abort wanted"):
-            return [current.send(current.stored.final_message, Channel.COMPUTE, peer)]
-        messages = [self._list_to(current, peer)] if current.takes("peer answer") else []
-        if current.stored.answer is not None:
-            messages.append(current.send(encode(current.stored.answer), Channel.COMPUTE, peer))
-        return messages
+    def _queries(self, current: Round) -> list[Effect]:
+        """Ask all peers for their messages."""
+        query = encode(self._sign(m.Query(current.id, current.hash)))
+        return [current.send(query, Channel.COMPUTE, peer) for peer in current.peers]
+
+    def _own_message(self, current: Round, peer: bytes) -> Effect:
+        """Send a peer this node's answer; before that, its list."""
+        own = current.stored.answer
+        return current.send(encode(own), Channel.COMPUTE, peer) if own else self._list_to(current, peer)
+
+    # --- the end of the record ------------------------------------------------------------------------------------
+
+    def _forget(self, current: Round, now_ms: int) -> list[Effect]:
+        """After a round's end, delete a released sum; after the retention, forget the round.
+
+        The record outlives the epoch key of the round: a node without the record would sign a fresh abort (§4.8).
+        """
+        self._pace.forget(current.id)
+        is_over = now_ms >= self._forget_ms(current)
+        if is_over and self._keys.key(current.stored.epoch) is None:
+            return self._forgotten(current)
+        holds_sum = current.is_released and current.stored.final_message
+        deleted: list[Effect] = []
+        if holds_sum:
+            deleted = [current.store(final_message=b"", entries=b"", answer=None), *current.forgotten_answers()]
+            current.answers.clear()
+        self._room.note(current)
+        return [*deleted, self._close_timer(current, now_ms + self._timing.again_ms if is_over else now_ms)]
+
+    def _forgotten(self, current: Round) -> list[Effect]:
+        current.step(FORGET)
+        del self._rounds[current.id]
+        self._room.forget(current)
+        self._pace.forget(current.id)
+        return [Forget(ROUNDS, current.id), *current.forgotten_answers()]
+
+    def _make_room(self, now_ms: int) -> list[Effect]:
+        """Forget the oldest ended rounds whose epoch key is deleted, if records take more than half of their room.
+
+        Such a round can neither be taken part in nor aborted again (§4.8): without the record, the node drops its
+        announcement.
+        """
+        keys, over = self._keys, []
+        ended = [current for current in self._rounds.values() if not current.is_open]
+        for current in sorted(ended, key=lambda current: current.stored.commit_by_ms):
+            is_past = keys.key(current.stored.epoch) is None and now_ms >= self._answers_until_ms(current)
+            if is_past and self._room.is_half_full(self._limits, current.stored.trainer):
+                over += [*current.cancel(FORGET), *self._forgotten(current)]
+        return over
+
+    def _answers_until_ms(self, current: Round) -> int:
+        """Return until when contributions to a round are answered, and its released sum is kept."""
+        grace_ms = self._timing.abort_grace_ms if current.is_released else 0  # the trainer may ask again
+        return current.stored.commit_by_ms + grace_ms
+
+    def _forget_ms(self, current: Round) -> int:
+        timing, stored = self._timing, current.stored
+        kept_ms = max(timing.retention_ms, 2 * timing.epoch_ms + timing.epoch_grace_ms)
+        key_ends_ms = (stored.epoch + 1) * timing.epoch_ms + timing.epoch_grace_ms
+        return max(stored.commit_by_ms + kept_ms, key_ends_ms)  # `commit_by` may be any time in the past
+
+    def _close_timer(self, current: Round, now_ms: int) -> SetTimer:
+        """Set the time to delete a released sum (an hour after the round's end), or else to forget the round."""
+        holds_sum = current.is_released and current.stored.final_message
+        at_ms = self._answers_until_ms(current) if holds_sum else self._forget_ms(current)
+        return current.timer(FORGET, max(now_ms, at_ms))
 
     # --- bookkeeping ----------------------------------------------------------------------------------------------
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import ClassVar
 
+import msgspec
+
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, Identity, Random
-from dca_proto.errors import ImplausibleSum, PeerError, RoundAborted, UsageError
+from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol import facts
@@ -20,35 +22,38 @@ from dca_proto.protocol.announcement import open_announcement, open_answer
 from dca_proto.protocol.effects import CancelTimer, Channel, Effect, Forget, Report, SetTimer
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.policy import BudgetError, BudgetLimit
 from dca_proto.protocol.records import loaded
-from dca_proto.protocol.release import combine
-from dca_proto.protocol.trainer.answers import Answering, forgotten_releases
+from dca_proto.protocol.trainer.answers import forgotten_releases
 from dca_proto.protocol.trainer.request import OpenRound, WaitingRequests
 from dca_proto.protocol.trainer.round import (
     CLOSE_BY,
     DEADLINE,
+    DECLINES,
     END,
     FORGET,
     QUIET,
     ROUNDS,
     SETTLE,
+    WATCH,
     Round,
     StoredRound,
     restored_rounds,
 )
+from dca_proto.protocol.trainer.silence import Watching
 from dca_proto.protocol.wire import messages as m
-from dca_proto.protocol.wire.codec import decode_body, verify_signed
+from dca_proto.protocol.wire.codec import decode_body, encode, verify_signed
+from dca_proto.protocol.wire.kinds import SecureSum
+from dca_proto.wording import listed
 
 Ids = Collection[bytes]
-KEYS = "keys"
+KEYS, ASK_NODES, LEAVE = "keys", "ask nodes", "leave"
 
 
-class Trainer(Answering):
+class Trainer(Watching):
     """A trainer: announces rounds, and computes their results.
 
     Args:
@@ -73,9 +78,11 @@ class Trainer(Answering):
     timers: ClassVar = {
         QUIET: "_close_when_complete",
         CLOSE_BY: "_close_late",
+        DECLINES: "_on_declines_due",
         END: "_end",
         RESEND: "_resend",
         SETTLE: "_on_settled",
+        WATCH: "_on_watch",
         FORGET: "_forget",
     }
 
@@ -112,14 +119,14 @@ class Trainer(Answering):
         known = self._rounds.get(round_id)
         if known is None:
             return None
-        return self._outcome(known) if known.takes("result") else known.reported
+        return self._outcome(known) if known.is_done else known.reported
 
     def unfinished(self, now_ms: int) -> set[bytes]:
         """Return the rounds whose outcome will be reported: open ones, failures that wait for aborts, and results.
 
         A start reports results again, and settled failures as well, which are not included here.
         """
-        open_or_done = {current.id for current in self._rounds.values() if current.is_open or current.takes("result")}
+        open_or_done = {current.id for current in self._rounds.values() if current.is_open or current.is_done}
         return open_or_done | {current.id for current in self._awaiting(now_ms) if current.reported is None}
 
     def is_settling(self, now_ms: int) -> bool:
@@ -146,13 +153,14 @@ class Trainer(Answering):
 
     def _on_epoch_key(self, sender: bytes, frame: m.Signed, body: m.EpochKey, now_ms: int) -> list[Effect]:
         self._waiting.note(sender, frame, now_ms)
-        announced = self._announce_waiting(now_ms)
+        announced = [*self._remind(sender, now_ms), *self._announce_waiting(now_ms)]
         is_awaited = any(sender in self._waiting.uncounted(request) for request in self._waiting.requests.values())
-        return [*announced, *self._ask([sender] if is_awaited else [])]
+        is_due = is_awaited and self._pace.is_due(sender + frame.signature, now_ms)  # a copy causes no question
+        return [*announced, *self._ask([sender] if is_due else [], now_ms)]
 
     def _on_sessions(self, sender: bytes, frame: m.Signed, body: m.Sessions, now_ms: int) -> list[Effect]:
         verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
-        self._waiting.sessions[sender] = body.count
+        self._waiting.note_sessions(sender, body, now_ms)
         return self._announce_waiting(now_ms)
 
     def _on_sealed(self, sender: bytes, frame: m.Sealed, now_ms: int) -> list[Effect]:
@@ -165,8 +173,8 @@ class Trainer(Answering):
 
     def _on_decline(self, sender: bytes, frame: m.Signed, body: m.Decline, current: Round, now_ms: int) -> list[Effect]:
         taken = self._take_decline(sender, frame, body, current, now_ms)
-        ended = [*self._done_when_all(current, now_ms), *self._close_when_complete(current, now_ms)]
-        return [*taken, *(ended or self._return_declined(current))]
+        ended = self._done_when_all(current, now_ms)
+        return [*taken, *(ended or self._return_declined(current)), *self._tell_later(current, now_ms)]
 
     def _on_release(self, sender: bytes, frame: m.Signed, body: m.Release, current: Round, now_ms: int) -> list[Effect]:
         taken = self._take_release(sender, frame, body, current, now_ms)
@@ -174,24 +182,27 @@ class Trainer(Answering):
 
     # --- announcement ---------------------------------------------------------------------------------------------
 
-    def check_request(self, request: OpenRound, now_ms: int, beside: Iterable[OpenRound] = ()) -> None:
+    def check_request(self, request: OpenRound, now_ms: int, others: Iterable[OpenRound] = ()) -> None:
         """Check in advance what every participant will check, and that the account has room for the round.
 
-        The requests `beside` are not yet with this actor; the account must have room for them, too. Raises `UsageError`
-        for an invalid round, `BudgetError` if the account has no room now.
+        The `others` are requests that are not yet with this actor; the account must have room for them, too. Raises
+        `UsageError` for an invalid round, `BudgetError` if the account has no room now.
         """
         self._check_terms(request)
-        self.check_job([request.cost], now_ms, beside, invited=request.invited)
+        self.check_job([request.cost], now_ms, others, invited=request.invited)
 
     def _check_terms(self, request: OpenRound) -> None:
         round_id = request.round_id
         known = round_id in self._rounds or round_id in self._waiting.requests
         if known or round_id in self.ledger or round_id in self._unreadable:
             raise UsageError(f"round {round_id.hex()} is known already; draw a fresh id for each round")
-        request.check(self._federation, self._mechanism, self._limits, self._timing)
+        wrong = [one.hex() for one in request.repeats if one in self._rounds and not self._may_repeat(one)]
+        if wrong:
+            raise UsageError(f"round {', '.join(wrong)} cannot be repeated: it was not cancelled, or keeps its charge")
+        self._present(request).check(self._federation, self._mechanism, self._limits, self._timing)
 
     def check_job(
-        self, costs: Iterable[PrivacyCost], now_ms: int, beside: Iterable[OpenRound] = (), *, invited: Ids = ()
+        self, costs: Iterable[PrivacyCost], now_ms: int, others: Iterable[OpenRound] = (), *, invited: Ids = ()
     ) -> None:
         """Refuse a job of several rounds before its first round if together they would exceed the account.
 
@@ -200,7 +211,7 @@ class Trainer(Answering):
         """
         if self._account is None:
             return
-        unannounced = [request for request in beside if request.round_id not in self._rounds]
+        unannounced = [request for request in others if request.round_id not in self._rounds]
         reserved, failed = self._waiting.reserved(unannounced), len(self._awaiting(now_ms))
         self._account.require(costs, self.ledger, now_ms, invited=invited, reserved=reserved, failed=failed)
 
@@ -211,22 +222,44 @@ class Trainer(Answering):
         except BudgetError as refusal:  # no room any more since `check_request`; other rounds continue
             return [Report(facts.RoundFailed(request.round_id, str(refusal), None, None))]
         if not request.answers_expected:
-            self._waiting.sessions.clear()
+            self._waiting.forget_sessions(now_ms - self._timing.progress_ms)
+        request = self._present(request)
+        request = msgspec.structs.replace(request, computes=self._chosen(request.computes))
         self._waiting.requests[request.round_id] = request
         announced = self._announce_waiting(now_ms)
         if announced:
             return announced
-        missing = self._waiting.missing(request, now_ms)
-        questions = self._ask(dict.fromkeys((*missing, *self._waiting.uncounted(request))), missing)
-        timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.collect_window_ms)
-        return [*questions, timer, *([Report(facts.WaitingForKeys(request.round_id, missing))] if missing else [])]
+        timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.collect_ms)
+        leave = SetTimer(Timer(LEAVE, request.round_id), now_ms + self._timing.leave_ms)
+        may_leave = request.kind.is_summed and len(request.computes) > self._federation.p + 1
+        return [*self._ask_for(request, now_ms), timer, *([leave] if may_leave else [])]
 
-    def _ask(self, computes: Iterable[bytes], keyless: Ids = ()) -> list[Effect]:
+    def _leave_out(self, round_id: bytes, now_ms: int) -> list[Effect]:
+        """Announce a waiting request without the nodes that have not answered, if it can do without them."""
+        left_out = self._waiting.leave_out(round_id, self._federation.p + 1, now_ms)
+        if not left_out:
+            return []
+        others = self._waiting.requests[round_id].computes
+        spare = len(others) - self._federation.p - 1
+        told = Report(facts.NodesSilent(round_id, left_out, self._timing.leave_ms, others, spare))
+        return [told, *self._announce_waiting(now_ms)]
+
+    def _ask_for(self, request: OpenRound, now_ms: int) -> list[Effect]:
+        """Ask for what a waiting request lacks, and set the time to ask again."""
+        missing = self._waiting.missing(request, now_ms)
+        questions = self._ask(self._waiting.lacking(request, now_ms), now_ms, missing)
+        wait_ms = self._timing.resend_after_ms(self._waiting.count_question(request.round_id), self._random(1))
+        return [*questions, SetTimer(Timer(ASK_NODES, request.round_id), now_ms + wait_ms)]
+
+    def _waits_for_keys(self, request: OpenRound, now_ms: int) -> Report:
+        """Name the nodes that have not answered a question, each time that it is repeated."""
+        return Report(facts.WaitingForKeys(request.round_id, self._waiting.lacking(request, now_ms)))
+
+    def _ask(self, computes: Iterable[bytes], now_ms: int, keyless: Ids = ()) -> list[Effect]:
         """Ask Compute nodes how many clients have a session, and the `keyless` ones for their epoch key."""
-        stamp = self._federation.stamp
-        return [
-            self._send(m.SessionsWanted(stamp, compute in keyless), Channel.COMPUTE, compute) for compute in computes
-        ]
+        stamp, nonce_of = self._federation.stamp, self._waiting.nonce_of
+        asked = {one: (stamp, one in keyless, nonce_of(one, self._random, now_ms)) for one in computes}
+        return [self._send(m.SessionsWanted(*body), Channel.COMPUTE, one) for one, body in asked.items()]
 
     def _drop(self, error: PeerError, sender: bytes) -> Report:
         if self._federation.is_server(sender):
@@ -241,24 +274,27 @@ class Trainer(Answering):
     def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
         secret = self._random(KEY_BYTES)
         public, epochs = AgreementKey(secret).public, self._waiting.keys_of(request)
-        cancelled = CancelTimer(Timer(KEYS, request.round_id))
+        cancelled = [CancelTimer(Timer(purpose, request.round_id)) for purpose in (KEYS, ASK_NODES, LEAVE)]
         try:
             file = (self._federation.number, self._federation.hash)
-            body = request.announcement(self.id, file, self._mechanism.name, epochs, public, now_ms)
-            stored = StoredRound(NEW, request, self._sign(body), secret, now_ms)
+            own = (self.id, file, self._mechanism.name)
+            body = request.announcement(*own, epochs, public, now_ms, self._aborts_of(request))
+            p = self._federation.p if request.computes else 0
+            stored = StoredRound(NEW, request, self._sign(body), secret, now_ms, colluding=p)
             current = Round(stored, open_announcement(stored.announcement, self._federation, self._limits))
             dimension = current.opened.validated(self._mechanism, self._limits).dimension
         except (UsageError, PeerError, TypeError, OverflowError) as error:  # too few sessions, or it cannot be encoded
-            return [cancelled, Report(facts.RoundFailed(request.round_id, str(error), None, None))]
+            return [*cancelled, Report(facts.RoundFailed(request.round_id, str(error), None, None))]
         self._rounds[request.round_id] = current
         return [
-            cancelled,
+            *cancelled,
             self.ledger.charge(request.charge(self.id, self.ledger.next_number, now_ms)),
             current.advance("announce"),
             *self._deadlines(current),
             current.resend_timer(self._timing, self._random(1), now_ms),
+            *self._watch(current, now_ms),
             *current.announced(),
-            Report(facts.Announced(request.round_id, request.statistic, dimension)),
+            Report(facts.Announced(request.round_id, request.statistic, dimension, current.computes, p)),
         ]
 
     def _deadlines(self, current: Round) -> list[Effect]:
@@ -278,21 +314,48 @@ class Trainer(Answering):
     def _on_progress(self, sender: bytes, frame: m.Signed, body: m.Progress, now_ms: int) -> list[Effect]:
         current = self._node_round(sender, frame, body)
         current.step("progress")
-        if not current.arrivals.note(sender, body.count, now_ms):
-            return []
+        current.heard[sender] = now_ms
+        self._note_report(current, sender, body)
+        has_forgotten = body.declined < current.arrivals.declined.get(sender, (0, 0))[0]  # the node has started again
+        is_new = current.arrivals.note(sender, body.count, now_ms, (body.declined, body.twice))
+        again = has_forgotten and self._pace.is_due(current.id + sender, now_ms)
+        told = self._tell(current, [sender], again=True) if again else []
+        if not is_new:
+            return told
         arrived = facts.Arrived(current.id, current.arrivals.total, current.stored.request.answers_expected)
-        return [Report(arrived), *self._close_when_complete(current, now_ms)]
+        return [*told, Report(arrived), *self._close_when_complete(current, now_ms)]
+
+    def _tell_later(self, current: Round, now_ms: int) -> list[Effect]:
+        """Tell the nodes of new declines, at most every `progress_ms`."""
+        if not current.takes(DECLINES) or not current.is_summed or current.is_telling:
+            return []
+        current.is_telling = True
+        return [current.timer(DECLINES, now_ms + self._timing.progress_ms)]
+
+    def _on_declines_due(self, current: Round, now_ms: int) -> list[Effect]:
+        current.is_telling = False
+        return self._tell(current, current.computes)
+
+    def _tell(self, current: Round, nodes: Iterable[bytes], *, again: bool = False) -> list[Effect]:
+        """Tell those of the nodes that do not know it yet, or all of them `again`, which clients have declined."""
+        told = current.arrivals.declined
+        effects: list[Effect] = []
+        for node, clients in current.declined_of.items():
+            if node in nodes and (again or told.get(node, (0, 0))[0] < len(clients)):
+                body = m.Declines(current.id, current.hash, b"".join(sorted(clients)))
+                effects.append(current.send(encode(self._sign(body)), Channel.COMPUTE, node))
+        return effects
 
     def _close_when_complete(self, current: Round, now_ms: int) -> list[Effect]:
         """Close the round if there is a reason to; otherwise check again when arrivals are quiet."""
-        terms = current.opened.body.terms
-        if not current.takes("close") or not isinstance(terms, SecureSum):
+        kind = current.opened.body.kind
+        if not current.takes("close") or not isinstance(kind, SecureSum) or current.stored.cancelled:
             return []
         arrivals = current.arrivals
-        why = arrivals.reason(current.expected, terms.fewest, terms.most, self._timing, now_ms)
+        why = arrivals.reason(current.expected, kind.n_min, kind.n_max, self._timing, now_ms)
         if why is not None:
             return self._close(current, why, now_ms)
-        if arrivals.total < terms.fewest and not arrivals.has_all(current.expected):
+        if arrivals.total < kind.n_min and not arrivals.has_all(current.expected):
             return []
         return [current.timer(QUIET, arrivals.quiet_ms(self._timing))]
 
@@ -309,60 +372,19 @@ class Trainer(Answering):
             Report(facts.Closed(current.id, current.arrivals.total, why)),
         ]
 
-    # --- results --------------------------------------------------------------------------------------------------
-
-    def _on_partial(
-        self, sender: bytes, frame: m.Signed, body: m.PartialSum, current: Round, now_ms: int
-    ) -> list[Effect]:
-        self._node_round(sender, frame, body)
-        if current.takes("late partial"):
-            return self._take_late_partial(current)
-        if sender in current.partials:
-            current.step("repeated partial")
-            return []  # the first partial sum counts
-        last = len(current.partials) + 1 == len(current.computes)
-        event = "last partial" if last else "partial"
-        current.step(event)
-        current.partials[sender] = body
-        stored = current.store(partials=(*current.stored.partials, (sender, frame)))
-        return self._complete(current, event, now_ms) if last else [stored]
-
-    def _complete(self, current: Round, event: str, now_ms: int) -> list[Effect]:
-        try:
-            completed = self._combined(current)
-        except RoundAborted as error:
-            counts = (error.contributors, error.needed)
-            return self._fail(current, error.reason, now_ms, *counts, implausible=isinstance(error, ImplausibleSum))
-        return [current.advance(event), *current.end(self._timing, now_ms), Report(completed)]
-
-    def _outcome(self, current: Round) -> facts.RoundCompleted | facts.RoundFailed:
-        """Return a completed round's result; a failure if an earlier version completed it with an impossible sum."""
-        try:
-            return self._combined(current)
-        except RoundAborted as error:
-            return facts.RoundFailed(current.id, error.reason, None, None, implausible=True)
-
-    def _combined(self, current: Round) -> facts.RoundCompleted:
-        """Return the result; the same partial sums always give the same result."""
-        if not current.is_summed:
-            return self._released(current)
-        aggregate, current.contributors = combine(
-            current.opened,
-            current.opened.validated(self._mechanism, self._limits),
-            current.partials,
-            expected=current.stored.request.answers_expected,
-            private=self._mechanism.private,
-        )
-        return facts.RoundCompleted(current.id, aggregate)
-
     def _on_abort(self, sender: bytes, frame: m.Signed, body: m.Abort, now_ms: int) -> list[Effect]:
         if body.round_id not in self._rounds:
             return []  # aborts are broadcast: this one belongs to another trainer's round
-        return self._take_abort(self._node_round(body.compute, frame, body), body, now_ms)
+        return self._take_abort(self._node_round(body.compute, frame, body), frame, body, now_ms)
 
     # --- time and restarts ----------------------------------------------------------------------------------------
 
     def _on_timer(self, timer: Timer, now_ms: int) -> list[Effect]:
+        if timer.purpose == ASK_NODES:
+            waiting = self._waiting.requests.get(timer.round_id)
+            return [*self._ask_for(waiting, now_ms), self._waits_for_keys(waiting, now_ms)] if waiting else []
+        if timer.purpose == LEAVE:
+            return self._leave_out(timer.round_id, now_ms)
         if timer.purpose != KEYS:
             return super()._on_timer(timer, now_ms)
         failure = self._waiting.give_up(timer.round_id, now_ms, self._last_dropped)
@@ -372,20 +394,34 @@ class Trainer(Answering):
         current.step(FORGET)
         ended = self._report_failure(current, finally_=True) if current.takes("abort") else []
         del self._rounds[current.id]
+        self._pace.forget(current.id)
         return [*ended, Forget(ROUNDS, current.id), *forgotten_releases(current)]
 
     def _end(self, current: Round, now_ms: int) -> list[Effect]:
         """At the deadline, a round without Compute nodes completes with the releases it has; a secure sum fails."""
         if not current.is_summed:
             return self._complete(current, "last release", now_ms)
-        silent = self._unheard_nodes(current, current.arrivals.counts if current.takes("close") else current.partials)
-        return self._fail(current, f"no answer from Compute node {silent} while {current.phase}", now_ms)
+        late_ms = current.opened.body.commit_by_ms + self._timing.abort_grace_ms
+        if current.partials and now_ms < late_ms:  # nodes that have answered may release until then
+            return [current.timer(END, late_ms)]
+        if current.stored.cancelled:
+            return self._fail(current, current.stored.cancelled, now_ms)
+        heard = current.arrivals.counts if current.takes("close") else current.partials
+        lost = self._waited_for(current, now_ms) or tuple(node for node in current.computes if node not in heard)
+        names = listed([self._federation.name_of(node) for node in lost])
+        reason = f"no answer from Compute node {names} while {current.phase}; is it up, and is its clock right?"
+        if current.partials:
+            return [current.store(silent=lost), *self._fail(current, reason, now_ms)]
+        return self._cancel(current, reason, now_ms, lost)
 
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """Resend messages without an answer, and set the timer for the next resend."""
         if current.takes("close"):
             is_waiting = now_ms < current.opened.body.close_by_ms
-            again = [*(current.announced() if is_waiting else []), *self._query(current)]
+            told = self._tell(current, current.computes)
+            again = [*(current.announced() if is_waiting else []), *told, *self._query(current)]
+        elif current.is_open and current.stored.cancelled:
+            again = self._query(current)
         elif current.is_open:
             close = m.Close(current.id, current.hash)
             is_waiting = now_ms < current.opened.body.commit_by_ms
@@ -398,7 +434,7 @@ class Trainer(Answering):
     def _resume(self, round_id: bytes, now_ms: int) -> list[Effect]:
         current = self._rounds[round_id]
         if current.is_open:
-            return [*self._resend(current, now_ms), *self._deadlines(current)]
-        if current.takes("result"):
+            return [*self._resend(current, now_ms), *self._deadlines(current), *self._watch(current, now_ms)]
+        if current.is_done:
             return [Report(self._outcome(current)), *current.end(self._timing, now_ms)]
         return [*current.end(self._timing, now_ms), *self._resume_failed(current, now_ms)]

@@ -4,9 +4,9 @@ The trainer checks an answer before it changes anything. In rounds without Compu
 each client durably before it acknowledges it. When all clients have answered, or at `commit_by`, the stored releases
 are the result.
 
-The first abort ends a round. Once all M Compute nodes have signed aborts, the round's charge comes back. The other
-aborts usually follow within moments. So the trainer delays its report of the failure until it knows the cost: until all
-M aborts have arrived or a node is known to have released (then the charge stays), but at most for `settle_ms`.
+The first abort ends a round. Once p + 1 Compute nodes have signed aborts, the round's charge comes back. The other
+aborts usually follow within moments. So the trainer delays its report of the failure until it knows the cost: until the
+charge has come back, or so many nodes have released that it stays, but at most for `settle_ms`.
 
 The charge of a round without Compute nodes comes back if every invited client has signed that it declines. In a round
 open to all clients, it comes back if as many have signed as are expected. If another client releases later, the charge
@@ -18,23 +18,30 @@ again at each start. So a charge also comes back if the trainer or a node was of
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from functools import cached_property
+from itertools import islice
 
 import msgspec
 
-from dca_proto.errors import PeerError, RoundAborted
+from dca_proto.errors import ImplausibleSum, PeerError, RoundAborted
 from dca_proto.protocol import facts
 from dca_proto.protocol.actor import BaseActor
 from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report
 from dca_proto.protocol.ledger import Ledger
-from dca_proto.protocol.lists import TOO_FEW
+from dca_proto.protocol.lists import PEER_SILENT, TOO_FEW
+from dca_proto.protocol.names import KnownNames
 from dca_proto.protocol.params import Timing
-from dca_proto.protocol.release import Randomiser, check_release, randomiser_of, receipt_of
-from dca_proto.protocol.trainer.round import RELEASES, SETTLE, Round
+from dca_proto.protocol.release import check_release, combine, receipt_of, result_of
+from dca_proto.protocol.trainer.request import WaitingRequests
+from dca_proto.protocol.trainer.round import CLOSE_BY, END, QUIET, RELEASES, SETTLE, WATCH, Round
+from dca_proto.protocol.validation import ValidatedRound
+from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
-from dca_proto.protocol.wire.messages import Abort, Close, Decline, Query, Release, Signed
+from dca_proto.protocol.wire.messages import Abort, Cancel, Close, Decline, PartialSum, Query, Release, Signed
 
+ABORT_BYTES_MAX = 1024
+"""Size of an abort that a repeat's announcement may carry: one without evidence fits."""
 _REASONS_MAX, _REASONS_SHOWN = 16, 3  # how many different reasons of declines are kept, and shown with a failure
 
 
@@ -46,6 +53,41 @@ class Answering(BaseActor[Round]):
     """
 
     ledger: Ledger
+    _waiting: WaitingRequests
+
+    @cached_property
+    def _names(self) -> KnownNames:
+        return KnownNames(self._federation.name_key(self._identity))
+
+    def client_name(self, client: bytes) -> str:
+        return self._names.get(client)
+
+    def waiting(self, now_ms: int, most: int) -> list[Waiting]:
+        unannounced = [
+            Waiting(one.round_id, one.statistic, "unannounced", None, self._waiting.lacking(one, now_ms))
+            for one in islice(self._waiting.requests.values(), most)
+        ]
+        return [*unannounced, *super().waiting(now_ms, most - len(unannounced))]
+
+    @property
+    def ahead_ms(self) -> dict[bytes, float]:
+        """By how much each Compute node's clock was ahead of this one at its last answer, in milliseconds."""
+        return self._waiting.ahead_ms
+
+    def ended_rounds(self, now_ms: int) -> frozenset[bytes]:
+        """Return the rounds in memory that have a result, or failed and wait for no abort."""
+        ended = (one for one in self._rounds.values() if not one.is_open)
+        return frozenset(one.id for one in ended if one.is_done or not self._awaits_aborts(one, now_ms))
+
+    def _waits(self, current: Round, now_ms: int) -> Waiting:
+        """Wait for the nodes' sums; or without nodes, for the invited clients."""
+        statistic, until_ms = current.stored.request.statistic, current.end_ms
+        if current.is_summed:
+            missing = tuple(node for node in current.computes if node not in current.partials)
+            arrived = current.arrivals.total
+        else:
+            missing, arrived = tuple(sorted(current.invited - current.answered)), len(current.releases)
+        return Waiting(current.id, statistic, current.phase, until_ms, missing, arrived, current.expected)
 
     def _take_decline(self, sender: bytes, frame: Signed, body: Decline, current: Round, now_ms: int) -> list[Effect]:
         """Record a client's decline; ignore a repeated one. Raises `PeerError`."""
@@ -57,8 +99,8 @@ class Answering(BaseActor[Round]):
             raise PeerError("sender", found=sender.hex(), expected=f"{client.hex()}, about this announcement")
         if client in current.declined:
             return []
-        current.declined.add(client)
-        current.answered.add(client)
+        current.note_decline(client)
+        self._names.learn(body.certificate)
         reason = f"{body.reason}: found {body.found}; accepts {body.expected}"
         if reason in current.decline_reasons or len(current.decline_reasons) < _REASONS_MAX:
             current.decline_reasons[reason] += 1
@@ -75,19 +117,21 @@ class Answering(BaseActor[Round]):
             if kept != frame:
                 raise PeerError("known-release", found="another release", expected="the one that is kept")
             current.step("repeated release")
-            return [acknowledged]
+            return [acknowledged] if self._pace.is_due(current.id + sender, now_ms) else []
         is_late = current.takes("late release")
         current.step("late release" if is_late else "release")
-        client = check_release(frame, body, current.opened, self._federation, self._randomiser(current), now_ms)
+        client = check_release(frame, body, current.opened, self._validated(current), self._federation, now_ms)
         if sender != client:
             raise PeerError("sender", found=sender.hex(), expected=client.hex())
         if is_late:  # the notice stops the client's resends, and frees one of its open rounds
             late = current.send(encode(receipt_of(body, late=True)), Channel.CLIENT, sender)
-            return [*(() if current.takes("result") else self._on_late_release(current)), late]
+            answer = [late] if self._pace.is_due(current.id + sender, now_ms) else []
+            return [*(() if current.is_done else self._on_late_release(current)), *answer]
         if len(current.releases) >= self._limits.clients_max:
             raise PeerError("releases", found=f"{len(current.releases)} releases", expected="fewer")
         current.releases[client] = frame
         current.answered.add(client)
+        self._names.learn(body.certificate)
         fact = facts.ReleaseKept(current.id, client, body.rows, len(current.releases))
         return [Persist(RELEASES, current.id + client, encode(frame)), acknowledged, Report(fact)]
 
@@ -96,15 +140,74 @@ class Answering(BaseActor[Round]):
 
         It leaves out data nodes without rows. Raises `RoundAborted` if no release is left.
         """
-        randomiser = self._randomiser(current)
         members = [item for item in sorted(current.releases.items()) if body_of(item[1], Release).rows]
         if not members:
-            raise RoundAborted(_no_release(current, randomiser.participant))
-        aggregate, current.contributors = randomiser.result(current.opened, members)
+            raise RoundAborted(_no_release(current))
+        aggregate, current.contributors = result_of(
+            current.opened, self._validated(current), members, private=self._mechanism.private
+        )
         return facts.RoundCompleted(current.id, aggregate)
 
-    def _randomiser(self, current: Round) -> Randomiser:
-        return randomiser_of(current.opened.validated(self._mechanism, self._limits), self._mechanism)
+    def _validated(self, current: Round) -> ValidatedRound:
+        return current.opened.validated(self._mechanism, self._limits)
+
+    # --- partial sums and results (§4.7) ------------------------------------------------------------------------------
+
+    def _on_partial(self, sender: bytes, frame: Signed, body: PartialSum, current: Round, now_ms: int) -> list[Effect]:
+        self._node_round(sender, frame, body)
+        if sender in current.partials:
+            current.step("repeated partial")
+            return []  # the first partial sum counts
+        last = len(current.partials) + 1 == len(current.computes)
+        is_late = current.takes("late partial")
+        event = "last partial" if last else "late partial" if is_late else "partial"
+        current.step(event)
+        current.partials[sender] = body
+        stored = current.store(partials=(*current.stored.partials, (sender, frame)))
+        if last and not is_late:
+            return self._complete(current, event, now_ms)
+        return [stored, *(self._on_late_partial(current, now_ms) if is_late else [])]
+
+    def _on_late_partial(self, current: Round, now_ms: int) -> list[Effect]:
+        """Handle a partial sum after the failure: it may be the last one, and then there is a result after all."""
+        is_first, stored = not current.stored.released, current.store(released=True)
+        try:
+            is_whole = len(current.partials) == len(current.computes) and not current.stored.aborted_by
+            completed = self._combined(current) if is_whole else None
+        except RoundAborted:
+            completed = None  # what they sent does not fit together
+        if completed is not None:
+            return [stored, current.advance("last partial"), *current.end(self._timing, now_ms), Report(completed)]
+        is_final = is_first and not self._awaits_aborts(current, now_ms)
+        return [stored, *(self._report_failure(current) if is_final else [])]
+
+    def _complete(self, current: Round, event: str, now_ms: int) -> list[Effect]:
+        try:
+            completed = self._combined(current)
+        except RoundAborted as error:
+            counts = (error.contributors, error.needed)
+            return self._fail(current, error.reason, now_ms, *counts, implausible=isinstance(error, ImplausibleSum))
+        return [current.advance(event), *current.end(self._timing, now_ms), *absent_clients(current), Report(completed)]
+
+    def _outcome(self, current: Round) -> facts.RoundCompleted | facts.RoundFailed:
+        """Return a completed round's result; a failure if an earlier version completed it with an impossible sum."""
+        try:
+            return self._combined(current)
+        except RoundAborted as error:
+            return facts.RoundFailed(current.id, error.reason, None, None, implausible=True)
+
+    def _combined(self, current: Round) -> facts.RoundCompleted:
+        """Return the result; the same partial sums always give the same result."""
+        if not current.is_summed:
+            return self._released(current)
+        aggregate, current.contributors = combine(
+            current.opened,
+            current.opened.validated(self._mechanism, self._limits),
+            current.partials,
+            expected=current.stored.request.answers_expected,
+            private=self._mechanism.private,
+        )
+        return facts.RoundCompleted(current.id, aggregate)
 
     # --- rounds that fail ---------------------------------------------------------------------------------------------
 
@@ -116,8 +219,22 @@ class Answering(BaseActor[Round]):
     def _awaits_aborts(self, current: Round, now_ms: int) -> bool:
         """Return True if missing aborts may still bring a failed round's charge back."""
         until_ms = current.opened.body.commit_by_ms + self._timing.retention_ms
-        may_return = current.takes("abort") and not current.stored.released and now_ms < until_ms
+        may_return = current.takes("abort") and self._may_have_enough(current) and now_ms < until_ms
         return may_return and current.id in self.ledger and current.is_summed
+
+    def _named(self, nodes: Iterable[bytes]) -> frozenset[bytes]:
+        """Return those of the nodes that the federation file names."""
+        return self._federation.computes_among(nodes)
+
+    def _needed(self, current: Round) -> int:
+        """Return how many nodes' aborts return the charge (§4.8): one of them is honest."""
+        return 1 + max(current.stored.colluding, self._federation.p)
+
+    def _may_have_enough(self, current: Round) -> bool:
+        """Return True if enough nodes have not released: their aborts return the charge, whoever else has released."""
+        return len(self._named(node for node in current.computes if node not in current.partials)) >= self._needed(
+            current
+        )
 
     def _is_returned(self, current: Round) -> bool:
         return current.id in self.ledger and not self.ledger.is_charged(current.id)
@@ -136,7 +253,6 @@ class Answering(BaseActor[Round]):
         """End a round without a result; the other arguments are fields of `StoredRound`."""
         stored = current.advance(
             "fail",
-            partials=(),
             aborted_by=aborted_by,
             released=bool(current.partials),
             reason=reason,
@@ -144,7 +260,6 @@ class Answering(BaseActor[Round]):
             needed=needed,
             implausible=implausible,
         )
-        current.partials.clear()
         ended = [stored, *current.end(self._timing, now_ms)]
         return [*ended, *(self._return_declined(current) or self._settle(current, now_ms))]
 
@@ -185,28 +300,46 @@ class Answering(BaseActor[Round]):
         return [*self._query(current), current.resend_timer(self._patient, self._random(1), now_ms)]
 
     def _query(self, current: Round) -> list[Effect]:
-        """Ask each Compute node for its final message if that is missing."""
-        return self._ask_nodes(current, Query(current.id, current.hash))
+        """Ask each Compute node for its final message if that is missing; in a cancelled round, to abort."""
+        about = (current.id, current.hash)
+        is_cancelled = bool(current.stored.cancelled)
+        return self._ask_nodes(current, Cancel(*about, current.stored.announcement) if is_cancelled else Query(*about))
 
-    def _ask_nodes(self, current: Round, body: Close | Query) -> list[Effect]:
+    def _cancel(self, current: Round, reason: str, now_ms: int, silent: tuple[bytes, ...] = ()) -> list[Effect]:
+        """End a round: ask all nodes to abort. If they have all released instead, their sum is the result (§4.8)."""
+        current.attempt = 0
+        stored = current.store(cancelled=reason, silent=silent)
+        again = current.resend_timer(self._timing, self._random(1), now_ms)
+        end = current.timer(END, now_ms + self._timing.settle_ms)
+        return [stored, *current.cancel(QUIET, CLOSE_BY, WATCH), *self._query(current), again, end]
+
+    def _ask_nodes(self, current: Round, body: Close | Query | Cancel) -> list[Effect]:
         """Send a message to every Compute node whose partial sum or abort is missing."""
         payload = encode(self._sign(body))
         ended = {*current.partials, *current.stored.aborted_by}
         missing = [compute for compute in current.computes if compute not in ended]
         return [current.send(payload, Channel.COMPUTE, compute) for compute in missing]
 
-    def _take_abort(self, current: Round, body: Abort, now_ms: int) -> list[Effect]:
-        """Handle a node's signed abort: the first ends the round, the last returns the charge."""
+    def _take_abort(self, current: Round, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
+        """Handle a node's signed abort: the first ends the round, that of the p + 1st node returns the charge."""
         stored, node = current.stored, body.compute
+        if node in stored.aborted_by or current.is_done:
+            current.step("late abort")
+            return []  # one of each node is kept, in a round without a result
+        if len(frame.body) <= ABORT_BYTES_MAX:
+            current.store(aborts=(*stored.aborts, frame))
         if current.is_open:
             reason = f"{self._federation.compute(node).name} aborted: {body.reason}: {body.detail}"
+            reason = stored.cancelled or reason
+            if body.reason == PEER_SILENT and not stored.silent:
+                current.store(silent=current.lagging(self._timing.silent_ms))
             contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
             return self._fail(current, reason, now_ms, contributors, needed, (node,))
-        if node in stored.aborted_by or not self._awaits_aborts(current, now_ms):
-            current.step("late abort")
-            return []
         aborted_by = (*stored.aborted_by, node)
-        if len(aborted_by) == len(current.computes):
+        if not self._awaits_aborts(current, now_ms):
+            current.step("late abort")
+            return [current.store(aborted_by=aborted_by)]
+        if len(self._named(aborted_by)) >= self._needed(current):
             return self._give_back(current, "last abort", aborted_by=aborted_by)
         return [current.advance("abort", aborted_by=aborted_by)]
 
@@ -215,11 +348,6 @@ class Answering(BaseActor[Round]):
         stored = current.advance(event, **changes)
         returned = self.ledger.give_back(current.id)
         return [returned, stored, Report(facts.ChargeReturned(current.id)), *self._report_failure(current)]
-
-    def _take_late_partial(self, current: Round) -> list[Effect]:
-        """Handle a partial sum after the failure: the charge stays for good, because a node has released."""
-        current.step("late partial")
-        return [] if current.stored.released else [current.store(released=True), *self._report_failure(current)]
 
     def _on_settled(self, current: Round, now_ms: int) -> list[Effect]:
         return self._report_failure(current)
@@ -233,8 +361,10 @@ class Answering(BaseActor[Round]):
         advice = "" if finally_ else ": `dca trainer FILE --resume` asks again"
         declined = self._is_returned(current) and not current.is_summed
         reason = stored.reason + self._charge_status(current, advice)
-        flags = {"declined": declined, "implausible": stored.implausible}
-        current.reported = facts.RoundFailed(current.id, reason, *figures, **flags)
+        repeatable = bool(stored.silent) and self._is_returned(current)
+        flags = {"declined": declined, "implausible": stored.implausible, "repeatable": repeatable}
+        lost = tuple(map(self._federation.name_of, stored.silent))
+        current.reported = facts.RoundFailed(current.id, reason, *figures, **flags, lost=lost)
         return [*current.cancel(SETTLE), Report(current.reported)]
 
     def _charge_status(self, current: Round, advice: str) -> str:
@@ -244,7 +374,7 @@ class Answering(BaseActor[Round]):
             return "; its charge came back to the account"
         if not current.is_summed:
             return "; clients may have released without being heard, so the account keeps the charge"
-        if current.stored.released:
+        if current.stored.released and not self._may_have_enough(current):
             return "; a Compute node has released its part, so the account keeps the charge"
         silent = self._unheard_nodes(current, current.stored.aborted_by)
         return f"; no confirmation yet from {silent} that nothing was released, so the account keeps the charge{advice}"
@@ -253,6 +383,12 @@ class Answering(BaseActor[Round]):
         """Return the names of the Compute nodes that were not heard."""
         silent = [compute for compute in current.computes if compute not in heard]
         return ", ".join(self._federation.name_of(compute) for compute in silent)
+
+
+def absent_clients(current: Round) -> list[Effect]:
+    """Report the invited clients that are neither in a round's result nor declined."""
+    absent = tuple(sorted(current.invited.difference(current.contributors, current.declined)))
+    return [Report(facts.Absent(current.id, absent))] if absent else []
 
 
 def forgotten_releases(current: Round) -> list[Effect]:
@@ -266,7 +402,8 @@ def _check_invited(sender: bytes, current: Round) -> None:
         raise PeerError("invited", found=sender.hex(), expected="one of the clients that were invited")
 
 
-def _no_release(current: Round, participant: str) -> str:
+def _no_release(current: Round) -> str:
+    participant = current.opened.body.kind.participant
     if current.releases:
         return f"none of the {len(current.releases)} {participant}s that released has a row"
     reasons = "; ".join(reason for reason, _ in current.decline_reasons.most_common(_REASONS_SHOWN))

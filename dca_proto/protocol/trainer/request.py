@@ -1,120 +1,61 @@
-"""Requests to a trainer for rounds of the three kinds (DESIGN §4.1, §5), and the requests that wait for keys."""
+"""The command that opens a round (DESIGN §4.1, §5), and the requests that wait for keys."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
-from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
+from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
 from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, Mechanism
+from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.announcement import invitation_root, last_commit_ms, open_epoch_key
 from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.federation import Federation
-from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum, ValidatedRound, validate_announcement
+from dca_proto.protocol.keyring import too_far_ahead
 from dca_proto.protocol.ledger import Charge, CostToClients
-from dca_proto.protocol.params import Limits, Timing
+from dca_proto.protocol.params import MESSAGE_BYTES_MAX, MIB, Limits, Timing
+from dca_proto.protocol.terms import Windows, check_ranges
+from dca_proto.protocol.validation import ValidatedRound, relation_of, validate_announcement
 from dca_proto.protocol.wire.codec import decode_body, encode
-from dca_proto.protocol.wire.messages import Announcement, EpochKey, Signed
-from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
+from dca_proto.protocol.wire.fields import REPEATS_MAX
+from dca_proto.protocol.wire.kinds import Kind
+from dca_proto.protocol.wire.messages import Announcement, EpochKey, Sessions, Signed
+from dca_proto.statistics import resolve
+from dca_proto.statistics.contribution import client_sensitivity
+from dca_proto.statistics.reach import require_reach
+from dca_proto.wording import duration, moment
 
 _EPOCH_KEY_BYTES_MAX = 128
 
 
-class _Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the three kinds of requests; `relation` is the neighbouring relation under which noise protects."""
-
-    relation: ClassVar[str] = REPLACE_ONE_CLIENT
-
-    @property
-    def computes(self) -> tuple[bytes, ...]:
-        """Ids of the M Compute nodes; empty in a round without them."""
-        return ()
-
-
-class AskSecureSum(_Ask, frozen=True, kw_only=True, tag="secure-sum"):
-    """A secure sum.
-
-    Attributes:
-        computes: ids of the M Compute nodes.
-        tolerated: T, how many of the expected clients may drop out or collude.
-        colluders: c, how many of these may collude.
-        most: n_max, the most contributions in a sum; 0 for twice the number of expected clients.
-    """
-
-    computes: tuple[bytes, ...]
-    tolerated: int
-    colluders: int = 0
-    most: int = 0
-
-    def terms(self, epochs: tuple[Signed, ...], expected: int) -> SecureSum:
-        """Return the terms: at least n_min = N - T + c contributions (DCA, Theorem 1). Raises `UsageError`.
-
-        `expected` is N.
-        """
-        if self.colluders > self.tolerated:
-            raise UsageError(
-                f"c = {self.colluders} colluders exceed T = {self.tolerated}; lower c to {self.tolerated}, or raise T "
-                f"to {self.colluders}"
-            )
-        fewest = expected - self.tolerated + self.colluders
-        if fewest - 1 - self.colluders < 1:
-            raise UsageError(
-                f"N - T - 1 = {expected} - {self.tolerated} - 1 is below 1: no honest noise would be left; "
-                + (f"lower T to at most {expected - 2}, or find at least" if expected > 1 else "find at least")
-                + f" {self.tolerated + 2} clients"
-            )
-        return SecureSum(fewest, self.most or 2 * expected, self.colluders, epochs)
-
-
-class AskNodeRelease(_Ask, frozen=True, kw_only=True, tag="node-release"):
-    """A release by each data node."""
-
-    relation: ClassVar[str] = REPLACE_ONE_ROW
-
-    def terms(self, epochs: tuple[Signed, ...], expected: int) -> NodeRelease:
-        return NodeRelease()
-
-
-class AskLdpReport(_Ask, frozen=True, kw_only=True, tag="ldp-report"):
-    """A report by each client, by a local mechanism."""
-
-    mechanism: str
-
-    def terms(self, epochs: tuple[Signed, ...], expected: int) -> LdpReport:
-        if self.mechanism not in LOCAL_MECHANISMS:
-            raise UsageError(f"mechanism {self.mechanism!r} makes no reports; use one of {', '.join(LOCAL_MECHANISMS)}")
-        return LdpReport()
-
-
-Ask = AskSecureSum | AskNodeRelease | AskLdpReport
-
-
-class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
+class OpenRound(Windows, frozen=True, kw_only=True):
     """Command: open a round.
 
     Attributes:
         round_id: 16 fresh random bytes.
-        ask: the kind of the round, with its own terms.
+        kind: the kind of the round, with its own terms. Its `clients` is N. For a secure sum, 0 asks the Compute nodes
+            how many clients have a session. Without Compute nodes, the round ends once N clients have answered; 0 waits
+            for all invited clients, or for `commit_by`.
+        computes: ids of the M Compute nodes; empty in a round without them.
         statistic: name of a registered statistic.
         parameters: its public parameters.
         epsilon, delta: quote the cost of the round.
         mu: is charged and determines the noise; 0 for the largest that (epsilon, delta) allows.
         rows_max: 0 for the mean of a client's rows, R for the sum of at most R.
         fraction_bits: f, the number of fraction bits of the fixed-point grid.
-        clients_expected: N. For a secure sum, 0 asks the Compute nodes how many clients have a session. Without Compute
-            nodes, the round ends once N clients have answered; 0 waits for all invited clients, or for `commit_by`.
-        collect_window_ms: how long clients may contribute.
-        commit_window_ms: how long the nodes may take to agree.
         invited: ids of the only clients that receive the announcement and are charged; empty for everybody.
+        repeats: ids of the cancelled rounds that this one repeats, without the Compute nodes that were silent (§4.8).
     """
 
     round_id: bytes
-    ask: Ask
+    kind: Kind
+    computes: tuple[bytes, ...] = ()
     statistic: str
     parameters: dict[str, Any]
     epsilon: float
@@ -122,15 +63,13 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     mu: float = 0.0
     rows_max: int = 0
     fraction_bits: int = 24
-    clients_expected: int = 0
-    collect_window_ms: int = 60_000
-    commit_window_ms: int = 60_000
     invited: tuple[bytes, ...] = ()
+    repeats: tuple[bytes, ...] = ()
 
     @property
     def answers_expected(self) -> int:
         """Number of clients that may answer; 0 if unknown."""
-        return self.clients_expected or len(self.invited)
+        return self.kind.clients or len(self.invited)
 
     @property
     def cost_to_clients(self) -> CostToClients:
@@ -146,7 +85,7 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         """Return the charge of this round in the trainer's account."""
         cost = (self.cost.mu, float(self.epsilon), float(self.delta))
         identity = (self.round_id, self.statistic, trainer)
-        return Charge(*identity, *cost, now_ms, number, clients=self.invited, relation=self.ask.relation)
+        return Charge(*identity, *cost, now_ms, number, clients=self.invited, relation=relation_of(self.kind))
 
     def announcement(
         self,
@@ -156,13 +95,16 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
         epochs: tuple[Signed, ...],
         reply_key: bytes,
         now_ms: int,
+        ended: tuple[Signed, ...] = (),
     ) -> Announcement:
         """Return the announcement of this round at `now_ms`. Raises `UsageError`.
 
         `file` is the number and hash of the trainer's federation file. `mechanism` is the trainer's own, for kinds that
-        name none.
+        name none. `ended` are the aborts of the rounds that it repeats.
         """
-        close_by_ms = now_ms + self.collect_window_ms
+        close_by_ms = now_ms + self.collect_ms
+        named, clients = self.kind.mechanism or mechanism, self.answers_expected
+        kind = msgspec.structs.replace(self.kind, mechanism=named, clients=clients)
         return Announcement(
             round_id=self.round_id,
             trainer=trainer,
@@ -172,15 +114,16 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
             parameters=self.parameters,
             rows_max=self.rows_max,
             fraction_bits=self.fraction_bits,
-            mechanism=self.ask.mechanism if isinstance(self.ask, AskLdpReport) else mechanism,
             mu=self.cost.mu,
             epsilon=float(self.epsilon),
             delta=float(self.delta),
-            terms=self.ask.terms(epochs, self.answers_expected),
+            kind=kind,
+            epochs=epochs,
             reply_key=reply_key,
             invited=invitation_root(sorted(self.invited)),
             close_by_ms=close_by_ms,
-            commit_by_ms=close_by_ms + self.commit_window_ms,
+            commit_by_ms=close_by_ms + self.commit_ms,
+            ended=ended,
         )
 
     def draft(self, mechanism: Mechanism, limits: Limits) -> tuple[Announcement, ValidatedRound]:
@@ -188,25 +131,37 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises `UsageError` if the round is invalid.
         """
-        epochs = tuple(Signed(bytes(_EPOCH_KEY_BYTES_MAX), bytes(64)) for _ in self.ask.computes)
+        epochs = tuple(Signed(bytes(_EPOCH_KEY_BYTES_MAX), bytes(64)) for _ in self.computes)
         placeholders = (bytes(ID_BYTES), (1, bytes(KEY_BYTES)), mechanism.name, epochs, bytes(KEY_BYTES))
         draft = self.announcement(*placeholders, now_ms=0)
-        return draft, validate_announcement(draft, mechanism, limits)
+        validated = validate_announcement(draft, mechanism, limits)
+        require_reach(validated.statistic, self.fraction_bits)
+        return draft, validated
+
+    def check_statistic(self) -> None:
+        """Check what does not depend on the number of clients. Raises `UsageError`."""
+        statistic = resolve(self.statistic, self.parameters)
+        client_sensitivity(statistic, self.rows_max, self.fraction_bits)
+        require_reach(statistic, self.fraction_bits)
 
     def check(self, federation: Federation, mechanism: Mechanism, limits: Limits, timing: Timing) -> None:
         """Check in advance what every participant will check. Raises `UsageError` if the round is invalid."""
         known = {member.id for member in federation.computes}
-        unknown = [compute.hex() for compute in self.ask.computes if compute not in known]
+        unknown = [compute.hex() for compute in self.computes if compute not in known]
         if unknown:
             raise UsageError(
                 f"not in the federation file (any more): Compute node {', '.join(unknown)}; name only nodes of the file"
             )
-        if len(set(self.ask.computes)) < len(self.ask.computes):
+        if len(self.repeats) > REPEATS_MAX:
+            raise UsageError(f"a request is repeated at most {REPEATS_MAX} times, found {len(self.repeats)}")
+        if len(set(self.computes)) < len(self.computes):
             raise UsageError("a Compute node is named twice; name each once")
         self._check_invited(limits)
         self._check_windows(timing)
-        if isinstance(self.ask, AskSecureSum) and not self.answers_expected:
+        if self.kind.is_summed and not self.answers_expected:
+            self.check_statistic()
             return  # checked again when the Compute nodes have reported how many clients have a session
+        self._check_lists()
         draft, _ = self.draft(mechanism, limits)
         try:
             encoded = encode(draft)
@@ -219,14 +174,26 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
                 "ask for fewer columns or bins"
             )
 
+    def _check_lists(self) -> None:
+        """Check that each Compute node's list of the clients that it holds fits a message to the others."""
+        nodes, clients = len(self.computes), self.answers_expected
+        if nodes < 2 or _list_bytes(clients / nodes) <= MESSAGE_BYTES_MAX:
+            return
+        while _list_bytes(clients / nodes) > MESSAGE_BYTES_MAX:
+            nodes += 1
+        raise UsageError(
+            f"{clients:,} clients at {len(self.computes)} Compute nodes make lists of more than "
+            f"{MESSAGE_BYTES_MAX // MIB} MiB, the largest message; name at least {nodes} Compute nodes, or ask for "
+            "fewer clients"
+        )
+
     def _check_windows(self, timing: Timing) -> None:
-        if min(self.collect_window_ms, self.commit_window_ms) < 1:
-            raise UsageError("a window of the round is shorter than 1 ms; give each at least 1 ms")
+        check_ranges(self)
         longest_ms = timing.epoch_ms + timing.epoch_grace_ms - timing.abort_grace_ms
-        if self.collect_window_ms + self.commit_window_ms >= longest_ms and self.ask.computes:
+        if self.collect_ms + self.commit_ms >= longest_ms and self.computes:
             raise UsageError(
-                f"the windows add up to {self.collect_window_ms + self.commit_window_ms} ms, longer than a round may "
-                f"use a Compute node's key ({longest_ms} ms); shorten them"
+                f"the windows add up to {duration(self.collect_ms + self.commit_ms)}, longer than a "
+                f"round may use a Compute node's key ({duration(longest_ms)}); shorten them"
             )
 
     def _check_invited(self, limits: Limits) -> None:
@@ -237,19 +204,16 @@ class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"{len(invited)} clients are invited, expected at most {limits.invited_max}; invite fewer, or none"
             )
-        if invited and self.clients_expected > len(invited):
+        if self.kind.clients > len(invited) > 0:
             raise UsageError(
-                f"{self.clients_expected} clients are expected and {len(invited)} are invited; expect at most "
+                f"{self.kind.clients} clients are expected and {len(invited)} are invited; expect at most "
                 f"{len(invited)}, or invite more"
             )
 
 
-def tolerated_of(batch: int, clients: int, tolerated: int, colluders: int) -> int:
-    """Return T for a mini-batch of B clients: the same fraction may drop out, and all c colluders may be in it.
-
-    `clients`, `tolerated` and `colluders` are N, T and c of a round open to all clients.
-    """
-    return colluders + math.ceil((tolerated - colluders) * batch / clients)
+def _list_bytes(held: float) -> float:
+    """Return the most bytes of a node's list that holds so many clients on average, but once in 10⁹ rounds."""
+    return (ENTRY_BYTES + TAG_BYTES) * (held + 6 * math.sqrt(held)) + 4096
 
 
 class WaitingRequests:
@@ -259,7 +223,9 @@ class WaitingRequests:
 
     Attributes:
         requests: the waiting requests, by round id.
-        sessions: how many clients have a session, by each Compute node's latest answer.
+        sessions: how many clients have a session, by each Compute node's latest answer; and when it came.
+        ahead_ms: by how much each Compute node's clock was ahead of this one then, to half of the time that the answer
+            took.
     """
 
     def __init__(self, federation: Federation, timing: Timing) -> None:
@@ -267,82 +233,142 @@ class WaitingRequests:
         self._federation = federation
         self._timing = timing
         self._keys: dict[bytes, tuple[EpochKey, Signed]] = {}
-        self.sessions: dict[bytes, int] = {}
+        self.sessions: dict[bytes, tuple[int, int]] = {}
+        self.ahead_ms: dict[bytes, float] = {}
+        self._asked_ms: dict[bytes, int] = {}
+        self._nonces: dict[bytes, bytes] = {}  # of the questions without an answer, by Compute node
+        self._questions: Counter[bytes] = Counter()  # how often the nodes were asked, by round
+
+    def count_question(self, round_id: bytes) -> int:
+        """Count a question for a waiting request; return how many there were before it."""
+        self._questions[round_id] += 1
+        return self._questions[round_id] - 1
+
+    def nonce_of(self, compute: bytes, random: Random, now_ms: int) -> bytes:
+        """Return the nonce for a question: a fresh one, or the one of an earlier question that has no answer yet."""
+        if compute not in self._nonces:
+            self._nonces[compute] = random(ID_BYTES)
+        self._asked_ms[compute] = now_ms
+        return self._nonces[compute]
+
+    def note_sessions(self, compute: bytes, answer: Sessions, now_ms: int) -> None:
+        """Record an answer. Raises `PeerError("nonce")` if it answers no open question: it was replayed."""
+        if self._nonces.get(compute) != answer.nonce:
+            found = f"an answer to {answer.nonce.hex()}"
+            raise PeerError("nonce", found=found, expected="one to the latest question")
+        del self._nonces[compute]
+        self.sessions[compute] = (answer.count, now_ms)
+        self.ahead_ms[compute] = answer.at_ms - (self._asked_ms[compute] + now_ms) / 2
+
+    def forget_sessions(self, until_ms: int) -> None:
+        """Forget all answers that came until then."""
+        self.sessions = {compute: known for compute, known in self.sessions.items() if known[1] > until_ms}
 
     def note(self, sender: bytes, frame: Signed, now_ms: int) -> None:
         """Keep a published key. Raises `PeerError` if it is forged, outdated, or far ahead of the clock."""
         key = open_epoch_key(frame, self._federation)
         if sender != key.compute:
             raise PeerError("sender", found=sender.hex(), expected=key.compute.hex())
+        name = self._federation.name_of(sender)
         known, latest = self._keys.get(sender), now_ms // self._timing.epoch_ms + 1
         if key.epoch > latest:
-            expected = f"at most {latest} by this clock; one of the two clocks is wrong"
-            raise PeerError("epoch", found=f"epoch {key.epoch}", expected=expected)
+            expected = too_far_ahead(key.epoch, self._timing.epoch_ms, now_ms)
+            raise PeerError("epoch", found=f"epoch {key.epoch} of Compute node {name}", expected=expected)
         if known is not None and key.epoch < known[0].epoch <= latest:
-            raise PeerError("epoch", found=f"epoch {key.epoch}", expected=f">= {known[0].epoch}")
+            raise PeerError("epoch", found=f"epoch {key.epoch} of Compute node {name}", expected=f">= {known[0].epoch}")
         self._keys[sender] = (key, frame)
 
     def adopt(self, federation: Federation) -> list[RoundFailed]:
         """Switch to a newer federation file. If its Compute nodes differ, waiting secure sums fail, at no cost."""
         is_changed, self._federation = federation.computes != self._federation.computes, federation
-        failed = [request.round_id for request in self.requests.values() if request.ask.computes and is_changed]
+        failed = [request.round_id for request in self.requests.values() if request.computes and is_changed]
         for round_id in failed:
-            del self.requests[round_id]
+            self._remove(round_id)
         reason = f"{federation.title} names other Compute nodes; request the round again"
         return [RoundFailed(round_id, reason, None, None) for round_id in failed]
 
-    def reserved(self, beside: Iterable[OpenRound]) -> list[CostToClients]:
-        """Return the costs of the waiting requests and of others `beside` them."""
-        requests = {request.round_id: request for request in (*self.requests.values(), *beside)}
+    def reserved(self, others: Iterable[OpenRound]) -> list[CostToClients]:
+        """Return the costs of the waiting requests and of `others`."""
+        requests = {request.round_id: request for request in (*self.requests.values(), *others)}
         return [request.cost_to_clients for request in requests.values()]
 
     def take_ready(self, now_ms: int) -> list[OpenRound]:
         """Remove and return the requests for which all keys and the number of clients are known."""
         ready = [r for r in self.requests.values() if not self.missing(r, now_ms) and not self.uncounted(r)]
         for request in ready:
-            del self.requests[request.round_id]
+            self._remove(request.round_id)
         return [self._counted(request) for request in ready]
+
+    def _remove(self, round_id: bytes) -> OpenRound | None:
+        self._questions.pop(round_id, None)
+        return self.requests.pop(round_id, None)
+
+    def leave_out(self, round_id: bytes, fewest: int, now_ms: int) -> tuple[bytes, ...]:
+        """Leave the nodes that have no lasting key or count out of a waiting request, if `fewest` others remain.
+
+        Return the nodes that are left out.
+        """
+        request = self.requests.get(round_id)
+        if request is None:
+            return ()
+        lacking = dict.fromkeys((*self.missing(request, now_ms), *self.uncounted(request)))
+        others = tuple(compute for compute in request.computes if compute not in lacking)
+        if not lacking or len(others) < fewest:
+            return ()
+        self.requests[round_id] = msgspec.structs.replace(request, computes=others)
+        return tuple(lacking)
+
+    def key_of(self, compute: bytes) -> bytes:
+        """Return the public key that a Compute node last published; empty if it has published none."""
+        return self._keys[compute][0].public if compute in self._keys else b""
 
     def missing(self, request: OpenRound, now_ms: int) -> tuple[bytes, ...]:
         """Return the request's Compute nodes without a known key that outlasts the round."""
-        commit_ms = now_ms + request.collect_window_ms + request.commit_window_ms
+        commit_ms = now_ms + request.collect_ms + request.commit_ms
         lasting = {
             compute
             for compute, (key, _) in self._keys.items()
             if commit_ms <= last_commit_ms(key.expires_ms, self._timing)
         }
-        return tuple(compute for compute in request.ask.computes if compute not in lasting)
+        return tuple(compute for compute in request.computes if compute not in lasting)
+
+    def lacking(self, request: OpenRound, now_ms: int) -> tuple[bytes, ...]:
+        """Return the Compute nodes of which the request still needs a key or the number of sessions."""
+        return tuple(dict.fromkeys((*self.missing(request, now_ms), *self.uncounted(request))))
 
     def uncounted(self, request: OpenRound) -> tuple[bytes, ...]:
         """Return the Compute nodes whose number of sessions the request still needs."""
         if request.answers_expected:
             return ()
-        return tuple(compute for compute in request.ask.computes if compute not in self.sessions)
+        return tuple(compute for compute in request.computes if compute not in self.sessions)
 
     def _counted(self, request: OpenRound) -> OpenRound:
         """Return the request with its number of clients: if not given, the smallest number of sessions at a node."""
-        if request.answers_expected or not request.ask.computes:
+        if request.answers_expected or not request.computes:
             return request
-        clients = min(self.sessions[compute] for compute in request.ask.computes)
-        return msgspec.structs.replace(request, clients_expected=clients)
+        clients = min(self.sessions[compute][0] for compute in request.computes)
+        return msgspec.structs.replace(request, kind=msgspec.structs.replace(request.kind, clients=clients))
 
     def keys_of(self, request: OpenRound) -> tuple[Signed, ...]:
         """Return the signed keys of a ready request's Compute nodes."""
-        return tuple(self._keys[compute][1] for compute in request.ask.computes)
+        return tuple(self._keys[compute][1] for compute in request.computes)
 
     def give_up(self, round_id: bytes, now_ms: int, dropped: Mapping[bytes, str]) -> RoundFailed | None:
         """Remove a request that has waited too long. Return its failure, or None if it no longer waits.
 
         `dropped` has, by Compute node, the error for which its last dropped message was dropped.
         """
-        request = self.requests.pop(round_id, None)
+        request = self._remove(round_id)
         if request is None:
             return None
         reasons: list[tuple[bytes, str]] = []
         for compute in self.missing(request, now_ms):
             why = "has published no epoch key; is it up?"
             if compute in self._keys:
-                why = "has an epoch key that ends before the round does; is its clock right?"
+                ends = self._keys[compute][0].expires_ms
+                why = f"has published no key for times after {moment(ends)}; is it up, and is its clock right?"
+                if ends < now_ms:
+                    why = f"{why[:-1]}, which may be {duration(now_ms - ends)} behind?"
             elif compute in dropped:
                 why = f"has no epoch key here; what came in its name was dropped: {dropped[compute]}"
             reasons.append((compute, why))

@@ -1,8 +1,8 @@
 """A round at the trainer: its stored record, its state in memory, and the table of its phases (DESIGN §4, §5, §9).
 
 A secure sum:
-    new ── announce ──> collecting ── all, full, quiet or late ──> committing ── M partial sums ──> done
-                             └──── an abort, silence ─────┴──> failed ── M aborts ──> returned
+    new ── announce ──> collecting ── all, full, quiet or late ──> committing ── all partial sums ──> done
+                             └──── an abort, silence ─────┴──> failed ── p + 1 aborts ──> returned
 Without Compute nodes:
     new ── announce ──> collecting ── all have answered, or the end with a release ──> done
                              └── all declined, or the end without one ──> failed ── all declined ──> returned
@@ -24,11 +24,12 @@ from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.records import Records, loaded
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.codec import encode, open_signed
-from dca_proto.protocol.wire.messages import InvitedRound, PartialSum, Signed
+from dca_proto.protocol.wire.messages import InvitedRound, PartialSum, Progress, Signed
 
 ROUNDS, RELEASES = "trainer-round", "trainer-release"
 ALL, FULL, DEADLINE = "all", "full", "deadline"  # why a round closes; or `QUIET`
 QUIET, CLOSE_BY, END, SETTLE, FORGET = "quiet", "close-by", "end", "settle", "forget"  # timers, as `RESEND` is
+DECLINES, WATCH = "declines", "watch"  # timers, too
 COLLECTING, COMMITTING = "collecting", "committing"
 DONE, FAILED, RETURNED, CLOSED = "done", "failed", "returned", "closed"
 OPEN, ENDED = (COLLECTING, COMMITTING), (DONE, FAILED, RETURNED)
@@ -38,18 +39,18 @@ TABLE: Table = {
     (COLLECTING, "last release"): DONE,
     **{(phase, "last partial"): DONE for phase in OPEN},
     **{(phase, "fail"): FAILED for phase in OPEN},
+    (FAILED, "last partial"): DONE,
     (FAILED, "last abort"): RETURNED,
     (FAILED, "all declined"): RETURNED,
     (RETURNED, "late release"): FAILED,
     **{(phase, FORGET): CLOSED for phase in ENDED},
-    **stays((COLLECTING,), "release", QUIET, CLOSE_BY),
+    **stays((COLLECTING,), "release", QUIET, CLOSE_BY, DECLINES),
     **stays((COLLECTING, DONE, FAILED), "repeated release"),
     **stays((DONE, FAILED), "late release"),
     **stays((*OPEN, *ENDED), "progress", "decline"),
-    **stays(OPEN, "partial", END),
-    **stays((*OPEN, DONE), "repeated partial"),
+    **stays(OPEN, "partial", END, WATCH),
+    **stays((*OPEN, DONE, FAILED), "repeated partial"),
     **stays((*OPEN, FAILED), RESEND),
-    **stays((DONE,), "result"),
     **stays((FAILED,), "late partial", "abort", SETTLE),
     **stays(ENDED, "late abort"),
 }
@@ -65,6 +66,10 @@ class StoredRound(Stored, frozen=True):
         announced_ms: time of the announcement.
         partials: (node, signed partial sum) pairs.
         aborted_by: ids of the Compute nodes whose signed aborts arrived.
+        colluding: p when the round was charged.
+        aborts: these aborts, for the announcement of a repeat.
+        silent: ids of the Compute nodes because of which the round was cancelled.
+        cancelled: why the trainer ended the round (§4.8); empty if it did not.
         released: True if the round failed although a Compute node or a client has released.
         reason, contributors, needed, implausible: of a failed round, as in `RoundFailed`.
     """
@@ -75,6 +80,10 @@ class StoredRound(Stored, frozen=True):
     announced_ms: int
     partials: tuple[tuple[bytes, Signed], ...] = ()
     aborted_by: tuple[bytes, ...] = ()
+    colluding: int = 0
+    aborts: tuple[Signed, ...] = ()
+    silent: tuple[bytes, ...] = ()
+    cancelled: str = ""
     released: bool = False
     reason: str = ""
     contributors: int | None = None
@@ -97,33 +106,62 @@ class Round(ActorRound[StoredRound]):
         self.invited = frozenset(stored.request.invited)
         self.arrivals = Arrivals(stored.announced_ms)
         self.declined: set[bytes] = set()
+        self.declined_of: defaultdict[bytes, set[bytes]] = defaultdict(set)  # the same, by the clients' holder
+        self.is_telling = False  # a timer is set to tell the nodes who has declined
         self.decline_reasons: Counter[str] = Counter()
         self.answered: set[bytes] = set()  # clients that declined or, without Compute nodes, released
         self.partials: dict[bytes, PartialSum] = {}
         self.releases: dict[bytes, Signed] = {}  # by client, in a round without Compute nodes
         self.contributors: tuple[bytes, ...] = ()  # ids of the clients in the result
+        self.heard: dict[bytes, int] = {}  # when a Compute node was last heard
+        self.reports: dict[bytes, Progress] = {}  # each node's last
+        self.watched_ms = self.stuck_ms = 0  # since when nodes are watched; since when enough of them wait in vain
+        self.cut_off_ms = 0  # when fewer than p + 1 nodes were last heard: this trainer may be cut off itself
+        self.told: tuple[bytes, ...] = ()  # the silent nodes that were last reported
         self.reported: RoundFailed | None = None  # the failure, once this process has reported it
 
     @property
     def is_open(self) -> bool:
         """True if the round has neither a result nor failed."""
-        return self.takes("fail")
+        return self.is_in(*OPEN)
+
+    @property
+    def is_done(self) -> bool:
+        """True if the round has a result."""
+        return self.is_in(DONE)
 
     @property
     def expected(self) -> int | None:
-        """Number of expected contributions, without clients that declined; None if unknown."""
-        expected = self.stored.request.answers_expected
-        return max(expected - len(self.declined), 0) if expected else None
+        """Number of expected contributions, without clients that declined; None if unknown.
+
+        A decline counts once the client's holder has confirmed that it knows of it and has no contribution (§4.8). So a
+        client that declines and contributes counts once.
+        """
+        expected, absent = self.stored.request.answers_expected, self.arrivals.absent
+        known = sum(min(absent(holder), len(clients)) for holder, clients in self.declined_of.items())
+        return max(expected - known, 0) if expected else None
+
+    def note_decline(self, client: bytes) -> None:
+        """Record that a client declined."""
+        self.declined.add(client)
+        self.answered.add(client)
+        self.declined_of[self.opened.holder(client).id].add(client)
 
     def announced(self) -> list[Effect]:
-        """Send the announcement to clients and to Compute nodes, except to invited clients and nodes that answered."""
+        """Send the announcement to clients and to Compute nodes, except to invited clients and nodes that answered.
+
+        Clients refuse it from `close_by` on. It expires only at `commit_by`: their clocks may be behind this one.
+        """
         frame, invited = self.stored.announcement, self.stored.request.invited
+        expires_ms = self.opened.body.commit_by_ms
         to_nodes = self.announced_to_nodes()
         if not invited:
-            return [*to_nodes, self.send(encode(frame), Channel.ANNOUNCE)]
+            return [*to_nodes, self.send(encode(frame), Channel.ANNOUNCE, expires_ms=expires_ms)]
         messages = invitations(frame, sorted(invited))
         waiting = sorted(self.invited - self.declined - self.answered)
-        to_clients = (self.send(encode(messages[client]), Channel.CLIENT, client) for client in waiting)
+        to_clients = (
+            self.send(encode(messages[client]), Channel.CLIENT, client, expires_ms=expires_ms) for client in waiting
+        )
         return [*to_nodes, *to_clients]
 
     def announced_to_nodes(self) -> list[Effect]:
@@ -133,16 +171,21 @@ class Round(ActorRound[StoredRound]):
         silent = [compute for compute in self.computes if compute not in self.arrivals.counts]
         return [self.send(payload, Channel.COMPUTE, compute) for compute in silent]
 
+    def lagging(self, silent_ms: int) -> tuple[bytes, ...]:
+        """Return the nodes that were last heard so much earlier than another one."""
+        latest_ms = max(self.heard.values(), default=0)
+        return tuple(node for node in self.computes if self.heard.get(node, 0) < latest_ms - silent_ms)
+
     @property
     def end_ms(self) -> int:
         """The end of the round: `commit_by`; in a secure sum a commit window later, to ask for lost messages."""
-        window_ms = self.stored.request.commit_window_ms if self.is_summed else 0
+        window_ms = self.stored.request.commit_ms if self.is_summed else 0
         return self.opened.body.commit_by_ms + window_ms
 
     def end(self, timing: Timing, now_ms: int) -> list[Effect]:
         """Cancel the timers of an open round, and set the time to forget it, after the retention."""
         forget_ms = self.opened.body.commit_by_ms + timing.retention_ms
-        return [*self.cancel(QUIET, CLOSE_BY, RESEND, END), self.timer(FORGET, max(now_ms, forget_ms))]
+        return [*self.cancel(QUIET, CLOSE_BY, DECLINES, RESEND, END, WATCH), self.timer(FORGET, max(now_ms, forget_ms))]
 
     def has_all(self) -> bool:
         """Return True if all expected clients have answered, in a round without Compute nodes."""
@@ -197,37 +240,50 @@ class Arrivals:
 
     Attributes:
         counts: number of contributions that each Compute node last reported.
+        declined: how many clients have declined as far as each Compute node knows, and how many of these contributed.
     """
 
     def __init__(self, announced_ms: int) -> None:
         self._announced_ms = announced_ms
         self._last_ms = announced_ms
         self.counts: dict[bytes, int] = {}
+        self.declined: dict[bytes, tuple[int, int]] = {}
 
     @property
     def total(self) -> int:
         return sum(self.counts.values())
 
-    def note(self, compute: bytes, count: int, now_ms: int) -> bool:
-        """Record a node's count. Return False if it is not higher than before: a count never shrinks."""
-        if count <= self.counts.get(compute, -1):
+    def absent(self, compute: bytes) -> int:
+        """Return how many clients have declined, and not contributed, as far as a Compute node knows."""
+        declined, twice = self.declined.get(compute, (0, 0))
+        return max(declined - twice, 0)
+
+    def note(self, compute: bytes, count: int, now_ms: int, declined: tuple[int, int] = (0, 0)) -> bool:
+        """Record a node's report. Return False if it is not newer.
+
+        A node's count never shrinks. One that started again has forgotten who declined, so with a higher count, fewer
+        declines replace more.
+        """
+        known = self.counts.get(compute, -1)
+        if (count, declined) <= (known, self.declined.get(compute, (0, 0))):
             return False
-        self.counts[compute] = count
-        if count:
-            self._last_ms = now_ms
+        if count > known:
+            self.counts[compute] = count
+            self._last_ms = now_ms if count else self._last_ms
+        self.declined[compute] = declined
         return True
 
-    def reason(self, expected: int | None, fewest: int, most: int, timing: Timing, now_ms: int) -> str | None:
+    def reason(self, expected: int | None, n_min: int, n_max: int, timing: Timing, now_ms: int) -> str | None:
         """Return the reason to close the round now, or None.
 
-        `expected` is the number of contributions to expect in all, None if unknown. `fewest` is n_min, `most` n_max.
+        `expected` is the number of contributions to expect in all, None if unknown.
         """
         quiet = now_ms >= self.quiet_ms(timing)
-        if self.has_all(expected) and (self.total >= fewest or quiet or not expected):
+        if self.has_all(expected) and (self.total >= n_min or quiet or not expected):
             return ALL
-        if self.total >= most:
+        if self.total >= n_max:
             return FULL
-        return QUIET if self.total >= fewest and quiet else None
+        return QUIET if self.total >= n_min and quiet else None
 
     def has_all(self, expected: int | None) -> bool:
         """Return True if all expected contributions have arrived; after many declines, they may be fewer than n_min."""

@@ -19,10 +19,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from dca_proto.protocol.kinds import Terms
 from dca_proto.protocol.wire.fields import (
+    COLLUDING_MAX,
     COMPUTES_MAX,
     MEMBERS_MAX,
+    REPEATS_MAX,
     REVOKED_MAX,
     Count,
     Hash,
@@ -30,21 +31,27 @@ from dca_proto.protocol.wire.fields import (
     Key,
     Name,
     Number,
+    SealedName,
     Signature,
     Tag,
     Text,
     TimeMs,
     Wire,
+    WrappedKey,
 )
 from dca_proto.protocol.wire.fields import Signed as Signed
+from dca_proto.protocol.wire.kinds import Kind
 
 Scalar = bool | int | float | str
 Parameter = Scalar | list[Scalar | list[Scalar]]
-"""A parameter of a statistic: nested no deeper than a table, without extension types."""
+"""A parameter of a statistic: nested no deeper than a table, without extension types. A list may leave out a value."""
 
 
 class Sealed(Wire, frozen=True, array_like=True, tag=2):
-    """§2.5, §4.7: an encoded `Signed`, encrypted to the announcement's reply key, or to a Compute node's epoch key."""
+    """§2.5, §4.7: an encoded `Signed`, encrypted to the announcement's reply key, or to a Compute node's epoch key.
+
+    `ephemeral` is the sender's X25519 key for this message, `nonce` that of the cipher.
+    """
 
     round_id: Id
     ephemeral: Key
@@ -53,7 +60,10 @@ class Sealed(Wire, frozen=True, array_like=True, tag=2):
 
 
 class Contribution(Wire, frozen=True, array_like=True, tag=3):
-    """§4.4: a client's masked vector, tags and charge number, sealed to its holder."""
+    """§4.4: a client's masked vector, tags and charge number, sealed to its holder as `ciphertext`.
+
+    `contribution` is the contribution's id.
+    """
 
     round_id: Id
     contribution: Id
@@ -73,7 +83,10 @@ class Receipt(Wire, frozen=True, array_like=True, tag=4):
 
 
 class Invitation(Wire, frozen=True, array_like=True, tag=5):
-    """§4.2: an announcement for one invited client, with the path that proves the invitation (§4.9)."""
+    """§4.2: an `announcement` for one invited client, with the `path` that proves the invitation (§4.9).
+
+    The client's leaf is at `position` among `leaves`.
+    """
 
     announcement: Signed
     position: Count
@@ -82,14 +95,17 @@ class Invitation(Wire, frozen=True, array_like=True, tag=5):
 
 
 class InvitedRound(Wire, frozen=True, array_like=True, tag=6):
-    """§4.2: an announcement for a Compute node, with the ids of all invited clients, ascending, 16 bytes each."""
+    """§4.2: an `announcement` for a Compute node, with the ids of all invited `clients`, ascending, 16 bytes each."""
 
     announcement: Signed
     clients: bytes
 
 
 class AbortWanted(Wire, frozen=True, array_like=True, tag=7):
-    """§4.8: a client asks for the aborts of a round that it contributed to; `tag` proves that it has the pair key."""
+    """§4.8: a client asks for the aborts of the `announcement` that it contributed to.
+
+    `tag` proves that it has the pair key.
+    """
 
     announcement: Signed
     tag: Tag
@@ -99,44 +115,55 @@ Frame = Signed | Sealed | Contribution | Receipt | Invitation | InvitedRound | A
 
 
 class RoundMessage(Wire, frozen=True, array_like=True):
-    """The base of messages about one announcement."""
+    """The base of messages about one announcement: `announcement_hash` is *ah*."""
 
     round_id: Id
     announcement_hash: Hash
 
 
 class Certificate(Wire, frozen=True, array_like=True):
-    """§2.1: the enrolment key certifies that a client belongs to the federation until `expires_ms`."""
+    """§2.1: the enrolment key certifies that a client belongs to the federation until `expires_ms`.
+
+    `client_key` is the client's Ed25519 key. `name` is the client's name, sealed under the name key; empty without one.
+    The enrolment key's `signature` covers all three.
+    """
 
     client_key: Key
     expires_ms: TimeMs
     signature: Signature
+    name: SealedName
 
 
-Members = Annotated[tuple[tuple[Name, Key], ...], Meta(max_length=MEMBERS_MAX)]
+Members = Annotated[tuple[tuple[Name, Key, WrappedKey], ...], Meta(max_length=MEMBERS_MAX)]
 
 
 class FederationFile(Wire, frozen=True, array_like=True, tag=27):
     """§2.7: the members of the federation, signed by its enrolment key; anybody may pass it on.
 
-    `revoked` are the revoked ids, ascending.
+    `number` is one more with each change. `computes` and `trainers` are names, Ed25519 keys, and the name key sealed
+    to each. `revoked` are the revoked ids, ascending. `colluding` is p, the most Compute nodes that may be corrupt; 0
+    for all but one.
     """
 
     number: Number
     computes: Members
     trainers: Members
     revoked: Annotated[tuple[Id, ...], Meta(max_length=REVOKED_MAX)]
+    colluding: Annotated[int, Meta(ge=0, le=COLLUDING_MAX)]
 
 
 class FileStamp(Wire, frozen=True, array_like=True):
-    """§2.7: identifies the federation file that the sender follows."""
+    """§2.7: `number` and `hash` of the federation file that the sender follows."""
 
     number: Number
     hash: Hash
 
 
 class EpochKey(Wire, frozen=True, array_like=True, tag=10):
-    """§2.2: a Compute node's X25519 key for one epoch."""
+    """§2.2: a Compute node's X25519 key `public` for one `epoch`, which ends at `expires_ms`.
+
+    `compute` is the node's id, `file` the federation file that it follows.
+    """
 
     compute: Id
     epoch: Count
@@ -146,7 +173,11 @@ class EpochKey(Wire, frozen=True, array_like=True, tag=10):
 
 
 class Hello(Wire, frozen=True, array_like=True, tag=11):
-    """§2.3: a client's X25519 key for one epoch. `serial` is the time at which the key was made."""
+    """§2.3: a client's X25519 key `public` for one `epoch`, which ends at `expires_ms`.
+
+    `serial` is the time at which the key was made. `certificate` names the client, `file` the federation file that it
+    follows.
+    """
 
     certificate: Certificate
     epoch: Count
@@ -157,7 +188,7 @@ class Hello(Wire, frozen=True, array_like=True, tag=11):
 
 
 class HelloWanted(Wire, frozen=True, array_like=True, tag=12):
-    """§2.3: a Compute node asks a client for its Hello: no session opens its message, or its tag fails."""
+    """§2.3: a Compute node asks the `client` for its Hello: no session opens its message, or its tag fails."""
 
     client: Id
 
@@ -165,9 +196,13 @@ class HelloWanted(Wire, frozen=True, array_like=True, tag=12):
 class Announcement(Wire, frozen=True, array_like=True, tag=13):
     """§4.1: a trainer announces a round. It omits every number that a client can compute itself.
 
-    `federation_number` and `federation_hash` identify the newest federation file that the trainer knows. `mu` is
-    charged and determines the noise; (`epsilon`, `delta`) quotes it. `invited` is the Merkle root of the invited
-    clients' ids (§4.9); empty if everybody is invited.
+    `federation_number` and `federation_hash` identify the newest federation file that the `trainer` knows. `statistic`
+    with its `parameters`, `rows_max` and `fraction_bits` define the sum: `rows_max` is 0 for the mean of a client's
+    rows, R for the sum of at most R. `mu` is charged and determines the noise; (`epsilon`, `delta`) quotes it. `kind`
+    has the terms of the round's kind. `epochs` are the Compute nodes' signed epoch keys, none in a kind without them.
+    `reply_key` is the trainer's X25519 key for this round. `invited` is the Merkle root of the invited clients' ids
+    (§4.9); empty if everybody is invited. No contribution counts after `close_by_ms`. The round has ended at
+    `commit_by_ms`. `ended` are the signed aborts of the cancelled rounds that this round repeats (§4.8).
     """
 
     round_id: Id
@@ -178,19 +213,23 @@ class Announcement(Wire, frozen=True, array_like=True, tag=13):
     parameters: dict[Name, Parameter]
     rows_max: Count
     fraction_bits: Annotated[int, Meta(ge=0, le=40)]
-    mechanism: Name
     mu: float
     epsilon: float
     delta: float
-    terms: Terms
+    kind: Kind
+    epochs: Annotated[tuple[Signed, ...], Meta(max_length=COMPUTES_MAX)]
     reply_key: Key
     invited: Annotated[bytes, Meta(max_length=32)]
     close_by_ms: TimeMs
     commit_by_ms: TimeMs
+    ended: Annotated[tuple[Signed, ...], Meta(max_length=REPEATS_MAX * COMPUTES_MAX)] = ()
 
 
 class Decline(RoundMessage, frozen=True, array_like=True, tag=14):
-    """§4.3: a client declines a round: the reason, what it found and what it would accept."""
+    """§4.3: a client declines a round: the fixed `reason`, what it `found`, and what it `expected`.
+
+    `certificate` names the client.
+    """
 
     certificate: Certificate
     reason: Name
@@ -199,9 +238,28 @@ class Decline(RoundMessage, frozen=True, array_like=True, tag=14):
 
 
 class Progress(RoundMessage, frozen=True, array_like=True, tag=15):
-    """§4.5: a Compute node has stored the round, and holds `count` contributions."""
+    """§4.5: a Compute node has stored the round, and holds `count` contributions.
+
+    `declined` is the number of its clients that declined, as the trainer last told it (`Declines`). `twice` is the
+    number of those that have contributed as well. `stage` is 0 while it collects, 1 once its list is frozen, 2 once it
+    has answered. `waits_for` are the places, in the announcement's order, of the nodes whose list or answer it lacks, 1
+    byte each, ascending.
+    """
 
     count: Count
+    declined: Count
+    twice: Count
+    stage: Annotated[int, Meta(ge=0, le=2)] = 0
+    waits_for: Annotated[bytes, Meta(max_length=COMPUTES_MAX)] = b""
+
+
+class Declines(RoundMessage, frozen=True, array_like=True, tag=28):
+    """§4.8: the trainer tells a Compute node which of the clients that it holds have declined.
+
+    `clients` are their ids, ascending, 16 bytes each.
+    """
+
+    clients: bytes
 
 
 class Close(RoundMessage, frozen=True, array_like=True, tag=16):
@@ -209,14 +267,17 @@ class Close(RoundMessage, frozen=True, array_like=True, tag=16):
 
 
 class ListHeader(RoundMessage, frozen=True, array_like=True, tag=17):
-    """§4.7: the hash (`lists.list_hash`) and length of a Compute node's frozen list, signed once."""
+    """§4.7: `list_hash`, the hash of a Compute node's frozen list, and `count`, its length; signed once."""
 
     list_hash: Hash
     count: Count
 
 
 class FrozenList(Wire, frozen=True, array_like=True, tag=18):
-    """§4.7: a list for one peer: its signed header, the entries (36 bytes each), and the peer's tags (8 bytes each)."""
+    """§4.7: a list for one peer, the `receiver`.
+
+    It has the signed `header`, the `entries` (36 bytes each), and the peer's `tags` (8 bytes each).
+    """
 
     round_id: Id
     receiver: Id
@@ -226,11 +287,13 @@ class FrozenList(Wire, frozen=True, array_like=True, tag=18):
 
 
 class Answer(RoundMessage, frozen=True, array_like=True, tag=19):
-    """§4.7: the hashes of all M lists, in the announcement's order, and a node's objections.
+    """§4.7: `lists`, the hashes of all lists in the announcement's order, and a node's objections.
 
-    `objections` are positions in the union of the lists, ascending, 4 bytes each, little-endian.
+    `compute` is the node: peers pass its answer on. `objections` are positions in the union of the lists, ascending, 4
+    bytes each, little-endian.
     """
 
+    compute: Id
     lists: Annotated[tuple[Hash, ...], Meta(max_length=COMPUTES_MAX)]
     objections: bytes
 
@@ -238,8 +301,8 @@ class Answer(RoundMessage, frozen=True, array_like=True, tag=19):
 class PartialSum(RoundMessage, frozen=True, array_like=True, tag=20):
     """§4.7: a Compute node's partial sum, released once, sealed to the trainer.
 
-    `set_hash` and `count` describe S. `answers` are the hashes of all answers in the announcement's order. `clients`
-    are the ids of the clients in S whose contributions the node holds, ascending.
+    `set_hash` and `count` describe A. `answers` are the hashes of all answers in the announcement's order. `clients`
+    are the ids of the clients in A whose contributions the node holds, ascending. `vector` has d words.
     """
 
     set_hash: Hash
@@ -252,7 +315,9 @@ class PartialSum(RoundMessage, frozen=True, array_like=True, tag=20):
 class Abort(RoundMessage, frozen=True, array_like=True, tag=21):
     """§4.8: a Compute node's final statement that it has released nothing of this announcement and never will.
 
-    `evidence` holds the signed list headers that prove equivocation or an invalid list; empty for other reasons.
+    `compute` is the node. `reason` is a fixed word, `detail` explains it to people. `contributors` and `needed` state
+    how many contributed and how many were needed, if they were too few. `evidence` holds the signed list headers that
+    prove equivocation or an invalid list; empty for other reasons.
     """
 
     compute: Id
@@ -263,17 +328,35 @@ class Abort(RoundMessage, frozen=True, array_like=True, tag=21):
     evidence: Annotated[tuple[Signed, ...], Meta(max_length=2 * COMPUTES_MAX)]
 
 
+class Cancel(RoundMessage, frozen=True, array_like=True, tag=29):
+    """§4.8: the trainer ends a round. A Compute node that has not released aborts.
+
+    It encloses the signed `announcement`, for nodes that have not heard of the round.
+    """
+
+    announcement: Signed
+
+
 class SessionsWanted(Wire, frozen=True, array_like=True, tag=25):
-    """§4.1: a trainer asks a Compute node how many clients have a session, and for its epoch key if `is_keyless`."""
+    """§4.1: a trainer asks a Compute node how many clients have a session, and for its epoch key if `is_keyless`.
+
+    `nonce` are fresh random bytes. The answer names them. `file` is the federation file that the trainer follows.
+    """
 
     file: FileStamp
     is_keyless: bool
+    nonce: Id
 
 
 class Sessions(Wire, frozen=True, array_like=True, tag=26):
-    """§4.1: how many clients have a session at this Compute node."""
+    """§4.1: `count` clients have a session at this Compute node. `nonce` is the question's.
 
+    `at_ms` is the time by the node's clock, for the trainer's status.
+    """
+
+    nonce: Id
     count: Count
+    at_ms: TimeMs
 
 
 class Query(RoundMessage, frozen=True, array_like=True, tag=22):
@@ -281,7 +364,7 @@ class Query(RoundMessage, frozen=True, array_like=True, tag=22):
 
 
 class ChargeReused(RoundMessage, frozen=True, array_like=True, tag=23):
-    """§4.5, §4.6: a Compute node has seen this charge number before; `highest` is the highest it has seen."""
+    """§4.5, §4.6: a Compute node has seen this `charge` number of the `client` before; `highest` is the highest."""
 
     client: Id
     charge: Number
@@ -291,6 +374,7 @@ class ChargeReused(RoundMessage, frozen=True, array_like=True, tag=23):
 class Release(RoundMessage, frozen=True, array_like=True, tag=24):
     """§5: a data node's release or a client's report, private by itself, sealed to the trainer.
 
+    `certificate` names the client.
     `vector` is a data node's statistic with the whole noise, or a client's report. `rows` is the number of rows that
     count, 1 for a report. `contribution` is the release's id. `receipt_key` is the key of the receipt's MAC.
     """
@@ -312,6 +396,7 @@ Body = (
     | Announcement
     | Decline
     | Progress
+    | Declines
     | Close
     | ListHeader
     | FrozenList
@@ -319,6 +404,7 @@ Body = (
     | PartialSum
     | Abort
     | Query
+    | Cancel
     | ChargeReused
     | Release
     | SessionsWanted

@@ -2,6 +2,8 @@
 
     dca/<federation>/<channel>/<receiver or all>/<sender>
 
+The federation is the first half of its id, not its name: two federations of one name may share a broker.
+
 The sender comes last. So a broker can let each user write only to topics that end in its own id, which stops spoofing
 before our cryptography has to. No level is free text. So a client has a bounded number of topics, and a broker retains
 a bounded number of its messages. Ids are lower-case hexadecimal.
@@ -24,10 +26,19 @@ _ID = re.compile("[0-9a-f]{32}")
 _CHANNELS = frozenset(channel.value for channel in Channel)
 
 
-def topic_of(federation: str, to: Address, sender: bytes) -> str:
-    """Return the topic for messages from `sender` to `to`. Raises `UsageError` for ids of another length."""
+def topic_of(federation: bytes, to: Address, sender: bytes) -> str:
+    """Return the topic for messages from `sender` to `to`. Raises `UsageError` for ids of another length.
+
+    Args:
+        federation: its id (`Federation.id`), as in all functions here.
+    """
     receiver = "all" if to.channel.is_broadcast else _hexadecimal(to.id)
-    return f"dca/{federation}/{to.channel.value}/{receiver}/{_hexadecimal(sender)}"
+    return f"{root_of(federation)}/{to.channel.value}/{receiver}/{_hexadecimal(sender)}"
+
+
+def root_of(federation: bytes) -> str:
+    """Return the levels with which all topics of a federation begin."""
+    return f"dca/{_hexadecimal(federation[:ID_BYTES])}"
 
 
 def _hexadecimal(identity: bytes) -> str:
@@ -40,7 +51,7 @@ def sender_of(topic: str) -> bytes:
     """Return the sender's id that a topic claims. Raises `PeerError` if the topic has another shape."""
     parts = topic.split("/")
     known = len(parts) == 5 and parts[0] == "dca" and parts[2] in _CHANNELS
-    if not known or not _ID.fullmatch(parts[4]):
+    if not known or not _ID.fullmatch(parts[1]) or not _ID.fullmatch(parts[4]):
         raise PeerError("topic", found=topic[:200], expected="dca/federation/channel/receiver/sender")
     return bytes.fromhex(parts[4])
 
@@ -50,15 +61,20 @@ def may_be_retained(topic: str) -> bool:
     return topic.split("/")[2:4] in [[channel.value, "all"] for channel in RETAINED]
 
 
-def subscriptions(federation: str, role: Channel, actor_id: bytes) -> tuple[str, ...]:
+def is_will(topic: str) -> bool:
+    """Return True if a message on this topic says that its sender is gone. Anybody may have written that."""
+    return topic.split("/")[2:4] == [Channel.GONE.value, "all"]
+
+
+def subscriptions(federation: bytes, role: Channel, actor_id: bytes) -> tuple[str, ...]:
     """Return an actor's topic filters: its own inbox, and the broadcasts to its role."""
     broadcasts = {
         Channel.CLIENT: (Channel.FEDERATION, Channel.ANNOUNCE, Channel.ABORT),
-        Channel.COMPUTE: (Channel.FEDERATION, Channel.ABORT, Channel.HELLO),
-        Channel.TRAINER: (Channel.FEDERATION, Channel.ABORT, Channel.EPOCH),
+        Channel.COMPUTE: (Channel.FEDERATION, Channel.ABORT, Channel.HELLO, Channel.GONE),
+        Channel.TRAINER: (Channel.FEDERATION, Channel.ABORT, Channel.EPOCH, Channel.GONE),
     }[role]
-    inbox = f"dca/{federation}/{role.value}/{actor_id.hex()}/+"
-    return inbox, *(f"dca/{federation}/{channel.value}/all/+" for channel in broadcasts)
+    root = root_of(federation)
+    return f"{root}/{role.value}/{actor_id.hex()}/+", *(f"{root}/{channel.value}/all/+" for channel in broadcasts)
 
 
 T = TypeVar("T")
@@ -96,10 +112,3 @@ class FilterTree(Generic[T]):
             nodes = [child for node in nodes for child in map(node.children.get, (level, "+")) if child is not None]
         for node in nodes:
             yield from node.values
-
-    def has_topic(self, topic_filter: str) -> bool:
-        """Return True if a topic in the tree that has a value matches `topic_filter`."""
-        nodes = [self._root]
-        for level in topic_filter.split("/"):
-            nodes = [child for node in nodes for name, child in node.children.items() if level in ("+", name)]
-        return any(node.values for node in nodes)

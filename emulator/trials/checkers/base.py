@@ -11,7 +11,11 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
-from dca_proto.crypto.masks import ENTRY_BYTES
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.crypto.masks import ENTRY_BYTES, RingVector
 from dca_proto.crypto.sealing import ID_BYTES, AgreementKey
 from dca_proto.protocol.announcement import open_answer
 from dca_proto.protocol.client.actor import Client
@@ -30,13 +34,17 @@ from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
 from dca_proto.protocol.wire.messages import Announcement, Answer, PartialSum, Sealed, Signed
 from dca_proto.protocol.wire.messages import Release as ReleaseBody
+from emulator import reference
+from emulator.derivations import TAG_BYTES
 from emulator.pairs import Pairs
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.sim.trace import Entry as TraceEntry
+from emulator.trials.checkers.colluding import Colluding
+from emulator.trials.checkers.genuine import Genuine
 from emulator.trials.checkers.recording import Recording
 from emulator.trials.world import TrialWorld
-from emulator.wire import Accepted, body_of, contributions_in, decode_accepted
+from emulator.wire import Accepted, body_of, contributions_in, decode_accepted, words_in
 
 BROKEN_KEPT_MAX = 8
 Key = tuple[bytes, bytes]
@@ -79,13 +87,17 @@ class RunLog(Observer):
         lists, answers: by honest node and round: its frozen entries, and its stored answer.
         tags: by honest node and round: the node's own tag of each entry in the lists that it stored.
         kept: by Compute node (also hostile) and round: all contributions ever kept, by client and contribution id.
-        pairs: the keys that clients share with Compute nodes.
+        quantised: by round, honest client and contribution id: the number of rows counted, and their statistic before
+            noise, by the reference.
+        stray: ids of rounds that a hostile trainer has announced and not stored.
+        pairs: the keys that clients share with Compute nodes. colluding: p, as each member counts.
         stored_releases: by round without Compute nodes: the first release or report of each client that the trainer
             stored.
     """
 
     def __init__(self, world: TrialWorld) -> None:
         self.checkers: list[Checker] = []
+        self._world = world
         self.draws = world.actors.mechanism = Recording(world.actors.mechanism)
         self.announcements: dict[bytes, Announcement] = {}
         self.requests: dict[bytes, OpenRound] = {}
@@ -96,12 +108,15 @@ class RunLog(Observer):
         self.ends: dict[Key, str] = {}
         self.ended_hash: dict[Key, bytes] = {}
         self.kept: defaultdict[Key, dict[tuple[bytes, bytes], HeldContribution]] = defaultdict(dict)
+        self.quantised: dict[tuple[bytes, bytes, bytes], tuple[int, NDArray[np.int64]]] = {}
         self.pairs = Pairs(world.actors.federation.id)
         self.stored_releases: defaultdict[bytes, dict[bytes, Signed]] = defaultdict(dict)
+        self.colluding = Colluding(world)
         for process in world.simulator.machines:  # they have started and have made their first keys
             self.pairs.read(process)
             self.on_restart(process)
-        self._world = world
+        self.stray: set[bytes] = set()
+        self.is_genuine = Genuine(world)
         self._reply_keys: dict[bytes, AgreementKey] = {}
         self._opened: dict[bytes, Accepted] = {}  # by the stored announcement
         self._announced: dict[bytes, Accepted] = {}  # by round, as the trainer stored it
@@ -118,10 +133,14 @@ class RunLog(Observer):
         """Return the hash of a round's announcement as the trainer stored it."""
         return self._announced[round_id].hash
 
+    def announced(self, round_id: bytes) -> Accepted | None:
+        """Return a round's announcement as the trainer stored it; None if it has stored none."""
+        return self._announced.get(round_id)
+
     def is_summed(self, round_id: bytes) -> bool:
         """Return True if a round was announced as a secure sum."""
         announced = self.announcements.get(round_id)
-        return announced is not None and announced.terms.is_summed
+        return announced is not None and announced.kind.is_summed
 
     def is_release(self, client: bytes, round_id: bytes, payload: bytes) -> bool:
         """Return True if an honest client's message is a release or report of that round."""
@@ -166,8 +185,41 @@ class RunLog(Observer):
         for round_id, outbound in contributions_in(effects):
             if (process.id, round_id) not in self.accepted:
                 self.accepted[process.id, round_id] = self._announced[round_id]  # invariant 8 reports that it is lost
+            body = self.accepted[process.id, round_id].body
+            self.quantised[round_id, process.id, outbound.contribution] = self._quantise(process.id, body)
             self._notify("on_drawn", process, round_id, outbound)
             self.draws.drawn = None
+
+    def _quantise(self, client: bytes, body: Announcement) -> tuple[int, NDArray[np.int64]]:
+        """Return the number of a client's rows that count now, and what it must encode before noise."""
+        actors, columns = self._world.actors, msgspec.convert(body.parameters["columns"], list[str])
+        places = [actors.columns.index(column) for column in columns]
+        table = actors.rows[self._world.client_number(client)][:, places]
+        rows = [] if client in actors.failing else table.tolist()
+        own = reference.contribution(body.statistic, body.parameters, rows, body.rows_max, body.fraction_bits)
+        return min(len(rows), body.rows_max), np.array(own, dtype=np.int64)
+
+    def unmasked(self, node: bytes, accepted: Accepted, entry: Entry) -> RingVector | None:
+        """Return what a contribution that a node keeps encoded, without its masks, which are computed anew.
+
+        None if the node does not keep it, or if no keys of its client give its tags.
+        """
+        kept = self.kept[node, accepted.body.round_id].get((entry.client, entry.contribution))
+        if kept is None:
+            return None
+        total = words_in(kept.y)
+        for place in range(len(accepted.epochs)):
+            mask = self.mask(accepted, place, entry, kept.tags[TAG_BYTES * place : TAG_BYTES * (place + 1)])
+            if mask is None:
+                return None
+            total = total + mask  # modulo 2^64
+        return total
+
+    def mask(self, accepted: Accepted, place: int, entry: Entry, tag: bytes) -> RingVector | None:
+        """Return a node's mask of an entry; None if no key of its client gives that tag."""
+        dimension = reference.dimension(accepted.body.statistic, accepted.body.parameters)
+        data = self.pairs.mask(accepted.epochs[place], entry.client, tag, accepted.hash, entry.encoded, dimension)
+        return None if data is None else words_in(data)
 
     def _decode_accepted(self, payload: bytes) -> Accepted:
         """Decode an announcement once for all members that store it."""
@@ -178,9 +230,8 @@ class RunLog(Observer):
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """Decode the writes that have become durable, then notify the checkers."""
         self.pairs.on_commit(process, writes)
-        events: list[tuple[Any, ...]] = []
-        if process.role is Channel.CLIENT:
-            events += [("on_paid", process, *contribution) for contribution in contributions_in(writes)]
+        paid = contributions_in(writes) if process.role is Channel.CLIENT else ()
+        events: list[tuple[Any, ...]] = [("on_paid", process, *contribution) for contribution in paid]
         for write in writes:
             if isinstance(write, Persist):
                 if process.role is Channel.TRAINER:
@@ -194,10 +245,12 @@ class RunLog(Observer):
 
     def on_send(self, process: Process, send: Send) -> None:
         """Decode answers, and what honest senders seal to the trainer."""
+        if process.role is Channel.TRAINER and process.id in self.dishonest and send.round_id not in self._announced:
+            self.stray.add(send.round_id)
         if process.role is Channel.COMPUTE and send.to.channel is Channel.COMPUTE:
             body = body_of(send.payload)
             if isinstance(body, Answer):
-                self._note_answer(process.id, body)
+                self._note_answer(body.compute, body)
         if send.to.channel is not Channel.TRAINER or process.id in self.dishonest:
             return
         if process.role is Channel.COMPUTE or not self.is_summed(send.round_id):
@@ -277,10 +330,14 @@ class RunLog(Observer):
         frame, known = decode_frame(payload), self._sent[sender.id, round_id]
         if payload in known or not isinstance(frame, Sealed):
             return
+        if round_id in self.stray:
+            return  # a decline; nobody pays for such a round (invariant 4) or begins it (invariant 2)
         if round_id not in self._reply_keys:
             self._notify("on_unannounced", sender, round_id)
             return
-        accepted, is_node = self.accepted[sender.id, round_id], sender.role is Channel.COMPUTE
+        accepted, is_node = self.accepted.get((sender.id, round_id)), sender.role is Channel.COMPUTE
+        if accepted is None:
+            return  # it declines: it has stored nothing of the announcement
         body = decode_body(open_answer(frame, self._reply_keys[round_id], accepted.hash).body)
         if isinstance(body, PartialSum if is_node else ReleaseBody):
             known.append(payload)

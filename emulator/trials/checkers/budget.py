@@ -1,9 +1,12 @@
 """Invariant 4: a charge is durable before anything is sent, stays within the budget, and is returned at most once.
 
 A charge has the announced cost: μ, or ε of an ε-private report (δ = 0). It pays for one contribution, which never
-changes. Its number is taken only once by each Compute node, and never forgotten. Only invited clients pay. A charge is
-returned only against the signed aborts of all M Compute nodes, each durable at its node. The total of a ledger equals
-that of `emulator.reference`.
+changes. Its number is taken only once by each Compute node, and never forgotten. Only invited clients pay. After each
+charge and return, the ledger in the actor's own memory has the total of `emulator.reference`.
+
+A charge is returned only against signed aborts of its announcement by more than p of its nodes, where p is the larger
+of what held when it was charged and of what holds now. They are in the member's own federation file, and all nodes that
+a client's policy trusts are among them. If at most p of the nodes are dishonest, an honest one has durably aborted.
 
 A client whose store was replaced by an old copy does not spend a number twice in released sums. A node that remembers
 the number reports it, and the client then takes part in no further round until it restarts.
@@ -12,10 +15,10 @@ the number reports it, and the client then takes part in no further round until 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from math import isclose, sqrt
 
-from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.charges import PAGE, WINDOW
@@ -24,22 +27,31 @@ from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.compute.round import ABORTED
 from dca_proto.protocol.contribution import ClientMessage, HeldContribution
-from dca_proto.protocol.effects import Channel, Forget, Send, Write
+from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Send, Write
+from dca_proto.protocol.events import Event
 from dca_proto.protocol.facts import LedgerReused
-from dca_proto.protocol.kinds import NodeRelease, SecureSum
 from dca_proto.protocol.ledger import TABLE as LEDGER
-from dca_proto.protocol.ledger import Charge, Ledger
+from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.sessions import SESSIONS, StoredSession
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.wire.codec import decode_body, decode_frame, verify_signed
-from dca_proto.protocol.wire.messages import Abort, Announcement, ChargeReused, Contribution, Signed
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
+from dca_proto.protocol.wire.messages import (
+    Abort,
+    Announcement,
+    ChargeReused,
+    Contribution,
+    Invitation,
+    InvitedRound,
+    Signed,
+)
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, Entry, Key, Release, RunLog, about
 from emulator.trials.world import TrialWorld
-from emulator.wire import Accepted, body_of
+from emulator.wire import Accepted, body_of, counts_of
 
 _DAY_MS = 86_400_000
 _ROUNDING = 1e-9
@@ -56,10 +68,14 @@ class Budget(Checker):
         self._outbound: dict[Key, ClientMessage] = {}
         self._numbers: defaultdict[Key, set[int]] = defaultdict(set)  # by node and client
         self._aborts: defaultdict[tuple[bytes, bytes], set[bytes]] = defaultdict(set)  # by receiver and announcement
-        self._genuine: dict[bytes, bool] = {}  # by payload
         self._paid: defaultdict[Key, set[int]] = defaultdict(set)  # all numbers ever, by client and round
         self._spent: dict[tuple[bytes, int], bytes] = {}  # round, by client and charge number in a released sum
         self._unreported: set[bytes] = set()  # clients that got a report of a reused number, and must warn their owners
+        self._unwritten: set[bytes] = set()  # actors whose ledger in memory is ahead of the disk
+        self._pinned: defaultdict[bytes, int] = defaultdict(
+            int
+        )  # client -> the largest p of the files that it followed
+        self._colluding: dict[Key, int] = {}  # p when it was charged, by member and round
         self._warned: dict[bytes, int] = {}  # client -> the number of its start in which it warned its owner
 
     def on_paid(self, client: Process, round_id: bytes, outbound: ClientMessage) -> None:
@@ -68,10 +84,37 @@ class Budget(Checker):
             first = self._outbound.setdefault((client.id, round_id), outbound)
             self.expect(first == outbound, f"{about(client, round_id)}: one charge, two contributions")
 
+    def on_handled(self, process: Process, event: Event, effects: Sequence[Effect]) -> None:
+        """Note a change of the ledger that a slow machine has yet to write."""
+        if any(type(effect) is Persist and effect.table == LEDGER for effect in effects):
+            self._unwritten.add(process.id)
+
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
         """Nothing is deleted from a ledger."""
+        self._unwritten.discard(process.id)
         if any(isinstance(write, Forget) and write.table == LEDGER for write in writes) and self.is_honest(process):
             self.fail(f"{process.name} deletes a charge")
+        if any(write.table == LEDGER for write in writes):
+            self._check_live(process)
+
+    def _check_live(self, process: Process) -> None:
+        """The ledger in an actor's memory has the charges and the totals of those that are durable."""
+        if not isinstance(process.actor, Client | Trainer) or not self.is_honest(process):
+            return
+        ledger, own = copy(process.actor.ledger), self._charges[process.id]  # a copy: asking fills a cache
+        counting = [charge for charge in own.values() if not charge.returned]
+        newest_ms = max((charge.at_ms for charge in counting), default=0)
+        some = next((charge.clients[:1] for charge in counting if charge.clients), ())
+        wrong = {charge.round_id for charge in own.values() if ledger.is_charged(charge.round_id) == charge.returned}
+        self.expect(not wrong, f"{process.name}: its ledger in memory is wrong on {len(wrong)} rounds")
+        next_number = max((charge.number for charge in own.values()), default=0) + 1
+        self.expect(ledger.next_number == next_number, f"{process.name}: its next charge number is not {next_number}")
+        for since_ms, of in ((0, ()), (newest_ms, ()), (0, some)):
+            found = ledger.spent(since_ms, of=of)
+            total = found.gaussian, found.pure, found.converted
+            expected = _largest_of([charge for charge in counting if charge.at_ms >= since_ms], of)
+            text = f"{process.name}: its ledger in memory totals {total} since {since_ms}, not {expected}"
+            self.expect(_are_close(total, expected), text)
 
     def on_charge(self, process: Process, charge: Charge) -> None:
         """A charge is new and numbered in order, or is returned once."""
@@ -81,6 +124,7 @@ class Budget(Checker):
         charges[charge.round_id] = charge
         self._paid[process.id, charge.round_id].add(charge.number)
         if before is None:
+            self._colluding[process.id, charge.round_id] = self.log.colluding.of(process)
             self.expect(not charge.returned, f"{who}: a charge is returned before it was made")
             self.expect(charge.number == highest + 1, f"{who}: charge {charge.number} follows {highest}")
             warned = self._warned.get(process.id) == process.starts
@@ -89,6 +133,7 @@ class Budget(Checker):
             self._check_total(process)
             if process.role is Channel.CLIENT:
                 self._check_consent(process.id, charge.round_id, who)
+                self._check_repeated(process, charge.round_id, who)
             return
         again = before.returned and process.role is Channel.TRAINER and not self.log.is_summed(charge.round_id)
         fits = not charge.returned if again else charge.returned and not before.returned
@@ -99,26 +144,46 @@ class Budget(Checker):
 
     def _check_consent(self, client: bytes, round_id: bytes, who: str) -> None:
         """A client that pays is invited, and its policy allows the announced terms."""
-        policy, body = self.world.actors.policy, self.log.accepted[client, round_id].body
+        policy, body = self.world.actors.policy_of(client), self.log.accepted[client, round_id].body
         request = self.log.requests.get(round_id)
         is_invited = request is not None and (not request.invited or client in request.invited)
         self.expect(
             is_invited, f"{who}: it pays for a round that does not invite it, or that the trainer did not announce"
         )
         within = body.epsilon <= policy.epsilon_per_round_max and body.delta <= policy.delta_max
-        if isinstance(body.terms, SecureSum):
-            fewest, colluders = body.terms.fewest, body.terms.colluders
-            within &= fewest >= policy.clients_min and colluders >= policy.colluders_min
-            within &= fewest - 1 - colluders >= max(1, policy.honest_min)
+        if isinstance(body.kind, SecureSum):
+            counts = counts_of(body.kind)
+            within &= counts.n_min >= policy.clients_min and body.kind.colluders >= policy.colluders_min
+            within &= counts.honest >= max(1, policy.honest_min)
         self.expect(within, f"{who}: it pays for what its policy forbids")
+
+    def _check_repeated(self, client: Process, round_id: bytes, who: str) -> None:
+        """Whoever pays for a repeat has first got back what it paid for the cancelled rounds, if p + 1 aborted them."""
+        carried: defaultdict[bytes, set[bytes]] = defaultdict(set)
+        for abort in self._carried(self.log.accepted[client.id, round_id].body):
+            carried[abort.round_id].add(abort.compute)
+        for earlier, nodes in carried.items():
+            charge, accepted = self._charges[client.id].get(earlier), self.log.accepted.get((client.id, earlier))
+            if charge is None or charge.returned or accepted is None:
+                continue
+            has_returned = not self._is_due(client, earlier, accepted, nodes)
+            self.expect(has_returned, f"{who}: it pays, and has not got back its charge for {earlier.hex()[:8]}")
+
+    def _is_due(self, client: Process, round_id: bytes, accepted: Accepted, aborted_by: set[bytes]) -> bool:
+        """Return True if these nodes' aborts return a client's charge, whatever its policy trusts."""
+        known = (client_round.ROUNDS, round_id) in client.disk.records
+        present = aborted_by & set(accepted.computes) & {member.id for member in self.world.follows(client).computes}
+        needed = 1 + max(self.log.colluding.of(client), self._colluding[client.id, round_id])
+        trusted = self.world.actors.policy_of(client.id).trusted_computes
+        return known and len(present) >= needed and not trusted
 
     def _check_cost(self, process: Process, who: str, charge: Charge) -> None:
         """A charge has the announced cost and relation, and the announced μ is private at the announced (ε, δ)."""
         own = self.log.accepted.get((process.id, charge.round_id))
         body = own.body if own is not None else self.log.announcements[charge.round_id]
-        relation = REPLACE_ONE_ROW if isinstance(body.terms, NodeRelease) else REPLACE_ONE_CLIENT
+        relation = REPLACE_ONE_ROW if isinstance(body.kind, NodeRelease) else REPLACE_ONE_CLIENT
         self.expect(charge.relation == relation, f"{who}: a charge for {charge.relation}, expected {relation}")
-        pure = body.mechanism in PURE_MECHANISMS
+        pure = body.kind.mechanism in PURE_MECHANISMS
         cost, announced = _spent_by([charge]), reference.composed([(body.mu, body.epsilon, 0.0 if pure else 1.0)])
         self.expect(_are_close(cost, announced), f"{who}: a charge of {cost}, but {announced} was announced")
         own_claim, claim = (charge.epsilon, charge.delta), (body.epsilon, body.delta)
@@ -128,22 +193,32 @@ class Budget(Checker):
         self.expect(private, f"{who}: mu {at_least(body.mu)} is not private at the announced epsilon and delta")
 
     def _check_aborts(self, process: Process, round_id: bytes, who: str) -> None:
-        """All M nodes of the announcement have signed aborts, which are durable at the honest ones."""
-        own = self.log.accepted.get((process.id, round_id))
-        hashed = own.hash if own is not None else self.log.announced_hash(round_id)
-        computes = self.log.requests[round_id].ask.computes
-        signed = self._aborts[process.id, hashed]
-        self.expect(signed.issuperset(computes), f"{who}: a charge is returned against only {len(signed)} aborts")
-        nodes = [node for node in self.world.computes if node.id in computes and self.is_honest(node)]
-        hashes, phases = self.log.ended_hash, self.log.ends
-        ends = [(node.name, phases.get((node.id, round_id)), hashes.get((node.id, round_id))) for node in nodes]
-        others = [name for name, *end in ends if end != [ABORTED, hashed]]
-        self.expect(not others, f"{who}: a charge is returned without the abort of {', '.join(others)}")
+        """More than p of the announcement's nodes have signed aborts, an honest one among them durably."""
+        accepted = self.log.accepted.get((process.id, round_id)) or self.log.announced(round_id)
+        assert accepted is not None, "the charge was checked against it"
+        file, nodes = self.world.follows(process), frozenset(accepted.computes)
+        signed = self._aborts[process.id, accepted.hash] & nodes & {member.id for member in file.computes}
+        needed = 1 + max(self.log.colluding.of(process), self._colluding[process.id, round_id])
+        self.expect(len(signed) >= needed, f"{who}: a charge is returned against {len(signed)} aborts of {needed}")
+        if process.role is Channel.CLIENT:
+            trusted = self.world.actors.policy_of(process.id).trusted_computes
+            missing = {
+                one for one in trusted if not any(one in (m.name, m.id.hex()) for m in file.computes if m.id in signed)
+            }
+            self.expect(not missing, f"{who}: a charge is returned without {', '.join(sorted(missing))}")
+        dishonest = nodes & self.log.dishonest
+        if len(dishonest) < needed:
+            ends = [
+                (self.log.ends.get((node, round_id)), self.log.ended_hash.get((node, round_id)))
+                for node in nodes - dishonest
+            ]
+            has_aborted = (ABORTED, accepted.hash) in ends
+            self.expect(has_aborted, f"{who}: a charge is returned, and no honest node has aborted")
 
     def _check_total(self, process: Process) -> None:
         """The charges of the period are within the client's policy or the trainer's account."""
         actors = self.world.actors
-        limit = actors.policy.budget_limit if process.role is Channel.CLIENT else actors.account
+        limit = actors.policy_of(process.id).budget_limit if process.role is Channel.CLIENT else actors.account
         if limit is None or (process.role is Channel.TRAINER and self.world.scenario.rounds.batch):
             return  # with batches, the trainer's account counts for each client by itself
         since_ms = process.now_ms - limit.period_days * _DAY_MS
@@ -188,21 +263,23 @@ class Budget(Checker):
         if process.role is Channel.COMPUTE:
             return
         body = body_of(payload)
-        if isinstance(body, ChargeReused) and self._concerns(process, body) and self._is_genuine(payload, sender):
+        if isinstance(body, ChargeReused) and self._concerns(process, body) and self.log.is_genuine(payload, sender):
             self._unreported.add(process.id)
-        if isinstance(body, Abort) and self._is_genuine(payload, body.compute):
+        if isinstance(body, Abort) and self.log.is_genuine(payload, body.compute):
             self._aborts[process.id, body.announcement_hash].add(body.compute)
+        if isinstance(body, Invitation | InvitedRound):
+            body = body_of(encode(body.announcement))
+        if isinstance(body, Announcement):
+            for abort in self._carried(body):
+                self._aborts[process.id, abort.announcement_hash].add(abort.compute)
 
-    def _is_genuine(self, payload: bytes, compute: bytes) -> bool:
-        if payload not in self._genuine:
-            federation, frame = self.world.actors.federation, decode_frame(payload)
-            assert isinstance(frame, Signed), "it has a body"
-            try:
-                verify_signed(frame, federation.compute(compute).key, federation.id)
-                self._genuine[payload] = True
-            except PeerError:
-                self._genuine[payload] = False
-        return self._genuine[payload]
+    def _carried(self, announcement: Announcement) -> Iterator[Abort]:
+        """Yield the genuine aborts that a repeat carries."""
+        for frame in announcement.ended:
+            payload = encode(frame)
+            abort = body_of(payload)
+            if isinstance(abort, Abort) and self.log.is_genuine(payload, abort.compute):
+                yield abort
 
     def _concerns(self, client: Process, body: ChargeReused) -> bool:
         """Return True if an honest client that is not slow has the round open and paid for it with that number."""
@@ -223,7 +300,8 @@ class Budget(Checker):
             self._unreported.discard(process.id)
 
     def on_kill(self, process: Process) -> None:
-        """A killed client forgets reports that it has not passed on."""
+        """A killed client forgets reports that it has not passed on, and what it has not written."""
+        self._unwritten.discard(process.id)
         self._unreported.discard(process.id)
 
     def on_send(self, process: Process, send: Send) -> None:
@@ -273,12 +351,17 @@ class Budget(Checker):
         names = ", ".join(client.hex()[:8] for client in self._unreported if self._warned.get(client) is None)
         self.expect(not names, f"the owner of {names} was not warned that a charge number was used before")
         for process in self.honest():
-            if isinstance(process.actor, Client | Trainer):
-                charges = [charge for charge in process.actor.ledger.charges if not charge.clients]
-                spent = Ledger(charges).spent()
-                total = spent.gaussian, spent.pure, spent.converted
-                expected = _spent_by([charge for charge in charges if not charge.returned])
-                self.expect(_are_close(total, expected), f"{process.name}: its ledger totals {total}, not {expected}")
+            if process.id not in self._unwritten:
+                self._check_live(process)
+
+
+def _largest_of(charges: list[Charge], of: tuple[bytes, ...]) -> tuple[float, float, float]:
+    """Return the total of charges: the largest of any one client, in each part; of the clients `of` alone if given."""
+    named = {client for charge in charges for client in charge.clients}
+    clients = (named & set(of) or {b""}) if of else (named or {b""})
+    borne = [[charge for charge in charges if not charge.clients or client in charge.clients] for client in clients]
+    totals = [_spent_by(each) for each in borne]
+    return max(one[0] for one in totals), max(one[1] for one in totals), max(one[2] for one in totals)
 
 
 def _spent_by(charges: Iterable[Charge]) -> tuple[float, float, float]:

@@ -13,23 +13,34 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.protocol.client.round import DECLINES as DECLINED
 from dca_proto.protocol.compute import round as node_round
-from dca_proto.protocol.effects import Channel, Send
+from dca_proto.protocol.effects import Channel, Forget, Send, Write
 from dca_proto.protocol.facts import Declined, NodeAborted, RoundCompleted, RoundFailed
 from dca_proto.protocol.keyring import TABLE as EPOCHS
-from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.trainer import round as trainer_round
-from dca_proto.protocol.wire.messages import Abort, Announcement, Close, Hello, Invitation, InvitedRound, Sealed
+from dca_proto.protocol.wire.kinds import SecureSum
+from dca_proto.protocol.wire.messages import (
+    Abort,
+    Announcement,
+    Cancel,
+    Close,
+    Hello,
+    Invitation,
+    InvitedRound,
+    Progress,
+    Sealed,
+)
 from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, Key, RunLog, about
 from emulator.trials.world import RoundLog, TrialWorld
-from emulator.wire import Accepted, body_of
+from emulator.wire import Accepted, body_of, counts_of
 
 _SLACK_MS, _GRACE_MS = 1_000, 4_000
 _NEVER = 1 << 62
@@ -50,6 +61,11 @@ class Endings(Checker):
         self._heard_ms: dict[Key, int] = {}  # when a node stored an announcement, by the node's clock
         self._collected: set[Key] = set()
         self._aborted: set[bytes] = set()  # rounds of which the trainer has received an abort
+        self._summed: set[bytes] = set()  # rounds of which the trainer has stored a partial sum
+        self._answered: set[Key] = set()
+        self._cancelled: set[bytes] = set()
+        self._silent: set[bytes] = set()  # rounds that a node aborted because a peer was silent
+        self._progress: dict[Key, tuple[int, Progress]] = {}  # at the trainer, by node and round: when, and the last
 
     def on_crash(self, process: Process, error: Exception) -> None:
         """Note processes that broke invariant 6."""
@@ -61,20 +77,61 @@ class Endings(Checker):
 
     def on_trainer_round(self, trainer: Process, round_id: bytes, stored: trainer_round.StoredRound) -> None:
         """A durable failure ends the round, even if a kill keeps the trainer from reporting it."""
+        self._summed |= {round_id} if stored.partials else set()
         if stored.phase in (trainer_round.FAILED, trainer_round.RETURNED):
             known, announced = round_id in self._ended_ms, self.log.announcements[round_id]
             self._end(trainer, round_id, stored.reason)
             early_ms = announced.commit_by_ms - trainer.now_ms - _SLACK_MS - self.world.tardiness_ms(trainer)
             refused, liars = stored.implausible, bool(self.log.dishonest) or not self.all_nodes_are_honest
             self.expect(liars or not refused, f"round {round_id.hex()[:8]} is refused, though nobody lied")
-            if not known and self.all_nodes_are_honest and self.is_honest(trainer) and announced.terms.is_summed:
-                gave_up = early_ms > 0 and round_id not in self._aborted and not refused
+            if not known and self.all_nodes_are_honest and self.is_honest(trainer) and announced.kind.is_summed:
+                gave_up = early_ms > 0 and round_id not in self._aborted | self._cancelled and not refused
                 self.expect(not gave_up, f"round {round_id.hex()[:8]} fails before its end, though nobody aborted it")
 
     def on_deliver(self, process: Process, sender: bytes, payload: bytes) -> None:
-        """Note aborts from any sender."""
-        if process is self.world.trainer and isinstance(body := body_of(payload), Abort):
+        """Note what the trainer gets: aborts from any sender, and the nodes' reports."""
+        if process is not self.world.trainer:
+            return
+        body = body_of(payload)
+        if isinstance(body, Abort):
             self._aborted.add(body.round_id)
+            self._silent |= {body.round_id} if body.reason == "peer-silent" else set()
+        elif isinstance(body, Progress):
+            self._progress[sender, body.round_id] = process.now_ms, body
+
+    def on_send(self, process: Process, send: Send) -> None:
+        """A trainer cancels a round early only if it cannot end with all of its Compute nodes (DESIGN §4.8)."""
+        if process.role is not Channel.TRAINER or send.round_id in self._cancelled:
+            return
+        if isinstance(body_of(send.payload), Cancel):
+            self._cancelled.add(send.round_id)
+            accepted = self.log.announced(send.round_id)
+            if accepted is not None and self.is_honest(process) and not self.world.tardiness_ms(process):
+                self._check_cause(process, accepted)
+
+    def _check_cause(self, trainer: Process, accepted: Accepted) -> None:
+        """Before `commit_by`: a node is silent while p + 1 others are not, or p + 1 nodes report that they wait."""
+        round_id, needed = accepted.body.round_id, self.log.colluding.of(trainer) + 1
+        if trainer.now_ms >= accepted.body.commit_by_ms:
+            return
+        last = [self._progress.get((node, round_id)) for node in accepted.computes]
+        since_ms = trainer.now_ms - self.world.actors.timing.silent_ms + _SLACK_MS
+        others = [one for one in last if one is not None and one[0] > since_ms]
+        waiting = [one for one in last if one is not None and one[1].waits_for]
+        since_ms = trainer.now_ms - self.world.actors.timing.hopeless_ms + _SLACK_MS
+        gone = [one for one in last if one is None or one[0] <= since_ms]  # so many that no repeat is possible
+        is_silent = (needed <= len(others) < len(last) or bool(gone)) and round_id not in self._summed
+        cause = is_silent or len(waiting) >= needed
+        self.expect(cause, f"round {round_id.hex()[:8]} is cancelled, though it waits for no lost node")
+
+    def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
+        """No secret of an epoch is deleted before the grace is over, unless it is of a far future one."""
+        for write in writes:
+            if type(write) is Forget and write.table == EPOCHS and self.is_honest(process):
+                timing, epoch = self.world.actors.timing, int.from_bytes(write.key, "big")
+                early_ms = (epoch + 1) * timing.epoch_ms + timing.epoch_grace_ms - process.now_ms
+                due = early_ms <= 0 or epoch > process.now_ms // timing.epoch_ms + 1
+                self.expect(due, f"{process.name} deletes the secret of epoch {epoch} {early_ms} ms too early")
 
     def on_begun(self, node: Process, accepted: Accepted) -> None:
         self._heard_ms[node.id, accepted.body.round_id] = node.now_ms
@@ -82,6 +139,7 @@ class Endings(Checker):
     def on_round(self, node: Process, stored: node_round.StoredRound) -> None:
         """A node that runs collects until `close_by`, and no longer."""
         key = node.id, stored.round_id
+        self._answered |= {key} if stored.phase == node_round.ANSWERED else set()
         if stored.phase == node_round.COLLECTING or key not in self._heard_ms or key in self._collected:
             return
         self._collected.add(key)
@@ -98,6 +156,10 @@ class Endings(Checker):
                 self._ended_ms.setdefault(fact.round_id, process.now_ms)
             case RoundFailed():
                 self._end(process, fact.round_id, fact.reason)
+                lost = fact.round_id in self._cancelled | self._silent
+                self.expect(
+                    lost or not fact.repeatable, f"round {fact.round_id.hex()[:8]} is to be repeated, but lost no node"
+                )
             case NodeAborted():
                 self.expect(bool(fact.reason and fact.detail), f"{process.name} aborts without a reason")
                 accepted = self.log.accepted.get((process.id, fact.round_id))
@@ -115,8 +177,10 @@ class Endings(Checker):
 
     def finish(self) -> None:
         """Check all rounds and disks, at the end of the trial."""
+        refused = {log.id for log in self.world.rounds if log.refused}
         for request in self.world.requests:
-            self._check_trainer(request.round_id)
+            if request.round_id not in refused:
+                self._check_trainer(request.round_id)
         for node in self.world.computes:
             if self.is_honest(node):
                 self._check_node(node)
@@ -131,8 +195,10 @@ class Endings(Checker):
             pending = "; ".join(self.world.simulator.pending()[:4] or ["nothing is left to happen"])
             self.expect(ended_ms is not None, f"round {name} has not ended at the trainer ({pending})")
             return
-        settle_ms = self.world.actors.timing.settle_ms + _SLACK_MS + self.world.tardiness_ms(trainer)
-        window_ms = self.log.requests[round_id].commit_window_ms if self.log.is_summed(round_id) else 0
+        settle_ms = 2 * self.world.actors.timing.settle_ms + _SLACK_MS + self.world.tardiness_ms(trainer)
+        window_ms = self.log.requests[round_id].commit_ms if self.log.is_summed(round_id) else 0
+        if round_id in self._summed:  # the other nodes may still release
+            window_ms = max(window_ms, self.world.actors.timing.abort_grace_ms)
         due_ms = max(announced.commit_by_ms + window_ms, self._up_ms.get(trainer.id, 0)) + settle_ms
         self.expect(ended_ms <= due_ms, f"round {name} ended {ended_ms - due_ms} ms after its announced end")
 
@@ -140,7 +206,8 @@ class Endings(Checker):
         """After healing every node runs (invariant 6 reports crashes), and has ended its rounds."""
         self.expect(node.is_up or node.id in self._crashed, f"{node.name} is down after healing")
         for (compute, round_id), accepted in self.log.accepted.items() if node.is_up else ():
-            over_ms = max(accepted.body.commit_by_ms, self._up_ms.get(node.id, 0)) + _SLACK_MS
+            late_ms = self.world.actors.timing.late_ms if (compute, round_id) in self._answered else 0
+            over_ms = max(accepted.body.commit_by_ms + late_ms, self._up_ms.get(node.id, 0)) + _SLACK_MS
             if compute == node.id and node.now_ms > over_ms + self.world.tardiness_ms(node):
                 phase = self.log.ends.get((compute, round_id), "open")
                 self.expect(phase in node_round.ENDS, f"{node.name} has not ended round {round_id.hex()[:8]}")
@@ -150,7 +217,7 @@ class Endings(Checker):
         timing, records = self.world.actors.timing, process.disk.records
         slack_ms = _SLACK_MS + self.world.tardiness_ms(process)
         kept_ms = {
-            Channel.CLIENT: timing.abort_grace_ms,
+            Channel.CLIENT: timing.abort_grace_ms + timing.kept_ms,
             Channel.COMPUTE: max(timing.retention_ms, 2 * timing.epoch_ms + timing.epoch_grace_ms),
             Channel.TRAINER: timing.retention_ms,
         }[process.role]
@@ -168,8 +235,8 @@ class Endings(Checker):
                 )
                 self.expect(not secret, f"{who}: it keeps its sum after the grace")
                 ended = stored.phase in node_round.ENDS
-                work = left.intersection((node_round.CONTRIBUTIONS, node_round.LISTS))
-                self.expect(not (ended and work), f"{who}: it has ended, but keeps contributions or lists")
+                work = left.intersection((node_round.CONTRIBUTIONS, node_round.LISTS, node_round.ANNOUNCEMENTS))
+                self.expect(not (ended and work), f"{who}: it has ended, but keeps {', '.join(sorted(work))}")
         late_ms = slack_ms + (timing.hello_spread_ms if process.role is Channel.CLIENT else 0)
         epochs = [int.from_bytes(key, "big") for table, key in records if table == EPOCHS]
         past_ms = process.now_ms - timing.epoch_grace_ms - late_ms
@@ -224,8 +291,20 @@ class Completion(Checker):
         """Each round within the promise has completed."""
         for place, log in enumerate(self.world.rounds):
             if self._is_promised(log, place + 1):
-                done = isinstance(log.ended, RoundCompleted)
-                self.expect(done, f"round {log.id.hex()[:8]} was within the promise, but did not complete")
+                last = log.last  # a repeat may come into trouble of its own
+                done = isinstance(last.ended, RoundCompleted)
+                if last is log or done or self._is_promised(last, place + 1):
+                    self.expect(done, f"round {log.id.hex()[:8]} was within the promise, but did not complete")
+                if done and last is log and self.log.is_summed(log.id):
+                    self._check_steps(log)
+
+    def _check_steps(self, log: RoundLog) -> None:
+        """Without trouble after the close, the result comes within four hops: close, lists, answers, partial sums."""
+        frozen_ms = min(self._closing_ms.get(log.id, _NEVER), self.log.announcements[log.id].close_by_ms)
+        servers, ended_ms = (self.world.trainer, *self.world.computes), log.ended_ms or 0
+        if all(self._steady_ms(server, frozen_ms, ended_ms) == frozen_ms for server in servers):
+            late_ms = ended_ms - self._due_ms(frozen_ms, frozen_ms, 4, 0) - _SLACK_MS
+            self.expect(late_ms <= 0, f"round {log.id.hex()[:8]} completes {late_ms} ms later than its steps take")
 
     def _is_promised(self, log: RoundLog, count: int) -> bool:
         """Return True if round number `count`, from 1, is within the promise."""
@@ -233,11 +312,14 @@ class Completion(Checker):
         begin_ms = self._announced_ms.get(log.id, _NEVER)
         if announced is None or begin_ms == _NEVER or not world.spoils() <= {"value"}:
             return False
+        changes = [one.began_ms for one in world.injections if one.kind.at_all and one.began_ms is not None]
+        if not world.scenario.has_trusted_nodes or any(began_ms < announced.commit_by_ms for began_ms in changes):
+            return False
         end_ms, epoch_ms = announced.commit_by_ms, world.scenario.epoch_ms
         overflows = self._messages() > world.scenario.broker.queue_messages_max
         if overflows or world.simulator.start_ms // epoch_ms != end_ms // epoch_ms:
             return False
-        servers = [world.trainer, *(world.computes if log.request.ask.computes else ())]
+        servers = [world.trainer, *(world.computes if log.request.computes else ())]
         if any(self._is_beyond(server, end_ms) for server in servers):
             return False
         invited = log.request.invited or world.actors.clients
@@ -252,7 +334,7 @@ class Completion(Checker):
     def _has_time(self, announced: Announcement, servers: list[Process], clients: list[Process]) -> bool:
         """Return True if enough clients, the trainer and the round's nodes were up for long enough."""
         begin_ms, closing_ms = self._announced_ms[announced.round_id], self._closing_ms.get(announced.round_id, _NEVER)
-        terms, limits, frozen_ms = announced.terms, self.world.scenario.limits, min(closing_ms, announced.close_by_ms)
+        kind, limits, frozen_ms = announced.kind, self.world.scenario.limits, min(closing_ms, announced.close_by_ms)
         served_ms = max(self._steady_ms(server, begin_ms, frozen_ms) for server in servers)
         able = [
             client
@@ -261,11 +343,12 @@ class Completion(Checker):
             and self._due_ms(max(served_ms, self._steady_ms(client, begin_ms, announced.close_by_ms)), begin_ms, 2, 2)
             <= announced.close_by_ms
         ]
-        if not isinstance(terms, SecureSum):
-            return bool(able) and not self.world.scenario.rounds.expected
+        if not isinstance(kind, SecureSum):
+            return bool(able) and not self.world.scenario.rounds.clients
         greeted = all(self._greeted_ms.get(client.id, _NEVER) < begin_ms for client in clients)
-        allowed = limits.allow(terms.fewest, terms.colluders)
-        if not (greeted and allowed and len(able) >= terms.fewest):
+        n_min = counts_of(kind).n_min
+        allowed = limits.allow(n_min, kind.colluders)
+        if not (greeted and allowed and len(able) >= n_min):
             return False
         agreed_ms = max(self._steady_ms(server, frozen_ms, announced.commit_by_ms) for server in servers)
         return self._due_ms(agreed_ms, frozen_ms, 3, 1) <= announced.commit_by_ms

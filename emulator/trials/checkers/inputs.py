@@ -17,12 +17,14 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol import charges, facts, keyring, sessions
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.client import round as client_round
+from dca_proto.protocol.client import trust
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.compute import round as node_round
 from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.contribution import HeldContribution
 from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, Send, Write
 from dca_proto.protocol.events import Event, Received
+from dca_proto.protocol.federation import FILES
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.wire import messages as m
@@ -34,9 +36,9 @@ from emulator.wire import Accepted, body_of
 
 CODES = frozenset({
     "announcement", "answer", "ask", "certificate", "ciphertext", "computes", "contribution", "deadline", "epoch",
-    "federation", "full", "hello", "holder", "invited", "key", "kind", "known-release", "known-round", "late",
-    "ledger", "ledger-rollback", "length", "list", "malformed", "phase", "receipt", "receiver", "release",
-    "releases", "replay", "revoked", "rounds", "second-contribution", "sender", "session", "sessions", "signature",
+    "federation", "full", "hello", "holder", "ids", "invited", "key", "kind", "known-release", "known-round", "late",
+    "ledger", "ledger-rollback", "length", "list", "malformed", "nonce", "phase", "receipt", "receiver", "release",
+    "releases", "replay", "revoked", "room", "second-contribution", "sender", "session", "sessions", "signature",
     "size", "topic", "unknown-compute", "unknown-round", "unknown-trainer",
 })  # fmt: skip
 """All codes under which an actor drops a message."""
@@ -50,7 +52,11 @@ _OPAQUE = (bytes, str, int, float, bool, type(None), np.ndarray)
 
 
 class Inputs(Checker):
-    """Checks crashes, drops, growth and leaked secrets at every honest actor."""
+    """Checks crashes, drops, growth and leaked secrets at every honest actor.
+
+    Attributes:
+        revealed: the bytes in the facts of honest actors; those in texts from `finish` on.
+    """
 
     number, name = 6, "hostile input"
 
@@ -58,7 +64,7 @@ class Inputs(Checker):
         super().__init__(world, log)
         self._reported: Counter[tuple[bytes, int]] = Counter()  # drops by process and start
         self._handled: Counter[bytes] = Counter()
-        self._bytes: set[bytes] = set()  # in all facts
+        self.revealed: set[bytes] = set()  # in all facts
         self._texts: set[str] = set()  # in all facts
         self._secrets: dict[bytes, str] = {}  # first bytes of a secret -> its description
         self._sent: defaultdict[bytes, set[bytes]] = defaultdict(set)  # payload -> ids that have really sent it
@@ -110,7 +116,12 @@ class Inputs(Checker):
         """A message that has an effect was sent by the actor that the topic names, and changes the store only once."""
         body, senders = body_of(event.payload), self._sent.get(event.payload)
         kind = type(body).__name__
-        genuine = senders is not None or (isinstance(body, m.Invitation) and self._was_announced(body.announcement))
+        signed_by_owner = event.payload in self.world.actors.files
+        genuine = (
+            senders is not None
+            or signed_by_owner
+            or (isinstance(body, m.Invitation) and self._was_announced(body.announcement))
+        )
         self.expect(genuine, f"{process.name} acts upon a forged {kind}")
         carried = isinstance(body, m.Abort | m.FederationFile) or process.role is Channel.CLIENT
         moved = not carried and event.sender not in (senders or {event.sender})
@@ -128,37 +139,44 @@ class Inputs(Checker):
     @property
     def _rounds(self) -> int:
         """The number of rounds that were requested, or announced without a request."""
-        return len({*(request.round_id for request in self.world.requests), *self.log.announcements})
+        requested = (request.round_id for request in self.world.requests)
+        return len({*requested, *self.log.announcements, *self.log.stray})
 
     def _records_max(self, role: Channel) -> dict[str, int]:
         """Return the largest number of records in each table, given the rounds and the enrolled clients."""
         rounds, nodes, enrolled = self._rounds, len(self.world.computes), len(self.world.enrolled)
         if role is Channel.COMPUTE:
             return {
+                FILES: 1,
                 node_round.ROUNDS: rounds,
                 node_round.ANNOUNCEMENTS: rounds,
                 node_round.CONTRIBUTIONS: rounds * enrolled,
                 node_round.LISTS: rounds * nodes,
+                node_round.ANSWERS: rounds * nodes,
                 sessions.SESSIONS: enrolled,
                 charges.TABLE: 1 + enrolled // charges.PAGE,
                 keyring.SEEN: nodes,
                 keyring.TABLE: _EPOCHS_MAX,
             }
         if role is Channel.TRAINER:
-            return {trainer_round.ROUNDS: rounds, LEDGER: rounds, trainer_round.RELEASES: rounds * enrolled}
+            releases = rounds * enrolled
+            return {FILES: 1, trainer_round.ROUNDS: rounds, LEDGER: rounds, trainer_round.RELEASES: releases}
         return {
             **dict.fromkeys((client_round.ROUNDS, client_round.ANNOUNCEMENTS, LEDGER), rounds),
+            trust.PIN: 1,
             client_round.DECLINES: min(rounds, client_round.DECLINES_MAX),
             sessions.HELLO: 1,
+            FILES: 1,
             keyring.SEEN: nodes,
             keyring.TABLE: _EPOCHS_MAX,
         }
 
     def _check_memory(self, process: Process) -> None:
-        """An actor's containers hold a bounded number of items for each round and each member."""
+        """An actor's containers hold a bounded number of items for each round, each member and each coordinate."""
         assert process.actor is not None
         people = len(self.world.enrolled) + len(self.world.computes)
-        limit, count = 1000 + 64 * people * (1 + self._rounds), _items(process.actor)
+        each = 64 * people + 4 * self.world.scenario.population.dimension
+        limit, count = 1000 + each * (1 + self._rounds), _items(process.actor)
         self.expect(count <= limit, f"{process.name} holds {count} items in memory, expected at most {limit}")
 
     def on_commit(self, process: Process, writes: Sequence[Write]) -> None:
@@ -195,7 +213,7 @@ class Inputs(Checker):
         """Collect the texts and bytes of facts."""
         if self.is_honest(process):
             leaves = list(_leaves(fact))
-            self._bytes.update(leaf for leaf in leaves if isinstance(leaf, bytes))
+            self.revealed.update(leaf for leaf in leaves if isinstance(leaf, bytes))
             self._texts.update([repr(fact), *(leaf for leaf in leaves if isinstance(leaf, str))])
 
     def finish(self) -> None:
@@ -211,9 +229,9 @@ class Inputs(Checker):
         known = {**self._secrets, **{np.float64(value).tobytes(): "a row" for value in values}}
         texts = [text for text in map(repr, values) if len(text) > 9]  # shorter ones occur by chance
         for text in self._texts:
-            self._bytes.update(bytes.fromhex(run[: len(run) // 2 * 2]) for run in _HEX.findall(text))
+            self.revealed.update(bytes.fromhex(run[: len(run) // 2 * 2]) for run in _HEX.findall(text))
             self.expect(not any(value in text for value in texts), "a fact reveals the value of a row")
-        for data in self._bytes:
+        for data in self.revealed:
             windows = (data[start : start + _PREFIX] for start in range(len(data) - _PREFIX + 1))
             revealed = next((known[window] for window in windows if window in known), None)
             self.expect(revealed is None, f"a fact reveals {revealed}")

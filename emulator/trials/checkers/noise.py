@@ -1,115 +1,193 @@
-"""Invariant 10: each release carries the noise that its claim needs, drawn from a secret that nobody can repeat.
+"""Invariant 10: each release carries the noise that its claim needs, in amount and shape, from a secret of its own.
 
-`emulator.reference` computes the amount from the announcement alone, without the product's own plan. The checker tests
-the variance of each draw before the sum, and all draws of the trial together against too little noise. It checks that
-each key depends on fresh randomness and on the client's secret, and that no two contributions have the same noise.
+The noise of a contribution is what its holder keeps, without the masks and without the client's statistic. The checker
+computes both anew, from stored keys and rows (`emulator.pairs`, `emulator.reference`). The noise of a release or report
+is what the trainer can open, without the statistic. So the truth of a draw does not come from the code that draws.
+
+`emulator.reference` also gives its law, from the announcement alone. `emulator.shape` judges all draws of a trial, with
+a chance of less than `ALARM` to accuse correct noise, and again all draws of a sweep.
+
+As a cross-check, the recording of the product's own draws has the variance of each draw before the sum, and shows that
+its key depends on fresh randomness and on the client's secret.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from math import ldexp, log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.privacy.mechanism import GRID_LAPLACE, RANDOMISED_RESPONSE, UNARY_ENCODING, DistributedDiscreteGaussian
-from dca_proto.protocol.contribution import ClientMessage
-from dca_proto.protocol.kinds import LdpReport, NodeRelease
+from dca_proto.privacy.mechanism import (
+    ANALYTIC_GAUSSIAN,
+    GRID_LAPLACE,
+    RANDOMISED_RESPONSE,
+    UNARY_ENCODING,
+    DistributedDiscreteGaussian,
+)
+from dca_proto.protocol.contribution import ClientMessage, HeldContribution
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement
-from emulator import reference
+from emulator import reference, shape
+from emulator.derivations import WORD_BYTES
+from emulator.shape import ALARM, Shape
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, RunLog, about
+from emulator.sim.streams import Streams
+from emulator.trials.checkers.base import Checker, Entry, Release, RunLog, about
 from emulator.trials.world import TrialWorld
-from emulator.wire import Accepted
+from emulator.wire import Accepted, counts_of, words_in
 
 _ROUNDING = 1 - 1e-9
-_ALIKE = 30.0  # natural log of the number of values that noise must have before two equal draws are no chance
+_GAUSSIAN = (DistributedDiscreteGaussian.name, ANALYTIC_GAUSSIAN)
+LAWS = {
+    **dict.fromkeys(_GAUSSIAN, "Gaussian noise"),
+    GRID_LAPLACE: "Laplace noise",
+    RANDOMISED_RESPONSE: "randomised responses",
+    UNARY_ENCODING: "unary encodings",
+}
+"""The laws that are judged, by mechanism."""
+
+
+class _Draw(NamedTuple):
+    """One draw. `found`: noise in grid units, a category, or bits. `value`: the client's statistic before noise."""
+
+    client: bytes
+    round_id: bytes
+    accepted: Accepted
+    found: NDArray[np.int64]
+    value: NDArray[np.int64]
 
 
 class Noise(Checker):
-    """Checks the amount of noise and its key."""
+    """Checks the amount and the shape of noise, and its key.
+
+    Attributes:
+        shape: the counts of all noise, after `finish`.
+    """
 
     number, name = 10, "enough noise from a fresh secret"
 
     def __init__(self, world: TrialWorld, log: RunLog) -> None:
         super().__init__(world, log)
+        self.shape = Shape()
         self._variances: dict[bytes, float] = {}  # least variance of one client's noise, by announcement
-        self._drawn: set[bytes] = set()
-        self._sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0])  # scaled noise and number of draws
-        self._hits: defaultdict[tuple[str, float, bool], list[int]] = defaultdict(lambda: [0, 0])
+        self._draws: dict[tuple[bytes, bytes, bytes], _Draw] = {}  # by round, client and contribution
 
     def on_drawn(self, client: Process, round_id: bytes, outbound: ClientMessage) -> None:
-        """An honest client's draw for a contribution has enough noise, from a fresh key."""
-        drawn, body = self.log.draws.drawn, self.log.accepted[client.id, round_id].body
-        if drawn is None:
+        """The product's own draw for an honest client's contribution has enough variance, from a fresh key."""
+        accepted, draws = self.log.accepted[client.id, round_id], self.log.draws
+        if draws.drawn is None:
             return  # invariant 3 reports a contribution without noise
-        who, missing = about(client, round_id), " and on ".join(self.log.draws.key_ignores)
+        who, missing = about(client, round_id), " and on ".join(draws.key_ignores)
         self.expect(not missing, f"{who}: its noise does not depend on {missing}")
-        if isinstance(body.terms, LdpReport):
-            self._add_report(client, body, drawn)
-        elif body.mechanism == DistributedDiscreteGaussian.name:
-            least, variance = self._least(self.log.accepted[client.id, round_id]), float(self.log.draws.variance)
+        if accepted.body.kind.mechanism == DistributedDiscreteGaussian.name:
+            least, variance = self._least(accepted), float(draws.variance)
             enough = variance >= least * _ROUNDING
             self.expect(enough, f"{who}: its noise has the variance {variance:.6g}, expected {least:.6g}")
-            self._add("gaussian", float(np.sum(drawn.astype(float) ** 2)) / least, drawn.size)
-            if drawn.size * log(variance + 1) / 2 > _ALIKE:
-                again = drawn.tobytes() in self._drawn
-                self._drawn.add(drawn.tobytes())
-                self.expect(not again, f"{who}: another contribution has the same noise")
+
+    def on_kept(self, node: Process, round_id: bytes, client: bytes, kept: HeldContribution) -> None:
+        """Note the noise of an honest client's contribution at an honest node."""
+        key = round_id, client, kept.contribution
+        if key in self._draws or key not in self.log.quantised or node.id in self.log.dishonest:
+            return
+        accepted = self.log.accepted[client, round_id]
+        noisy = self.log.unmasked(node.id, accepted, Entry(client, kept.contribution, kept.charge, node.id))
+        if noisy is not None:
+            self._note(key, noisy.view(np.int64))
+
+    def on_release(self, release: Release) -> None:
+        """Note the noise of an honest client's release or report."""
+        key, vector = (release.round_id, release.sender, release.body.contribution), release.body.vector
+        if key in self._draws or key not in self.log.quantised:
+            return
+        body = self.log.accepted[release.sender, release.round_id].body
+        d = reference.dimension(body.statistic, body.parameters)
+        if body.kind.mechanism == RANDOMISED_RESPONSE:
+            self._note(key, np.array([int.from_bytes(vector, "little")]))
+        elif body.kind.mechanism == UNARY_ENCODING:
+            bits = np.unpackbits(np.frombuffer(vector, dtype=np.uint8), bitorder="little")
+            bits = bits[:d].astype(np.int64)
+            self._note(key, np.pad(bits, (0, d - bits.size)))
+        elif len(vector) == WORD_BYTES * d:  # invariant 3 reports other lengths
+            self._note(key, words_in(vector).view(np.int64))
+
+    def _note(self, key: tuple[bytes, bytes, bytes], found: NDArray[np.int64]) -> None:
+        round_id, client, _ = key
+        accepted, (_, value) = self.log.accepted[client, round_id], self.log.quantised[key]
+        if accepted.body.kind.mechanism not in LAWS:
+            return  # a trial without noise
+        if accepted.body.kind.mechanism not in (RANDOMISED_RESPONSE, UNARY_ENCODING):
+            found = found - value
+        self._draws[key] = _Draw(client, round_id, accepted, found, value)
 
     def _least(self, accepted: Accepted) -> float:
         """Return the least variance of one client's noise, in squared grid units."""
         body = accepted.body
         if accepted.hash not in self._variances:
-            honest = body.terms.fewest - 1 - body.terms.colluders if body.terms.is_summed else 1
-            rows = 1 if isinstance(body.terms, NodeRelease) else max(1, body.rows_max)
-            _, l2 = reference.sensitivity_of(body.statistic, body.parameters, rows)
-            least = reference.least_variance(l2, body.epsilon, body.delta, honest)
-            self._variances[accepted.hash] = ldexp(least, 2 * body.fraction_bits)
+            honest = counts_of(body.kind).honest if isinstance(body.kind, SecureSum) else 1
+            l2 = _sensitivity(body)[1]
+            self._variances[accepted.hash] = reference.least_variance(l2, body.epsilon, body.delta, honest)
         return self._variances[accepted.hash]
 
-    def _add_report(self, process: Process, body: Announcement, report: NDArray[Any]) -> None:
-        """Count the report of a client with one row in a histogram and no missing value."""
-        row = self.world.actors.rows[self.world.client_number(process.id)]
-        if body.statistic != "histogram" or len(row) != 1 or np.isnan(row).any():
-            return
-        k = reference.dimension("histogram", body.parameters)
-        own = reference.contribution("histogram", body.parameters, row.tolist(), 1, 0).index(1)
-        if body.mechanism in (RANDOMISED_RESPONSE, UNARY_ENCODING):
-            right, wrong, _ = reference.odds(body.mechanism, body.epsilon, k)
-            if body.mechanism == RANDOMISED_RESPONSE:
-                self._hit("own category", right, True, np.asarray(report == own))
-                return
-            bits = report.reshape(-1)
-            self._hit("own bit", right, True, bits[own])
-            self._hit("other bit", wrong, False, np.delete(bits, own))
+    def _table(self, draws: list[_Draw], dither: np.random.Generator) -> shape.Table:
+        """Return the noise of all draws of a mechanism, a row for each."""
+        body, found = draws[0].accepted.body, np.array([draw.found for draw in draws])
+        values, noise, largest = np.array([draw.value for draw in draws]), None, 1.0
+        if body.kind.mechanism in _GAUSSIAN:
+            variances = np.array([self._least(draw.accepted) for draw in draws])
+            noise, largest = found, shape.largest_of_gaussian(variances.min())
+            places = shape.of_gaussian(found, variances[:, None], dither)
+        elif body.kind.mechanism == GRID_LAPLACE:
+            bodies = [draw.accepted.body for draw in draws]
+            decays = np.array([one.epsilon / _sensitivity(one)[0] for one in bodies])
+            noise, largest = found, shape.largest_of_laplace(decays.max())
+            places = shape.of_laplace(found, decays[:, None], dither)
         else:
-            noise = np.ldexp(report.reshape(-1).astype(float), -body.fraction_bits) - (np.arange(k) == own)
-            l1, l2 = reference.sensitivity("histogram", [1.0] * k)
-            if body.mechanism == GRID_LAPLACE:
-                self._add("laplace", float(np.abs(noise).sum()) * body.epsilon / l1, k)
-            else:
-                self._add("gaussian", float(noise @ noise) / reference.least_variance(l2, body.epsilon, body.delta), k)
-
-    def _add(self, law: str, scaled: float, count: int) -> None:
-        self._sums[law][0] += scaled
-        self._sums[law][1] += count
-
-    def _hit(self, label: str, chance: float, above: bool, hits: NDArray[Any]) -> None:
-        count = self._hits[label, chance, above]
-        count[0] += int(np.sum(hits))
-        count[1] += int(np.size(hits))
+            of = _of_categories if body.kind.mechanism == RANDOMISED_RESPONSE else _of_bits
+            rows = [of(draw.accepted.body, draw.found, draw.value, dither) for draw in draws]
+            places = np.array(rows)
+        same = values if values.shape == places.shape else None
+        clients, rounds = tuple(draw.client for draw in draws), tuple(draw.round_id for draw in draws)
+        return shape.Table(LAWS[body.kind.mechanism], places, noise, largest, same, clients, rounds)
 
     def finish(self) -> None:
-        """All draws of the trial together have enough noise."""
-        for law, (total, count) in self._sums.items():
-            weak = reference.too_little(total, int(count), half=law == "gaussian")
-            self.expect(
-                not weak, f"{count:.0f} {law} draws have {total / max(count, 1):.3g} of the noise that they must have"
-            )
-        for (what, chance, above), (hits, count) in self._hits.items():
-            odd = reference.unlikely(hits, count, chance, above=above)
-            expected = f"{'at most' if above else 'at least'} a share of {chance:.3g}"
-            self.expect(not odd, f"reports name an {what} {hits} times of {count}, expected {expected}")
+        """All draws of the trial together have the right amount and shape."""
+        seed = Streams(self.world.scenario.seed)("shape").getrandbits(64)
+        dither = np.random.default_rng(seed)
+        by_mechanism: dict[str, list[_Draw]] = {}
+        for draw in self._draws.values():
+            by_mechanism.setdefault(draw.accepted.body.kind.mechanism, []).append(draw)
+        for draws in by_mechanism.values():
+            self.shape.count(self._table(draws, dither), dither)
+        verdict = self.shape.verdict(ALARM)
+        self.checked += verdict.tests
+        for sentence in verdict.broken:
+            self.fail(sentence)
+
+
+def _sensitivity(body: Announcement) -> tuple[float, float]:
+    """Return Δ₁ and Δ₂ of what the noise hides, in grid units."""
+    of_row = isinstance(body.kind, NodeRelease)
+    return reference.grid_sensitivity(body.statistic, body.parameters, body.rows_max, body.fraction_bits, of_row=of_row)
+
+
+def _own(value: NDArray[np.int64]) -> int | None:
+    """Return a client's category, if it has one."""
+    return int(np.argmax(value)) if value.any() else None
+
+
+def _of_categories(body: Announcement, found: Any, value: NDArray[np.int64], dither: np.random.Generator) -> Any:
+    """Return the place of a randomised response: its own category first, then the others in turn."""
+    own, k = _own(value), value.size
+    right, wrong, missing = reference.odds(RANDOMISED_RESPONSE, body.epsilon, k)
+    if own is None:
+        return shape.of_choice(found * missing, np.full(1, missing), dither)
+    turn = (found - own) % k
+    return shape.of_choice(np.where(turn, right + (turn - 1) * wrong, 0.0), np.where(turn, wrong, right), dither)
+
+
+def _of_bits(body: Announcement, found: Any, value: NDArray[np.int64], dither: np.random.Generator) -> Any:
+    """Return the places of the bits of a unary encoding: 1 before 0."""
+    right, wrong, _ = reference.odds(UNARY_ENCODING, body.epsilon, value.size)
+    chances = np.where(value != 0, right, wrong)
+    return shape.of_choice(np.where(found, 0.0, chances), np.where(found, chances, 1 - chances), dither)

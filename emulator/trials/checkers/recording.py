@@ -21,7 +21,7 @@ from dca_proto.protocol.announcement import OpenedAnnouncement
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.answer import Composer
 from dca_proto.protocol.contribution import ClientMessage
-from dca_proto.protocol.kinds import ValidatedRound
+from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.messages import Body, Signed
 from emulator.trials.adversary import Replaced
 

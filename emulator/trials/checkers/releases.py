@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.protocol.client import round as client_round
-from dca_proto.protocol.compute.round import ABORTED, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
+from dca_proto.protocol.compute.round import ABORTED, ANSWERS, CONTRIBUTIONS, ENDS, RELEASED, ROUNDS, StoredRound
 from dca_proto.protocol.contribution import ClientMessage, HeldContribution
 from dca_proto.protocol.effects import Channel, Effect, Forget, Send, Write
 from dca_proto.protocol.events import Event, Started
@@ -84,8 +84,8 @@ class EnoughContributors(Checker):
         hashed = set_hash(accepted.hash, b"".join(entry.encoded for entry in chosen))
         same = (hashed, len(chosen)) == (release.body.set_hash, release.body.count)
         self.expect(same, f"{who} over another set than lists and answers give")
-        fewest, most, count = accepted.terms.fewest, accepted.terms.most, len(chosen)
-        self.expect(fewest <= count <= most, f"{who} over {count} contributions, expected {fewest} to {most}")
+        n_min, n_max, count = accepted.counts.n_min, accepted.counts.n_max, len(chosen)
+        self.expect(n_min <= count <= n_max, f"{who} over {count} contributions, expected {n_min} to {n_max}")
         self.expect(len({entry.client for entry in chosen}) == count, f"{who} with a client twice")
         first = self._sets.setdefault(accepted.hash, chosen)
         self.expect(chosen == first, f"{who} over another set than its peers")
@@ -101,11 +101,13 @@ class EnoughContributors(Checker):
             self.expect(not members, f"{who} over a client that {mistake}: {names}")
 
     def on_begun(self, node: Process, accepted: Accepted) -> None:
-        """A node takes part only if its floors allow it, and knows exactly the clients that the trainer invited."""
+        """A node takes part only if its floors and p allow it, and knows exactly the clients that were invited."""
         floors, round_id = self.world.actors.floors_of(node.id), accepted.body.round_id
-        fewest, honest = accepted.terms.fewest, accepted.terms.fewest - 1 - accepted.terms.colluders
-        allowed = fewest >= floors.clients_min and honest >= max(1, floors.honest_min)
+        n_min, _, honest = accepted.counts
+        allowed = n_min >= floors.clients_min and honest >= max(1, floors.honest_min)
         self.expect(allowed, f"{node.name} takes part in round {round_id.hex()[:8]}, which its floors forbid")
+        many = len(accepted.computes) > self.log.colluding.of(node)
+        self.expect(many, f"{node.name} takes part in round {round_id.hex()[:8]} of {len(accepted.computes)} nodes")
         request = self.log.requests.get(round_id)
         same = request is not None and (accepted.invited or frozenset()) == frozenset(request.invited)
         self.expect(
@@ -145,11 +147,14 @@ class EnoughContributors(Checker):
     def on_session(self, node: Process, client: bytes, stored: StoredSession) -> None:
         """A session's client is enrolled and made its key, and no session is older than the one before."""
         session, who = stored.current, f"{node.name}, {client.hex()[:8]}"
-        assert session is not None, "a record of sessions has a current one"
+        if session is None:  # the client is revoked: `Revocation` checks that
+            return
         self.expect(client in self.world.enrolled, f"{who} has a session, but is not enrolled")
         own = self.log.pairs.has(client, session.public)
         self.expect(own, f"{who} has a session under a key that is not the client's")
         before = self._ranks.get((node.id, client), session.rank)
+        if before[0] > node.now_ms // self.world.actors.timing.epoch_ms + 1:  # made while both clocks ran ahead
+            before = session.rank
         self._ranks[node.id, client] = session.rank
         self.expect(before <= session.rank, f"{who} has an older session than before")
 
@@ -232,8 +237,8 @@ class Kills(Checker):
         first = self._phases.get(key, stored.phase)
         self._phases[key] = stored.phase
         self.expect(first not in ENDS or stored.phase == first, f"{who} was {first} and is {stored.phase}")
-        if stored.phase == RELEASED and not stored.final_message:
-            return  # the sum was deleted after its grace
+        if (stored.phase == ABORTED and not stored.entries) or (stored.phase == RELEASED and not stored.final_message):
+            return  # deleted with the abort, or with the sum after its grace
         now = stored.entries, stored.header, stored.answer
         before = self._messages.get(key, now)
         same = all(old == new or old in (b"", None) for old, new in zip(before, now, strict=True))
@@ -275,8 +280,11 @@ class Kills(Checker):
             self.expect(key in self.log.lists, f"{who}: a list leaves that is not durable")
         elif isinstance(frame, Signed):
             body = decode_body(frame.body)
-            if isinstance(body, Answer):
+            if isinstance(body, Answer) and body.compute == process.id:
                 self.expect(self.log.answers.get(key) == body, f"{who}: an answer leaves that is not durable")
+            elif isinstance(body, Answer):
+                kept = process.disk.records.get((ANSWERS, send.round_id + body.compute))
+                self.expect(kept == send.payload, f"{who}: it passes on an answer that it has not stored")
             elif isinstance(body, Abort) and body.compute == process.id:
                 ended = self.log.ends.get(key)
                 self.expect(ended == ABORTED, f"{who}: it sends an abort and has stored {ended or 'no end'}")
@@ -337,6 +345,8 @@ class Kills(Checker):
                 self._check_result(fact.round_id, None)
 
     def _check_result(self, round_id: bytes, result: bytes | None) -> None:
+        if self._results.get(round_id) is None and self.log.is_summed(round_id):  # sums may come after a failure
+            self._results[round_id] = result
         first, name = self._results.setdefault(round_id, result), round_id.hex()[:8]
         self.expect(first == result, f"round {name} ends in two ways at the trainer")
         if round_id in self.log.announcements and not self.log.is_summed(round_id):
@@ -348,7 +358,9 @@ class Kills(Checker):
             )
             self._in_result.setdefault(round_id, set(kept))
         elif result is not None:
-            ends = {self.log.ends.get((node.id, round_id)) for node in self.world.computes if self.is_honest(node)}
+            asked = self.log.requests[round_id].computes
+            nodes = [node for node in self.world.computes if node.id in asked and self.is_honest(node)]
+            ends = {self.log.ends.get((node.id, round_id)) for node in nodes}
             self.expect(ends <= {RELEASED}, f"round {name} has a result, but its nodes have ended in {ends}")
 
     def finish(self) -> None:

@@ -21,7 +21,6 @@ from functools import reduce
 from math import isclose, ldexp, sqrt
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,11 +31,12 @@ from dca_proto.privacy.mechanism import RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import RoundCompleted
-from dca_proto.protocol.kinds import NodeRelease, SecureSum, validate_announcement
 from dca_proto.protocol.lists import set_hash
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.validation import validate_announcement
 from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement, Signed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator import reference
@@ -44,7 +44,7 @@ from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, Entry, Release, RunLog, release_in
 from emulator.trials.scenario import CATEGORICAL
 from emulator.trials.world import TrialWorld
-from emulator.wire import Accepted, words_in
+from emulator.wire import Accepted, counts_of, words_in
 
 _CLOSE, _WIDER = 1e-9, 1.001  # tolerance of equal floats; factor by which the grid may widen noise
 _FAR = 2**60  # grid units: no contribution with noise reaches it
@@ -69,20 +69,15 @@ class ExactSum(Checker):
             self.fail(f"{client.name} contributes to round {round_id.hex()[:8]} without any noise")
             return
         body, key = self.log.accepted[client.id, round_id].body, (round_id, client.id, outbound.contribution)
-        actors = self.world.actors
-        places = [actors.columns.index(column) for column in msgspec.convert(body.parameters["columns"], list[str])]
-        number = self.world.client_number(client.id)
-        rows = [] if client.id in actors.failing else actors.rows[number][:, places].tolist()
-        own = reference.contribution(body.statistic, body.parameters, rows, body.rows_max, body.fraction_bits)
-        value = np.array(own, dtype=np.int64)
-        if isinstance(body.terms, SecureSum | NodeRelease):
+        rows, value = self.log.quantised[key]
+        if isinstance(body.kind, SecureSum | NodeRelease):
             self._variances[round_id] = draws.variance
             noisy = words_in((value + drawn).astype("<i8").tobytes())
-            self._encoded[key], self._released[key] = noisy, (min(len(rows), body.rows_max), noisy.tobytes())
+            self._encoded[key], self._released[key] = noisy, (rows, noisy.tobytes())
         else:
             report = validate_announcement(body, draws, Limits()).report
             assert report is not None, "the round is of LDP reports"
-            held = (np.argmax(value) if value.any() else -1) if body.mechanism in CATEGORICAL else value
+            held = (np.argmax(value) if value.any() else -1) if body.kind.mechanism in CATEGORICAL else value
             (own_report,) = report.randomise(np.array([held]), draws.key)
             self._released[key] = 1, report.encode(own_report)
 
@@ -104,19 +99,7 @@ class ExactSum(Checker):
         """Return what a contribution encoded; None if it cannot be reconstructed."""
         if entry.client not in self.log.dishonest:
             return self._encoded.get((accepted.body.round_id, entry.client, entry.contribution))
-        kept = self.log.kept[entry.holder, accepted.body.round_id].get((entry.client, entry.contribution))
-        if kept is None:
-            return None
-        tags = [kept.tags[8 * place : 8 * place + 8] for place in range(len(accepted.epochs))]
-        masks = [self._mask(accepted, place, entry, tag) for place, tag in enumerate(tags)]
-        known = [mask for mask in masks if mask is not None]
-        return _total([words_in(kept.y), *known]) if len(known) == len(masks) else None
-
-    def _mask(self, accepted: Accepted, place: int, entry: Entry, tag: bytes) -> RingVector | None:
-        """Return a node's mask of an entry; None if no key of its client gives that tag."""
-        dimension = reference.dimension(accepted.body.statistic, accepted.body.parameters)
-        data = self.log.pairs.mask(accepted.epochs[place], entry.client, tag, accepted.hash, entry.encoded, dimension)
-        return None if data is None else words_in(data)
+        return self.log.unmasked(entry.holder, accepted, entry)
 
     def on_partial_sum(self, release: Release) -> None:
         """A node's first partial sum adds up the contributions that it has kept, and its masks over all of A."""
@@ -133,7 +116,7 @@ class ExactSum(Checker):
         held = [kept.get((entry.client, entry.contribution)) for entry in own]
         if None in held:
             return  # invariant 8 reports contributions that were never durable
-        masks = [self._mask(accepted, place, entry, self.log.tags[key].get(entry.encoded, b"")) for entry in chosen]
+        masks = [self.log.mask(accepted, place, entry, self.log.tags[key].get(entry.encoded, b"")) for entry in chosen]
         false = sum(mask is None for mask in masks)
         self.expect(not false, f"{who}: {false} entries in A have a tag that no key of their client gives")
         if not false:
@@ -178,7 +161,7 @@ class ExactSum(Checker):
             self.fail(f"round {fact.round_id.hex()[:8]}: a result without durable releases")
             return
         releases, count = [release_in(frame) for _, frame in members], len(members)
-        if isinstance(body.terms, NodeRelease):
+        if isinstance(body.kind, NodeRelease):
             values = [_value_of(body, words_in(release.vector)) for release in releases]
             for place, node in enumerate(result.nodes[:count]):
                 hashes = self._hashes(fact.round_id, [members[place]])
@@ -194,27 +177,29 @@ class ExactSum(Checker):
 
     def _is_far(self, body: Announcement, client: bytes, frame: Signed) -> bool:
         """Return True for a vector of a dishonest client that no bound and no noise reach: the result leaves it out."""
-        if client not in self.log.dishonest or body.mechanism in CATEGORICAL:
+        if client not in self.log.dishonest or body.kind.mechanism in CATEGORICAL:
             return False
         return any(abs(reference.centred(int(word))) >= _FAR for word in words_in(release_in(frame).vector))
 
     def _hashes(self, round_id: bytes, members: list[tuple[bytes, Signed]]) -> tuple[bytes, bytes]:
         announced = self.log.announced_hash(round_id)
         parts = (part for client, frame in members for part in (client, encode(frame)))
-        return announced, digest(b"dca4-releases", announced, *parts)
+        return announced, digest(b"dca5-releases", announced, *parts)
 
     def _compare(
         self, found: NoisyAggregate, body: Announcement, hashes: tuple[bytes, bytes], value: NDArray[np.float64] | None,
         contributors: int, clients: int, *, where: str = "",
     ) -> None:  # fmt: skip
         """Compare all fields of a result except its single releases. `value`: None if it may be spoiled."""
-        terms, private = body.terms, self.log.draws.private
-        fields: dict[str, Any] = {name: getattr(body, name) for name in ("statistic", "parameters", "mechanism")}
+        kind, private = body.kind, self.log.draws.private
+        fields: dict[str, Any] = {name: getattr(body, name) for name in ("statistic", "parameters")}
         fields |= {name: getattr(body, name) if private else None for name in ("epsilon", "delta", "mu")}
         fields |= {"round_id": body.round_id, "announcement_hash": hashes[0], "contributors_hash": hashes[1]}
         fields |= {"contributors": contributors, "clients": clients, "private": private}
-        fields |= {name: getattr(terms, name, 0) for name in ("fewest", "colluders")}
-        fields["relation"] = REPLACE_ONE_ROW if isinstance(terms, NodeRelease) else REPLACE_ONE_CLIENT
+        fields |= {"mechanism": kind.mechanism, "n_min": 0, "colluders": 0}
+        if isinstance(kind, SecureSum):
+            fields |= {"n_min": counts_of(kind).n_min, "colluders": kind.colluders}
+        fields["relation"] = REPLACE_ONE_ROW if isinstance(kind, NodeRelease) else REPLACE_ONE_CLIENT
         wrong = [name for name, expected in fields.items() if getattr(found, name) != expected]
         l1, l2 = _sensitivity(body)
         d, unit = reference.dimension(body.statistic, body.parameters), ldexp(1.0, -body.fraction_bits)
@@ -222,13 +207,13 @@ class ExactSum(Checker):
         if not l2 * (1 - _CLOSE) <= found.sensitivity <= l2 + rounding:
             wrong.append("sensitivity")
         variance = found.sigma_local**2
-        noises = clients if isinstance(terms, NodeRelease) else contributors  # one for each participant
+        noises = clients if isinstance(kind, NodeRelease) else contributors  # one for each participant
         if not isclose(found.noise_variance, noises * variance, rel_tol=_CLOSE):
             wrong.append("noise_variance")
         if not self._is_noise(body, variance, (l1 + d * unit, l2 + rounding)):
             wrong.append("sigma_local")
         if value is not None and not np.array_equal(found.value, value):
-            exact = isinstance(terms, SecureSum) or where
+            exact = isinstance(kind, SecureSum) or where
             wrong += [] if not exact and np.allclose(found.value, value, _CLOSE, _CLOSE * clients) else ["value"]
         wrong = [name + where for name in wrong]
         self.expect(not wrong, f"round {body.round_id.hex()[:8]}: the result differs in {', '.join(wrong)}")
@@ -236,13 +221,13 @@ class ExactSum(Checker):
     def _is_noise(self, body: Announcement, variance: float, largest: tuple[float, float]) -> bool:
         """Return True if one client's noise has that variance, in squared units of the statistic."""
         unit = ldexp(1.0, -body.fraction_bits)
-        if isinstance(body.terms, SecureSum | NodeRelease):
+        if isinstance(body.kind, SecureSum | NodeRelease):
             drawn = self._variances.get(body.round_id)
             return drawn is None or isclose(variance, drawn * unit**2, rel_tol=_CLOSE, abs_tol=0.0)
-        k, named = reference.dimension(body.statistic, body.parameters), body.mechanism in CATEGORICAL
+        k, named = reference.dimension(body.statistic, body.parameters), body.kind.mechanism in CATEGORICAL
         unit, wider, more = (1.0, 1 + _CLOSE, 0) if named else (unit, _WIDER, 12)
         low, high = (
-            reference.report_variance(body.mechanism, body.epsilon, body.delta, (l1 / unit, l2 / unit), k)
+            reference.report_variance(body.kind.mechanism, body.epsilon, body.delta, (l1 / unit, l2 / unit), k)
             for l1, l2 in (_sensitivity(body), largest)
         )
         return low * (1 - _CLOSE) <= variance / unit**2 <= high * wider + more
@@ -253,30 +238,33 @@ class ExactSum(Checker):
         """Return the sum that reports estimate, and check the reports in the result."""
         k, count, reports = reference.dimension(body.statistic, body.parameters), len(vectors), found.reports
         chances: tuple[float, float] | None = None
-        if body.mechanism == RANDOMISED_RESPONSE:
+        if body.kind.mechanism == RANDOMISED_RESPONSE:
             values = np.array([int.from_bytes(vector, "little") for vector in vectors])
             counts = np.bincount(values, minlength=k).astype(float)
-        elif body.mechanism == UNARY_ENCODING:
+        elif body.kind.mechanism == UNARY_ENCODING:
             octets = np.array([list(vector) for vector in vectors], dtype=np.uint8)
             bits = np.unpackbits(octets, axis=1, bitorder="little")
             values = bits[:, :k].astype(bool)
             counts = values.sum(axis=0).astype(float)
         else:
             values = np.array([_value_of(body, words_in(vector)) for vector in vectors])
-        if body.mechanism in CATEGORICAL:
-            chances = reference.odds(body.mechanism, body.epsilon, k)[:2]
+        if body.kind.mechanism in CATEGORICAL:
+            chances = reference.odds(body.kind.mechanism, body.epsilon, k)[:2]
             value = (counts - count * chances[1]) / (chances[0] - chances[1])
         else:
             value = values.sum(axis=0)
-        fields = {"mechanism": body.mechanism, "epsilon": body.epsilon, "delta": body.delta, "clients": clients,
+        fields = {"mechanism": body.kind.mechanism, "epsilon": body.epsilon, "delta": body.delta, "clients": clients,
                  "categories": k if chances else 0}  # fmt: skip
         wrong = [name for name, expected in fields.items() if getattr(reports, name, None) != expected]
         if reports is not None:
             same = reports.values.dtype == values.dtype and np.array_equal(reports.values, values)
             near = np.allclose(reports.probabilities or (0, 0), chances or (0, 0), rtol=_CLOSE, atol=0)
-            laplace = _sensitivity(body)[0] / body.epsilon if body.mechanism == "grid-laplace" else found.sigma_local
+            laplace = (
+                _sensitivity(body)[0] / body.epsilon if body.kind.mechanism == "grid-laplace" else found.sigma_local
+            )
             scale = 0.0 if chances else laplace
-            wide = scale * (1 - _CLOSE) <= reports.noise_scale <= scale * _WIDER + ldexp(k, -body.fraction_bits)
+            rounding = ldexp(k, -body.fraction_bits) / min(1.0, body.epsilon)  # of a mean, in L1, divided by ε
+            wide = scale * (1 - _CLOSE) <= reports.noise_scale <= scale * _WIDER + rounding
             holds = {"values": same, "probabilities": near, "noise_scale": wide}
             wrong += [name for name, ok in holds.items() if not ok]
         differing = ", ".join(f"{name} of the reports" for name in wrong)
@@ -295,5 +283,5 @@ def _value_of(body: Announcement, words: Iterable[Any]) -> NDArray[np.float64]:
 
 def _sensitivity(body: Announcement) -> tuple[float, float]:
     """Return Δ₁ and Δ₂ of one protected client, or row of a node release, in the statistic's units."""
-    rows = 1 if isinstance(body.terms, NodeRelease) else max(1, body.rows_max)
+    rows = 1 if isinstance(body.kind, NodeRelease) else max(1, body.rows_max)
     return reference.sensitivity_of(body.statistic, body.parameters, rows)

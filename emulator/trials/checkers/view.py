@@ -124,7 +124,7 @@ class View(Checker):
         self.expect(first == send.payload, f"{who}: a nonce or an id is used for two ciphertexts")
         # Sizes of node releases (their number of rows is public) and of declines may differ.
         is_report = self.log.is_release(process.id, send.round_id, send.payload) and (
-            self.log.announcements[send.round_id].mechanism in LOCAL_MECHANISMS
+            self.log.announcements[send.round_id].kind.mechanism in LOCAL_MECHANISMS
         )
         if isinstance(frame, Contribution) or is_report:
             size = self._sizes.setdefault(send.round_id, len(send.payload))

@@ -25,6 +25,8 @@ from inference.problem import Array
 
 Draws: TypeAlias = Mapping[str, Array]
 EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON = "exponential", "gaussian", "geometric", "poisson"
+MISSING_SHARE = "missing"
+"""The share of clients without a value: a parameter of every family if clients say whether they have one."""
 COUNTS_MAX = 1000  # largest upper bound of counts; time and memory of a chain's step grow with its square
 NEAR = 1e-9  # relative rounding error of bounds that were converted to centre and scale
 

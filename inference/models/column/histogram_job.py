@@ -7,23 +7,26 @@ and without a δ. The posterior of the shares is on the simplex; the unbiased es
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from math import isfinite, sqrt
 
 import numpy as np
 from scipy.special import betaincinv
 
-from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.protocol.wire.kinds import LdpReport
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
 from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure, normal
+from inference.jobs.examples import COUNT, QUICK_DRAWS, Clean, Example
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
 from inference.jobs.settings import Numbers, given, one_of, require_positive, setting, within
-from inference.jobs.summary import NAIVE, Standard, Summary
-from inference.mcmc.posterior import LocalPosterior
+from inference.jobs.summary import NAIVE, Standard
 from inference.models.fit import histogram
 from inference.models.priors import DirichletPrior
+from inference.posterior import Posterior
 from inference.problem import Problem, Schema
 from inference.releases.terms import RESPONSE, UNARY
 
@@ -62,7 +65,7 @@ class Settings(SamplerSettings):
         if self.edges is None:
             return
         if not 3 <= len(self.edges) <= CATEGORIES_MAX + 1 or not all(map(isfinite, self.edges)):
-            found = f"setting 'edges' has {len(self.edges)} numbers"
+            found = f"setting 'edges' has {len(self.edges)} number{'s' * (len(self.edges) != 1)}"
             raise DataError(f"{found}, expected at least 3 finite ones, for two bins")
         if any(left >= right for left, right in pairwise(self.edges)):
             raise DataError("setting 'edges' does not increase; give each end once, the smallest first")
@@ -92,25 +95,16 @@ def labels(column: str, edges: Sequence[float]) -> tuple[str, ...]:
     return f"{column} < {edges[1]:.4g}", *between, f"{column} ≥ {edges[-2]:.4g}"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SharesFit(LocalPosterior):
-    """Shares on the simplex, beside the unbiased estimates from the same reports."""
-
-    aggregate: NoisyAggregate
-
-    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Return each share, beside its unbiased estimate, which is about normal and may be below 0 or above 1."""
-        reports, axis = self.aggregate.reports, Standard(unit=SHARE, scale=1.0, centre=0.0)
-        assert reports is not None, "the job asked for reports"
-        assert reports.probabilities is not None, "reports of categories have probabilities"
-        (p, q), n = reports.probabilities, reports.contributors
-        reported_shares = q + (p - q) * self.aggregate.value / n
-        naive = [normal((r - q) / (p - q), sqrt(max(r * (1 - r), 0.0) / n) / (p - q)) for r in reported_shares]
-        figures = zip(self.labels("shares"), self.figures("shares"), naive, strict=True)
-        return [Estimate(name, "", figure, axis=axis, naive=other) for name, figure, other in figures]
-
-    def summary_extras(self) -> Summary:
-        return {**super().summary_extras(), NAIVE: "unbiased"}
+def _table(posterior: Posterior, aggregate: NoisyAggregate, schema: Schema | None) -> list[Estimate]:
+    """Return each share, beside its unbiased estimate, which is about normal and may be below 0 or above 1."""
+    reports, axis = aggregate.reports, Standard(unit=SHARE, scale=1.0, centre=0.0)
+    assert reports is not None, "the job asked for reports"
+    assert reports.probabilities is not None, "reports of categories have probabilities"
+    (p, q), n = reports.probabilities, reports.contributors
+    reported_shares = q + (p - q) * aggregate.value / n
+    naive = [normal((r - q) / (p - q), sqrt(max(r * (1 - r), 0.0) / n) / (p - q)) for r in reported_shares]
+    figures = zip(posterior.labels("shares"), posterior.figures("shares"), naive, strict=True)
+    return [Estimate(name, "", figure, axis=axis, naive=other) for name, figure, other in figures]
 
 
 class Histogram(ReportJob):
@@ -118,6 +112,13 @@ class Histogram(ReportJob):
 
     name, title, scored, settings = "ldp-histogram", "Shares", False, Settings
     changeable = ("concentration", *SAMPLED)
+    estimator = "an estimator fits rows, aggregates or rounds of sums, not reports"
+    about = "shares of one column's categories, from [LDP reports](jobs/reports.md)"
+    examples = (
+        Example(COUNT, {"categories": 5, **QUICK_DRAWS}),
+        Example(COUNT, {"categories": 5, "mechanism": RESPONSE, **QUICK_DRAWS}, label="by randomised response"),
+    )
+    clean = Clean("a column of answers")
 
     def check(self, schema: Schema, settings: Settings) -> None:
         super().check(schema, settings)
@@ -133,19 +134,19 @@ class Histogram(ReportJob):
 
     def make(
         self, schema: Schema, settings: Settings, conditions: Conditions
-    ) -> Generator[LdpReportRequest, NoisyAggregate, NoisyAggregate]:
+    ) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
         column, edges = schema.column(settings.column), edges_of(schema, settings)
         check_clients(conditions.clients, len(edges) - 2, f"a histogram of {len(edges) - 1} categories")
         parameters = {"columns": [column], "edges": [float(end) for end in edges]}
-        return (yield LdpReportRequest("histogram", parameters, rows_max=1, mechanism=settings.mechanism))
+        return (yield RoundRequest("histogram", parameters, rows_max=1, kind=LdpReport(settings.mechanism)))
 
     def learned(
         self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
-    ) -> SharesFit:
+    ) -> Posterior:
         names = labels(aggregate.parameters["columns"][0], aggregate.parameters["edges"])
         prior = DirichletPrior(settings.concentration)
         shares = histogram(aggregate, prior, labels=names, **settings.run(conditions))
-        return shares.into(SharesFit, aggregate=aggregate)
+        return replace(shares, table=partial(_table, shares, aggregate), extras=lambda: {NAIVE: "unbiased"})
 
     def model(self, schema: Schema, settings: Settings) -> str:
         column, count = schema.column(settings.column), len(edges_of(schema, settings)) - 1
@@ -155,7 +156,7 @@ class Histogram(ReportJob):
     def reference(self, train: Problem, settings: Settings) -> list[Figure]:
         """Return the posterior of each category's share given the raw rows, with the same prior: a Beta law."""
         inner = np.asarray(edges_of(train.schema, settings)[1:-1])
-        values = train.values(train.schema.column(settings.column))
+        values = train.present(train.schema.column(settings.column))
         counts = np.bincount(np.searchsorted(inner, values, side="right"), minlength=len(inner) + 1)
         alpha = settings.concentration + counts
         total = alpha.sum()

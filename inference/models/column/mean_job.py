@@ -2,35 +2,43 @@
 
 A client clips its value to public bounds and adds noise, so the report is private by itself. The model includes both
 the clipping and the noise. Narrower bounds mean less noise, but may cut off part of the data. The result also shows
-mean and standard deviation of the raw reports; these ignore clipping and take noise for spread.
+mean and standard deviation of the raw reports; these ignore clipping, and take noise for spread and missing values for
+the middle of the bounds.
+
+**Missing values.** A report has a second number: whether there is a value, with a weight that does not raise the
+sensitivity (`presence`). So the result is of the clients that have a value, and a warning states how many seem not to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from math import sqrt
 
 import numpy as np
 
-from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.protocol.wire.kinds import LdpReport
 from inference.bounds import Interval
+from inference.columns import COUNT_WEIGHT, COUNT_WEIGHT_L1
 from inference.draws import DRAWS
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
 from inference.jobs.estimates import Estimate, Figure, normal, of_draws
+from inference.jobs.examples import QUICK_DRAWS, Clean, Example
 from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
-from inference.jobs.settings import given, one_of, require_count, require_positive, setting
-from inference.jobs.summary import NAIVE, Summary
-from inference.mcmc.posterior import LocalPosterior
+from inference.jobs.settings import given, one_of, require_count, require_finite, require_positive, setting
+from inference.jobs.summary import NAIVE
+from inference.mcmc.run import Run
 from inference.models import fit
 from inference.models.column.families import FAMILIES, GAUSSIAN, Family, bounds_for
 from inference.models.priors import ColumnPrior
+from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema
 from inference.releases.terms import GAUSSIAN as GAUSSIAN_NOISE
 from inference.releases.terms import LAPLACE
 
-MISSING = "a missing value counts as the middle of the bounds"
 MECHANISMS = (LAPLACE, GAUSSIAN_NOISE)
 PRIORS = ("prior_mean", "prior_mean_sd", "prior_sd", "prior_log_sd", "prior_shape", "prior_rate", "prior_successes",
           "prior_failures")  # fmt: skip
@@ -43,10 +51,20 @@ class Settings(SamplerSettings):
     column: str | None = setting(None, "Which column; by default the target.")
     family: str = setting(GAUSSIAN, f"The law of its values: {', '.join(FAMILIES)}.", one_of(FAMILIES))
     mechanism: str = setting(LAPLACE, f"How clients report: {', '.join(MECHANISMS)}.", one_of(MECHANISMS))
-    lower: float | None = setting(None, "Lower end at which clients clip; by default the column's public bound.")
-    upper: float | None = setting(None, "Upper end at which clients clip. Narrower bounds mean less noise.")
-    draws: int = setting(4 * DRAWS, "Draws kept per chain; a spread that noise hides needs many.", require_count)
-    prior_mean: float | None = setting(None, "Mean of the prior of a normal mean; by default the bounds' middle.")
+    lower: float | None = setting(
+        None, "Lower end at which clients clip; by default the column's public bound.", require_finite
+    )
+    upper: float | None = setting(
+        None, "Upper end at which clients clip. Narrower bounds mean less noise.", require_finite
+    )
+    draws: int = setting(
+        4 * DRAWS,
+        "Most draws kept per chain; one to three quarters if chains have mixed by then.",
+        require_count,
+    )
+    prior_mean: float | None = setting(
+        None, "Mean of the prior of a normal mean; by default the bounds' middle.", require_finite
+    )
     prior_mean_sd: float | None = setting(
         None, "Standard deviation of that prior; by default half of the half-width.", require_positive
     )
@@ -88,31 +106,21 @@ def bounds_of(schema: Schema, settings: Settings) -> Interval:
     return bounds_for(settings.family, column, Interval(low, high))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class MeanFit(LocalPosterior):
-    """The posterior of the column's mean and standard deviation, shown beside those of the raw reports."""
-
-    aggregate: NoisyAggregate
-    family: str
-
-    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Return mean, standard deviation and any further parameter, beside those of the raw reports."""
-        family, parameters, reports = FAMILIES[self.family], self.aggregate.parameters, self.aggregate.reports
-        assert reports is not None, "the job asked for reports"
-        column = parameters["columns"][0]
-        unit = "" if schema is None else schema.units.get(column, "")
-        names = [("mean", unit), ("sd", unit)]
-        if family.parameter:
-            names.append((family.parameter, f"1/{unit}" if unit and not family.counts else ""))
-        naive = _moments(family, parameters["centre"][0] + parameters["scale"][0] * reports.values[:, 0])
-        drawn = zip(family.numbers(self.draws), family.numbers(self.prior), strict=True)
-        return [
-            Estimate(f"{name} of {column}", own_unit, of_draws(*pair), naive=raw)
-            for (name, own_unit), pair, raw in zip(names, drawn, naive, strict=True)
-        ]
-
-    def summary_extras(self) -> Summary:
-        return {**super().summary_extras(), NAIVE: "as reported"}
+def _table(posterior: Posterior, aggregate: NoisyAggregate, family: Family, schema: Schema | None) -> list[Estimate]:
+    """Return mean, standard deviation and any further parameter, beside those of the raw reports."""
+    parameters, reports = aggregate.parameters, aggregate.reports
+    assert reports is not None, "the job asked for reports"
+    column = parameters["columns"][0]
+    unit = "" if schema is None else schema.units.get(column, "")
+    names = [("mean", unit), ("sd", unit)]
+    if family.parameter:
+        names.append((family.parameter, f"1/{unit}" if unit and not family.counts else ""))
+    naive = _moments(family, parameters["centre"][0] + parameters["scale"][0] * reports.values[:, 0])
+    drawn = zip(family.numbers(posterior.draws), family.numbers(posterior.prior), strict=True)
+    return [
+        Estimate(f"{name} of {column}", own_unit, of_draws(*pair), naive=raw)
+        for (name, own_unit), pair, raw in zip(names, drawn, naive, strict=True)
+    ]
 
 
 def _moments(family: Family, values: Array) -> list[Figure]:
@@ -138,6 +146,9 @@ class Mean(ReportJob):
 
     name, title, scored, settings = "ldp-mean", "Mean and spread", False, Settings
     changeable = ("family", *PRIORS, *SAMPLED)
+    estimator = "an estimator fits rows, aggregates or rounds of sums, not reports"
+    about = "mean and spread of one column, from [LDP reports](jobs/reports.md)"
+    examples, clean = (Example(settings=QUICK_DRAWS),), Clean("a normal column")
 
     def check(self, schema: Schema, settings: Settings) -> None:
         super().check(schema, settings)
@@ -148,22 +159,27 @@ class Mean(ReportJob):
 
     def make(
         self, schema: Schema, settings: Settings, conditions: Conditions
-    ) -> Generator[LdpReportRequest, NoisyAggregate, NoisyAggregate]:
+    ) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
         bounds, column = bounds_of(schema, settings), schema.column(settings.column)
         check_clients(conditions.clients, 2, "a mean with its spread")
         parameters = {"columns": [column], "centre": [bounds.centre], "scale": [bounds.half_width], "bound": [1.0]}
-        return (yield LdpReportRequest("mean", parameters, rows_max=1, mechanism=settings.mechanism))
+        parameters["count_weight"] = COUNT_WEIGHT_L1 if settings.mechanism == LAPLACE else COUNT_WEIGHT
+        return (yield RoundRequest("mean", parameters, rows_max=1, kind=LdpReport(settings.mechanism)))
 
-    def learned(self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> MeanFit:
+    def learned(
+        self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
+    ) -> Posterior:
         prior, family = settings.prior(bounds_of(schema, settings)), settings.family
-        posterior = fit.column(aggregate, family, prior, **settings.run(conditions))
-        return posterior.into(MeanFit, aggregate=aggregate, family=family)
+        run: Run = {**settings.run(conditions), "least": settings.draws // 4}  # a spread that noise hides needs more
+        posterior = fit.column(aggregate, family, prior, **run)
+        table = partial(_table, posterior, aggregate, FAMILIES[family])
+        return replace(posterior, table=table, extras=lambda: {NAIVE: "as reported"})
 
     def model(self, schema: Schema, settings: Settings) -> str:
         bounds, column = bounds_of(schema, settings), schema.column(settings.column)
         clipped = f"clipped to {bounds.lower:g}:{bounds.upper:g} and reported by {settings.mechanism}"
-        return f"mean and spread of {column} ({settings.family}), {clipped}; {MISSING}; {settings.words}"
+        return f"mean and spread of {column} ({settings.family}) where it is not missing, {clipped}; {settings.words}"
 
     def reference(self, train: Problem, settings: Settings) -> list[Figure]:
-        """Return the same figures of the raw rows, unclipped."""
-        return _moments(FAMILIES[settings.family], train.values(train.schema.column(settings.column)))
+        """Return the same figures of the raw values that are there, unclipped."""
+        return _moments(FAMILIES[settings.family], train.present(train.schema.column(settings.column)))

@@ -251,16 +251,35 @@ def few_points(z: NDArray[np.float64], width: float, sd: float) -> tuple[NDArray
         return z, np.ones(z.size)
     middle, half = (z.max() + z.min()) / 2, (z.max() - z.min()) / 2
     degree = POINTS - 1
-    return middle + half * np.cos(np.pi * np.arange(POINTS) / degree), lagrange_sums((z - middle) / half, degree)
+    return middle + half * chebyshev_points(degree), lagrange_sums((z - middle) / half, degree)
 
 
 def lagrange_sums(x: NDArray[np.float64], degree: int) -> NDArray[np.float64]:
     """Return Σ_i ℓ_j(x_i) for each Chebyshev point cos(πj/degree), from Σ_i T_k(x_i) and T_k at the points."""
     parts = (x[start : start + ROWS] for start in range(0, x.size, ROWS))
     sums = np.sum([chebyshev.chebvander(part, degree).sum(axis=0) for part in parts], axis=0)
+    return np.asarray(_lagrange(degree) @ sums)
+
+
+def lagrange_products(x: NDArray[np.float64], y: NDArray[np.float64], degrees: tuple[int, int]) -> NDArray[np.float64]:
+    """Return Σ_i ℓ_j(x_i) ℓ_k(y_i), shape ``(j, k)``: weights of a function of pairs at the points of a grid."""
+    sums = np.zeros((degrees[0] + 1, degrees[1] + 1))
+    for start in range(0, x.size, ROWS):
+        part = slice(start, start + ROWS)
+        sums += chebyshev.chebvander(x[part], degrees[0]).T @ chebyshev.chebvander(y[part], degrees[1])
+    return np.asarray(_lagrange(degrees[0]) @ sums @ _lagrange(degrees[1]).T)
+
+
+def chebyshev_points(degree: int) -> NDArray[np.float64]:
+    """Return the points of `lagrange_sums`, from 1 to -1."""
+    return np.cos(np.pi * np.arange(degree + 1) / degree)
+
+
+def _lagrange(degree: int) -> NDArray[np.float64]:
+    """Return the matrix that turns Σ_i T_k(x_i) into Σ_i ℓ_j(x_i)."""
     halves = np.where(np.arange(degree + 1) % degree == 0, 0.5, 1.0)
     values = np.cos(np.pi * np.outer(np.arange(degree + 1), np.arange(degree + 1)) / degree)
-    return np.asarray(2 / degree * halves * (values @ (halves * sums)))
+    return np.asarray(2 / degree * halves[:, None] * values * halves)
 
 
 class LaplaceSummary(NamedTuple):
@@ -287,6 +306,11 @@ def nodes_for(n: int, epsilon: float) -> int:
     return max(NODES, math.ceil(_NODES_PER_SIGMA * epsilon * math.cbrt(n / _HIDDEN)))
 
 
+def narrowest_for(nodes: int, width: float) -> float:
+    """Return the smallest sigma for which that many nodes in an interval suffice."""
+    return _NODES_PER_SIGMA * width / nodes
+
+
 def summarise(z: Array, low: float, high: float, scale: float, nodes: int | None = None) -> LaplaceSummary:
     """Reduce reports, shape ``(n,)``, to a summary from which `gaussian_laplace_sum` adds up `gaussian_laplace`.
 
@@ -310,13 +334,12 @@ def summarise(z: Array, low: float, high: float, scale: float, nodes: int | None
     )
     if reports.size <= nodes or (high - low) / scale > nodes / _NODES_PER_EPSILON:
         return summary(clipped[None], np.ones((1, reports.size)), narrowest=0.0)
-    places = np.cos(np.pi * np.arange(nodes + 1) / nodes)
     weights = lagrange_sums((2 * clipped - low - high) / (high - low), nodes)
-    narrowest = _NODES_PER_SIGMA * (high - low) / nodes
+    narrowest = narrowest_for(nodes, high - low)
     lacking = (0, -reports.size % (nodes + 1))  # to fill the last row
     every = np.pad(clipped, lacking, mode="edge").reshape(-1, nodes + 1)
     once = np.pad(np.ones(reports.size), lacking).reshape(every.shape)
-    points = np.vstack([(low + high) / 2 + (high - low) / 2 * places, every])
+    points = np.vstack([(low + high) / 2 + (high - low) / 2 * chebyshev_points(nodes), every])
     return summary(points, np.vstack([weights, once]), narrowest=narrowest)
 
 

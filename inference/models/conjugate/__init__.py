@@ -10,7 +10,7 @@
 Each client contributes one value, that of its first row; a mean of several values would not be a draw from the model.
 Clients clip values outside the bounds, so wrong bounds cost accuracy but never privacy. Each round also counts the
 values that are there, at no cost (`dca_proto.statistics.counting`), so the parameters are those of these values; a
-warning says how many are missing. The models treat the sums as those of unclipped data. `FamilyResult.outside` is the
+warning says how many are missing. The models treat the sums as those of unclipped data. `Conjugate.outside` is the
 share of the data that the fitted model expects outside the bounds; `clipping_matters` is True if that share is too
 large for the number of values.
 
@@ -32,9 +32,9 @@ There are two ways from a noisy sum s̃ = s + e to a posterior:
 """
 
 from inference.models.conjugate.categorical import Categorical
-from inference.models.conjugate.family import METHODS, Family, FamilyResult, posterior_of
+from inference.models.conjugate.family import METHODS, Conjugate, Family, posterior_of
 from inference.models.conjugate.job import FAMILIES, family
 from inference.models.conjugate.scalar import Bernoulli, Exponential, Gaussian, Poisson
 
-__all__ = ["FAMILIES", "METHODS", "Bernoulli", "Categorical", "Exponential", "Family", "FamilyResult", "Gaussian",
+__all__ = ["FAMILIES", "METHODS", "Bernoulli", "Categorical", "Conjugate", "Exponential", "Family", "Gaussian",
            "Poisson", "family", "posterior_of"]  # fmt: skip

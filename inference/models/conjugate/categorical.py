@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, gammaln
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.errors import DataError
+from inference.jobs.examples import COUNT
 from inference.mcmc.sums import NoisySums
 from inference.models.conjugate.family import Family, Latent, Released, log_missing, positive, whole_bounds
 from inference.problem import Array
@@ -49,6 +50,8 @@ class Categorical(Family):
 
     name: ClassVar[str] = "categorical"
     learns: ClassVar[str] = "share of each category of"
+    target: ClassVar[str] = COUNT
+    clean: ClassVar[str] = "a column of categories"
     alpha: float | None = None
 
     def __post_init__(self) -> None:
@@ -71,10 +74,10 @@ class Categorical(Family):
     def labels(self) -> dict[str, tuple[str, ...]]:
         return {"theta": tuple(str(int(self.interval.lower) + k) for k in range(self.categories))}
 
-    def request(self) -> SecureSumRequest:
+    def request(self) -> RoundRequest:
         edges = [self.interval.lower - 0.5 + k for k in range(self.categories + 1)]
         parameters = {"columns": [self.column], "edges": edges, "count_weight": 1.0}
-        return SecureSumRequest("histogram", parameters, rows_max=1)
+        return RoundRequest("histogram", parameters, rows_max=1)
 
     def release(self, aggregate: NoisyAggregate) -> Released:
         variance, k = aggregate.noise_variance, self.categories

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.statistics.counting import about_missing
 from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, attributes
@@ -34,8 +34,8 @@ from inference.errors import DataError
 from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure, digits
 from inference.jobs.settings import require_choice, require_count, require_positive, within
 from inference.jobs.summary import Standard, Summary
-from inference.mcmc.posterior import LocalPosterior
 from inference.mcmc.sums import NoisySums
+from inference.posterior import Posterior
 from inference.problem import Array, Schema
 
 BIAS = 1 / 3  # bias by clipping, in sampling errors, above which the result warns
@@ -120,6 +120,7 @@ class Family(ABC):
 
     Attributes:
         name: of the model. learns: the quantity it learns, as text before the column's name.
+        target, clean: of the rows to try its job on (`inference.jobs.examples`).
         assumes: what the sum cannot show and the model takes for granted, as a sentence, or "".
         column: the clients' column. interval: its public bounds, in its own units.
         least: the smallest number of values that has a posterior.
@@ -128,6 +129,8 @@ class Family(ABC):
 
     name: ClassVar[str]
     learns: ClassVar[str]
+    target: ClassVar[str]
+    clean: ClassVar[str]
     assumes: ClassVar[str] = ""
     least: ClassVar[int] = 1
     scale: ClassVar[str] = ""
@@ -136,7 +139,7 @@ class Family(ABC):
     interval: Interval
 
     @abstractmethod
-    def request(self) -> SecureSumRequest:
+    def request(self) -> RoundRequest:
         """Return the request of the round that releases s̃; only each client's first row counts."""
 
     @abstractmethod
@@ -199,23 +202,22 @@ class Family(ABC):
         return {}
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FamilyResult(LocalPosterior):
-    """The posterior of a conjugate model.
+@dataclass(frozen=True, eq=False)
+class Conjugate:
+    """The posterior of a conjugate model, an average of the law of θ given s: its exact moments and its table.
 
     Attributes:
         family: the model. method: one of `METHODS`. release: the noisy sum and count.
-        eta: η of each draw, shape ``(chain, draw, h)``.
+        eta: η of each draw, shape ``(chain, draw, h)``. draws: of the parameters.
         repaired: whether s̃ was an impossible sum; method "conjugate" then took the nearest possible one.
-        private: False if no epsilon may be claimed.
     """
 
     family: Family
     method: str
     release: Released
     eta: Array
+    draws: Mapping[str, Array]
     repaired: bool
-    private: bool
 
     @property
     def mean(self) -> dict[str, Array]:
@@ -228,7 +230,7 @@ class FamilyResult(LocalPosterior):
         moments = self.family.moments(self.eta).items()
         return {name: np.sqrt(v.mean(axis=(0, 1)) + mean.var(axis=(0, 1))) for name, (mean, v) in moments}
 
-    def quantile(self, q: float | Sequence[float]) -> dict[str, Array]:
+    def quantile(self, q: float | Sequence[float] | Array) -> dict[str, Array]:
         """Return posterior quantiles of each parameter, shape of `q`, then the parameter's own axes.
 
         They are exact if all draws share one η, else those of the draws.
@@ -238,12 +240,16 @@ class FamilyResult(LocalPosterior):
         return {name: np.asarray(np.quantile(array, q, axis=(0, 1))) for name, array in self.draws.items()}
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Return an estimate for each number in each parameter, with exact quantiles if there are any."""
+        """Return an estimate for each number in each parameter, with exact quantiles if there are any.
+
+        A rate that noise may hide has a tail up to where its prior ends. If its mean lies beyond its interval, the
+        estimate is the median. If noise hides it, its spread is not compared with the prior's: both are of the tail.
+        """
         sd, ends, before = self.sd, self.quantile(TAILS), self.family.prior_quantiles(np.array(TAILS), self.release.n)
         column, labels = self.family.column, self.family.labels()
         unit = "" if schema is None else schema.units.get(column, "")
         units = {"mean": unit, "variance": f"({unit})²" if unit else "", "rate": f"1/{unit}" if unit else ""}
-        rows = []
+        rows, tailed, hidden = [], "" if self.family.hidden_below else self.family.scale, bool(self.about_hidden)
         for name, mean in self.mean.items():
             named = [f"share of {column} = {label}" for label in labels.get(name, ())]
             named = named or [f"{'share of ones' if name == 'theta' else name} of {column}"]
@@ -251,10 +257,15 @@ class FamilyResult(LocalPosterior):
             axis: Standard | None = {"unit": SHARE, "scale": 1.0, "centre": 0.0} if name == "theta" else None
             for row, m, s, low, high, *prior in zip(named, *numbers, strict=True):
                 figure = Figure(m, s, (low, high), (prior[0], prior[1]))
+                if name == tailed and not low <= m <= high:
+                    figure = figure._replace(mean=float(self.quantile(0.5)[name]), sd=None)
+                if name == tailed and hidden:
+                    figure = figure._replace(prior=None)
                 rows.append(Estimate(row, units.get(name, ""), figure, axis=axis))
         return rows
 
-    def summary_extras(self) -> Summary:
+    def summary(self) -> Summary:
+        """Return further entries of the summary."""
         remarks: Summary = {"remarks": {"assumed": self.family.assumes}} if self.family.assumes else {}
         return {"method": self.method, "outside_bounds": self.outside, **remarks}
 
@@ -273,7 +284,8 @@ class FamilyResult(LocalPosterior):
         return bool(self.outside * np.sqrt(self.release.n) > BIAS)
 
     @property
-    def warnings(self) -> list[str]:
+    def doubts(self) -> tuple[str, ...]:
+        """Reasons to doubt the result, a sentence each."""
         column, release = self.family.column, self.release
         warnings = list(about_missing(release.rows, release.rows_variance**0.5, release.n, f"a value of {column}"))
         hidden = self.about_hidden
@@ -283,7 +295,7 @@ class FamilyResult(LocalPosterior):
         if self.method == CONJUGATE and self.repaired:
             problem = f"no values of {column} can have the noisy sum, so the nearest possible sum was used"
             warnings.append(f"{problem}; method {NOISE_AWARE!r} weighs all possible sums")
-        return warnings + hidden + self.about_mixing
+        return (*warnings, *hidden)
 
     @property
     def about_hidden(self) -> list[str]:
@@ -322,7 +334,7 @@ def posterior_of(
     chains: int = CHAINS,
     draws: int = DRAWS,
     private: bool = True,
-) -> FamilyResult:
+) -> Posterior:
     """Return the posterior given one round's release; trying another prior costs no budget.
 
     Args:
@@ -348,25 +360,28 @@ def posterior_of(
     else:
         warmup, latent = model.latent(release, chains, draws, rng)
     eta, labels = model.update(*latent), model.labels()
-    result = FamilyResult(
-        model=model.name,
-        family=model,
-        method=method,
-        release=release,
-        eta=eta,
-        draws=(drawn := model.draw(eta, rng)),
+    drawn = model.draw(eta, rng)
+    repaired = bool((np.abs(nearest - found) > 1e-9 * release.n).any())
+    private = private and isinstance(given, NoisyAggregate) and given.private
+    law = Conjugate(model, method, release, eta, drawn, repaired)
+    result = Posterior(
+        model.name,
+        drawn,
         warmup=model.draw(model.update(*warmup), rng) if warmup.sums.size else {},
         advice="take method 'conjugate'",
         axes={name: (f"{name}_label",) for name in labels},
         coords={f"{name}_label": texts for name, texts in labels.items()},
-        repaired=(repaired := bool((np.abs(nearest - found) > 1e-9 * release.n).any())),
-        private=(private := private and isinstance(given, NoisyAggregate) and given.private),
+        private=private,
         attrs={
             "method": method,
             "repaired": repaired,
-            "outside": float(model.outside(drawn).mean()),
+            "outside": law.outside,
             **(attributes(given, private=private) if isinstance(given, NoisyAggregate) else {}),
         },
+        notes=law.doubts,
+        table=law.estimates,
+        extras=law.summary,
+        moments=law,
     )
     return result.require_mixed() if find_spec("arviz") is not None else result
 

@@ -12,10 +12,12 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import unknown
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
+from inference.jobs.examples import Clean, Example
 from inference.jobs.settings import JobSettings, given, one_of, require_finite, require_positive, setting
 from inference.models.conjugate.categorical import Categorical
-from inference.models.conjugate.family import METHODS, PRIOR, Family, FamilyResult, posterior_of
+from inference.models.conjugate.family import METHODS, PRIOR, Family, posterior_of
 from inference.models.conjugate.scalar import Bernoulli, Exponential, Gaussian, Poisson
+from inference.posterior import Posterior
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
 
@@ -55,7 +57,7 @@ class Settings(JobSettings):
 class FamilyJob(LearningJob):
     """The job of one model: the parameters of one column's law."""
 
-    title, scored = "Parameters", False
+    title, scored, estimator = "Parameters", False, "one column: nothing to predict"
 
     def __init__(self, name: str) -> None:
         own: list[Any] = [
@@ -63,7 +65,11 @@ class FamilyJob(LearningJob):
                             "default weak.", require_finite if field.name == "m" else require_positive))
             for field in fields(FAMILIES[name])[2:]
         ]  # fmt: skip
-        self.name = name
+        self.name, model = name, FAMILIES[name]
+        self.about = f"{model.learns} one column"
+        if model.assumes:
+            self.about += "; its spread follows from the mean"
+        self.examples, self.clean = (Example(model.target),), Clean(model.clean)
         self.settings = make_dataclass(f"{name.title()}Settings", own, bases=(Settings,), frozen=True)
         self.changeable = ("method", *(setting_name for setting_name, _, _ in own))
 
@@ -83,15 +89,15 @@ class FamilyJob(LearningJob):
 
     def learned(
         self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
-    ) -> FamilyResult:
+    ) -> Posterior:
         model = self._family(schema, settings)
         return posterior_of(model, aggregate, rng=conditions.rng, method=settings.method, private=schema.private)
 
     def model(self, schema: Schema, settings: Settings) -> str:
         return f"{FAMILIES[self.name].learns} {schema.column(settings.column)} ({self.name})"
 
-    def reference(self, train: Problem, settings: Settings) -> FamilyResult:
-        """Fit the same model to the exact sums."""
+    def reference(self, train: Problem, settings: Settings) -> Posterior:
+        """Fit the same model to the exact sums of the values that are there."""
         model = self._family(train.schema, settings)
-        x = np.clip(train.values(model.column), model.interval.lower, model.interval.upper)
+        x = np.clip(train.present(model.column), model.interval.lower, model.interval.upper)
         return posterior_of(model, model.exact(x), rng=stream(0, "reference"))

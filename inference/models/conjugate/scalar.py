@@ -44,10 +44,11 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import betaincinv, betaln, gammainccinv, gammaincinv, gammaln, ndtr, pdtr, pdtrc, stdtrit
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.statistics.moments import Moments
 from inference.columns import COUNT_WEIGHT, FREE_BOUND, MOMENTS_COUNT_WEIGHT
 from inference.errors import DataError
+from inference.jobs.examples import CLASS, COUNT, NUMBER, TIME
 from inference.jobs.settings import require_finite
 from inference.mcmc.sums import NoisySums
 from inference.models.conjugate.family import PRIOR, Family, Latent, Released, positive, whole_bounds
@@ -55,7 +56,7 @@ from inference.models.conjugate.quadrature import Grid
 from inference.problem import Array
 
 OPEN = 0.25  # ν of the default priors of a scale: p(τ) ∝ τ^(ν - 1)
-SHORTEST = 1e-4  # smallest mean of the default prior of an exponential law, in units of the bounds' middle
+SHORTEST = 1e-7  # smallest mean of the default prior of an exponential law, in units of the bounds' middle
 KAPPA = 1e-12  # number of values that the default prior mean of a normal law is worth
 VALUES_MIN = 6  # below, the variance of σ² has no mean under the default prior
 MARGIN = 12.0  # half-width of the search for s around s̃, in standard deviations of the noise
@@ -76,10 +77,10 @@ class ScalarFamily(Family):
     def log_marginal(self, s: Array, n: int) -> Array:
         """Return ln p(s) = ln ∫ p(s | θ) p(θ) dθ for s inside its range, up to a constant of the prior alone."""
 
-    def request(self) -> SecureSumRequest:
+    def request(self) -> RoundRequest:
         centre, scale = [self.interval.centre], [self.interval.half_width]
         parameters = {"columns": [self.column], "centre": centre, "scale": scale, "bound": [1.0]}
-        return SecureSumRequest("sum", {**parameters, "count_weight": COUNT_WEIGHT}, rows_max=1)
+        return RoundRequest("sum", {**parameters, "count_weight": COUNT_WEIGHT}, rows_max=1)
 
     def release(self, aggregate: NoisyAggregate) -> Released:
         scale, variance, n = self.interval.half_width, aggregate.noise_variance, aggregate.contributors
@@ -137,6 +138,8 @@ class Bernoulli(ScalarFamily):
 
     name: ClassVar[str] = "bernoulli"
     learns: ClassVar[str] = "share of ones in"
+    target: ClassVar[str] = CLASS
+    clean: ClassVar[str] = "a column of classes"
     parameter: ClassVar[str] = "theta"
     integers: ClassVar[bool] = True
     alpha: float = 1.0
@@ -207,6 +210,8 @@ class Poisson(RateFamily):
 
     name: ClassVar[str] = "poisson"
     learns: ClassVar[str] = "rate of counts in"
+    target: ClassVar[str] = COUNT
+    clean: ClassVar[str] = "a column of counts"
     assumes: ClassVar[str] = (
         "counts vary as much as Poisson's law has it. One sum cannot show whether they vary more, and then intervals "
         "are too narrow; job gaussian learns the mean of any column"
@@ -244,6 +249,8 @@ class Exponential(RateFamily):
 
     name: ClassVar[str] = "exponential"
     learns: ClassVar[str] = "rate of waiting times in"
+    target: ClassVar[str] = TIME
+    clean: ClassVar[str] = "a column of waits"
     assumes: ClassVar[str] = (
         "times vary as much as an exponential law has it. One sum cannot show whether they do, and intervals may be "
         "too narrow; job gaussian learns the mean of any column"
@@ -285,6 +292,8 @@ class Gaussian(Family):
 
     name: ClassVar[str] = "gaussian"
     learns: ClassVar[str] = "mean and variance of"
+    target: ClassVar[str] = NUMBER
+    clean: ClassVar[str] = "a normal column"
     least: ClassVar[int] = VALUES_MIN
     scale: ClassVar[str] = "variance"
     m: float | None = None
@@ -304,10 +313,10 @@ class Gaussian(Family):
         a = -0.5 - OPEN if self.a is None else self.a
         return m, self.kappa, a, (self.b or 0.0) / scale**2
 
-    def request(self) -> SecureSumRequest:
+    def request(self) -> RoundRequest:
         centre, scale = [self.interval.centre], [self.interval.half_width / FREE_BOUND]
         parameters = {"columns": [self.column], "centre": centre, "scale": scale, "bound": [FREE_BOUND]}
-        return SecureSumRequest("moments", {**parameters, "count_weight": MOMENTS_COUNT_WEIGHT}, rows_max=1)
+        return RoundRequest("moments", {**parameters, "count_weight": MOMENTS_COUNT_WEIGHT}, rows_max=1)
 
     def release(self, aggregate: NoisyAggregate) -> Released:
         """Return Σ z and Σ z²; the squares were released about a constant (`dca_proto.statistics.moments`)."""

@@ -13,15 +13,18 @@ last asks for κ's term. In between, κ is estimated from the variance of the co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, log, sqrt
+from typing import Any
 
 import numpy as np
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.columns import Standardisation
 from inference.errors import DataError
-from inference.jobs.base import EFFECT, Conditions, RefitJob, Stage
+from inference.jobs.base import EFFECT, Conditions, Estimable, RefitJob, Stage
+from inference.jobs.examples import COUNT, NUMBER, Clean, Example
 from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
 from inference.locate import locate, phases_request
 from inference.models.coefficients import Coefficients
@@ -31,6 +34,7 @@ from inference.models.glm.scored_fit import (
     STATISTIC,
     Scores,
     exact_fit,
+    family_of,
     prior_of,
     regression_of_scores,
     rows_of,
@@ -67,7 +71,7 @@ def scored_regression(
     rounds: int = ROUNDS,
     std_share: float = STD_SHARE,
 ) -> Job[Coefficients]:
-    """Run the job: a generator that yields `SecureSumRequest`s, receives `NoisyAggregate`s and returns the fit.
+    """Run the job: a generator that yields `RoundRequest`s, receives `NoisyAggregate`s and returns the fit.
 
     Args:
         prior_sd: of each slope, with features in standard deviations. rounds: number of rounds of scores, at least 1.
@@ -152,7 +156,7 @@ def _next_phi(estimate: Normal, rows: Rows, columns: Standardisation, mean: floa
     return phi
 
 
-def _request(columns: Standardisation, family: Family, terms: Terms, share: float) -> SecureSumRequest:
+def _request(columns: Standardisation, family: Family, terms: Terms, share: float) -> RoundRequest:
     theta = terms.phi[:-1] if family.disperses else terms.phi
     parameters = columns.parameters() | family.parameters
     parameters |= {"theta": [float(value) for value in theta], "clip": terms.clip, "information": terms.information}
@@ -160,7 +164,7 @@ def _request(columns: Standardisation, family: Family, terms: Terms, share: floa
         parameters["overdispersion"] = float(terms.phi[-1])
     if terms.dispersion:
         parameters["dispersion"] = terms.dispersion
-    return SecureSumRequest(STATISTIC, parameters, budget_share=share)
+    return RoundRequest(STATISTIC, parameters, budget_share=share)
 
 
 @dataclass(frozen=True)
@@ -194,11 +198,30 @@ class RobustSettings(Settings):
         return StudentT(self.degrees)
 
 
+def of_rows(X: Array, y: Array, given: Any) -> Coefficients:
+    """Return the posterior given raw rows."""
+    return exact_fit(X, y, given.job_settings().family, given.prior_sd)
+
+
+def of_released(aggregates: Sequence[NoisyAggregate], given: Any) -> Coefficients:
+    """Return the posterior given all rounds. Raises `DataError` for those of another family."""
+    fit, found = regression_of_scores(aggregates, given.prior_sd), family_of(aggregates[-1])
+    wanted: Family = given.job_settings().family
+    if type(found) is not type(wanted):
+        raise DataError(
+            f"the aggregates are of the family {found.name!r}; expected {wanted.name!r}, so take the other estimator"
+        )
+    return fit
+
+
 class PoissonRegression(RefitJob):
     """Regression of counts."""
 
     name, title, settings = "poisson-regression", "Effect on the log of {target}", Settings
     changeable = ("prior_sd",)
+    about = "regression of counts, with dispersion, in five rounds"
+    estimator = Estimable("PrivatePoissonRegression", COUNT, of_rows, of_released)
+    examples, clean = (Example(COUNT),), Clean(COUNT)
 
     def check(self, schema: Schema, settings: Settings) -> None:
         check(schema, settings.family)
@@ -218,3 +241,6 @@ class RobustRegression(PoissonRegression):
     """Regression of targets with outliers."""
 
     name, title, settings = "robust-regression", EFFECT, RobustSettings
+    about = "linear regression for targets with outliers, in five rounds"
+    estimator = Estimable("PrivateRobustRegression", NUMBER, of_rows, of_released)
+    examples, clean = (Example(),), Clean("outliers")

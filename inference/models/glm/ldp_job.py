@@ -9,6 +9,11 @@ and its label by randomised response. ``label_share`` = c splits the budget: μ�
 the largest ε for which every ε-private mechanism is √c μ-private (`dca_proto.privacy.cost`). The paper (section 12.2)
 instead splits ε into (1 - c)ε and cε and adds up. That rule does not hold for a mixture of mechanisms if releases are
 chosen in view of earlier results, so clients do not use it.
+
+**Missing values.** A reported row has one more number: whether it is complete, with a weight that does not raise the
+sensitivity (`column.presence`). So the result is of the complete rows, and a warning states how many seem not to be. If
+labels are reported apart, the round of features also has the target as a column, within a millionth of its bounds: its
+value drowns in the noise, but a row without a label is not complete.
 """
 
 from __future__ import annotations
@@ -21,18 +26,20 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy.special import log_ndtr
 
-from dca_proto.aggregate import LdpReportRequest, NoisyAggregate
-from inference.columns import Standardisation
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.protocol.wire.kinds import LdpReport
+from inference.columns import COUNT_LEAST, COUNT_WEIGHT, Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round, target_on_features
+from inference.jobs.examples import QUICK_DRAWS, Clean, Example
 from inference.jobs.reports import OF_BOUNDS, REGRESSION_PRIOR, SAMPLED, RegressionSettings, ReportJob, check_clients
 from inference.jobs.settings import one_of, require_positive, require_share, setting
 from inference.models import fit
-from inference.models.glm.regression import LocalRegression
 from inference.models.linear.aggregate_stats import STATISTIC
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.job import INTERCEPT_BOUND
 from inference.models.logistic import job as logistic
+from inference.posterior import Posterior
 from inference.problem import Problem, Schema
 from inference.releases.terms import GAUSSIAN, RESPONSE
 
@@ -81,17 +88,23 @@ class Settings(RegressionSettings):
         return self.inputs and self.family == LOGISTIC
 
 
-def _request_labels(schema: Schema, settings: Settings, conditions: Conditions) -> LdpReportRequest:
+def _request_labels(schema: Schema, settings: Settings, conditions: Conditions) -> RoundRequest:
     bounds = schema.bounds[schema.target]
     edges = [bounds.lower, float(schema.centres[-1]), bounds.upper]
     part = ROUNDING * epsilon_of(sqrt(settings.label_share) * conditions.mu) / conditions.epsilon
     parameters = {"columns": [schema.target], "edges": edges}
-    return LdpReportRequest("histogram", parameters, part, rows_max=1, mechanism=RESPONSE)
+    return RoundRequest("histogram", parameters, part, rows_max=1, kind=LdpReport(RESPONSE))
 
 
 def epsilon_of(mu: float) -> float:
     """Return the largest ε for which every ε-private mechanism is μ-private."""
     return float(log_ndtr(mu / 2) - log_ndtr(-mu / 2))
+
+
+def _counted(columns: Standardisation) -> dict[str, object]:
+    """Return the parameters of a sum of these columns beside the heaviest count of complete rows that is free."""
+    longest = sqrt(float(columns.bound @ columns.bound))
+    return columns.parameters() | {"count_weight": COUNT_WEIGHT * min(longest, columns.radius)}
 
 
 def _columns(schema: Schema, settings: Settings) -> Standardisation:
@@ -103,6 +116,10 @@ class LdpRegression(ReportJob):
 
     name, settings = "ldp-regression", Settings
     changeable = ("noise_aware", *PRIORS, *SAMPLED)
+    estimator = "an estimator fits rows, aggregates or rounds of sums, not reports"
+    about = "a regression, linear or logistic, from [LDP reports](jobs/reports.md)"
+    examples = (Example(settings=QUICK_DRAWS),)
+    clean = Clean("normal features", clients=200_000, epsilon=8.0)
 
     def mechanism(self, settings: Settings) -> str:
         return GAUSSIAN
@@ -115,16 +132,17 @@ class LdpRegression(ReportJob):
 
     def make(
         self, schema: Schema, settings: Settings, conditions: Conditions
-    ) -> Generator[LdpReportRequest, NoisyAggregate, Released]:
+    ) -> Generator[RoundRequest, NoisyAggregate, Released]:
         d = len(schema.features)
         if settings.labelled:
             check_clients(conditions.clients, d + d * (d + 1) // 2, f"a regression on {d} features")
-            parameters = _columns(schema, settings).without_target().parameters()
+            bounds = np.append(np.ones(d), COUNT_LEAST)
+            parameters = _counted(replace(_columns(schema, settings), bound=bounds))
             share = 1 - settings.label_share
-            features = yield LdpReportRequest("sum", parameters, share, rows_max=1, mechanism=GAUSSIAN)
+            features = yield RoundRequest("sum", parameters, share, rows_max=1, kind=LdpReport(GAUSSIAN))
             return features, (yield _request_labels(schema, settings, conditions))
         if settings.inputs:
-            least, statistic, parameters = d + d * (d + 1) // 2 + 1, "sum", _columns(schema, settings).parameters()
+            least, statistic, parameters = d + d * (d + 1) // 2 + 1, "sum", _counted(_columns(schema, settings))
         else:
             squares = int(settings.family == LINEAR)
             least, statistic = (d + 1) * (d + 2) // 2 + d + 1 + squares, STATISTIC
@@ -135,11 +153,9 @@ class LdpRegression(ReportJob):
             }
             parameters["weights"] = list(conditions.weights(parameters))
         check_clients(conditions.clients, least, f"a regression on {d} features")
-        return (yield LdpReportRequest(statistic, parameters, rows_max=1, mechanism=GAUSSIAN))
+        return (yield RoundRequest(statistic, parameters, rows_max=1, kind=LdpReport(GAUSSIAN)))
 
-    def learned(
-        self, released: Released, schema: Schema, settings: Settings, conditions: Conditions
-    ) -> LocalRegression:
+    def learned(self, released: Released, schema: Schema, settings: Settings, conditions: Conditions) -> Posterior:
         logistic, bounds = settings.family == LOGISTIC, np.ones(len(schema.columns))
         bounds[:-1] = min(1.0, settings.radius or 1.0)
         prior, run = settings.prior(bounds, logistic=logistic), settings.run(conditions)

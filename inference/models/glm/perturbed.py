@@ -93,6 +93,31 @@ def logistic_scatter(
     return _log_features(scatter, zx.shape[0], inputs.root) + labels.sum()
 
 
+def linear_rows(zx: Array, zy: Array, theta: Array, sigma2: Array, Sigma: Array, var_x: Array, var_y: Array) -> Array:
+    """Return ln p(z_x, z_y) of each row, shape ``(n,)``; arguments as for `linear_scatter` and `logistic_scatter`."""
+    inputs = _inputs(theta, Sigma, var_x)
+    variance = inputs.variance + sigma2 + var_y
+    targets = (zy - zx @ inputs.weights) ** 2 / variance + jnp.log(variance) + LOG_2PI
+    return _log_features_of_rows(zx, inputs.root) - targets / 2
+
+
+def logistic_rows(
+    zx: Array,
+    zy: Array,
+    theta: Array,
+    Sigma: Array,
+    var_x: Array,
+    p: float,
+    mean: Mean | None = None,
+    *,
+    offset: Array = 0.0,
+) -> Array:
+    """Return ln p(z_x, z_y) of each row with a label, shape ``(n,)``; arguments as for `logistic_scatter`."""
+    inputs = _inputs(theta, Sigma, var_x)
+    labels = _log_labels(zx @ inputs.weights + offset, inputs.variance, zy, p, mean)
+    return _log_features_of_rows(zx, inputs.root) + labels
+
+
 def _inputs(theta: Array, Sigma: Array, var_x: Array) -> _Inputs:
     noise = jnp.broadcast_to(jnp.asarray(var_x), theta.shape)
     explained, left = Sigma @ theta, noise * theta
@@ -117,3 +142,10 @@ def _log_features(scatter: Array, n: Array, root: Array) -> Array:
     half = jax.scipy.linalg.solve_triangular(root, jnp.eye(root.shape[0]), lower=True)
     constants = root.shape[0] * LOG_2PI / 2 + jnp.log(jnp.diagonal(root)).sum()
     return -jnp.sum((half @ scatter) * half) / 2 - n * constants
+
+
+def _log_features_of_rows(zx: Array, root: Array) -> Array:
+    """Return ln N(z_x; 0, LLᵀ) of each row, shape ``(n,)``."""
+    half = jax.scipy.linalg.solve_triangular(root, jnp.eye(root.shape[0]), lower=True)
+    constants = root.shape[0] * LOG_2PI / 2 + jnp.log(jnp.diagonal(root)).sum()
+    return -jnp.sum((zx @ half.T) ** 2, axis=1) / 2 - constants

@@ -7,7 +7,8 @@ logistic regression's coefficients are changes of the log odds per unit of a fea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from scipy.special import expit, ndtr
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, COEFFICIENTS, INTERCEPT, Estimate
 from inference.jobs.summary import HeldOut
-from inference.mcmc.posterior import Draws, LocalPosterior
+from inference.laws import Draws
 from inference.mcmc.run import Sampled
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, rows_of_slopes, scored
-from inference.models.linear.closed_form import Posterior
+from inference.models.linear.closed_form import NormalBeta
 from inference.models.predictive import (
     ALPHA,
     CORRELATION,
@@ -31,6 +32,7 @@ from inference.models.predictive import (
     RowClient,
     targets_of,
 )
+from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema
 from inference.releases.reports import Rows
 
@@ -47,67 +49,69 @@ SURELY = 0.05  # quantile of the share's posterior that must exceed `CLIPPED`
 BALL_DRAWS, BALL_ROWS = 200, 500  # draws of the posterior, and rows for each, to estimate the share outside the ball
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class LocalRegression(LocalPosterior):
-    """The posterior of a linear or logistic regression.
+def regression_of_draws(
+    sampled: Sampled,
+    linear: Coefficients,
+    prior: Draws,
+    attrs: Mapping[str, object],
+    notes: Sequence[str] = (),
+    rows: Rows | None = None,
+) -> Posterior:
+    """Convert draws of the models' sites to a posterior in the columns' own units; its predictor is a `DrawnRows`.
 
     Draws, by name: ``coefficients`` (chains, draws, d) and ``intercept`` (chains, draws); for linear regression
     ``residual_sd`` (chains, draws); for the features ``feature_sd`` (chains, draws, d), ``feature_correlation``
     (chains, draws, d, d) and, unless it is fixed at the public centre, ``feature_mean`` (chains, draws, d).
 
+    Args:
+        linear: `moments_of` these draws, with the columns. prior: draws of the sites, shape ``(draws, ...)``.
+        notes: further warnings. rows: the reported rows; None if only sums were released.
+    """
+    columns, logistic = linear.columns, linear.link == LOGIT
+    features = columns.columns[:-1]
+    bounded = features if logistic else columns.columns  # labels are not clipped
+    before = {name: array for name, array in prior.items() if name in sampled.draws}
+    posterior = Posterior(
+        "logistic" if logistic else "linear",
+        (own := _in_own_units(sampled.draws, linear)),
+        sampled.sampling,
+        RowClient(columns.centre, logistic, rows),
+        prior=_in_own_units(before, linear),
+        axes=AXES,
+        coords={"feature": features, "other_feature": features, "column": columns.columns},
+        warmup=_in_own_units(sampled.warmup, linear) if sampled.warmup else {},
+        notes=(
+            *notes,
+            *_beyond_bounds(sampled.draws, columns.bound, bounded),
+            *_beyond_ball(sampled.draws, columns.radius),
+        ),
+        attrs=attrs,
+        predictor=DrawnRows(linear, own),
+    )
+    return replace(posterior, table=partial(_table, posterior, linear))
+
+
+def _table(posterior: Posterior, linear: Coefficients, schema: Schema | None) -> list[Estimate]:
+    figures, known = [*posterior.figures(INTERCEPT), *posterior.figures(COEFFICIENTS)], schema or linear.schema
+    return rows_of_slopes(figures, linear.columns.columns, known, linear.link, posterior.mean[FEATURE_SD], BY_SD)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnRows:
+    """Predicts rows from draws of a linear or logistic regression.
+
     Attributes:
         linear: mean and covariance of the coefficients, in the columns' own units; on log odds if logistic.
+        draws: of the posterior.
     """
 
     linear: Coefficients
+    draws: Draws
 
     @property
     def logistic(self) -> bool:
         """True if targets are labels."""
         return self.linear.link == LOGIT
-
-    @classmethod
-    def of(
-        cls,
-        sampled: Sampled,
-        linear: Coefficients,
-        prior: Draws,
-        attrs: Mapping[str, object],
-        notes: Sequence[str] = (),
-        rows: Rows | None = None,
-    ) -> LocalRegression:
-        """Convert draws of the models' sites to a posterior in the columns' own units.
-
-        Args:
-            linear: `moments_of` these draws, with the columns. prior: draws of the sites, shape ``(draws, ...)``.
-            notes: further warnings. rows: the reported rows; None if only sums were released.
-        """
-        columns, logistic = linear.columns, linear.link == LOGIT
-        features = columns.columns[:-1]
-        bounded = features if logistic else columns.columns  # labels are not clipped
-        before = {name: array for name, array in prior.items() if name in sampled.draws}
-        return cls(
-            "logistic" if logistic else "linear",
-            _in_own_units(sampled.draws, linear),
-            sampled.sampling,
-            RowClient(columns.centre, logistic, rows),
-            prior=_in_own_units(before, linear),
-            axes=AXES,
-            coords={"feature": features, "other_feature": features, "column": columns.columns},
-            warmup=_in_own_units(sampled.warmup, linear) if sampled.warmup else {},
-            notes=(
-                *notes,
-                *_beyond_bounds(sampled.draws, columns.bound, bounded),
-                *_beyond_ball(sampled.draws, columns.radius),
-            ),
-            attrs=attrs,
-            linear=linear,
-        )
-
-    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        figures = [*self.figures(INTERCEPT), *self.figures(COEFFICIENTS)]
-        linear, known = self.linear, schema or self.linear.schema
-        return rows_of_slopes(figures, linear.columns.columns, known, linear.link, self.mean[FEATURE_SD], BY_SD)
 
     def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
         other = None if reference is None else reference.predict(test.X)[0]
@@ -141,18 +145,23 @@ class LocalRegression(LocalPosterior):
     def predict(self, X: Array) -> tuple[Array, Array]:
         """Return posterior predictive mean and standard deviation of the target at rows ``X``, each ``(k,)``.
 
-        Raises:
-            DataError: the regression is logistic, or as for `scores`.
+        For labels they are those of the probability. Raises `DataError` as for `scores`.
         """
-        if self.logistic:
-            raise DataError("a logistic regression predicts labels; see probability")
         score = self.scores(X)
+        if self.logistic:
+            p = expit(score)
+            return np.asarray(p.mean(axis=(0, 1))), np.asarray(p.std(axis=(0, 1)))
         variance = score.var(axis=(0, 1)) + np.mean(self.draws[RESIDUAL_SD] ** 2)
         return np.asarray(score.mean(axis=(0, 1))), np.sqrt(variance)
 
-    def targets(self, X: Array, rng: np.random.Generator) -> Array:
-        """Draw a target, or a label 0 or 1, for each draw and each row of ``X``, shape ``(chains, draws, k)``."""
-        return targets_of(self.scores(X), self.draws, rng)
+    def simulate(self, X: Array, draws: Draws, rng: np.random.Generator, *, labels: bool = False) -> Array:
+        """Draw a target, or the probability of a label, for each draw and each row of ``X``: ``(chains, draws, k)``.
+
+        Args:
+            labels: whether to draw the labels 0 and 1 instead of their probability.
+        """
+        own = replace(self, draws=draws).scores(X)
+        return np.asarray(expit(own)) if self.logistic and not labels else targets_of(own, draws, rng)
 
 
 def _in_own_units(drawn: Draws, linear: Coefficients) -> dict[str, Array]:
@@ -170,7 +179,7 @@ def _in_own_units(drawn: Draws, linear: Coefficients) -> dict[str, Array]:
     return converted
 
 
-def moments_of(draws: Draws, constant: float) -> Posterior:
+def moments_of(draws: Draws, constant: float) -> NormalBeta:
     """Return mean and covariance of θ, a constant's coefficient first, and the mean of σ² (0 if logistic).
 
     Args:
@@ -181,7 +190,7 @@ def moments_of(draws: Draws, constant: float) -> Posterior:
         theta = np.concatenate([draws[ALPHA][..., None] / constant, theta], axis=-1)
     flat = theta.reshape(-1, theta.shape[-1])
     cov = np.atleast_2d(np.cov(flat, rowvar=False))
-    return Posterior(
+    return NormalBeta(
         flat.mean(axis=0), cov, np.asarray(np.mean(draws[RESIDUAL_SD] ** 2 if RESIDUAL_SD in draws else 0))
     )
 

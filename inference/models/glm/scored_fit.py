@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.wording import listed
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
 from inference.jobs.settings import require_positive
@@ -31,6 +32,10 @@ from inference.problem import Array, Schema
 
 STATISTIC = "gradient"
 PRIOR_SD = 1.0
+SPREAD_MAX = 2.5  # largest standard deviation of rows' log odds at which intervals of uncertain effects hold
+UNSURE = 0.08  # standard deviation of a standardised effect from which it counts as uncertain
+APART, TOGETHER = 0.3, 0.6  # sd of a combination of standardised effects that rests on the prior; their correlation
+FAR_SCALE = -1.0  # ln of the residual scale over the start, below which it is too large: bias 15 % at -1.2
 AWAY_MAX = 1.0  # largest distance of a standardised coefficient from the last round's φ_k
 AWAY_MAX_OF_LINEAR = 0.3  # the same for Student-t, and for ln σ, whose scores must be linear between them
 FAMILIES: dict[str, type[Family]] = {family.name: family for family in (Poisson, Bernoulli, StudentT)}
@@ -113,7 +118,48 @@ def _warnings(released: Scores, phi: Normal) -> list[str]:
             f"the last round asked at parameters that differ from the result by {away:.2g} (standardised), too far "
             f"for its approximation; intervals may fail; {advice}raise epsilon"
         )
+    if isinstance(released.family, StudentT) and phi.mean[-1] < FAR_SCALE:
+        warnings.append(
+            f"the {RESIDUAL_SCALE} is far below the target's spread, from which the rounds began, so it is probably "
+            "stated too large, by a tenth to the double; its interval may fail; those of coefficients are not concerned"
+        )
+    if logistic and not warnings and (mixed := inseparable(released.columns.columns, phi.cov[1:-1, 1:-1])):
+        warnings.append(
+            f"noise hides the separate effects of {listed(mixed, len(mixed))}, which may repeat other features; their "
+            "intervals, and those of features that vary with them, rest on the prior and may fail; only predictions "
+            "are sure; leave out features that repeat others, raise epsilon, or take more rows"
+        )
+    if logistic and (strong := _strong(released, phi)):
+        warnings.append(
+            f"noise hides how large the effects of {listed(strong, len(strong))} are, because most odds are large or "
+            "small; they may be larger than their intervals; raise epsilon, or take more rows"
+        )
     return warnings
+
+
+def inseparable(columns: Sequence[str], cov: Array) -> list[str]:
+    """Return the features of the least known combination of effects, if it rests on the prior and is of several.
+
+    Args:
+        columns: the features, and perhaps more. cov: of the standardised effects, shape ``(d, d)``.
+    """
+    (values, vectors), sd = np.linalg.eigh(cov), np.sqrt(np.diag(cov))
+    if values[-1] < APART**2 or np.abs(np.triu(cov / np.outer(sd, sd), 1)).max(initial=0.0) < TOGETHER:
+        return []
+    shares = np.abs(vectors[:, -1])
+    return [name for name, one in zip(columns, shares > shares.max() / 2, strict=False) if one]
+
+
+def _strong(released: Scores, phi: Normal) -> list[str]:
+    """Return the features with the largest effects, if log odds vary by `SPREAD_MAX` and noise leaves them unsure.
+
+    Most rows then inform about little, rounds bend, and estimates are too small.
+    """
+    effects, sds = np.abs(phi.mean[1:-1]), np.sqrt(np.diag(phi.cov))[1:-1]
+    large = effects > effects.max() / 2
+    if np.std(released.rows.x @ phi.mean[:-1]) < SPREAD_MAX or sds[large].max() < UNSURE:
+        return []
+    return [name for name, one in zip(released.columns.columns, large, strict=False) if one]
 
 
 def _coefficients(

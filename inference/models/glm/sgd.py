@@ -36,25 +36,34 @@ predicting the mean; without privacy 0.74:
 Steps η_t = 1/(√(C² + d s²) √t) in units of the bounds, the rule for convex functions, give 2.06, 1.11 and 0.84 at
 ε = 1, 8 and 30. Below w = 0.8 the result warns.
 
+**Missing values.** A client without a complete row reports zero and noise. Reports also count complete rows, with the
+largest weight that leaves the sensitivity as it is (`dca_proto.statistics.counting`). If clearly fewer rows are
+complete, ḡ_t is the mean over their number, as all reports so far show it, and the result warns.
+
 **Failed rounds.** The budget charged for a report is never refunded. So if a group yields no report at all, the job
 ends with the iterates so far, and the result says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import NamedTuple
 
 import numpy as np
 
-from dca_proto.aggregate import LdpReportRequest, NoAggregate, NoisyAggregate
-from inference.columns import PRIOR_BOUND_SDS, Standardisation
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.errors import NoAggregate
+from dca_proto.protocol.wire.kinds import LdpReport
+from dca_proto.statistics.counting import about_missing
+from inference.columns import COUNT_WEIGHT, PRIOR_BOUND_SDS, Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
-from inference.jobs.estimates import BY_BOUNDS, Figure
+from inference.jobs.estimates import BY_BOUNDS
+from inference.jobs.examples import Clean, Example
 from inference.jobs.settings import JobSettings, one_of, require_count, require_positive, setting
-from inference.jobs.summary import Summary
+from inference.locate import LEAST_COMPLETE
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
 from inference.models.glm.ldp_job import FAMILIES, LINEAR, LOGISTIC, reference
 from inference.models.logistic.job import of_both_classes, score_on
@@ -124,24 +133,15 @@ def groups(clients: int, least: int = 1, most: int = GROUPS_MAX) -> Groups:
     return Groups(number, clients // number)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SgdFit(Coefficients):
-    """The result of LDP-SGD: a point estimate without a spread.
+def weights(settings: Settings, dimension: int, noise_sd: Sequence[float]) -> Array:
+    """Return w of each coordinate of θ, from 0 to 1; it follows from the noise and the steps, not from the reports.
 
-    Attributes:
-        groups: as planned. noise_sd: of the mean gradient's coordinates, at each step.
-        weight: w of each coordinate of θ, from 0 to 1; it follows from the noise and the steps, not from the reports.
+    Args:
+        noise_sd: of the mean gradient's coordinates, at each step.
     """
-
-    groups: Groups
-    noise_sd: tuple[float, ...]
-    weight: Array
-
-    def figures(self) -> list[Figure]:
-        return [Figure(float(value)) for value in (self.intercept, *self.coefficients)]
-
-    def summary_extras(self) -> Summary:
-        return {**super().summary_extras(), "groups": {"number": self.groups.number, "size": self.groups.size}}
+    return np.asarray(
+        len(noise_sd) / (len(noise_sd) + settings.noise_to_signal(dimension, float(np.mean(np.square(noise_sd)))))
+    )
 
 
 def about_weight(least: float, contributors: int) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ def ldp_sgd(
     *,
     score: Score | None = None,
     on_progress: OnProgress | None = None,
-) -> Job[SgdFit]:
+) -> Job[Coefficients]:
     """Run a report round for each group; each round spends its clients' whole budget.
 
     In a job's plan these are one stage of `plan.number` rounds. Each round has the whole budget and `plan.size`
@@ -179,20 +179,20 @@ def ldp_sgd(
     settings = settings or Settings()
     scaled, dimension = Standardisation.within_bounds(schema, PRIOR_BOUND_SDS), len(schema.columns)
     known = scaled.parameters() | {"clip": settings.radius(dimension), "family": LAW[settings.family]}
-    known["intercept"] = True
+    known |= {"intercept": True, "count_weight": COUNT_WEIGHT * settings.radius(dimension)}
     iterates, rounds, gained, stopped = [np.zeros(dimension)], list[NoisyAggregate](), 0.0, ""
     for t in range(1, plan.number + 1):
         asked = known | {"theta": [float(value) for value in iterates[-1]]}
         try:
-            reports = yield LdpReportRequest("gradient", asked, rows_max=1, batch=plan.size, mechanism=GAUSSIAN)
+            reports = yield RoundRequest("gradient", asked, rows_max=1, batch=plan.size, kind=LdpReport(GAUSSIAN))
         except NoAggregate as ended:
             if t == 1:
                 raise
             stopped = ended.reason
             break
         rounds.append(reports)
-        n = reports.contributors
-        gradient, variance = reports.value / n, reports.noise_variance / n**2
+        n = reports.contributors * _present(rounds)
+        gradient, variance = reports.value[:-1] / n, reports.noise_variance / n**2
         if t > 1:  # this group's noise is independent of the previous step
             gained += float(gradient @ (iterates[-1] - iterates[-2]))
         iterates.append(iterates[-1] + settings.step(t, dimension, variance) * gradient)
@@ -200,6 +200,20 @@ def ldp_sgd(
             progress = (GAINED, gained) if score is None else (score.name, score.of(iterates[-1], scaled))
             on_progress(Iteration(t, plan.number, *progress))
     return _result(schema, scaled, plan, settings, iterates[-1], rounds, stopped)
+
+
+def _present(rounds: Sequence[NoisyAggregate]) -> float:
+    """Return the share of clients with a complete row: 1 unless reports clearly show less."""
+    rows, sd, contributors = _complete(rounds)
+    return max(rows / contributors, LEAST_COMPLETE) if about_missing(rows, sd, contributors) else 1.0
+
+
+def _complete(rounds: Sequence[NoisyAggregate]) -> tuple[float, float, int]:
+    """Return the noisy number of complete rows, the standard deviation of its noise, and that of contributors."""
+    weight = float(rounds[0].parameters["count_weight"])
+    rows = sum(float(reports.value[-1]) for reports in rounds) / weight
+    sd = sqrt(sum(reports.noise_variance for reports in rounds)) / weight
+    return rows, sd, sum(reports.contributors for reports in rounds)
 
 
 def _result(
@@ -210,25 +224,24 @@ def _result(
     theta: Array,
     rounds: list[NoisyAggregate],
     stopped: str,
-) -> SgdFit:
-    noise_sd = tuple(sqrt(reports.noise_variance / reports.contributors**2) for reports in rounds)
-    contributors, steps = sum(reports.contributors for reports in rounds), len(rounds)
-    weight = steps / (steps + settings.noise_to_signal(len(theta), float(np.mean(np.square(noise_sd)))))
-    return SgdFit(
+) -> Coefficients:
+    share, (rows, sd, contributors) = _present(rounds), _complete(rounds)
+    noise_sd = tuple(sqrt(reports.noise_variance) / (reports.contributors * share) for reports in rounds)
+    weight = weights(settings, len(theta), noise_sd)
+    return Coefficients(
         schema=schema,
         columns=columns,
         link=IDENTITY if settings.family == LINEAR else LOGIT,
         mean=theta,
         cov=np.zeros((len(theta), len(theta))),
-        groups=plan,
-        iterations=steps,
+        iterations=len(rounds),
         stopped=stopped,
         contributors=contributors,
-        noise_sd=noise_sd,
-        weight=weight,
         private=schema.private and all(reports.private for reports in rounds),
-        warnings=about_weight(float(weight.min()), contributors),
+        warnings=(*about_missing(rows, sd, contributors), *about_weight(float(weight.min()), contributors)),
         by=BY_BOUNDS,
+        point=True,
+        more={"groups": {"number": plan.number, "size": plan.size}},
     )
 
 
@@ -257,7 +270,10 @@ class LdpSgd(LearningJob):
 
     name, settings = "ldp-sgd", Settings
     iterative, drawable = True, False
-    kinds = (LdpReportRequest,)
+    kinds = (LdpReport,)
+    estimator = "an estimator fits rows, aggregates or rounds of sums, not reports"
+    about = "a regression by gradient steps, no intervals, from [LDP reports](jobs/reports.md)"
+    examples, clean = (Example(settings={"group": 8}),), Clean("normal features")
 
     def mechanism(self, settings: Settings) -> str:
         return GAUSSIAN
@@ -267,7 +283,7 @@ class LdpSgd(LearningJob):
         purpose = "all of the budget on one gradient step" if number == 1 else "in each client's one report, by groups"
         return [Stage(number, 1.0, purpose, batch=size, uses=1)]
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[SgdFit]:
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
         """Run the descent; iterates are scored on the held-out rows, if there are any."""
         return ldp_sgd(
             schema,

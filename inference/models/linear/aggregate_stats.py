@@ -25,9 +25,9 @@ from inference.locate import STATISTIC as PHASES
 from inference.locate import means
 from inference.mcmc.sums import Aggregates, NoisySums, as_list, check_once
 from inference.models.coefficients import Coefficients
-from inference.models.linear.closed_form import REPAIR, Noise, Posterior, SufficientStatistics, unpack
+from inference.models.linear.closed_form import REPAIR, Noise, NormalBeta, SufficientStatistics, unpack
 from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision
-from inference.models.linear.rows import about_columns, anchored, counted, max_complete_rows, with_weights
+from inference.models.linear.rows import about_boxes, about_columns, anchored, counted, max_complete_rows, with_weights
 from inference.problem import Array, Schema
 
 STATISTIC = "regression"
@@ -38,6 +38,7 @@ DEFAULTS: Mapping[str, Any] = {
     "radius": None,
     "weights": (1, 1, 1),
     "whole_rows": False,
+    "within": (),
 }
 """Defaults of the statistic's parameters."""
 MUST_AGREE = ("columns", "centre", "scale", "bound", *(name for name in DEFAULTS if name != "weights"))
@@ -194,7 +195,7 @@ def plausible_prior(statistics: SufficientStatistics, features: int, residual_va
 
 def coefficients_of(
     aggregates: Aggregates,
-    fitted: Posterior,
+    fitted: NormalBeta,
     schema: Schema | None = None,
     repair: str | None = None,
     *,
@@ -211,7 +212,7 @@ def coefficients_of(
     parameters, every = parameters_of(listed[0]), (*before, *listed)
     columns = Standardisation.of(parameters)
     if parameters["whole_rows"]:  # the model is linear in the unclipped features
-        columns = replace(columns, bound=np.full_like(columns.bound, inf), radius=inf)
+        columns = replace(columns, bound=np.full_like(columns.bound, inf), radius=inf, ends=None)
     return Coefficients.of(
         columns,
         fitted,
@@ -258,7 +259,11 @@ def regression_of(
     if parameters["whole_rows"]:
         located = next((means(one) for one in before if one.statistic == PHASES), None)
         fitted = anchored(fitted, statistics, parameters, sum(one.contributors for one in listed), located)
-    doubts = about_columns(statistics, fitted, parameters) if schema and parameters["whole_rows"] else ()
+    doubts: tuple[str, ...] = ()
+    if schema and parameters["whole_rows"]:
+        doubts = about_columns(statistics, fitted, parameters)
+    elif schema and parameters["intercept"]:
+        doubts = about_boxes(summed(listed), parameters)
     own: dict[str, Any] = {"residual_variance": residual_variance, "before": before, "notes": notes, "by": by}
     refitter = partial(regression_of, listed, schema, repair=repair, **own)
     return coefficients_of(

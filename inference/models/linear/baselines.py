@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
-from inference.models.linear.closed_form import Posterior, posterior, summarise
+from inference.models.linear.closed_form import NormalBeta, posterior, summarise
 from inference.problem import Array, Problem, Schema
 
 FLAT = 1e-6  # prior precision: negligible beside one row's, but enough for constant or repeated columns
@@ -52,7 +52,7 @@ def exact_fit(
     return of_rows(rows, posterior(exact, prior_precision, residual_variance), centre, scale, schema)
 
 
-def of_rows(rows: Array, fitted: Posterior, centre: Array, scale: Array, schema: Schema | None) -> Coefficients:
+def of_rows(rows: Array, fitted: NormalBeta, centre: Array, scale: Array, schema: Schema | None) -> Coefficients:
     """Convert a posterior from raw rows with these centres and scales to own units."""
     names = (*(f"x{j}" for j in range(rows.shape[1] - 1)), "y") if schema is None else schema.columns
     columns = Standardisation(names, centre, scale, np.full(rows.shape[1], np.inf))

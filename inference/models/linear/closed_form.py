@@ -180,7 +180,7 @@ class SufficientStatistics:
 
 
 @dataclass(frozen=True, eq=False)
-class Posterior:
+class NormalBeta:
     """β | data ~ N(mean, cov): shapes ``(..., m)`` and ``(..., m, m)``; residual_variance is λ⁻¹, shape ``(...)``.
 
     Attributes:
@@ -235,7 +235,7 @@ def posterior(
     *,
     repair: str = REPAIR,
     noise_in_spread: bool = True,
-) -> Posterior:
+) -> NormalBeta:
     """Return the posterior of β given noisy sufficient statistics: supplement eqs. (5) to (7), with a repair.
 
     Args:
@@ -269,11 +269,11 @@ class Fit:
     variance: Array
     beta: Array
 
-    def posterior(self, *, noise_in_spread: bool = True) -> Posterior:
+    def posterior(self, *, noise_in_spread: bool = True) -> NormalBeta:
         """Return the posterior of β. Args: noise_in_spread: as for the function `posterior`."""
         spread = self.spread() if noise_in_spread else self.published_spread()
         with np.errstate(divide="ignore"):
-            return Posterior(self.beta, spread, self.variance, 1 / np.diag(self.prior))
+            return NormalBeta(self.beta, spread, self.variance, 1 / np.diag(self.prior))
 
     def learnt(self, cov: Array | None = None) -> tuple[Array, Array]:
         """Return the data's part of Λ̂, and Λ̂ μ̂: Aᵀ S⁻¹ A and Aᵀ S⁻¹ b; if not aware, λ xx (repaired) and λ xy."""

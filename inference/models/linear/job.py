@@ -23,6 +23,7 @@ third of a half-width: one standard deviation, as in Algorithm 2.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
@@ -30,19 +31,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.columns import PRIOR_BOUND_SDS, Standardisation
-from inference.jobs.base import Conditions, RefitJob, Stage, one_round, two_rounds
+from inference.jobs.base import Conditions, Estimable, RefitJob, Stage, one_round, two_rounds
 from inference.jobs.estimates import BY_BOUNDS
+from inference.jobs.examples import NUMBER
 from inference.jobs.settings import JobSettings, one_of, require_positive, require_share, setting
-from inference.locate import Located, locate, phases_request
+from inference.locate import Located, about_clamped, locate, phases_request
 from inference.models.coefficients import Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, regression_of
-from inference.models.linear.baselines import nonprivate_regression
+from inference.models.linear.baselines import exact_fit, nonprivate_regression
 from inference.models.linear.closed_form import REPAIR, REPAIRS
-from inference.models.linear.prior import check_precision
+from inference.models.linear.prior import check_precision, prior_precision
 from inference.models.linear.rows import Plan, plan, sensitivity
-from inference.problem import Problem, Schema
+from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
 CONSTANT = 1.0
@@ -68,9 +70,10 @@ def regression_with_projection(
     located = locate(phases)
     per_sensitivity = sqrt(phases.noise_variance * std_share / (1 - std_share)) / phases.sensitivity
     planned = plan(phases.contributors, len(schema.features), lambda q, r: per_sensitivity * sensitivity(q, r))
-    aggregate: NoisyAggregate = yield SecureSumRequest(STATISTIC, parameters(schema, located, planned), 1 - std_share)
+    aggregate: NoisyAggregate = yield RoundRequest(STATISTIC, parameters(schema, located, planned), 1 - std_share)
+    notes = (*located.warnings, *about_clamped(phases, schema.target))
     return regression_of(
-        aggregate, schema, repair=repair, prior_precision=prior_precision, before=(phases,), notes=located.warnings
+        aggregate, schema, repair=repair, prior_precision=prior_precision, before=(phases,), notes=notes
     )
 
 
@@ -90,7 +93,7 @@ def regression_in_bounds(
     check_precision(prior_precision)
     asked = Standardisation.within_bounds(schema).parameters()
     asked |= {"intercept": True, "intercept_bound": INTERCEPT_BOUND, "target_square": True}
-    aggregate: NoisyAggregate = yield SecureSumRequest(STATISTIC, asked)
+    aggregate: NoisyAggregate = yield RoundRequest(STATISTIC, asked)
     return regression_of(aggregate, schema, repair=repair, prior_precision=prior_precision, by=BY_BOUNDS)
 
 
@@ -113,11 +116,32 @@ class Settings(BoundedSettings):
     std_share: float = setting(STD_SHARE, "The first round's share of the budget, between 0 and 1.", require_share)
 
 
+OWN: dict[str, Callable[[str, Any], object]] = {
+    "prior_precision": lambda name, value: check_precision(value),  # of each slope
+    "residual_variance": require_positive,
+}
+
+
+def of_rows(X: Array, y: Array, given: Any) -> Coefficients:
+    """Return the posterior given raw rows; the mean is scikit-learn's `Ridge` with alpha = λ⁻¹ λ₀."""
+    slopes = prior_precision(X.shape[1])[1:] if given.prior_precision is None else given.prior_precision
+    prior = np.r_[0.0, np.broadcast_to(np.asarray(slopes, float), X.shape[1:])]
+    return exact_fit(np.column_stack([X, y]), prior, given.residual_variance)
+
+
+def of_released(aggregates: Sequence[NoisyAggregate], given: Any) -> Coefficients:
+    """Return the posterior given sums of the statistic "regression"."""
+    more = {"prior_precision": given.prior_precision, "residual_variance": given.residual_variance}
+    return regression_of(aggregates, repair=given.repair, **more)
+
+
 class Bounded(RefitJob):
     """Linear regression within the public bounds, one round."""
 
     name, settings = "regression-bounded", BoundedSettings
     changeable = ("repair", "prior_precision")
+    about = "linear regression in one round, from the public bounds alone"
+    estimator = Estimable("PrivateBoundedRegression", NUMBER, of_rows, of_released, OWN)
 
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> list[Stage]:
         return one_round("the regression")
@@ -134,6 +158,8 @@ class Projected(Bounded):
     """Linear regression with projection, Algorithm 2: centres and scales first, then the regression."""
 
     name, settings = "regression", Settings
+    about = "linear regression in two rounds; bounds may be wide (Algorithm 2)"
+    estimator = Bounded.estimator._replace(name="PrivateLinearRegression")
 
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> list[Stage]:
         return two_rounds(settings.std_share)

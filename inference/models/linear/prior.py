@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike
 from scipy.special import softmax
 
 from inference.errors import DataError
-from inference.models.linear.closed_form import REPAIR, Posterior, SufficientStatistics, fitted, posterior
+from inference.models.linear.closed_form import REPAIR, NormalBeta, SufficientStatistics, fitted, posterior
 from inference.problem import Array
 
 PRIOR_R2 = 0.5
@@ -78,7 +78,7 @@ def fitted_to(
     *,
     repair: str = REPAIR,
     base: ArrayLike | None = None,
-) -> Posterior:
+) -> NormalBeta:
     """Return the posterior under a given prior, or under unknown scales with the spread of the wide ones.
 
     Args:
@@ -108,7 +108,7 @@ def fitted_to(
     cov = np.tensordot(wide, np.array([fit.cov for fit in spread]), 1) + off.T @ (wide[:, None] * off)
     residual = weights @ np.array([fit.residual_variance for fit in fits])
     variances = np.mean([np.diag(np.linalg.inv(one)) for one in priors], axis=0)
-    return Posterior(mean, cov, np.asarray(residual), variances)
+    return NormalBeta(mean, cov, np.asarray(residual), variances)
 
 
 def correlations(statistics: SufficientStatistics, features: int) -> Array:

@@ -15,6 +15,7 @@ unless that would be too noisy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import sqrt
@@ -26,15 +27,23 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.wording import listed
 from inference.columns import Standardisation
 from inference.errors import DataError
-from inference.jobs.base import Conditions, RefitJob, Stage
+from inference.jobs.base import Conditions, Estimable, RefitJob, Stage
+from inference.jobs.examples import CLASS, Clean, Example
 from inference.jobs.settings import one_of, require_choice, require_positive, setting
+from inference.locate import STATISTIC as PHASES
 from inference.locate import locate, phases_request
-from inference.models.coefficients import LOGIT, Coefficients, NormalPosterior, area_under_curve, is_positive
+from inference.models.coefficients import LOGIT, Coefficients, NormalLaw, area_under_curve, is_positive
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.job import ROUNDS, scores, stages_of
-from inference.models.glm.scored_fit import exact_fit, regression_of_scores
-from inference.models.logistic.one_sum import one_sum_posterior, one_sum_regression, sum_request, too_noisy
-from inference.problem import Problem, Schema
+from inference.models.glm.scored_fit import STATISTIC, exact_fit, regression_of_scores
+from inference.models.logistic.one_sum import (
+    one_sum_posterior,
+    one_sum_regression,
+    regression_of_sum,
+    sum_request,
+    too_noisy,
+)
+from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 from inference.variational.clipping import ROWS, Rows
 from inference.variational.mean_field_job import (
@@ -62,7 +71,7 @@ def logistic_regression(
     held_out: Problem | None = None,
     on_progress: OnProgress | None = None,
 ) -> Job[Coefficients]:
-    """Run the job: a generator that yields `SecureSumRequest`s, receives `NoisyAggregate`s and returns the fit.
+    """Run the job: a generator that yields `RoundRequest`s, receives `NoisyAggregate`s and returns the fit.
 
     Args:
         rng: for auxiliary rows and Monte Carlo draws; the privacy noise does not use it. A restarted job needs it in
@@ -147,7 +156,7 @@ def _of_one_sum(
     )
 
 
-def _of_gradients(schema: Schema, notes: tuple[str, ...], fit: NormalPosterior, prior_sd: float) -> Coefficients:
+def _of_gradients(schema: Schema, notes: tuple[str, ...], fit: NormalLaw, prior_sd: float) -> Coefficients:
     refitted = fit.refit(prior_sd=prior_sd)
     own: dict[str, Any] = {"refitter": partial(_of_gradients, schema, notes, fit), "link": LOGIT, "schema": schema}
     found = Coefficients(**{**vars(refitted), **own})
@@ -206,18 +215,36 @@ def reference(train: Problem, settings: Settings) -> Coefficients:
     return exact_fit(train.X, y, Bernoulli(), settings.prior_sd, (*train.schema.features, "y"))
 
 
+def of_rows(X: Array, y: Array, given: Any) -> Coefficients:
+    """Return the posterior given raw rows; y is 1 for the second class, else 0."""
+    return exact_fit(X, y, Bernoulli(), given.prior_sd)
+
+
+def of_released(aggregates: Sequence[NoisyAggregate], given: Any) -> Coefficients:
+    """Return the posterior given rounds of scores, or a sum of the statistic "regression"."""
+    if {aggregate.statistic for aggregate in aggregates} == {PHASES}:
+        raise DataError(
+            "found the round of phases alone; expected all rounds of a job 'logistic', or a sum 'regression'"
+        )
+    scored = any(aggregate.statistic == STATISTIC for aggregate in aggregates)
+    return (regression_of_scores if scored else regression_of_sum)(aggregates, given.prior_sd)
+
+
 class Logistic(RefitJob):
     """Logistic regression."""
 
     name, title, settings = "logistic", "Effect on the log odds of {target}", Settings
     iterative = True
     changeable = ("prior_sd",)
+    estimator = Estimable("PrivateLogisticRegression", CLASS, of_rows, of_released)
+    about = "[logistic regression](#logistic-regression), in five rounds or more"
+    examples, clean = (Example(CLASS, {"epochs": 4}),), Clean(CLASS)
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         """Plan scales, then scores or one sum; or a pilot and as many iterations as the noise makes worthwhile."""
         first, d = settings.std_share, len(schema.features)
         n = conditions.clients
-        noise = sqrt(n / max(1, n - conditions.tolerated - 1)) / conditions.mu
+        noise = sqrt(n / max(1, n - conditions.tolerate - 1)) / conditions.mu
         method = method_of(settings.method, settings)
         if method == ONE_SUM:
             return [Stage(1, first, "on scales"), Stage(1, 1 - first, "on one sum")]

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference import laplace
 from inference.columns import Standardisation, into_ball
 from inference.errors import DataError
@@ -74,12 +74,12 @@ TERMS_MAX = 600  # the most numbers in the sum; its covariance is inverted
 NOISE_MAX = 0.5  # largest eigenvalue of the noise in the features' covariance matrix
 
 
-def sum_request(columns: Standardisation, share: float) -> SecureSumRequest:
+def sum_request(columns: Standardisation, share: float) -> RoundRequest:
     """Return the request: products of standardised features in a ball, with a constant, and products with the label."""
     d = len(columns.columns) - 1
     radius = radius_of(d)
     parameters = columns.parameters() | {"bound": [radius] * d + [1.0], "radius": radius, "intercept": True}
-    return SecureSumRequest(STATISTIC, parameters | {"weights": list(WEIGHTS)}, budget_share=share)
+    return RoundRequest(STATISTIC, parameters | {"weights": list(WEIGHTS)}, budget_share=share)
 
 
 def radius_of(d: int) -> float:
@@ -104,7 +104,7 @@ def too_noisy(d: int, noise_per_sensitivity: float, n: int) -> list[str]:
     return [f"the noise in the features' covariances would be {noise:.2g} of their variance, above {NOISE_MAX:g}"]
 
 
-class OneSumPosterior(NamedTuple):
+class OneSumLaw(NamedTuple):
     """The posterior given one sum.
 
     Attributes:
@@ -118,7 +118,7 @@ class OneSumPosterior(NamedTuple):
     feature_cov: Array
 
 
-def one_sum_posterior(aggregate: Aggregates, prior_sd: float) -> OneSumPosterior:
+def one_sum_posterior(aggregate: Aggregates, prior_sd: float) -> OneSumLaw:
     """Return the posterior given the sum of `sum_request`, or several over different clients.
 
     Args:
@@ -143,7 +143,7 @@ def one_sum_posterior(aggregate: Aggregates, prior_sd: float) -> OneSumPosterior
         laplace.Law(law.mean, law.jacobian, law.spread), sums.value, np.zeros_like(start), precision, start
     )
     parts, own = law.parts(mode.theta), slice(1, 2 + law.d)
-    return OneSumPosterior(mode.theta[own], mode.cov[own, own], parts.mu, parts.root @ parts.root.T)
+    return OneSumLaw(mode.theta[own], mode.cov[own, own], parts.mu, parts.root @ parts.root.T)
 
 
 def regression_of_sum(aggregates: Aggregates, prior_sd: float) -> Coefficients:

@@ -26,15 +26,18 @@ from typing import Any
 import numpy as np
 from scipy.special import betaincinv
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.errors import NoAggregate
 from dca_proto.wording import listed
 from inference.columns import Standardisation, standardisation
-from inference.draws import CHAINS, DRAWS, InferenceData, inference_data
+from inference.draws import CHAINS, DRAWS
 from inference.errors import DataError, unknown
 from inference.jobs.base import Conditions, LearningJob, Stage
 from inference.jobs.estimates import BY_SD, SHARE, TAILS, Estimate, Figure, of_draws, score, student
+from inference.jobs.examples import PAIRS, Clean, Example
 from inference.jobs.settings import JobSettings, given, require_count, require_positive, require_share, setting, within
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Standard, Summary
+from inference.laws import Drawn
 from inference.locate import locate, phases_request
 from inference.models.mixture import model as mixture
 from inference.models.mixture.model import PRIOR, SPAN, Noise, Prior, Statistics
@@ -94,7 +97,7 @@ class Settings(JobSettings):
 
 
 @dataclass(frozen=True, eq=False)
-class MixtureFit(Posterior):
+class MixtureLaw:
     """A fitted mixture of the schema's features, in the columns' own units.
 
     The spread includes the privacy noise of the averaged statistics: a weight is a noisy count over n, a mean a noisy
@@ -104,14 +107,14 @@ class MixtureFit(Posterior):
     reported spread of the noise. So take spreads as lower bounds.
 
     Attributes:
-        schema, columns: the columns and their standardisation. posterior, prior: in units of `mixture.SPAN`.
+        schema, columns: the columns and their standardisation. law, prior: in units of `mixture.SPAN`.
         noise: the privacy noise in the averaged statistics.
-        schedule: of the iterations. iterations, stopped, contributors, private, warnings: as for `NormalPosterior`.
+        schedule: of the iterations. iterations, stopped, contributors, private, warnings: as for `NormalLaw`.
     """
 
     schema: Schema
     columns: Standardisation
-    posterior: mixture.Posterior
+    law: mixture.Components
     noise: mixture.Noise
     schedule: Schedule
     iterations: int
@@ -128,7 +131,7 @@ class MixtureFit(Posterior):
         Priors are marginal: a component's weight has a Beta law, and its mean Student's t. Standard deviations have no
         interval, because the noise in them is unknown. Each of the three has its own axis.
         """
-        drawn = self.draws(stream(0, "intervals"), 1, INTERVAL_DRAWS)
+        drawn = self.sample(stream(0, "intervals"), 1, INTERVAL_DRAWS)
         prior, units = self.prior, (schema or self.schema).units
         ends = betaincinv(prior.alpha, (len(self.weights) - 1) * prior.alpha, TAILS)
         spread, by = sqrt(prior.rate / (prior.shape * prior.beta)), f"in {BY_SD}s of the column"
@@ -150,7 +153,7 @@ class MixtureFit(Posterior):
                 rows.append(Estimate(f"{place}: sd of {name}", unit, moments[2 * j + 1], axis=axis))
         return rows
 
-    def reference_figures(self, reference: Any, schema: Schema | None) -> list[Figure | None]:
+    def reference_figures(self, reference: Any) -> list[Figure | None]:
         """Match each component with the nearest one of the reference without privacy, one to one."""
         from scipy.optimize import linear_sum_assignment
 
@@ -159,7 +162,7 @@ class MixtureFit(Posterior):
         others = reference.weights_, reference.means_, np.sqrt(reference.covariances_)
         return [one for k in np.argsort(-self.weights) for one in _points(*others, partners[k])]
 
-    def summary_extras(self) -> Summary:
+    def extras(self) -> Summary:
         """Return why the job ended early, and a note on what the intervals leave out."""
         note = "private ones leave out the noise in the assignment of rows to components"
         return {INTERVAL_NOTE: note, "stopped": self.stopped or None}
@@ -177,23 +180,23 @@ class MixtureFit(Posterior):
     @property
     def weights(self) -> Array:
         """E[π], shape ``(K,)``."""
-        return np.asarray(self.posterior.alpha / self.posterior.alpha.sum())
+        return np.asarray(self.law.alpha / self.law.alpha.sum())
 
     @property
     def weight_sd(self) -> Array:
         """Standard deviations of π, the privacy noise included, shape ``(K,)``."""
-        total = self.posterior.alpha.sum()
+        total = self.law.alpha.sum()
         return np.asarray(np.sqrt(self.weights * (1 - self.weights) / (total + 1) + self.noise.counts / total**2))
 
     @property
     def means(self) -> Array:
         """E[μ] in the columns' own units, shape ``(K, d)``."""
-        return np.asarray(self.columns.centre + self.columns.scale * self.posterior.mean)
+        return np.asarray(self.columns.centre + self.columns.scale * self.law.mean)
 
     @property
     def mean_sd(self) -> Array:
         """Standard deviations of μ in own units, the privacy noise included, shape ``(K, d)``."""
-        own = self._variances / self.posterior.beta[:, None]
+        own = self._variances / self.law.beta[:, None]
         return np.asarray(self.columns.scale * np.sqrt(own + self._mean_noise**2))
 
     @property
@@ -203,22 +206,22 @@ class MixtureFit(Posterior):
 
     @property
     def _variances(self) -> Array:
-        return np.asarray(self.posterior.rate / (self.posterior.shape[:, None] - 1))
+        return np.asarray(self.law.rate / (self.law.shape[:, None] - 1))
 
     @property
     def _mean_noise(self) -> Array:
         """Noise sd of m, in units of `mixture.SPAN`, shape ``(K, 1)``: that of S over β, but at most τ."""
-        noise = np.sqrt(self.noise.sums) / self.posterior.beta
+        noise = np.sqrt(self.noise.sums) / self.law.beta
         return np.asarray(np.minimum(noise, mixture.MEAN_SD)[:, None])
 
     def log_density(self, X: Array) -> Array:
         """Return the log density of rows ``(k, d)``, ``(k,)``, in own units, at the posterior mean; not projected."""
-        density = mixture.log_density(self.posterior, self.columns.scaled(np.asarray(X, float)))
+        density = mixture.log_density(self.law, self.columns.scaled(np.asarray(X, float)))
         return np.asarray(density - np.log(self.columns.scale).sum())
 
-    def draws(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
+    def sample(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
         """Draw weights ``(chains, draws, K)``, means and sds ``(chains, draws, K, d)``, in own units."""
-        q, shape = self.posterior, (chains, draws)
+        q, shape = self.law, (chains, draws)
         sd = float(np.sqrt(self.noise.counts) / q.alpha.sum())
         weights = np.maximum(rng.dirichlet(q.alpha, shape) + sd * rng.standard_normal((*shape, q.alpha.size)), 0.0)
         weights[weights.sum(axis=-1) == 0] = 1.0  # where noise has removed all of them, none is likelier
@@ -231,16 +234,23 @@ class MixtureFit(Posterior):
             "sds": self.columns.scale / np.sqrt(precisions),
         }
 
-    def inference_data(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> InferenceData:
-        """Return the draws as ArviZ's `InferenceData`. Raises `DataError` if ArviZ is missing."""
+    def posterior(self) -> Posterior:
+        """Return the posterior of this law."""
         attrs = {name: getattr(self, name) for name in ("contributors", "iterations", "private")}
-        attrs |= {"method": "variational Bayes of a Gaussian mixture", "stopped": self.stopped or None}
-        both = ["component", "column"]
-        return inference_data(
-            self.draws(rng, chains, draws),
-            dims={"weights": ["component"], "means": both, "sds": both},
-            coords={"component": range(1, len(self.weights) + 1), "column": self.columns.columns},
-            attrs=attrs,
+        both = ("component", "column")
+        return Posterior(
+            "mixture",
+            Drawn(self.sample),
+            axes={"weights": ("component",), "means": both, "sds": both},
+            coords={"component": tuple(range(1, len(self.weights) + 1)), "column": self.columns.columns},
+            notes=self.warnings,
+            attrs=attrs | {"method": "variational Bayes of a Gaussian mixture", "stopped": self.stopped or None},
+            table=self.estimates,
+            extras=self.extras,
+            predictor=self,
+            sample=self.sample,
+            private=self.private,
+            refitter=self.refitter,
         )
 
 
@@ -257,7 +267,7 @@ def gaussian_mixture(
     settings: Settings | None = None,
     held_out: Problem | None = None,
     on_progress: OnProgress | None = None,
-) -> Job[MixtureFit]:
+) -> Job[MixtureLaw]:
     """Run the job of a mixture of the schema's features (without its target).
 
     The rounds do not depend on the prior, because iterations use the default one.
@@ -301,10 +311,10 @@ def gaussian_mixture(
             before = current
             progress = (GAINED, gained) if score is None else (score.name, score.of(state.posterior, columns))
             on_progress(Iteration(state.iteration, schedule.iterations, *progress))
-    fit = MixtureFit(
+    fit = MixtureLaw(
         schema=schema,
         columns=columns,
-        posterior=state.posterior,
+        law=state.posterior,
         noise=state.noise,
         schedule=schedule,
         iterations=state.iteration,
@@ -320,7 +330,7 @@ def _dimension(schema: Schema, settings: Settings) -> int:
     return settings.components * (1 + 2 * len(schema.features))
 
 
-def _with_prior(fit: MixtureFit, statistics: Statistics, **prior: float) -> MixtureFit:
+def _with_prior(fit: MixtureLaw, statistics: Statistics, **prior: float) -> MixtureLaw:
     """Return the posterior of the averaged statistics under another prior.
 
     Args:
@@ -336,7 +346,7 @@ def _with_prior(fit: MixtureFit, statistics: Statistics, **prior: float) -> Mixt
     own = fit.prior._replace(**{name.removeprefix("prior_"): number for name, number in prior.items()})
     repaired = mixture.repair(statistics, fit.noise, fit.contributors, own)
     refitter = partial(_with_prior, fit, statistics)
-    return replace(fit, posterior=mixture.posterior(repaired, own), prior=own, refitter=refitter)
+    return replace(fit, law=mixture.posterior(repaired, own), prior=own, refitter=refitter)
 
 
 def _start(settings: Settings, columns: Standardisation, rng: np.random.Generator) -> Array:
@@ -351,11 +361,11 @@ def _start(settings: Settings, columns: Standardisation, rng: np.random.Generato
     return columns.z(np.array(means))
 
 
-def _request(current: mixture.Posterior, columns: Standardisation, schedule: Schedule) -> SecureSumRequest:
+def _request(current: mixture.Components, columns: Standardisation, schedule: Schedule) -> RoundRequest:
     natural, d = mixture.natural(current), len(columns.columns)
     parameters = columns.parameters() | {"weights": list(mixture.weights(d)), "offsets": [mixture.OFFSET] * d}
     parameters |= {name: array.tolist() for name, array in natural._asdict().items()}
-    return SecureSumRequest("mixture", parameters, budget_share=schedule.share, batch=schedule.batch)
+    return RoundRequest("mixture", parameters, budget_share=schedule.share, batch=schedule.batch)
 
 
 def _unpacked(sums: NoisyAggregate, n: int, components: int) -> tuple[Statistics, Noise]:
@@ -384,12 +394,15 @@ class Mixture(LearningJob):
     name, title, settings = "mixture", "Components, the heaviest first", Settings
     iterative = True
     changeable = PRIORS
+    estimator = "scikit-learn's mixtures predict components of rows; this result is a distribution"
+    about = "clusters, by variational inference: one round for each iteration"
+    examples, clean = (Example(PAIRS, {"components": 2, "epochs": 4}),), Clean(PAIRS)
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         numbers = _dimension(schema, settings)
         return stages(numbers, settings.std_share, settings.epochs, settings.batch, conditions, ITERATIONS_MAX)
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[MixtureFit]:
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[MixtureLaw]:
         known = {"held_out": conditions.held_out, "on_progress": conditions.on_iteration}
         return gaussian_mixture(schema, rng=conditions.rng, settings=settings, **known)  # type: ignore[arg-type]
 

@@ -103,7 +103,7 @@ class Noise(NamedTuple):
 NO_NOISE = Noise(0.0, 0.0, 0.0)
 
 
-class Posterior(NamedTuple):
+class Components(NamedTuple):
     """α, β, a of shape ``(K,)``, m and b of shape ``(K, d)``."""
 
     alpha: Array
@@ -118,7 +118,7 @@ class State(NamedTuple):
 
     statistics: Statistics
     noise: Noise
-    posterior: Posterior
+    posterior: Components
     iteration: int
 
 
@@ -181,16 +181,16 @@ def rate(state: State, noise: Noise, n: int) -> float:
     return float(max((state.iteration + 1) ** -FORGETTING, known / (known + noise.sums)))
 
 
-def posterior(statistics: Statistics, prior: Prior) -> Posterior:
+def posterior(statistics: Statistics, prior: Prior) -> Components:
     """Return the posterior by Bishop's (10.58) to (10.63), diagonal."""
     N, S, Q = statistics
     beta = prior.beta + N
     mean = (prior.beta * prior.mean + S) / beta[:, None]
     rate = prior.rate + (Q + prior.beta * prior.mean**2 - beta[:, None] * mean**2) / 2
-    return Posterior(prior.alpha + N, beta, mean, prior.shape + N / 2, rate)
+    return Components(prior.alpha + N, beta, mean, prior.shape + N / 2, rate)
 
 
-def natural(q: Posterior) -> Natural:
+def natural(q: Components) -> Natural:
     """Return the responsibilities' parameters, (10.46) with (10.65) and (10.66)."""
     shape = q.shape[:, None]
     log_precision = digamma(shape) - np.log(q.rate)
@@ -217,7 +217,7 @@ def _kept(counts: Array, prior_variance: float, noise_variance: Array | float) -
     return np.asarray(counts**2 * prior_variance / (counts**2 * prior_variance + noise_variance))
 
 
-def gain(before: Posterior, after: Posterior, statistics: Statistics, prior: Prior) -> float:
+def gain(before: Components, after: Components, statistics: Statistics, prior: Prior) -> float:
     """Estimate how much the bound increased from one posterior to the next.
 
     The data's part of the bound is F = Σ_n ln Σ_k ρ_nk. Its derivatives with respect to the coefficients η of 1, x and
@@ -232,13 +232,13 @@ def gain(before: Posterior, after: Posterior, statistics: Statistics, prior: Pri
     return rise - divergence(after, prior) + divergence(before, prior)
 
 
-def _coefficients(q: Posterior) -> tuple[Array, Array, Array]:
+def _coefficients(q: Components) -> tuple[Array, Array, Array]:
     """Return the coefficients of 1, x and x² in ln ρ_k: shapes ``(K,)``, ``(K, d)``, ``(K, d)``."""
     log_weights, means, precisions = natural(q)
     return log_weights - (precisions * means**2).sum(axis=1) / 2, precisions * means, -precisions / 2
 
 
-def divergence(q: Posterior, prior: Prior) -> float:
+def divergence(q: Components, prior: Prior) -> float:
     """Return KL(q(π, μ, λ) || p(π, μ, λ)), summed over components and columns."""
     alpha, K = q.alpha, q.alpha.size
     log_pi = digamma(alpha) - digamma(alpha.sum())
@@ -252,7 +252,7 @@ def divergence(q: Posterior, prior: Prior) -> float:
     return float(of_weights + (of_means + of_precisions).sum())
 
 
-def log_density(q: Posterior, z: Array) -> Array:
+def log_density(q: Components, z: Array) -> Array:
     """Return the log density of standardised rows ``(k, d)``, ``(k,)``, at the posterior mean of the parameters."""
     weights = q.alpha / q.alpha.sum()
     precisions = q.shape[:, None] / q.rate

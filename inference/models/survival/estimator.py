@@ -23,16 +23,18 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
 from inference.errors import DataError, unknown
-from inference.jobs.settings import require_count, require_text, within
+from inference.jobs.estimates import LEVEL
+from inference.jobs.settings import require_count, require_text, settings_from, within
 from inference.models.estimator import PrivateEstimator
 from inference.models.survival import rounds
 from inference.models.survival.curve import PRIOR_ROWS
-from inference.models.survival.hazards import HazardsFit, exact_hazards, hazards_from, hazards_job
+from inference.models.survival.hazards import Hazards, exact_hazards, hazards_from, hazards_job
 from inference.models.survival.job import RegressionSettings, Settings
-from inference.models.survival.rounds import Columns, SurvivalFit
+from inference.models.survival.rounds import Columns
 from inference.models.survival.scoring import EFFECT_SD
+from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema
-from inference.rounds import Job
+from inference.rounds import Rounds, run
 
 
 @dataclass(eq=False, repr=False)
@@ -50,12 +52,12 @@ class PrivateKaplanMeier(PrivateEstimator):
     Attributes:
         survival_: the posterior mean of S(t_k), shape ``(G, K)``. band_: the ends of pointwise 95 % intervals, shape
             ``(2, G, K)``. log_rank_: the test (statistic, degrees, p_value); None for one group.
-        fit_: the whole posterior (`inference.models.survival.rounds.SurvivalFit`).
+        fit_: the whole posterior (`inference.posterior.Posterior`).
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
     settings = Settings
-    times: Sequence[float] = ()
+    times: float | Sequence[float] = ()
     _: KW_ONLY
     duration: str = "duration"
     event: str = "event"
@@ -80,17 +82,14 @@ class PrivateKaplanMeier(PrivateEstimator):
             DataError: a time is below 0 or beyond the grid.
         """
         check_is_fitted(self, "fit_")
-        asked, grid = np.asarray(times, dtype=np.float64), np.r_[0.0, self.fit_.columns.times]
-        if not ((asked >= 0) & (asked <= grid[-1])).all():
-            raise DataError(f"times from {asked.min():g} to {asked.max():g}; the grid is from 0 to {grid[-1]:g}")
-        return np.array([np.interp(asked, grid, np.r_[1.0, curve]) for curve in self.survival_])
+        return np.asarray(self.fit_.predictor.predict(times)[0])
 
     def _columns(self) -> Columns:
-        times = tuple(map(float, self.times))
+        times = settings_from(self.settings, {"times": self.times}, "survival").times or ()
         groups = (self.groups, self.first_group) if self.group else (1, 0)
         return Columns(self.duration, self.event, times, self.group, groups[0], (), self.censored, groups[1])
 
-    def _of_rows(self, X: Any, y: Any) -> SurvivalFit:
+    def _of_rows(self, X: Any, y: Any) -> Posterior:
         columns = self._columns()
         rows = check_array(by_name(X, columns.names), dtype=np.float64)
         if rows.shape[1] != len(names := columns.names):
@@ -100,22 +99,28 @@ class PrivateKaplanMeier(PrivateEstimator):
         problem = Problem("rows", Schema(names[1:], columns.duration, bounds), rows[:, 1:], rows[:, 0])
         return rounds.exact_curves(problem, columns, self._rng, self.prior_rows)
 
-    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> SurvivalFit:
+    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Posterior:
         if len(aggregates) > 1:
             raise DataError(f"found {len(aggregates)} aggregates; expected that of one round")
         seed = int(self._rng.integers(2**63))
         return rounds.curves_from(aggregates[0], self._columns(), seed, prior_rows=self.prior_rows)
 
-    def _job(self) -> Job[SurvivalFit]:
-        return rounds.curves_job(self._columns(), rng=self._rng, prior_rows=self.prior_rows)
+    def _over_rounds(self, source: Rounds) -> Posterior:
+        return run(rounds.curves_job(self._columns(), rng=self._rng, prior_rows=self.prior_rows), source)
+
+    def predict_interval(self, times: Any, level: float = LEVEL) -> Array:
+        """Return pointwise central intervals of each group's S at these times, ``(G, k, 2)``. Errors as `predict`."""
+        check_is_fitted(self, "fit_")
+        return self.fit_.predict_interval(times, level)
 
     @property
     def _rng(self) -> np.random.Generator:
         return np.random.default_rng(self.random_state)
 
-    def _keep(self, fit: SurvivalFit) -> None:
-        self._name_features(fit.columns.names)
-        self.fit_, self.survival_, self.band_, self.log_rank_ = fit, fit.survival, fit.band(), fit.log_rank
+    def _keep(self, fit: Posterior) -> None:
+        curves = fit.predictor
+        self._name_features(curves.columns.names)
+        self.survival_, self.band_, self.log_rank_ = curves.survival, curves.band(), curves.log_rank
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -130,9 +135,10 @@ class PrivateProportionalHazards(PrivateEstimator):
         prior_sd: of the log hazard ratio of each standardised feature, and of each group.
 
     Attributes:
-        coef_, coef_sd_: posterior mean and standard deviation of the log hazard ratio per unit of each feature, shape
-            ``(d,)``. group_coef_, group_coef_sd_: of each further group to the first, shape ``(G - 1,)``.
-        fit_: the whole posterior (`inference.models.survival.rounds.HazardsFit`).
+        coef_, coef_sd_, coef_interval_: posterior mean, sd and 95 % interval of the log hazard ratio per unit of each
+            feature, ``(d,)`` and ``(d, 2)``. group_coef_, group_coef_sd_, group_coef_interval_: of each further group
+            to the first, ``(G - 1,)`` and ``(G - 1, 2)``.
+        fit_: the whole posterior; its `predictor` is the law (`inference.models.survival.hazards.Hazards`).
         private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.
     """
 
@@ -141,24 +147,32 @@ class PrivateProportionalHazards(PrivateEstimator):
     event: str = "event"
     group: str | None = None
     intervals: int = 4
-    times: Sequence[float] | None = None
+    times: float | Sequence[float] | None = None
     prior_sd: float = EFFECT_SD
 
     def predict(self, X: Any) -> Array:
         """Return the log hazard ratio of rows to a row at the centre of the same group, shape ``(k,)``."""
         check_is_fitted(self, "fit_")
-        return self.fit_.log_hazard_ratio(self._checked(by_name(X, self.fit_.columns.features)))
+        return self.fit_.predict(self._features(X))[0]
+
+    def predict_interval(self, X: Any, level: float = LEVEL) -> Array:
+        """Return central intervals of that ratio, shape ``(k, 2)``."""
+        check_is_fitted(self, "fit_")
+        return self.fit_.predict_interval(self._features(X), level)
+
+    def _features(self, X: Any) -> Array:
+        return self._checked(by_name(X, self.fit_.predictor.columns.features))
 
     def _columns(self) -> tuple[Schema, Columns]:
         if self.schema is None:
             raise DataError("public bounds are missing; give schema=Schema(features, duration, bounds)")
-        times = None if self.times is None else tuple(map(float, self.times))
+        times = settings_from(self.settings, {"times": self.times}, "survival-regression").times
         columns = Columns.of(self.schema, self.event, self.group, times, self.intervals)
         if not columns.features:
             raise DataError("no features beside event and group; name some in schema, or take PrivateKaplanMeier")
         return self.schema, columns
 
-    def _of_rows(self, X: Any, y: Any) -> HazardsFit:
+    def _of_rows(self, X: Any, y: Any) -> Hazards:
         schema, columns = self._columns()
         if y is None:
             raise DataError("durations are missing; give them as y, as in fit(X, durations)")
@@ -170,16 +184,19 @@ class PrivateProportionalHazards(PrivateEstimator):
         check_codes(columns, rows.values(*columns.names))
         return exact_hazards(rows, columns, self.prior_sd)
 
-    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> HazardsFit:
+    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Hazards:
         return hazards_from(aggregates, self._columns()[1], prior_sd=self.prior_sd)
 
-    def _job(self) -> Job[HazardsFit]:
-        return hazards_job(*self._columns(), prior_sd=self.prior_sd)
+    def _over_rounds(self, source: Rounds) -> Hazards:
+        return run(hazards_job(*self._columns(), prior_sd=self.prior_sd), source)
 
-    def _keep(self, fit: HazardsFit) -> None:
-        self._name_features(fit.columns.features)
-        self.fit_, (self.group_coef_, self.group_coef_sd_) = fit, fit.group_effects
-        self.coef_, self.coef_sd_ = fit.coefficients, fit.coefficient_sd
+    def _keep(self, fit: Posterior) -> None:
+        law: Hazards = fit.predictor
+        self._name_features(law.columns.features)
+        self.group_coef_, self.group_coef_sd_ = law.group_effects
+        self.coef_, self.coef_sd_ = law.coefficients, law.coefficient_sd
+        every = np.array([one.figure.interval for one in fit.estimates()])  # of groups, then of features
+        self.group_coef_interval_, self.coef_interval_ = np.split(every, [len(self.group_coef_)])
 
 
 def by_name(X: Any, names: Sequence[str]) -> Any:

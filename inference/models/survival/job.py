@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
-from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from dca_proto.wording import listed
 from inference.errors import DataError
 from inference.jobs.base import Conditions, RefitJob, Stage, one_round
+from inference.jobs.examples import TIME, Clean, Example
 from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
 from inference.models.survival import hazards, rounds
 from inference.models.survival.curve import PRIOR_ROWS
-from inference.models.survival.hazards import HazardsFit
-from inference.models.survival.rounds import Columns, SurvivalFit
+from inference.models.survival.hazards import Hazards
+from inference.models.survival.rounds import Columns
 from inference.models.survival.scoring import EFFECT_SD
+from inference.posterior import Posterior
 from inference.problem import Problem, Schema, stream
 from inference.rounds import Job
+
+
+def require_grid(key: str, times: tuple[float, ...] | None) -> None:
+    """Refuse times that are not above 0 and increasing; none at all pass, as not given. Raises `DataError`."""
+    if times and any(left >= right for left, right in pairwise((0.0, *times))):
+        found = ", ".join(f"{time:g}" for time in times[:8])
+        raise DataError(f"setting {key!r} is {found}, expected numbers above 0 that increase, the ends of intervals")
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,7 @@ class GridSettings(JobSettings):
     event: str = setting("event", "The column that is 1 if the duration ended in an event, and 0 if censored.")
     group: str | None = setting(None, "A column of groups 0, 1, ... to compare; by default all rows are one group.")
     intervals: int = setting(12, "Number of equal intervals, up to the duration's upper bound.", require_count)
-    times: tuple[float, ...] | None = setting(None, "Ends of the intervals instead, such as 3,6,12,24.")
+    times: tuple[float, ...] | None = setting(None, "Ends of the intervals instead, such as 3,6,12,24.", require_grid)
     rows_max: int = setting(rounds.ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
 
     def columns(self, schema: Schema) -> Columns:
@@ -60,8 +70,11 @@ class SurvivalCurves(RefitJob):
 
     name, title, dataset, settings = "survival", "Survival over {target}", "simulated-trial", Settings
     scored = False
-    kinds = (SecureSumRequest, NodeReleaseRequest)
+    kinds = (SecureSum, NodeRelease)
     changeable = ("prior_rows",)
+    estimator = "it predicts curves over times: `PrivateKaplanMeier` is written by hand"
+    about = "[survival curves](jobs/survival.md) with bands, and the log-rank test"
+    examples, clean = (Example(TIME, {"intervals": 4}),), Clean("durations alone")
 
     def check(self, schema: Schema, settings: Settings) -> None:
         settings.columns(schema)
@@ -69,7 +82,7 @@ class SurvivalCurves(RefitJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round("events and censored in each interval")
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[SurvivalFit]:
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Posterior]:
         columns, rng, kind = settings.columns(schema), conditions.rng, conditions.kind
         return rounds.curves_job(columns, rng=rng, private=schema.private, kind=kind, rows_max=settings.rows_max)
 
@@ -81,7 +94,7 @@ class SurvivalCurves(RefitJob):
         by = f" by {columns.group}" if columns.group else ""
         return f"survival over {columns.duration}{by}, in {len(columns.times)} intervals up to {columns.times[-1]:g}"
 
-    def reference(self, train: Problem, settings: Settings) -> SurvivalFit:
+    def reference(self, train: Problem, settings: Settings) -> Posterior:
         """Return the same curves from the exact counts."""
         return rounds.exact_curves(train, settings.columns(train.schema), stream(0, "reference"))
 
@@ -92,6 +105,9 @@ class SurvivalRegression(RefitJob):
     name, title = "survival-regression", "Effect on the log hazard over {target}"
     dataset, settings, kinds = "simulated-trial", RegressionSettings, SurvivalCurves.kinds
     changeable = ("prior_sd",)
+    estimator = "its rows have events and groups: `PrivateProportionalHazards` is written by hand"
+    about = "[hazard ratios](jobs/survival.md) of groups and features"
+    examples, clean = (Example(TIME, {"intervals": 2}),), Clean(TIME)
 
     def check(self, schema: Schema, settings: RegressionSettings) -> None:
         if not settings.columns(schema).features:
@@ -105,7 +121,7 @@ class SurvivalRegression(RefitJob):
         stages = [Stage(1, share, f"on scores, round {place}") for place, share in later]
         return [Stage(1, settings.std_share, "on centres and scales"), *stages]
 
-    def make(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> Job[HazardsFit]:
+    def make(self, schema: Schema, settings: RegressionSettings, conditions: Conditions) -> Job[Hazards]:
         columns, most, share = settings.columns(schema), settings.rows_max, settings.std_share
         return hazards.hazards_job(schema, columns, kind=conditions.kind, rows_max=most, std_share=share)
 
@@ -114,6 +130,6 @@ class SurvivalRegression(RefitJob):
         on, end = listed((*([columns.group] if columns.group else []), *columns.features)), columns.times[-1]
         return f"hazards of {columns.duration} on {on}, constant in {len(columns.times)} intervals up to {end:g}"
 
-    def reference(self, train: Problem, settings: RegressionSettings) -> HazardsFit:
+    def reference(self, train: Problem, settings: RegressionSettings) -> Hazards:
         """Fit the same model to the raw rows."""
         return hazards.exact_hazards(train, settings.columns(train.schema), settings.prior_sd)

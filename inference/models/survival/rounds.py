@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.protocol.wire.kinds import Kind, NodeRelease, SecureSum
 from dca_proto.statistics import Survival, SurvivalScore
 from inference.bounds import Interval
 from inference.contraction import percent
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError, unknown
-from inference.jobs.estimates import Estimate
+from inference.jobs.estimates import LEVEL, Estimate
 from inference.jobs.settings import require_count, require_positive
 from inference.jobs.summary import LogRank as LogRankSummary
 from inference.jobs.summary import Place, Standard, Summary
-from inference.mcmc.posterior import LocalPosterior
+from inference.laws import Draws
 from inference.mcmc.sums import NoisySums
 from inference.models.survival import curve
 from inference.models.survival.codes import codes
 from inference.models.survival.curve import PRIOR_ROWS, Counts, LogRank
+from inference.posterior import Posterior, tails_of
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
@@ -124,67 +126,72 @@ def _first_code(event: str, bounds: Interval) -> int:
     return int(found[0])
 
 
-def request_of(
-    statistic: Survival | SurvivalScore, share: float, kind: type[RoundRequest], rows_max: int
-) -> RoundRequest:
+def request_of(statistic: Survival | SurvivalScore, share: float, kind: type[Kind], rows_max: int) -> RoundRequest:
     """Return the request. In a secure sum each client's first row counts, at a data node up to `rows_max` rows."""
     given = {name: getattr(statistic, name) for name in statistic.__struct_fields__}
-    rows = rows_max if issubclass(kind, NodeReleaseRequest) else 1
-    return kind(statistic.name, json.loads(json.dumps(given)), budget_share=share, rows_max=rows)
+    rows = rows_max if kind is NodeRelease else 1
+    parameters = json.loads(json.dumps(given))
+    return RoundRequest(statistic.name, parameters, budget_share=share, rows_max=rows, kind=kind())
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SurvivalFit(LocalPosterior):
-    """Posterior survival curves of one or more groups.
-
-    Draws are independent: ``survival`` is S(t_k), shape ``(chain, draw, G, K)``; ``restricted_mean`` is the mean
-    duration up to t_K, the area under each curve, shape ``(chain, draw, G)``.
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Survival curves of one or more groups, and what their counts show beside them.
 
     Attributes:
         columns: that the job read. counts: of the cells, as released.
-        private: False if no epsilon may be claimed.
+        draws: S(t_k), shape ``(chains, draws, G, K)``.
     """
 
     columns: Columns
     counts: Counts
-    private: bool
-    refitter: Any = None
+    draws: Array
 
-    @property
+    @cached_property
     def survival(self) -> Array:
         """The posterior mean of S(t_k), shape ``(G, K)``."""
-        return self.mean["survival"]
+        return np.asarray(self.draws.mean(axis=(0, 1)))
 
-    def band(self, level: float = 0.95) -> Array:
+    def band(self, level: float = LEVEL) -> Array:
         """Return the ends of pointwise central credible intervals, shape ``(2, G, K)``.
 
         Each interval by itself has the probability `level`; a whole curve lies within its band less often.
         """
-        return np.moveaxis(self.intervals(level)["survival"], -1, 0)
+        return np.asarray(np.quantile(self.draws, tails_of(level), axis=(0, 1)))
 
     @cached_property
     def log_rank(self) -> LogRank | None:
         """The test that all groups have the same hazard; None for one group."""
         return curve.log_rank(self.counts)
 
-    def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        """Return S(t_k) of each group, and mean durations."""
-        columns, axis = self.columns, Standard(unit="probability", scale=1.0, centre=0.0)
-        unit = "" if schema is None else schema.units.get(columns.duration, "")
-        time_axis = columns.duration if unit in ("", columns.duration) else f"{columns.duration} ({unit})"
-        points = product(columns.group_labels, columns.times)
-        curves = [
-            Estimate(f"S({time:g}), {label}", "", figure, axis=axis, place=Place(series=label, x=time, axis=time_axis))
-            for (label, time), figure in zip(points, self.figures("survival"), strict=True)
-        ]
-        means = zip(columns.group_labels, self.figures("restricted_mean"), strict=True)
-        return curves + [Estimate(f"mean to {columns.times[-1]:g}, {label}", unit, figure) for label, figure in means]
+    def predict(self, times: Array) -> tuple[Array, Array]:
+        """Return mean and sd of each group's S at these times, each ``(G, k)``, interpolated linearly on the grid."""
+        drawn = self.simulate(times, {"survival": self.draws}, np.random.default_rng(0))
+        return drawn.mean(axis=(0, 1)), drawn.std(axis=(0, 1))
 
-    def summary_extras(self) -> Summary:
-        """Return the log-rank test and remarks."""
+    def simulate(self, times: Array, draws: Draws, rng: np.random.Generator, *, labels: bool = False) -> Array:
+        """Return S of each draw and group at these times, ``(chains, draws, G, k)``; `rng` and `labels` are not used.
+
+        Raises:
+            DataError: a time is below 0 or beyond the grid.
+        """
+        asked, grid = np.asarray(times, dtype=np.float64), np.r_[0.0, self.columns.times]
+        if not ((asked >= 0) & (asked <= grid[-1])).all():
+            raise DataError(f"times from {asked.min():g} to {asked.max():g}; the grid is from 0 to {grid[-1]:g}")
+        drawn = draws["survival"]
+        begun = np.concatenate([np.ones((*drawn.shape[:-1], 1)), drawn], axis=-1)
+        place = np.clip(np.searchsorted(grid, asked, side="right") - 1, 0, grid.size - 2)
+        share = (asked - grid[place]) / (grid[place + 1] - grid[place])
+        return np.asarray(begun[..., place] + share * (begun[..., place + 1] - begun[..., place]))
+
+    def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> None:
+        """Return nothing: curves score no rows."""
+
+    def summary(self) -> Summary:
+        """Return numbers at risk, the log-rank test and remarks."""
         remarks = {
             "events": self.columns.coding,
             "bands": "intervals are pointwise: each holds by itself, not the whole curve at once",
@@ -207,7 +214,8 @@ class SurvivalFit(LocalPosterior):
         return {"log_rank": log_rank, **known}
 
     @property
-    def warnings(self) -> list[str]:
+    def doubts(self) -> tuple[str, ...]:
+        """Reasons to doubt the curves, a sentence each."""
         warnings = []
         if self.counts.rows_missing:
             warnings.append(
@@ -219,7 +227,22 @@ class SurvivalFit(LocalPosterior):
             warnings.append(
                 f"a band is {widest:.2f} wide: little was learned there; give fewer intervals or a larger epsilon"
             )
-        return warnings
+        return tuple(warnings)
+
+
+def _table(posterior: Posterior, columns: Columns, schema: Schema | None) -> list[Estimate]:
+    """Return S(t_k) of each group, and mean durations."""
+    axis, unit = Standard(unit="probability", scale=1.0, centre=0.0), ""
+    if schema is not None:
+        unit = schema.units.get(columns.duration, "")
+    time_axis = columns.duration if unit in ("", columns.duration) else f"{columns.duration} ({unit})"
+    points = product(columns.group_labels, columns.times)
+    curves = [
+        Estimate(f"S({time:g}), {label}", "", figure, axis=axis, place=Place(series=label, x=time, axis=time_axis))
+        for (label, time), figure in zip(points, posterior.figures("survival"), strict=True)
+    ]
+    means = zip(columns.group_labels, posterior.figures("restricted_mean"), strict=True)
+    return curves + [Estimate(f"mean to {columns.times[-1]:g}, {label}", unit, figure) for label, figure in means]
 
 
 def curves_statistic(columns: Columns) -> Survival:
@@ -240,15 +263,15 @@ def curves_job(
     *,
     rng: np.random.Generator,
     private: bool = True,
-    kind: type[RoundRequest] = SecureSumRequest,
+    kind: type[Kind] = SecureSum,
     rows_max: int = ROWS_MAX,
     prior_rows: float = PRIOR_ROWS,
-) -> Job[SurvivalFit]:
+) -> Job[Posterior]:
     """Run one round with the whole budget and return the posterior.
 
     Args:
         rng: for the posterior's draws; the privacy noise does not use it. private: False if bounds were read from the
-            data. kind: `SecureSumRequest`, or `NodeReleaseRequest` for data nodes with up to `rows_max` rows each.
+            data. kind: `SecureSum`, or `NodeRelease` for data nodes with up to `rows_max` rows each.
         prior_rows: as for `curves_from`.
     """
     require_positive("prior_rows", prior_rows)
@@ -259,7 +282,7 @@ def curves_job(
 
 def curves_from(
     aggregate: NoisyAggregate, columns: Columns, seed: int, *, private: bool = True, prior_rows: float = PRIOR_ROWS
-) -> SurvivalFit:
+) -> Posterior:
     """Return the posterior given a round's release.
 
     Args:
@@ -278,27 +301,28 @@ def curves_from(
 
 def exact_curves(
     rows: Problem, columns: Columns, rng: np.random.Generator, prior_rows: float = PRIOR_ROWS
-) -> SurvivalFit:
+) -> Posterior:
     """Return the posterior given raw rows, without noise."""
     statistic = curves_statistic(columns)
     counts = curve.exact_counts(statistic, rows.values(*statistic.columns), prior_rows)
     return _curves(columns, counts, int(rng.integers(2**63)), private=False)
 
 
-def _curves(columns: Columns, counts: Counts, seed: int, **more: Any) -> SurvivalFit:
+def _curves(columns: Columns, counts: Counts, seed: int, **more: Any) -> Posterior:
     def drawn(survival: Array) -> dict[str, Array]:
         lengths = np.diff(np.array(columns.times), prepend=0.0)
         before = np.concatenate([np.ones((*survival.shape[:-1], 1)), survival[..., :-1]], axis=-1)
         return {"survival": survival, "restricted_mean": np.asarray(((before + survival) / 2) @ lengths)}
 
     curves = curve.curves(counts, CHAINS * DRAWS, np.random.default_rng(seed))
-    return SurvivalFit(
+    posterior = Posterior(
         model="survival",
         draws=drawn(curves.reshape(CHAINS, DRAWS, *curves.shape[1:])),
         prior=drawn(curve.prior_curves(counts, DRAWS, np.random.default_rng(0))),
         axes={"survival": ("group", "time"), "restricted_mean": ("group",)},
         coords={"group": columns.group_labels, "time": columns.times},
-        columns=columns,
-        counts=counts,
         **more,
     )
+    found = Curves(columns, counts, posterior.draws["survival"])
+    table = partial(_table, posterior, columns)
+    return replace(posterior, notes=found.doubts, table=table, extras=found.summary, predictor=found)

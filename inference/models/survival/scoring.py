@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dca_proto.statistics.survival_score import COUNT, CUBES, contrast, contrasts, entries, longest
+from dca_proto.statistics.survival_score import COUNT, CUBES, contrasts, entries, longest
 from inference.models.glm.scoring import positive
 from inference.models.linear.closed_form import symmetric
 from inference.models.score_regression import Normal, Prior, regressed
@@ -123,10 +123,10 @@ class Rows:
     ends: Array
 
     @classmethod
-    def unknown(cls, intervals: int, groups: int, ends: Array) -> Rows:
-        """Return rows with standardised features and even groups."""
+    def unknown(cls, intervals: int, shares: Array, ends: Array) -> Rows:
+        """Return rows with standardised features and these shares of groups."""
         d = ends.shape[1]
-        return cls(intervals, np.full(groups, 1 / groups), np.zeros(d), np.eye(d), np.zeros(d), ends)
+        return cls(intervals, shares, np.zeros(d), np.eye(d), np.zeros(d), ends)
 
     def like(self, released: Released) -> Rows:
         """Return rows with the moments that a round at β = 0 shows.
@@ -140,13 +140,11 @@ class Rows:
         first = part.information[k : k + k * effects].reshape(k, effects).sum(axis=0) / hazard
         second = part.slope[k:, k:] / hazard
         mean, g = first[groups - 1 :], slice(groups - 1, None)
-        of_groups = first[: groups - 1] / contrast(groups) + 1 / groups if groups > 1 else first[:0]
-        shares = np.clip(np.r_[1 - of_groups.sum(), of_groups], 0.01, 1.0)
         low, high = np.minimum(self.ends[0], -TINY), np.maximum(self.ends[1], TINY)
         most = high - 1 / high
         rare = np.clip(part.skew[k:][g], np.minimum(low - 1 / low, most), most)
         rare = np.where(np.abs(rare) > SKEWED, np.clip(rare, -RARE_MAX, RARE_MAX), 0.0)
-        return Rows(k, shares / shares.sum(), mean, positive(second[g, g] - np.outer(mean, mean)), rare, self.ends)
+        return Rows(k, self.shares, mean, positive(second[g, g] - np.outer(mean, mean)), rare, self.ends)
 
     @cached_property
     def x(self) -> Array:
@@ -162,7 +160,7 @@ class Rows:
         two = np.sign(self.rare) * np.where(np.sign(self.rare) * z > ndtri(far**2 / (1 + far**2)), far, -1 / far)
         features = np.where(self.rare == 0, self.mean + sd * z, two)
         group = np.searchsorted(np.cumsum(self.shares)[:-1], points[:, 0]).astype(float)
-        return features if self.shares.size == 1 else np.hstack([contrasts(group, self.shares.size), features])
+        return features if self.shares.size == 1 else np.hstack([contrasts(group, self.shares[1:]), features])
 
     @cached_property
     def terms(self) -> Array:

@@ -32,10 +32,9 @@ from dca_proto.aggregate import RoundRequest
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import FRACTION_BITS, JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
-from dca_proto.protocol.kinds import ValidatedRound
 from dca_proto.protocol.params import Limits
+from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.statistics.contribution import joint_contribution
 from inference.models.linear.closed_form import SufficientStatistics, posterior, summarise, unpack
 from inference.problem import Array, stream
@@ -99,7 +98,7 @@ def request_of(model: str) -> RoundRequest:
 
 
 def plan_of(request: RoundRequest, n: int, epsilon: float) -> ValidatedRound:
-    terms = JobTerms(budget=Budget(epsilon, DELTA), clients=n, tolerated=0, computes=COMPUTES)
+    terms = JobTerms(epsilon=epsilon, delta=DELTA, clients=n, tolerate=0, computes=COMPUTES)
     return terms.open(request, bytes(ID_BYTES)).draft(EXACT, Limits())[1]
 
 

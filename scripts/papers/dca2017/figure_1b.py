@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from rich.table import Table
 
-from dca_proto.aggregate import SecureSumRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.jobs.forecast import forecast
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.problem import stream
 from papers.experiment import Experiment, Result
@@ -40,42 +39,42 @@ class Factor(NamedTuple):
     """The noise variance over σ_std², planned or drawn, for N clients of whom T may collude or drop out."""
 
     clients: int
-    tolerated: int
+    tolerate: int
     variance: float
 
     @property
     def excess(self) -> float:
         """The relative excess over the formula; a plan's is never below 0."""
-        return self.variance / formula(self.clients, self.tolerated) - 1
+        return self.variance / formula(self.clients, self.tolerate) - 1
 
 
-def formula(clients: int, tolerated: int) -> float:
-    return clients / (clients - tolerated - 1)
+def formula(clients: int, tolerate: int) -> float:
+    return clients / (clients - tolerate - 1)
 
 
-def factors(tolerated: int) -> Iterator[Factor]:
+def factors(tolerate: int) -> Iterator[Factor]:
     """Yield the plan for every number of clients up to `CLIENTS_MAX` that suffices for a round."""
-    for clients in range(tolerated + 2, CLIENTS_MAX + 1):
-        request = _terms(clients, tolerated).open(_request(1), bytes(ID_BYTES))
-        yield Factor(clients, tolerated, forecast(request).scale_factor)
+    for clients in range(tolerate + 2, CLIENTS_MAX + 1):
+        request = _terms(clients, tolerate).open(_request(1), bytes(ID_BYTES))
+        yield Factor(clients, tolerate, forecast(request).scale_factor)
 
 
-def measured(clients: int, tolerated: int, seed: int) -> float:
+def measured(clients: int, tolerate: int, seed: int) -> float:
     """Return the variance over σ_std² from one round of the ideal functionality on `DRAWS` columns of zeros."""
-    terms, request = _terms(clients, tolerated), _request(DRAWS)
-    random = stream(seed, f"scaling-factor/{clients}/{tolerated}").bytes
+    terms, request = _terms(clients, tolerate), _request(DRAWS)
+    random = stream(seed, f"scaling-factor/{clients}/{tolerate}").bytes
     swarm = IdealSwarm(np.zeros((clients, DRAWS)), request.parameters["columns"], terms, random=random)
     sigma_std = forecast(terms.open(request, bytes(ID_BYTES))).sigma_std
     return float(np.mean(swarm.run_round(request).value ** 2) / sigma_std**2)
 
 
-def _terms(clients: int, tolerated: int) -> JobTerms:
-    return JobTerms(budget=Budget(EPSILON, DELTA), clients=clients, tolerated=tolerated, computes=COMPUTES)
+def _terms(clients: int, tolerate: int) -> JobTerms:
+    return JobTerms(epsilon=EPSILON, delta=DELTA, clients=clients, tolerate=tolerate, computes=COMPUTES)
 
 
-def _request(columns: int) -> SecureSumRequest:
+def _request(columns: int) -> RoundRequest:
     ones, names = [1.0] * columns, [f"x{column}" for column in range(columns)]
-    return SecureSumRequest("sum", {"columns": names, "centre": [0.0] * columns, "scale": ones, "bound": ones})
+    return RoundRequest("sum", {"columns": names, "centre": [0.0] * columns, "scale": ones, "bound": ones})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ class ScalingFactor(Experiment[tuple[int, int], list[Factor]]):
         return [(n, t) for t in TOLERATED for n in MEASURED_AT if n > t + 1]
 
     def work(self, cell: tuple[int, int]) -> Result:
-        return {"clients": cell[0], "tolerated": cell[1], "measured": measured(*cell, self.seed)}
+        return {"clients": cell[0], "tolerate": cell[1], "measured": measured(*cell, self.seed)}
 
     def gather(self, cells: Sequence[tuple[int, int]], results: Sequence[Result]) -> list[Factor]:
         return [Factor(*cell, one["measured"]) for cell, one in zip(cells, results, strict=True)]
@@ -116,10 +115,10 @@ class ScalingFactor(Experiment[tuple[int, int], list[Factor]]):
     def draw(self, found: Sequence[Factor], path: Path) -> None:
         with drawing(path, size=(6.0, 4.5)) as panels:
             axes, hollow = panels[0, 0], {"markersize": 7, "markerfacecolor": "none"}
-            for tolerated, colour, marker in zip(TOLERATED, COLOURS, MARKERS, strict=False):
-                planned, drawn = list(factors(tolerated)), [one for one in found if one.tolerated == tolerated]
-                clients, label = [one.clients for one in planned], f"T = {tolerated}"
-                axes.plot(clients, [formula(n, tolerated) for n in clients], color=colour, label=label)
+            for tolerate, colour, marker in zip(TOLERATED, COLOURS, MARKERS, strict=False):
+                planned, drawn = list(factors(tolerate)), [one for one in found if one.tolerate == tolerate]
+                clients, label = [one.clients for one in planned], f"T = {tolerate}"
+                axes.plot(clients, [formula(n, tolerate) for n in clients], color=colour, label=label)
                 axes.plot(clients[::4], [one.variance for one in planned][::4], ".", color=colour, markersize=4)
                 heights = [one.variance for one in drawn]
                 axes.plot([one.clients for one in drawn], heights, marker, color=colour, **hollow)

@@ -38,7 +38,7 @@ from dca_proto.privacy.rounding import at_least
 from inference.errors import DataError
 from inference.models.coefficients import Coefficients
 from inference.models.linear.baselines import nonprivate_regression, of_rows
-from inference.models.linear.closed_form import REPAIR, Posterior, posterior, summarise
+from inference.models.linear.closed_form import REPAIR, NormalBeta, posterior, summarise
 from inference.models.linear.job import regression_in_bounds, regression_with_projection
 from inference.models.linear.prior import prior_precision
 from inference.problem import Array, Problem, Schema, split, stream
@@ -129,7 +129,7 @@ def perturbed_inputs(train: Problem, mu: float, rng: np.random.Generator) -> Coe
     slopes = posterior(summarise(centred[:, :-1], centred[:, -1]), precision, repair=REPAIR)
     cov = np.pad(slopes.cov, ((1, 0), (1, 0)))
     cov[0, 0] = slopes.residual_variance / len(train.y)
-    fitted = Posterior(np.r_[0.0, slopes.mean], cov, slopes.residual_variance)
+    fitted = NormalBeta(np.r_[0.0, slopes.mean], cov, slopes.residual_variance)
     found = of_rows(train.rows, fitted, schema.centres + means * schema.half_widths, schema.half_widths, schema)
     return replace(found, repair="none", private=schema.private)
 

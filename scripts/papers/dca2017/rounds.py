@@ -59,7 +59,9 @@ def rounds_of(train: Problem, budget: Budget, mode: str, random: Random, mechani
     """
     n, columns = len(train.y), train.schema.columns
     ids = tuple(bytes([index + 1]) * 16 for index in range(computes))
-    terms = JobTerms(budget=budget, clients=n, tolerated=n - 2 if mode == PERTURBED else 0, computes=ids)
+    terms = JobTerms(
+        epsilon=budget.epsilon, delta=budget.delta, clients=n, tolerate=n - 2 if mode == PERTURBED else 0, computes=ids
+    )
 
     def of(mechanism: Mechanism) -> IdealSwarm:
         return IdealSwarm(train.rows, columns, terms, random=random, mechanism=mechanism, trusted=mode == TRUSTED)

@@ -35,10 +35,10 @@ from rich.table import Table
 from dca_proto.privacy.local import UnaryEncoding
 from dca_proto.privacy.rounding import at_least
 from inference.bounds import Interval
-from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit as fits
 from inference.models.column.families import EXPONENTIAL, GAUSSIAN
 from inference.models.priors import DirichletPrior, GaussianPrior, RatePrior
+from inference.posterior import Posterior
 from inference.problem import Array, stream
 from papers import picture
 from papers.experiment import BAND, Result, band, option
@@ -61,7 +61,7 @@ class Drawn(NamedTuple):
     """One repeat."""
 
     truth: Mapping[str, Array]  # true parameters by name
-    fit: Callable[..., LocalPosterior]  # lacks only the sampling options
+    fit: Callable[..., Posterior]  # lacks only the sampling options
     clipped: float  # share of clipped values
 
 

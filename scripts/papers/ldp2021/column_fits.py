@@ -26,7 +26,7 @@ from dca_proto.statistics import Sum
 from dca_proto.statistics.contribution import client_sensitivity
 from inference.bounds import Interval
 from inference.draws import R_HAT_MAX, R_HAT_REQUIRED
-from inference.mcmc.posterior import LocalPosterior
+from inference.posterior import Posterior
 from inference.problem import Array
 from papers.experiment import C, Experiment, F, Result
 from papers.runner import Check
@@ -100,7 +100,7 @@ def bit_reports(categories: NDArray[np.int64], mechanism: UnaryEncoding, rng: np
     return mechanism.decode_reports(mechanism.randomise(categories, rng.bytes(KEY_BYTES)), 1.0)
 
 
-def mixed(fit: Callable[..., LocalPosterior], iterations: int, seed: int) -> tuple[LocalPosterior, Diagnosis]:
+def mixed(fit: Callable[..., Posterior], iterations: int, seed: int) -> tuple[Posterior, Diagnosis]:
     """Fit until the chains have mixed, at most `ATTEMPTS` times.
 
     Args:

@@ -49,24 +49,24 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from dca_proto.aggregate import LdpReportRequest, LocalReports, NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import LocalReports, NoisyAggregate, RoundRequest
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
-from dca_proto.errors import UsageError
+from dca_proto.errors import NoAggregate, UsageError
 from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy.accounting import epsilon_of, mu_of
 from dca_proto.privacy.local import AnalyticGaussian, RandomisedResponse
+from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.statistics import Regression, Sensitivity, Statistic, Sum, resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.weights import best_regression_weights
 from inference.columns import Standardisation, into_ball
-from inference.mcmc.posterior import LocalPosterior
 from inference.models import fit
 from inference.models.coefficients import area_under_curve
 from inference.models.glm.families import Bernoulli
-from inference.models.glm.regression import LocalRegression
 from inference.models.glm.scored_fit import exact_fit
 from inference.models.glm.sgd import groups
 from inference.models.priors import RegressionPrior
+from inference.posterior import Posterior
 from inference.problem import Array
 from inference.variational.models import BERNOULLI, NORMAL
 from papers.ldp2021.column_fits import mixed
@@ -130,7 +130,7 @@ class Reporters:
             NoAggregate: too few clients have budget left.
             UsageError: the request has other columns or terms.
         """
-        by = request.mechanism if isinstance(request, LdpReportRequest) else ""
+        by = request.kind.mechanism
         if by != AnalyticGaussian.name or request.rows_max != ROWS_MAX or request.budget_share != 1:
             raise UsageError(f"found a request of {by!r}; expected one report with the whole budget")
         statistic = resolve(request.statistic, request.parameters)
@@ -151,7 +151,7 @@ class Reporters:
             parameters=request.parameters,
             contributors=count,
             clients=count,
-            fewest=0,
+            n_min=0,
             colluders=0,
             mechanism=mechanism.name,
             sensitivity=mechanism.sensitivity.l2 * UNIT,
@@ -203,7 +203,7 @@ def sufficient(rows: Split, terms: Terms, rng: np.random.Generator, *, label: bo
         looser = max(1.0, math.sqrt(corollary(rows.target_bound, label=label)) / exact)
         terms = Terms(epsilon_of(mu_of(*terms) / looser, terms.delta), terms.delta)
     by = AnalyticGaussian.name
-    request = LdpReportRequest(statistic.name, to_builtins(statistic), rows_max=ROWS_MAX, mechanism=by)
+    request = RoundRequest(statistic.name, to_builtins(statistic), rows_max=ROWS_MAX, kind=LdpReport(by))
     return Reporters(_table(rows, rows.X), names_of(rows), terms, rng).run_round(request)
 
 
@@ -276,7 +276,7 @@ def scored(method: str, rows: Split, conditions: Conditions, rng: np.random.Gene
     return Result(rows.unit * float(np.sqrt(np.mean((predicted - rows.y_test) ** 2))), report)
 
 
-def _fit(method: str, rows: Split, conditions: Conditions, rng: np.random.Generator) -> Callable[..., LocalRegression]:
+def _fit(method: str, rows: Split, conditions: Conditions, rng: np.random.Generator) -> Callable[..., Posterior]:
     """Draw the reports; return a function that fits the posterior, given the sampling options."""
     label, terms, prior = conditions.label, conditions.terms, RegressionPrior()
     if method in ORDERS:
@@ -292,7 +292,7 @@ def _fit(method: str, rows: Split, conditions: Conditions, rng: np.random.Genera
     return partial(fit.regression, released, prior, logistic=label)
 
 
-def _predicted(found: LocalPosterior, X: Array, label: bool) -> Array:
+def _predicted(found: Posterior, X: Array, label: bool) -> Array:
     """Return the mean over draws of the target, or of a label's probability of being 1, shape ``(k,)``."""
     slopes = found.draws["coefficients"].reshape(-1, X.shape[1])
     constants = found.draws["intercept"].reshape(-1)
@@ -315,7 +315,7 @@ def _descended(rows: Split, conditions: Conditions, rng: np.random.Generator) ->
     iterates, noise_sd = [np.zeros(dimension)], []
     for t in range(1, number + 1):
         parameters, by = asked | {"theta": iterates[-1].tolist()}, AnalyticGaussian.name
-        reports = reporters.run_round(LdpReportRequest("gradient", parameters, rows_max=1, batch=size, mechanism=by))
+        reports = reporters.run_round(RoundRequest("gradient", parameters, rows_max=1, batch=size, kind=LdpReport(by)))
         gradient, variance = reports.value / size, reports.noise_variance / size**2
         noise_sd.append(sqrt(variance))
         iterates.append(iterates[-1] + gain(rate, t, dimension, variance) * gradient)

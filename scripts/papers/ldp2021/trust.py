@@ -45,11 +45,11 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 from rich.table import Table
 
-from dca_proto.aggregate import LdpReportRequest, NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.jobs.job import FRACTION_BITS, JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
+from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.statistics import Regression
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
@@ -334,14 +334,14 @@ def release(rows: Rows, trust: str, epsilon: float, rng: np.random.Generator) ->
     """Run the round by the ideal functionality, whose noise has the protocol's law."""
     clients, computes = len(rows.table), (bytes(ID_BYTES), b"\1" * ID_BYTES)
     dropped = ceil(DROPPED * clients) if trust == DCA_DROPS else 0
-    terms = JobTerms(budget=Budget(epsilon, DELTA), clients=clients, tolerated=dropped, computes=computes)
+    terms = JobTerms(epsilon=epsilon, delta=DELTA, clients=clients, tolerate=dropped, computes=computes)
     absent = frozenset(rng.permutation(clients)[:dropped].tolist())
     columns, trusted = rows.statistic.columns, trust == TRUSTED
     swarm = IdealSwarm(rows.table, columns, terms, absent=[absent], random=rng.bytes, trusted=trusted)
     asked = rows.statistic.name, to_builtins(rows.statistic)
     if trust == LOCAL:
-        return swarm.run_round(LdpReportRequest(*asked, rows_max=1, mechanism=GAUSSIAN))
-    return swarm.run_round(SecureSumRequest(*asked, rows_max=1))
+        return swarm.run_round(RoundRequest(*asked, rows_max=1, kind=LdpReport(GAUSSIAN)))
+    return swarm.run_round(RoundRequest(*asked, rows_max=1))
 
 
 Drawn = tuple[Array, Array, float]

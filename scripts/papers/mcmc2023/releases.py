@@ -35,11 +35,12 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.crypto.sealing import Random
 from dca_proto.jobs.job import FRACTION_BITS, JobTerms
 from dca_proto.privacy.accounting import mu_of
 from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.statistics.regression import Regression
 from dca_proto.statistics.weights import best_regression_weights
 from emulator.ideal import IdealSwarm
@@ -185,8 +186,8 @@ def local_round(
 def _held(
     parts: Sequence[Array], budget: Budget, random: Random, statistic: str, parameters: Any, share: float = 1.0
 ) -> NoisyAggregate:
-    terms = JobTerms(budget=budget, clients=len(parts), tolerated=0, computes=())
-    request = NodeReleaseRequest(statistic, parameters, share, rows_max=len(parts[-1]))
+    terms = JobTerms(epsilon=budget.epsilon, delta=budget.delta, clients=len(parts), tolerate=0, computes=())
+    request = RoundRequest(statistic, parameters, share, rows_max=len(parts[-1]), kind=NodeRelease())
     return IdealSwarm(parts, parameters["columns"], terms, random=random).run_round(request)
 
 

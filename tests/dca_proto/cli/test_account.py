@@ -24,11 +24,15 @@ from dca_proto.privacy.accounting import compose, epsilon_of, mu_of, mu_of_pure
 from dca_proto.privacy.composition import Gaussian, Laplace, PureDP, RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.composition import epsilon_of as epsilon_of_all
 from dca_proto.privacy.rounding import at_least
-from dca_proto.protocol.kinds import validate_announcement
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.validation import validate_announcement
+from dca_proto.protocol.wire.kinds import SecureSum
+from dca_proto.runtime.request import RoundSettings, open_round
+from dca_proto.runtime.settings import convert
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Regression, Sensitivity, registered
 from dca_proto.statistics.contribution import client_sensitivity
+from dca_proto.testing import TestFederation
 
 Run = Callable[..., tuple[int, str, str]]
 FEATURES = ("first", "later", "target")
@@ -72,7 +76,7 @@ def test_the_noise_multiplier_is_the_exact_column_of_the_table(answer: Any, epsi
 
 
 def test_every_figure_of_a_sum_by_hand(answer: Any) -> None:
-    """One column within ±2.5: Δ = 5, and each of N - T - 1 = 89 shares has variance (5/μ)²/89."""
+    """One column within ±2.5: Δ = 5, and each of N - T - 1 = 89 shares has variance (5/μ)²/89; w = √3 · 2.5."""
     found = answer("--epsilon 1 --delta 1e-6 --clients 100 --tolerate 10 --colluders 4 --bound 2.5 --dimension 1")
     mu = mu_of(1.0, 1e-6)
     local = 5 / mu / math.sqrt(89)
@@ -93,21 +97,23 @@ def test_every_figure_of_a_sum_by_hand(answer: Any) -> None:
     }
     (entry,) = found["rounds"]
     assert {name: entry[name] for name in expected} == pytest.approx(expected, rel=1e-6)
-    assert (found["contributors_needed"], found["honest_shares"]) == (94, 89)
+    assert (found["n_min"], found["honest"]) == (94, 89)
     assert (entry["relation"], entry["epsilon"], entry["share"]) == (REPLACE_ONE_CLIENT, 1.0, 1.0)
-    largest = (100 * 2.5 + local * 10 * math.sqrt(2 * 41 * math.log(2))) * 2**24
+    weight = 2.5 * math.sqrt(3)
+    largest = (100 * weight + local * 10 * math.sqrt(2 * 41 * math.log(2))) * 2**24
     assert entry["ring_bits"] == math.ceil(math.log2(largest)) + 1
-    assert entry["noise_std"] == pytest.approx([local * 10], rel=1e-6)
+    assert entry["labels"] == ["x1", "complete rows"]
+    assert entry["noise_std"] == pytest.approx([local * 10, local * 10 / weight], rel=1e-6)
     for name in ("noise_multiplier", "sensitivity", "sigma_local", "scale_factor", "ring_bits"):
         assert found[name] == entry[name]
 
 
-@pytest.mark.parametrize("tolerated", [0, 5, 10])
-def test_the_factor_is_that_of_figure_1b(answer: Any, tolerated: int) -> None:
+@pytest.mark.parametrize("tolerate", [0, 5, 10])
+def test_the_factor_is_that_of_figure_1b(answer: Any, tolerate: int) -> None:
     """N/(N - T - 1), the scaling factor of Theorem 1, at ten N of the figure's axis; the grid adds less than 1e-6."""
-    for clients in range(tolerated + 2, 101, 10):
-        found = answer(f"--clients {clients} --tolerate {tolerated}")
-        exact = clients / (clients - tolerated - 1)
+    for clients in range(tolerate + 2, 101, 10):
+        found = answer(f"--clients {clients} --tolerate {tolerate}")
+        exact = clients / (clients - tolerate - 1)
         assert exact <= found["scale_factor"] < exact * (1 + 1e-6)
 
 
@@ -128,8 +134,8 @@ def test_the_figures_are_those_that_a_participant_computes(answer: Any) -> None:
         parameters={**parameters, "target_square": True},
         epsilon=0.7,
         delta=1e-7,
-        ask=AskSecureSum(computes=tuple(bytes([i]) * 16 for i in range(4)), tolerated=3, colluders=1),
-        clients_expected=40,
+        kind=SecureSum(clients=40, tolerate=3, colluders=1),
+        computes=tuple(bytes([i]) * 16 for i in range(4)),
     )
     announcement, validated = request.draft(EXACT, Limits())
     assert validated == validate_announcement(announcement, EXACT, Limits())
@@ -145,11 +151,11 @@ def test_the_figures_are_those_that_a_participant_computes(answer: Any) -> None:
 def test_a_sensitivity_of_another_relation_is_never_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of adding or removing a client is up to half of what a replacement moves."""
     half = Sensitivity(l1=100, l2_squared=10_000, bound=100, relation=ADD_OR_REMOVE_ONE_CLIENT)
-    monkeypatch.setattr("dca_proto.protocol.kinds.client_sensitivity", lambda *_: half)
+    monkeypatch.setattr("dca_proto.protocol.validation.client_sensitivity", lambda *_: half)
     columns = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
     request = OpenRound(
-        round_id=bytes(16), statistic="sum", parameters=columns, epsilon=1.0, delta=1e-6, clients_expected=10,
-        ask=AskSecureSum(computes=(bytes(16), bytes([1]) * 16), tolerated=0),
+        round_id=bytes(16), statistic="sum", parameters=columns, epsilon=1.0, delta=1e-6,
+        kind=SecureSum(clients=10), computes=(bytes(16), bytes([1]) * 16),
     )  # fmt: skip
     with pytest.raises(UsageError, match=r"add-or-remove-one-client.*replace-one-client"):
         request.draft(EXACT, Limits())
@@ -199,8 +205,22 @@ def test_noise_is_reported_in_the_units_of_the_data(answer: Any) -> None:
     """A mean of two columns with ranges 120 and 50: noise in proportion, Δ = 2√2 half ranges."""
     found = answer("--clients 100 --tolerate 0 --statistic mean --bounds age=0:120,bmi=10:60")
     local = 2 * math.sqrt(2) / found["mu"] / math.sqrt(99)
-    assert found["rounds"][0]["labels"] == ["age", "bmi"]
-    assert found["rounds"][0]["noise_std"] == pytest.approx([local / 10 * 60, local / 10 * 25], rel=1e-6)
+    assert found["rounds"][0]["labels"] == ["age", "bmi", "complete rows"]
+    noise = [local / 10 * 60, local / 10 * 25, local * 10 / math.sqrt(6)]
+    assert found["rounds"][0]["noise_std"] == pytest.approx(noise, rel=1e-6)
+
+
+def test_a_forecast_is_of_the_round_that_a_trainer_opens(answer: Any) -> None:
+    """All statistics of columns with bounds: the same numbers are summed, with the same sensitivity and noise."""
+    federation = TestFederation(0, 3).federation
+    for name in ("sum", "mean", "moments", "second-moments", "regression", "phases"):
+        given = {"statistic": name, "columns": ["a", "b"], "bounds": {"a": [0, 120], "b": [10, 60]}}
+        given |= {"kind": "secure-sum", "epsilon": 1.0, "delta": 1e-5, "tolerate": 5, "clients": 100}
+        opened = forecast(open_round(convert("[round]", given, RoundSettings), federation))
+        options = f"--clients 100 --tolerate 5 --statistic {name} --columns a,b --bounds a=0:120,b=10:60"
+        (entry,) = answer(options)["rounds"]
+        for figure in ("dimension", "sensitivity", "bound", "sigma_sum", "ring_bits", "noise_of_mean"):
+            assert entry[figure] == pytest.approx(getattr(opened, figure), rel=1e-12), (name, figure)
 
 
 def test_the_best_weights_of_a_regression_are_offered_with_their_gain(run: Run, answer: Any) -> None:

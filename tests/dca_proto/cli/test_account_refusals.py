@@ -14,9 +14,9 @@ import pytest
 from dca_proto.cli import main
 from dca_proto.errors import UsageError
 from dca_proto.jobs.forecast import EXACT
-from dca_proto.protocol.kinds import SecureSum
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.trainer.request import AskSecureSum, OpenRound
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import SecureSum
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -42,11 +42,11 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         ("--epsilon 500", "epsilon 500 at delta 1e-05 is more than can be planned with, 284; that protects", 2),
         ("--delta 0", "delta is 0.0, expected a number in (0, 1), such as 1e-6", 2),
         ("--delta 1", "delta is 1.0", 2),
-        ("--tolerate 49", "lower T to at most 48, or find at least 51 clients", 2),
-        ("--tolerate -1", "T = -1, expected 0 or more; change tolerate", 2),
-        ("--tolerate 5 --colluders 6", "c = 6 colluders exceed T = 5; lower c to 5, or raise T to 6", 2),
-        ("--colluders -1", "c = -1, expected 0 or more; change colluders", 2),
-        ("--computes 1", "M = 1 Compute nodes; use 2 to 64", 2),
+        ("--tolerate 49", "lower tolerate to at most 48, or find at least 51 clients", 2),
+        ("--tolerate -1", "tolerate is -1; give a number from 0 to 10000000", 2),
+        ("--tolerate 5 --colluders 6", "c = 6 colluders exceed T = 5; lower colluders to 5, or raise tolerate to 6", 2),
+        ("--colluders -1", "colluders is -1; give a number from 0 to 10000000", 2),
+        ("--computes 1", "M = 1 Compute nodes; use 2 to 64 computes", 2),
         ("--bound inf", "is inf; give a finite number above 0", 2),
         ("--bound -1", "is -1; give a finite number above 0", 2),
         ("--bounds x=0:inf", "column 'x': bounds 0:inf are not an interval; expected finite LO < HI", 5),
@@ -95,7 +95,7 @@ def test_bad_input_is_a_one_line_error_that_names_the_change(run: Run, options: 
 
 @pytest.mark.parametrize(
     ("clients", "message"),
-    [("0", "expected 1 to 1000000; change the number of clients"), ("1", "find at least 2 clients")],
+    [("0", "clients is 0; give their number N, 1 to 10000000"), ("1", "find at least 2 clients")],
 )
 def test_too_few_clients_are_refused(run: Run, clients: str, message: str) -> None:
     code, _, error = run("--clients", clients)
@@ -144,13 +144,11 @@ def test_a_ring_that_would_overflow_is_refused_with_a_value_that_fits(
     clients = 2**18 if by_clients else 2**19
 
     def at(clients: int, bits: int) -> int:
-        ask = AskSecureSum(computes=computes, tolerated=0, most=clients)
-        request = OpenRound(
-            **terms, ask=ask, parameters=columns, clients_expected=clients, fraction_bits=bits, rows_max=1
-        )
-        terms_of_sum = request.draft(EXACT, Limits())[1].terms
-        assert isinstance(terms_of_sum, SecureSum)
-        return terms_of_sum.most
+        kind = SecureSum(clients=clients, most=clients)
+        request = OpenRound(**terms, kind=kind, computes=computes, parameters=columns, fraction_bits=bits, rows_max=1)
+        validated = request.draft(EXACT, Limits())[1].kind
+        assert isinstance(validated, SecureSum)
+        return validated.n_max
 
     with pytest.raises(UsageError, match=rf"less than 2\^63: use at least {fewer} fewer fraction bits") as refusal:
         at(clients, 36)

@@ -10,6 +10,8 @@ from dca_proto.cli import broker, main
 from dca_proto.runtime.access import Access
 from dca_proto.runtime.broker import BrokerOptions, TlsFiles
 
+NOBODY = Access(bytes(32), ())
+
 
 @pytest.mark.parametrize("url", ["http://x", "mqtt://", "mqtt://a:99999", "x"])
 def test_hardening_7_a_trial_refuses_a_url_that_actors_refuse(
@@ -29,12 +31,15 @@ def test_hardening_7_a_trial_refuses_a_url_that_actors_refuse(
         (BrokerOptions(host="localhost"), ""),
         (BrokerOptions(host="0.0.0.0"), "no --federation and no --tls-certificate"),
         (BrokerOptions(host="::"), "no --federation and no --tls-certificate"),
-        (BrokerOptions(host="0.0.0.0", access=Access("f", ())), "found no --tls-certificate, expected"),
+        (BrokerOptions(host="0.0.0.0", access=NOBODY), "found no --tls-certificate, expected"),
         (
             BrokerOptions(host="0.0.0.0", tls=TlsFiles(Path("a"), Path("b"), Path("c"))),
             "found no --federation, expected",
         ),
-        (BrokerOptions(host="0.0.0.0", tls=TlsFiles(Path("a"), Path("b"), Path("c")), access=Access("f", ())), ""),
+        (
+            BrokerOptions(host="0.0.0.0", tls=TlsFiles(Path("a"), Path("b"), Path("c")), access=NOBODY),
+            "",
+        ),
     ],
 )
 def test_hardening_7_a_broker_opens_to_a_network_with_passwords_and_tls_only(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dca_proto import cli
 from dca_proto.cli import explain, main
 from dca_proto.errors import InputError, LoginError, RoundAborted, StorageError, TransportError, UsageError
 from inference.errors import DataError
@@ -42,7 +44,7 @@ def test_what_a_user_does_wrong_ends_with_its_code(tmp_path: Path, capsys: pytes
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         url = f"mqtt://127.0.0.1:{nobody.getsockname()[1]}"
         csv = ("swarm", "--csv", str(text), "--target", "2", "--output", str(tmp_path / "run"))
-        assert main(["swarm", "--dimension", "3", "--clients", "10", "--broker", url]) == 6
+        assert main(["fleet", "--clients", "10", "--broker", url]) == 6
     assert main(["swarm", "--kind", "x"]) == 2
     assert main(csv) == 5
     assert main(["ledger", str(tmp_path / "none.db")]) == 5
@@ -64,12 +66,30 @@ def test_a_shell_is_offered_commands_their_groups_and_their_options(
         assert end.value.code == 0
         return capsys.readouterr().out.split()
 
-    assert completed("dca s") == ["scaling", "swarm", "schema"]
+    assert completed("dca s") == ["scaling", "status", "store", "swarm", "schema"]
+    assert completed("dca store ") == ["compact"]
+    assert completed("dca broker ") == ["clear"]
+    assert completed("dca broker --po") == ["--port"]
+    assert completed("dca broker clear --pass") == ["--password-file"]
+    assert completed("dca federation set") == ["set-p"]
+    assert completed("dca status --ch") == ["--check"]
     assert completed("dca federation add") == ["add-node", "add-trainer"]
     assert "--epsilon" in completed("dca trainer --e")
-    assert completed("dca emulate collude --left") == ["--left-out"]
+    assert completed("dca emulate sweep --see") == ["--seeds"]
     assert completed("dca swarm --job survival-") == ["survival-regression"]
     assert completed("dca keygen --role t") == ["trainer"]
     monkeypatch.delenv("_DCA_COMPLETE")
     shown = subprocess.run([*DCA, "--show-completion", "bash"], capture_output=True, text=True, timeout=60, check=True)
     assert "_DCA_COMPLETE=complete_bash" in shown.stdout
+
+
+def table_of(text: str) -> dict[str, set[str]]:
+    """By exit code, the commands that a table of exit codes names in its row."""
+    rows = re.findall(r"^\| (\d+) \|(.*)$", text, re.MULTILINE)
+    return {code: set(re.findall(r"`(dca [a-z]+)", row)) for code, row in rows}
+
+
+def test_the_tables_of_exit_codes_agree() -> None:
+    operate = (Path(__file__).parents[3] / "docs" / "operate.md").read_text(encoding="utf-8")
+    assert table_of(operate.partition("## Exit codes")[2]) == table_of(cli.__doc__ or "")
+    assert set(table_of(cli.__doc__ or "")) >= {"0", "1", "2", "3", "143"}

@@ -116,6 +116,24 @@ def test_an_impossible_change_is_a_one_line_error(
     assert message in refusal(capsys, *given, code=code)
 
 
+def test_p_is_stated_at_the_start_and_changed(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["federation", "show"]) == 0
+    assert "p = 2: at most 2 of the 3 Compute nodes may be corrupt" in capsys.readouterr().out
+    one = change("set-p", "1")
+    assert (one.number, one.colluding, one.p) == (2, 1, 1)
+    assert change("add-node", NEWCOMER).colluding == 1
+    capsys.readouterr()
+    assert main(["federation", "show", "--json", "-"]) == 0
+    assert '"p": 1' in capsys.readouterr().out
+    assert "states p = 1 already" in refusal(capsys, "set-p", "1")
+    assert "expected 1 to 3, or 0 for all but one" in refusal(capsys, "set-p", "4")
+    assert (change("set-p", "0").p, change("revoke", "compute-1").p) == (3, 2)
+    assert main(["federation", "init", "other", "--computes", "4", "--colluding", "2"]) == 0
+    assert read_federation(Path("other/federation.toml")).p == 2
+    assert main(["federation", "init", "third", "--computes", "4", "--colluding", "4"]) == 2
+    assert not Path("third").exists()
+
+
 def test_another_enrolment_key_changes_nothing(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keygen", "thief.key", "--role", "authority"]) == 0
     assert "not the federation file's enrolment key" in refusal(

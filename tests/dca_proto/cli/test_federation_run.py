@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from dca_proto.cli import main, trial
+from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.device import Device
 from dca_proto.runtime.settings import BrokerSettings
@@ -66,3 +69,42 @@ def test_a_broker_is_started_where_none_answers_and_ends_with_the_actors() -> No
         return line
 
     assert asyncio.run(broker_line()).endswith(f" at mqtt://127.0.0.1:{port}")
+
+
+def test_a_broker_that_dies_is_started_again_at_its_port_also_if_it_cannot_be_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    async def restarted() -> None:
+        async with trial._broker(BrokerSettings(url=f"mqtt://127.0.0.1:{port}")):
+            (broker,) = [one for one in started if one.process.poll() is None]
+            broker.process.kill()
+            async with asyncio.timeout(60):
+                while len(started) < 2:  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(0.05)
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+
+    started: list[Broker] = []
+    calls: list[str] = []
+    launch = trial.launch_broker
+
+    @contextlib.asynccontextmanager
+    async def noted(folder: Path, options: object) -> AsyncIterator[Broker]:
+        calls.append("")
+        if len(calls) == 2:
+            raise UsageError("the port is in use")
+        async with launch(folder, options) as broker:
+            started.append(broker)
+            yield broker
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "launch_broker", noted)
+        patch.setattr(trial, "_AGAIN_S", 0)
+        asyncio.run(restarted())
+    printed = capsys.readouterr().err
+    assert "the broker exited with code" in printed
+    assert "the port is in use; it is started again" in printed

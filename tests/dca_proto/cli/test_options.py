@@ -7,36 +7,48 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import typer
+from msgspec.structs import fields
 
 from dca_proto.cli import GROUP, main
+from dca_proto.cli import options as cli_options
+from dca_proto.cli.job_settings import JobSettings
+from dca_proto.jobs.plan import PlannedJob
 from dca_proto.privacy.accounting import DELTA
+from dca_proto.protocol.terms import Terms, description_of
+from dca_proto.runtime.request import RoundSettings
+from emulator.claim import Claim
+from emulator.swarm.options import SwarmOptions
 
 SPECIFIC = {
-    "--broker": {"broker", "federation init", "swarm"},  # which software; a URL; or either
+    "--broker": {"broker", "federation init"},  # which software; a URL; or either
     "--authority": {"federation init"},  # by default a new one
     "--clients": {"federation init", "scaling", "trainer"},  # created; a list; 0 for all
-    "--computes": {"federation init", "scaling"},  # created; a list
+    "--computes": {"federation init", "learn", "scaling", "trainer"},  # created; names; a list; names
     "--days": {"federation enrol"},
-    "--delta": {"audit", "emulate collude", "ledger", "trainer"},  # of a claim; of a total; of one round
-    "--dimension": {"account", "audit", "emulate collude", "scaling", "swarm"},  # columns or numbers; a list
+    "--delta": {"audit", "ledger"},  # of a claim; of a total
+    "--dimension": {"account", "audit", "fleet", "scaling"},  # columns or numbers; a list
     "--engine": {"audit"},  # with --protocol
-    "--epsilon": {"audit", "emulate collude", "trainer"},  # of a claim; of one round
+    "--epsilon": {"audit"},  # of a claim
     "--federation": {"broker", "federation enrol"},  # read; the other commands replace it
+    "--kind": {"learn"},  # by default it follows from the job
     "--no-reference": {"report"},  # swarm also holds out no rows
     "--output": {"broker", "emulate run", "emulate replay", "emulate sweep", "federation enrol", "swarm"},  # a folder
-    "--processes": {"emulate sweep", "scaling", "swarm"},  # of trials, actors, clients
-    "--rounds": {"audit", "emulate collude", "scaling", "swarm"},  # of each world; of each cell; of a sum
-    "--seed": {"emulate run", "swarm"},  # of a scenario; of splits and times
+    "--processes": {"emulate sweep", "scaling"},  # of trials, actors, clients
+    "--rounds": {"audit", "scaling"},  # of each world; of each cell
+    "--seed": {"audit", "emulate run", "learn"},  # of keys; of a scenario; of draws
     "--statistic": {"account", "audit", "trainer"},  # several; those of an audit; one
     "--tolerate": {"scaling"},  # a list
 }
 """By option, the commands whose help adds to, or replaces, the help that the option has elsewhere."""
-LISTS = {("account", "--statistic")} | {
-    ("scaling", name) for name in ("--clients", "--computes", "--dimension", "--tolerate")
-}
-"""Options that take a list here and one value elsewhere."""
+LISTS = (
+    {("account", "--statistic")}
+    | {("scaling", name) for name in ("--clients", "--computes", "--dimension", "--tolerate")}
+    | {(command, "--computes") for command in ("learn", "trainer")}
+)
+"""Options that take a list here and one value elsewhere; a federation's Compute nodes have names."""
 
 
 def options() -> Iterator[tuple[str, str, Any]]:
@@ -47,7 +59,7 @@ def options() -> Iterator[tuple[str, str, Any]]:
         if app is not found:
             app.command(entry.name)(found)
         command: Any = typer.main.get_command(app)
-        for name, one in (getattr(command, "commands", None) or {"": command}).items():
+        for name, one in {"": command, **getattr(command, "commands", {})}.items():  # a group may have options, too
             for option in one.params:
                 if option.opts[0].startswith("-"):
                     yield f"{entry.name} {name}".strip(), option.opts[0], option
@@ -66,7 +78,7 @@ def value_type(option: Any) -> str:
 
 def test_all_options_are_found() -> None:
     assert len(BY_NAME) > 80
-    assert {"audit", "emulate collude", "federation init", "swarm", "trainer"} <= {command for command, *_ in OPTIONS}
+    assert {"audit", "federation init", "swarm", "trainer"} <= {command for command, *_ in OPTIONS}
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
@@ -93,7 +105,16 @@ def test_the_exceptions_are_needed() -> None:
 
 
 def test_all_commands_have_the_same_default_delta() -> None:
-    assert {option.default for option in BY_NAME["--delta"].values()} == {DELTA, None}
+    assert {option.default for option in BY_NAME["--delta"].values()} <= {DELTA, None}
+    records = (PlannedJob, SwarmOptions, Claim)
+    assert {field.default for kind in records for field in fields(kind) if field.name == "delta"} == {DELTA}
+
+
+@pytest.mark.parametrize(("command", "kind"), [("trainer", RoundSettings), ("learn", JobSettings)])
+def test_each_term_of_a_round_is_an_option_with_its_help(command: str, kind: type[msgspec.Struct]) -> None:
+    for field in fields(kind):
+        if field.name in Terms.__struct_fields__:
+            assert BY_NAME[f"--{field.name.replace('_', '-')}"][command].help == description_of(field.type)
 
 
 @pytest.mark.parametrize("name", ["--json", "--plot", "--output"])
@@ -108,7 +129,35 @@ def test_names_that_differ_by_a_letter_are_few() -> None:
     assert plurals == {"--bound", "--compute", "--seed", "--trainer"}
 
 
-@pytest.mark.parametrize("command", ["audit", "emulate collude"])
-def test_a_seed_of_keys_is_not_negative(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command.split(), "--seed", "-1"]) == 2
+def test_a_seed_of_keys_is_not_negative(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--seed", "-1"]) == 2
     assert "'--seed': Input should be greater than or equal to 0" in capsys.readouterr().err
+
+
+GIVEN: dict[str, tuple[str, Any]] = {
+    "bounds": ("age=0:120", {"age": [0.0, 120.0]}),
+    "columns": ("age,bmi", ["age", "bmi"]),
+    "computes": ("a,b", ["a", "b"]),
+    "features": ("age,bmi", ["age", "bmi"]),
+    "parameters": ("edges=[0,40]", {"edges": [0, 40]}),
+    "target": ("age", "age"),
+}
+"""By field, a text of a parsed option, and what the command gets."""
+
+
+@pytest.mark.parametrize("record", [RoundSettings, JobSettings])
+def test_parsed_options_reach_the_command(record: type[msgspec.Struct]) -> None:
+    found: list[dict[str, Any]] = []
+
+    @cli_options.with_options(record)
+    def command(chosen: cli_options.Chosen) -> None:
+        found.append(chosen)
+
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    given = {name: value for name, value in GIVEN.items() if name in record.__struct_fields__}
+    texts = [
+        part for name, (text, _) in given.items() for part in (f"--{name.replace('parameters', 'parameter')}", text)
+    ]
+    typer.main.get_command(app).main(texts, standalone_mode=False)
+    assert found == [{name: value for name, (_, value) in given.items()}]

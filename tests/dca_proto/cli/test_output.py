@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from dca_proto.cli import explain
 from dca_proto.errors import UsageError
@@ -64,7 +65,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: contents.append(pipe.read_text()))
     reader.start()
     write_json({"a": 1}, str(pipe))
-    reader.join(timeout=10)
+    reader.join(timeout=PATIENCE_S)
     assert json.loads(contents[0]) == {"a": 1}
     assert pipe.is_fifo()
 

@@ -30,7 +30,7 @@ def summed(noise_variance: float = 4.0, reports: LocalReports | None = None) -> 
         parameters={"columns": ["a", "b"], "centre": [0.0, 0.0], "scale": [1.0, 1.0], "bound": [5.0, 5.0]},
         contributors=20,
         clients=20,
-        fewest=18,
+        n_min=18,
         colluders=0,
         mechanism=DistributedDiscreteGaussian().name,
         sensitivity=1.0,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from exact_rounds import aggregate
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.cli import main
 from dca_proto.cli import trainer as command
 from dca_proto.cli.output import Terminal
@@ -22,10 +22,11 @@ from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.play import play_releases
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.results.round import round_of
 from dca_proto.runtime import device
 from dca_proto.runtime.keyfile import read_federation
-from dca_proto.runtime.outcome import outcome
 from dca_proto.runtime.request import RoundSettings, open_round
 from dca_proto.runtime.settings import convert
 from dca_proto.statistics import Mean
@@ -41,22 +42,22 @@ def settings(**changes: Any) -> RoundSettings:
 
 
 def result() -> NoisyAggregate:
-    request = msgspec.structs.replace(open_round(settings(), ALONE.federation), clients_expected=2)
+    request = open_round(settings(clients=2), ALONE.federation)
     return play_releases(ALONE.trainer(), [ALONE.client(0), ALONE.client(1)], request, 1_700_000_000_000)
 
 
 @pytest.mark.parametrize("federation", [ALONE.federation, TestFederation(2, 3).federation])
 def test_two_options_request_a_node_release(federation: Federation) -> None:
     request = open_round(settings(), federation)
-    assert (request.ask, request.rows_max) == (AskNodeRelease(), 100)
+    assert (request.kind, request.rows_max) == (NodeRelease(), 100)
 
 
 def test_the_default_request_is_a_secure_sum() -> None:
     actors = TestFederation(2, 3)
     plain = {"statistic": "mean", "columns": ["x"], "bounds": {"x": [-1, 1]}, "epsilon": 1.0, "delta": 1e-6}
     request = open_round(convert("[round]", {**plain, "tolerate": 3, "colluders": 1}, RoundSettings), actors.federation)
-    assert request.ask == AskSecureSum(computes=actors.computes, tolerated=3, colluders=1)
-    assert (request.clients_expected, request.collect_window_ms, request.commit_window_ms) == (0, 60_000, 60_000)
+    assert (request.kind, request.computes) == (SecureSum(tolerate=3, colluders=1), actors.computes)
+    assert (request.collect_ms, request.commit_ms) == (60_000, 60_000)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +89,9 @@ def test_a_policy_may_declare_rows_of_many_and_by_default_does_not() -> None:
 
 def test_the_result_shows_the_warnings_of_its_json(capsys: pytest.CaptureFixture[str]) -> None:
     mean = Mean(columns=("x",), centre=(5.0,), scale=(5.0,), bound=(1.0,), count_weight=1.0)
-    request = SecureSumRequest(mean.name, msgspec.to_builtins(mean))
+    request = RoundRequest(mean.name, msgspec.to_builtins(mean))
     found = dataclasses.replace(aggregate(np.array([20.0, 50.0]), 1.0, request, 100), doubts=("the sum is odd",))
-    odd, missing = outcome(found).doubts
+    odd, missing = round_of(found, alone=True).doubts
     command._show(Terminal(), found)
     printed = " ".join(capsys.readouterr().out.split())
     assert f"warning {odd} warning {missing}" in printed
@@ -99,9 +100,9 @@ def test_the_result_shows_the_warnings_of_its_json(capsys: pytest.CaptureFixture
 
 def test_the_result_shows_rows_and_data_nodes() -> None:
     found = result()
-    plain = json.loads(msgspec.json.encode(outcome(found)))
+    plain = json.loads(msgspec.json.encode(round_of(found, alone=True)))
     assert [node["rows"] for node in plain["nodes"]] == [1, 1]
-    assert [node["sum"] for node in plain["nodes"]] == [node.value.tolist() for node in found.nodes]
+    assert [node["value"] for node in plain["nodes"]] == [node.value.tolist() for node in found.nodes]
     assert plain["noise_variance"] == 2 * plain["nodes"][0]["noise_variance"]
     assert plain["relation"] == "replace-one-row"
     assert plain["reports"] is None
@@ -121,10 +122,10 @@ def reports(**changes: Any) -> RoundSettings:
 @pytest.mark.parametrize("federation", [ALONE.federation, TestFederation(2, 3).federation])
 def test_a_mechanisms_name_requests_reports(federation: Federation) -> None:
     request = open_round(reports(), federation)
-    assert request.ask == AskLdpReport(mechanism="unary-encoding")
+    assert request.kind == LdpReport("unary-encoding")
     assert (request.epsilon, request.delta) == (1.0, 0.0)
     gaussian = open_round(reports(mechanism="analytic-gaussian", delta=1e-6, rows_max=0, clients=1), federation)
-    assert (gaussian.delta, gaussian.rows_max, gaussian.clients_expected) == (1e-6, 0, 1)
+    assert (gaussian.delta, gaussian.rows_max, gaussian.kind.clients) == (1e-6, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -195,17 +196,17 @@ def test_a_file_and_options_ask_for_the_same(tmp_path: Path, monkeypatch: pytest
         )
     assert main(["trainer", str(trainer)]) == 3
     assert main(["trainer", str(trainer), "--mechanism", "randomised-response", "--epsilon", "0.5"]) == 3
-    assert [(one.ask, one.epsilon, one.delta) for one in requests] == [
-        (AskLdpReport(mechanism="unary-encoding"), 1.0, 0.0), (AskLdpReport(mechanism="randomised-response"), 0.5, 0.0),
+    assert [(one.kind, one.epsilon, one.delta) for one in requests] == [
+        (LdpReport("unary-encoding"), 1.0, 0.0), (LdpReport("randomised-response"), 0.5, 0.0),
     ]  # fmt: skip
 
 
 def test_the_result_shows_the_number_of_reports_and_their_mechanism() -> None:
     policy = Policy()
     actors = TestFederation(3, 0, rows=[np.array([[0.5]]), np.array([[2.5]]), np.zeros((0, 1))], policy=policy)
-    request = msgspec.structs.replace(open_round(reports(), actors.federation), clients_expected=3)
+    request = open_round(reports(clients=3), actors.federation)
     found = play_releases(actors.trainer(), [actors.client(index) for index in range(3)], request, 1_700_000_000_000)
-    plain = json.loads(msgspec.json.encode(outcome(found)))
+    plain = json.loads(msgspec.json.encode(round_of(found, alone=True)))
     assert found.reports is not None
     assert plain["reports"]["values"] == found.reports.values.astype(int).tolist()
     assert (plain["contributors"], plain["delta"], plain["relation"]) == (3, 0.0, "replace-one-client")

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dca_proto.aggregate import SecureSumRequest
 from dca_proto.cli.swarm import _spec
 from dca_proto.cli.swarm_job import DataOptions, JobSpec, _Learning, first_rows
 from dca_proto.privacy.accounting import DELTA
-from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.wire.kinds import SecureSum
 from emulator.swarm.options import SwarmOptions
 from inference.bounds import Interval
 from inference.jobs import NAMES, find
@@ -86,7 +85,7 @@ def test_the_test_set_is_scored_without_its_rows_that_lack_a_value(tmp_path: Pat
     for lacking, scored in ((rows, len(rows) - 1), (rows * np.nan, None)):
         test = Problem("t", SCHEMA, lacking[:, :2], lacking[:, 2])
         holed = msgspec.structs.replace(spec, test=test)
-        options = SwarmOptions(clients=spec.clients, computes=3, tolerated=5, budget=Budget(2.0, DELTA))
+        options = SwarmOptions(clients=spec.clients, computes=3, tolerate=5, epsilon=2.0, delta=DELTA)
         for found in (holed.scored_on, _Learning(holed, options, Console(file=io.StringIO()))._run.test):
             assert (None if found is None else len(found.y)) == scored
 
@@ -119,9 +118,10 @@ def test_without_a_reference_nothing_is_computed_from_raw_rows(
     console = Console(file=io.StringIO())
     options = SwarmOptions(
         clients=ROWS,
-        computes=3 * (kind is SecureSumRequest),
-        tolerated=5 * (kind is SecureSumRequest),
-        budget=Budget(2.0, DELTA),
+        computes=3 * (kind is SecureSum),
+        tolerate=5 * (kind is SecureSum),
+        epsilon=2.0,
+        delta=DELTA,
         batch=spec.batch,
         kind=kind,
         reports=spec.reports,

@@ -12,7 +12,8 @@ import pytest
 import typer
 from schemas import COMMANDS, validator
 
-from dca_proto.cli import main
+from dca_proto.cli import audit, main
+from emulator.coalition.actors import ActorRounds
 
 Call = Callable[..., Any]
 
@@ -79,12 +80,13 @@ def test_a_wrong_field_is_found(call: Call) -> None:
         "account --clients 500 --epsilon 20 --statistic sum --dimension 200",
         "audit --clients 10 --tolerate 3 --rounds 2000",
         "emulate replay 17 --shrink-s 0",
-        "emulate sweep --seeds 0..1 --shrink-s 0",
-        "emulate collude --colluding-broker --colluding-trainer",
-        "emulate collude --colluding-computes 3",
+        "emulate sweep --seeds 0..0 --shrink-s 0",
+        "audit --protocol --clients 4 --tolerate 1 --rounds 100 --coalition computes=3",
     ],
 )
-def test_a_commands_output_fits_its_schema(call: Call, arguments: str) -> None:
+def test_a_commands_output_fits_its_schema(call: Call, arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of real actors run in this process: `tests/emulator/coalition/test_actors.py` has those in others."""
+    monkeypatch.setattr(audit, "ActorRounds", lambda setting, random, *engine_and_plan: ActorRounds(setting, random))
     name, *rest = arguments.split()
     path = (name, rest[0]) if name == "emulate" else (name,)
     validator(*path).validate(call(name, *rest, "--json", "-"))

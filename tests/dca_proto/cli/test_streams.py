@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from commands import commands
+from commands import commands, federation_folder
+from patience import PATIENCE_S
+from sources import sources
 
 from dca_proto.cli import main, streams
 
@@ -27,10 +29,10 @@ CHEAP = {
     ("account",): "account --clients 100",
     ("audit",): "audit --rounds 1000 --seed 1",
     ("broker",): "broker --host 0.0.0.0",
+    ("broker", "clear"): "broker clear no.toml",
     ("client",): "client no.toml",
     ("compute",): "compute no.toml",
     ("emulate",): "emulate",
-    ("emulate", "collude"): "emulate collude --clients 8 --rounds 60 --seed 1",
     ("emulate", "example"): "emulate example",
     ("emulate", "replay"): "emulate replay 1",
     ("emulate", "run"): "emulate run no.toml",
@@ -40,21 +42,34 @@ CHEAP = {
     ("federation", "add-trainer"): "federation add-trainer u=u.key",
     ("federation", "enrol"): "federation enrol c.key",
     ("federation", "init"): "federation init new --computes 2 --clients 1 --broker mqtt://127.0.0.1",
+    ("federation", "members"): "federation members",
     ("federation", "replace-node"): "federation replace-node compute-1 c=c.key",
     ("federation", "revoke"): "federation revoke client-1",
     ("federation", "run"): "federation run no",
+    ("federation", "set-p"): "federation set-p 1",
     ("federation", "show"): "federation show",
+    ("fleet",): "fleet --clients 1 --tolerate 0 --broker nobody",
     ("inspect",): "inspect client-1.cert",
     ("keygen",): "keygen ε.key",
     ("ledger",): "ledger trainer.toml",
     ("learn",): "learn trainer.toml",
+    ("new",): "new class",
     ("report",): "report no.json",
     ("scaling",): "scaling --predict clients=10",
-    ("swarm",): "swarm --dimension 2 --clients 1 --tolerate 0 --broker nobody",
+    ("status",): "status client-1.toml",
+    ("store",): "store",
+    ("store", "compact"): "store compact client-1.toml",
+    ("swarm",): "swarm --broker nobody",
     ("trainer",): "trainer trainer.toml",
 }
 """A quick call of each command; those that would run for long, or measure, are refused."""
-SLOW = {("audit",), ("emulate", "collude"), ("emulate", "replay")}
+SLOW = {("audit",), ("emulate", "replay")}
+KINDS = [
+    *(("utf-8", state, False) for state in STATES[1:]),
+    *(("cp1252", state, True) for state in STATES),
+    *(("ascii", state, bool(place % 2)) for place, state in enumerate(STATES[:3])),
+]
+"""Each encoding on open streams; each other state of stdout alone, and of both streams."""
 Make = Callable[[str, str], Any]
 
 
@@ -85,12 +100,7 @@ class Told(NamedTuple):
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a federation and two more keys."""
-    folder = tmp_path_factory.mktemp("members") / "demo"
-    init = ["federation", "init", str(folder), "--computes", "2", "--clients", "1", "--broker", "mqtt://127.0.0.1"]
-    assert main(init) == 0
-    for name, role in (("c", "compute"), ("u", "trainer")):
-        assert main(["keygen", str(folder / f"{name}.key"), "--role", role]) == 0
-    return folder
+    return federation_folder(tmp_path_factory, "mqtt://127.0.0.1")
 
 
 @pytest.fixture
@@ -125,9 +135,7 @@ def test_each_command_has_a_quick_call() -> None:
 def test_no_stream_ends_a_command(path: tuple[str, ...], told: Any) -> None:
     usual = told(CHEAP[path], "utf-8", "open")
     assert usual.code in (0, 2, 3, 5, 6, 8), usual
-    kinds = [*zip(ENCODINGS, STATES[1:], strict=True)] if path in SLOW else [*itertools.product(ENCODINGS, STATES)]
-    for place, (encoding, state) in enumerate(kinds):
-        also_stderr = bool(place % 2)
+    for encoding, state, also_stderr in KINDS[::3] if path in SLOW else KINDS:
         found = told(CHEAP[path], encoding, state, also_stderr=also_stderr)
         assert found.code == expected(usual, state), (encoding, state)
         if not also_stderr and usual.out and state == "full":
@@ -145,23 +153,20 @@ def test_help_is_readable_in_ascii(path: tuple[str, ...], told: Any) -> None:
     assert len(found.out.split()) >= 0.9 * len(usual.out.split())
 
 
-def texts(path: Path) -> Iterator[str]:
+def texts(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """The texts in a file's code, without its docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
             yield node.value
 
 
 def test_signs_have_a_replacement_in_ascii() -> None:
     """Those in texts that commands print, those of a table's lines, and those of a bar."""
-    root = Path(streams.__file__).parents[2]
-    places = [path for place in ("dca_proto", "inference", "emulator") for path in (root / place).rglob("*.py")]
     written = {
         letter
-        for path in places
-        for text in texts(path)
+        for _, nodes in sources()
+        for text in texts(nodes)
         for letter in text
         if not letter.isascii() and letter.isprintable()
     }
@@ -187,7 +192,7 @@ def test_a_pipe_that_another_process_made_non_blocking_gets_everything(monkeypat
             with streams.guarded() as output:
                 print("x" * 300_000)
             assert output.failure is None
-        reader.join(timeout=30)
+        reader.join(timeout=PATIENCE_S)
     assert [len(text) for text in texts] == [300_001]
 
 
@@ -200,7 +205,7 @@ DCA = (sys.executable, "-m", "dca_proto.cli")
 def test_a_swarm_finishes_and_writes_its_files(encoding: str, state: str, tmp_path: Path) -> None:
     """With worker processes, which inherit the streams, and both streams in this state."""
     close = "exec >&- 2>&- <&-;" if state == "closed" else ""
-    command = f"{close} exec {sys.executable} -m dca_proto.cli swarm --dimension 2 --clients 4 --json done.json"
+    command = f"{close} exec {sys.executable} -m dca_proto.cli fleet --dimension 2 --clients 4 --json done.json"
     reader = None
     if state == "gone":
         read, reader = os.pipe()

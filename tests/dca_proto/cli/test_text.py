@@ -18,6 +18,7 @@ from pictured import row, texts_of
 from report_samples import run_of, whole_swarm
 from scaling_samples import scaling
 from schemas import COMMANDS
+from sources import sources
 
 from dca_proto import drawing
 from dca_proto.cli import main
@@ -74,12 +75,11 @@ def test_an_error_is_one_line_whoever_chose_its_words(capsys: pytest.CaptureFixt
 def test_only_one_place_makes_consoles_columns_of_text_and_figures() -> None:
     """So all of them have what keeps text text."""
     found: dict[str, set[str]] = {}
-    for package in ("dca_proto", "emulator", "inference"):
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-                    name = node.func.id if isinstance(node.func, ast.Name) else f".{node.func.attr}"
-                    found.setdefault(name, set()).add(path.relative_to(ROOT).as_posix())
+    for path, nodes in sources():
+        for node in nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                name = node.func.id if isinstance(node.func, ast.Name) else f".{node.func.attr}"
+                found.setdefault(name, set()).add(path)
     assert {"dca_proto/cli/__init__.py", "dca_proto/cli/output.py"} >= {
         place for place in found["print"] if place.startswith("dca_proto/cli")
     }

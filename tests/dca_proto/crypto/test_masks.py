@@ -32,7 +32,7 @@ WORDS = st.integers(0, 2**64 - 1)
 
 def pad_by_hand(key: bytes, entry: bytes, dimension: int) -> tuple[bytes, list[int]]:
     """A tag and a mask, as Python integers."""
-    sponge, size = hashlib.shake_128(key + b"dca4-mask" + AH + entry), 8 + 8 * dimension
+    sponge, size = hashlib.shake_128(key + b"dca5-mask" + AH + entry), 8 + 8 * dimension
     if size <= 1024:
         pad = sponge.digest(size)
     else:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import pytest
 
+from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import (
     KEY_BYTES,
     AgreementKey,
@@ -49,7 +51,7 @@ def test_x25519_of_rfc_7748() -> None:
     """Section 6.1: Bob's public key, and one shared secret whoever computes it."""
     bob = AgreementKey(bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb"))
     assert bob.public.hex() == "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
-    assert A.agree(bob.public) == bob.agree(A.public)
+    assert A.agree(labels.REPLY, bob.public) == bob.agree(labels.REPLY, A.public)
 
 
 def test_xchacha20_poly1305_of_the_draft() -> None:
@@ -67,14 +69,14 @@ def test_xchacha20_poly1305_of_the_draft() -> None:
 
 
 def test_an_agreement_is_of_the_pair_and_of_both_public_keys() -> None:
-    assert A.agree(B.public) == B.agree(A.public)
-    assert A.agree(B.public) != A.agree(A.public)
+    assert A.agree(labels.REPLY, B.public) == B.agree(labels.REPLY, A.public)
+    assert A.agree(labels.REPLY, B.public) != A.agree(labels.REPLY, A.public)
 
 
 @pytest.mark.parametrize("public", LOW_ORDER, ids=lambda public: public[:2].hex())
 def test_points_of_low_order_are_refused(public: bytes) -> None:
     """They would make the shared secret one that anybody knows."""
-    for check in (A.agree, check_public):
+    for check in (functools.partial(A.agree, labels.REPLY), check_public):
         with pytest.raises(PeerError, match="low order"):
             check(public)
 
@@ -99,7 +101,7 @@ def test_derived_keys_differ_by_key_purpose_and_message() -> None:
 
 def test_an_id_is_a_hash_of_the_public_key() -> None:
     public = Identity(bytes(32)).public_key
-    assert actor_id(public) == hashlib.blake2b(public, digest_size=16, person=b"dca1-id").digest()
+    assert actor_id(public) == hashlib.blake2b(public, digest_size=16, person=b"dca5-id").digest()
 
 
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
@@ -116,7 +118,7 @@ def test_a_signature_is_bound_to_key_federation_and_body() -> None:
         (other.public_key, bytes(32), b"body", signature),
         (one.public_key, b"\1" * 32, b"body", signature),
         (one.public_key, bytes(32), b"bodY", signature),
-        (one.public_key, bytes(32), b"body", signature[:-1] + b"\0"),
+        (one.public_key, bytes(32), b"body", signature[:-1] + bytes((signature[-1] ^ 1,))),
         (one.public_key, bytes(32), b"body", bytes(64)),
         (bytes(32), bytes(32), b"body", signature),
     ):
@@ -140,12 +142,16 @@ def test_a_ciphertext_too_short_is_a_peers_error(length: int) -> None:
 
 
 def test_sealed_messages_open_for_their_receiver_and_context_only() -> None:
-    sealed = seal_to(B.public, b"text", b"round", seeded("sealing"))
-    assert open_sealed(B, *sealed, b"round") == b"text"
-    for key, context in ((A, b"round"), (B, b"another")):
+    sealed = seal_to(labels.REPLY, B.public, b"text", b"round", seeded("sealing"))
+    assert open_sealed(labels.REPLY, B, *sealed, b"round") == b"text"
+    for label, key, context in (
+        (labels.REPLY, A, b"round"),
+        (labels.REPLY, B, b"another"),
+        (labels.PEER_LIST, B, b"round"),
+    ):
         with pytest.raises(PeerError, match="ciphertext"):
-            open_sealed(key, *sealed, context)
-    again = seal_to(B.public, b"text", b"round", seeded("another"))
+            open_sealed(label, key, *sealed, context)
+    again = seal_to(labels.REPLY, B.public, b"text", b"round", seeded("another"))
     assert not set(sealed) & set(again), "each is sealed from a fresh key with a fresh nonce"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from memory_swarm import SETTINGS, WHOLE, Swarm, job_of, means, rounds_in
+from virtual_time import run
 
 from dca_proto.errors import ImplausibleSum, UsageError
 from dca_proto.jobs.journal import Failed, Journal, Summed
@@ -70,7 +70,7 @@ def test_a_round_and_those_after_it_run_anew_and_their_cost_is_counted(path: Pat
                 again = JobRounds(trainer, swarm.terms(), journal)
                 return result, again.spent
 
-    result, spent = asyncio.run(story())
+    result, spent = run(story())
     assert result == [first[0], pytest.approx(WHOLE), pytest.approx(WHOLE)]
     assert len(swarm.announced) == 2
     assert spent.mu**2 == pytest.approx(2 * 0.1 * swarm.terms().budget.mu ** 2)

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from dca_proto.aggregate import NoAggregate, RoundRequest, SecureSumRequest
-from dca_proto.errors import RoundAborted, TransportError
+from dca_proto.aggregate import RoundRequest
+from dca_proto.errors import NoAggregate, RoundAborted, TransportError
 from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.runner import JobRounds, learn
-from dca_proto.privacy.budget import Budget
 from dca_proto.protocol.trainer.request import OpenRound
 
 CLIENTS = tuple(bytes([index]) * 16 for index in range(6))
-TERMS = JobTerms(budget=Budget(1.0, 1e-6), clients=6, tolerated=1, computes=(b"a" * 16, b"b" * 16))
+TERMS = JobTerms(epsilon=1.0, delta=1e-6, clients=6, tolerate=1, computes=(b"a" * 16, b"b" * 16))
 
 
 class Silent:
@@ -57,7 +56,7 @@ def job(*requests: RoundRequest) -> Generator[RoundRequest, Any, int]:
     return len(requests)
 
 
-FIRST, LAST, BATCH = (SecureSumRequest("sum", {}, share, batch=size) for share, size in ((0.1, 0), (0.9, 0), (0.45, 3)))
+FIRST, LAST, BATCH = (RoundRequest("sum", {}, share, batch=size) for share, size in ((0.1, 0), (0.9, 0), (0.45, 3)))
 
 
 @pytest.mark.parametrize(
@@ -90,13 +89,13 @@ def test_a_round_without_a_known_end_counts_as_long_as_it_is_charged() -> None:
     rounds = JobRounds(Cut(), TERMS, None)
     for _ in range(3):
         with pytest.raises((TransportError, RoundAborted)):
-            asyncio.run(rounds.run_round(SecureSumRequest("sum", {"columns": ["x"]}, budget_share=0.8)))
+            asyncio.run(rounds.run_round(RoundRequest("sum", {"columns": ["x"]}, budget_share=0.8)))
     assert rounds.spent.mu == pytest.approx(0.8**0.5 * TERMS.budget.mu, rel=1e-5), "the others found no room"
 
 
 def test_the_cost_of_a_sum_does_not_depend_on_the_ledgers_memory() -> None:
     trainer = Silent()
     rounds = JobRounds(trainer, TERMS, None)
-    asyncio.run(rounds.run_round(SecureSumRequest("sum", {"columns": ["x"]}, budget_share=0.5)))
+    asyncio.run(rounds.run_round(RoundRequest("sum", {"columns": ["x"]}, budget_share=0.5)))
     trainer._charged.clear()  # another store
     assert rounds.spent.mu == pytest.approx(0.5**0.5 * TERMS.budget.mu, rel=1e-5)

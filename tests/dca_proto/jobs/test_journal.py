@@ -17,7 +17,7 @@ from memory_swarm import SETTINGS, Swarm, ask, job_of, means, rounds_in
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import UsageError
-from dca_proto.jobs.journal import Failed, Journal, Summed, _checksum, journal_path
+from dca_proto.jobs.journal import Failed, Journal, Summed, _checksum, journal_path, newest_journal
 
 
 @pytest.fixture
@@ -107,6 +107,43 @@ def test_a_journal_of_another_format_is_refused_as_such(written: Path) -> None:
     written.write_bytes(line + b"entries of old\n")
     with pytest.raises(UsageError, match="has format 1, expected 3: continue with the version of the program"):
         Journal(written, SETTINGS)
+
+
+def test_a_job_that_runs_again_gets_the_next_journal(tmp_path: Path) -> None:
+    store, names = tmp_path / "trainer.db", []
+    for again in (False, True, False, True, True, False):
+        path = newest_journal(store, "means", again=again)
+        names.append(path.name)
+        Journal(path, SETTINGS).close()
+    assert names == [f"trainer.means.{one}journal" for one in ("", "2.", "2.", "3.", "4.", "4.")]
+    assert newest_journal(store, "other", again=True).name == "trainer.other.journal"
+    for one in ("", "2."):  # deleted ones make no old journal the newest
+        (tmp_path / f"trainer.means.{one}journal").unlink()
+    (tmp_path / "trainer.means.old.journal").touch()
+    assert [newest_journal(store, "means", again=again).name for again in (False, True)] == [
+        f"trainer.means.{number}.journal" for number in (4, 5)
+    ]
+
+
+def test_a_job_whose_rounds_cost_nothing_gives_way_to_a_corrected_one(written: Path) -> None:
+    """As after a misspelt column, which every client declined. A charge, a sum or an open round keeps the job."""
+    opened = [one for one, _ in rounds_in(written)]
+    other = {**SETTINGS, "clients": 99}
+    for charged, is_open, takes_over in ((False, False, True), (True, False, False), (False, True, False)):
+        written.unlink()
+        with Journal(written, SETTINGS) as journal:
+            for one in opened[:2]:
+                journal.append(one)
+                if not (is_open and one is opened[1]):
+                    journal.append(Failed(one.round.round_id, "all declined", None, None, charged=charged))
+        if takes_over:
+            with Journal(written, other) as journal:
+                assert journal.is_new
+            with Journal(written, other) as journal:  # it has begun anew, durably
+                assert journal.is_new
+        else:
+            with pytest.raises(UsageError, match="is the journal of a job with another clients"):
+                Journal(written, other)
 
 
 def test_entries_out_of_place_are_damage(written: Path) -> None:

@@ -1,12 +1,10 @@
 """A learning job at a live trainer: whatever ends its process, wherever, the job goes on as if nothing had been.
 
-Real actors over a broker in memory, on the machine's clock; nothing waits for time but a window of 0.2 s where
-contributions are lost on purpose.
+Real actors over a broker in memory, in virtual time.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import threading
@@ -32,9 +30,10 @@ from memory_swarm import (
     modest,
     rounds_in,
 )
+from virtual_time import run
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest, SecureSumRequest
-from dca_proto.errors import RoundAborted, UsageError
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.errors import NoAggregate, RoundAborted, UsageError
 from dca_proto.jobs.journal import Entry, Failed, Journal, Summed, journal_path
 from dca_proto.jobs.runner import FinishedRequest, JobRounds, learn
 from dca_proto.jobs.sync import TrainerRounds
@@ -58,7 +57,7 @@ async def play(swarm: Swarm, path: Path, power: Power | None = None, **changes: 
     with contextlib.ExitStack() as stack:
         journal = stack.enter_context(PoweredJournal(path, SETTINGS, power))
         async with swarm.trainer(power) as trainer:
-            return await asyncio.wait_for(learn(means(0, 2, 2), trainer, swarm.terms(), journal, **changes), 20)
+            return await learn(means(0, 2, 2), trainer, swarm.terms(), journal, **changes)
 
 
 def killed_at(point: int, path: Path) -> tuple[bool, Swarm]:
@@ -72,13 +71,12 @@ def killed_at(point: int, path: Path) -> tuple[bool, Swarm]:
             except Killed:
                 return await play(swarm, path)
 
-    whole, first, second = asyncio.run(story())
+    whole, first, second = run(story())
     assert whole == WHOLE
     assert first + second == WHOLE, "the second batch is of those who were not in the first"
     return power.passed >= point, swarm
 
 
-@pytest.mark.long
 def test_a_job_killed_anywhere_continues_without_a_double_charge(tmp_path: Path) -> None:
     """Before, while and after each entry is written, and before and after each of the trainer's transactions."""
     for point in range(1, 200):
@@ -105,7 +103,7 @@ def test_a_finished_job_returns_its_result_without_a_trainer(path: Path) -> None
         assert len(swarm.announced) == count
         return first, second, results
 
-    first, second, results = asyncio.run(story())
+    first, second, results = run(story())
     assert first == second
     assert [(one.number, one.attempts, one.recalled, one.reason) for one in results] == [
         (number, 1, True, "") for number in (1, 2, 3)
@@ -139,7 +137,7 @@ def test_a_round_whose_result_is_forgotten_is_repeated(path: Path) -> None:
                 del swarm.store._records[key]
             return await play(swarm, path, on_round=results.append)
 
-    assert asyncio.run(story())[0] == WHOLE
+    assert run(story())[0] == WHOLE
     opened, failed = rounds_in(path)[0]
     assert isinstance(failed, Failed)
     assert failed.charged
@@ -156,7 +154,7 @@ def test_a_jobs_cost_includes_a_failed_round_that_kept_its_charge(path: Path, mo
         async with swarm.up():
             await killed_after_a_round(swarm, path)
 
-    asyncio.run(story())
+    run(story())
     for key in [key for key in swarm.store._records if key[0] == ROUNDS]:
         del swarm.store._records[key]
     with Journal(path, SETTINGS) as journal, TrainerRounds(path, swarm.terms(), journal) as rounds:
@@ -175,11 +173,11 @@ def test_a_returned_charge_costs_nothing(path: Path) -> None:
 
     async def story() -> float:
         async with swarm.up(), swarm.trainer() as trainer:
-            rounds = JobRounds(trainer, swarm.terms(collect_window_ms=200), None)
+            rounds = JobRounds(trainer, swarm.terms(), None)
             await rounds.run_round(ask())
             return rounds.spent.mu
 
-    assert asyncio.run(story()) == pytest.approx(0.1**0.5 * swarm.terms().budget.mu)
+    assert run(story()) == pytest.approx(0.1**0.5 * swarm.terms().budget.mu)
     assert len(swarm.announced) == 2
 
 
@@ -195,14 +193,14 @@ def test_a_late_caller_receives_the_end_of_a_round(path: Path) -> None:
                 early = await trainer.resume_round(opened.round)
                 late = await trainer.resume_round(opened.round)
                 swarm.mute(lambda: True)
-                lost = swarm.terms(collect_window_ms=200).open(ask(), bytes(16))
+                lost = swarm.terms().open(ask(), bytes(16))
                 for _ in range(2):
                     with pytest.raises(RoundAborted, match="too-few") as caught:
                         await trainer.resume_round(lost)
                     failures.append((str(caught.value), caught.value.contributors))
             return float(early.value[0]), float(late.value[0])
 
-    assert asyncio.run(story()) == (WHOLE, WHOLE)
+    assert run(story()) == (WHOLE, WHOLE)
     assert failures[0] == failures[1]
     assert failures[0][1] == 0
 
@@ -342,7 +340,7 @@ def test_an_impossible_round_leaves_nothing_behind(path: Path) -> None:
 
 
 def wrong() -> Generator[RoundRequest, NoisyAggregate, None]:
-    yield SecureSumRequest("sum", {**PARAMETERS, "bound": [-1.0]})
+    yield RoundRequest("sum", {**PARAMETERS, "bound": [-1.0]})
 
 
 # Another job
@@ -365,8 +363,8 @@ def test_a_job_with_other_requests_is_refused(path: Path) -> None:
     with pytest.raises(UsageError, match="request 2 of the job has another batch than"):
         job_of(swarm, path, lambda: means(0, 3))
     with pytest.raises(UsageError, match="request 1 of the job has another epsilon, delta, mu than"):
-        job_of(swarm, path, lambda: other(), budget=Budget(4.0, 1e-7))
-    assert job_of(swarm, path, lambda: other(), commit_window_ms=7) is None, "patience may change"
+        job_of(swarm, path, lambda: other(), delta=1e-7)
+    assert job_of(swarm, path, lambda: other(), commit_s=7.0) is None, "patience may change"
     same = {**PARAMETERS, "columns": ("x",)}
     assert job_of(swarm, path, lambda: other(parameters=same)) is None, "a tuple is a list on the wire"
 

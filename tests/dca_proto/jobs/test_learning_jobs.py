@@ -5,7 +5,6 @@ Real actors over a broker in memory, as in `test_learning`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from memory_swarm import SETTINGS, Killed, LoadedTrainer, Power, PoweredJournal, Swarm
+from virtual_time import run
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.jobs.journal import Journal, Summed
@@ -21,7 +21,7 @@ from dca_proto.jobs.runner import learn
 from dca_proto.jobs.sync import TrainerRounds
 from dca_proto.testing import NoNoise, TestFederation
 from inference.bounds import Interval
-from inference.estimators import PrivateLinearRegression
+from inference.estimators import PrivateBoundedRegression
 from inference.jobs import find
 from inference.jobs.base import Conditions
 from inference.problem import Schema
@@ -46,7 +46,7 @@ def test_an_estimator_learns_over_a_running_trainer(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("dca_proto.jobs.sync.device.load", lambda *given, **roles: LoadedTrainer(swarm))
     schema = Schema(("x",), "y", {"x": Interval(-1, 1), "y": Interval(-2, 2)})
     with TrainerRounds(tmp_path / "trainer.toml", swarm.terms()) as rounds:
-        fitted = PrivateLinearRegression(schema=schema, projection=False).fit(rounds)
+        fitted = PrivateBoundedRegression(schema=schema).fit(rounds)
     assert fitted.private_
     assert fitted.epsilon_ == pytest.approx(4.0, rel=1e-6)
     assert fitted.delta_ == 1e-6
@@ -67,7 +67,7 @@ def logistic(requests: Requests) -> Generator[RoundRequest, NoisyAggregate, Any]
     """The job as `dca learn` makes it, from the same seed in each process; what it asks is noted."""
     schema = Schema(("x",), "y", {"x": Interval(-1, 1), "y": Interval(0, 1)})
     job = find("logistic")
-    conditions = Conditions(clients=CLIENTS, tolerated=0, mu=1.0, rng=np.random.default_rng(5))
+    conditions = Conditions(clients=CLIENTS, tolerate=0, mu=1.0, rng=np.random.default_rng(5))
     made = job.make(schema, job.settings(epochs=EPOCHS), conditions)
     request = next(made)
     try:
@@ -87,7 +87,7 @@ def play(swarm: Swarm, path: Path, power: Power) -> tuple[Any, list[Requests]]:
         with contextlib.ExitStack() as stack:
             journal = stack.enter_context(PoweredJournal(path, SETTINGS, power))
             async with swarm.trainer(power) as trainer:
-                return await asyncio.wait_for(learn(logistic(processes[-1]), trainer, swarm.terms(), journal), 20)
+                return await learn(logistic(processes[-1]), trainer, swarm.terms(), journal)
 
     async def story() -> Any:
         async with swarm.up():
@@ -96,7 +96,7 @@ def play(swarm: Swarm, path: Path, power: Power) -> tuple[Any, list[Requests]]:
             except Killed:
                 return await process()
 
-    return asyncio.run(story()), processes
+    return run(story()), processes
 
 
 @pytest.mark.long

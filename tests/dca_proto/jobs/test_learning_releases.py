@@ -5,7 +5,6 @@ Real actors over a broker in memory, as in `test_learning`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Generator
@@ -27,20 +26,21 @@ from memory_swarm import (
     job_of,
     rounds_in,
 )
+from virtual_time import run
 
-from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.journal import Failed, Journal, Summed, journal_path
 from dca_proto.jobs.runner import JobRounds, learn
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.testing import NoNoise, TestFederation
 
 ROWS = [np.array([[(index + 1) / 16]] * (index + 2)) for index in range(CLIENTS)]
 SUMS = [(index + 2) * (index + 1) / 16 for index in range(CLIENTS)]
-SHORT = {"collect_window_ms": 300, "commit_window_ms": 300}
 Releases = list[list[float]]
 
 
@@ -56,8 +56,8 @@ def nodes(mechanism: Any = None) -> Swarm:
     return Swarm(actors=actors, loses=Sealed)
 
 
-def ask(batch: int = 0, share: float = 0.1) -> NodeReleaseRequest:
-    return NodeReleaseRequest("sum", PARAMETERS, budget_share=share, rows_max=10, batch=batch)
+def ask(batch: int = 0, share: float = 0.1) -> RoundRequest:
+    return RoundRequest("sum", PARAMETERS, budget_share=share, rows_max=10, batch=batch, kind=NodeRelease())
 
 
 def releases(*batches: int, share: float = 0.1) -> Generator[RoundRequest, NoisyAggregate, Releases]:
@@ -76,7 +76,7 @@ async def play(swarm: Swarm, path: Path, power: Power | None = None) -> Releases
     with contextlib.ExitStack() as stack:
         journal = stack.enter_context(PoweredJournal(path, SETTINGS, power))
         async with swarm.trainer(power) as trainer:
-            return await asyncio.wait_for(learn(releases(0, 2), trainer, swarm.terms(), journal), 20)
+            return await learn(releases(0, 2), trainer, swarm.terms(), journal)
 
 
 def test_a_job_of_node_releases_killed_anywhere_continues_without_a_double_charge(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_job_of_node_releases_killed_anywhere_continues_without_a_double_charg
                 except Killed:
                     return await play(swarm, path)
 
-        whole, batch = asyncio.run(story())
+        whole, batch = run(story())
         assert whole == SUMS
         assert len(batch) == 2
         assert sorted(swarm.charges()) == [1, 1, 2, 2]
@@ -111,11 +111,11 @@ def test_a_round_without_any_release_keeps_its_charge_and_is_repeated(path: Path
     async def story() -> tuple[Releases, float]:
         with Journal(path, SETTINGS) as journal:
             async with swarm.up(), swarm.trainer() as trainer:
-                rounds = JobRounds(trainer, swarm.terms(**SHORT), journal)
+                rounds = JobRounds(trainer, swarm.terms(), journal)
                 aggregate = await rounds.run_round(ask())
                 return [[float(node.value[0]) for node in aggregate.nodes]], rounds.spent.mu
 
-    released, spent = asyncio.run(story())
+    released, spent = run(story())
     assert sorted(released[0]) == SUMS
     assert spent == pytest.approx(0.2**0.5 * swarm.terms().budget.mu)
     (first, lost), (second, end) = rounds_in(path)
@@ -133,11 +133,11 @@ def test_a_failed_round_that_spent_the_whole_budget_is_not_repeated() -> None:
 
     async def story() -> None:
         async with swarm.up(), swarm.trainer() as trainer:
-            await learn(releases(0, share=1.0), trainer, swarm.terms(**SHORT))
+            await learn(releases(0, share=1.0), trainer, swarm.terms())
 
     why = "no data node released anything; .* the job's budget has no room for the round: failed rounds"
     with pytest.raises(RoundAborted, match=why) as caught:
-        asyncio.run(story())
+        run(story())
     assert caught.value.remedy.startswith("start the job again, at a new cost, with another journal, or drop")
     assert len(swarm.announced) == 1
     assert swarm.charges() == [1] * CLIENTS
@@ -169,7 +169,7 @@ def test_a_job_that_asks_for_a_sum_where_it_had_node_releases_is_refused(path: P
     job_of(swarm, path, lambda: releases(0))
 
     def other() -> Generator[RoundRequest, NoisyAggregate, None]:
-        yield SecureSumRequest("sum", PARAMETERS, budget_share=0.1, rows_max=10)
+        yield RoundRequest("sum", PARAMETERS, budget_share=0.1, rows_max=10)
 
-    with pytest.raises(UsageError, match="has another ask than in the journal"):
+    with pytest.raises(UsageError, match="has another kind than in the journal"):
         job_of(swarm, path, other)

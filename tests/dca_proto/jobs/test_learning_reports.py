@@ -5,7 +5,6 @@ Real actors over a broker in memory, as in `test_learning`.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import dataclasses
@@ -17,12 +16,12 @@ import msgspec
 import numpy as np
 import pytest
 from memory_swarm import CLIENTS, PARAMETERS, SETTINGS, Killed, Power, PoweredJournal, Swarm, job_of, rounds_in
+from virtual_time import run
 
-from dca_proto.aggregate import LdpReportRequest, LocalReports, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import LocalReports, NoisyAggregate, RoundRequest
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.journal import Journal, Summed, _checksum, journal_path
 from dca_proto.jobs.runner import JobRounds, learn
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
     GRID_LAPLACE,
@@ -32,6 +31,7 @@ from dca_proto.privacy.mechanism import (
 )
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.testing import TestFederation
 
@@ -51,10 +51,10 @@ def reporters() -> Swarm:
     return Swarm(actors=TestFederation(CLIENTS, 2, rows=rows, policy=policy), loses=Sealed)
 
 
-def ldp_request(mechanism: str, batch: int = 0, share: float = 0.25) -> LdpReportRequest:
+def ldp_request(mechanism: str, batch: int = 0, share: float = 0.25) -> RoundRequest:
     if mechanism in (RANDOMISED_RESPONSE, UNARY_ENCODING):
-        return LdpReportRequest("histogram", EDGES, share, rows_max=1, batch=batch, mechanism=mechanism)
-    return LdpReportRequest("sum", PARAMETERS, share, batch=batch, mechanism=mechanism)
+        return RoundRequest("histogram", EDGES, share, rows_max=1, batch=batch, kind=LdpReport(mechanism))
+    return RoundRequest("sum", PARAMETERS, share, batch=batch, kind=LdpReport(mechanism))
 
 
 def reports_of(aggregate: NoisyAggregate) -> LocalReports:
@@ -80,7 +80,7 @@ def test_a_job_of_reports_killed_anywhere_continues_without_a_double_charge(tmp_
             with contextlib.ExitStack() as stack:
                 journal = stack.enter_context(PoweredJournal(path, SETTINGS, power))
                 async with swarm.trainer(power) as trainer:
-                    return await asyncio.wait_for(learn(gathering(0, 2), trainer, swarm.terms(), journal), 20)
+                    return await learn(gathering(0, 2), trainer, swarm.terms(), journal)
 
         async def story(power: Power = power, swarm: Swarm = swarm, play: Any = play) -> ReportedValues:
             async with swarm.up():
@@ -89,7 +89,7 @@ def test_a_job_of_reports_killed_anywhere_continues_without_a_double_charge(tmp_
                 except Killed:
                     return await play(Power())
 
-        whole, batch = asyncio.run(story())
+        whole, batch = run(story())
         assert (len(whole), len(batch)) == (CLIENTS, 2)
         assert sorted(swarm.charges()) == [1, 1, 2, 2]
         kept = [end.aggregate for _, end in rounds_in(path) if isinstance(end, Summed)]
@@ -130,7 +130,7 @@ def test_a_job_divides_epsilon_among_pure_reports_and_ends_when_it_is_spent() ->
     async def story() -> list[tuple[float, float]]:
         spent = []
         async with swarm.up(), swarm.trainer() as trainer:
-            rounds = JobRounds(trainer, swarm.terms(budget=Budget(2.0, 1e-6)), None)
+            rounds = JobRounds(trainer, swarm.terms(epsilon=2.0, delta=1e-6), None)
             for _ in range(2):
                 await rounds.run_round(ldp_request(UNARY_ENCODING, share=0.5))
                 spent.append((rounds.spent.pure, rounds.spent.gaussian))
@@ -138,7 +138,7 @@ def test_a_job_divides_epsilon_among_pure_reports_and_ends_when_it_is_spent() ->
                 await rounds.run_round(ldp_request(UNARY_ENCODING, share=0.1))
         return spent
 
-    assert asyncio.run(story()) == [(pytest.approx(1.0, rel=1e-5), 0.0), (pytest.approx(2.0, rel=1e-5), 0.0)]
+    assert run(story()) == [(pytest.approx(1.0, rel=1e-5), 0.0), (pytest.approx(2.0, rel=1e-5), 0.0)]
     assert swarm.charges() == [2] * CLIENTS
 
 
@@ -149,7 +149,7 @@ def test_a_job_with_another_mechanism_than_its_journal_is_refused(path: Path) ->
     def other() -> Generator[RoundRequest, NoisyAggregate, None]:
         yield ldp_request(ANALYTIC_GAUSSIAN)
 
-    with pytest.raises(UsageError, match="has another ask, epsilon, delta, mu than in the journal"):
+    with pytest.raises(UsageError, match="has another kind, epsilon, delta, mu than in the journal"):
         job_of(swarm, path, other)
 
 

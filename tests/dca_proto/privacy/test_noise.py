@@ -207,7 +207,7 @@ def test_too_few_candidates_are_made_up_for(candidates: int, monkeypatch: pytest
     assert np.array_equal(sampler.sample(10_000, key_of(0)), alone)
 
 
-@pytest.mark.parametrize("number", [510, 1210])
+@pytest.mark.parametrize("number", [1309, 1658])
 def test_few_samples_with_too_many_rejected_candidates_come_from_the_general_path(number: int) -> None:
     """Two candidates are spare. Of the first 34 of these keys, found by search, three are rejected."""
     sampler, key = discrete_gaussian(2**14), key_of(number)
@@ -238,9 +238,9 @@ def test_streams_of_keys_and_chunks_are_independent() -> None:
 def test_known_answers() -> None:
     """Devices of any kind and version must draw the same from the same key."""
     key = bytes(range(32))
-    assert discrete_gaussian(100).sample(8, key).tolist() == [1, -6, 4, -2, -8, 0, -8, 8]
-    assert discrete_gaussian(2**40).sample(4, key).tolist() == [-125996, -924584, 302594, -396604]
-    assert discrete_gaussian(2**16 - 1).sample(9000, key)[-4:].tolist() == [-121, -363, -51, 214]
+    assert discrete_gaussian(100).sample(8, key).tolist() == [-8, -17, -6, -9, -15, 3, -6, 2]
+    assert discrete_gaussian(2**40).sample(4, key).tolist() == [1066608, -1286617, -892684, 66164]
+    assert discrete_gaussian(2**16 - 1).sample(9000, key)[-4:].tolist() == [-290, -174, 111, -240]
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ from dca_proto.protocol.announcement import (
     seal_answer,
 )
 from dca_proto.protocol.effects import Channel
-from dca_proto.protocol.kinds import NodeRelease, SecureSum
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.wire.codec import encode, sign
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement, EpochKey, Invitation, Query, Signed
 from dca_proto.testing import TestFederation, seeded
 
@@ -51,8 +51,8 @@ def announcement(**changes: Any) -> Announcement:
     keys = changes.pop("keys", tuple(epoch_key(index) for index in range(3)))
     plain = Announcement(
         b"r" * 16, CAST.trainer_identity.id, 1, CAST.federation.hash, "sum", QUESTION, 0, 24,
-        "distributed-discrete-gaussian",
-        0.2, 1.0, 1e-6, SecureSum(3, 8, 0, keys), REPLY.public, b"", NOW_MS + 1000, NOW_MS + 2000,
+        0.2, 1.0, 1e-6, SecureSum("distributed-discrete-gaussian", 4, 1), keys,
+        REPLY.public, b"", NOW_MS + 1000, NOW_MS + 2000,
     )  # fmt: skip
     return msgspec.structs.replace(plain, **changes)
 
@@ -81,7 +81,7 @@ def test_an_announcement_opens_with_all_that_it_binds() -> None:
     assert found.computes == CAST.computes
     assert [key.compute for key in found.epochs] == list(CAST.computes)
     framed = len(found.payload).to_bytes(8, "little") + found.payload
-    assert found.hash == hashlib.blake2b(framed, digest_size=32, person=b"dca4-announce").digest()
+    assert found.hash == hashlib.blake2b(framed, digest_size=32, person=b"dca5-announce").digest()
 
 
 def test_ah_is_of_the_signature_too() -> None:
@@ -108,6 +108,8 @@ def test_ah_is_of_the_signature_too() -> None:
         (signed(announcement(keys=(epoch_key(0), epoch_key(1, public=bytes(32))))), "key"),
         (signed(announcement(keys=(epoch_key(0), signed(Query(bytes(16), bytes(32)))))), "kind"),
         (signed(Query(bytes(16), bytes(32))), "kind"),
+        (signed(announcement(kind=NodeRelease())), "computes"),
+        (signed(announcement(kind=LdpReport("grid-laplace"), keys=(epoch_key(0),))), "computes"),
         (Signed(b"", bytes(64)), "malformed"),
     ],
 )
@@ -134,7 +136,7 @@ def test_an_announcement_that_is_too_long_is_not_even_decoded() -> None:
 
 
 def test_a_round_without_compute_nodes_is_held_by_its_trainer() -> None:
-    found = opened(terms=NodeRelease())
+    found = opened(kind=NodeRelease(), keys=())
     assert (found.epochs, found.computes, found.first_expiry_ms) == ((), (), None)
     holder = found.holder(CAST.clients[0])
     assert (holder.channel, holder.id) == (Channel.TRAINER, CAST.trainer_identity.id)
@@ -225,7 +227,7 @@ def test_every_epoch_key_outlasts_the_round_and_the_abort_grace() -> None:
         )
         assert check(opened(keys=keys, commit_by_ms=NOW_MS + 5000), NOW_MS) is None
         assert check(opened(keys=keys, commit_by_ms=NOW_MS + 5001), NOW_MS) == "epoch"
-    assert check(opened(terms=NodeRelease(), commit_by_ms=NOW_MS + 10**9), NOW_MS) is None, "there are no keys"
+    assert check(opened(kind=NodeRelease(), keys=(), commit_by_ms=NOW_MS + 10**9), NOW_MS) is None, "there are no keys"
 
 
 # Invitations
@@ -243,9 +245,9 @@ def framed(person: bytes, *parts: bytes) -> bytes:
 def root_by_hand(ids: list[bytes]) -> bytes:
     """By recursion: the left part holds the largest power of two below the number of leaves."""
     if len(ids) == 1:
-        return framed(b"dca4-leaf", ids[0])
+        return framed(b"dca5-leaf", ids[0])
     left = 1 << (len(ids) - 1).bit_length() - 1
-    return framed(b"dca4-node", root_by_hand(ids[:left]), root_by_hand(ids[left:]))
+    return framed(b"dca5-node", root_by_hand(ids[:left]), root_by_hand(ids[left:]))
 
 
 def admits(invitation: Invitation | None, client: bytes, root: bytes) -> bool:
@@ -300,9 +302,9 @@ def test_an_inner_node_is_no_client() -> None:
     ids = IDS[:4]
     root, one = invitation_root(ids), invitations(FRAME, ids)[IDS[0]]
     left, right = (
-        framed(b"dca4-node", *(framed(b"dca4-leaf", client) for client in half)) for half in (ids[:2], ids[2:])
+        framed(b"dca5-node", *(framed(b"dca5-leaf", client) for client in half)) for half in (ids[:2], ids[2:])
     )
-    assert framed(b"dca4-node", left, right) == root
+    assert framed(b"dca5-node", left, right) == root
     for fake in (left, left[:16], left + right, ids[0] + ids[1]):
         shorter = msgspec.structs.replace(one, position=0, leaves=2, path=(right,))
         assert not admits(shorter, fake, root)

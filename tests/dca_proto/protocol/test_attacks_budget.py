@@ -241,7 +241,7 @@ def test_an_aborted_round_brings_all_charges_back() -> None:
     actors = TestFederation(4, 3)
     network = actors.network()
     network.tamper = losing(Contribution, sender=actors.clients[3])
-    begin(actors, network, tolerated=0)
+    begin(actors, network, tolerate=0)
     until_the_end(network)
     for spender in (*actors.clients, actors.trainer_identity.id):
         assert len(network.reported(ChargeReturned, spender)) == 1
@@ -253,7 +253,7 @@ def test_stragglers_keep_their_charge() -> None:
     actors = exact_actors(5, 3)
     network = actors.network()
     network.tamper = losing(Contribution, sender=actors.clients[4])
-    begin(actors, network, tolerated=1)
+    begin(actors, network, tolerate=1)
     network.advance(network.now_ms + 1000)
     assert results(network)[0].value.tolist() == [exact_sum(range(4))]
     network.tamper = passing
@@ -271,7 +271,7 @@ def offline_round(**changes: object) -> tuple[TestFederation, Network, bytes]:
     actors = TestFederation(4, 3)
     network = actors.network()
     network.tamper = losing(Contribution, sender=actors.clients[3])
-    _, request = begin(actors, network, tolerated=0, **changes)
+    _, request = begin(actors, network, tolerate=0, **changes)
     network.crash(actors.clients[0])
     network.tamper = passing
     network.crash(actors.clients[3])
@@ -431,9 +431,9 @@ def test_attack_3_a_second_round_without_one_client_is_charged_to_every_budget()
     claimed of the two together is their composition."""
     actors = exact_actors(5, 3)
     network = actors.network()
-    begin(actors, network, tolerated=0)
+    begin(actors, network, tolerate=0)
     network.down = {actors.clients[4]}
-    begin(actors, network, tolerated=0, clients_expected=4)
+    begin(actors, network, tolerate=0, clients=4)
     full, less = (result.value.tolist()[0] for result in results(network))
     assert full - less == exact_sum([4]), "without noise the difference is that client's value"
     spent = [network.actors[client].ledger.spent().mu for client in actors.clients]
@@ -445,9 +445,9 @@ def test_attack_3_a_second_round_that_no_budget_is_left_for_is_refused() -> None
     one_round = msgspec.structs.replace(THREE_ROUNDS, epsilon_per_period_max=1.2)
     actors = exact_actors(5, 3, policy=one_round)
     network = actors.network()
-    begin(actors, network, tolerated=0)
+    begin(actors, network, tolerate=0)
     network.down = {actors.clients[4]}
-    begin(actors, network, tolerated=0, clients_expected=4)
+    begin(actors, network, tolerate=0, clients=4)
     until_the_end(network)
     assert len(results(network)) == len(failures(network)) == 1
     assert [fact.reason for fact in network.reported(Declined)[:4]] == ["budget"] * 4
@@ -459,7 +459,7 @@ def test_attack_3_one_set_of_a_round_is_released_and_no_other() -> None:
     actors = exact_actors(5, 3)
     network = actors.network()
     network.tamper = losing(Contribution, sender=actors.clients[4])
-    begin(actors, network, tolerated=1)
+    begin(actors, network, tolerate=1)
     network.advance(network.now_ms + 1000)
     network.tamper = passing
     until_the_end(network)

@@ -31,8 +31,8 @@ from dca_proto.protocol.facts import Declined
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.wire.messages import Contribution
 from dca_proto.testing import Network, TestFederation
-from emulator.audit.protocol import RecordingMechanism
-from emulator.audit.uniformity import byte_counts, byte_p_value
+from emulator.coalition.members import Recording
+from emulator.coalition.uniformity import byte_counts, byte_p_value
 
 WIDTH = 400
 COLUMNS = tuple(f"x{index}" for index in range(WIDTH))
@@ -80,11 +80,11 @@ def left_over(
     actors: TestFederation, crooked: Mapping[int, Mechanism], lost: Iterable[int] = (), **changes: object
 ) -> tuple[NDArray[np.float64], NoisyAggregate]:
     """What is left of one round's sum when all data and the noise of the crooked clients are subtracted."""
-    network, _ = begin(actors, network_of(actors, crooked, lost), **{"tolerated": TOLERATED, **QUESTION, **changes})
+    network, _ = begin(actors, network_of(actors, crooked, lost), **{"tolerate": TOLERATED, **QUESTION, **changes})
     until_the_end(network, 0.1)
     (result,) = results(network)
     data = sum(actors.rows[index][0] for index in range(len(actors.clients)) if index not in lost)
-    known = sum(noise for one in crooked.values() if isinstance(one, RecordingMechanism) for noise in one.drawn)
+    known = sum(noise for one in crooked.values() if isinstance(one, Recording) for noise in one.drawn)
     unit = result.sigma_local / np.sqrt(share_variance(result))
     return result.value - data - known * unit, result
 
@@ -107,14 +107,12 @@ def measured(residuals: NDArray[np.float64], variance: float) -> float:
 # 14: colluders omit or reveal their noise
 
 
-@pytest.mark.parametrize("how", [Silent, RecordingMechanism])
+@pytest.mark.parametrize("how", [Silent, Recording])
 def test_attack_14_t_colluders_without_noise_leave_the_floor(how: type[DistributedDiscreteGaussian]) -> None:
     """The curious client knows its own noise, and T others add none or give it theirs: N - T - 1 noises are left."""
     residuals = []
     for number in range(ROUNDS):
-        crooked = {index: how() for index in range(CURIOUS + 1, CURIOUS + 1 + TOLERATED)} | {
-            CURIOUS: RecordingMechanism()
-        }
+        crooked = {index: how() for index in range(CURIOUS + 1, CURIOUS + 1 + TOLERATED)} | {CURIOUS: Recording()}
         residual, result = left_over(wide_actors(f"collude-{how.__name__}-{number}".lower()), crooked)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result))) < 4
@@ -122,17 +120,17 @@ def test_attack_14_t_colluders_without_noise_leave_the_floor(how: type[Distribut
 
 def test_attack_14_with_drops_c_of_the_t_may_collude() -> None:
     """T - c drop and c collude with the curious one: the floor again. One more that drops, and nothing is released."""
-    clients, tolerated, colluders = 8, 3, 1
+    clients, tolerate, colluders = 8, 3, 1
     residuals = []
     for number in range(ROUNDS):
         actors = wide_actors(f"reserved-{number}", clients)
-        crooked = {CURIOUS: RecordingMechanism(), CURIOUS + 1: RecordingMechanism()}
-        residual, result = left_over(actors, crooked, lost=(6, 7), tolerated=tolerated, colluders=colluders)
+        crooked = {CURIOUS: Recording(), CURIOUS + 1: Recording()}
+        residual, result = left_over(actors, crooked, lost=(6, 7), tolerate=tolerate, colluders=colluders)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result))) < 4
     actors = wide_actors("reserved-too-few", clients)
     network = network_of(actors, {}, lost=(5, 6, 7))
-    begin(actors, network, tolerated=tolerated, colluders=colluders, **QUESTION)
+    begin(actors, network, tolerate=tolerate, colluders=colluders, **QUESTION)
     until_the_end(network)
     assert results(network) == []
     assert (failures(network)[0].contributors, failures(network)[0].needed) == (5, 6)
@@ -142,7 +140,7 @@ def test_attack_14_one_colluder_more_is_a_documented_break() -> None:
     """T + 1 beside the curious one leave n - 1 = 2 of 3 noises; the test above would see it (10 standard errors)."""
     residuals = []
     for number in range(ROUNDS):
-        crooked = {index: RecordingMechanism() for index in range(CURIOUS, CURIOUS + 2 + TOLERATED)}
+        crooked = {index: Recording() for index in range(CURIOUS, CURIOUS + 2 + TOLERATED)}
         residual, result = left_over(wide_actors(f"too-many-{number}"), crooked)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result) * 2 / 3)) < 4
@@ -161,7 +159,7 @@ def test_attack_5_a_client_refuses_to_be_singled_out(policy: dict[str, int], rea
     actors = wide_actors("single", policy=msgspec.structs.replace(EASY, **policy))
     network = actors.network()
     network.down |= set(actors.clients[3:])
-    begin(actors, network, tolerated=1, clients_expected=3, **QUESTION)
+    begin(actors, network, tolerate=1, clients=3, **QUESTION)
     until_the_end(network)
     assert reason in {fact.reason for fact in network.reported(Declined, actors.clients[VICTIM])}
     assert results(network) == []
@@ -181,7 +179,7 @@ def test_attack_5_all_others_sybils_is_a_documented_break() -> None:
     is then known: μ grows by √(N - T - 1), and the client's floors on N and N - T - 1 do not help."""
     residuals = []
     for number in range(ROUNDS):
-        crooked = {index: RecordingMechanism() for index in range(1, CLIENTS)}
+        crooked = {index: Recording() for index in range(1, CLIENTS)}
         residual, result = left_over(wide_actors(f"sybils-{number}"), crooked)
         residuals.append(residual)
     assert abs(measured(np.concatenate(residuals), floor_of(result) / (CLIENTS - TOLERATED - 1))) < 4
@@ -197,13 +195,13 @@ def test_attack_5_overlapping_cohorts_are_charged_to_everyone_in_them() -> None:
     network, mu = actors.network(), accounting.mu_of(1.0, 1e-6)
     for left_out in (3, 4, 5):
         network.down = {actors.clients[left_out]}
-        begin(actors, network, tolerated=1, clients_expected=CLIENTS - 1, **QUESTION)
+        begin(actors, network, tolerate=1, clients=CLIENTS - 1, **QUESTION)
     assert len(results(network)) == 3
     ledgers = [network.actors[client].ledger for client in actors.clients]
     assert [len(ledger.charges) for ledger in ledgers] == [3, 3, 3, 2, 2, 2]
     assert ledgers[VICTIM].spent().mu == pytest.approx(3**0.5 * mu)
     network.down = set()
-    begin(actors, network, tolerated=1, **QUESTION)
+    begin(actors, network, tolerate=1, **QUESTION)
     assert "budget" in {fact.reason for fact in network.reported(Declined, actors.clients[VICTIM])}
     assert len(ledgers[VICTIM].charges) == 3
 
@@ -213,9 +211,9 @@ def test_attack_5_the_difference_of_overlapping_cohorts_carries_the_noise_of_bot
     residuals = []
     for number in range(ROUNDS):
         actors = wide_actors(f"difference-{number}")
-        network, _ = begin(actors, tolerated=TOLERATED, **QUESTION)
+        network, _ = begin(actors, tolerate=TOLERATED, **QUESTION)
         network.down = {actors.clients[VICTIM]}
-        begin(actors, network, tolerated=TOLERATED - 1, clients_expected=CLIENTS - 1, **QUESTION)
+        begin(actors, network, tolerate=TOLERATED - 1, clients=CLIENTS - 1, **QUESTION)
         first, second = results(network)
         residuals.append(first.value - second.value - actors.rows[VICTIM][0])
     assert (first.contributors, second.contributors) == (CLIENTS, CLIENTS - 1)
@@ -234,7 +232,7 @@ def test_attack_19_a_coordinate_that_one_client_alone_sets_carries_full_noise() 
         actors = wide_actors(f"alone-{number}")
         for index in range(1, CLIENTS):
             actors.rows[index][:, : WIDTH // 2] = 0
-        spies = {index: RecordingMechanism() for index in range(CLIENTS)}
+        spies = {index: Recording() for index in range(CLIENTS)}
         _, result = left_over(actors, spies)
         drawn = np.array([noise for spy in spies.values() for noise in spy.drawn])
         assert drawn.shape == (CLIENTS, WIDTH)
@@ -294,7 +292,7 @@ def test_attack_27_all_nodes_but_one_see_nothing_of_a_real_round(
 ) -> None:
     """y plus the masks of two of three nodes, of 6 clients in 5 rounds, and their sum: six seeded χ² tests at 1e-5."""
     for number in range(ROUNDS):
-        begin(wide_actors(f"pooled-{number}"), tolerated=TOLERATED, **QUESTION)
+        begin(wide_actors(f"pooled-{number}"), tolerate=TOLERATED, **QUESTION)
     assert len(masked_values) == ROUNDS * CLIENTS
     for outside in range(3):
         pooled = np.array(
@@ -311,7 +309,7 @@ def test_attack_27_all_nodes_together_are_a_documented_break(
     residuals = []
     for number in range(ROUNDS):
         actors = wide_actors(f"all-{number}")
-        network, _ = begin(actors, tolerated=TOLERATED, **QUESTION)
+        network, _ = begin(actors, tolerate=TOLERATED, **QUESTION)
         (result,) = results(network)
         senders = [one.sender for one in sent(network, Contribution)]
         for sender, (y, masks) in zip(senders, masked_values[-CLIENTS:], strict=True):

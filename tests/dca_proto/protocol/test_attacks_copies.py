@@ -64,7 +64,7 @@ def test_attack_17_a_retry_resends_the_same_bytes() -> None:
     actors = TestFederation(4, 3)
     network = actors.network()
     network.tamper = losing(Receipt)
-    begin(actors, network, collect_window_ms=600_000)
+    begin(actors, network, collect_s=600)
     for _ in range(3):
         network.advance(network.now_ms + 20_000)
         network.restart(actors.clients[0])
@@ -112,7 +112,7 @@ def test_attack_17_no_noise_and_no_mask_is_drawn_twice() -> None:
     victim = actors.clients[0]
     copy = copy_of(network, victim)
     network.tamper = losing(Receipt)
-    begin(actors, network, collect_window_ms=600_000)
+    begin(actors, network, collect_s=600)
     network.advance(network.now_ms + 20_000)
     network.restart(victim)
     network.advance(network.now_ms + 20_000)
@@ -196,8 +196,7 @@ def test_attack_48_the_root_depends_on_every_input_and_on_the_identitys_secret()
         {5: np.zeros(1 << 14, dtype=np.int64)}, {5: np.ones(1 << 14, dtype=np.int64)},
     ]  # fmt: skip
     roots = [hedged_root(*(change.get(at, part) for at, part in enumerate(plain))) for change in ({}, *changes)]
-    noise_keys, ids = zip(*roots, strict=True)
-    assert len(set(noise_keys)) == len(set(ids)) == len(roots)
+    assert len(set(roots)) == len(roots)
     assert hedged_root(*plain) == roots[0]
 
 

@@ -31,12 +31,14 @@ from round_helpers import (
 )
 from wiretap import opened_contribution
 
+from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.protocol.charges import WINDOW, SeenCharges
 from dca_proto.protocol.effects import Send
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Declined, LedgerReused, NodeAborted
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.protocol.wire.messages import ChargeReused, Close, Contribution, Decline, Receipt, Sealed
 from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
@@ -76,7 +78,7 @@ def test_attack_17_a_lying_holder_cannot_hide_a_restored_copy_from_the_other_nod
         restore(network, client, copy)
     liar = network.actors[actors.computes[0]]
     liar._charges = SeenCharges(())  # it looks away
-    begin(actors, network, tolerated=5)
+    begin(actors, network, tolerate=5)
     until_the_end(network)
     assigned = {actors.clients[index] for index in clients_of_node(network, actors, 0)}
     reports = {(who, fact.compute) for who, fact in network.facts if isinstance(fact, LedgerReused)}
@@ -265,13 +267,13 @@ def test_a_contribution_delayed_for_long_does_not_mark_its_client_as_restored() 
             return []
         return [one]
 
-    slow = actors.request(tolerated=0, collect_window_ms=3_600_000)
+    slow = actors.request(tolerate=0, collect_s=3_600)
     network.tamper = hold
     network.deliver()
     network.command(actors.trainer_identity.id, slow)
     network.deliver()
     for _ in range(WINDOW + 1):
-        begin(actors, network, tolerated=1)
+        begin(actors, network, tolerate=1)
     declined = network.reported(Declined, victim)
     assert {fact.reason for fact in declined} == {"open-rounds"}
     assert len(network.actors[victim].ledger.charges) == WINDOW
@@ -282,6 +284,26 @@ def test_a_contribution_delayed_for_long_does_not_mark_its_client_as_restored() 
     assert network.reported(LedgerReused) == []
     assert {fact.reason for fact in network.reported(NodeAborted)} == {"too-few"}, "the others went on beyond 64"
     assert not network.actors[actors.clients[1]].ledger.is_charged(slow.round_id)
+
+
+def test_reports_without_a_receipt_hold_up_no_sums() -> None:
+    """No Compute node sees their charge numbers. Otherwise a trainer that acknowledges none would stop all trainers'
+    rounds at a client, for up to thirty days."""
+    actors = exact_actors(4, 2, policy=EASY)
+    network = actors.network()
+    network.tamper = losing(Sealed)
+    network.deliver()
+    reports = actors.request(kind=LdpReport(ANALYTIC_GAUSSIAN), collect_s=864_000)
+    network.command(actors.trainer_identity.id, reports)
+    network.deliver()
+    client = network.actors[actors.clients[0]]
+    assert client._rounds[reports.round_id].stored.outbound is not None
+    for number in range(client.ledger.next_number, 100):
+        charge = msgspec.structs.replace(client.ledger[reports.round_id], number=number, round_id=bytes((number,)) * 16)
+        client.ledger.charge(charge)
+    network.tamper = passing
+    _, request = begin(actors, network)
+    assert request.round_id in client.ledger
 
 
 def test_a_number_far_below_the_next_one_is_late_and_no_proof_of_a_restored_ledger() -> None:

@@ -1,4 +1,4 @@
-"""Attack 54: one enrolled client sends numbers that its rows cannot have, to production actors in virtual time."""
+"""Attack 55: one enrolled client sends numbers that its rows cannot have, to production actors in virtual time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def after_a_round(lie: Lie) -> tuple[TestFederation, Network]:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_attack_54_a_sum_that_no_honest_clients_can_make_is_refused_and_stays_spent(lie: str) -> None:
+def test_attack_55_a_sum_that_no_honest_clients_can_make_is_refused_and_stays_spent(lie: str) -> None:
     actors, network = after_a_round(LIES[lie])
     trainer = actors.trainer_identity.id
     assert network.reported(RoundCompleted) == []

@@ -34,7 +34,7 @@ from dca_proto.testing import Network, Records, TestFederation
 def collecting_copies(actors: TestFederation, network: Network, nodes: tuple[bytes, ...]) -> dict[bytes, Records]:
     """Copies of nodes that hold all contributions but the last client's; then the round goes on to its release."""
     network.tamper = losing(Contribution, Close, sender=None)
-    begin(actors, network, tolerated=1)
+    begin(actors, network, tolerate=1)
     network.tamper = losing(Close)
     for client in actors.clients[:3]:
         hand_over(network, sent(network, Contribution, sender=client)[0])
@@ -137,14 +137,14 @@ def test_attack_39_clients_refuse_a_lower_epoch(monkeypatch: pytest.MonkeyPatch)
     copies = {actor: copy_of(network, actor) for actor in (node, trainer)}
     network.down = set(actors.clients[3:])
     network.advance(then_ms + 2 * 24 * 3600 * 1000)
-    begin(actors, network, clients_expected=3, tolerated=0)
+    begin(actors, network, clients=3, tolerate=0)
     network.down = set()
     network.now_ms = then_ms
     for actor, copy in copies.items():
         restore(network, actor, copy)
     network.deliver()
     before = len(network.facts)
-    begin(actors, network, clients_expected=3, tolerated=0)
+    begin(actors, network, clients=3, tolerate=0)
     older, *newer = [key.epoch for key in announced(network, actors).epochs]
     assert {older + 2} == set(newer)
     dropped = {(who, fact.code) for who, fact in network.facts[before:] if isinstance(fact, Dropped)}

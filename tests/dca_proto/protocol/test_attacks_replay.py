@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +35,7 @@ from round_helpers import (
 
 from dca_proto.protocol.events import Received, TimerFired
 from dca_proto.protocol.events import Timer as TimerName
-from dca_proto.protocol.facts import ListFrozen, Released, RoundCompleted
+from dca_proto.protocol.facts import ListFrozen, NodeAborted, Released, RoundCompleted
 from dca_proto.protocol.wire.codec import decode_frame, encode
 from dca_proto.protocol.wire.messages import (
     Abort,
@@ -191,7 +192,7 @@ def test_attack_11_every_message_is_lost_once() -> None:
     network = actors.network()
     network.deliver()
     network.tamper = LoseFirst(lambda one: sealed_kind(network, actors, one.payload) or kind_of(one))
-    begin(actors, network, collect_window_ms=600_000, commit_window_ms=600_000)
+    begin(actors, network, collect_s=600, commit_s=600)
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
     assert len(network.reported(Released)) == 3
@@ -229,7 +230,7 @@ def test_attack_40_an_acknowledged_message_that_was_lost_is_resent_until_its_rec
         return [one]
 
     network.tamper = full_queue
-    begin(actors, network, tolerated=0, collect_window_ms=600_000)
+    begin(actors, network, tolerate=0, collect_s=600)
     until_the_end(network)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
     copies = [one.payload for one in sent(network, Contribution, sender=actors.clients[0])]
@@ -242,7 +243,7 @@ def test_attack_40_also_across_a_restart_of_the_client() -> None:
     actors = exact_actors(4, 3)
     network = actors.network()
     network.tamper = losing(Contribution, sender=actors.clients[0])
-    begin(actors, network, tolerated=0)
+    begin(actors, network, tolerate=0)
     first = {one.payload for one in sent(network, Contribution, sender=actors.clients[0])}
     network.tamper = passing
     network.restart(actors.clients[0])
@@ -299,7 +300,10 @@ def test_attack_41_a_round_that_is_over_is_not_announced_again() -> None:
 
 
 def test_no_round_opens_after_its_deadline() -> None:
-    """A client's is `close_by`, a node's is `commit_by`; between the two a node freezes an empty list."""
+    """A client's is `close_by`, a node's is `commit_by`; between the two a node freezes an empty list.
+
+    After it, the node aborts the round, so that the trainer learns whose clock differs by how much.
+    """
     actors = TestFederation(4, 3)
     network = actors.network()
     network.tamper = losing(Announcement)
@@ -312,7 +316,15 @@ def test_no_round_opens_after_its_deadline() -> None:
     assert network.actors[actors.computes[0]].phase(opened.body.round_id) == "frozen"
     assert network.reported(ListFrozen) == [ListFrozen(opened.body.round_id, 0)]
     network.now_ms = opened.body.commit_by_ms
-    refused(network, actors.computes[1], announcement.sender, announcement.payload, "late")
+    network.now_ms += 2 * 3_600_000
+    network.handle(actors.computes[1], Received(announcement.sender, announcement.payload))
+    assert network.actors[actors.computes[1]].phase(opened.body.round_id) == "aborted"
+    (aborted,) = [fact for fact in network.reported(NodeAborted) if fact.reason == "late"]
+    assert re.fullmatch(
+        r"a round's announcement at 2023-\S+ \S+ UTC by this clock; expected before 2023-\S+ \S+ UTC, 2 hours earlier; "
+        r"this clock or that of trainer is wrong, or the message was delayed",
+        aborted.detail,
+    )
 
 
 # 44: Close
@@ -322,7 +334,7 @@ def test_attack_44_close_early_repeated_forged_of_another_round_and_late() -> No
     actors = exact_actors(5, 3)
     network = actors.network()
     network.tamper = losing(Close, Contribution)
-    begin(actors, network, tolerated=3)
+    begin(actors, network, tolerate=3)
     opened, trainer = announced(network, actors), actors.trainer_identity
     body = Close(opened.body.round_id, opened.hash)
     node = actors.computes[0]

@@ -40,10 +40,10 @@ from dca_proto.privacy.mechanism import (
 )
 from dca_proto.protocol import facts
 from dca_proto.protocol.events import Received
-from dca_proto.protocol.kinds import NodeRelease, SecureSum
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement, Receipt, Release
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT
@@ -145,11 +145,11 @@ def test_attack_23_messages_of_the_uninvited_are_dropped_and_a_flood_is_kept_up_
     actors = Reporters(RANDOMISED_RESPONSE, [0, 1, 2])
     network = actors.network()
     network.tamper = losing(Announcement, to=actors.clients[1])
-    begin(actors, network, invited=actors.clients[:2], clients_expected=0)
+    begin(actors, network, invited=actors.clients[:2], clients=0)
     give(network, actors, *report_of_the_last(actors, network), "invited")
     network.tamper = lambda one: [one]
     network.actors[actors.trainer_identity.id]._limits = Limits(clients_max=2)
-    begin(actors, network, clients_expected=0)
+    begin(actors, network, clients=0)
     assert network.actors[actors.trainer_identity.id].dropped["releases"] == 1
 
 
@@ -251,7 +251,7 @@ def test_attack_31_a_forged_receipt_stops_nothing() -> None:
         (UNARY_ENCODING, {"parameters": edges(7)}, "bounds", "x within -0.5 to 6.5"),
         (UNARY_ENCODING, {"parameters": {"columns": ["y"], "edges": [0.0, 1.0, 2.0]}}, "columns", "no column y"),
         (UNARY_ENCODING, {"mechanism": "histogram-encoding", "delta": 1e-6}, "announcement", "makes no reports"),
-        (UNARY_ENCODING, {"terms": SecureSum(2, 4, 0, ()), "delta": 1e-6, "mu": 0.1}, "announcement", "is not offered"),
+        (UNARY_ENCODING, {"kind": SecureSum(SUMS, 4, 2), "delta": 1e-6, "mu": 0.1}, "announcement", "M = 0 Compute"),
         (UNARY_ENCODING, {"mu": 0.1}, "announcement", "found delta 0 and mu 0.1"),
         (UNARY_ENCODING, {"epsilon": 1e-17}, "announcement", "is too small for 5 categories"),
         (RANDOMISED_RESPONSE, {"epsilon": 1e-17}, "announcement", "is too small for 5 categories"),
@@ -261,7 +261,7 @@ def test_attack_31_a_forged_receipt_stops_nothing() -> None:
         (ANALYTIC_GAUSSIAN, {"delta": 1e-4}, "delta", "0.0001"),
         (ANALYTIC_GAUSSIAN, {"epsilon": 1.5}, "epsilon", "1.5 at delta 1e-06"),
         (ANALYTIC_GAUSSIAN, {"statistic": "second-moments"}, "statistic", "second-moments"),
-        (ANALYTIC_GAUSSIAN, {"terms": NodeRelease(), "mechanism": SUMS, "rows_max": 1}, "rows-of-many", "one row"),
+        (ANALYTIC_GAUSSIAN, {"kind": NodeRelease(SUMS), "rows_max": 1}, "rows-of-many", "one row"),
     ],
 )  # fmt: skip
 def test_attack_16_weaker_terms_are_declined_with_a_reason(
@@ -274,6 +274,7 @@ def test_attack_16_weaker_terms_are_declined_with_a_reason(
     network.tamper = losing(Announcement)
     begin(actors, network)
     genuine = sent(network, Announcement)[0].payload
+    by = changes["kind"].mechanism if "kind" in changes else by
     terms = {"mechanism": by, "epsilon": 1.0, "delta": body_of(genuine).delta, **changes}
     epsilon, pure = terms["epsilon"], terms["mechanism"] in PURE_MECHANISMS
     with contextlib.suppress(UsageError):  # a hostile trainer announces the μ that fits

@@ -38,8 +38,8 @@ from dca_proto.protocol.events import Received, Started, Timer, TimerFired
 from dca_proto.protocol.facts import Declined, LedgerReused, NodeAborted
 from dca_proto.protocol.federation import enrol
 from dca_proto.protocol.keyring import SeenEpochs
+from dca_proto.protocol.pairing import pair_key
 from dca_proto.protocol.params import Timing
-from dca_proto.protocol.sessions import pair_key
 from dca_proto.protocol.wire.codec import decode_frame, encode
 from dca_proto.protocol.wire.messages import Certificate, Close, Contribution, Hello, HelloWanted, Sessions
 from dca_proto.testing import Envelope, TestFederation
@@ -59,7 +59,7 @@ def test_attack_45_a_hello_that_is_not_its_clients_changes_nothing() -> None:
     for signer in (actors.client_identities[1], actors.trainer_identity, actors.compute_identities[1]):
         refused(network, node, client.id, forged(actors, signer, body), "signature")
     refused(network, node, actors.clients[1], forged(actors, client, body), "sender")
-    own = Certificate(client.public_key, 1 << 52, bytes(64))
+    own = Certificate(client.public_key, 1 << 52, bytes(64), b"")
     refused(
         network, node, client.id, forged(actors, client, msgspec.structs.replace(body, certificate=own)), "signature"
     )
@@ -217,7 +217,7 @@ def test_sessions_are_kept_up_to_the_limit_and_counted_for_trainers_alone() -> N
         )
     network.deliver()
     assert [network.actors[node].dropped["sessions"] for node in actors.computes] == [1, 1, 1]
-    network.command(actors.trainer_identity.id, actors.request(clients_expected=0))
+    network.command(actors.trainer_identity.id, actors.request(clients=0))
     network.deliver()
     assert [body_of(one.payload).count for one in sent(network, Sessions)] == [4, 4, 4]
     body = body_of(sent(network, Sessions)[0].payload)
@@ -264,15 +264,16 @@ def test_a_copied_key_gives_nobody_elses_pair_keys() -> None:
     actors = TestFederation(2, 2)
     secret, peer = AgreementKey(b"\1" * 32), AgreementKey(b"\2" * 32)
     client, node = (actors.clients[0], 1), (actors.computes[0], 1)
-    own = pair_key(secret, peer.public, actors.federation, client, node)
-    assert own == pair_key(peer, secret.public, actors.federation, client, node), "the same on both sides"
-    elsewhere = msgspec.structs.replace(actors.federation, name="elsewhere")
+    federation = actors.federation
+    own = pair_key(secret, peer.public, federation.id, client, node)
+    assert own == pair_key(peer, secret.public, federation.id, client, node), "the same on both sides"
+    elsewhere = msgspec.structs.replace(federation, name="elsewhere")
     others = [
-        pair_key(secret, peer.public, actors.federation, (actors.clients[1], 1), node),
-        pair_key(secret, peer.public, actors.federation, client, (actors.computes[1], 1)),
-        pair_key(secret, peer.public, actors.federation, (actors.clients[0], 2), node),
-        pair_key(secret, peer.public, actors.federation, client, (actors.computes[0], 2)),
-        pair_key(secret, peer.public, elsewhere, client, node),
+        pair_key(secret, peer.public, federation.id, (actors.clients[1], 1), node),
+        pair_key(secret, peer.public, federation.id, client, (actors.computes[1], 1)),
+        pair_key(secret, peer.public, federation.id, (actors.clients[0], 2), node),
+        pair_key(secret, peer.public, federation.id, client, (actors.computes[0], 2)),
+        pair_key(secret, peer.public, elsewhere.id, client, node),
     ]
     assert len({own, *others}) == 6
 
@@ -373,9 +374,8 @@ def test_attack_49_epochs_far_in_the_future_are_refused_and_never_remembered() -
     )
     for actor in (actors.computes[1], actors.clients[0]):
         before = dict(network.actors[actor]._seen._seen)
-        computes = (decode_frame(forged(actors, node, far)), *opened.body.terms.computes[1:])
-        terms = msgspec.structs.replace(opened.body.terms, computes=computes)
-        body = msgspec.structs.replace(opened.body, round_id=bytes(16), terms=terms)
+        computes = (decode_frame(forged(actors, node, far)), *opened.body.epochs[1:])
+        body = msgspec.structs.replace(opened.body, round_id=bytes(16), epochs=computes)
         payload = forged(actors, actors.trainer_identity, body)
         if actor == actors.clients[0]:
             effects = network.handle(actor, Received(actors.trainer_identity.id, payload))

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from round_helpers import (
+    announced,
     begin,
     body_of,
     exact_actors,
@@ -24,15 +25,18 @@ from round_helpers import (
 
 from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
+from dca_proto.protocol.effects import Send
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Declined, NodeAborted, Released
-from dca_proto.protocol.kinds import SecureSum
-from dca_proto.protocol.policy import Floors, Policy
-from dca_proto.protocol.wire.messages import Announcement, Contribution
+from dca_proto.protocol.params import Limits
+from dca_proto.protocol.policy import Floors, Policy, Refusal
+from dca_proto.protocol.validation import ValidatedRound
+from dca_proto.protocol.wire.kinds import SecureSum
+from dca_proto.protocol.wire.messages import Abort, Announcement, Contribution
 from dca_proto.testing import Network, TestFederation
 
 
-def dropping(clients: int, tolerated: int, dropped: int, colluders: int = 0, mechanism: Any = None) -> Network:
+def dropping(clients: int, tolerate: int, dropped: int, colluders: int = 0, mechanism: Any = None) -> Network:
     """A round in which the first `dropped` clients' contributions are lost."""
     actors = exact_actors(clients, 3, **({"mechanism": mechanism} if mechanism else {}))
     network = actors.network()
@@ -40,27 +44,27 @@ def dropping(clients: int, tolerated: int, dropped: int, colluders: int = 0, mec
     network.tamper = lambda one: (
         [] if isinstance(body_of(one.payload), Contribution) and one.sender in silent else [one]
     )
-    begin(actors, network, tolerated=tolerated, colluders=colluders)
+    begin(actors, network, tolerate=tolerate, colluders=colluders)
     until_the_end(network)
     return network
 
 
-@pytest.mark.parametrize(("tolerated", "colluders"), [(0, 0), (1, 0), (3, 0), (3, 1), (3, 3)])
-def test_attack_13_exactly_as_many_as_needed_give_a_result(tolerated: int, colluders: int) -> None:
+@pytest.mark.parametrize(("tolerate", "colluders"), [(0, 0), (1, 0), (3, 0), (3, 1), (3, 3)])
+def test_attack_13_exactly_as_many_as_needed_give_a_result(tolerate: int, colluders: int) -> None:
     """|A| = n_min = N - T + c is enough."""
-    network = dropping(8, tolerated, tolerated - colluders, colluders)
-    assert the_sum(network).tolist() == [exact_sum(range(tolerated - colluders, 8))]
+    network = dropping(8, tolerate, tolerate - colluders, colluders)
+    assert the_sum(network).tolist() == [exact_sum(range(tolerate - colluders, 8))]
     (result,) = results(network)
-    assert result.contributors == result.fewest == 8 - tolerated + colluders
+    assert result.contributors == result.n_min == 8 - tolerate + colluders
     assert result.colluders == colluders
 
 
-@pytest.mark.parametrize(("tolerated", "colluders"), [(0, 0), (1, 0), (3, 0), (3, 1), (3, 3)])
-def test_attack_13_one_fewer_aborts_with_the_figures_and_releases_nothing(tolerated: int, colluders: int) -> None:
-    network = dropping(8, tolerated, tolerated - colluders + 1, colluders)
+@pytest.mark.parametrize(("tolerate", "colluders"), [(0, 0), (1, 0), (3, 0), (3, 1), (3, 3)])
+def test_attack_13_one_fewer_aborts_with_the_figures_and_releases_nothing(tolerate: int, colluders: int) -> None:
+    network = dropping(8, tolerate, tolerate - colluders + 1, colluders)
     assert results(network) == []
     assert network.reported(Released) == []
-    needed = 8 - tolerated + colluders
+    needed = 8 - tolerate + colluders
     assert (failures(network)[0].contributors, failures(network)[0].needed) == (needed - 1, needed)
     assert f"{needed - 1} contributed, {needed} were needed" in failures(network)[0].reason
     assert {fact.reason for fact in network.reported(NodeAborted)} == {"too-few"}
@@ -76,7 +80,7 @@ def test_attack_13_drops_do_not_change_the_noise() -> None:
     actors = TestFederation(8, 3)
     network = actors.network()
     network.tamper = losing(Contribution, sender=actors.clients[0])
-    begin(actors, network, tolerated=2)
+    begin(actors, network, tolerate=2)
     until_the_end(network)
     (result,) = results(network)
     assert result.clients == 8
@@ -115,7 +119,7 @@ LENIENT = Policy(clients_min=1, honest_min=1, epsilon_per_round_max=20, epsilon_
         ({"colluders_part_min": 0.3}, {}, "colluders", "c = 0"),
         ({"statistics": ("mean",)}, {}, "statistic", "sum"),
         ({"trainers": ("00" * 16,)}, {}, "trainer", ""),
-        ({"computes_min": 4}, {}, "computes", "M = 3"),
+        ({"computes_min": 4}, {}, "computes", "3 Compute nodes"),
         ({"dimension_max": 1}, {"statistic": "histogram", "parameters": BINS}, "dimension", "d = 2"),
         ({"bounds": {"x": (-0.5, 1.0)}}, {}, "bounds", "x within -1 to 1"),
         ({"bounds": {"x": (0.0, 9.0)}}, {"statistic": "histogram", "parameters": BINS}, "bounds", "x within 0 to 10"),
@@ -171,8 +175,10 @@ def test_attack_16_a_smaller_mu_than_quoted_is_charged() -> None:
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
-        ({"fewest": 1}, "is below 1"),
-        ({"colluders": 2}, "is below 1"),
+        ({"tolerate": 3}, "is below 1"),
+        ({"clients": 2}, "is below 1"),
+        ({"clients": 0}, "is below 1"),
+        ({"colluders": 2}, "c = 2 colluders exceed T = 1"),
         ({"most": 2}, "n_max = 2 is below n_min"),
         ({"most": 2**31}, "2^63"),
     ],
@@ -183,13 +189,44 @@ def test_attack_16_terms_that_leave_no_noise_are_declined(terms: dict, message: 
     network.tamper = losing(Announcement)
     begin(actors, network, fraction_bits=36)
     announcement = sent(network, Announcement)[0].payload
-    other = msgspec.structs.replace(body_of(announcement).terms, **terms)
-    payload = resigned(actors, actors.trainer_identity, announcement, terms=other)
+    payload = resigned(actors, actors.trainer_identity, announcement, **terms)
     network.handle(actors.clients[0], Received(actors.trainer_identity.id, payload))
     (fact,) = network.reported(Declined, actors.clients[0])
     assert fact.reason == "announcement"
     assert message in fact.found
     assert network.actors[actors.clients[0]].ledger.charges == ()
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"clients": 1, "tolerate": 5},
+        {"clients": 2**32 - 1, "tolerate": 0, "colluders": 2**32 - 1},
+    ],
+)
+def test_attack_16_a_node_aborts_with_a_message_that_decodes_whatever_n_min_the_terms_give(terms: dict) -> None:
+    actors = TestFederation(4, 3)
+    network = actors.network()
+    network.tamper = losing(Announcement)
+    begin(actors, network)
+    announcement = sent(network, Announcement)[0].payload
+    payload = resigned(actors, actors.trainer_identity, announcement, **terms)
+    effects = network.actors[actors.computes[0]].handle(Received(actors.trainer_identity.id, payload), network.now_ms)
+    (abort,) = [body_of(effect.payload) for effect in effects if isinstance(effect, Send)]
+    assert isinstance(abort, Abort)
+    assert abort.needed in (0, 2**32 - 1)
+
+
+def test_attack_16_the_consent_of_one_client_is_not_that_of_another_with_a_lower_limit() -> None:
+    """Clients of one process share decisions about an announcement."""
+    actors = TestFederation(4, 3)
+    network, _ = begin(actors, statistic="histogram", parameters=BINS)
+    opened, lenient = announced(network, actors), network.actors[actors.clients[0]]._consent
+    strict = msgspec.structs.replace(lenient, limits=Limits(dimension_max=1))
+    assert isinstance(lenient.to_terms(opened, actors.federation, actors.federation.p), ValidatedRound)
+    refusal = strict.to_terms(opened, actors.federation, actors.federation.p)
+    assert isinstance(refusal, Refusal)
+    assert "dimension 2 exceeds 1" in refusal.found
 
 
 # The Compute nodes' own floors

@@ -35,9 +35,9 @@ from dca_proto.privacy import accounting
 from dca_proto.protocol.announcement import check_invitation, invitation_root, invitations
 from dca_proto.protocol.client import actor as client_module
 from dca_proto.protocol.events import Received
-from dca_proto.protocol.facts import Contributed, Declined, Released
+from dca_proto.protocol.facts import Contributed, Declined, NodeAborted, Released
 from dca_proto.protocol.federation import Member, enrol
-from dca_proto.protocol.params import Timing
+from dca_proto.protocol.params import Room, Timing
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.wire.codec import decode_frame, encode, sign
 from dca_proto.protocol.wire.messages import (
@@ -74,8 +74,7 @@ def only_announced(actors: TestFederation) -> tuple[Network, bytes]:
 
 def with_computes(actors: TestFederation, payload: bytes, computes: tuple[Signed, ...], **changes: Any) -> bytes:
     """The announcement with other signed epoch keys."""
-    terms = msgspec.structs.replace(body_of(payload).terms, computes=computes)
-    return resigned(actors, actors.trainer_identity, payload, terms=terms, **changes)
+    return resigned(actors, actors.trainer_identity, payload, epochs=computes, **changes)
 
 
 # 35: Compute nodes of the trainer's own making
@@ -87,7 +86,7 @@ def test_attack_35_compute_nodes_that_the_federation_file_does_not_name() -> Non
     network, announcement = only_announced(actors)
     mine = stranger()
     key = sign(mine, actors.federation.id, epoch_key_of(actors, mine, network.now_ms))
-    bad = with_computes(actors, announcement, (*body_of(announcement).terms.computes[:2], key))
+    bad = with_computes(actors, announcement, (*body_of(announcement).epochs[:2], key))
     for actor in (actors.clients[0], actors.computes[0]):
         refused(network, actor, actors.trainer_identity.id, bad, "unknown-compute")
 
@@ -99,14 +98,14 @@ def test_attack_35_keys_that_a_compute_node_never_signed() -> None:
     honest = actors.compute_identities[2]
     for signer in (actors.trainer_identity, actors.compute_identities[0], stranger()):
         key = sign(signer, actors.federation.id, epoch_key_of(actors, honest, network.now_ms))
-        bad = with_computes(actors, announcement, (*body_of(announcement).terms.computes[:2], key))
+        bad = with_computes(actors, announcement, (*body_of(announcement).epochs[:2], key))
         refused(network, actors.clients[0], actors.trainer_identity.id, bad, "signature")
 
 
 def test_attack_35_one_compute_node_standing_for_two() -> None:
     actors = TestFederation(4, 3)
     network, announcement = only_announced(actors)
-    first, second, _ = body_of(announcement).terms.computes
+    first, second, _ = body_of(announcement).epochs
     bad = with_computes(actors, announcement, (first, second, first))
     refused(network, actors.clients[0], actors.trainer_identity.id, bad, "computes")
 
@@ -114,9 +113,9 @@ def test_attack_35_one_compute_node_standing_for_two() -> None:
 def test_attack_35_a_round_without_one_of_the_federations_nodes_is_declined() -> None:
     actors = TestFederation(4, 3)
     network, announcement = only_announced(actors)
-    fewer = with_computes(actors, announcement, body_of(announcement).terms.computes[:2])
+    fewer = with_computes(actors, announcement, body_of(announcement).epochs[:2])
     network.handle(actors.clients[0], Received(actors.trainer_identity.id, fewer))
-    assert [fact.reason for fact in network.reported(Declined, actors.clients[0])] == ["trusted-computes"]
+    assert [fact.reason for fact in network.reported(Declined, actors.clients[0])] == ["p"]
     refused(network, actors.computes[2], actors.trainer_identity.id, fewer, "computes")
 
 
@@ -163,7 +162,7 @@ def invited_round(numbers: tuple[int, ...] = (0, 1, 2, 3)) -> tuple[TestFederati
     actors = exact_actors(7, 3)
     network = actors.network()
     network.tamper = losing(Invitation)
-    begin(actors, network, invited=tuple(actors.clients[number] for number in numbers), clients_expected=0)
+    begin(actors, network, invited=tuple(actors.clients[number] for number in numbers), clients=0)
     network.tamper = passing
     return actors, network
 
@@ -231,7 +230,7 @@ def test_a_node_accepts_only_ids_and_contributions_that_the_root_covers(
     other = exact_actors(7, 3)
     late = other.network()
     late.tamper = losing(InvitedRound)
-    begin(other, late, invited=other.clients[:4], clients_expected=0)
+    begin(other, late, invited=other.clients[:4], clients=0)
     frame = decode_frame(sent(late, InvitedRound)[0].payload)
     node, payload = other.computes[0], frame.announcement
     for clients in (b"", frame.clients[:-16], frame.clients + bytes(16), b"".join(sorted(other.clients))):
@@ -246,7 +245,7 @@ def test_a_node_drops_malformed_invited_rounds_and_accepts_the_trainers_own() ->
     actors = exact_actors(6, 3)
     network, node, trainer = actors.network(), actors.computes[0], actors.trainer_identity.id
     network.tamper = losing(InvitedRound, Invitation)
-    _, request = begin(actors, network, invited=actors.clients[:4], clients_expected=0)
+    _, request = begin(actors, network, invited=actors.clients[:4], clients=0)
     genuine = sent(network, InvitedRound, to=node)[0].payload
     frame = decode_frame(genuine)
     ids = [frame.clients[at : at + 16] for at in range(0, 64, 16)]
@@ -274,23 +273,29 @@ def test_a_node_drops_malformed_invited_rounds_and_accepts_the_trainers_own() ->
 
 
 def test_attack_52_a_flood_of_announcements_is_bounded_by_budget_and_limits() -> None:
-    """It announces without end: a client charges what its policy allows, and open rounds are limited in number."""
+    """It announces without end: a client charges what its policy allows, and rounds are limited in number.
+
+    A quarter of each limit is one trainer's. A client declines up to that number; a node refuses up to that number.
+    """
     actors = exact_actors(4, 3, policy=Policy(clients_min=1, honest_min=1, epsilon_per_period_max=2.0))
     network = actors.network()
     network.tamper = losing(Contribution, Announcement)
     begin(actors, network)
     victim, trainer = network.actors[actors.clients[0]], actors.trainer_identity
-    victim._limits = msgspec.structs.replace(victim._limits, rounds_open_max=10)
+    victim._limits = msgspec.structs.replace(victim._limits, client_open=Room("rounds without a receipt", 40))
     node = network.actors[actors.computes[0]]
-    node._limits = msgspec.structs.replace(node._limits, rounds_open_max=10)
+    few = {"node_open": Room("open rounds", 40), "node_rounds": Room("rounds", 80)}
+    node._limits = msgspec.structs.replace(node._limits, **few)
     announcement = sent(network, Announcement)[0].payload
     for number in range(30):
         payload = resigned(actors, trainer, announcement, round_id=bytes((number,)) * 16)
         for actor in (victim.id, node.id):
             network.handle(actor, Received(trainer.id, payload))
     assert accounting.compose(charge.mu for charge in victim.ledger.charges) <= accounting.mu_of(2.0, 1e-5)
-    assert (len(victim._rounds), victim.dropped["rounds"]) == (10, 20)
-    assert (len(node._rounds), node.dropped["rounds"]) == (10, 20)
+    assert (len(victim._rounds), victim.dropped["room"]) == (10, 20)
+    assert (len(node._open), len(node._rounds), node.dropped["room"]) == (10, 20, 10)
+    reasons = {fact.detail for fact in network.reported(NodeAborted, node.id)}
+    assert reasons == {"open rounds: 11 with this one; needs at most 10 for one trainer"}
 
 
 def test_attack_52_a_trainer_that_targets_one_client_meets_the_floors() -> None:
@@ -298,14 +303,13 @@ def test_attack_52_a_trainer_that_targets_one_client_meets_the_floors() -> None:
     actors = exact_actors(4, 3, policy=Policy(clients_min=4, honest_min=2, epsilon_per_round_max=20))
     network = actors.network()
     network.deliver()
-    begin(actors, network, invited=actors.clients[:3], clients_expected=0, tolerated=0)
+    begin(actors, network, invited=actors.clients[:3], clients=0, tolerate=0)
     until_the_end(network)
     assert {fact.reason for fact in network.reported(Declined)} == {"clients"}
-    begin(actors, network, tolerated=0, colluders=0)
+    begin(actors, network, tolerate=0, colluders=0)
     network.tamper = losing(Announcement)
-    begin(actors, network, tolerated=0)
-    lie = msgspec.structs.replace(announced(network, actors).body.terms, fewest=10)
-    payload = resigned(actors, actors.trainer_identity, sent(network, Announcement)[-1].payload, terms=lie)
+    begin(actors, network, tolerate=0)
+    payload = resigned(actors, actors.trainer_identity, sent(network, Announcement)[-1].payload, clients=10)
     network.tamper = passing
     for actor in (*actors.clients, *actors.computes):
         network.handle(actor, Received(actors.trainer_identity.id, payload))
@@ -348,7 +352,7 @@ def test_a_compute_nodes_epoch_never_decreases(back: int, over: bool, refusal: s
     actors = TestFederation(4, 3)
     network, announcement = only_announced(actors)
     node, trainer = actors.compute_identities[0], actors.trainer_identity
-    keys = body_of(announcement).terms.computes
+    keys = body_of(announcement).epochs
     old = body_of(encode(keys[0]))
     network.now_ms += DAY_MS * (back - 1)
     times = {"close_by_ms": network.now_ms + 1000, "commit_by_ms": network.now_ms + 2000}

@@ -30,12 +30,11 @@ from round_helpers import (
     until_the_end,
 )
 
-from dca_proto.aggregate import SecureSumRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.cli import main
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import Batches, JobTerms
 from dca_proto.privacy import accounting
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.effects import Channel, Persist
@@ -119,8 +118,8 @@ def test_a_batch_has_at_least_one_client_and_no_more_than_there_are(size: int) -
 
 
 def test_the_terms_of_a_batch_expect_the_batch() -> None:
-    terms = JobTerms(budget=Budget(1.0, 1e-6), clients=100, tolerated=1, computes=ids(2))
-    request = SecureSumRequest("sum", {}, batch=3)
+    terms = JobTerms(epsilon=1.0, delta=1e-6, clients=100, tolerate=1, computes=ids(2))
+    request = RoundRequest("sum", {}, batch=3)
     assert terms.open(request, bytes(16), ids(3)).answers_expected == 3
     assert terms.open(request, bytes(16)).answers_expected == 100
 
@@ -130,22 +129,22 @@ def test_the_terms_of_a_batch_expect_the_batch() -> None:
 
 def invite(actors: TestFederation, numbers: Iterable[int], network: Network | None = None, **changes: object):
     invited = tuple(actors.clients[number] for number in numbers)
-    return begin(actors, network, invited=invited, **{"clients_expected": 0, **changes})
+    return begin(actors, network, invited=invited, **{"clients": 0, **changes})
 
 
-@pytest.mark.parametrize(("batch", "tolerated", "colluders", "expected"), [
+@pytest.mark.parametrize(("batch", "tolerate", "colluders", "expected"), [
     (10, 10, 0, 1),  # a tenth may drop, of 100 clients or of 10
     (15, 10, 0, 2),  # rounded up
     (10, 10, 4, 5),  # all four colluders may have been picked
     (100, 10, 4, 10),
 ])  # fmt: skip
 def test_a_batch_tolerates_as_large_a_part_as_a_round_of_everybody(
-    batch: int, tolerated: int, colluders: int, expected: int
+    batch: int, tolerate: int, colluders: int, expected: int
 ) -> None:
-    terms = JobTerms(budget=Budget(1.0, 1e-6), clients=100, tolerated=tolerated, computes=(), colluders=colluders)
+    terms = JobTerms(epsilon=1.0, delta=1e-6, clients=100, tolerate=tolerate, computes=(), colluders=colluders)
     invited = tuple(number.to_bytes(16, "big") for number in range(batch))
-    opened = terms.open(SecureSumRequest("sum", {"columns": ["x"]}, batch=batch), bytes(16), invited)
-    assert (opened.ask.tolerated, opened.ask.colluders, opened.clients_expected) == (expected, colluders, batch)
+    opened = terms.open(RoundRequest("sum", {"columns": ["x"]}, batch=batch), bytes(16), invited)
+    assert (opened.kind.tolerate, opened.kind.colluders, opened.kind.clients) == (expected, colluders, batch)
 
 
 def test_only_the_invited_get_invitations_and_the_sum_is_theirs() -> None:
@@ -170,7 +169,7 @@ def test_invitations_are_repeated_until_the_close() -> None:
     actors = exact_actors(6)
     network = actors.network()
     network.tamper = losing(Invitation, to=actors.clients[0])
-    invite(actors, (0, 1, 2), network, tolerated=0)
+    invite(actors, (0, 1, 2), network, tolerate=0)
     network.advance(network.now_ms + 10_000)
     invitation_counts = Counter(one.to.id for one in sent(network, Invitation))
     assert invitation_counts[actors.clients[0]] == invitation_counts[actors.clients[1]] >= 3
@@ -212,7 +211,7 @@ def test_a_decline_of_an_invited_client_is_counted_and_not_waited_for() -> None:
     opened, identity = announced(network, actors), actors.client_identities[0]
     body = Decline(request.round_id, opened.hash, actors.certificate(0), "no", "x", "y")
     network.handle(actors.trainer_identity.id, Received(identity.id, sealed_by(actors, identity, body, opened)))
-    network.deliver()
+    network.advance(network.now_ms + actors.timing.progress_ms)
     assert len([fact for fact in network.reported(Declined) if fact.client == identity.id]) == 1
     assert the_sum(network) == pytest.approx(exact_sum((1, 2, 3)))
 
@@ -240,12 +239,12 @@ def test_an_impossible_invitation_is_the_callers_error() -> None:
 
     def refusal(**changes: object) -> str:
         with pytest.raises(UsageError) as caught:
-            trainer.check_request(actors.request(**{"clients_expected": 0, **changes}), network.now_ms)
+            trainer.check_request(actors.request(**{"clients": 0, **changes}), network.now_ms)
         return str(caught.value)
 
     assert "invited twice, or an id is not 16 bytes" in refusal(invited=(one, one))
     assert "invited twice, or an id is not 16 bytes" in refusal(invited=(one[1:],))
-    assert "4 clients are expected and 1 are invited" in refusal(invited=(one,), clients_expected=4)
+    assert "4 clients are expected and 1 are invited" in refusal(invited=(one,), clients=4)
     many = tuple(number.to_bytes(16, "big") for number in range(Limits().invited_max + 1))
     assert "65537 clients are invited, expected at most 65536" in refusal(invited=many)
 
@@ -279,7 +278,7 @@ def epoch_lab() -> tuple[AccountedFederation, Network]:
 
 def refusal(actors: TestFederation, network: Network, numbers: Iterable[int], **changes: object) -> str | None:
     invited = tuple(actors.clients[number] for number in numbers)
-    request = actors.request(invited=invited, clients_expected=0, **changes)
+    request = actors.request(invited=invited, clients=0, **changes)
     try:
         trainer_of(actors, network).check_request(request, network.now_ms)
     except BudgetError as error:
@@ -291,14 +290,14 @@ def test_epochs_charge_each_client_its_own_rounds_up_to_the_budget() -> None:
     """The account has room for two rounds: four batches of half of the clients, two epochs; not for a third use."""
     actors, network = epoch_lab()
     for numbers in ((0, 1, 2), (3, 4, 5), (0, 2, 4), (1, 3)):
-        assert refusal(actors, network, numbers, tolerated=0) is None
-        invite(actors, numbers, network, tolerated=0)
+        assert refusal(actors, network, numbers, tolerate=0) is None
+        invite(actors, numbers, network, tolerate=0)
     assert len(results(network)) == 4
     ledger = trainer_of(actors, network).ledger
     assert ledger.spent().mu == pytest.approx(MU * 2**0.5)
     assert ledger.spent(of=[actors.clients[5]]).mu == pytest.approx(MU)
     left = trainer_of(actors, network)._account.left(ledger, network.now_ms)
-    assert refusal(actors, network, (0, 5), tolerated=0) == (
+    assert refusal(actors, network, (0, 5), tolerate=0) == (
         "the federation's account: found a total of epsilon "
         f"{at_least(accounting.epsilon_of(MU * 3**0.5, 1e-6))} with this round; "
         f"expected <= 1.6 at delta 1e-06 in 365 days; "
@@ -318,7 +317,7 @@ def test_a_round_of_everybody_counts_for_all_of_a_batch() -> None:
     assert refusal(actors, network, (0, 4, 5)) is not None
     assert refusal(actors, network, (3, 4, 5)) is None
     invite(actors, (3, 4, 5), network)
-    assert refusal(actors, network, (3, 4), tolerated=0) is not None
+    assert refusal(actors, network, (3, 4), tolerate=0) is not None
     assert trainer_of(actors, network).ledger.spent().mu == pytest.approx(MU * 2**0.5)
 
 
@@ -391,7 +390,7 @@ def test_power_failures_never_spend_more_of_a_client_than_its_own_batches() -> N
         for _ in range(5):
             if trainer not in network.down:
                 invited = tuple(generator.sample(actors.clients, 3))
-                request = actors.request(invited=invited, clients_expected=0, epsilon=0.9)
+                request = actors.request(invited=invited, clients=0, epsilon=0.9)
                 network.command(trainer, request)
             network.deliver_some(generator.randint(5, 60))
             network.restart_some(0.5)

@@ -52,7 +52,7 @@ EVENTS = {
     "abort": ("abort", "last abort", "repeated abort"),
 }
 """What arrives, and the events of the table that it can be."""
-KEPT_TABLES = {LEDGER, "seen", "epoch", "hello"}
+KEPT_TABLES = {LEDGER, "seen", "epoch", "hello", "pin"}
 
 
 class ActorInPhase:
@@ -67,7 +67,7 @@ class ActorInPhase:
             self.network.tamper = losing(Contribution, sender=self.client)
         if phase == "new":
             self.network.tamper = losing(Announcement, to=b"")  # the broadcast
-        begin(self.actors, self.network, tolerated=1 if phase == "missed" else 0)
+        begin(self.actors, self.network, tolerate=1 if phase == "missed" else 0)
         self.opened = announced(self.network, self.actors)
         self.round_id = self.opened.body.round_id
         if phase == "missed":
@@ -157,7 +157,9 @@ def test_a_restart_restores_the_phase_and_all_that_was_promised(phase: str) -> N
     phased.network.tamper = lambda one: ()
     phased.network.restart(phased.client)
     after = phased.actor._rounds[phased.round_id]
-    assert (after.stored, after.opened.hash) == (before.stored, before.opened.hash)
+    opened = [current.opened and current.opened.hash for current in (before, after)]
+    assert (after.stored, after.hash, opened[1]) == (before.stored, before.hash, opened[0])
+    assert (opened[1] is None) == (phase == "declined"), "of a declined round, the hash is kept"
 
 
 def test_every_entry_of_the_table_is_taken() -> None:
@@ -230,7 +232,9 @@ def test_the_notice_of_lateness_ends_the_sending_and_frees_room_and_number_but_n
     phased = ActorInPhase("missed")
     assert phased.network.reported(Missed, phased.client) == [Missed(phased.round_id)]
     assert phased.network.reported(Acknowledged, phased.client) == []
-    assert (phased.actor._unsettled, phased.actor._unsettled_bytes, phased.actor._pending_charges) == (set(), 0, {})
+    room = phased.actor._room
+    assert (room.open.total, room.announcements.total, room.messages.total) == (0, 0, 0)
+    assert phased.actor._pending_charges == {}
     assert stored_round(phased).outbound is None
     before = len(sent(phased.network, Contribution, sender=phased.client))
     phased.network.advance(phased.opened.body.commit_by_ms)

@@ -40,6 +40,7 @@ from dca_proto.protocol.wire.messages import (
     ChargeReused,
     Close,
     Contribution,
+    Declines,
     EpochKey,
     FrozenList,
     HelloWanted,
@@ -57,6 +58,7 @@ EVENTS = {
     "list": ("list", "freeze", "repeated list"),
     "answer": ("peer answer", "repeated answer"),
     "query": ("query",),
+    "declines": ("declines",),
     "peer abort": ("abort", "late abort"),
 }
 """What arrives, and the events of the table that it can be."""
@@ -108,7 +110,7 @@ class ActorInPhase:
 
     def answer(self) -> tuple[bytes, bytes]:
         known = sent(self.network, Answer, sender=self.peer.id, to=self.node)
-        body = Answer(self.round_id, self.opened.hash, (bytes(32),) * 3, b"")
+        body = Answer(self.round_id, self.opened.hash, self.peer.id, (bytes(32),) * 3, b"")
         return self.peer.id, known[0].payload if known else forged(self.actors, self.peer, body)
 
     def message(self, event: str) -> tuple[bytes, bytes]:
@@ -125,6 +127,8 @@ class ActorInPhase:
                 return self.answer()
             case "close":
                 return trainer.id, forged(self.actors, trainer, Close(*head))
+            case "declines":
+                return trainer.id, forged(self.actors, trainer, Declines(*head, b""))
             case "query":
                 return trainer.id, forged(self.actors, trainer, Query(*head))
             case _:
@@ -142,7 +146,9 @@ def is_legal(phase: str, event: str) -> bool:
 def test_a_message_outside_the_table_changes_nothing(phase: str, event: str) -> None:
     phased = ActorInPhase(phase)
     message = phased.message(event)
-    if phase == "new" and event in ("peer abort", "contribution"):  # broadcast; and early, which is kept for a moment
+    early = phase == "new" and event in ("peer abort", "contribution")  # broadcast; or kept for a moment
+    late = phase not in ("new", "collecting") and event == "declines"  # they may cross with the close
+    if early or late:
         assert phased.actor.handle(Received(*message), phased.network.now_ms) == []
     elif is_legal(phase, event):
         before = dict(phased.actor.dropped)
@@ -197,8 +203,6 @@ def test_every_entry_of_the_table_is_taken() -> None:
     inner = {
         ("frozen", "all lists"),
         ("answered", "all answers"),
-        ("released", "delete sum"),
-        ("aborted", "abort wanted"),
     }
     timers = {("collecting", "progress"), ("released", "forget"), ("aborted", "forget")}
     timers |= {(phase, "commit") for phase in OPEN} | {(phase, "resend") for phase in ("frozen", "answered")}
@@ -240,7 +244,10 @@ def test_contributions_that_overtook_their_announcement_are_taken_with_it() -> N
     begin(actors, network)
     made = sent(network, Contribution)
     forged_one = Contribution(made[0].round_id, bytes(16), bytes(64))
-    network.handle(made[0].to.id, Received(actors.computes[0], encode(forged_one)))
+    opened = announced(network, actors)
+    ids = (bytes([number] * 16) for number in range(256))
+    other = next(sender for sender in ids if opened.holder(sender).id != made[0].to.id)
+    network.handle(made[0].to.id, Received(other, encode(forged_one)))
     assert sent(network, Receipt) == [], "nothing is promised yet"
     network.tamper = passing
     for one in sent(network, Announcement):
@@ -274,7 +281,8 @@ def test_the_final_message_is_durable_before_it_leaves_and_the_contributions_are
         at for at, each in enumerate(effects) if isinstance(each, Send) and each.to.channel is Channel.TRAINER
     )
     assert tables(effects).index("round") < released
-    assert sum(isinstance(effect, Forget) for effect in effects) == stored + 2
+    forgotten = sum(isinstance(effect, Forget) for effect in effects)
+    assert forgotten == stored + 3, "all contributions, the two other lists, and the announcement"
     assert phased.actor._rounds[phased.round_id].kept == {}
 
 
@@ -314,7 +322,7 @@ def test_copies_of_a_contribution_are_answered_once_a_second(case: str, phase: s
     phased = ActorInPhase(phase)
     client, made = phased.contribution()
     if case == "late":
-        del phased.actor._rounds[phased.round_id].listed[client]
+        phased.actor._rounds[phased.round_id].store(entries=b"")
     if case == "refused":
         del phased.actor._rounds[phased.round_id].kept[client]
         phased.actor._charges.is_used = lambda slot, number: True
@@ -331,7 +339,7 @@ def test_copies_of_a_contribution_are_answered_once_a_second(case: str, phase: s
 def test_an_answer_has_room_for_an_objection_to_every_entry_and_no_more(more: int) -> None:
     """M lists of n_max entries, 4 bytes each. What fits is looked at; what does not is dropped."""
     phased = ActorInPhase("answered")
-    most = 4 * phased.opened.body.terms.most * 3
+    most = 4 * phased.opened.body.kind.n_max * 3
     sender, payload = phased.answer()
     longer = msgspec.structs.replace(body_of(payload), objections=bytes(most + more))
     payload = forged(phased.actors, phased.peer, longer)

@@ -16,7 +16,14 @@ import dca_proto.protocol.contribution as module
 from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian, Mechanism
-from dca_proto.protocol.contribution import ClientMessage, hedged_root, make_contribution, open_contribution
+from dca_proto.protocol.contribution import (
+    ClientMessage,
+    contribution_id,
+    hedged_root,
+    make_contribution,
+    noise_key,
+    open_contribution,
+)
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Contribution
@@ -106,25 +113,25 @@ def test_the_root_depends_on_every_part_of_short_and_long_values(dimension: int)
         )
         roots.add(hedged_root(CLIENT, *changed))
     assert len(roots) == 7
-    keys, ids = zip(*roots, strict=True)
-    assert len(set(keys)) == len(set(ids)) == 7
-    assert {(len(key), len(one)) for key, one in roots} == {(32, 16)}
+    assert {len(root) for root in roots} == {32}
+    derived = [part for root in roots for part in (root, noise_key(root), contribution_id(root))]
+    assert len({part[:16] for part in derived}) == 21, "nor do they share a beginning"
 
 
 def test_the_noise_is_that_of_the_roots_key_and_the_masks_cancel_it_not() -> None:
     """By hand, in Python's integers: y plus all masks is x plus the noise of the hedged key."""
     kept = opened(made())
     entry = CLIENT.id + kept.contribution + (7).to_bytes(4, "little")
-    pads = [hashlib.shake_128(key + b"dca4-mask" + AH + entry).digest(32) for key in KEYS[:3]]
+    pads = [hashlib.shake_128(key + b"dca5-mask" + AH + entry).digest(32) for key in KEYS[:3]]
     assert kept.entry == entry
     assert kept.tags == b"".join(pad[:8] for pad in pads)
-    key, contribution = hedged_root(CLIENT, FRESH, HELLO, AH, 7, np.arange(3, dtype=np.int64))
-    assert contribution == kept.contribution
+    root = hedged_root(CLIENT, FRESH, HELLO, AH, 7, np.arange(3, dtype=np.int64))
+    assert contribution_id(root) == kept.contribution
     request = TestFederation(6, 2).request(
         statistic="histogram", parameters={"columns": ["x"], "edges": [0.0, 1.0, 2.0, 3.0]}
     )
     _, validated = request.draft(DistributedDiscreteGaussian(), Limits())
-    noise = DistributedDiscreteGaussian().sample(validated.noise_variance, 3, key).tolist()
+    noise = DistributedDiscreteGaussian().sample(validated.noise_variance, 3, noise_key(root)).tolist()
     back = [sum(column) % 2**64 for column in zip(words_of(kept.y), *(words_of(pad[8:]) for pad in pads), strict=True)]
     assert back == [(x + eta) % 2**64 for x, eta in zip(range(3), noise, strict=True)]
 
@@ -179,7 +186,7 @@ def test_a_holder_gets_what_was_sent() -> None:
     kept = opened(made())
     assert (kept.charge, kept.contribution) == (7, made().contribution)
     assert (len(kept.entry), len(kept.tags), len(kept.y)) == (36, 24, 24)
-    own = hashlib.blake2b(AH + kept.contribution, key=KEYS[1], digest_size=64, person=b"dca4-one").digest()
+    own = hashlib.blake2b(AH + kept.contribution, key=KEYS[1], digest_size=64, person=b"dca5-one").digest()
     assert (made().receipt, made().late) == (own[32:48], own[48:])
 
 
@@ -214,7 +221,7 @@ def test_a_contribution_of_another_size_is_refused_before_it_is_opened(nodes: in
 def test_charge_number_0_is_refused() -> None:
     """No ledger has it. A client would have to seal it itself."""
     contribution, plaintext = bytes(16), bytes(4 + 24 + 24)
-    key = hashlib.blake2b(AH + contribution, key=KEYS[1], digest_size=64, person=b"dca4-one").digest()[:32]
+    key = hashlib.blake2b(AH + contribution, key=KEYS[1], digest_size=64, person=b"dca5-one").digest()[:32]
     associated = AH + CLIENT.id + HOLDER + contribution
     for charge, refused in ((0, True), (1, False)):
         text = charge.to_bytes(4, "little") + plaintext[4:]

@@ -28,7 +28,7 @@ DECLINED = (
 def test_hardening_10_where_all_decline_the_account_gets_its_charge_back(everybody: bool) -> None:
     """Each has signed that it declines, and so released nothing. All are the invited ones, or as many as expected."""
     actors = Hospitals(2, policy=NARROW)
-    changes = {} if everybody else {"invited": actors.clients, "clients_expected": 0}
+    changes = {} if everybody else {"invited": actors.clients, "clients": 0}
     network, request = begin(actors, **changes)
     (failure,) = failures(network)
     assert (failure.reason, failure.declined) == (DECLINED, True)
@@ -39,7 +39,7 @@ def test_hardening_10_where_all_decline_the_account_gets_its_charge_back(everybo
     assert not trainer_of(actors, network).ledger.is_charged(request.round_id)
     assert failures(network)[1] == failure, "reported again, in the same text"
     assert not trainer_of(actors, network).is_settling(network.now_ms)
-    begin(actors, network, invited=actors.clients[:2], clients_expected=1)
+    begin(actors, network, invited=actors.clients[:2], clients=1)
     assert trainer_of(actors, network).ledger.charges[-1].returned, "the second decline came after the end"
 
 
@@ -79,7 +79,7 @@ def one_more_than_expected(*silent: int) -> tuple[Hospitals, Network, OpenRound,
         return []
 
     network.tamper = tamper
-    _, request = begin(actors, network, clients_expected=2)
+    _, request = begin(actors, network, clients=2)
     return actors, network, request, delayed
 
 
@@ -125,7 +125,7 @@ def test_who_is_silent_may_have_released_so_the_account_keeps_the_charge() -> No
     actors = Hospitals(3, policy=msgspec.structs.replace(OPEN, rows_of_many=False))
     network = actors.network()
     network.down.add(actors.clients[1])
-    _, request = begin(actors, network, invited=actors.clients[:2], clients_expected=0)
+    _, request = begin(actors, network, invited=actors.clients[:2], clients=0)
     until_the_end(network)
     assert failures(network)[0].reason.endswith("so the account keeps the charge")
     assert trainer_of(actors, network).ledger.is_charged(request.round_id)

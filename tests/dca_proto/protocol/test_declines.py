@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dca_proto.protocol.client.round import DECLINES, DECLINES_MAX, Declines
 from dca_proto.protocol.effects import Forget, Persist
-from dca_proto.protocol.kinds import NodeRelease
 from dca_proto.protocol.policy import Refusal
+from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.protocol.wire.messages import Announcement
 
 REFUSAL = Refusal("epsilon", "2 at delta 1e-06", "<= 1 at delta 1e-05")
 
 
 def asked(number: int) -> Announcement:
-    terms = ("sum", {}, 1, 24, "m", 1.0, 2.0, 1e-6, NodeRelease(), bytes(32), b"", 1, 2)
+    terms = ("sum", {}, 1, 24, 1.0, 2.0, 1e-6, NodeRelease("m"), (), bytes(32), b"", 1, 2)
     return Announcement(number.to_bytes(16, "big"), bytes(16), 1, bytes(32), *terms)
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from round_helpers import begin, exact_actors, exact_sum, kind_of, losing, passing, recompose, refused, sent, the_sum
+from round_helpers import (
+    begin,
+    body_of,
+    exact_actors,
+    exact_sum,
+    kind_of,
+    losing,
+    passing,
+    recompose,
+    refused,
+    sent,
+    the_sum,
+)
 
 from dca_proto.protocol import facts
 from dca_proto.protocol.announcement import _verified
@@ -14,7 +26,7 @@ from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.records import decoded
-from dca_proto.protocol.wire.messages import Announcement, Close, Contribution, Receipt, Sealed
+from dca_proto.protocol.wire.messages import Announcement, Close, Contribution, HelloWanted, Receipt, Sealed
 from dca_proto.statistics import base
 from dca_proto.testing import Envelope, Network, TestFederation
 
@@ -85,7 +97,7 @@ def test_no_second_release_after_a_start_that_could_not_read_the_round(
     net, node, left_out = actors.network(), actors.computes[0], actors.clients[5]
     silent = set(actors.clients[: {"released": 0, "aborted": 3, "collecting": 3}[ending]])
     net.tamper = lambda e: () if e.sender in silent and e.to.channel is Channel.COMPUTE else (e,)
-    request = actors.request(collect_window_ms=MINUTE_MS)
+    request = actors.request(collect_s=MINUTE_MS / 1000)
     net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 100)
     if ending == "aborted":
@@ -126,7 +138,7 @@ def test_a_receipt_that_was_lost_with_the_process_comes_when_the_contribution_is
 def test_contributions_sent_again_to_a_node_that_cannot_read_its_released_round(
     missing: Callable[[TestFederation], Missing],
 ) -> None:
-    """They are dropped, one by one, and the round is what it was."""
+    """They get their receipt again, by the round's record alone, and the round is what it was."""
     actors = TestFederation(6, 2)
     net, node = actors.network(), actors.computes[0]
     request = actors.request()
@@ -136,8 +148,8 @@ def test_contributions_sent_again_to_a_node_that_cannot_read_its_released_round(
     net.restart(node)
     stored = dict(net.stores[node])
     for one in sent(net, Contribution, to=node):
-        (dropped,) = net.handle(node, Received(one.sender, one.payload))
-        assert isinstance(dropped.fact, facts.Dropped)
+        (receipt,) = net.handle(node, Received(one.sender, one.payload))
+        assert isinstance(body_of(receipt.payload), Receipt | HelloWanted), "another file ends the sessions"
     assert net.stores[node] == stored
     assert net.actors[node].phase(request.round_id) == "released"
 
@@ -217,7 +229,7 @@ def test_an_abort_stored_before_a_crash_is_broadcast_by_the_next_start() -> None
         return () if lost or (envelope.sender in silent and envelope.to.channel is Channel.COMPUTE) else (envelope,)
 
     net.tamper = tamper
-    request = actors.request(collect_window_ms=MINUTE_MS, commit_window_ms=5 * MINUTE_MS)
+    request = actors.request(collect_s=MINUTE_MS / 1000, commit_s=5 * MINUTE_MS / 1000)
     net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 2 * MINUTE_MS)
     kept = net.actors[actors.clients[5]]
@@ -280,11 +292,39 @@ def test_a_broker_that_forgot_its_retained_keys_gets_them_again() -> None:
     net._retained.clear()
     fresh = net.actors[actors.trainer_identity.id] = actors.trainer()
     assert fresh.id == actors.trainer_identity.id
-    net.command(fresh.id, actors.request(collect_window_ms=10 * MINUTE_MS))
+    net.command(fresh.id, actors.request(collect_s=10 * MINUTE_MS / 1000))
     assert not net.reported(facts.Announced)
-    assert net.reported(facts.WaitingForKeys)
     net.advance(net.now_ms + 6 * MINUTE_MS)
     assert net.reported(facts.RoundCompleted)
+
+
+def test_nodes_that_are_away_for_a_while_are_asked_again_and_named() -> None:
+    """For 100 seconds no message of a node arrives, as after a loss of the broker; then the round runs."""
+    actors = TestFederation(6, 2)
+    net, trainer = actors.network(), actors.trainer_identity.id
+    net.deliver()
+    net._retained.clear()
+    net.actors[trainer] = actors.trainer()
+    net.tamper = lambda e: () if e.sender in actors.computes else (e,)
+    net.command(trainer, actors.request(collect_s=600))
+    assert not net.reported(facts.WaitingForKeys), "nothing is wrong yet"
+    net.advance(net.now_ms + 100_000)
+    waits = net.reported(facts.WaitingForKeys, trainer)
+    assert len(waits) >= 4
+    assert {fact.computes for fact in waits} == {actors.computes}
+    net.tamper = passing
+    net.advance(net.now_ms + 100_000)
+    assert net.reported(facts.RoundCompleted)
+
+
+def test_a_round_says_nothing_of_keys_when_all_is_well() -> None:
+    actors = TestFederation(6, 2)
+    net = actors.network()
+    net.deliver()
+    net.command(actors.trainer_identity.id, actors.request(clients=0))
+    net.advance(net.now_ms + 10 * MINUTE_MS)
+    assert net.reported(facts.RoundCompleted)
+    assert not net.reported(facts.WaitingForKeys)
 
 
 def test_data_that_cannot_be_read_count_as_zero() -> None:
@@ -311,7 +351,7 @@ def test_by_default_no_compute_node_of_the_federation_may_be_left_out() -> None:
     net.command(actors.trainer_identity.id, actors.request(computes=actors.computes[:2]))
     net.deliver()
     assert len(net.reported(facts.Declined, actors.clients[0])) == 1
-    assert net.reported(facts.Declined)[0].reason == "trusted-computes"
+    assert net.reported(facts.Declined)[0].reason == "p"
 
 
 def test_a_trainer_starts_without_the_statistic_of_a_past_round() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from round_helpers import sent
+
 from dca_proto.crypto.sealing import Identity
 from dca_proto.protocol import facts
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.params import Timing
+from dca_proto.protocol.wire.messages import EpochKey
 from dca_proto.testing import Envelope, Network, TestFederation
 
 EPOCH_MS, GRACE_MS = 10_000_000, 100_000
@@ -23,7 +26,7 @@ def test_a_round_announced_just_before_the_turn_ends_with_a_result() -> None:
     net = network(actors, before_turn_ms=10_000)
     silent = actors.clients[0]
     net.tamper = lambda e: () if e.sender == silent else (e,)  # so that the round waits for it
-    net.command(actors.trainer_identity.id, actors.request(tolerated=1, collect_window_ms=20_000))
+    net.command(actors.trainer_identity.id, actors.request(tolerate=1, collect_s=20))
     net.advance(TURN_MS + 90_000)
     (done,) = net.reported(facts.RoundCompleted)
     assert done.aggregate.contributors == 4
@@ -32,11 +35,20 @@ def test_a_round_announced_just_before_the_turn_ends_with_a_result() -> None:
 def test_a_round_that_would_outlast_the_grace_waits_for_the_next_key() -> None:
     actors = TestFederation(5, 2, timing=TIMING)
     net = network(actors, before_turn_ms=10_000)
-    net.command(actors.trainer_identity.id, actors.request(collect_window_ms=GRACE_MS + 20_000))
+    net.command(actors.trainer_identity.id, actors.request(collect_s=(GRACE_MS + 20_000) / 1000))
     net.deliver()
     assert not net.reported(facts.Announced)
     net.advance(TURN_MS + 1000)
     assert net.reported(facts.RoundCompleted)
+
+
+def test_a_key_is_published_again_for_whoever_lost_it() -> None:
+    """Every five minutes: a broker may lose a retained message."""
+    actors = TestFederation(1, 2, timing=Timing())
+    net = network(actors, before_turn_ms=2 * 3600_000)
+    net.advance(net.now_ms + 3600_000)
+    keys = sent(net, EpochKey, sender=actors.computes[0])
+    assert len(keys) == 1 + 12
 
 
 def test_a_key_is_deleted_after_its_grace_period() -> None:
@@ -62,7 +74,7 @@ def test_a_contribution_after_the_abort_is_answered_with_it_and_brings_the_charg
         return () if silent or (unheard and net.now_ms < heals_ms) else (envelope,)
 
     heals_ms = net.now_ms + 100_000
-    request = actors.request(tolerated=1, collect_window_ms=50_000, commit_window_ms=200_000)
+    request = actors.request(tolerate=1, collect_s=50, commit_s=200)
     net.tamper = lambda e: (e,) if e.to.channel is Channel.TRAINER else tamper(e)
     net.command(actors.trainer_identity.id, request)
     net.advance(net.now_ms + 400_000)
@@ -86,7 +98,7 @@ def test_a_client_forgets_rounds_of_a_replaced_federation_file_but_not_its_ledge
     actors.federation = replaced(actors)
     net.restart(waiting)
     assert net.actors[waiting].phase(request.round_id) == "new"
-    assert {table for table, _ in net.stores[waiting]} == {"ledger", "seen", "epoch", "hello"}
+    assert {table for table, _ in net.stores[waiting]} == {"ledger", "seen", "epoch", "hello", "pin"}
     assert net.actors[waiting].ledger.spent().mu > 0
 
 

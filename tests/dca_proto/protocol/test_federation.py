@@ -38,9 +38,31 @@ def test_every_change_is_another_federation() -> None:
             {"computes": FEDERATION.computes[::-1]},
             {"trainers": (Member("lab", KEYS[3]),)},
             {"trainers": (Member("lob", KEYS[2]),)},
+            {"colluding": 1},
         )
     ]
-    assert len({one.hash for one in [FEDERATION, *changed]}) == 7
+    assert len({one.hash for one in [FEDERATION, *changed]}) == 8
+
+
+@pytest.mark.parametrize(
+    ("computes", "colluding", "p"),
+    [(3, 0, 2), (3, 1, 1), (3, 2, 2), (3, 3, 2), (3, 255, 2), (2, 0, 1), (1, 0, 1), (0, 0, 1), (0, 9, 1)],
+)
+def test_p_is_at_most_all_but_one_and_never_less_than_one(computes: int, colluding: int, p: int) -> None:
+    """A threshold of p + 1 aborts is never met by one node, nor by none."""
+    members = tuple(Member(f"node-{index}", Identity(bytes([40 + index]) * 32).public_key) for index in range(computes))
+    assert msgspec.structs.replace(FEDERATION, computes=members, colluding=colluding).p == p
+
+
+@pytest.mark.parametrize("colluding", ["true", "1.0", "-1", "256", '"1"'])
+def test_p_is_a_small_number(colluding: str) -> None:
+    with pytest.raises(UsageError, match="colluding"):
+        Federation.from_toml(FEDERATION.to_toml().replace("colluding = 0", f"colluding = {colluding}"))
+
+
+def test_nobody_but_the_owner_changes_p() -> None:
+    with pytest.raises(UsageError, match="did not sign"):
+        Federation.from_toml(FEDERATION.to_toml().replace("colluding = 0", "colluding = 1"))
 
 
 @pytest.mark.parametrize(
@@ -94,11 +116,13 @@ def test_members_are_found_by_id_and_role() -> None:
 def test_a_certificate_is_the_enrolment_keys_word_until_it_expires() -> None:
     certificate = enrol(AUTHORITY, FEDERATION, CLIENT.public_key, 1000)
     assert FEDERATION.check_certificate(certificate, 999) == CLIENT.id
-    with pytest.raises(PeerError, match="certificate: found expired"):
+    with pytest.raises(PeerError, match="certificate: found a certificate until 1970-01-01"):
         FEDERATION.check_certificate(certificate, 1000)
 
 
-@pytest.mark.parametrize("change", [{"client_key": KEYS[0]}, {"expires_ms": 1001}, {"signature": bytes(64)}])
+@pytest.mark.parametrize(
+    "change", [{"client_key": KEYS[0]}, {"expires_ms": 1001}, {"signature": bytes(64)}, {"name": bytes(88)}]
+)
 def test_a_changed_certificate_is_refused(change: dict) -> None:
     certificate = enrol(AUTHORITY, FEDERATION, CLIENT.public_key, 1000)
     with pytest.raises(PeerError, match="signature"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ def to_nobody(actors: TestFederation) -> tuple[Network, bytes]:
     """A round that only the nodes know, and its announcement."""
     network = actors.network()
     network.tamper = losing(Announcement, to=b"")
-    begin(actors, network, collect_window_ms=600_000)
+    begin(actors, network, collect_s=600)
     return network, encode(announced(network, actors).frame)
 
 
@@ -43,7 +44,8 @@ def test_hardening_4_a_client_whose_clock_is_behind_sends_the_trainer_a_decline_
     effects = actor.handle(Received(actors.trainer_identity.id, payload), at_ms)
     (declined,) = facts_of(effects, facts.Declined)
     assert (declined.reason, declined.found) == ("epoch", f"epoch {EPOCH} of Compute node compute-0")
-    assert declined.expected == f"at most {EPOCH - 2} by this clock; one of the two clocks is wrong"
+    by = f"at most {EPOCH - 2} by this clock, 2023-11-11 22:13:20 UTC"
+    assert declined.expected == f"{by}; one of the two clocks is wrong by 2.1 days or more"
     assert (actor.ledger.charges, actor.declines.rounds[0].reason) == ((), "epoch")
     (decline,) = sends(effects)
     network.handle(actors.trainer_identity.id, Received(actor.id, decline.payload))
@@ -57,9 +59,8 @@ def test_hardening_4_a_client_that_has_seen_a_later_epoch_declines_with_a_reason
     network, _ = to_nobody(actors)
     opened, node = announced(network, actors), actors.compute_identities[1]
     old = msgspec.structs.replace(opened.epochs[1], epoch=EPOCH - 1)
-    computes = (opened.body.terms.computes[0], decode_frame(forged(actors, node, old)))
-    terms = msgspec.structs.replace(opened.body.terms, computes=computes)
-    payload = forged(actors, actors.trainer_identity, msgspec.structs.replace(opened.body, terms=terms))
+    computes = (opened.body.epochs[0], decode_frame(forged(actors, node, old)))
+    payload = forged(actors, actors.trainer_identity, msgspec.structs.replace(opened.body, epochs=computes))
     actor = actors.client(0, [(SEEN, node.id, (EPOCH + 1).to_bytes(4, "big"))])
     (declined,) = facts_of(actor.handle(Received(actors.trainer_identity.id, payload), NOW_MS), facts.Declined)
     assert (declined.reason, declined.found) == ("epoch", f"epoch {EPOCH - 1} of Compute node compute-1")
@@ -147,3 +148,35 @@ def test_hardening_4_a_hello_and_an_announcement_far_ahead_are_refused_by_a_node
     node = actors.compute(0)
     effects = node.handle(Received(actors.trainer_identity.id, payload), NOW_MS - 3 * DAY_MS)
     assert [one.code for one in facts_of(effects, facts.Dropped)] == ["epoch"]
+
+
+def test_a_client_whose_clock_is_ahead_names_both_clocks_and_the_difference() -> None:
+    """Its owner reads the times as dates, and the trainer's name."""
+    actors = TestFederation(4, 2)
+    _, payload = to_nobody(actors)
+    effects = actors.client(0).handle(Received(actors.trainer_identity.id, payload), NOW_MS + 3 * 3_600_000)
+    (dropped,) = facts_of(effects, facts.Dropped)
+    assert dropped.detail == (
+        "late: found a round's announcement at 2023-11-15 01:13:20 UTC by this clock, expected before 2023-11-14 "
+        "22:23:20 UTC, 2.8 hours earlier; this clock or that of trainer is wrong, or the message was delayed"
+    )
+
+
+def test_a_node_whose_clock_is_ahead_ends_the_round_with_its_name_and_the_difference() -> None:
+    """The trainer waited for it until the end before, and then reported "no answer"."""
+    actors = TestFederation(4, 2)
+    network = actors.network()
+    network.tamper = losing(Announcement)
+    begin(actors, network, collect_s=600)
+    payload, node = encode(announced(network, actors).frame), network.actors[actors.computes[0]]
+    late = node.handle(Received(actors.trainer_identity.id, payload), network.now_ms + 5 * 3_600_000)
+    (abort,) = [one for one in sends(late) if one.to.channel is Channel.ABORT]
+    network.handle(actors.trainer_identity.id, Received(node.id, abort.payload))
+    until_the_end(network, 0.1)
+    (failure,) = failures(network)
+    reason = (
+        r"compute-0 aborted: late: a round's announcement at 2023-11-15 03:13:\S+ UTC by this clock; expected before "
+    )
+    assert re.match(
+        rf"{reason}2023-11-14 22:2\S+ UTC, 4.8 hours earlier; this clock or that of trainer", failure.reason
+    )

@@ -93,7 +93,22 @@ def test_hardening_7_the_record_of_answered_senders_is_bounded() -> None:
     pace = RateLimit(1000)
     for number in range(PACED_MAX + 10):
         assert pace.is_due(number.to_bytes(16, "big"), 0)
-    assert len(pace._last) == 10
+    assert len(pace._last) == len(pace._of_round) + 10 == 10
+
+
+def test_hardening_7_who_was_answered_in_a_round_is_forgotten_with_it_alone() -> None:
+    """A search through all 65,536 senders for each of 4,096 rounds that end together would stop a node for seconds."""
+    pace, rounds = RateLimit(1000), [bytes((number,)) * 16 for number in range(3)]
+    for key in (*rounds, *(one + peer for one in rounds for peer in (b"a", bytes(16)))):
+        assert pace.is_due(key, 0)
+    pace.forget(rounds[1])
+    assert [pace.is_due(one + peer, 1) for one in rounds for peer in (b"", b"a", bytes(16))] == [0] * 3 + [1] * 3 + [
+        0
+    ] * 3
+    for one in rounds:
+        pace.forget(one)
+    assert not pace._last
+    assert not pace._of_round
 
 
 def test_hardening_7_contributions_before_their_announcement_take_little_memory() -> None:

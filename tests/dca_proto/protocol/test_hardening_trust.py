@@ -113,7 +113,7 @@ def test_hardening_8_a_client_with_another_file_is_named_by_the_nodes_and_names_
     actors = TestFederation(5, 3)
     client, trainer = actors.clients[1], actors.trainer_identity.id
     network, other = with_another_file(actors, Channel.CLIENT, 1)
-    begin(actors, network, tolerated=1)
+    begin(actors, network, tolerate=1)
     until_the_end(network)
     (result,) = results(network)
     assert result.contributors == 4

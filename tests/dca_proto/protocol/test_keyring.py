@@ -99,8 +99,8 @@ def test_a_secret_is_hedged_by_the_identity_the_epoch_and_the_time() -> None:
         return write.value
 
     message = bytes(32) + key_bytes(5) + (5500).to_bytes(8, "big")
-    hedge = hashlib.blake2b(key=SEED, digest_size=32, person=b"dca4-hedge").digest()
-    assert made(5500) == hashlib.blake2b(message, key=hedge, digest_size=32, person=b"dca4-epoch").digest()
+    hedge = hashlib.blake2b(key=SEED, digest_size=32, person=b"dca5-hedge").digest()
+    assert made(5500) == hashlib.blake2b(message, key=hedge, digest_size=32, person=b"dca5-epoch").digest()
     assert len({made(5500), made(5501), made(6500), made(5500, bytes(32))}) == 4
 
 

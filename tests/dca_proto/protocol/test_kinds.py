@@ -8,16 +8,18 @@ from typing import Any
 import mpmath
 import msgspec
 import pytest
+from round_helpers import with_fields
 
 from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.accounting import check_mu
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.protocol.kinds import LdpReport, NodeRelease, SecureSum, ValidatedRound, validate_announcement
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease, AskSecureSum, OpenRound
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.validation import ValidatedRound, validate_announcement
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum, name_of
 from dca_proto.protocol.wire.messages import Announcement, Signed
 from dca_proto.testing import NoNoise
 
@@ -26,24 +28,30 @@ TWO = (Signed(b"", bytes(64)),) * 2
 QUESTION = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
 BINS = {"columns": ["x"], "edges": [0.0, 1.0, 2.0, 3.0]}
 MU = accounting.mu_of(1.0, 1e-6)
-SUM = SecureSum(20, 40, 3, TWO)
+SUM = SecureSum(EXACT.name, 20, 3, 3)
+RELEASE = NodeRelease(EXACT.name)
 OPEN = Policy(clients_min=1, honest_min=1, delta_max=1e-6)
 
 
-def announcement(terms: Any = SUM, **changes: Any) -> Announcement:
+def announcement(kind: Any = SUM, **changes: Any) -> Announcement:
     plain = Announcement(
-        bytes(16), bytes(16), 1, bytes(32), "sum", QUESTION, 1, 24, EXACT.name, MU, 1.0, 1e-6, terms,
-        bytes(32), b"", 1, 2,
+        bytes(16), bytes(16), 1, bytes(32), "sum", QUESTION, 1, 24, MU, 1.0, 1e-6, kind,
+        TWO if kind.is_summed else (), bytes(32), b"", 1, 2,
     )  # fmt: skip
-    return msgspec.structs.replace(plain, **changes)
+    return with_fields(plain, **changes)
 
 
-def validated(terms: Any = SUM, **changes: Any) -> ValidatedRound:
-    return validate_announcement(announcement(terms, **changes), EXACT, Limits())
+def sum_of(n_min: int, colluders: int, **changes: Any) -> SecureSum:
+    """A secure sum of at least so many contributions: all that may drop out are colluders."""
+    return SecureSum(EXACT.name, n_min, colluders, colluders, **changes)
 
 
-def declined(policy: Policy, terms: Any, missing: frozenset[str] = frozenset(), **changes: Any) -> str | None:
-    asked = announcement(terms, **changes)
+def validated(kind: Any = SUM, **changes: Any) -> ValidatedRound:
+    return validate_announcement(announcement(kind, **changes), EXACT, Limits())
+
+
+def declined(policy: Policy, kind: Any, missing: frozenset[str] = frozenset(), **changes: Any) -> str | None:
+    asked = announcement(kind, **changes)
     refused = policy.check_announcement(asked, validate_announcement(asked, EXACT, Limits()), missing)
     return refused.reason if refused else None
 
@@ -63,21 +71,21 @@ def variance_of(mu: float, delta: float, honest: int) -> int:
         return int(mpmath.ceil(((1 + mpmath.mpf("1e-9")) * mpmath.mpf(delta) ** 2 / mpmath.mpf(mu) ** 2 + 9) / honest))
 
 
-@pytest.mark.parametrize(("fewest", "colluders"), [(2, 0), (20, 3), (20, 18), (1000, 100)])
+@pytest.mark.parametrize(("n_min", "colluders"), [(2, 0), (20, 3), (20, 18), (1000, 100)])
 @pytest.mark.parametrize("part", [1.0, 0.5, 1e-3])
 def test_a_secure_sums_share_is_for_the_honest_ones_and_for_the_announced_mu(
-    fewest: int, colluders: int, part: float
+    n_min: int, colluders: int, part: float
 ) -> None:
     """A trainer that announces less μ than (ε, δ) allow gets the noise of that μ, and the client pays for that μ."""
-    found = validated(SecureSum(fewest, 2 * fewest, colluders, TWO), mu=MU * part)
-    assert found.honest == fewest - 1 - colluders
+    found = validated(sum_of(n_min, colluders), mu=MU * part)
+    assert found.honest == n_min - 1 - colluders
     expected = variance_of(MU * part, found.sensitivity.l2, found.honest)
     assert abs(found.noise_variance - expected) <= max(1, expected * 1e-12)
     assert found.mu == found.cost.mu == pytest.approx(MU * part, rel=1e-15)
 
 
 def test_a_data_node_adds_all_of_the_noise_for_one_row() -> None:
-    found = validated(NodeRelease(), rows_max=5)
+    found = validated(RELEASE, rows_max=5)
     assert (found.honest, found.sensitivity.relation) == (1, "replace-one-row")
     assert found.sensitivity_l2 == pytest.approx(2.0, rel=1e-6), "one row, not five"
     expected = variance_of(MU, found.sensitivity.l2, 1)
@@ -99,7 +107,7 @@ def test_a_report_brings_its_mechanism_and_the_noise_of_it() -> None:
         assert (found.report.name, found.report.epsilon, found.report.delta) == (name, 1.0, 0.0 if pure else 1e-6)
         assert found.noise_variance * found.unit**2 >= found.report.variance_in_sum(found.unit)
     assert validated().report is None
-    assert validated(NodeRelease()).report is None
+    assert validated(RELEASE).report is None
 
 
 @pytest.mark.parametrize("part", [1.0, 0.5, 1e-3])
@@ -117,22 +125,33 @@ def test_attack_a_report_that_is_charged_less_has_more_noise(part: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("terms", "words"),
+    ("kind", "changes", "words"),
     [
-        (SecureSum(20, 40, 3, TWO[:1]), r"M = 1 Compute nodes; use 2 to 64"),
-        (SecureSum(20, 40, 3, TWO[:1] * 65), r"M = 65 Compute nodes; use 2 to 64"),
-        (SecureSum(20, 40, 19, TWO), r"n_min - 1 - c = 20 - 1 - 19 is below 1"),
-        (SecureSum(0, 40, 0, TWO), r"n_min - 1 - c = 0 - 1 - 0 is below 1"),
-        (SecureSum(20, 19, 3, TWO), r"n_max = 19 is below n_min = 20"),
-        (SecureSum(20, 2**32 - 1, 3, TWO), r"2\^63"),
+        (SUM, {"epochs": TWO[:1]}, r"M = 1 Compute nodes; use 2 to 64"),
+        (SUM, {"epochs": TWO[:1] * 65}, r"M = 65 Compute nodes; use 2 to 64"),
+        (SUM, {"epochs": ()}, r"M = 0 Compute nodes; use 2 to 64"),
+        (RELEASE, {"epochs": TWO}, r"M = 2 Compute nodes in a round of a kind that has none"),
+        (LdpReport("analytic-gaussian"), {"epochs": TWO}, r"M = 2 Compute nodes in a round of a kind that has none"),
+        (sum_of(20, 19), {}, r"N - T - 1 = 20 - 19 - 1 is below 1"),
+        (sum_of(0, 0), {}, r"N - T - 1 = 0 - 0 - 1 is below 1"),
+        (SecureSum(EXACT.name, 20, 3, 4), {}, r"c = 4 colluders exceed T = 3"),
+        (sum_of(20, 3, most=19), {}, r"n_max = 19 is below n_min = 20"),
+        (sum_of(20, 3, most=2**32 - 1), {"parameters": {**QUESTION, "bound": [2.0**14]}}, r"2\^63"),
     ],
 )
-def test_terms_of_a_secure_sum_that_cannot_be(terms: SecureSum, words: str) -> None:
+def test_terms_that_cannot_be(kind: Any, changes: dict[str, Any], words: str) -> None:
     """The last: so many contributions of up to 2^38 grid units do not fit into the ring."""
-    wide = {"parameters": {**QUESTION, "bound": [2.0**14]}} if terms.most > 40 else {}
     with pytest.raises(UsageError, match=words):
-        validated(terms, **wide)
-    assert validated(SecureSum(20, 20, 18, TWO)).honest == 1
+        validated(kind, **changes)
+    assert validated(sum_of(20, 18, most=20)).honest == 1
+
+
+def test_what_n_t_and_c_make_of_a_secure_sum() -> None:
+    """DCA, Theorem 1, with c colluders: n_min = N - T + c contributions, of which n_min - 1 - c noises are unknown."""
+    kind = SecureSum(EXACT.name, 30, 5, 2)
+    assert (kind.n_min, kind.n_max, kind.honest) == (27, 60, 24)
+    assert msgspec.structs.replace(kind, most=28).n_max == 28
+    assert [(one.n_min, one.colluders, one.honest) for one in (RELEASE, LdpReport())] == [(0, 0, 1)] * 2
 
 
 def test_the_ring_holds_n_max_contributions_and_not_one_more() -> None:
@@ -141,7 +160,7 @@ def test_the_ring_holds_n_max_contributions_and_not_one_more() -> None:
 
     def fits(most: int) -> bool:
         try:
-            validated(SecureSum(20, most, 3, TWO), **wide)
+            validated(sum_of(20, 3, most=most), **wide)
         except UsageError:
             return False
         return True
@@ -155,10 +174,10 @@ def test_the_ring_holds_n_max_contributions_and_not_one_more() -> None:
 
 
 def test_kinds_offer_their_own_mechanisms_only() -> None:
-    for terms in (SUM, NodeRelease()):
+    for kind in (SUM, RELEASE):
         for name in ("analytic-gaussian", "grid-laplace", NoNoise.name):
             with pytest.raises(UsageError, match=f"mechanism '{name}' is not offered here"):
-                validated(terms, mechanism=name)
+                validated(kind, mechanism=name)
     with pytest.raises(UsageError, match="makes no reports; use one of analytic-gaussian"):
         validated(LdpReport())
 
@@ -175,15 +194,15 @@ def test_a_statistic_that_is_too_long_or_unknown_is_refused() -> None:
 # μ against (ε, δ)
 
 
-@pytest.mark.parametrize("terms", [SUM, NodeRelease(), LdpReport()], ids=lambda terms: type(terms).__name__)
+@pytest.mark.parametrize("kind", [SUM, RELEASE, LdpReport()], ids=name_of)
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-6), (1.0, 1e-12), (5.0, 1e-5), (30.0, 0.1)])
-def test_a_mu_that_is_one_ulp_too_large_is_refused(terms: Any, epsilon: float, delta: float) -> None:
-    name = "analytic-gaussian" if isinstance(terms, LdpReport) else EXACT.name
+def test_a_mu_that_is_one_ulp_too_large_is_refused(kind: Any, epsilon: float, delta: float) -> None:
+    name = "analytic-gaussian" if isinstance(kind, LdpReport) else EXACT.name
     quote = {"epsilon": epsilon, "delta": delta, "mechanism": name}
     largest = accounting.mu_of(epsilon, delta)
-    assert validated(terms, mu=largest, **quote).mu == pytest.approx(largest, rel=1e-15)
+    assert validated(kind, mu=largest, **quote).mu == pytest.approx(largest, rel=1e-15)
     with pytest.raises(UsageError, match=r"mu is .*, expected above 0 and at most"):
-        validated(terms, mu=math.nextafter(largest, math.inf), **quote)
+        validated(kind, mu=math.nextafter(largest, math.inf), **quote)
 
 
 @pytest.mark.parametrize("mu", [0.0, -MU, math.inf, math.nan, -math.inf])
@@ -227,9 +246,9 @@ def test_a_report_that_is_private_by_epsilon_has_no_other_figures(name: str) -> 
     for changes in ({"delta": 1e-6}, {"mu": math.nextafter(mu, 0)}, {"mu": math.nextafter(mu, math.inf)}, {"mu": MU}):
         with pytest.raises(UsageError, match="is private by epsilon alone"):
             validated(LdpReport(), **report(name, **changes))
-    for terms in (SUM, NodeRelease()):
+    for kind in (SUM, RELEASE):
         with pytest.raises(UsageError):
-            validated(terms, **report(name))
+            validated(kind, **report(name))
 
 
 # Consent
@@ -246,14 +265,14 @@ def test_a_secure_sum_is_held_against_those_on_whom_it_relies() -> None:
     ):
         assert declined(policy, SUM) == reason
         rows_of_many = msgspec.structs.replace(policy, rows_of_many=True)
-        assert declined(rows_of_many, NodeRelease()) is None, "nobody else is relied on there"
+        assert declined(rows_of_many, RELEASE) is None, "nobody else is relied on there"
         assert declined(policy, LdpReport(), **report("grid-laplace")) is None
     assert declined(OPEN, SUM, frozenset({"north"})) == "trusted-computes"
 
 
 def test_a_data_node_releases_only_if_its_policy_says_that_rows_are_many_peoples() -> None:
-    assert declined(OPEN, NodeRelease()) == "rows-of-many"
-    assert declined(msgspec.structs.replace(OPEN, rows_of_many=True), NodeRelease()) is None
+    assert declined(OPEN, RELEASE) == "rows-of-many"
+    assert declined(msgspec.structs.replace(OPEN, rows_of_many=True), RELEASE) is None
     assert declined(OPEN, LdpReport(), mechanism="analytic-gaussian") is None
 
 
@@ -271,22 +290,31 @@ def test_consent_is_by_mu_and_not_by_how_it_is_quoted() -> None:
 # From a request to the announcement
 
 
-def test_each_request_becomes_the_terms_of_its_kind() -> None:
-    def asked(ask: Any, **changes: Any) -> Announcement:
-        plain = {"round_id": bytes(16), "statistic": "sum", "parameters": QUESTION, "epsilon": 1.0, "delta": 1e-6,
-                 "clients_expected": 30, "rows_max": 1}  # fmt: skip
-        return OpenRound(ask=ask, **{**plain, **changes}).draft(EXACT, Limits())[0]
+def test_each_request_becomes_an_announcement_of_its_kind() -> None:
+    """The announcement adds the trainer's mechanism, if the kind names none, and the number of clients."""
 
-    computes = (b"a" * 16, b"b" * 16)
-    summed = asked(AskSecureSum(computes=computes, tolerated=5, colluders=2))
-    assert isinstance(summed.terms, SecureSum)
-    assert (summed.terms.fewest, summed.terms.most, summed.terms.colluders) == (27, 60, 2)
-    assert len(summed.terms.computes) == 2
+    def asked(kind: Any, **changes: Any) -> Announcement:
+        plain = {"round_id": bytes(16), "statistic": "sum", "parameters": QUESTION, "epsilon": 1.0, "delta": 1e-6,
+                 "rows_max": 1}  # fmt: skip
+        return OpenRound(kind=kind, **{**plain, **changes}).draft(EXACT, Limits())[0]
+
+    computes = {"computes": (b"a" * 16, b"b" * 16)}
+    summed = asked(SecureSum(clients=30, tolerate=5, colluders=2), **computes)
+    assert summed.kind == SecureSum(EXACT.name, 30, 5, 2)
+    assert len(summed.epochs) == 2
     assert (summed.mu, summed.epsilon, summed.delta) == (MU, 1.0, 1e-6)
-    assert asked(AskSecureSum(computes=computes, tolerated=5, most=28)).terms.most == 28  # type: ignore[union-attr]
-    assert asked(AskSecureSum(computes=computes, tolerated=5), mu=0.1).mu == 0.1
-    alone = asked(AskNodeRelease())
-    assert (alone.terms, alone.mechanism, alone.mu) == (NodeRelease(), EXACT.name, MU)
-    reported = asked(AskLdpReport(mechanism="grid-laplace"), delta=0.0)
-    assert (reported.terms, reported.mechanism) == (LdpReport(), "grid-laplace")
-    assert reported.mu == accounting.mu_of_pure(1.0)
+    invited = tuple(number.to_bytes(16, "big") for number in range(9))
+    assert asked(SecureSum(tolerate=5), invited=invited, **computes).kind == SecureSum(EXACT.name, 9, 5)
+    assert asked(SecureSum(clients=30), mu=0.1, **computes).mu == 0.1
+    alone = asked(NodeRelease(clients=30))
+    assert (alone.kind, alone.epochs, alone.mu) == (NodeRelease(EXACT.name, 30), (), MU)
+    reported = asked(LdpReport("grid-laplace", 30), delta=0.0)
+    assert (reported.kind, reported.mu) == (LdpReport("grid-laplace", 30), accounting.mu_of_pure(1.0))
+
+
+def test_a_request_names_no_mechanism_of_sums_but_the_trainers_own() -> None:
+    with pytest.raises(UsageError, match=f"mechanism '{NoNoise.name}' is not offered here"):
+        OpenRound(
+            round_id=bytes(16), kind=NodeRelease(NoNoise.name), statistic="sum", parameters=QUESTION, rows_max=1,
+            epsilon=1.0, delta=1e-6,
+        ).draft(EXACT, Limits())  # fmt: skip

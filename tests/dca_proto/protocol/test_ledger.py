@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import tracemalloc
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.protocol.ledger import TABLE, Charge, CostToClients, Ledger, max_client_cost
+from dca_proto.protocol.wire.codec import encode
 
 
 def charge(number: int, mu: float = 0.5, at_ms: int = 0) -> Charge:
@@ -181,3 +183,19 @@ def test_many_small_charges_do_not_get_lost_in_rounding() -> None:
     ledger = Ledger(small)
     ledger.charge(msgspec.structs.replace(charge(255, 1.0), number=ledger.next_number))
     assert ledger.spent().mu == math.sqrt(math.fsum([1.0, *[1e-18] * 10_000]))
+
+
+def test_a_charge_of_a_standing_job_takes_little_memory() -> None:
+    """A year of rounds each minute has 525,600 charges. Equal values are kept once."""
+    terms = ("a mean", bytes(16), 0.12, 0.5, 1e-6)
+    stored = [encode(Charge(number.to_bytes(16), *terms, 1 << 40, number)) for number in range(1, 4001)]
+    tracemalloc.start()
+    ledger = Ledger()
+    try:
+        for one in stored:
+            ledger.charge(msgspec.msgpack.decode(one, type=Charge))
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown / len(stored) < 500
+    assert ledger.spent() == Ledger(ledger.charges).spent()

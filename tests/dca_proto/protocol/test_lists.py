@@ -28,6 +28,7 @@ from dca_proto.protocol.lists import (
     rows_of,
     set_hash,
 )
+from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.wire.messages import Signed
 
 AH = hashlib.blake2b(b"ah", digest_size=32).digest()
@@ -152,7 +153,7 @@ class Sessions:
 
 
 def pad(key: bytes, entry: bytes, dimension: int) -> tuple[bytes, list[int]]:
-    data = hashlib.shake_128(key + b"dca4-mask" + AH + entry).digest(8 + 8 * dimension)
+    data = hashlib.shake_128(key + b"dca5-mask" + AH + entry).digest(8 + 8 * dimension)
     return data[:8], [int.from_bytes(data[at : at + 8], "little") for at in range(8, len(data), 8)]
 
 
@@ -190,12 +191,12 @@ class Table:
             lists=self.lists,
             kept=kept,
             validated=SimpleNamespace(dimension=self.DIMENSION),
-            own_key=SimpleNamespace(epoch=1),
+            stored=SimpleNamespace(epoch=1),
         )
         self.sessions = Sessions({client: key_of(client, 0) for client in CLIENTS})
 
     def agreement(self) -> Agreement:
-        return Agreement(self.round, self.sessions, 0)  # type: ignore[arg-type]
+        return Agreement(self.round, self.sessions, 0, Pool())  # type: ignore[arg-type]
 
     def total(self, clients: list[bytes], *, masks: bool = True) -> list[int]:
         rows = [self.masks[client] if masks else self.values[client] for client in clients]
@@ -260,7 +261,7 @@ def test_the_partial_sum_is_of_the_agreed_set_with_or_without_a_restart(restarte
     assert chosen.count == len(inside)
     entries = b"".join(entry_of(client, client[::-1], 1) for client in inside)
     parts = [len(AH).to_bytes(8, "little"), AH, len(entries).to_bytes(8, "little"), entries]
-    assert chosen.hash == hashlib.blake2b(b"".join(parts), digest_size=32, person=b"dca4-set").digest()
+    assert chosen.hash == hashlib.blake2b(b"".join(parts), digest_size=32, person=b"dca5-set").digest()
     clients, vector = agreement.partial_sum(chosen)
     held = [client for client in held_by(0) if client in inside]
     assert clients == b"".join(held)

@@ -84,9 +84,9 @@ def test_a_contribution_is_opened_by_either_session_and_the_older_key_is_agreed_
     agreed: list[bytes] = []
     real = AgreementKey.agree
 
-    def counted(self: AgreementKey, peer: bytes, *args: bytes) -> bytes:
+    def counted(self: AgreementKey, label: bytes, peer: bytes, *args: bytes) -> bytes:
         agreed.append(peer)
-        return real(self, peer, *args)
+        return real(self, label, peer, *args)
 
     network.tamper = losing(Contribution)
     begin(actors, network)

@@ -24,10 +24,9 @@ from round_helpers import (
     until_the_end,
 )
 
-from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol import facts
 from dca_proto.protocol.client.round import TABLE as CLIENT_TABLE
@@ -39,9 +38,9 @@ from dca_proto.protocol.params import Timing
 from dca_proto.protocol.play import play_releases
 from dca_proto.protocol.policy import BudgetLimit, Policy
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.trainer.request import AskNodeRelease, AskSecureSum
 from dca_proto.protocol.trainer.round import ROUNDS
 from dca_proto.protocol.trainer.round import TABLE as TRAINER_TABLE
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement, Decline, Receipt, Sealed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from dca_proto.testing import Network, TestFederation
@@ -66,7 +65,7 @@ def test_a_node_release_in_one_function() -> None:
     assert [node.contributors for node in result.nodes] == [index + 2 for index in by_id(actors)]
     assert [node.value.tolist() for node in result.nodes] == [[(i + 2) * (i + 1) / 16] for i in by_id(actors)]
     assert result.value == pytest.approx(sum((index + 2) * (index + 1) / 16 for index in range(3)))
-    assert (result.contributors, result.clients, result.fewest, result.colluders) == (9, 3, 0, 0)
+    assert (result.contributors, result.clients, result.n_min, result.colluders) == (9, 3, 0, 0)
     assert all(node.nodes == () and node.clients == 1 for node in result.nodes)
 
 
@@ -126,12 +125,12 @@ def test_data_that_fail_are_zero_and_a_node_without_rows_is_left_out() -> None:
 
 def test_the_one_request_of_a_job() -> None:
     """It needs nothing else of a job whose other rounds are sums."""
-    budget = Budget(1.0, 1e-6)
-    terms = JobTerms(budget=budget, clients=3, tolerated=2, computes=(b"a" * 16, b"b" * 16), colluders=1)
-    opened = terms.open(NodeReleaseRequest("sum", {"columns": ["x"]}, rows_max=8), bytes(16))
-    assert opened.ask == AskNodeRelease()
-    opened = terms.open(SecureSumRequest("sum", {"columns": ["x"]}), bytes(16))
-    assert opened.ask == AskSecureSum(computes=(b"a" * 16, b"b" * 16), tolerated=2, colluders=1)
+    terms = JobTerms(epsilon=1.0, delta=1e-6, clients=3, tolerate=2, computes=(b"a" * 16, b"b" * 16), colluders=1)
+    opened = terms.open(RoundRequest("sum", {"columns": ["x"]}, rows_max=8, kind=NodeRelease()), bytes(16))
+    assert opened.kind == NodeRelease(clients=3)
+    opened = terms.open(RoundRequest("sum", {"columns": ["x"]}), bytes(16))
+    assert opened.kind == SecureSum(clients=3, tolerate=2, colluders=1)
+    assert opened.computes == (b"a" * 16, b"b" * 16)
 
 
 # What it costs, and when
@@ -176,7 +175,7 @@ def test_releases_and_sums_draw_on_one_budget() -> None:
     policy = msgspec.structs.replace(OPEN, clients_min=1, honest_min=1, epsilon_per_period_max=1.6, delta_max=1e-6)
     rows = [np.full((2, 1), 0.25)] * 4
     actors = TestFederation(4, 2, rows=rows, policy=policy)
-    alone = {"ask": AskNodeRelease(), "rows_max": 8}
+    alone = {"kind": NodeRelease(), "rows_max": 8}
     network, _ = begin(actors, **alone)
     begin(actors, network)
     begin(actors, network, **alone)
@@ -201,7 +200,7 @@ def test_it_ends_at_the_close_with_those_who_released() -> None:
     _, request = begin(actors, network)
     assert results(network) == []
     opened = announced(network, actors).body
-    assert opened.commit_by_ms == opened.close_by_ms + request.commit_window_ms
+    assert opened.commit_by_ms == opened.close_by_ms + request.commit_ms
     network.advance(opened.close_by_ms)
     before = len(sent(network, Announcement))
     network.advance(opened.commit_by_ms - 1)
@@ -215,7 +214,7 @@ def test_it_ends_at_the_close_with_those_who_released() -> None:
 
 def test_a_sum_that_all_decline_ends_at_once_and_its_charge_is_returned() -> None:
     actors = exact_actors(4, 2, policy=Policy(clients_min=1, honest_min=1, delta_max=1e-9))
-    network, request = begin(actors, invited=actors.clients, clients_expected=0)
+    network, request = begin(actors, invited=actors.clients, clients=0)
     (failure,) = failures(network)
     assert "too-few: 0 contributed, 3 were needed" in failure.reason
     assert not trainer_of(actors, network).ledger.is_charged(request.round_id)
@@ -240,7 +239,7 @@ def test_only_the_invited_take_part_and_are_charged() -> None:
     actors = Hospitals(3)
     network = actors.network()
     invited = actors.clients[:2]
-    network, request = begin(actors, network, invited=invited, clients_expected=0)
+    network, request = begin(actors, network, invited=invited, clients=0)
     assert trainer_of(actors, network).contributors(request.round_id) == tuple(sorted(invited))
     assert trainer_of(actors, network).ledger.charges[0].clients == invited
     assert network.actors[actors.clients[2]].ledger.charges == ()
@@ -250,7 +249,7 @@ def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
     actors, network = completed_round()
     until_the_end(network, hours=24 * 8)
     assert {table for table, _ in network.stores[actors.trainer_identity.id]} == {LEDGER}
-    assert {table for table, _ in network.stores[actors.clients[0]]} == {LEDGER, "epoch", "hello"}
+    assert {table for table, _ in network.stores[actors.clients[0]]} == {LEDGER, "epoch", "hello", "pin"}
 
 
 # Everything gets lost; everybody is killed
@@ -290,7 +289,7 @@ def test_a_release_without_a_receipt_is_sent_until_the_close_and_no_longer() -> 
     network.advance(close_ms + actors.timing.abort_grace_ms - 1)
     assert len(released(network)) == count
     network.advance(close_ms + actors.timing.abort_grace_ms)
-    assert {table for table, _ in network.stores[actors.clients[0]]} == {LEDGER, "epoch", "hello"}
+    assert {table for table, _ in network.stores[actors.clients[0]]} == {LEDGER, "epoch", "hello", "pin"}
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -326,7 +325,7 @@ def test_a_trainer_killed_at_any_message_continues_to_the_same_result(step: int,
         return [one]
 
     network.tamper = tamper
-    begin(actors, network, clients_expected=expected)
+    begin(actors, network, clients=expected)
     network.tamper = lambda one: [one]
     network.restart(actors.trainer_identity.id)
     until_the_end(network)
@@ -382,8 +381,8 @@ def test_attack_28_power_failures_lose_and_double_nothing() -> None:
         ({"rows_max": 0}, "sums rows"),
         ({"rows_max": 2**30}, "expected below 2\\^53"),
         ({"rows_max": 2**28, "epsilon": 1e-11}, "1 honest shares\\), expected 8 to 2\\^40"),
-        ({"ask": AskSecureSum(computes=(b"x" * 16,), tolerated=0)}, "not in the federation file"),
-        ({"ask": AskSecureSum(computes=(), tolerated=0)}, "M = 0 Compute nodes; use 2 to 64"),
+        ({"computes": (b"x" * 16,)}, "not in the federation file"),
+        ({"kind": SecureSum()}, "M = 0 Compute nodes; use 2 to 64"),
     ],
 )
 def test_an_impossible_node_release_is_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:
@@ -398,7 +397,7 @@ def test_a_node_release_names_no_compute_nodes_and_is_bound_by_no_key_of_theirs(
     actors = TestFederation(1, 2, policy=OPEN)
     network = actors.network()
     longer_ms = Timing().epoch_ms + Timing().epoch_grace_ms
-    begin(actors, network, ask=AskNodeRelease(), rows_max=8, collect_window_ms=longer_ms)
+    begin(actors, network, kind=NodeRelease(), rows_max=8, collect_s=longer_ms / 1000)
     assert len(results(network)) == 1
 
 
@@ -408,7 +407,7 @@ def test_hardening_a_late_data_node_receives_a_receipt_and_continues() -> None:
     network = actors.network()
     late = actors.clients[0]
     network.tamper = losing(Sealed, sender=late)
-    _, request = begin(actors, network, ask=AskNodeRelease(), rows_max=8, clients_expected=2)
+    _, request = begin(actors, network, kind=NodeRelease(), rows_max=8, clients=2)
     assert [one.contributors for one in results(network)] == [2]
     network.tamper = passing
     network.advance(network.now_ms + 10_000)

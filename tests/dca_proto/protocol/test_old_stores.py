@@ -31,7 +31,7 @@ def records(role: str) -> tuple[Callable[[Records], object], Records]:
     network = actors.network()
     lost = {"node": (Close,), "answering node": (Answer,), "trainer": (Contribution,)}.get(role, (Receipt,))
     network.tamper = losing(*lost)
-    begin(actors, network, collect_window_ms=600_000)
+    begin(actors, network, collect_s=600)
     holder = announced(network, actors).holder(actors.clients[0]).id
     node = actors.computes.index(holder)
     actor, build = {

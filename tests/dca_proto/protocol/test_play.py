@@ -18,7 +18,8 @@ from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.facts import Declined, NodeAborted
 from dca_proto.protocol.play import play, play_releases
 from dca_proto.protocol.policy import Floors, Policy
-from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease, OpenRound
+from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
 from dca_proto.testing import Network, NoNoise, TestFederation
 
 NOW_MS = 1_700_000_000_000
@@ -40,8 +41,8 @@ def one_hot(size: int, **changes: Any) -> tuple[TestFederation, dict[str, Any]]:
 
 def test_a_round_gives_the_noisy_sum_with_all_that_inference_needs() -> None:
     actors = TestFederation(30, 3)
-    result = played(actors, tolerated=4, colluders=1)
-    assert (result.contributors, result.clients, result.fewest, result.colluders) == (30, 30, 27, 1)
+    result = played(actors, tolerate=4, colluders=1)
+    assert (result.contributors, result.clients, result.n_min, result.colluders) == (30, 30, 27, 1)
     assert (result.epsilon, result.delta, result.relation) == (1.0, 1e-6, "replace-one-client")
     assert result.private
     assert result.mechanism == "distributed-discrete-gaussian"
@@ -77,7 +78,7 @@ def test_oracle_with_clients_that_drop() -> None:
     network.tamper = lambda envelope: (
         [] if envelope.sender in dropped and envelope.to.id in actors.computes else [envelope]
     )
-    _, request = begin(actors, network, tolerated=3, **question)
+    _, request = begin(actors, network, tolerate=3, **question)
     until_the_end(network)
     assert the_sum(network).tolist() == [0.0] * 3 + [1.0] * 5
     trainer = network.actors[actors.trainer_identity.id]
@@ -91,7 +92,7 @@ def test_a_round_of_data_nodes_without_noise_is_exact() -> None:
     """Each releases by itself; the sum is that of their releases."""
     actors = exact_actors(5, policy=Policy(clients_min=1, honest_min=1, rows_of_many=True))
     clients = [actors.client(index) for index in range(5)]
-    request = actors.request(ask=AskNodeRelease(), rows_max=1)
+    request = actors.request(kind=NodeRelease(), rows_max=1)
     assert play_releases(actors.trainer(), clients, request, NOW_MS).value.tolist() == [exact_sum(range(5))]
 
 
@@ -100,7 +101,7 @@ def test_a_round_of_data_nodes_without_noise_is_exact() -> None:
 
 def test_no_configuration_names_the_mechanism() -> None:
     """But for LDP reports, by one of the exact local ones (see the last test of this file)."""
-    for configured in (Policy, Floors, OpenRound, AskNodeRelease):
+    for configured in (Policy, Floors, OpenRound):
         fields = {field.name for field in msgspec.structs.fields(configured)}
         assert not {name for name in fields if "mechanism" in name or "noise" in name}
 
@@ -153,6 +154,4 @@ def test_no_request_to_a_trainer_chooses_a_mechanism_but_one_of_reports(mechanis
     for actors in (exact_actors(4, 3), TestFederation(4, 3)):
         network = actors.network()
         with pytest.raises(UsageError, match=f"mechanism '{mechanism}' makes no reports; use one of analytic-"):
-            network.command(
-                actors.trainer_identity.id, actors.request(ask=AskLdpReport(mechanism=mechanism), rows_max=1)
-            )
+            network.command(actors.trainer_identity.id, actors.request(kind=LdpReport(mechanism), rows_max=1))

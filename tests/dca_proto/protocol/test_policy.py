@@ -12,10 +12,11 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.privacy.rounding import at_least, at_most
-from dca_proto.protocol.kinds import LdpReport, SecureSum, validate_announcement
 from dca_proto.protocol.ledger import Charge, CostToClients, Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import DAY_MS, BudgetLimit, Floors, Policy, Refusal
+from dca_proto.protocol.validation import validate_announcement
+from dca_proto.protocol.wire.kinds import LdpReport, SecureSum
 from dca_proto.protocol.wire.messages import Announcement, Signed
 from dca_proto.statistics import Statistic
 
@@ -30,16 +31,19 @@ def box(columns: tuple[str, ...], scales: tuple[float, ...], centre: float = 0.0
 
 
 EPOCH_KEY = Signed(b"", bytes(64))
-TERMS = SecureSum(40, 80, 1, (EPOCH_KEY,) * 3)
+SUM = SecureSum(DistributedDiscreteGaussian.name, 40, 1, 1)
 
 
 def announcement(**changes: object) -> Announcement:
-    """Of a secure sum; `fewest`, `colluders` and `computes` are its terms', and μ is all that (ε, δ) allows."""
+    """Of a secure sum; n_min can be given as `n_min`, M as `computes`; μ is all that (ε, δ) allows."""
     question = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
-    terms = {name: changes.pop(name) for name in ("fewest", "colluders", "computes") if name in changes}
+    kind, keys = changes.pop("kind", SUM), (EPOCH_KEY,) * changes.pop("computes", 3)
+    if isinstance(kind, SecureSum):
+        c = changes.pop("colluders", kind.colluders)
+        kind = msgspec.structs.replace(kind, clients=changes.pop("n_min", 40), tolerate=c, colluders=c)
     plain = Announcement(
-        bytes(16), TRAINER, 1, bytes(32), "sum", question, 0, 24, DistributedDiscreteGaussian.name,
-        0.0, 1.0, 1e-5, msgspec.structs.replace(TERMS, **terms), bytes(32), b"", 1, 2,
+        bytes(16), TRAINER, 1, bytes(32), "sum", question, 0, 24,
+        0.0, 1.0, 1e-5, kind, keys if kind.is_summed else (), bytes(32), b"", 1, 2,
     )  # fmt: skip
     announced = msgspec.structs.replace(plain, **changes)
     allowed = (
@@ -77,10 +81,10 @@ def test_the_defaults_let_a_usual_round_through() -> None:
         (Policy(statistics=("sum",)), {"statistic": "mean"}, "statistic"),
         (Policy(dimension_max=1), {"parameters": box(("x", "y"), (1.0, 1.0))}, "dimension"),
         (Policy(bounds={"x": (-1.0, 1.0)}), {"parameters": box(("x",), (1.0 + 1e-6,))}, "bounds"),
-        (Policy(computes_min=3), {"computes": (EPOCH_KEY,) * 2}, "computes"),
+        (Policy(computes_min=3), {"computes": 2}, "computes"),
         (Policy(colluders_min=1), {"colluders": 0}, "colluders"),
-        (Policy(colluders_part_min=1 / 40), {"fewest": 41}, "colluders"),
-        (Policy(clients_min=40), {"fewest": 39}, "clients"),
+        (Policy(colluders_part_min=1 / 40), {"n_min": 41}, "colluders"),
+        (Policy(clients_min=40), {"n_min": 39}, "clients"),
         (Policy(honest_min=38), {"colluders": 2}, "honest"),
         (Policy(), {"delta": 1.0001e-5, "epsilon": 0.1}, "delta"),
         (Policy(), {"epsilon": 1.0001}, "epsilon"),
@@ -177,8 +181,7 @@ def test_one_delta_serves_for_a_round_and_for_the_total() -> None:
 
 
 REPORTS = {
-    "mechanism": "grid-laplace",
-    "terms": LdpReport(),
+    "kind": LdpReport("grid-laplace"),
     "delta": 0.0,
 }
 
@@ -311,15 +314,15 @@ def test_every_column_of_a_statistic_is_held_against_the_bounds() -> None:
 def test_a_refusal_has_both_figures() -> None:
     """Beside the figures of one that has enough: by a client's policy and by a Compute node's floors alike."""
     policy, floors = Policy(clients_min=20, honest_min=10), Floors(clients_min=20, honest_min=10)
-    for fewest, colluders, expected in (
+    for n_min, colluders, expected in (
         (19, 0, Refusal("clients", "n_min = 19", "n_min >= 20")),
         (20, 10, Refusal("honest", "n_min - 1 - c = 9", "n_min - 1 - c >= 10")),
         (20, 9, None),
     ):
-        announced = announcement(fewest=fewest, colluders=colluders)
-        assert isinstance(announced.terms, SecureSum)
-        assert floors.check(announced, announced.terms) == expected
-        assert refusal_of(policy, fewest=fewest, colluders=colluders) == expected
+        announced = announcement(n_min=n_min, colluders=colluders)
+        assert isinstance(announced.kind, SecureSum)
+        assert floors.check(announced, announced.kind) == expected
+        assert refusal_of(policy, n_min=n_min, colluders=colluders) == expected
     assert refusal_of(Policy(colluders_min=2)) == Refusal("colluders", "c = 1", "c >= 2")
     assert refusal_of(Policy(colluders_part_min=0.0251)) == Refusal("colluders", "c = 1", "c >= 2"), (
         "2 of 40, rounded up"
@@ -329,7 +332,7 @@ def test_a_refusal_has_both_figures() -> None:
 def test_a_node_hears_its_trainers_only() -> None:
     announced = announcement()
     for trainers, reason in (((), None), ((TRAINER.hex(),), None), ((bytes(16).hex(),), "trainer")):
-        refused = Floors(trainers=trainers).check(announced, TERMS)
+        refused = Floors(trainers=trainers).check(announced, SUM)
         assert (refused.reason if refused else None) == reason
 
 

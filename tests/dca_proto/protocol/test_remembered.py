@@ -25,7 +25,15 @@ from dca_proto.protocol import facts
 from dca_proto.protocol.announcement import _verified, check_time, open_announcement, open_epoch_keys
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.federation import certified_client
-from dca_proto.protocol.params import CERTIFICATES_KNOWN_MAX, EPOCH_KEYS_KNOWN_MAX, Limits, Timing
+from dca_proto.protocol.params import (
+    CERTIFICATES_KNOWN_MAX,
+    EPOCH_KEYS_KNOWN_MAX,
+    MIB,
+    TRAINER_PART,
+    Limits,
+    Room,
+    Timing,
+)
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
 from dca_proto.protocol.wire.messages import Announcement, Close, EpochKey, Hello, Receipt, Signed
 from dca_proto.testing import Network, TestFederation
@@ -69,7 +77,7 @@ def test_a_certificate_that_is_remembered_expires() -> None:
     actors = TestFederation(1, 2)
     certificate = actors.certificate(0, expires_ms=1000)
     assert actors.federation.check_certificate(certificate, 999) == actors.clients[0]
-    with pytest.raises(PeerError, match="certificate: found expired"):
+    with pytest.raises(PeerError, match="certificate: found a certificate until"):
         actors.federation.check_certificate(certificate, 1000)
     assert misses() == (1, 0), "and it was not verified again"
 
@@ -102,7 +110,7 @@ def test_failed_checks_are_not_cached_and_passed_ones_only_up_to_the_limit() -> 
         with pytest.raises(PeerError):
             actors.federation.check_certificate(msgspec.structs.replace(certificate, signature=signature), 0)
     assert kept() == (0, 0)
-    assert certified_client.cache_info().maxsize == CERTIFICATES_KNOWN_MAX >= LIMITS.clients_max
+    assert certified_client.cache_info().maxsize == CERTIFICATES_KNOWN_MAX
     assert open_epoch_keys.cache_info().maxsize == EPOCH_KEYS_KNOWN_MAX
 
 
@@ -131,7 +139,7 @@ def test_remembered_epoch_keys_expire() -> None:
     check_time(again, Timing(), over_ms - 2, until_ms=over_ms - 1)
     over = msgspec.structs.replace(later, commit_by_ms=over_ms + 1)
     again = open_announcement(sign(actors.trainer_identity, actors.federation.id, over), actors.federation, LIMITS)
-    with pytest.raises(PeerError, match="epoch: found commit_by"):
+    with pytest.raises(PeerError, match="epoch: found a round that ends on 2023-11-15 01:00:00 UTC, expected until"):
         check_time(again, Timing(), over_ms - 2, until_ms=over_ms - 1)
 
 
@@ -139,11 +147,11 @@ def test_one_bit_of_remembered_epoch_keys_makes_others() -> None:
     actors = exact_actors(4, 3)
     network, _ = begin(actors)
     body = announced(network, actors).body
-    first = msgspec.structs.replace(decode_body(body.terms.computes[0].body), public=bytes(range(32)))
-    for wrong in (broken(body.terms.computes[0]), Signed(encode(first), body.terms.computes[0].signature)):
+    first = msgspec.structs.replace(decode_body(body.epochs[0].body), public=bytes(range(32)))
+    for wrong in (broken(body.epochs[0]), Signed(encode(first), body.epochs[0].signature)):
         payload = resigned(
             actors, actors.trainer_identity, sent(network, Announcement)[-1].payload,
-            terms=msgspec.structs.replace(body.terms, computes=(wrong, *body.terms.computes[1:])), round_id=bytes(16),
+            epochs=(wrong, *body.epochs[1:]), round_id=bytes(16),
         )  # fmt: skip
         for client in actors.clients:
             refused(network, client, actors.trainer_identity.id, payload, "signature")
@@ -153,7 +161,7 @@ def test_one_bit_of_remembered_epoch_keys_makes_others() -> None:
 def test_remembered_epoch_keys_of_one_node_twice_are_refused_each_time() -> None:
     actors = exact_actors(4, 3)
     network, _ = begin(actors)
-    key = announced(network, actors).body.terms.computes[0]
+    key = announced(network, actors).body.epochs[0]
     assert isinstance(decode_body(key.body), EpochKey)
     for _ in range(2):
         with pytest.raises(PeerError, match="a Compute node twice"):
@@ -163,7 +171,7 @@ def test_remembered_epoch_keys_of_one_node_twice_are_refused_each_time() -> None
 def test_epoch_keys_that_one_federation_remembers_are_no_other_ones() -> None:
     actors = exact_actors(4, 3)
     network, _ = begin(actors)
-    keys = announced(network, actors).body.terms.computes
+    keys = announced(network, actors).body.epochs
     _, computes = open_epoch_keys(keys, actors.federation)
     assert computes == actors.computes
     another = msgspec.structs.replace(actors.federation, name="another")
@@ -209,39 +217,46 @@ def test_a_clients_room_for_announcements_is_free_again_when_rounds_are_over() -
     _, request = begin(actors, network)
     client = network.actors[actors.clients[0]]
     size = len(announced(network, actors).payload)
-    assert client._unsettled_bytes == size
-    client._limits = msgspec.structs.replace(LIMITS, announcements_bytes_max=2 * size - 1)
+    assert client._room.announcements.total == size
+    part = Room("announcements", TRAINER_PART * (2 * size - 1), MIB)
+    client._limits = msgspec.structs.replace(LIMITS, client_announcements=part)
     opened = announced(network, actors)
     second = resigned(actors, actors.trainer_identity, encode(opened.frame), round_id=bytes(16))
-    refused(network, client.id, actors.trainer_identity.id, second, "rounds")
+    network.handle(client.id, Received(actors.trainer_identity.id, second))
+    (declined,) = network.reported(facts.Declined, client.id)
+    assert (declined.reason, declined.expected) == ("room", "at most 0.1 MiB for one trainer")
+    assert declined.found == "announcements: 0.1 MiB with this one"
     network.restart(client.id)
     client = network.actors[client.id]
-    assert client._unsettled_bytes == size, "counted again from the store"
+    assert client._room.announcements.total == size, "counted again from the store"
     until_the_end(network)
-    assert (client._unsettled_bytes, client.phase(request.round_id)) == (0, "new")
+    assert (client._room.announcements.total, client.phase(request.round_id)) == (0, "new")
 
 
 def test_only_declined_rounds_and_those_without_a_receipt_take_up_a_clients_room() -> None:
-    """Its budget limits the others: quick rounds that it remembers must not keep it from the next one."""
+    """Quick rounds that it remembers must not keep it from the next one: the oldest give way."""
     actors = exact_actors(4, 3)
-    network, _ = begin(actors)
+    network, first = begin(actors)
     client = network.actors[actors.clients[0]]
-    client._limits = msgspec.structs.replace(LIMITS, rounds_open_max=2)
+    few = {"client_open": Room("rounds without a receipt", 8), "client_kept": Room("rounds with a receipt", 8)}
+    client._limits = msgspec.structs.replace(LIMITS, **few)
     for _ in range(3):
         begin(actors, network)
-    assert (len(client._rounds), client._unsettled, client._unsettled_bytes) == (4, set(), 0)
+    assert (len(client._rounds), client._room.open.total, client._room.kept.total) == (2, 0, 2)
+    assert client.phase(first.round_id) == "new"
+    assert first.round_id in client.ledger
     begin(actors, network, epsilon=100.0)  # beyond every policy
     network.tamper = losing(Receipt)
     _, third = begin(actors, network)
-    assert len(client._unsettled) == 2
-    refused(network, client.id, actors.trainer_identity.id, third_announcement(actors, network), "rounds")
+    assert client._room.open.total == 2
+    refused(network, client.id, actors.trainer_identity.id, third_announcement(actors, network), "room")
     network.restart(client.id)
     client = network.actors[client.id]
-    assert len(client._unsettled) == 2, "counted again from the store"
+    assert client._room.open.total == 2, "counted again from the store"
     network.tamper = passing
     network.advance(network.now_ms + 20_000)
     assert client.phase(third.round_id) == "kept"
-    assert len(client._unsettled) == 1
+    assert client._room.open.total == 1
 
 
 @pytest.mark.parametrize("started_again", [False, True])
@@ -249,10 +264,10 @@ def test_only_declined_rounds_and_those_without_a_receipt_take_up_a_clients_room
     ("how", "phase", "kept_ms"),
     [
         ("declined", "declined", -60_000),
-        ("with a receipt", "kept", 300_000),
-        ("with a receipt, then an abort", "kept", 3_600_000),
-        ("with an abort, then a receipt", "kept", 3_600_000),
-        ("without a receipt", "sent", 3_600_000),
+        ("with a receipt", "kept", 3_900_000),
+        ("with a receipt, then an abort", "kept", 3_900_000),
+        ("with an abort, then a receipt", "kept", 3_900_000),
+        ("without a receipt", "sent", 3_900_000),
     ],
 )
 def test_how_long_a_client_remembers_a_round(how: str, phase: str, kept_ms: int, started_again: bool) -> None:
@@ -281,25 +296,27 @@ def test_a_repeated_refusal_or_announcement_is_counted_once() -> None:
     actors = exact_actors(3, 2)
     network, _ = begin(actors, epsilon=100.0)  # beyond every policy
     client = network.actors[actors.clients[0]]
-    size = client._unsettled_bytes
-    assert size > 0
+    size = client._room.messages.total
+    assert 0 < size < 1000, "of the announcement, nothing but its hash is kept"
     for envelope in sent(network, Announcement):
         network.handle(client.id, Received(envelope.sender, envelope.payload))
-    assert client._unsettled_bytes == size
+    assert (client._room.open.total, client._room.messages.total) == (1, size)
 
 
 def test_rounds_that_have_ended_leave_room_at_a_compute_node() -> None:
     actors = exact_actors(4, 3)
     network, _ = begin(actors)
     node = network.actors[actors.computes[0]]
-    node._limits = msgspec.structs.replace(LIMITS, rounds_open_max=1)
+    node._limits = msgspec.structs.replace(LIMITS, node_open=Room("open rounds", 4))
     assert node._open == set()
     network.tamper = losing(Close)
-    begin(actors, network)
+    _, second = begin(actors, network)
     assert len(node._open) == 1
-    refused(network, node.id, actors.trainer_identity.id, third_announcement(actors, network), "rounds")
+    network.handle(node.id, Received(actors.trainer_identity.id, third_announcement(actors, network)))
+    (aborted,) = network.reported(facts.NodeAborted, node.id)
+    assert (aborted.reason, aborted.detail) == ("room", "open rounds: 2 with this one; needs at most 1 for one trainer")
     network.restart(node.id)
-    assert len(network.actors[node.id]._open) == 1
+    assert network.actors[node.id]._open == {second.round_id}
     until_the_end(network)
     assert network.actors[node.id]._open == set()
 

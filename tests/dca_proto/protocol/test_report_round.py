@@ -15,11 +15,10 @@ from hospitals import ReleaseCuts, released
 from reporters import SCALED, Reporters, edges, report_of, reported
 from round_helpers import announced, begin, body_of, failures, losing, results, sent, until_the_end
 
-from dca_proto.aggregate import LdpReportRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy import accounting
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.local import RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.mechanism import (
     ANALYTIC_GAUSSIAN,
@@ -36,10 +35,10 @@ from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.play import play_releases
 from dca_proto.protocol.policy import BudgetLimit, Policy
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.trainer.request import AskLdpReport, AskNodeRelease
 from dca_proto.protocol.trainer.round import ROUNDS
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
 from dca_proto.protocol.wire.messages import Announcement, Receipt, Sealed
-from dca_proto.runtime.outcome import estimates, outcome
+from dca_proto.results.round import estimates, round_of
 from dca_proto.statistics import REPLACE_ONE_CLIENT
 from dca_proto.testing import NoNoise, TestFederation
 
@@ -66,7 +65,7 @@ def test_a_report_round_in_one_function(mechanism: str) -> None:
     reports = result.reports
     assert reports is not None
     assert (reports.contributors, result.contributors, result.clients, result.nodes) == (8, 8, 8, ())
-    assert (result.relation, result.fewest, result.colluders, result.private) == (REPLACE_ONE_CLIENT, 0, 0, True)
+    assert (result.relation, result.n_min, result.colluders, result.private) == (REPLACE_ONE_CLIENT, 0, 0, True)
     delta = 0.0 if mechanism in PURE_MECHANISMS else 1e-6
     assert (reports.mechanism, reports.epsilon, reports.delta) == (result.mechanism, result.epsilon, result.delta)
     assert (result.mechanism, result.epsilon, result.delta) == (mechanism, 1.0, delta)
@@ -120,12 +119,12 @@ def test_the_sum_of_many_rows_and_their_mean_are_protected_as_a_whole() -> None:
 def test_the_result_as_text_and_as_json() -> None:
     actors = Reporters(UNARY_ENCODING, HELD)
     (result,) = results(reported(actors))
-    plain = json.loads(msgspec.json.encode(outcome(result)))
+    plain = json.loads(msgspec.json.encode(round_of(result, alone=True)))
     assert np.array(plain["reports"]["values"]).tolist() == result.reports.values.astype(int).tolist()
     assert (plain["reports"]["probabilities"], plain["nodes"]) == (list(result.reports.probabilities), [])
     assert [one.noise_std for one in estimates(result)] == [pytest.approx(result.noise_variance**0.5)] * 5
     summed = TestFederation(4, 2, rows=[np.full((1, 1), 0.5)] * 4)
-    assert outcome(results(begin(summed)[0])[0]).reports is None
+    assert round_of(results(begin(summed)[0])[0], alone=True).reports is None
 
 
 # What it costs, and when
@@ -175,7 +174,7 @@ def test_reports_and_sums_draw_on_one_budget_of_one_relation() -> None:
     """A report of epsilon 1 and a sum of epsilon 1 do not fit into 1.5 together; the first one requested does."""
     policy = Policy(clients_min=1, honest_min=1, epsilon_per_period_max=1.5, delta_max=1e-6)
     actors = TestFederation(4, 2, rows=[np.full((1, 1), 0.25)] * 4, policy=policy)
-    alone = {"ask": AskLdpReport(mechanism=GRID_LAPLACE), "delta": 0.0}
+    alone = {"kind": LdpReport(GRID_LAPLACE), "delta": 0.0}
     network, _ = begin(actors, **alone)
     begin(actors, network)
     until_the_end(network)
@@ -203,13 +202,12 @@ def test_the_trainers_account_is_charged_before_the_announcement_leaves_and_refu
 
 
 def test_a_job_asks_for_reports_by_a_mechanisms_name_and_divides_epsilon() -> None:
-    terms = JobTerms(budget=Budget(2.0, 1e-6), clients=9, tolerated=2, computes=(b"a" * 16, b"b" * 16), colluders=1)
-    ldp_request = LdpReportRequest("sum", SCALED, budget_share=0.25, mechanism=GRID_LAPLACE)
+    terms = JobTerms(epsilon=2.0, delta=1e-6, clients=9, tolerate=2, computes=(b"a" * 16, b"b" * 16), colluders=1)
+    ldp_request = RoundRequest("sum", SCALED, budget_share=0.25, kind=LdpReport(GRID_LAPLACE))
     opened = terms.open(ldp_request, bytes(16), (b"c" * 16,) * 3)
-    assert opened.ask == AskLdpReport(mechanism=GRID_LAPLACE)
+    assert opened.kind == LdpReport(GRID_LAPLACE, 3)
     assert (opened.epsilon, opened.delta) == (pytest.approx(0.5, rel=1e-5), 0.0)
-    assert opened.clients_expected == 3
-    gaussian = terms.open(LdpReportRequest("sum", SCALED, budget_share=0.25, mechanism=ANALYTIC_GAUSSIAN), bytes(16))
+    gaussian = terms.open(RoundRequest("sum", SCALED, budget_share=0.25, kind=LdpReport(ANALYTIC_GAUSSIAN)), bytes(16))
     assert gaussian.delta == 1e-6
     whole = accounting.mu_of(2.0, 1e-6) ** 2
     assert gaussian.mu**2 == pytest.approx(whole / 4, rel=1e-12)
@@ -219,7 +217,7 @@ def test_only_the_mini_batch_gets_invitations_and_reports() -> None:
     actors = Reporters(RANDOMISED_RESPONSE, [0, 1, 2, 3])
     network = actors.network()
     invited = actors.clients[1:3]
-    network, request = begin(actors, network, invited=invited, clients_expected=0)
+    network, request = begin(actors, network, invited=invited, clients=0)
     trainer = network.actors[actors.trainer_identity.id]
     assert trainer.contributors(request.round_id) == tuple(sorted(invited))
     assert trainer.ledger.charges[0].clients == invited
@@ -251,7 +249,7 @@ def test_it_ends_at_the_close_with_those_who_reported() -> None:
 
 def test_without_a_report_it_fails_with_a_reason_and_the_silent_clients_stay_charged() -> None:
     actors = Reporters(GRID_LAPLACE, [0, 1], policy=Policy(statistics=("mean",)))
-    network, request = begin(actors, clients_expected=3)
+    network, request = begin(actors, clients=3)
     until_the_end(network)
     why = "(statistic: found sum; accepts one of mean)"
     assert [one.reason for one in failures(network)] == [
@@ -278,7 +276,7 @@ def test_an_emulation_with_an_inexact_mechanism_has_exact_reports() -> None:
     (result,) = results(reported(actors))
     assert (result.private, result.epsilon, result.mechanism) == (True, 1.0, GRID_LAPLACE)
     assert result.value[0] != 2.0
-    network, _ = begin(actors, actors.network(), ask=AskNodeRelease(), rows_max=1, delta=1e-6)
+    network, _ = begin(actors, actors.network(), kind=NodeRelease(), rows_max=1, delta=1e-6)
     assert {fact.reason for fact in network.reported(facts.Declined)} == {"rows-of-many"}
 
 
@@ -387,7 +385,7 @@ def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
     network = reported(actors)
     until_the_end(network, hours=24 * 8)
     assert {table for table, _ in network.stores[actors.trainer_identity.id]} == {LEDGER}
-    assert {table for table, _ in network.stores[actors.clients[0]]} == {LEDGER, "epoch", "hello"}
+    assert {table for table, _ in network.stores[actors.clients[0]]} == {LEDGER, "epoch", "hello", "pin"}
 
 
 # What is refused before it is announced
@@ -406,7 +404,7 @@ def test_all_is_forgotten_after_the_retention_but_the_charges() -> None:
         (RANDOMISED_RESPONSE, {"parameters": edges(1)}, "categories is 1, expected 2 to"),
         (RANDOMISED_RESPONSE, {"epsilon": 101.0}, "epsilon is 101.0, expected a number above 0 and at most 100"),
         (GRID_LAPLACE, {"epsilon": math.nan}, "epsilon is nan"),
-        (GRID_LAPLACE, {"ask": AskLdpReport(mechanism="laplace")}, "mechanism 'laplace' makes no reports; use one of"),
+        (GRID_LAPLACE, {"kind": LdpReport("laplace")}, "mechanism 'laplace' makes no reports; use one of"),
         (GRID_LAPLACE, {"rows_max": 2**30}, "expected below 2\\^53"),
     ],
 )  # fmt: skip

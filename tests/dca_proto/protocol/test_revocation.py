@@ -20,7 +20,7 @@ from dca_proto.protocol.wire.messages import Close
 @pytest.mark.parametrize("by", ["a trainer's restart", "a node's restart", "a message"])
 def test_hardening_6_a_client_that_is_revoked_between_rounds_is_not_in_the_next_and_the_others_go_on(by: str) -> None:
     actors = exact_actors(5)
-    network, _ = begin(actors, tolerated=2)
+    network, _ = begin(actors, tolerate=2)
     until_the_end(network, 0.1)
     assert last_sum(network) == exact_sum(range(5))
     certificates = [actors.certificate(index) for index in (0, 1, 2, 4)]
@@ -32,7 +32,7 @@ def test_hardening_6_a_client_that_is_revoked_between_rounds_is_not_in_the_next_
         network.restart(actors.trainer_identity.id if "trainer" in by else actors.computes[0])
     network.deliver()
     assert numbers(network) == {2}
-    begin(actors, network, tolerated=2)
+    begin(actors, network, tolerate=2)
     until_the_end(network, 0.1)
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
     assert [fact.reason for fact in network.reported(facts.Declined, actors.clients[3])] == ["revoked"]
@@ -48,7 +48,7 @@ def test_hardening_6_a_revoked_client_that_plays_on_is_in_no_sum_and_gets_no_que
     hand(network, actors.computes[0], without(actors, 3))
     network.deliver()
     sent = len(network.sent)
-    begin(actors, network, tolerated=2)
+    begin(actors, network, tolerate=2)
     until_the_end(network, 0.1)
     assert any(one.sender == actors.clients[3] for one in network.sent[sent:]), "it sent its contribution"
     assert not [one for one in network.sent[sent:] if one.to.id == actors.clients[3]], "nobody answered it"
@@ -73,7 +73,7 @@ def test_hardening_6_one_informed_node_keeps_a_revoked_client_out_and_the_round_
     network.kept_from = tuple(network.actors)
     hand(network, actors.computes[knowing], without(actors, 3))
     network.deliver()
-    begin(actors, network, tolerated=2)
+    begin(actors, network, tolerate=2)
     until_the_end(network, 0.1)
     assert numbers(network) == {1, 2}
     assert last_sum(network) == exact_sum([0, 1, 2, 4])
@@ -83,7 +83,7 @@ def test_hardening_6_a_client_that_is_revoked_while_its_contribution_is_kept_is_
     actors = exact_actors(5)
     network = hostile(actors)
     network.tamper = losing(Close)
-    begin(actors, network, tolerated=2)
+    begin(actors, network, tolerate=2)
     assert len(network.reported(facts.ContributionKept)) == 5
     hand(network, actors.computes[0], without(actors, 3))
     network.tamper = lambda envelope: (envelope,)
@@ -98,7 +98,7 @@ def test_hardening_6_reports_and_declines_of_a_revoked_client_are_dropped() -> N
     network.deliver()
     decline = Refusal("columns", "none", "some")
     network.actors[actors.clients[3]]._consider = lambda *_: decline
-    begin(actors, network, tolerated=2)
+    begin(actors, network, tolerate=2)
     assert "revoked" in codes(network, actors.trainer_identity.id)
     assert not network.reported(facts.Declined, actors.trainer_identity.id)
 
@@ -144,7 +144,7 @@ def test_hardening_6_a_permanently_withheld_file_stops_rounds_of_a_trainer_that_
     network = hostile(actors)
     network.kept_from = (actors.computes[2],)
     hand(network, actors.trainer_identity.id, without(actors, 3))
-    begin(actors, network, tolerated=2)
+    begin(actors, network, tolerate=2)
     until_the_end(network, 0.1)
     assert not results(network)
     assert "compute-2" in failures(network)[0].reason

@@ -17,7 +17,8 @@ from dca_proto.protocol.effects import Persist
 from dca_proto.protocol.federation import enrol
 from dca_proto.protocol.keyring import Keyring
 from dca_proto.protocol.params import Limits, Timing
-from dca_proto.protocol.sessions import HELLO, SESSIONS, OwnSession, Sessions
+from dca_proto.protocol.pool import Pool
+from dca_proto.protocol.sessions import HELLO, SESSIONS, OwnSession, Sessions, StoredSession
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
 from dca_proto.protocol.wire.messages import EpochKey, Hello, Signed
 from dca_proto.testing import TestFederation, seeded
@@ -44,7 +45,7 @@ class Node:
         self.keys = Keyring((), TIMING, self.identity, seeded(f"node {index}"))
         self.keys.renew(now_ms)
         self.sessions = Sessions(
-            records, CAST.federation, own=self.identity.id, keys=self.keys, limits=limits or Limits(), timing=TIMING
+            records, CAST.federation, self.identity.id, self.keys, Pool(), limits=limits or Limits(), timing=TIMING
         )
 
     def key(self) -> EpochKey:
@@ -76,11 +77,11 @@ class Node:
         return self.sessions.previous_key(50, self.sessions.slots[client], now_ms)
 
     def refuses(self, code: str, sender: bytes, payload: bytes, now_ms: int = NOW_MS) -> None:
-        before = (dict(self.sessions.slots), list(self.sessions._stored))
+        before = (dict(self.sessions.slots), list(self.sessions._records))
         with pytest.raises(PeerError) as caught:
             self.take(sender, payload, now_ms)
         assert caught.value.code == code
-        assert (self.sessions.slots, self.sessions._stored) == before
+        assert (self.sessions.slots, self.sessions._records) == before
 
 
 def hello(index: int = 0, signer: Identity | None = None, **changes: Any) -> bytes:
@@ -99,7 +100,7 @@ def by_hand(secret: bytes, peer: bytes, client: tuple[bytes, int], compute: tupl
     binding = [part for one, epoch in (client, compute) for part in (one, epoch.to_bytes(4, "big"))]
     parts = [bindings.crypto_scalarmult(secret, peer), *publics, CAST.federation.id, *binding]
     framed = b"".join(piece for part in parts for piece in (len(part).to_bytes(8, "little"), part))
-    return hashlib.blake2b(framed, digest_size=32, person=b"dca4-pair").digest()
+    return hashlib.blake2b(framed, digest_size=32, person=b"dca5-pair").digest()
 
 
 # Both sides
@@ -347,6 +348,13 @@ def test_slots_are_dealt_out_once_and_restored_in_order() -> None:
     records = [(write.table, write.key, write.value) for write in sorted(writes.values(), key=lambda one: one.key)]
     assert Node(records=records).sessions.slots == slots
     assert node.slots([CAST.clients[1], CAST.clients[3]]) == [2, -1]
+
+
+@pytest.mark.parametrize("slots", [(0, 0), (0, 2), (1, 2), (-1, 0)])
+def test_records_whose_slots_are_not_all_dealt_out_stop_the_start(slots: tuple[int, int]) -> None:
+    records = [(SESSIONS, bytes([place]) * 16, encode(StoredSession(slot))) for place, slot in enumerate(slots)]
+    with pytest.raises(UsageError, match="table 'session' cannot be read"):
+        Node(records=records)
 
 
 def test_keys_of_many_are_those_of_each_and_of_nobody_none() -> None:

@@ -82,12 +82,12 @@ class Rounds(RuleBasedStateMachine):
     """Up to three rounds of one small swarm, interleaved."""
 
     @initialize(
-        clients=st.integers(4, 8), computes=st.integers(2, 3), tolerated=st.integers(0, 2), colluders=st.integers(0, 1)
+        clients=st.integers(4, 8), computes=st.integers(2, 3), tolerate=st.integers(0, 2), colluders=st.integers(0, 1)
     )
-    def begin(self, clients: int, computes: int, tolerated: int, colluders: int) -> None:
+    def begin(self, clients: int, computes: int, tolerate: int, colluders: int) -> None:
         self.actors = exact_actors(clients, computes, policy=POLICY)
         self.network = self.actors.network(Chaos())
-        self.terms = {"tolerated": tolerated, "colluders": min(colluders, tolerated)}
+        self.terms = {"tolerate": tolerate, "colluders": min(colluders, tolerate)}
         self.requests: list[Any] = []
         self.network.healed = True
         self.network.deliver()
@@ -103,7 +103,7 @@ class Rounds(RuleBasedStateMachine):
     @precondition(lambda self: len(self.requests) < ROUNDS_MAX and self.trainer not in self.network.down)
     @rule(collect_s=st.sampled_from([20, 60]))
     def open_round(self, collect_s: int) -> None:
-        self.requests.append(self.actors.request(collect_window_ms=collect_s * SECOND_MS, **self.terms))
+        self.requests.append(self.actors.request(collect_s=collect_s, **self.terms))
         self.network.command(self.trainer, self.requests[-1])
 
     @precondition(lambda self: self.network.waiting)
@@ -160,9 +160,9 @@ class Rounds(RuleBasedStateMachine):
     @invariant()
     def no_release_below_the_threshold(self) -> None:
         """2: |A| >= n_min, of which every node holds a part."""
-        fewest = self.requests[0].clients_expected - self.terms["tolerated"] + self.terms["colluders"]
+        n_min = len(self.actors.clients) - self.terms["tolerate"] + self.terms["colluders"]
         for fact in self.network.reported(Released):
-            assert fact.contributors >= fewest
+            assert fact.contributors >= n_min
 
     @invariant()
     def each_message_has_one_content(self) -> None:

@@ -32,6 +32,7 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Channel, SetTimer
 from dca_proto.protocol.events import Command, Received, Started, Timer, TimerFired
 from dca_proto.protocol.facts import Closed
+from dca_proto.protocol.params import Timing
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.round import TABLE
 from dca_proto.protocol.wire.messages import (
@@ -73,7 +74,7 @@ class ActorInPhase:
         self.opened = announced(self.network, self.actors)
         self.round_id = bytes(16) if phase == "new" else self.opened.body.round_id
         if phase == "failed":
-            self.network.advance(self.network.now_ms + 180_001)
+            self.network.advance(self.network.now_ms + 185_001)
         assert self.actor.phase(self.round_id) == phase
 
     @property
@@ -93,7 +94,7 @@ class ActorInPhase:
                 body = Decline(*head, self.opened.hash, self.actors.certificate(index), *why)
                 return client.id, sealed_by(self.actors, client, body, opened)
             case "progress":
-                return node.id, forged(self.actors, node, Progress(*head, self.opened.hash, 1))
+                return node.id, forged(self.actors, node, Progress(*head, self.opened.hash, 1, 0, 0))
             case "partial":
                 body = PartialSum(*head, self.opened.hash, bytes(32), 4, (bytes(32),) * 3, bytes(64), bytes(8))
                 return node.id, sealed_by(self.actors, node, body, opened)
@@ -156,15 +157,15 @@ def test_a_restart_restores_the_phase(phase: str) -> None:
         ({"epsilon": float("nan")}, "epsilon"),
         ({"delta": 1.0}, "delta"),
         ({"colluders": 2}, "exceed T"),
-        ({"tolerated": -1, "colluders": -1}, "cannot be announced"),
+        ({"tolerate": -1, "colluders": -1}, "cannot be announced"),
         ({"most": 2}, "n_max = 2 is below n_min = 3"),
         ({"mu": 0.3}, "mu is 0.3, expected above 0"),
         ({"fraction_bits": 41}, "fraction_bits"),
         ({"rows_max": -1}, "rows_max"),
         ({"round_id": b"short"}, "cannot be announced"),
         ({"parameters": {"columns": ["x"], "centre": [0.0], "scale": [2**70], "bound": [1.0]}}, "cannot be announced"),
-        ({"collect_window_ms": 0}, "shorter than 1 ms"),
-        ({"commit_window_ms": 0}, "shorter than 1 ms"),
+        ({"collect_s": 0}, "_s is 0; give a number from 0.001"),
+        ({"commit_s": 0}, "_s is 0; give a number from 0.001"),
         ({"parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0]}}, "bound"),
         ({"parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0], "more": []}}, "more"),
     ],
@@ -245,24 +246,23 @@ def test_an_epoch_key_never_gets_older() -> None:
     refused(phased.network, phased.id, node.id, forged(phased.actors, node, older), "epoch")
 
 
-@pytest.mark.parametrize("trouble", ["too large", "too few sessions", "a number too large", "no value"])
+@pytest.mark.parametrize("trouble", ["too large", "too few sessions", "a number too large"])
 def test_a_round_that_cannot_be_announced_after_the_count_fails_and_others_continue(trouble: str) -> None:
     """How many clients there are is known only when all nodes have reported it; until then nothing can be refused."""
     actors = exact_actors(4, 3)
     network, trainer = actors.network(), actors.trainer_identity.id
     network.deliver()
     if trouble == "too few sessions":
-        bad, message = actors.request(clients_expected=0, tolerated=3), "N - T - 1 = 4 - 3 - 1 is below 1"
+        bad, message = actors.request(clients=0, tolerate=3), "N - T - 1 = 4 - 3 - 1 is below 1"
     elif trouble != "too large":
-        scale, message = (2**70, "ints") if trouble == "a number too large" else (object(), "type object")
-        plain = {"columns": ["x"], "centre": [0.0], "scale": [scale], "bound": [1.0]}
-        bad = actors.request(clients_expected=0, parameters=plain)
+        plain, message = {"columns": ["x"], "centre": [0.0], "scale": [2**70], "bound": [1.0]}, "ints"
+        bad = actors.request(clients=0, parameters=plain)
     else:
         actor = network.actors[trainer]
         actor._limits = msgspec.structs.replace(actor._limits, announcement_bytes_max=2500)
         edges = {"columns": ["x"], "edges": [float(edge) for edge in range(500)]}
-        bad, message = actors.request(clients_expected=0, statistic="histogram", parameters=edges), "bytes"
-    good = [actors.request(clients_expected=0) for _ in range(2)]
+        bad, message = actors.request(clients=0, statistic="histogram", parameters=edges), "bytes"
+    good = [actors.request(clients=0) for _ in range(2)]
     for request in (good[0], bad, good[1]):
         network.command(trainer, request)
     network.advance(network.now_ms + 100)
@@ -273,22 +273,29 @@ def test_a_round_that_cannot_be_announced_after_the_count_fails_and_others_conti
     assert len(network.actors[trainer].ledger.charges) == 2, "what was not announced cost nothing"
 
 
-@pytest.mark.parametrize("lost", [SessionsWanted, Sessions])
-def test_a_lost_count_of_sessions_is_requested_again_with_the_nodes_next_key(lost: type) -> None:
-    """A node publishes its key every five minutes."""
+def test_a_wrong_parameter_is_refused_before_the_clients_are_counted() -> None:
     actors = exact_actors(4, 3)
-    network, node = actors.network(), actors.computes[1]
+    plain = {"columns": ["x"], "centre": [0.0], "scale": [object()], "bound": [1.0]}
+    with pytest.raises(UsageError, match="parameters of statistic 'sum'"):
+        actors.trainer().check_request(actors.request(clients=0, parameters=plain), 0)
+
+
+@pytest.mark.parametrize("lost", [SessionsWanted, Sessions])
+def test_a_lost_count_of_sessions_is_requested_again_with_back_off(lost: type) -> None:
+    actors = exact_actors(4, 3)
+    network, node, timing = actors.network(), actors.computes[1], actors.timing
     network.deliver()
     network.tamper = losing(lost)
-    network.command(actors.trainer_identity.id, actors.request(clients_expected=0, collect_window_ms=600_000))
-    network.deliver()
+    network.command(actors.trainer_identity.id, actors.request(clients=0))
+    network.advance(network.now_ms + timing.resend_first_ms - 1)
     assert len(sent(network, SessionsWanted, to=node)) == 1
+    network.advance(network.now_ms + 4 * timing.resend_first_ms)
+    assert 2 <= len(sent(network, SessionsWanted, to=node)) <= 3
     network.tamper = passing
-    network.advance(network.now_ms + actors.timing.epoch_publish_ms + 1000)
-    assert len(sent(network, SessionsWanted, to=node)) == 2
+    network.advance(network.now_ms + 4 * timing.resend_first_ms * 3 // 2)
     assert the_sum(network).tolist() == [exact_sum(range(4))]
     queries = len(sent(network, SessionsWanted))
-    network.advance(network.now_ms + actors.timing.epoch_publish_ms)
+    network.advance(network.now_ms + Timing().epoch_publish_ms)
     assert len(sent(network, SessionsWanted)) == queries, "no round waits for it any more"
 
 
@@ -335,6 +342,11 @@ def test_a_round_closes_when_all_expected_have_come_those_that_declined_not_coun
         phased.network.handle(phased.id, Received(*phased.message("progress", number)))
     assert phased.actor.phase(phased.round_id) == "collecting"
     phased.network.handle(phased.id, Received(*phased.message("decline", 3)))
+    assert phased.actor.phase(phased.round_id) == "collecting", "the client's holder may have its contribution"
+    holder = phased.opened.holder(phased.actors.clients[3]).id
+    node = next(one for one in phased.actors.compute_identities if one.id == holder)
+    body = Progress(phased.round_id, phased.opened.hash, 1, 1, 0)
+    phased.network.handle(phased.id, Received(node.id, forged(phased.actors, node, body)))
     assert phased.actor.phase(phased.round_id) == "committing"
 
 
@@ -342,7 +354,7 @@ def test_a_count_that_shrinks_or_is_repeated_is_no_news() -> None:
     phased = ActorInPhase("collecting")
     node = phased.actors.compute_identities[0]
     for count in (2, 2, 1, 0):
-        body = Progress(phased.round_id, phased.opened.hash, count)
+        body = Progress(phased.round_id, phased.opened.hash, count, 0, 0)
         phased.network.handle(phased.id, Received(node.id, forged(phased.actors, node, body)))
     assert phased.actor._rounds[phased.round_id].arrivals.total == 2
     assert phased.actor.phase(phased.round_id) == "collecting"
@@ -365,7 +377,7 @@ def test_slow_arrivals_are_waited_for_longer() -> None:
     actors = exact_actors(5)
     network = actors.network()
     network.tamper = losing(Contribution)
-    begin(actors, network, tolerated=2)
+    begin(actors, network, tolerate=2)
     start_ms = network.now_ms
     for number, client in enumerate(actors.clients[1:4]):
         network.advance(start_ms + 600 * (number + 1))
@@ -397,12 +409,12 @@ def test_too_few_contributions_wait_for_the_deadline_and_a_full_round_closes() -
     actors = exact_actors(5)
     network = actors.network()
     network.tamper = losing(Contribution, sender=actors.clients[0])
-    begin(actors, network, tolerated=0)
+    begin(actors, network, tolerate=0)
     network.advance(network.now_ms + 59_000)
     assert closing(network) == []
     network.advance(network.now_ms + 2_000)
     assert closing(network) == ["deadline"]
-    network, _ = begin(exact_actors(5), tolerated=3, most=2, clients_expected=5)
+    network, _ = begin(exact_actors(5), tolerate=3, most=2, clients=5)
     assert closing(network) == ["full"]
 
 

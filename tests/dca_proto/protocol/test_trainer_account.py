@@ -21,8 +21,8 @@ from dca_proto.protocol.events import Command, Received
 from dca_proto.protocol.facts import Declined, NodeAborted, Released, RoundFailed
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.policy import DAY_MS, BudgetError, Policy
-from dca_proto.protocol.trainer.request import AskLdpReport
 from dca_proto.protocol.trainer.round import ROUNDS
+from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.protocol.wire.messages import Announcement, Contribution, EpochKey
 from dca_proto.testing import Network, NoNoise, TestFederation
 
@@ -204,8 +204,8 @@ def hold_report_round(
 ) -> str:
     """Hold a round of ε-private reports, of everybody or of a mini-batch; the refusal, or nothing."""
     invited = tuple(actors.clients[number] for number in numbers)
-    terms = {"ask": AskLdpReport(mechanism="grid-laplace"), "delta": 0.0}
-    request = actors.request(**{**terms, "epsilon": epsilon, "invited": invited, "clients_expected": 0, **changes})
+    terms = {"kind": LdpReport("grid-laplace"), "delta": 0.0}
+    request = actors.request(**{**terms, "epsilon": epsilon, "invited": invited, "clients": 0, **changes})
     try:
         trainer_of(actors, network).check_request(request, network.now_ms)
     except BudgetError as error:
@@ -256,7 +256,7 @@ def test_mini_batches_of_reports_cost_each_client_its_own_and_are_weighed_by_the
     that was in both kinds; each pair by itself has what it has left."""
     actors, network = with_account()
     assert hold_report_round(actors, network, (0, 1)) == ""
-    request = actors.request(invited=actors.clients[2:4], clients_expected=0, tolerated=0)
+    request = actors.request(invited=actors.clients[2:4], clients=0, tolerate=0)
     network.command(actors.trainer_identity.id, request)
     network.deliver()
     trainer, ledger = trainer_of(actors, network), trainer_of(actors, network).ledger
@@ -326,7 +326,7 @@ def under_power_cuts(seed: int) -> tuple[AccountedFederation, TrainersPowerCuts]
     for _ in range(60):
         if requested < 4 and trainer not in network.down and generator.random() < 0.3:
             requested += 1
-            terms = {"tolerated": generator.choice([0, 0, 1]), "clients_expected": 4}
+            terms = {"tolerate": generator.choice([0, 0, 1]), "clients": 4}
             network.command(trainer, actors.request(**terms))
         network.deliver_some(generator.randint(1, 30))
         network.restart_some(0.3)

@@ -98,7 +98,7 @@ class Swarm:
         self.network.deliver()
         self.held: list[Envelope] = []
         self.network.tamper = self._hold
-        terms = {"tolerated": 5, "collect_window_ms": 600_000, "commit_window_ms": 60_000, **changes}
+        terms = {"tolerate": 5, "collect_s": 600, "commit_s": 60, **changes}
         self.began_ms = self.network.now_ms
         self.network.command(self.actors.trainer_identity.id, self.actors.request(**terms))
         self.network.deliver()
@@ -174,12 +174,12 @@ def test_silence_after_enough_have_come_closes_the_round(last_ms: int, close_ms:
 
 def test_a_slow_swarm_is_waited_for() -> None:
     """One contribution every 20 s. No silence counts before n_min; then gaps are shorter than half of the time."""
-    swarm = Swarm(range(0, 200_000, 20_000), collect_window_ms=3_600_000)
+    swarm = Swarm(range(0, 200_000, 20_000), collect_s=3_600)
     assert swarm.closed(200_000) == (ALL, 10, 180_050)
 
 
 def test_too_few_are_waited_for_until_the_deadline() -> None:
-    swarm = Swarm([0] * 4, collect_window_ms=3000)
+    swarm = Swarm([0] * 4, collect_s=3)
     assert swarm.closed(2999) is None
     assert swarm.closed(3000) == (DEADLINE, 4, 3000)
 

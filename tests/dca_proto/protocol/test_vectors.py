@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 from nacl import bindings
+from vector_file import FILE, VECTORS, answer, parsed
 
 from dca_proto.crypto.sealing import AgreementKey, Identity, actor_id, decrypt, open_sealed, verify
 from dca_proto.errors import PeerError
@@ -27,26 +28,11 @@ from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
 from dca_proto.protocol.wire.messages import Sealed
 from dca_proto.statistics import Sensitivity
 
-FILE = Path(__file__).parent / "vectors" / f"v{PROTOCOL_VERSION}.json"
+DESIGN = Path(__file__).parents[3] / "dca_proto" / "DESIGN.md"
 SCRIPT = Path(__file__).parents[3] / "scripts" / "make_vectors.py"
-VECTORS = json.loads(FILE.read_text())
 VARIANTS = {"Announcement of a node release", "Announcement of an LDP report", "Release of a report"}
 """Kinds that stand there more than once."""
 DECODE = {"frame": decode_frame, "body": decode_body}
-
-
-def parsed(value: Any) -> Any:
-    """JSON with bytes for every "hex:..."."""
-    if isinstance(value, str) and value.startswith("hex:"):
-        return bytes.fromhex(value[4:])
-    if isinstance(value, dict):
-        return {name: parsed(item) for name, item in value.items()}
-    return [parsed(item) for item in value] if isinstance(value, list) else value
-
-
-def answer(what: str) -> tuple[dict[str, Any], Any]:
-    (entry,) = [one for one in VECTORS["keys"] if one["what"] == what]
-    return parsed(entry["given"]), parsed(entry["expected"])
 
 
 def test_every_kind_of_message_has_a_vector() -> None:
@@ -98,7 +84,7 @@ def framed(person: str, *parts: bytes) -> bytes:
 
 def pad(key: bytes, ah: bytes, entry: bytes, dimension: int) -> bytes:
     """Tag and mask (DESIGN §2.4)."""
-    sponge, size = hashlib.shake_128(key + b"dca4-mask" + ah + entry), 8 + 8 * dimension
+    sponge, size = hashlib.shake_128(key + b"dca5-mask" + ah + entry), 8 + 8 * dimension
     if size <= 1024:
         return sponge.digest(size)
     head = sponge.digest(40)
@@ -107,12 +93,12 @@ def pad(key: bytes, ah: bytes, entry: bytes, dimension: int) -> bytes:
 
 def test_hashes() -> None:
     for what, person in (
-        ("digest", "dca4-list"),
-        ("announcement hash", "dca4-announce"),
-        ("hello hash", "dca4-hello"),
-        ("list hash", "dca4-list"),
-        ("set hash", "dca4-set"),
-        ("answer hash", "dca4-answer"),
+        ("digest", "dca5-list"),
+        ("announcement hash", "dca5-announce"),
+        ("hello hash", "dca5-hello"),
+        ("list hash", "dca5-list"),
+        ("set hash", "dca5-set"),
+        ("answer hash", "dca5-answer"),
     ):
         given, expected = answer(what)
         given.pop("person", None)
@@ -122,22 +108,22 @@ def test_hashes() -> None:
     assert given["client"] + given["contribution"] + given["charge"].to_bytes(4, "little") == expected
     given, expected = answer("actor id")
     assert Identity(given["seed"]).public_key == given["public"]
-    assert actor_id(given["public"]) == expected == blake2b("dca1-id", given["public"], size=16)
+    assert actor_id(given["public"]) == expected == blake2b("dca5-id", given["public"], size=16)
     given, expected = answer("federation id")
-    assert framed("dca4-federation", *given.values()) == expected
+    assert framed("dca5-federation", *given.values()) == expected
     given, expected = answer("federation file")
     federation = Federation.from_toml(given["toml"])
     assert federation.frame.body == expected
     given, expected = answer("federation hash")
-    assert framed("dca4-file", *given.values()) == expected == federation.hash
+    assert framed("dca5-file", *given.values()) == expected == federation.hash
     assert given["federation id"] == federation.id
 
 
 def test_derived_keys() -> None:
     for what, person, size in (
-        ("derive", "dca4-one", 32),
-        ("contribution keys", "dca4-one", 64),
-        ("ask tag", "dca4-ask", 16),
+        ("derive", "dca5-one", 32),
+        ("contribution keys", "dca5-one", 64),
+        ("ask tag", "dca5-ask", 16),
     ):
         given, expected = answer(what)
         given.pop("person", None)
@@ -150,9 +136,33 @@ def test_derived_keys() -> None:
     given, expected = answer("hedged root")
     words = np.array(given["value"], dtype="<i8").tobytes()
     charge = given["charge"].to_bytes(4, "little")
-    hedge = blake2b("dca4-hedge", key=given["seed"])
+    hedge = blake2b("dca5-hedge", key=given["seed"])
     message = (given["fresh"], given["hello"], given["ah"], charge, words)
-    assert blake2b("dca4-root", *message, key=hedge, size=48) == expected
+    root = blake2b("dca5-root", *message, key=hedge)
+    assert expected == [root, blake2b("dca5-noise", key=root), blake2b("dca5-contrib-id", key=root, size=16)]
+
+
+@pytest.mark.parametrize("vector", VECTORS["labels"], ids=lambda one: one["label"])
+def test_each_label_by_hand(vector: dict[str, Any]) -> None:
+    """The five ways in which a label enters, written here a second time."""
+    label, given = vector["label"], parsed(vector["given"])
+    found: dict[str, Any] = {
+        "digest": lambda *parts: framed(label, *parts),
+        "hash": lambda data: blake2b(label, data, size=64),
+        "derive": lambda key, message: blake2b(label, message, key=key, size=64),
+        "SHAKE128": lambda key, *parts: hashlib.shake_128(b"".join((key, label.encode(), *parts))).digest(64),
+        "Ed25519": lambda seed, message: bindings.crypto_sign(
+            label.encode() + message, bindings.crypto_sign_seed_keypair(seed)[1]
+        )[:64],
+    }
+    assert found[vector["how"]](*given) == parsed(vector["expected"])
+
+
+def test_every_label_has_a_vector() -> None:
+    """In the order of the table of DESIGN §9."""
+    rows = re.findall(r"^\| `(dca5-[a-z-]+)` \| ([A-Za-z0-9]+) ", DESIGN.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [(one["label"], one["how"]) for one in VECTORS["labels"]] == rows
+    assert len(rows) > 40
 
 
 def test_holders() -> None:
@@ -166,7 +176,7 @@ def test_holders() -> None:
 
 
 def test_agreement() -> None:
-    for what, person in (("agreement", "dca4-reply"), ("pair key", "dca4-pair")):
+    for what, person in (("agreement", "dca5-reply"), ("pair key", "dca5-pair")):
         given, expected = answer(what)
         secret, peer, *binding = given.values()
         publics = sorted((bindings.crypto_scalarmult_base(secret), peer))
@@ -180,16 +190,39 @@ def test_signatures_and_sealing() -> None:
     assert identity.sign(given["federation id"], given["body"]) == expected
     verify(identity.public_key, given["federation id"], given["body"], expected)
     bindings.crypto_sign_open(
-        expected + b"dca1-signature" + given["federation id"] + given["body"], identity.public_key
+        expected + b"dca5-signature" + given["federation id"] + given["body"], identity.public_key
     )
     given, expected = answer("signed")
-    verify(identity.public_key, given["federation id"], b"\4" + given["body"], expected)
+    verify(identity.public_key, given["federation id"], bytes([PROTOCOL_VERSION]) + given["body"], expected)
     given, expected = answer("sealed")
     sealed = msgspec.convert(expected, Sealed)
     receiver = AgreementKey(bytes(range(32, 64)))
     assert receiver.public == given["public"]
-    opened = open_sealed(receiver, sealed.ephemeral, sealed.nonce, sealed.ciphertext, given["associated"])
+    opened = open_sealed(
+        b"dca5-reply", receiver, sealed.ephemeral, sealed.nonce, sealed.ciphertext, given["associated"]
+    )
     assert opened == given["plaintext"]
+
+
+def test_names_of_clients() -> None:
+    """From the two ends: the owner's key pair with the member's public key, and the member's with the owner's."""
+    given, expected = answer("wrapped name key")
+    name_key = blake2b("dca5-names", key=given["seed"])
+    owner, own_secret = bindings.crypto_sign_seed_keypair(given["seed"])
+    member, secret = bindings.crypto_sign_seed_keypair(bytes(range(32, 64)))
+    assert member == given["member"]
+    for mine, peer in ((own_secret, member), (secret, owner)):
+        scalar = bindings.crypto_sign_ed25519_sk_to_curve25519(mine)
+        point = bindings.crypto_scalarmult(scalar, bindings.crypto_sign_ed25519_pk_to_curve25519(peer))
+        publics = sorted(map(bindings.crypto_sign_ed25519_pk_to_curve25519, (owner, member)))
+        key, about = framed("dca5-names-wrap", point, *publics, given["federation id"]), given["federation id"]
+        assert bindings.crypto_aead_xchacha20poly1305_ietf_decrypt(expected, about, bytes(24), key) == name_key
+    given, expected = answer("sealed name")
+    about = given["client key"] + given["expires_ms"].to_bytes(8, "little")
+    padded = given["name"].encode().ljust(48, b"\0")
+    nonce = blake2b("dca5-name-nonce", about, padded, key=blake2b("dca5-names", key=given["seed"]), size=24)
+    key = blake2b("dca5-names", key=given["seed"])
+    assert expected == nonce + bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(padded, about, nonce, key)
 
 
 def test_a_contribution_byte_for_byte() -> None:
@@ -198,15 +231,15 @@ def test_a_contribution_byte_for_byte() -> None:
     ah, keys, charge = given["ah"], given["pair keys"], given["charge"].to_bytes(4, "little")
     client = Identity(given["seed"]).id
     words = np.array(given["value"], dtype="<i8").tobytes()
-    hedge = blake2b("dca4-hedge", key=given["seed"])
-    root = blake2b("dca4-root", given["fresh"], given["hello"], ah, charge, words, key=hedge, size=48)
-    contribution = root[32:]
+    hedge = blake2b("dca5-hedge", key=given["seed"])
+    root = blake2b("dca5-root", given["fresh"], given["hello"], ah, charge, words, key=hedge)
+    contribution = blake2b("dca5-contrib-id", key=root, size=16)
     pads = [pad(key, ah, client + contribution + charge, 3) for key in keys]
     masks = [[int.from_bytes(one[at : at + 8], "little") for at in (8, 16, 24)] for one in pads]
     noisy = [value + noise for value, noise in zip(given["value"], given["noise"], strict=True)]
     y = [(noisy[at] - sum(mask[at] for mask in masks)) % 2**64 for at in range(3)]
     plaintext = charge + b"".join(one[:8] for one in pads) + b"".join(word.to_bytes(8, "little") for word in y)
-    own = blake2b("dca4-one", ah, contribution, key=keys[1], size=64)
+    own = blake2b("dca5-one", ah, contribution, key=keys[1], size=64)
     associated = ah + client + given["holder"] + contribution
     ciphertext = bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(plaintext, associated, bytes(24), own[:32])
     assert msgpack.packb([3, given["round"], contribution, ciphertext]) == given["payload"]
@@ -222,9 +255,9 @@ def test_invitations(vector: dict[str, Any]) -> None:
 
     def tree(leaves: list[bytes]) -> bytes:
         if len(leaves) == 1:
-            return framed("dca4-leaf", leaves[0])
+            return framed("dca5-leaf", leaves[0])
         left = 1 << (len(leaves) - 1).bit_length() - 1
-        return framed("dca4-node", tree(leaves[:left]), tree(leaves[left:]))
+        return framed("dca5-node", tree(leaves[:left]), tree(leaves[left:]))
 
     def path(leaves: list[bytes], place: int) -> list[bytes]:
         if len(leaves) == 1:

@@ -11,19 +11,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripted_broker import QUICK, free_port
+import pytest
+from patience import PATIENCE_S
+from scripted_broker import QUICK, client_settings, free_port
 
 from dca_proto.protocol.effects import Channel
-from dca_proto.runtime import mqtt
 from dca_proto.runtime.broker import BrokerOptions, find_mosquitto, mosquitto_configuration
+from dca_proto.runtime.connection import UNACKNOWLEDGED_MAX
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.runner import RunnerLimits
-from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.transport import CLIENT_LIMITS, InboxLimits
 from emulator.sim.broker import BrokerOptions as Model
 from emulator.sim.process import usual_options
 
-TOPIC, RETAINED = "dca/t/compute/b/a", "dca/t/epoch/all/a"
+pytestmark = pytest.mark.usefixtures("each_client")
+
+TOPIC, RETAINED, END = "dca/t/compute/b/a", "dca/t/epoch/all/a", "dca/t/end/all/a"
 
 
 class Mosquitto:
@@ -57,19 +60,18 @@ class Mosquitto:
         return (path.stat().st_mtime_ns, path.stat().st_ino) if path.exists() else (0, 0)
 
     def machine(self, name: str, *filters: str) -> MqttTransport:
-        settings = BrokerSettings(url=self.url)
+        settings = client_settings(url=self.url)
         return MqttTransport(settings, name * 32, filters, rng=random.Random(name), backoff=QUICK)
 
     async def receive(self, name: str, topic: str) -> list[bytes]:
-        """What a machine gets that connects now, and leaves when nothing more comes."""
-        machine, received = self.machine(name, topic), []
+        """What a machine gets that connects now, and leaves when nothing more comes: not before its own last word."""
+        machine, received = self.machine(name, topic, END), []
         await machine.open()
-        try:
-            while True:
-                received.append((await asyncio.wait_for(machine.inbox.take(), 0.4)).payload)
-        except TimeoutError:
-            await machine.close()
-            return received
+        await machine.publish(END, END.encode())
+        while (payload := (await machine.inbox.take()).payload) != END.encode():
+            received.append(payload)
+        await machine.close()
+        return received
 
 
 async def kill_after_snapshot(folder: Path) -> tuple[list[bytes], list[bytes], list[bytes]]:
@@ -94,7 +96,7 @@ async def kill_after_snapshot(folder: Path) -> tuple[list[bytes], list[bytes], l
 
 def test_mosquitto_restarts_with_its_last_snapshot(mosquitto_installed: None, tmp_path: Path) -> None:
     """It delivers again what was acknowledged, loses what it had acknowledged, and retains what was replaced."""
-    first, again, kept = asyncio.run(kill_after_snapshot(tmp_path))
+    first, again, kept = asyncio.run(asyncio.wait_for(kill_after_snapshot(tmp_path), PATIENCE_S))
     assert first == again == [b"delivered before the kill"]
     assert kept == [b"before"]
 
@@ -106,4 +108,4 @@ def test_the_limits_of_the_model_are_those_of_the_runner_and_of_mosquitto() -> N
     assert (client.inbox_events_max, node.inbox_events_max) == (CLIENT_LIMITS.messages_max, InboxLimits().messages_max)
     assert node.publishing_max == client.publishing_max == RunnerLimits().publishing_max
     assert node.batch_events_max == RunnerLimits().batch_events_max
-    assert node.unacknowledged_max == mqtt._UNACKNOWLEDGED_MAX
+    assert node.unacknowledged_max == UNACKNOWLEDGED_MAX

@@ -17,6 +17,7 @@ from dca_proto.cli import client, compute, trainer
 from dca_proto.crypto.sealing import Identity
 from dca_proto.errors import UsageError
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
+from dca_proto.protocol.params import MIB, Limits
 from dca_proto.protocol.policy import BudgetLimit, Policy
 from dca_proto.runtime.config import ClientFiles, read_config
 from dca_proto.runtime.device import load
@@ -55,16 +56,20 @@ url = "mqtt://localhost"
 """
 
 
+COMPUTE_TEXT = TRAINER_TEXT.replace("trainer", "compute")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A client's and a trainer's files, all in order."""
+    """The files of an actor of each role, all in order."""
     (tmp_path / "federation.toml").write_text(FEDERATION.to_toml())
     (tmp_path / "readings.csv").write_text("x,y\n1,2\n,4\n")
-    for name, role, identity in (("client", "client", CLIENT), ("trainer", "trainer", TRAINER)):
-        write_identity(tmp_path / f"{name}.key", role, identity)
+    for role, identity in (("client", CLIENT), ("compute", FIRST), ("trainer", TRAINER)):
+        write_identity(tmp_path / f"{role}.key", role, identity)
     write_certificate(tmp_path / "client.cert", FEDERATION, enrol(AUTHORITY, FEDERATION, CLIENT.public_key, (1 << 43)))
     (tmp_path / "client.toml").write_text(CLIENT_TEXT)
     (tmp_path / "trainer.toml").write_text(TRAINER_TEXT)
+    (tmp_path / "compute.toml").write_text(COMPUTE_TEXT)
     return tmp_path
 
 
@@ -93,6 +98,27 @@ def test_a_client_gets_little_memory_for_what_arrives(folder: Path, role: str, l
             return parts.transport.inbox._limits
 
     assert asyncio.run(found()) == limits
+
+
+@pytest.mark.parametrize(("line", "most"), [("", 4096 * MIB), ("contributions_mib = 64", 64 * MIB)])
+def test_a_compute_nodes_file_limits_what_contributions_take(folder: Path, line: str, most: int) -> None:
+    (folder / "compute.toml").write_text(COMPUTE_TEXT.replace("[compute]", f"[compute]\n{line}"))
+
+    async def found() -> Limits:
+        async with load(folder / "compute.toml").open() as parts:
+            return parts.actor._limits
+
+    limits = asyncio.run(found())
+    assert limits.node_contributions.most == most
+    assert limits == msgspec.structs.replace(Limits(), node_contributions=limits.node_contributions)
+
+
+@pytest.mark.parametrize("wrong", ["0", "1e9", '"4 GiB"'])
+def test_a_wrong_limit_of_contributions_is_refused(folder: Path, wrong: str) -> None:
+    text = COMPUTE_TEXT.replace("[compute]", f"[compute]\ncontributions_mib = {wrong}")
+    assert "contributions_mib" in refusal(folder, text, "compute.toml")
+    in_trainer = TRAINER_TEXT.replace("[trainer]", "[trainer]\ncontributions_mib = 64")
+    assert "contributions_mib" in refusal(folder, in_trainer, "trainer.toml")
 
 
 def test_a_program_gives_a_client_its_data_instead_of_a_file(folder: Path) -> None:
@@ -165,6 +191,7 @@ epsilon_per_round_max = 0.5
 epsilon_per_period_max = 2
 epsilon_for_reports = 0.5
 period_days = 30
+rounds_per_period_max = 1000
 delta_max = 1e-6
 clients_min = 100
 honest_min = 50
@@ -176,6 +203,7 @@ statistics = ["mean", "regression"]
 bounds = { x = [0, 120] }
 trainers = ["lab"]
 trusted_computes = ["hospital-a"]
+accept_p = 1
 rows_of_many = true
 """
 
@@ -186,9 +214,10 @@ def test_a_policy_may_be_a_separate_file(folder: Path) -> None:
     policy = load(folder / "client.toml").config.policy
     assert policy == Policy(
         epsilon_per_round_max=0.5, epsilon_per_period_max=2.0, epsilon_for_reports=0.5, period_days=30.0,
-        delta_max=1e-6, clients_min=100, honest_min=50, colluders_min=5, colluders_part_min=0.01, computes_min=2,
+        rounds_per_period_max=1000, delta_max=1e-6, clients_min=100, honest_min=50, colluders_min=5,
+        colluders_part_min=0.01, computes_min=2,
         dimension_max=9, statistics=("mean", "regression"), bounds={"x": (0.0, 120.0)}, trainers=(TRAINER.id.hex(),),
-        trusted_computes=("hospital-a",), rows_of_many=True,
+        trusted_computes=("hospital-a",), accept_p=1, rows_of_many=True,
     )  # fmt: skip
     (folder / "client.toml").write_text(f"{CLIENT_TEXT}[policy]\n{FULL_POLICY}")
     assert load(folder / "client.toml").config.policy == policy, "the same figures as a section"
@@ -408,7 +437,7 @@ def test_a_round_maps_its_bounds_to_the_unit_box() -> None:
     box = {"columns": ["x"], "centre": [5.0], "scale": [5.0], "bound": [1.0]}
     assert request.parameters.pop("count_weight") == pytest.approx(3**0.5)
     assert request.parameters == box
-    assert request.ask.computes == (FIRST.id, SECOND.id)
+    assert request.computes == (FIRST.id, SECOND.id)
     assert request.round_id != open_round(RoundSettings(**PLAIN), FEDERATION).round_id
 
 
@@ -429,8 +458,8 @@ def test_a_statistic_without_bounds_takes_parameters() -> None:
         ({"epsilon": 0.0}, "epsilon"),
         ({"epsilon": math.nan}, "epsilon"),
         ({"delta": 1.0}, "delta"),
-        ({"tolerate": -1}, "cannot be below 0: found 0, -1 and 0"),
-        ({"colluders": 1}, "c = 1 exceeds T = 0"),
+        ({"tolerate": -1}, "tolerate is -1; give a number from 0 to 10000000"),
+        ({"colluders": 1}, "c = 1 colluders exceed T = 0; lower colluders to 0, or raise tolerate to 1"),
         ({"clients": 5, "tolerate": 4}, "N - T - 1 = 5 - 4 - 1 is below 1"),
         ({"collect_s": 0.0}, "collect_s is 0"),
         ({"computes": ("hospital-a",)}, "found 1 Compute nodes, expected at least 2"),

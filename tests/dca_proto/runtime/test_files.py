@@ -6,18 +6,22 @@ The first test keeps all readers behind one door, so the others need only the do
 from __future__ import annotations
 
 import ast
+import os
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sources import sources
 
 import dca_proto
 from dca_proto.cli import main
 from dca_proto.cli.inspect import _describe_file
 from dca_proto.errors import InputError, UsageError
+from dca_proto.report.reading import read_page
 from dca_proto.runtime.config import read_config
-from dca_proto.runtime.files import decode_text, read_text
+from dca_proto.runtime.files import decode_text, read_input, read_text, require_input
 from dca_proto.runtime.keyfile import (
     certified_id,
     read_federation,
@@ -26,7 +30,6 @@ from dca_proto.runtime.keyfile import (
     write_private,
 )
 from dca_proto.runtime.table import read_csv
-from emulator.report.reading import read_page
 from emulator.scaling.record import _object_in
 from emulator.trials.scenario_file import example_toml, load_scenario
 from inference.bounds import read_bounds
@@ -37,6 +40,7 @@ ROOT = Path(dca_proto.__file__).parent.parent
 OWN_FILES = {
     "dca_proto/runtime/broker.py",  # a broker's log, /proc
     "dca_proto/cli/__init__.py",  # this program's own modules
+    "dca_proto/cli/new.py",  # files of the package
     "emulator/swarm/usage.py",  # /proc
     "emulator/trials/scenario_file.py",  # a file of the package, beside the reader
     "emulator/scaling/record.py",  # /proc
@@ -45,36 +49,30 @@ OWN_FILES = {
 }
 """Modules that also read texts that no person writes."""
 BYTES = {
-    "dca_proto/runtime/keyfile.py",  # checks the mode of the open file, then calls `decode_text`
-    "emulator/report/reading.py",  # checks the size, then calls `decode_text`
-    "dca_proto/cli/inspect.py",  # messages, binary or as text
-    "dca_proto/runtime/table.py",  # a CSV that grows, then read by `open_csv`
-    "dca_proto/runtime/spending.py",  # stores
-    "dca_proto/runtime/store_check.py",
     "inference/datasets/files.py",  # published files, compared with their hash
+    "dca_proto/cli/output.py",  # an earlier output, if it is a regular file
+    "dca_proto/engine/cluster.py",  # Ray's own TLS files, named by its variables
 }
-"""Modules that read bytes."""
+"""Modules that read bytes without `open_input`."""
+PARSERS = {"tomllib.load", "tomllib.loads", "json.load", "json.loads"}
 
 
 def test_every_reader_of_text_files_comes_through_one_door() -> None:
-    found, binary = set(), set()
-    for package in ("dca_proto", "inference", "emulator"):
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                    texts = {"read_text", "loadtxt", "genfromtxt", "read_csv"} & {node.func.attr}
-                    opens = node.func.attr == "open" and any(word.arg == "encoding" for word in node.keywords)
-                    name = path.relative_to(ROOT).as_posix()
-                    if texts or opens:
-                        found.add(name)
-                    elif node.func.attr == "read_bytes" or "rb" in [
-                        ast.unparse(given).strip("'") for given in node.args
-                    ]:
-                        binary.add(name)
-                    assert ast.unparse(node.func) not in ("tomllib.load", "json.load"), name
-    assert found - OWN_FILES == {"dca_proto/runtime/csv_text.py"}, "which reads rows as they come; see below"
-    assert found >= OWN_FILES, "no entry is left over"
-    assert binary - {"dca_proto/runtime/files.py"} == BYTES
+    found, binary, parsing = set(), set(), set()
+    for name, nodes in sources():
+        for node in nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                texts = {"read_text", "loadtxt", "genfromtxt", "read_csv"} & {node.func.attr}
+                opens = node.func.attr == "open" and any(word.arg == "encoding" for word in node.keywords)
+                if texts or opens:
+                    found.add(name)
+                elif node.func.attr == "read_bytes" or any(ast.unparse(one) == "'rb'" for one in node.args):
+                    binary.add(name)
+                if node.func.attr in ("load", "loads") and ast.unparse(node.func) in PARSERS:
+                    parsing.add(name)
+    assert found == OWN_FILES
+    assert binary == BYTES
+    assert parsing == {"dca_proto/wording.py", "inference/mcmc/sums.py", "inference/models/survival/rounds.py"}
 
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -182,5 +180,25 @@ def test_the_line_with_the_wrong_byte_is_named() -> None:
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file or directory; check the path and its rights; expected a poem"):
         read_text(tmp_path / "f", "expected a poem")
-    with pytest.raises(InputError, match=r"Is a directory; check the path and its rights$"):
+    with pytest.raises(InputError, match=r"is a folder, not a regular file; name a file$"):
         read_text(tmp_path)
+
+
+def test_only_regular_files_up_to_a_limit_are_read(tmp_path: Path) -> None:
+    """Nothing waits for a writer, and nothing reads without end."""
+    pipe, name = tmp_path / "pipe", tmp_path / "socket"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match=r"pipe is a pipe, not a regular file; name a file; expected a poem$"):
+        read_text(pipe, "expected a poem")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(name))
+        with pytest.raises(InputError, match="is a socket, not a regular file"):
+            require_input(name)
+    with pytest.raises(InputError, match=r"^/dev/zero is a device, not a regular file"):
+        read_input(Path("/dev/zero"))
+    (tmp_path / "large").write_bytes(bytes(100))
+    with pytest.raises(InputError, match=r"large is larger than 99 bytes"):
+        read_input(tmp_path / "large", bytes_max=99)
+    with pytest.raises(InputError, match=r"cpuinfo is larger than 9 bytes"):  # its size is stated as 0
+        read_input(Path("/proc/cpuinfo"), bytes_max=9)
+    assert read_input(tmp_path / "large", bytes_max=100) == bytes(100)

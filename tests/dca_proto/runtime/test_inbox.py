@@ -33,22 +33,6 @@ def test_the_tree_matches_filters_level_by_level(filters: list[list[str]], level
     assert sorted(found) == sorted(expected)
 
 
-def test_a_tree_of_topics_knows_which_filters_match_any() -> None:
-    tree: FilterTree[None] = FilterTree()
-    for topic in ("dca/f/hello/all/a", "dca/f/hello/all/b", "dca/f/epoch/all/n"):
-        tree.add(topic, None)
-    matching = ("dca/f/hello/all/+", "dca/f/hello/all/b", "+/+/+/+/+", "dca/f/epoch/all/n")
-    others = (
-        "dca/f/announce/all/+",
-        "dca/f/client/a/+",
-        "dca/f/hello/all",
-        "dca/f/hello/all/+/+",
-        "dca/g/+/+/+",
-    )
-    assert all(tree.has_topic(one) for one in matching)
-    assert not any(tree.has_topic(one) for one in others)
-
-
 def test_messages_without_a_subscription_are_dropped() -> None:
     async def scenario() -> None:
         inbox = Inbox(("mine/+",))
@@ -76,12 +60,12 @@ def test_a_full_inbox_drops_the_newest_and_takes_again_when_read(limits: InboxLi
 
 @pytest.mark.parametrize("size", [1, 1000, 50_000])
 def test_a_flood_of_parts_stays_within_what_a_client_has_and_lets_an_announcement_through(size: int) -> None:
-    """Measured: unsigned parts from 20,000 made-up senders, and as many whole messages."""
+    """Measured: unsigned parts from 10,000 made-up senders, and as many whole messages."""
     rng = random.Random(2)
     inbox = Inbox(("x/+",), CLIENT_LIMITS)
     tracemalloc.start()
     try:
-        for number in range(20_000):
+        for number in range(10_000):
             head = b"\x01" + rng.randbytes(16) + rng.randrange(4096).to_bytes(2, "big") + b"\x10\x00"
             inbox.offer(f"x/{number}", head + bytes(size))
             inbox.offer(f"x/{number}", bytes(1 + number % 5000))

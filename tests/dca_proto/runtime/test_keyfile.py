@@ -118,7 +118,7 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
     for read in (lambda path: read_identity(path, "client"), read_federation):
         with pytest.raises(UsageError, match=r"nowhere.*(No such file|does not exist)"):
             read(tmp_path / "nowhere")
-        with pytest.raises(UsageError, match="Is a directory"):
+        with pytest.raises(UsageError, match="is a folder, not a regular file"):
             read(tmp_path)
     with pytest.raises(UsageError, match="cannot write"):
         write_identity(tmp_path / "no" / "k", "client", new_identity())

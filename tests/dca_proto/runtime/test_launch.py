@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import PATIENCE_S
 
 from dca_proto.errors import UsageError
 from dca_proto.runtime import broker as launcher
@@ -91,13 +92,21 @@ def test_a_broker_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
             await broker.ended()
 
     with pytest.raises(UsageError, match=r"the broker exited with code -9: .*; see .*broker.log"):
-        asyncio.run(asyncio.wait_for(scenario(), 20))
+        asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 def test_the_embedded_broker_offers_no_security_it_does_not_have(tmp_path: Path) -> None:
     tls = TlsFiles(tmp_path / "ca", tmp_path / "cert", tmp_path / "key")
     with pytest.raises(UsageError, match="need mosquitto"):
         run(tmp_path, BrokerOptions(kind="embedded", tls=tls))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_the_embedded_broker_serves_this_machine_only(tmp_path: Path, host: str) -> None:
+    with pytest.raises(UsageError, match=rf"--host {host}: the embedded broker serves this machine only: .* mosquitto"):
+        run(tmp_path, BrokerOptions(kind="embedded", host=host))
+    if host == "::":
+        assert run(tmp_path, BrokerOptions(kind="embedded", host="localhost")).url.startswith("mqtt://localhost:")
 
 
 def test_missing_tls_files_are_named(mosquitto_installed: None, tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def test_hardening_9_a_lost_connection_is_a_warning_and_its_return_reports_the_d
     configure_logs(json=True)
     terminal = io.StringIO()
     changes = (Disconnected("mqtt://h", "cannot reach it"), Connected("mqtt://h", 12.345), Connected("mqtt://h"))
-    for report in (FactLog(), Reporter(Console(file=terminal, width=200), TestFederation(3, 2).federation)):
+    name_of = TestFederation(3, 2).federation.person_name_of
+    for report in (FactLog(), Reporter(Console(file=terminal, width=200), name_of)):
         for fact in changes:
             report(fact)
     logged = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
@@ -85,7 +86,7 @@ def test_facts_are_printed_as_sentences() -> None:
     network.advance(network.now_ms + 1000)
     console = Terminal()
     console.file, console.width, console.record = io.StringIO(), 200, True
-    with Reporter(console, actors.federation) as reporter:
+    with Reporter(console, actors.federation.person_name_of) as reporter:
         for _, fact in network.facts:
             reporter(fact)
         reporter(facts.Declined(bytes(16), bytes(16), "epsilon", "[red]\x1b[2J", "<= 1"))
@@ -96,12 +97,10 @@ def test_facts_are_printed_as_sentences() -> None:
     for sentence in ("announced sum (1 number)", "contributed to sum", "released the partial sum over 3", "mu = "):
         assert sentence in printed
     assert "found [red]\\x1b[2J; accepts <= 1" in printed
-    assert "compute-0 aborted: too-few: 2 of 3" in printed
+    assert f"compute-0 ({actors.computes[0].hex()[:8]}) aborted: too-few: 2 of 3" in printed
     assert "contributed to histogram, charged epsilon = 1 at delta 0" in printed
-    assert (
-        "ERROR: round 00000000: compute-0 has already seen charge 3, and charges up to 7: the ledger looks like"
-        in printed
-    )
+    node = f"compute-0 ({actors.computes[0].hex()[:8]})"
+    assert f"ERROR: round 00000000: {node} has already seen charge 3, and charges up to 7" in printed
 
 
 def test_a_ledger_that_is_behind_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 from runner_and_peer import ECHO, FEDERATION, PEER, Echo, RunnerAndPeer, WatchedStore, echo, settle
 from structlog.testing import capture_logs
 
@@ -24,12 +25,19 @@ from dca_proto.protocol.effects import (
     SetTimer,
 )
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
-from dca_proto.protocol.wire.topics import topic_of
+from dca_proto.protocol.wire.topics import root_of, topic_of
 from dca_proto.runtime.runner import Runner, RunnerLimits, SystemClock, Timers
 from dca_proto.runtime.store import MemoryStore, Record, SqliteStore
 from dca_proto.runtime.transport import Message, Pending
 
 
+@pytest.fixture(params=[False, True], ids=["alone", "shared"])
+def alone_and_shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner in a task of its own, and in a loop for many."""
+    monkeypatch.setattr(RunnerAndPeer, "is_shared", request.param)
+
+
+@pytest.mark.usefixtures("alone_and_shared")
 def test_started_comes_first_and_messages_are_answered() -> None:
     async def scenario(pair: RunnerAndPeer) -> None:
         for number in range(100):
@@ -45,6 +53,54 @@ def test_started_comes_first_and_messages_are_answered() -> None:
     RunnerAndPeer(echo).play(scenario)
 
 
+@pytest.mark.usefixtures("alone_and_shared")
+def test_a_message_expires_by_the_actors_clock() -> None:
+    left: list[float | None] = []
+
+    def answer(event: Event) -> Sequence[Effect]:
+        to = Address(Channel.CLIENT, PEER)
+        if not isinstance(event, Received):
+            return ()
+        return (Send(to, b"", b"1", expires_ms=3_500), Send(to, b"", b"2"))
+
+    async def scenario(pair: RunnerAndPeer) -> None:
+        publish = pair.runner.transport.publish
+
+        def noting(topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None) -> Any:
+            left.append(expires_s)
+            return publish(topic, payload, retain, expires_s)
+
+        pair.runner.transport.publish = noting  # type: ignore[method-assign]
+        await pair.send(b"go")
+        await settle()
+        pair.clock.advance(4_000)
+        await pair.send(b"again")
+        await settle()
+
+    RunnerAndPeer(answer).play(scenario)
+    assert left == [2.5, None, -1.5, None], "the clock begins at one second"
+
+
+@pytest.mark.usefixtures("alone_and_shared")
+def test_messages_are_shown_before_a_batch_handles_them() -> None:
+    shown: list[tuple[int, list[bytes]]] = []
+
+    async def scenario(pair: RunnerAndPeer) -> None:
+        await settle()
+        pair.runner._look_ahead = lambda messages: shown.append(
+            (len(pair.actor.events), [payload for sender, payload in messages if sender == PEER])
+        )
+        for number in range(3):
+            pair.broker.publish(topic_of(FEDERATION, Address(Channel.COMPUTE, ECHO), PEER), bytes([0, number]), False)
+        pair.broker.publish("no topic of ours", b"\0x", False)
+        await settle()
+        assert shown == [(1, [b"\0", b"\1", b"\2"])], "after `Started`, before any of them"
+        assert len(pair.actor.events) == 4
+
+    RunnerAndPeer(echo).play(scenario)
+
+
+@pytest.mark.usefixtures("alone_and_shared")
 def test_writes_are_durable_before_anything_leaves() -> None:
     diary: list[str] = []
 
@@ -67,6 +123,7 @@ def test_writes_are_durable_before_anything_leaves() -> None:
     RunnerAndPeer(answer, WatchedStore(diary)).play(scenario)
 
 
+@pytest.mark.usefixtures("alone_and_shared")
 def test_facts_are_reported_in_order_once_durable() -> None:
     diary: list[object] = []
 
@@ -80,6 +137,7 @@ def test_facts_are_reported_in_order_once_durable() -> None:
     pair.play(scenario)
 
 
+@pytest.mark.usefixtures("alone_and_shared")
 def test_nothing_leaves_when_the_store_fails(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = SqliteStore(tmp_path / "store.db", bytes(32))
@@ -95,6 +153,7 @@ def test_nothing_leaves_when_the_store_fails(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("alone_and_shared")
 def test_timers_fire_when_due_in_order_and_once() -> None:
     first, second, dropped, moved = (Timer(name) for name in ("first", "second", "dropped", "moved"))
 
@@ -125,6 +184,7 @@ def test_timers_fire_when_due_in_order_and_once() -> None:
     RunnerAndPeer(answer).play(scenario)
 
 
+@pytest.mark.usefixtures("alone_and_shared")
 def test_commands_reach_the_actor() -> None:
     async def scenario(pair: RunnerAndPeer) -> None:
         pair.runner.command("go")
@@ -145,16 +205,17 @@ def test_stop_hands_over_what_is_ready_then_returns() -> None:
         await pair.peer.open()
         pair.runner.command("all")
         pair.runner.stop()
-        await asyncio.wait_for(pair.runner.run(), 10)
+        await asyncio.wait_for(pair.runner.run(), PATIENCE_S)
         assert [(await pair.peer.inbox.take()).payload for _ in range(50)] == [bytes([n]) for n in range(50)]
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("alone_and_shared")
 def test_messages_on_topics_of_another_shape_are_dropped_and_counted() -> None:
     async def scenario(pair: RunnerAndPeer) -> None:
-        pair.broker.publish(f"dca/{FEDERATION}/compute/{ECHO.hex()}/not-hex", b"\x00x", False)
+        pair.broker.publish(f"{root_of(FEDERATION)}/compute/{ECHO.hex()}/not-hex", b"\x00x", False)
         await pair.send(b"fine")
         assert (await pair.peer.inbox.take()).payload == b"fine"
         assert pair.runner.dropped == {"topic": 1}
@@ -177,7 +238,7 @@ class Stubborn:
 
     async def close(self) -> None: ...
 
-    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+    async def publish(self, topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None) -> None:
         await self.answer.wait()
         self.published += 1
         if self.published == 1000:
@@ -216,7 +277,7 @@ def test_a_silent_broker_pauses_the_handling_without_a_deadlock() -> None:
         running.cancel()
         await asyncio.wait([running])
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -260,7 +321,7 @@ def test_a_batch_is_bounded_in_bytes_too() -> None:
         running.cancel()
         await asyncio.wait([running])
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 def test_a_transport_that_fails_for_good_ends_the_run() -> None:
@@ -303,11 +364,12 @@ def test_the_system_clock_calls_back() -> None:
         called = asyncio.Event()
         clock = SystemClock()
         clock.call_at(clock.now_ms() - 5, called.set)
-        await asyncio.wait_for(called.wait(), 5)
+        await asyncio.wait_for(called.wait(), PATIENCE_S)
 
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("alone_and_shared")
 def test_the_store_holds_what_was_persisted() -> None:
     store = MemoryStore()
 
@@ -319,6 +381,7 @@ def test_the_store_holds_what_was_persisted() -> None:
     RunnerAndPeer(echo, store).play(scenario)
 
 
+@pytest.mark.usefixtures("alone_and_shared")
 def test_hardening_4_a_clock_that_is_set_is_logged_and_one_set_back_starts_the_actors_timers_anew() -> None:
     """Timers that were set by a clock an hour ahead would fire an hour late."""
     tick = Timer("tick")

@@ -45,6 +45,17 @@ def test_a_full_table_is_understood() -> None:
         ({"url": "mqtt://h", "keepalive_s": "60"}, "keepalive_s"),
         ({"url": "mqtt://h", "part_bytes_max": 10}, "part_bytes_max: found 10, expected 1024"),
         ({"url": 3}, "url"),
+        ({"url": "ws://h/p?q"}, "url: found 'ws://h/p\\?q', expected mqtt://host"),
+        ({"url": "ws://h", "client": "fleet"}, "has no WebSockets and no proxies"),
+        ({"url": "mqtt://h", "client": "fleet", "proxy": "http://p"}, "has no WebSockets and no proxies"),
+        ({"url": "mqtt://h", "client": "paho"}, "client"),
+        ({"url": "mqtt://h", "version": "3"}, "version"),
+        ({"url": "mqtt://h", "proxy": "ftp://p"}, "proxy: found 'ftp://p', expected http://host"),
+        ({"url": "mqtt://h", "proxy": "http://p", "proxy_username": "u"}, "found one, expected both or neither"),
+        ({"url": "mqtt://h", "proxy_username": "u", "proxy_password_file": "f"}, "found no proxy"),
+        ({"url": "mqtts://h", "failover": ["mqtt://b"]}, "expected TLS in all or in none"),
+        ({"url": "mqtt://h", "failover": ["mqtt://"]}, "failover: found 'mqtt://', expected"),
+        ({"url": "mqtt://h", "failover": "mqtt://b"}, "failover"),
     ],
 )
 def test_mistakes_are_named(table: dict[str, object], message: str) -> None:
@@ -52,10 +63,46 @@ def test_mistakes_are_named(table: dict[str, object], message: str) -> None:
         convert("[broker]", table, BrokerSettings)
 
 
-def test_a_password_in_the_url_is_refused_and_not_repeated() -> None:
-    with pytest.raises(UsageError) as caught:
-        convert("[broker]", {"url": "mqtt://me:hunter22@h"}, BrokerSettings)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mqtt://me:hunter22@h",
+        "mqtt://me:hunter22@h:port",
+        "mqtt://me:hunter22@h:99999",
+        "mqtt://me:hunter22/x@h",
+        "mqtt://me:hunter22#@h",
+        "wss://me:hunter22?@h/mqtt",
+        "mqtt://[me:hunter22@h",
+        "me:hunter22@h",
+    ],
+)
+def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
+    """Not even a part of it, as of the text before a slash: that looks like a port."""
+    with pytest.raises(UsageError, match="password in it") as caught:
+        convert("[broker]", {"url": url}, BrokerSettings)
+    assert "hunter" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["failover", "proxy"])
+def test_a_password_in_another_url_is_refused_and_not_repeated(name: str) -> None:
+    value = ["mqtt://me:hunter22/@h"] if name == "failover" else "http://me:hunter22/@h"
+    with pytest.raises(UsageError, match="password in it") as caught:
+        convert("[broker]", {"url": "mqtt://h", name: value}, BrokerSettings)
     assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "port", "path", "tls"),
+    [
+        ("ws://h", 80, "/mqtt", False),
+        ("wss://h", 443, "/mqtt", True),
+        ("wss://h:9/a/b", 9, "/a/b", True),
+        ("mqtt://h", 1883, None, False),
+    ],
+)
+def test_urls_have_the_ports_and_paths_of_their_schemes(url: str, port: int, path: str | None, tls: bool) -> None:
+    found = BrokerSettings(url=url)
+    assert (found.port, found.websocket_path, found.tls) == (port, path, tls)
 
 
 def test_password_files_must_be_private_and_not_empty(tmp_path: Path) -> None:
@@ -94,5 +141,16 @@ def test_a_private_key_that_others_can_use_is_refused(tmp_path: Path, mode: int)
 
 
 def test_missing_tls_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot load TLS files \(.*ca.pem\)"):
+    with pytest.raises(UsageError, match=r"cannot read .*ca.pem: No such file"):
         BrokerSettings(url="mqtts://h", ca=tmp_path / "ca.pem").tls_context()
+
+
+@pytest.mark.parametrize("host", ["a..b", ".", "x" * 64, "a.b..", "a\u0001b"])
+def test_a_host_that_cannot_be_looked_up_is_refused(host: str) -> None:
+    with pytest.raises(UsageError, match=r"is no host name; expected mqtt://host\[:port\]"):
+        BrokerSettings(url=f"mqtt://{host}")
+
+
+@pytest.mark.parametrize("host", ["a.b.", "bücher.example", "[::1]", "127.0.0.1", "x" * 63])
+def test_names_and_addresses_are_hosts(host: str) -> None:
+    assert BrokerSettings(url=f"mqtt://{host}:9").port == 9

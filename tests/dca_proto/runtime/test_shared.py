@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from memory_broker import MemoryBroker, MemoryTransport
+from patience import PATIENCE_S
+from scripted_broker import client_settings
 
 from dca_proto.errors import TransportError, UsageError
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.mqtt import MqttTransport
-from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.shared import SharedConnection
 from dca_proto.runtime.transport import InboxLimits, Message, Transport
 
@@ -40,7 +41,7 @@ class Counting(MemoryTransport):
             raise TransportError("not yet")
         await super().open()
 
-    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+    async def publish(self, topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None) -> None:
         await self.go.wait()
         await super().publish(topic, payload, retain)
 
@@ -86,7 +87,7 @@ class Gateway:
 
 def play(scenario: Coroutine[Any, Any, None]) -> None:
     async def watched() -> None:
-        await asyncio.wait_for(scenario, 10)
+        await asyncio.wait_for(scenario, PATIENCE_S)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(watched())
@@ -309,7 +310,7 @@ def test_members_are_made_before_it_is_opened() -> None:
 def test_thousands_of_filters_are_subscribed_in_packets_of_limited_size(mosquitto_broker: Broker) -> None:
     async def scenario() -> None:
         def connect(filters: tuple[str, ...]) -> Transport:
-            settings = BrokerSettings(url=mosquitto_broker.url, session_expiry_s=0)
+            settings = client_settings(url=mosquitto_broker.url, session_expiry_s=0)
             return MqttTransport(settings, "gateway-of-600", filters, rng=random.Random(1))
 
         shared = SharedConnection(connect)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -14,10 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from dca_proto.cli import main
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Forget, Persist
+from dca_proto.runtime.counter import counter_path
+from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.store import MemoryStore, Record, SqliteStore
-from dca_proto.runtime.store_check import read_store
+from dca_proto.runtime.store_check import read_store, reader
 
 AnyStore = MemoryStore | SqliteStore
 KEY = bytes(32)
@@ -241,6 +246,23 @@ def test_a_full_disk_fails_the_commit_and_changes_nothing(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
+def test_a_full_disk_fails_the_commit_of_many_views_and_changes_none(tmp_path: Path) -> None:
+    """The writes of all actors that share a transaction are durable, or none is."""
+
+    async def scenario() -> None:
+        store = SqliteStore(tmp_path / "store.db", KEY)
+        store._connection.execute("PRAGMA max_page_count = 8")
+        small, large = [Persist("t", b"small", b"v")], [Persist("t", b"large", bytes(1 << 20))]
+        with pytest.raises(UsageError, match=r"cannot write store .*full; free disk space"):
+            await store.commit_all([(b"one", small), (b"two", large)])
+        assert [*store.load(b"one"), *store.load(b"two")] == []
+        await store.commit_all([(b"one", small), (b"two", small)])
+        assert [record.key for view in (b"one", b"two") for record in store.load(view)] == [b"small"] * 2
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def on_disk(directory: Path, content: bytes) -> bool:
     return any(content in file.read_bytes() for file in directory.iterdir())
 
@@ -274,3 +296,99 @@ def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
     for read in (SqliteStore, read_store):
         with pytest.raises(UsageError, match=r"store .*store.db is damaged"):
             read(path, KEY)
+
+
+def test_a_compacted_store_is_small_and_has_the_same_records(tmp_path: Path) -> None:
+    """By the command, which refuses a store that is in use."""
+    call = ["federation", "init", str(tmp_path / "demo"), "--computes", "2", "--broker", "mqtt://127.0.0.1:1"]
+    assert main(call) == 0
+    file, path = tmp_path / "demo" / "compute-1.toml", tmp_path / "demo" / "compute-1.db"
+    key = read_identity(tmp_path / "demo" / "compute-1.key", "compute").store_key
+
+    async def fill() -> list[Record]:
+        store = SqliteStore(path, key)
+        await store.commit([Persist("x", bytes([number]), bytes(20_000)) for number in range(100)])
+        await store.commit([Forget("x", bytes([number])) for number in range(1, 100)])
+        assert main(["store", "compact", str(file)]) == 8
+        kept = store.load()
+        await store.close()
+        return kept
+
+    kept = asyncio.run(fill())
+    before = path.stat().st_size
+    assert before > 2_000_000
+    assert main(["store", "compact", str(file)]) in (None, 0)
+    assert path.stat().st_size < 100_000
+    again = SqliteStore(path, key)
+    assert again.load() == kept
+    asyncio.run(again.close())
+
+
+def test_a_second_process_behind_a_replaced_counter_cannot_write_over_the_first(tmp_path: Path) -> None:
+    """A tool that restores files gives the counter another inode, and so takes the lock away."""
+    path = tmp_path / "store.db"
+
+    async def scenario() -> None:
+        first = SqliteStore(path, KEY)
+        await first.commit([Persist("t", b"k", b"first")])
+        shutil.copy(counter_path(path), tmp_path / "copy")
+        (tmp_path / "copy").replace(counter_path(path))
+        second = SqliteStore(path, KEY)
+        await second.commit([Persist("t", b"k", b"second")])
+        with pytest.raises(UsageError, match="was written by another process"):
+            await first.commit([Persist("t", b"k", b"lost")])
+        await first.close()
+        await second.commit([Persist("t", b"l", b"third")])
+        await second.close()
+
+    asyncio.run(scenario())
+    assert [value for *_, value in read_store(path, KEY)] == [b"second", b"third"]
+
+
+def test_a_deleted_value_leaves_the_log_once_a_command_has_read_it(tmp_path: Path) -> None:
+    path, secret = tmp_path / "store.db", b"secret of an old epoch"
+
+    async def scenario() -> None:
+        store = SqliteStore(path, KEY)
+        await store.commit([Persist("epochs", b"k", secret)])
+        with contextlib.closing(reader(path)) as reading:
+            reading.execute("BEGIN")
+            reading.execute("SELECT * FROM records").fetchall()
+            await store.commit([Forget("epochs", b"k")])
+            assert secret in path.with_name("store.db-wal").read_bytes()
+        await store.commit([Persist("other", b"k", b"")])
+        assert secret not in path.read_bytes() + path.with_name("store.db-wal").read_bytes()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_store_is_compacted_without_a_temporary_file_and_not_while_it_is_read(tmp_path: Path) -> None:
+    path, opened = tmp_path / "store.db", set[str]()
+    store = SqliteStore(path, KEY)
+    asyncio.run(store.commit([Persist("t", bytes([number]), bytes(100_000)) for number in range(100)]))
+
+    def look() -> None:
+        for link in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                opened.add(link.readlink().name)
+
+    store._connection.set_progress_handler(look, 10)
+    with contextlib.closing(reader(path)) as reading:
+        reading.execute("BEGIN")
+        reading.execute("SELECT count(*) FROM records").fetchall()
+        with pytest.raises(UsageError, match="is being read by another process"):
+            store.compact()
+    store.compact()
+    asyncio.run(store.close())
+    assert "store.db" in opened
+    assert not [name for name in opened if name.startswith("etilqs")]  # SQLite's name of a temporary file
+
+
+def test_an_opening_that_fails_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.db"
+    with monkeypatch.context() as patch:
+        patch.setattr("dca_proto.runtime.store.SCHEMA", ("no statement",))
+        with pytest.raises(UsageError, match="syntax error"):
+            SqliteStore(path, KEY)
+    asyncio.run(SqliteStore(path, KEY).close())

@@ -1,6 +1,7 @@
 """Point 2 of the hardening: damage, edits, and missing, doubled or old records stop the start of a store.
 
-What remains is shown, too: an old copy of the whole file, and of the log's last transaction, opens.
+A store that has lost its newest transactions does not open either. What remains is shown, too: an old copy of all files
+of a store opens.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from dca_proto.protocol.compute.round import CONTRIBUTIONS
 from dca_proto.protocol.effects import Forget, Persist, Write
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
+from dca_proto.runtime import store
+from dca_proto.runtime.counter import counter_path, make_counter, read_counter
 from dca_proto.runtime.store import Record, SqliteStore
 from dca_proto.runtime.store_check import read_store
 
@@ -218,8 +222,15 @@ def test_hardening_2_a_damaged_index_stops_the_start(path: Path) -> None:
 
 def test_hardening_2_another_actors_store_is_refused_with_a_reason(path: Path) -> None:
     before = path.read_bytes()
-    with pytest.raises(UsageError, match=r"written under another identity, or its seal is damaged: name this actor's"):
+    with pytest.raises(
+        UsageError, match=r"written under another identity, or its counter client.db-counter is damaged"
+    ):
         SqliteStore(path, OTHER)
+    counter = counter_path(path).read_bytes()
+    counter_path(path).unlink()
+    with pytest.raises(UsageError, match=r"has lost its counter client.db-counter"):
+        SqliteStore(path, OTHER)
+    counter_path(path).write_bytes(counter)
     assert len(opened(path)) == 5
     assert path.read_bytes()[100:] == before[100:]
 
@@ -227,6 +238,7 @@ def test_hardening_2_another_actors_store_is_refused_with_a_reason(path: Path) -
 def test_hardening_2_no_flipped_bit_of_the_file_changes_what_is_read(path: Path, memory: Path) -> None:
     """Everywhere in the file: refused in one line that names it, or of no consequence (counters, unused room)."""
     before, content, copy = opened(path), path.read_bytes(), memory / "copy.db"
+    shutil.copy(counter_path(path), counter_path(copy))
     generator = random.Random(2)
     refused = 0
     used = [at for at in range(100, len(content)) if content[at]]
@@ -245,12 +257,17 @@ def test_hardening_2_no_flipped_bit_of_the_file_changes_what_is_read(path: Path,
 
 
 class Killed:
-    """A store whose process was killed after some transactions, each with one more charge."""
+    """A store whose process was killed after some transactions, each with one more charge.
+
+    Attributes:
+        states, ends, counters: the records, the log's length and the counter after each transaction.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "killed.db"
         self.states: list[list[Record]] = []
-        self.ends: list[int] = []  # of the log after each transaction
+        self.ends: list[int] = []
+        self.counters: list[bytes] = []
         asyncio.run(self._fill(directory / "live.db"))
         self.log = self.log_path.read_bytes()
 
@@ -264,15 +281,19 @@ class Killed:
             await store.commit([charge(number)])
             self.states.append(store.load())
             self.ends.append(os.stat(f"{live}-wal").st_size)  # noqa: PTH116 - a test may wait for the disk
+            self.counters.append(counter_path(live).read_bytes())
         shutil.copy(live, self.path)
         shutil.copy(f"{live}-wal", self.log_path)
         self.database = self.path.read_bytes()
         await store.close()
 
-    def found(self, log: bytes) -> Any:
-        """What the next start reads with that log, or why not."""
+    def found(self, log: bytes | None, after: int = 4) -> Any:
+        """What the next start reads with that log and the counter after that many transactions, or why not."""
         self.path.write_bytes(self.database)
-        self.log_path.write_bytes(log)
+        counter_path(self.path).write_bytes(self.counters[after - 1])
+        self.log_path.unlink(missing_ok=True)
+        if log is not None:
+            self.log_path.write_bytes(log)
         return read_or_error(self.path)
 
 
@@ -288,42 +309,117 @@ def test_hardening_2_an_untouched_log_is_read_whole(killed: Killed) -> None:
     assert killed.found(killed.log) == killed.states[-1]
 
 
-def test_hardening_2_a_flipped_bit_in_the_log_never_takes_back_more_than_its_last_transaction(killed: Killed) -> None:
-    """SQLite itself would take the log as ended there, and silently forget every later charge."""
+def test_hardening_2_a_flipped_bit_in_the_log_takes_back_nothing_unnoticed(killed: Killed) -> None:
+    """SQLite itself takes the log as ended there, and silently forgets every later charge."""
     generator = random.Random(3)
-    earlier = range(32, killed.ends[-2])
-    heads = [32 + frame * FRAME + at for frame in range(killed.ends[-2] // FRAME) for at in range(24)]
+    heads = [32 + frame * FRAME + at for frame in range(killed.ends[-1] // FRAME) for at in range(24)]
+    places = [*range(32), *heads, *generator.sample(range(32, len(killed.log)), 60)]
     refused = 0
-    for place in [*range(32), *heads, *generator.sample(earlier, 60)]:
+    for place in places:
         damaged = bytearray(killed.log)
         damaged[place] ^= 1 << generator.randrange(8)
         found = killed.found(bytes(damaged))
         if found != killed.states[-1]:
-            assert f"store {killed.path} is damaged (" in found, place
-            assert " of its log" in found
+            assert f"store {killed.path} lacks its last " in found, place
             assert killed.log_path.read_bytes() == damaged, "and the next start reports it, too"
             refused += 1
-    assert refused > 0.9 * (32 + len(heads) + 60)
+    assert refused > 0.9 * len(places)
+
+
+def test_attack_57_no_cut_of_the_log_takes_back_a_transaction_unnoticed(killed: Killed) -> None:
+    """The next start finds all that was acknowledged, or names what is lost, since when, and what to do."""
+    cuts = random.Random(57).sample(range(len(killed.log)), 40)
+    for cut in sorted({0, *killed.ends[:-1], *(end - 1 for end in killed.ends), *cuts}):
+        kept = sum(end <= cut for end in killed.ends)
+        lost = f"{4 - kept} transaction{'s' * (kept < 3)}"
+        since = r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+        assert re.fullmatch(
+            rf"store \S+killed.db lacks its last {lost}, {since}: its counter has 5, the last on .* UTC. The log "
+            rf"killed.db-wal is cut, damaged or missing.*{ADVICE[2:]}.*",
+            killed.found(killed.log[:cut]),
+        ), cut
+        if kept:
+            assert killed.found(killed.log[:cut], after=kept) == killed.states[kept - 1], "killed when it had no more"
+    assert "lacks its last 4 transactions" in killed.found(None)
+
+
+def test_attack_57_a_missing_counter_or_store_is_named(killed: Killed) -> None:
+    killed.found(killed.log)
+    for log in (killed.log, None):
+        killed.found(log)
+        counter_path(killed.path).unlink()
+        assert re.search(rf"has lost its counter killed.db-counter, .*{ADVICE[2:]}", read_or_error(killed.path))
+    for left in (None, b""):
+        killed.found(killed.log)
+        killed.path.unlink()
+        killed.log_path.unlink(missing_ok=True)
+        if left is not None:
+            killed.path.write_bytes(left)
+        for read in (SqliteStore, read_store):
+            with pytest.raises(UsageError, match=r"is missing or empty, but had 5 transactions, the last on .* UTC"):
+                read(killed.path, KEY)
+        assert killed.path.exists() == (left is not None)
+
+
+def test_attack_57_a_damaged_counter_stops_the_start_unless_one_count_is_whole(killed: Killed) -> None:
+    """As after a power failure while it was written: the count before is whole, and the store is one ahead of it."""
+    whole = killed.counters[-1]
+    for slot in (0, 1):
+        torn = bytearray(whole)
+        torn[slot * len(whole) // 2] ^= 1
+        killed.found(killed.log)
+        counter_path(killed.path).write_bytes(torn)
+        assert read_or_error(killed.path) == killed.states[-1]
+    for damaged in (b"", whole[:20], bytes(len(whole))):
+        killed.found(killed.log)
+        counter_path(killed.path).write_bytes(damaged)
+        assert "or its counter killed.db-counter is damaged" in read_or_error(killed.path)
+
+
+def test_attack_57_a_second_process_that_starts_at_once_does_not_replace_the_counter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find no store and no counter. Only one gets the lock, and its counter is the one that stays."""
+    path, opened = tmp_path / "new.db", []
+
+    def try_to_open() -> None:
+        with suppress(UsageError):
+            opened.append(SqliteStore(path, KEY))
+
+    def make_meanwhile(*arguments: Any) -> None:
+        monkeypatch.setattr(store, "make_counter", make_counter)
+        try_to_open()
+        make_counter(*arguments)
+
+    monkeypatch.setattr(store, "make_counter", make_meanwhile)
+    try_to_open()
+    (only,) = opened
+
+    async def commit() -> None:
+        await only.commit([Persist("ledger", b"1", b"charged")])
+        await only.close()
+
+    asyncio.run(commit())
+    counted = read_counter(path, KEY)
+    assert counted is not None
+    assert counted.transactions == 2
 
 
 def test_hardening_2_a_torn_last_transaction_is_none(killed: Killed) -> None:
-    """As a power failure leaves it: cut, or its frames written in any order."""
+    """As a power failure leaves it, before the counter is written: cut, or its frames written in any order."""
     for cut in range(killed.ends[-2], killed.ends[-1], 509):
-        assert killed.found(killed.log[:cut]) == killed.states[-2]
+        assert killed.found(killed.log[:cut], after=3) == killed.states[-2]
         torn = killed.log[: killed.ends[-2]] + bytes(cut - killed.ends[-2]) + killed.log[cut:]
-        assert killed.found(torn) == (killed.states[-1] if torn == killed.log else killed.states[-2])
+        assert killed.found(torn, after=3) == (killed.states[-1] if torn == killed.log else killed.states[-2])
 
 
-def test_hardening_2_undetected_are_only_the_loss_of_the_last_transaction_or_of_the_whole_file(
-    killed: Killed, path: Path
-) -> None:
+def test_hardening_2_undetected_is_only_an_old_copy_of_all_files(path: Path) -> None:
     """Consistent in themselves: only Compute nodes that have seen a charge's number notice (attack 44)."""
-    damaged = bytearray(killed.log)
-    damaged[-1] ^= 1
-    assert killed.found(bytes(damaged)) == killed.states[-2]
-    old = path.read_bytes()
+    old, counter = path.read_bytes(), counter_path(path).read_bytes()
     filled(path, [charge(5)])
     path.write_bytes(old)
+    assert "lacks its last 1 transaction, since" in read_or_error(path)
+    counter_path(path).write_bytes(counter)
     assert len(opened(path)) == 5
 
 
@@ -331,7 +427,7 @@ def test_hardening_2_a_store_of_an_earlier_format_is_refused_as_such(path: Path)
     content = bytearray(path.read_bytes())
     content[71] = 1
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"of another version \(found format 1, expected 2\): run the version that"):
+    with pytest.raises(UsageError, match=r"of another version \(found format 1, expected 3\): run the version that"):
         SqliteStore(path, KEY)
 
 

@@ -21,6 +21,7 @@ from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Contribution
+from dca_proto.runtime import csv_text
 from dca_proto.runtime import table as module
 from dca_proto.runtime.table import DataFile
 from dca_proto.testing import TestFederation
@@ -187,13 +188,13 @@ def _pipe(path: Path) -> None:
 
 BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (_missing, "No such file or directory"),
-    "a folder": (_folder, "is not a regular file"),
-    "a pipe": (_pipe, "is not a regular file"),
+    "a folder": (_folder, "not a regular file"),
+    "a pipe": (_pipe, "not a regular file"),
     "empty": (lambda path: path.write_text(""), "has no header"),
     "without a header": (lambda path: path.write_text("1,2\n3,4\n"), "begins with numbers"),
     "without a column": (lambda path: path.write_text("x,z\n1,2\n"), "has no column 'y' any more"),
     "another encoding": (lambda path: path.write_text("x,y\n1,2\n", encoding="utf-16"), "not a CSV in UTF-8"),
-    "too large": (lambda path: path.write_text("x,y\n" + "1,2\n" * 30), "has 124 bytes; expected at most 99"),
+    "too large": (lambda path: path.write_text("x,y\n" + "1,2\n" * 30), "is larger than 99 bytes"),
 }
 
 
@@ -203,7 +204,7 @@ def test_a_file_that_cannot_be_read_leaves_no_rows_until_it_can(
 ) -> None:
     """The client then contributes zero, and reports the error's type; one log line has the reason, and no value."""
     change, reason = BREAKS[broken]
-    monkeypatch.setattr(module, "CSV_BYTES_MAX", 99)
+    monkeypatch.setattr(csv_text, "CSV_BYTES_MAX", 99)
     data = DataFile(path)
     change(path)
     with capture_logs() as logs:
@@ -251,15 +252,15 @@ def test_a_file_that_changes_while_it_is_read(writer: str, path: Path, monkeypat
             write(path, len(times))
         return found
 
-    def bytes_of(path: Path) -> bytes:
-        content = opened(path)
+    def bytes_of(path: Path, **limit: int) -> bytes:
+        content = opened(path, **limit)
         if often == 99:
             times.append(len(times))
             write(path, len(times))
         return content
 
-    opened = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", bytes_of)
+    opened = module.read_input
+    monkeypatch.setattr(module, "read_input", bytes_of)
     monkeypatch.setattr(module, "read_csv", disturbed)
     path.write_text("x,y\n30,1\n")
     data.refresh()

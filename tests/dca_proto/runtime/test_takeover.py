@@ -1,7 +1,7 @@
 """A device that connects again before its old connection has ended: the broker serves the newest (MQTT-3.1.4-2).
 
-A device that lost its network is back so, and an actor that was restarted on a busy machine. amqtt as it is takes its
-session for disconnected when the old connection ends, or leaves its filters to another session: then nothing comes.
+A device that lost its network is back so, and an actor that was restarted on a busy machine. Brokers exist that take
+its session for disconnected when the old connection ends, or leave its filters to another session: then nothing comes.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ import asyncio
 import random
 
 import pytest
-from amqtt.session import Session
+from patience import PATIENCE_S
+from scripted_broker import client_settings
 
 from dca_proto.runtime.broker import Broker
-from dca_proto.runtime.embedded import Embedded, configuration
 from dca_proto.runtime.mqtt import Backoff, MqttTransport
-from dca_proto.runtime.settings import BrokerSettings
 
 CONNACK, PUBLISH, PUBACK, SUBACK = 0x20, 0x30, 0x40, 0x90
-PATIENCE_S = 8
 
 
+@pytest.mark.usefixtures("each_client")
 @pytest.mark.parametrize("old", ["lives", "leaves"])
 def test_a_transport_that_takes_over_receives(old: str, any_broker: Broker) -> None:
     def transport(name: str, topic: str) -> MqttTransport:
         away = Backoff(first_s=60.0, most_s=60.0)  # whoever is taken over stays away
-        return MqttTransport(BrokerSettings(url=any_broker.url), name, (topic,), rng=random.Random(name), backoff=away)
+        return MqttTransport(client_settings(url=any_broker.url), name, (topic,), rng=random.Random(name), backoff=away)
 
     async def comes_back(name: str) -> None:
         first, second, other = (transport(one, f"over/{name}/+") for one in (name, name, f"{name}-other"))
@@ -80,7 +79,7 @@ class Connection:
 @pytest.mark.parametrize("before", ["was never there", "is connected"])
 def test_of_two_connections_at_once_the_later_one_receives(before: str, clean: bool, any_broker: Broker) -> None:
     name = f"two-{before[0]}{clean:d}-{any_broker.kind}"
-    settings = BrokerSettings(url=any_broker.url)
+    settings = client_settings(url=any_broker.url)
 
     async def opened() -> Connection:
         return Connection(*await asyncio.open_connection(settings.host, settings.port))
@@ -103,30 +102,3 @@ def test_of_two_connections_at_once_the_later_one_receives(before: str, clean: b
             await one.close()
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
-
-
-class Handler:
-    """A connection of the embedded broker that has nothing to send."""
-
-    async def stop(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("order", ["old first", "new first"])
-def test_a_session_is_connected_as_long_as_its_newest_connection(order: str) -> None:
-    """Else messages would go to a connection that is no more, in place of waiting for the device."""
-
-    async def scenario() -> list[bool]:
-        broker, session, seen = Embedded(configuration("127.0.0.1", 0, 60)), Session(), []
-        session.client_id, session.clean_session = "device", False
-        session.transitions.connect()
-        old, new = Handler(), Handler()
-        broker._sessions["device"] = session, new
-        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        gone.set_result(None)
-        for handler in (old, new) if order == "old first" else (new, old):
-            await broker._handle_disconnect(session, handler, gone)
-            seen.append(session.transitions.is_connected())
-        return seen
-
-    assert asyncio.run(scenario()) == [order == "old first", False]

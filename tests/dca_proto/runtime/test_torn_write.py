@@ -2,7 +2,8 @@
 
     database | log: head, transaction 1, ..., last transaction <- cut or flipped here
 
-Whatever the tail looks like, the store opens with the records as they were before the last transaction or after it.
+The counter is written after the transaction. So whatever the tail looks like, the store opens with the records as they
+were before the last transaction or after it.
 """
 
 from __future__ import annotations
@@ -56,13 +57,14 @@ class TornStore:
         return before, after
 
     def _copy(self, name: str) -> None:
-        for suffix in ("", "-wal"):
+        for suffix in ("", "-wal", "-counter"):
             shutil.copy(self.directory / f"live.db{suffix}", self.directory / f"{name}.db{suffix}")
 
     def found(self, log: bytes) -> list[Record]:
         """What a store finds with that log beside the database."""
         path = self.directory / "found.db"
         shutil.copy(self.directory / "after.db", path)
+        shutil.copy(self.directory / "before.db-counter", self.directory / "found.db-counter")
         (self.directory / "found.db-wal").write_bytes(log)
 
         async def opened() -> list[Record]:
@@ -119,6 +121,95 @@ def test_parts_of_the_tail_that_reached_the_disk_out_of_order_undo_it(files: Tor
     middle = (files.tail_at + len(files.log)) // 2
     torn = files.log[: files.tail_at] + bytes(middle - files.tail_at) + files.log[middle:]
     assert files.found(torn) == files.before
+
+
+# --- a kill, and a log that is cut afterwards -------------------------------------------------------------------------
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from dca_proto.protocol.effects import Forget, Persist
+from dca_proto.runtime.store import SqliteStore
+
+async def write():
+    store = SqliteStore(Path(sys.argv[1]), bytes(32))
+    number = sum(record.table == "t" for record in store.load())
+    while True:
+        writes = [Persist("t", number.to_bytes(4, "big"), b"v" * 500), Persist("other", b"k", bytes(number))]
+        await store.commit(writes if number % 40 else [*writes, Forget("other", b"k")])  # merges the log into the file
+        number += 1
+        print(number, flush=True)  # as an actor sends a message: what it printed is acknowledged
+
+asyncio.run(write())
+"""
+
+
+def acknowledged(path: Path, count: int) -> int:
+    """Let a process write until it has acknowledged `count` transactions or more, and kill it; return how many."""
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        for _ in range(count):
+            last = writer.stdout.readline()
+        writer.kill()
+        return int([last, *filter(None, writer.stdout.read().splitlines())][-1])
+
+
+def kept(path: Path) -> int | None:
+    """How many transactions a store finds; None if it does not open for a lack of some."""
+    try:
+        store = SqliteStore(path, KEY)
+    except UsageError as error:
+        if "lacks its last" not in str(error):
+            raise
+        return None
+    found = sum(record.table == "t" for record in store.load())
+    asyncio.run(store.close())
+    return found
+
+
+def copied(source: Path, target: Path) -> Path:
+    """Copy the files of a store that nothing has open."""
+    for suffix in ("", "-wal", "-shm", "-counter"):
+        shutil.copy(f"{source}{suffix}", f"{target}{suffix}") if Path(f"{source}{suffix}").exists() else None
+    return target
+
+
+@pytest.mark.long
+def test_attack_57_none_of_200_cuts_of_a_killed_stores_log_forgets_what_was_acknowledged() -> None:
+    """20 kills, each at another number of transactions; after each, ten cuts at random places."""
+    generator = random.Random(57)
+    silent, named = [], 0
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
+        for kill in range(20):
+            path = Path(directory) / f"{kill}.db"
+            told = acknowledged(path, generator.randrange(2, 90))
+            whole = kept(copied(path, path.with_name("whole.db")))
+            assert whole in (told, told + 1), "a kill alone is no loss, and no false alarm"
+            for _ in range(10):
+                copy = copied(path, path.with_name("cut.db"))
+                log = Path(f"{copy}-wal")
+                with log.open("r+b") as file:
+                    file.truncate(cut := generator.randrange(log.stat().st_size or 1))
+                if not cut:
+                    log.unlink()
+                found = kept(copy)
+                named += found is None
+                if found is not None and found < told:
+                    silent.append((kill, cut, found, told))
+    assert not silent
+    assert named > 150
+
+
+@pytest.mark.long
+def test_a_kill_at_any_moment_is_no_false_alarm() -> None:
+    """One store, 60 lives: none forgets what was acknowledged, none refuses to start."""
+    generator = random.Random(9)
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
+        path, told = Path(directory) / "store.db", 0
+        for _ in range(60):
+            told = acknowledged(path, generator.randrange(1, 12))
+            assert kept(copied(path, path.with_name("copy.db"))) in (told, told + 1)
 
 
 # --- a full disk -----------------------------------------------------------------------------------------------------

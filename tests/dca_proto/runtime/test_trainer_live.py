@@ -1,6 +1,6 @@
 """A trainer in a process: what its caller receives, and when.
 
-Everyone runs over a broker in memory, on the machine's clock; what must come later waits for what it must follow.
+Everyone runs over a broker in memory, in virtual time; what must come later waits for what it must follow.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import msgspec
 import pytest
 from failing_rounds import AccountedFederation
 from memory_broker import MemoryBroker, MemoryTransport
 from round_helpers import begin, body_of
+from virtual_time import LoopClock, run
 
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import Channel, Persist, Write
-from dca_proto.protocol.facts import Announced, ChargeReturned, RoundFailed
+from dca_proto.protocol.facts import Announced, ChargeReturned, RoundCompleted, RoundFailed
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
-from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import BudgetError, BudgetLimit
 from dca_proto.protocol.trainer.round import ROUNDS, StoredRound
 from dca_proto.protocol.wire.codec import decode_frame
@@ -35,6 +36,8 @@ from dca_proto.testing import Envelope, Network, NoNoise
 
 ONE_ROUND = BudgetLimit(epsilon=1.2, delta=1e-6)
 MINUTE_MS = 60_000
+FEDERATION = bytes(32)
+COMMON: Any = {"federation": FEDERATION, "clock": LoopClock()}
 
 
 class Mute(MemoryTransport):
@@ -42,7 +45,7 @@ class Mute(MemoryTransport):
 
     after: asyncio.Event | None = None
 
-    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+    async def publish(self, topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None) -> None:
         if isinstance(decode_frame(payload), Contribution):
             return
         if "/abort/" in topic and self.after is not None:
@@ -65,12 +68,12 @@ class TrainersStore(MemoryStore):
 
 
 def transport(broker: MemoryBroker, role: Channel, actor_id: bytes) -> Mute:
-    return Mute(broker, actor_id.hex(), subscriptions("test", role, actor_id))
+    return Mute(broker, actor_id.hex(), subscriptions(FEDERATION, role, actor_id))
 
 
 @contextlib.asynccontextmanager
 async def running(*members: tuple[Actor, Mute]) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(Runner(one, way, MemoryStore(), federation="test").run()) for one, way in members]
+    tasks = [asyncio.create_task(Runner(one, way, MemoryStore(), **COMMON).run()) for one, way in members]
     yield
     for task in tasks:
         task.cancel()
@@ -88,7 +91,7 @@ def test_a_live_trainer_refuses_the_caller_and_continues_its_rounds() -> None:
 
     async def play() -> list[object]:
         way = MemoryTransport(MemoryBroker(), actors.trainer_identity.id.hex(), ())
-        async with LiveTrainer(actors.trainer(), way, MemoryStore(), federation="test") as live:
+        async with LiveTrainer(actors.trainer(), way, MemoryStore(), **COMMON) as live:
             tasks = [asyncio.create_task(live.run_round(actors.request())) for _ in range(3)]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             done = [one.exception() if one.done() else None for one in tasks]
@@ -97,7 +100,7 @@ def test_a_live_trainer_refuses_the_caller_and_continues_its_rounds() -> None:
             await asyncio.wait(tasks)
             return done
 
-    first, second, third = asyncio.run(play())
+    first, second, third = run(play())
     assert (first, second) == (None, None)
     assert isinstance(third, UsageError)
 
@@ -115,24 +118,24 @@ def test_a_failure_is_raised_after_all_aborts_and_the_next_round_is_possible() -
         way = transport(broker, Channel.TRAINER, actor.id)
         async with (
             running(*computes, *clients),
-            LiveTrainer(actor, way, store, federation="test", on_report=reports.append) as live,
+            LiveTrainer(actor, way, store, **COMMON, on_report=reports.append) as live,
         ):
             computes[1][1].after = store.failed
             for number in (1, 2):
                 store.failed.clear()
                 with pytest.raises(RoundAborted, match=r"too-few.*; its charge came back to the account") as caught:
-                    await asyncio.wait_for(live.run_round(actors.request(collect_window_ms=200)), 20)
+                    await live.run_round(actors.request())
                 assert (caught.value.contributors, caught.value.needed) == (0, 2)
                 assert charges(store) == [(one, True) for one in range(1, number + 1)]
             assert live._results == {}, "nothing is kept of rounds that are over"
 
-    asyncio.run(play())
+    run(play())
     assert sum(isinstance(fact, ChargeReturned) for fact in reports) == 2
 
 
 def earlier_failure() -> tuple[AccountedFederation, Network]:
     """A round ten minutes ago, of which the trainer received one abort of two; no node is up since."""
-    actors = AccountedFederation(3, 2, mechanism=NoNoise(), timing=Timing(settle_ms=200))
+    actors = AccountedFederation(3, 2, mechanism=NoNoise())
     actors.account = ONE_ROUND
     network = actors.network(Network(time.time_ns() // 1_000_000 - 10 * MINUTE_MS))
 
@@ -169,7 +172,7 @@ def test_a_round_that_the_account_refuses_waits_for_charges_of_earlier_ones(node
         way = transport(broker, Channel.TRAINER, actor.id)
         async with (
             running(*ways) if nodes_are_up else contextlib.nullcontext(),
-            LiveTrainer(actor, way, MemoryStore(), federation="test", on_report=note) as live,
+            LiveTrainer(actor, way, MemoryStore(), **COMMON, on_report=note) as live,
         ):
             task = asyncio.create_task(live.run_round(actors.request()))
             going_on = asyncio.create_task(announced.wait())
@@ -179,6 +182,26 @@ def test_a_round_that_the_account_refuses_waits_for_charges_of_earlier_ones(node
             await task
 
     with pytest.raises(asyncio.CancelledError if nodes_are_up else BudgetError):
-        asyncio.run(play())
+        run(play())
     assert len([fact for fact in reports if isinstance(fact, RoundFailed)]) == 1
     assert len([fact for fact in reports if isinstance(fact, ChargeReturned)]) == nodes_are_up
+
+
+def test_a_start_gives_old_results_to_those_who_ask_and_not_to_the_log() -> None:
+    actors = AccountedFederation(3, 2, mechanism=NoNoise())
+    network = actors.network(Network(time.time_ns() // 1_000_000 - 10 * MINUTE_MS))
+    begin(actors, network)
+    network.advance(network.now_ms + MINUTE_MS)
+    (ended,) = network.reported(RoundCompleted)
+    reports: list[object] = []
+
+    async def play() -> float:
+        actor = actors.trainer(records(network, actors.trainer_identity.id))
+        way = transport(MemoryBroker(), Channel.TRAINER, actor.id)
+        async with LiveTrainer(actor, way, MemoryStore(), **COMMON, on_report=reports.append) as live:
+            await asyncio.sleep(0)
+            request = msgspec.structs.replace(actors.request(), round_id=ended.round_id)
+            return float((await live.resume_round(request)).value[0])
+
+    assert run(play()) == ended.aggregate.value[0]
+    assert not [fact for fact in reports if isinstance(fact, RoundCompleted)]

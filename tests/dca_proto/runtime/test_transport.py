@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from memory_broker import MemoryBroker, MemoryTransport
+from patience import PATIENCE_S
+from scripted_broker import CLIENTS, OF_311
 
 from dca_proto.errors import TransportError, UsageError
 from dca_proto.runtime.mqtt import MqttTransport
@@ -22,7 +24,6 @@ from dca_proto.runtime.shared import SharedConnection
 from dca_proto.runtime.transport import Message, Transport
 
 _NAMES = count()
-_PATIENCE_S = 20.0
 PART_BYTES = 64 * 1024
 
 
@@ -46,14 +47,21 @@ class Link:
             await transport.close()
 
 
-@pytest.fixture(params=["memory", "embedded", "mosquitto", "shared memory", "shared mosquitto"])
+_BROKERS = [*(f"embedded {client}" for client in OF_311), *(f"mosquitto {client}" for client in CLIENTS)]
+if URL := os.environ.get("TEST_BROKER"):  # a broker that runs already: tests/e2e/test_other_brokers.py
+    _BROKERS += [f"given {client}" for client in OF_311]
+_SHARED = ["memory", *(f"mosquitto {client}" for client in OF_311)]
+
+
+@pytest.fixture(params=["memory", *_BROKERS, *(f"shared {kind}" for kind in _SHARED)])
 def link(request: pytest.FixtureRequest) -> Link:
-    kind = request.param.removeprefix("shared ")
+    kind, *client = request.param.removeprefix("shared ").split(" ", 1)
     if kind == "memory":
         link = Link(partial(memory_transport, MemoryBroker()))
     else:
-        link = mqtt_link(request.getfixturevalue(f"{kind}_broker").url)
-    return link if kind == request.param else shared(link)
+        url = URL if kind == "given" else request.getfixturevalue(f"{kind}_broker").url
+        link = mqtt_link(str(url), *client)
+    return shared(link) if request.param.startswith("shared") else link
 
 
 def shared(link: Link) -> Link:
@@ -71,9 +79,11 @@ def memory_transport(broker: MemoryBroker, name: str, filters: tuple[str, ...], 
     return MemoryTransport(broker, name, filters, clean=clean, part_bytes_max=PART_BYTES)
 
 
-def mqtt_link(url: str) -> Link:
+def mqtt_link(url: str, client: str) -> Link:
     def make(name: str, filters: tuple[str, ...], clean: bool) -> Transport:
-        settings = BrokerSettings(url=url, part_bytes_max=PART_BYTES, session_expiry_s=0 if clean else 3600)
+        settings = BrokerSettings(
+            url=url, **CLIENTS[client], part_bytes_max=PART_BYTES, session_expiry_s=0 if clean else 3600
+        )
         return MqttTransport(settings, name, filters, rng=random.Random(name))
 
     return Link(make)
@@ -83,7 +93,7 @@ def play(scenario: Awaitable[None]) -> None:
     """Run a scenario within reasonable time, and see that it leaves no task behind."""
 
     async def watched() -> None:
-        await asyncio.wait_for(scenario, _PATIENCE_S)
+        await asyncio.wait_for(scenario, PATIENCE_S)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(watched())

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dca_proto.crypto.fixedpoint import dequantise
 from dca_proto.errors import UsageError
-from dca_proto.statistics import Histogram, Mean, Moments, SecondMoments, Sum
+from dca_proto.statistics import Gradient, Histogram, Mean, Moments, NestedCounts, SecondMoments, Sum
 from dca_proto.statistics.base import _REGISTRY
 from dca_proto.statistics.contribution import client_sensitivity, contribution
 from dca_proto.statistics.counting import COMPLETE_ROWS, Counting, about_missing
@@ -38,6 +38,8 @@ PLAIN: list[Any] = [
     SecondMoments(**a_box(1.0, 3.0)),
     Histogram(columns=("x",), edges=(0.0, 1.0, 2.0)),
     Histogram(columns=("x",), edges=(0.0, 1.0)),
+    Gradient(**a_box(1.0, 4.0), theta=(0.5,), clip=1.0),
+    NestedCounts(columns=("x",), lower=-2.0, upper=2.0, levels=2),
 ]
 
 

@@ -170,7 +170,7 @@ def attained(d: int, weights: tuple[int, int, int], target: float, constant: flo
         **a_box(*[1.0] * d, target), radius=1.0, weights=weights, target_square=target_square,
         intercept=constant > 0, intercept_bound=constant or 1.0,
     )  # fmt: skip
-    angle, last = np.meshgrid(np.linspace(0, math.pi, 181), np.linspace(-target, target, 161))
+    angle, last = np.meshgrid(np.linspace(0, math.pi, 61), np.linspace(-target, target, 33))
     rows = np.zeros((2, angle.size, d + 1))
     rows[0, :, 0] = rows[1, :, 1] = np.cos(angle).ravel()
     rows[0, :, 1] = rows[1, :, 0] = np.sin(angle).ravel()

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import SecureSumRequest
+from dca_proto.aggregate import RoundRequest
 from dca_proto.crypto.fixedpoint import dequantise
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.protocol import facts
 from dca_proto.statistics import Gradient, ModelGradient, base, model_gradient, register, resolve
 from dca_proto.statistics.contribution import client_sensitivity, contribution
@@ -79,9 +78,9 @@ def test_a_users_model_is_a_statistic_like_any_other(monkeypatch: pytest.MonkeyP
     parameters: dict[str, Any] = {**BOX, "theta": THETA, "clip": 1.0}
     parameters = {key: list(value) if isinstance(value, tuple) else value for key, value in parameters.items()}
     rows = np.random.default_rng(1).normal(size=(30, 3))
-    terms = JobTerms(budget=Budget(1.0, 1e-6), clients=30, tolerated=1, computes=(b"a" * 16, b"b" * 16))
+    terms = JobTerms(epsilon=1.0, delta=1e-6, clients=30, tolerate=1, computes=(b"a" * 16, b"b" * 16))
     found = IdealSwarm(rows, BOX["columns"], terms, mechanism=NoNoise()).run_round(
-        SecureSumRequest(Poisson.name, parameters)
+        RoundRequest(Poisson.name, parameters)
     )
     statistic = resolve(Poisson.name, parameters)
     each = sum(contribution(statistic, row[None], 0, F) for row in rows)

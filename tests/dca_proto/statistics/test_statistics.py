@@ -26,7 +26,6 @@ from dca_proto.statistics import (
     SecondMoments,
     Statistic,
     Sum,
-    registered,
     resolve,
 )
 from dca_proto.statistics.contribution import client_sensitivity, contribution
@@ -478,13 +477,3 @@ def test_4096_columns_are_taken() -> None:
     assert Sum(**a_box(*[1.0] * 4096)).dimension == 4096
     with pytest.raises(UsageError, match="4097 columns"):
         Sum(**a_box(*[1.0] * 4097))
-
-
-def test_the_built_in_statistics_are_registered() -> None:
-    assert registered() == (
-        "averaged-regression", "gradient", "histogram", "mean", "mixture", "moments", "phases", "regression",
-        "second-moments", "sum", "survival", "survival-score",
-    )  # fmt: skip
-    for statistic in ALL:
-        parameters = {field: getattr(statistic, field) for field in statistic.__struct_fields__}
-        assert resolve(statistic.name, parameters) == statistic

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from patience import PATIENCE_S
 
 from dca_proto.errors import PeerError
 from dca_proto.protocol import actor
@@ -35,7 +36,7 @@ def script() -> ModuleType:
 
 
 def run(script: ModuleType, seed: int, inputs: int) -> dict[str, Any]:
-    return asyncio.run(asyncio.wait_for(script.fuzz(seed, inputs, lambda done: None), 60))
+    return asyncio.run(asyncio.wait_for(script.fuzz(seed, inputs, lambda done: None), PATIENCE_S))
 
 
 def test_hardening_no_packet_topic_part_or_message_ends_an_actor(script: ModuleType) -> None:

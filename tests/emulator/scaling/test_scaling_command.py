@@ -49,7 +49,7 @@ def synthetic(cell: Cell, **changes: Any) -> Figures:
         "compute_memory_least_bytes": 100 * cell.clients,
         "compute_memory_after_bytes": 300 * cell.clients,
         "memory_bytes": {"client": 9000, "compute": 1000 * cell.clients, "trainer": 500 * cell.clients},
-        "success_rate": 1.0 if cell.tolerated or not cell.drop_rate else 0.0,
+        "success_rate": 1.0 if cell.tolerate or not cell.drop_rate else 0.0,
         "success_expected": 0.9,
         "contributors": cell.clients,
         "noise_sd": 12.0,
@@ -116,7 +116,7 @@ def test_thresholds_and_drop_rates_are_swept(
 ) -> None:
     picture = tmp_path / "drops.svg"
     scaling(clients="100", dimension="10", computes="3", tolerate="0,0.2", drop_rate="0,0.05", plot=picture)
-    assert sorted((one.tolerated, one.drop_rate) for one in measured) == [(0, 0.0), (0, 0.05), (20, 0.0), (20, 0.05)]
+    assert sorted((one.tolerate, one.drop_rate) for one in measured) == [(0, 0.0), (0, 0.05), (20, 0.0), (20, 0.05)]
     assert "drop-outs" in capsys.readouterr().out
     assert "<svg" in picture.read_text()
 
@@ -254,8 +254,8 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
         ({"clients": "inf"}, "--clients 'inf': expected finite numbers"),
         ({"clients": "2"}, "--clients 2: expected 3 to"),
         ({"dimension": "0"}, "--dimension 0: expected 1 to"),
-        ({"computes": "1"}, "--computes 1: expected 2 to"),
-        ({"clients": "10", "tolerate": "10"}, "T = 10 of N = 10 leaves no honest noise"),
+        ({"computes": "1"}, "M = 1 Compute nodes"),
+        ({"clients": "10", "tolerate": "10"}, "N - T - 1 = 10 - 10 - 1 is below 1"),
         ({"drop_rate": "1.5"}, "--drop-rate 1.5: expected 0 to below 1"),
         ({"rounds": 0}, "--rounds 0: expected 1 to 100"),
         ({"backend": "mosquito"}, r"--backend 'mosquito' is unknown \(did you mean 'mosquitto'\?\)"),

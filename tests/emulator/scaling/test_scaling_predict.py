@@ -13,7 +13,7 @@ from dca_proto.errors import UsageError
 from emulator.scaling.cell import Size
 from emulator.scaling.costs import FIGURES, TERMS, fit_all, fit_costs, hold_out, usable, worst
 from emulator.scaling.figures import Figures
-from emulator.scaling.predict import Machine, parse_size, predict
+from emulator.scaling.predict import Machine, far_beyond, parse_size, predict
 
 COSTS = {"1": 1e-3, "N": 4e-4, "d": 1e-6, "M": 1e-3, "M2": 1e-5, "N M": 6e-5, "M d": 1e-8, "N d": 2e-8, "N d/M": 1e-8,
          "N M d": 3e-9}  # fmt: skip
@@ -134,8 +134,31 @@ def test_a_prediction_adds_up_and_states_its_assumptions() -> None:
     assert prediction.sessions_s == pytest.approx(1e8 * 1e-4)
     assumptions = " ".join(prediction.assumptions)
     assert "10,000 times the largest calibrated N d (10,000,000)" in assumptions
-    assert "limit of 1,000,000 clients is raised" in assumptions
+    assert "clients is raised" not in assumptions  # 10^7 clients are the protocol's limit
+    beyond = predict(replace(size, clients=10**7 + 1), fit_all(measured), measured, Machine())
+    assert "limit of 10,000,000 clients is raised" in " ".join(beyond.assumptions)
     assert "garbage collector is off" in assumptions
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((100_000, 1_000, 30), []),
+        ((500_000, 3_000, 3), ["N = 500,000 is 50 times the largest calibrated N (10,000)"]),
+        (
+            (10**7, 20_000, 10),
+            ["N = 10,000,000 is 1,000 times the largest calibrated N (10,000)", "d = 20,000 is 20 times the largest"],
+        ),
+        ((100, 10_000, 3), []),
+        ((9, 10, 3), ["N = 9 is 11 times less than the smallest calibrated N (100)"]),
+    ],
+)
+def test_a_size_far_beyond_the_calibrated_ones_has_a_warning(size: tuple[int, int, int], expected: list[str]) -> None:
+    found = list(far_beyond(Size(*size), cells()))
+    assert len(found) == len(expected), found
+    for text, start in zip(found, expected, strict=True):
+        assert text.startswith(start)
+        assert "calibrate with --" in text
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from emulator.scaling.figures import Figures
 from emulator.scaling.record import Record
 
 SIZES = {"clients": [10, 20, 40], "dimension": [5], "computes": [3]}
-OPTIONS = Sweep(**SIZES, tolerated=[0.1], drop_rates=[0.0], backend="emulated", repeats=2)
+OPTIONS = Sweep(**SIZES, tolerate=[0.1], drop_rates=[0.0], backend="emulated", repeats=2)
 
 
 def cells() -> list[Cell]:

@@ -57,10 +57,15 @@ def test_half_a_message_in_parts_is_gone_with_the_receivers_memory() -> None:
 
 def test_what_is_injected_comes_under_any_name_and_nonsense_to_nobody() -> None:
     world = CommandedWorld(2)
-    topic = topic_of("test", Address(Channel.COMPUTE, CommandedWorld.id(1)), b"someone else....")
+    topic = topic_of(bytes(32), Address(Channel.COMPUTE, CommandedWorld.id(1)), b"someone else....")
     world.broker.inject(topic, b"\x00spoofed")
     world.broker.inject(topic, b"\x07neither whole nor part")
-    for odd in ("dca/test/x", "", topic.replace("compute", "nobody"), topic.replace(CommandedWorld.id(1).hex(), "zz")):
+    for odd in (
+        f"dca/{bytes(16).hex()}/x",
+        "",
+        topic.replace("compute", "nobody"),
+        topic.replace(CommandedWorld.id(1).hex(), "zz"),
+    ):
         world.broker.inject(odd, b"\x00nonsense")
     world.run(1000)
     assert [event.sender for _, event in world.heard[1][1:]] == [b"someone else...."]

@@ -12,8 +12,8 @@ import lockstep_programs as programs
 import psutil
 import pytest
 
+from dca_proto.engine import WorkerDiedError
 from dca_proto.protocol.effects import Address, Channel
-from emulator.engine import WorkerDiedError
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.lane import Packet
 from emulator.sim.lockstep import PartitionLink
@@ -123,4 +123,6 @@ def test_a_packet_travels_once_to_its_process_and_a_broadcast_once_to_each() -> 
 
 
 def workers_of(process: psutil.Process) -> list[psutil.Process]:
-    return [child for child in process.children() if any("spawn_main" in word for word in child.cmdline())]
+    """Return its living workers; a child of another test that nobody waited for has no command line."""
+    living = [child for child in process.children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in living if any("spawn_main" in word for word in child.cmdline())]

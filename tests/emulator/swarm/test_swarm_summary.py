@@ -11,8 +11,8 @@ from rich.console import Console
 
 from dca_proto.cli.show import show
 from dca_proto.protocol import facts
-from emulator.report.run import aborted_lines, rounds_table
-from emulator.results import Run, grouped
+from dca_proto.report.run import aborted_lines, rounds_table
+from dca_proto.results.run import Run, grouped
 from emulator.swarm.summary import missing, public_round
 from emulator.swarm.timeline import Timeline
 
@@ -37,8 +37,8 @@ def test_who_came_late_has_not_dropped() -> None:
 def test_an_aborted_round_has_its_reason_in_the_record_and_on_the_terminal() -> None:
     log = log_of(facts.RoundFailed(ROUND, "compute-2 aborted: too-few", 35, 308))
     one = public_round(log, private=True, late=300, dropped=7)
-    assert (one.ok, one.error, one.needed) == (False, "compute-2 aborted: too-few", 308)
-    run = Run(ok=False, clients=342, computes=3, tolerated=34, rounds=[one] * 7)
+    assert (one.ok, one.error, one.n_min) == (False, "compute-2 aborted: too-few", 308)
+    run = Run(ok=False, clients=342, computes=3, tolerate=34, rounds=[one] * 7)
     assert aborted_lines(run) == [("aborted", "rounds 1, 2, 3, 4 and 3 more: compute-2 aborted: too-few")]
     screen = io.StringIO()
     show(Console(file=screen, width=80), rounds_table(run))

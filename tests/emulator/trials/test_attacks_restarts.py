@@ -42,7 +42,7 @@ class Moments(Observer):
 def test_attack_28_a_disk_that_is_full_ends_the_process_and_nothing_leaves(actor: str, steps: int) -> None:
     """At each step of a round that stores anything. Freed and started again, the process goes on from what was durable
     (all checkers hold)."""
-    scenario, seen = small(clients=3, tolerated=0), []
+    scenario, seen = small(clients=3, tolerate=0), []
 
     def watch(world: TrialWorld) -> None:
         seen.append(Moments(world, actor))
@@ -131,18 +131,18 @@ def test_attack_29_a_contribution_that_comes_after_clean_up_open_nothing() -> No
 
 
 def test_attack_29_clean_up_of_one_round_leaves_a_running_one_alone() -> None:
-    """The second round waits for a client that vanished while nodes let the first out of memory; then it completes."""
+    """The second round waits for a client that vanished while nodes delete the first's sum; then it completes."""
     away, seen = Fault(kind="partition-up", actor="clients", at_ms=3_610_000, for_ms=30_000), []
 
     def look(world: TrialWorld) -> None:
         first, second = (world.computes[0].actor._rounds[log.id] for log in world.rounds)
-        seen.append((first.is_loaded, first.phase, second.is_loaded, second.phase))
+        seen.append((bool(first.stored.final_message), first.phase, second.is_loaded, second.phase))
 
     def prepare(world: TrialWorld) -> None:
         for at_ms in (3_625_000, 3_638_000):
             world.simulator.at(world.simulator.start_ms + at_ms, look, world)
 
-    world, outcome = check_trial(small(away, count=2, every_ms=3_620_000, collect_window_ms=24_000), prepare)
+    world, outcome = check_trial(small(away, count=2, every_ms=3_620_000, collect_s=24), prepare)
     assert seen == [(True, "released", True, "collecting"), (False, "released", True, "collecting")]
     assert results(outcome) == ["completed", "completed"]
     assert [contributors(world, 0), contributors(world, 1)] == [4, 4]

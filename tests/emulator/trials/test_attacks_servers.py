@@ -39,8 +39,8 @@ def test_each_kind_states_what_it_spoils() -> None:
 def test_attack_26_a_node_drops_honest_clients_up_to_t_minus_c(dropped: int, colluders: int, ends: str) -> None:
     """Documented: up to T - c of them are out of the sum unnoticed, which has its noise all the same; beyond, the
     honest nodes abort with figures, and release nothing."""
-    holder_of_two = "compute 0"
-    world, outcome = check_trial(against("drop-clients", dropped, holder_of_two, tolerated=2, colluders=colluders))
+    holder_of_two = "compute 1"
+    world, outcome = check_trial(against("drop-clients", dropped, holder_of_two, tolerate=2, colluders=colluders))
     assert results(outcome) == [ends]
     first = outcome.ended.rounds[0]
     if ends == "completed":
@@ -60,10 +60,12 @@ def test_attack_26_an_altered_sum_that_no_clients_can_make_is_refused_and_stays_
     assert not world.trainer.actor.ledger[world.rounds[0].id].returned
 
 
-def test_attack_26_a_withheld_sum_ends_the_round_and_names_the_node() -> None:
+def test_attack_26_a_withheld_sum_keeps_the_result_from_the_trainer_until_the_node_gives_it() -> None:
+    """The trainer waits for it, up to an hour after `commit_by`; here the node gives it once the trial has healed."""
     world, outcome = check_trial(against("withhold-sum"))
-    assert results(outcome) == ["aborted"]
-    assert outcome.ended.rounds[0].reason.startswith("no answer from Compute node compute-1 while committing")
+    assert results(outcome) == ["completed"]
+    first = world.rounds[0]
+    assert first.ended_ms > first.announced_ms + first.request.collect_ms + first.request.commit_ms
     assert len(world.trainer.actor.ledger.charges) == 2
     assert not world.trainer.actor.ledger[world.rounds[0].id].returned, "the others have released: it stays spent"
 
@@ -78,7 +80,7 @@ def test_attack_26_a_silent_node_ends_the_round_and_its_peers_name_it() -> None:
 
 def test_attack_26_an_equivocating_node_spoils_the_round_and_gets_no_second_sum() -> None:
     """Answers carry all list hashes as each node saw them: honest nodes see two, and release nothing."""
-    _, outcome = check_trial(against("equivocate", tolerated=2, seed=9))
+    _, outcome = check_trial(against("equivocate", tolerate=2, seed=9))
     assert results(outcome) == ["aborted"]
     assert " names other lists" in outcome.ended.rounds[0].reason
 
@@ -92,8 +94,8 @@ def test_attack_26_an_abort_signed_after_a_release() -> None:
 
 
 def test_attack_26_a_node_that_calls_ledgers_old_makes_clients_decline_until_their_next_start() -> None:
-    """Documented. The two whom it lies about are out of that sum, and of the next; no budget is lost."""
-    world, outcome = check_trial(against("call-old", 6, tolerated=4, count=2, every_ms=25_000))
+    """Documented. Those whom it lies about are out of that sum, and of the next; no budget is lost."""
+    world, outcome = check_trial(against("call-old", 4, tolerate=4, count=2, every_ms=25_000))
     lied_about = len(world.warned_old)
     assert 1 <= lied_about <= 4, "those whom it holds, in the first round or in the second"
     assert results(outcome) == ["completed", "completed"]

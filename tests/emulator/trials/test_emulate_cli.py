@@ -70,7 +70,7 @@ def test_replay_prints_and_writes_the_same_result(run: Run) -> None:
     assert code == 0
     assert (result["kind"], result["ok"], result["seed"]) == ("emulation", True, 4)
     assert {"digest", "outcome", "invariants", "faults", "options", "traffic", "last_facts"} <= result.keys()
-    assert [one["number"] for one in result["invariants"]] == list(range(1, 12))
+    assert set(range(1, 16)) <= {one["number"] for one in result["invariants"]}
     assert result["replay"] == "dca emulate replay 4"
     assert result["digest"] in error
     for name in ("exact sum", "budget", "same seed, same run", "live after healing"):
@@ -227,7 +227,7 @@ def test_mistakes_are_one_line_that_says_what_to_do(run: Run, tmp_path: Path) ->
     assert "cannot write /proc/x/" in refused(run, "sweep", "--output", "/proc/x", code=8)
 
 
-@pytest.mark.parametrize("name", ["run", "replay", "sweep", "collude"])
+@pytest.mark.parametrize("name", ["run", "replay", "sweep"])
 def test_help_ends_with_examples(run: Run, name: str) -> None:
     code, printed, _ = run(name, "--help")
     assert code == 0

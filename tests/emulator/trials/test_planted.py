@@ -6,17 +6,22 @@ The faults are those of `scripts/planted_faults.toml`, in secure sums and in all
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 import plant_faults
-from plant_faults import KINDS, Fault
+from dca_proto.engine import LOCAL
+from dca_proto.errors import UsageError
+from plant_faults import KINDS, SEEDS_MAX, Fault, Found
 
 OF_KIND, QUICK_OF_KIND, QUICK_MAX, LONG_MAX = 5, 3, 6, 20
 FAULTS = plant_faults.faults()
 CAUGHT = sorted((one for one in FAULTS if one.caught is not None), key=lambda one: one.caught.seeds)  # type: ignore[union-attr]
 BY_KIND = {kind: [one for one in CAUGHT if one.kind == kind] for kind in KINDS}
+OF_PROCESS = 20
 QUICK = {one.name for kind in KINDS for one in BY_KIND[kind][:QUICK_OF_KIND]}
 FIRST = {one.name for kind in KINDS for one in BY_KIND[kind][:OF_KIND]}
 IN_SUITE = [one for one in CAUGHT if one.name in FIRST or (one.caught and one.caught.seeds <= LONG_MAX)]
@@ -29,9 +34,37 @@ def marked(fault: Fault) -> pytest.ParameterSet:
     return pytest.param(fault, id=fault.name, marks=[] if is_quick else [pytest.mark.long])
 
 
+pytestmark = pytest.mark.xdist_group("planted")  # else each worker would plant all of them
+
+
+@pytest.fixture(scope="module")
+def plant(request: pytest.FixtureRequest) -> Callable[[Fault], Found]:
+    """Plants faults one after another, some in a process, and waits for that of one.
+
+    A process that has grown by 300 MB is replaced, with a warning, which would be an error here.
+    """
+    here = [
+        item.callspec.params
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
+    faults = [params["fault"] for params in here]
+    parts = (faults[first : first + OF_PROCESS] for first in range(0, len(faults), OF_PROCESS))
+    outcomes: Iterator[Found] = chain.from_iterable(plant_faults.run(part, SEEDS_MAX, 1, LOCAL) for part in parts)
+    found: dict[str, Found] = {}
+
+    def wait(fault: Fault) -> Found:
+        while fault.name not in found:
+            one = next(outcomes)
+            found[one.name] = one
+        return found[fault.name]
+
+    return wait
+
+
 @pytest.mark.parametrize("fault", [marked(one) for one in IN_SUITE])
-def test_a_sweep_finds_a_planted_fault(fault: Fault) -> None:
-    found = plant_faults.plant(fault)
+def test_a_sweep_finds_a_planted_fault(fault: Fault, plant: Callable[[Fault], Found]) -> None:
+    found = plant(fault)
     assert fault.caught is not None
     assert fault.caught.invariant in found.broken, f"{found.broken or 'nothing'} in {found.seeds} scenarios"
 
@@ -59,3 +92,18 @@ def test_the_table_is_whole() -> None:
     assert {kind for kind, count in Counter(one.kind for one in IN_SUITE).items() if count >= OF_KIND} == set(KINDS)
     assert len(CAUGHT) >= plant_faults.CAUGHT_PART * len(FAULTS)
     assert sum(one.slip for one in FAULTS) >= len(FAULTS) / 2
+
+
+def test_a_journal_continues_a_run_with_what_is_missing(tmp_path: Path) -> None:
+    path, (first, second, third) = tmp_path / "journal.json", FAULTS[:3]
+    journal = plant_faults.Journal(path, 9, again=False)
+    journal.add(Found(name=first.name, kind=first.kind, seeds=1, seconds=2, broken={10: "too little noise"}))
+    journal.add(Found(name=second.name, kind=second.kind, seeds=0, seconds=0, broken={plant_faults.ACCIDENT: "died"}))
+    again = plant_faults.Journal(path, 9, again=False)
+    assert [one.name for one in again.missing([first, second, third])] == [second.name, third.name]
+    assert again.found == journal.found[:1]
+    with pytest.raises(UsageError, match=r"'scenarios': 9, .* expected .*'scenarios': 10, .*name a new file"):
+        plant_faults.Journal(path, 10, again=False)
+    path.write_text("{")
+    with pytest.raises(UsageError, match="expected outcomes of planted faults"):
+        plant_faults.Journal(path, 9, again=False)

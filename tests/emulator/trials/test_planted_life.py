@@ -44,7 +44,7 @@ def test_the_table_names_every_fault() -> None:
 @pytest.mark.parametrize("name", planted_life.HANGS)
 def test_a_round_within_the_promise_completes_unless_somebody_never_repeats_himself(name: str) -> None:
     role, make, strikes = planted_life.HANGS[name]
-    scenario = small(strikes, tolerated=0, collect_window_ms=60_000, commit_window_ms=60_000)
+    scenario = small(strikes, tolerate=0, collect_s=60, commit_s=60)
     scenario = msgspec.structs.replace(scenario, broker=BrokerOptions(persistent_sessions=False))
     world, outcome = check_trial(scenario)
     assert world.faults[0].reached

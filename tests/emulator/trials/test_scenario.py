@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dca_proto.errors import UsageError
-from emulator.trials.draw import draw_scenario
+from emulator.trials.draw import _SIZES, draw_scenario
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.scenario import Fault, Scenario, to_plain
@@ -25,7 +25,7 @@ def test_a_file_says_everything(tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(
         'seed = 5\nname = "a \\"quoted\\" name"\n[population]\nclients = 9\n'
-        "[rounds]\ntolerated = 2\n[network]\nloss = 0.1\n"
+        "[rounds]\ntolerate = 2\n[network]\nloss = 0.1\n"
         "[broker]\npersistent_sessions = false\n[limits]\nhonest_min = 2\n"
         '[[faults]]\nkind = "kill-torn"\nactor = "compute 1"\nphase = "frozen"\n'
         '[[adversaries]]\nkind = "sybil"\nactor = "client 8"\n'
@@ -44,9 +44,16 @@ def test_what_is_written_reads_back(seed: int) -> None:
     assert from_plain(tomllib.loads(to_toml(scenario))) == scenario
 
 
+@pytest.mark.parametrize("seed", [20767, 22056, 22951])
+def test_many_clients_of_reports_do_not_leave_more_dropouts_than_clients(seed: int) -> None:
+    scenario = draw_scenario(seed)
+    assert scenario.rounds.tolerate < scenario.population.clients
+
+
 def test_every_kind_is_drawn() -> None:
     drawn = [draw_scenario(seed) for seed in range(400)]
     assert {fault.kind for one in drawn for fault in one.faults} == set(FAULTS)
+    assert {kind.amount for kind in FAULTS.values()} == {*_SIZES, "not used"}, "else all amounts would be 0"
     assert {adversary.kind for one in drawn for adversary in one.adversaries} == set(HOSTILE)
     assert {3, 60} <= {one.population.clients for one in drawn} | {60}
     assert max(one.population.clients for one in drawn) > 40
@@ -77,14 +84,17 @@ def test_a_seed_draws_one_scenario() -> None:
         ("[population]\ncomputes = 65", "population.computes is 65; give a number from 2 to 64"),
         ("[population]\nclients = 10000\ndimension = 100000", "more than 10 million masks"),
         ("[population]\nstatistic = 'suM'", "(did you mean 'sum'?); give one of sum, mean"),
-        ("[rounds]\ntolerated = 5", "rounds.tolerated is 5 of 6 clients; give at most N - 2 = 4"),
-        ("[rounds]\ncolluders = 2", "rounds.colluders is 2; give at most rounds.tolerated = 1"),
+        (
+            "[rounds]\ntolerate = 5",
+            "rounds: N - T - 1 = 6 - 5 - 1 is below 1: no honest noise would be left; lower tolerate to at most 4",
+        ),
+        ("[rounds]\ncolluders = 2", "rounds: c = 2 colluders exceed T = 1; lower colluders to 1"),
         ("[rounds]\nkind = 'sum'", "rounds.kind is 'sum'"),
         ("[rounds]\nepsilon = nan", "rounds.epsilon is nan"),
         ("[rounds]\nepsilon = inf", "rounds.epsilon is inf"),
         ("[rounds]\ncount = 1000000000", "rounds.count is 1e+09; give a number from 1 to 100"),
-        ("[rounds]\ncollect_window_ms = -5", "rounds.collect_window_ms is -5"),
-        ("[rounds]\ncollect_window_ms = 0", "rounds.collect_window_ms is 0"),
+        ("[rounds]\ncollect_s = -5", "rounds.collect_s is -5"),
+        ("[rounds]\ncollect_s = 0", "rounds.collect_s is 0"),
         ("[rounds]\nevery_ms = 99999999999999", "rounds.every_ms is 1e+14"),
         ("heal_ms = -1", "heal_ms is -1"),
         (f"seed = {10**400}", "seed is beyond 64 bits; give a number from 0"),
@@ -152,5 +162,5 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="is not UTF-8 text"):
         load_scenario(tmp_path / "binary.toml")
-    with pytest.raises(UsageError, match="check the path and its rights; give a scenario in TOML"):
+    with pytest.raises(UsageError, match="is a folder, not a regular file; name a file; give a scenario in TOML"):
         load_scenario(tmp_path)

@@ -6,19 +6,23 @@ import faulty_work
 import msgspec
 import planted
 import pytest
+from rich.console import Console
 
+from dca_proto.cli.emulate_output import show_sweep
+from dca_proto.errors import UsageError
 from dca_proto.protocol.client import round as client_round
+from emulator.report.sweep import page
 from emulator.trials.draw import draw_scenario
 from emulator.trials.outcome import LIVENESS
 from emulator.trials.scenario import EPOCH_MS_MIN, Adversary, Fault, Population, Rounds, Scenario
-from emulator.trials.shrink import shrink
-from emulator.trials.sweep import COMPARE_EVERY, Sweep, sweep, trial_of
+from emulator.trials.shrink import KEPT, SIMPLEST, shrink
+from emulator.trials.sweep import COMPARE_EVERY, Sweep, shrink_failures, sweep, trial_of
 from emulator.trials.trial import TRANSITIONS, examine
 
 FAULTS = tuple(Fault(kind="crash", actor=f"client {number}", at_ms=number) for number in range(6))
 FULL = Scenario(
     population=Population(clients=20, computes=5, dimension=4),
-    rounds=Rounds(count=3, tolerated=3),
+    rounds=Rounds(count=3, tolerate=3),
     faults=FAULTS,
     adversaries=(Adversary(kind="sybil", actor="client 9"), Adversary(kind="silent", actor="compute 4")),
 )
@@ -26,7 +30,7 @@ FULL = Scenario(
 
 def test_the_first_random_scenarios_break_nothing() -> None:
     """The first of the thousands that scripts/check_scenarios.py runs; every tenth is compared, as in a sweep."""
-    for seed in range(16):
+    for seed in range(COMPARE_EVERY + 1):
         result = trial_of(seed)
         assert result.broken == {}, f"seed {seed}"
         numbers = {one.number for one in result.invariants if one.checked}
@@ -93,6 +97,27 @@ def test_a_broken_invariant_is_in_the_figures_with_all_that_repeats_it() -> None
     assert failure["facts"] == ("the last one",)
 
 
+def test_noise_is_judged_over_all_trials_together() -> None:
+    """Noise that is clipped at three standard deviations shows in no single trial of 8,000 draws."""
+    alone, both = (sweep(0, last, processes=2, work=faulty_work.clips_noise) for last in (0, 5))
+    assert alone.ok
+    assert alone.noise is not None
+    assert alone.noise.draws == {"Gaussian noise": 8_000}
+    assert not both.ok
+    assert (both.failed[0].seed, both.failed[0].invariant) == ("0..5", 10)
+    assert "0 of 48,000 lie in the outer" in str(both.failed[0].detail)
+    assert both.noise is not None
+    assert both.noise.p_value < both.noise.false_alarm
+    again = sweep(0, 5, processes=1, work=faulty_work.clips_noise)
+    assert (again.noise, again.failed) == (both.noise, both.failed), "whatever process ran which seed"
+    console = Console(width=100, record=True)
+    show_sweep(console, both)
+    assert "values judged together: 48,000 of Gaussian noise" in console.export_text()
+    assert "misshapen" in page(both).sections[3][1][0].text  # type: ignore[union-attr]
+    shrink_failures(both, seconds=0.1)
+    assert both.failed[0].shrunk is None, "no single scenario has it"
+
+
 def test_a_failure_shows_the_facts_of_its_round_before_the_break() -> None:
     make = planted.SecondRelease
     plant = {"compute": lambda honest: make if honest in make.__mro__ else honest}
@@ -135,7 +160,66 @@ def test_shrinking_keeps_only_what_the_failure_needs() -> None:
     assert [one.actor for one in left.adversaries] == ["compute 4"]
     assert left.rounds.count == 2
     assert (left.population.clients, left.population.computes, left.population.dimension) == (5, 5, 1)
-    assert left.rounds.tolerated == 0
+    assert left.rounds.tolerate == 0
+
+
+NUMBERS = [
+    (part, name)
+    for part in ("population", "rounds", "limits", "network", "broker")
+    for name, value in msgspec.structs.asdict(getattr(SIMPLEST, part)).items()
+    if isinstance(value, int | float)
+] + [("", "heal_ms"), ("", "epoch_ms")]
+ANY = msgspec.structs.replace(FULL, rounds=msgspec.structs.replace(FULL.rounds, colluders=2, batch=15))
+
+
+def changed(part: str, name: str) -> Scenario:
+    """A scenario with another value than the simplest one in one field; some fields need further ones."""
+    owner = getattr(ANY, part) if part else ANY
+    value = getattr(owner, name)
+    if value == getattr(getattr(SIMPLEST, part) if part else SIMPLEST, name):
+        value = not value if isinstance(value, bool) else value + 2 if isinstance(value, int) else value / 2 or 0.5
+    owner = msgspec.structs.replace(owner, **{name: value})
+    return msgspec.structs.replace(ANY, **{part: owner}) if part else owner
+
+
+@pytest.mark.parametrize(("part", "name"), NUMBERS)
+def test_every_number_of_a_scenario_is_shrunk(part: str, name: str) -> None:
+    left = shrink(changed(part, name), 3, breaks=lambda _: True).scenario
+    assert left == msgspec.structs.replace(SIMPLEST, seed=left.seed)
+
+
+def test_the_fields_that_are_not_shrunk_are_listed() -> None:
+    parts = {part for part, _ in NUMBERS if part}
+    assert set(Scenario.__struct_fields__) == parts | KEPT | {name for part, name in NUMBERS if not part}
+
+
+def test_a_batch_is_lowered_as_far_as_the_failure_allows() -> None:
+    def breaks(scenario: Scenario) -> bool:
+        return scenario.rounds.batch >= 9
+
+    left = shrink(ANY, 3, breaks=breaks).scenario
+    assert (left.rounds.batch, left.population.clients, left.rounds.colluders) == (9, 9, 0)
+
+
+def test_kinds_of_rounds_and_the_numbers_of_faults_are_simplified() -> None:
+    reports = {"kind": "ldp-report", "mechanism": "unary-encoding", "rows_max": 1}
+    full = Scenario(
+        population=Population(clients=9, statistic="histogram", dimension=4),
+        rounds=Rounds(**reports),
+        faults=(Fault(kind="kill-torn", actor="client 1", at_ms=900, for_ms=70, phase="kept"),),
+        adversaries=(Adversary(kind="flood", actor="client 0", amount=7),),
+    )
+    left = shrink(full, 3, breaks=lambda one: bool(one.faults and one.adversaries)).scenario
+    assert left.rounds == SIMPLEST.rounds
+    assert left.faults == (Fault(kind="kill-torn", actor="client 1"),)
+    assert left.adversaries == (Adversary(kind="flood", actor="client 0"),)
+
+
+def test_a_scenario_that_no_trainer_could_announce_does_not_break() -> None:
+    overflowing = msgspec.structs.replace(Scenario(), rounds=Rounds(epsilon=1e-6, delta=1e-12, fraction_bits=40))
+    with pytest.raises(UsageError):
+        examine(overflowing, compare=False)
+    assert shrink(overflowing, 3).scenario == overflowing
 
 
 def test_shrinking_is_bounded_and_never_gives_a_scenario_that_holds() -> None:

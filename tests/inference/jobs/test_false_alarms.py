@@ -8,10 +8,11 @@ from __future__ import annotations
 from math import comb
 
 import pytest
-from clean_designs import DESIGNS, warned
+from clean_designs import warned
 from ideal_report_jobs import sampled
 
-from inference.jobs import NAMES
+from inference.jobs import NAMES, find
+from inference.jobs.examples import DESIGNS, Design
 
 SHARE_MAX = 0.05
 SAMPLED = ("ldp-histogram", "ldp-mean", "ldp-regression")
@@ -24,26 +25,26 @@ def most(fits: int) -> int:
     return next(count for count in range(fits + 1) if sum(chances[: count + 1]) > 0.99)
 
 
+def designs(name: str) -> list[Design]:
+    return DESIGNS[find(name).clean.designs]
+
+
 def alarms(name: str, fits: int) -> list[list[str]]:
-    found = [warned(name, design, seed) for design in DESIGNS[name] for seed in range(fits)]
+    found = [warned(name, design, seed) for design in designs(name) for seed in range(fits)]
     return [warnings for warnings in found if warnings]
-
-
-def test_each_job_has_clean_designs() -> None:
-    assert set(DESIGNS) == set(NAMES)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SAMPLED])
 def test_clean_data_get_no_warning(name: str) -> None:
     found = alarms(name, QUICK)
-    assert len(found) <= most(QUICK * len(DESIGNS[name])), found
+    assert len(found) <= most(QUICK * len(designs(name))), found
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SAMPLED])
 def test_clean_data_rarely_get_a_warning(name: str) -> None:
     found = alarms(name, LONG)
-    assert len(found) <= most(LONG * len(DESIGNS[name])), found
+    assert len(found) <= most(LONG * len(designs(name))), found
 
 
 @sampled
@@ -51,4 +52,4 @@ def test_clean_data_rarely_get_a_warning(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLED)
 def test_reports_of_clean_data_rarely_get_a_warning(name: str) -> None:
     found = alarms(name, OF_REPORTS)
-    assert len(found) <= most(OF_REPORTS * len(DESIGNS[name])), found
+    assert len(found) <= most(OF_REPORTS * len(designs(name))), found

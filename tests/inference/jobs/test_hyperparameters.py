@@ -15,7 +15,7 @@ import inference.estimators
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs import NAMES, find
-from inference.jobs.settings import Numbers, parse_words, settings_from
+from inference.jobs.settings import Numbers, parse_words, require_finite, settings_from
 from inference.mcmc.run import Options
 from inference.models.conjugate import FAMILIES, family
 from inference.models.conjugate.family import posterior_of
@@ -31,7 +31,6 @@ from tests.inference.models.conjugate.test_families import released
 
 NEVER = (math.nan, math.inf, -math.inf, 10**400, object(), b"1", {})
 WRONG = ("bogus", [1, 2], "1 2")
-ANY_SIGN = {"prior_m", "prior_mean"}  # checked, but may be below 0
 SCHEMA = Schema(("x",), "y", {"x": Interval(-1, 1), "y": Interval(0, 10)})
 
 
@@ -47,13 +46,13 @@ def bad_values(entry: Any, wanted: Any) -> Iterator[object]:
     if NoneType not in kinds:
         yield None
     if Numbers in kinds:
-        yield from ("a,b", [math.nan, 1.0], 3)
+        yield from ("a,b", [math.nan, 1.0], [[3]], True, -4)  # a number alone is a list of one
     elif str in kinds:
         yield from (3, 0.5, ["text"], *(("bogus",) if check else ()))
     elif bool in kinds:
         yield from (*WRONG, 1, 0.0)
     else:
-        yield from (*WRONG, True, *((-4,) if check and entry.name not in ANY_SIGN else ()))
+        yield from (*WRONG, True, *((-4,) if check not in (None, require_finite) else ()))
 
 
 def cases() -> list[Any]:
@@ -81,7 +80,7 @@ def test_a_job_refuses_a_bad_value_of_each_setting_on_every_path(job: str, entry
                 make(bad)
             check_message(error, entry.name)
     if accepted(wanted) & {int, float} and entry.metadata.get("check"):
-        for word in ("NaN", "Infinity", "many", *(("-4",) if entry.name not in ANY_SIGN else ())):
+        for word in ("NaN", "Infinity", "many", *(("-4",) if entry.metadata["check"] is not require_finite else ())):
             with pytest.raises(DataError) as error:
                 settings_from(kind, parse_words([f"{entry.name}={word}"]), job)
             check_message(error, entry.name)
@@ -89,13 +88,12 @@ def test_a_job_refuses_a_bad_value_of_each_setting_on_every_path(job: str, entry
 
 @pytest.mark.parametrize("job", NAMES)
 def test_numbers_that_must_be_in_a_range_have_a_check(job: str) -> None:
-    """Without one, a setting accepts any finite number: these may be anywhere."""
-    anywhere = {"lower", "upper", "prior_mean", "prior_m", "times", "edges"}
+    """That of a number that may be anywhere is `require_finite`."""
     kind = find(job).settings
     types = get_type_hints(kind)
     kind()
     for entry in fields(kind):
-        if accepted(types[entry.name]) & {int, float} and entry.name not in anywhere:
+        if accepted(types[entry.name]) & {int, float}:
             assert entry.metadata.get("check"), entry.name
 
 

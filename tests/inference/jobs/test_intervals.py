@@ -16,7 +16,8 @@ from report_samples import whole_swarm
 from rich.console import Console
 
 from dca_proto.cli.show import drawn as drawn_table
-from emulator.report.learned import estimates, read
+from dca_proto.drawing import PALETTE
+from dca_proto.report.learned import estimates, read
 from inference.bounds import Interval
 from inference.columns import Standardisation
 from inference.jobs import find
@@ -40,8 +41,8 @@ from inference.models.conjugate.family import CONJUGATE, posterior_of
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.scored_fit import exact_fit
 from inference.models.linear.baselines import nonprivate_regression
-from inference.models.mixture.job import MixtureFit
-from inference.models.mixture.model import NO_NOISE, Posterior
+from inference.models.mixture.job import MixtureLaw
+from inference.models.mixture.model import NO_NOISE, Components
 from inference.problem import Problem, Schema
 
 LEVEL = 0.95
@@ -90,7 +91,7 @@ def test_draws_have_quantiles_and_no_normal_approximation() -> None:
 CLOSED: list[tuple[str, Interval, Any]] = [
     ("bernoulli", Interval(0, 1), lambda x: {"theta": st.beta(1 + x.sum(), 1 + len(x) - x.sum())}),
     ("poisson", Interval(0, 4), lambda x: {"rate": st.gamma(0.25 + x.sum(), scale=1 / (0.125 + len(x)))}),
-    ("exponential", Interval(0, 4), lambda x: {"rate": st.gamma(len(x) - 0.25, scale=1 / (2e-4 + x.sum()))}),
+    ("exponential", Interval(0, 4), lambda x: {"rate": st.gamma(len(x) - 0.25, scale=1 / (2e-7 + x.sum()))}),
     ("categorical", Interval(0, 1), lambda x: {"theta": st.beta(1 + (x == 0).sum(), 1 + (x == 1).sum())}),
 ]
 
@@ -131,11 +132,11 @@ def test_with_noise_a_family_has_the_quantiles_of_its_draws() -> None:
 
 def test_a_component_has_a_beta_weight_and_a_students_mean() -> None:
     """10,000 draws: an end is off by 0.03 posterior standard deviations (one standard error); within 5."""
-    posterior = Posterior(np.array([3.0, 9.0]), np.array([2.0, 8.0]), np.array([[0.1], [0.5]]),
+    posterior = Components(np.array([3.0, 9.0]), np.array([2.0, 8.0]), np.array([[0.1], [0.5]]),
                           np.array([2.5, 6.0]), np.array([[0.3], [0.8]]))  # fmt: skip
     columns = Standardisation(("a",), np.array([10.0]), np.array([5.0]), np.ones(1))
     schema = Schema(("a",), "y", {"a": Interval(0, 20), "y": Interval(0, 1)})
-    fit = MixtureFit(schema, columns, posterior, NO_NOISE, None, 1, "", 12, True)  # type: ignore[arg-type]
+    fit = MixtureLaw(schema, columns, posterior, NO_NOISE, None, 1, "", 12, True)  # type: ignore[arg-type]
     weight, mean, sd = (one.figure for one in fit.estimates()[3:])
     student_t = st.t(5, 10 + 5 * 0.1, 5 * (0.3 / (2.5 * 2)) ** 0.5)
     assert weight.interval == pytest.approx(st.beta(3, 9).interval(LEVEL), abs=0.15 * st.beta(3, 9).std())
@@ -241,7 +242,7 @@ def test_many_coefficients_are_one_forest_with_two_marks_each(monkeypatch: pytes
     assert [label.get_text() for label in axes.get_yticklabels()][:1] == ["worst fractal dimension 0"]
     assert axes.get_xlabel() == "log odds per half-width"
     shapes = {(container.lines[0].get_marker(), container.lines[0].get_color()) for container in axes.containers}
-    assert shapes == {("o", "#0072B2"), ("s", "#D55E00")}, "distinct without colours too"
+    assert shapes == {("o", PALETTE[0]), ("s", PALETTE[1])}, "distinct without colours too"
 
 
 def test_each_unit_has_its_own_panel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from ideal_jobs import NODES, conditions, drawn, learn_from, near, problem
 
-from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_settings import Task, check_plan, task_of
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.journal import Journal, Opened
 from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from emulator.swarm.live import fresh_keys
 from inference.errors import DataError
 from inference.jobs import find
@@ -56,18 +56,18 @@ def test_nodes_with_too_few_rows_are_left_out_with_a_warning(monkeypatch: pytest
         "from all that have any"
     )
     assert warning in summary["warnings"]
-    assert result.linear.contributors == 297
+    assert result.predictor.linear.contributors == 297
     _, everybody, _ = learn_from(tables(4, 150, 146), draws=20, require_mixed=False)
     assert not any("left out" in one for one in everybody["warnings"])
     with pytest.raises(DataError, match="largest of 2 data nodes has 2 rows, and method 'normal' needs 4 of each"):
         learn_from(tables(2, 1))
     with pytest.raises(DataError, match="2 rows are too few: this model needs at least 10"):
-        learn_from(tables(1, 1), kind=SecureSumRequest)
+        learn_from(tables(1, 1), kind=SecureSum)
 
 
 def test_the_closed_form_takes_nodes_of_any_size() -> None:
     result, summary, _ = learn_from(tables(2, 150, 148), method="fast")
-    assert (result.contributors, summary.get("warnings", [])) == (300, [])
+    assert (result.predictor.contributors, summary.get("warnings", [])) == (300, [])
 
 
 @jax_needed
@@ -89,9 +89,9 @@ def test_data_nodes_release_averages_of_rows_where_a_job_asks_for_them() -> None
     """At ε = 60 within 6 posterior standard deviations, of 59 averages; the last node has none."""
     result, summary, _ = learn_from(tables(150, 146, 4), method="fast", group=5)
     assert near(slopes(summary))
-    assert result.contributors == 59
+    assert result.predictor.contributors == 59
     single, _, _ = learn_from(tables(150, 146, 4), method="fast")
-    assert (single.coefficient_sd < result.coefficient_sd).all(), "averages contain less information"
+    assert (single.slopes()[1] < result.slopes()[1]).all(), "averages contain less information"
 
 
 @jax_needed
@@ -109,18 +109,18 @@ def test_averages_have_no_constant() -> None:
     schema = problem("number").schema
     settings = settings_from(JOB.settings, {"group": 10}, JOB.name)
     JOB.check(schema, settings)
-    known = replace(conditions(Budget(8, 1e-5)), kind=NodeReleaseRequest)
+    known = replace(conditions(Budget(8, 1e-5)), kind=NodeRelease)
     request = next(JOB.make(schema, settings, known))
     assert (request.statistic, request.parameters["group"]) == ("averaged-regression", 10)
     assert "intercept" not in request.parameters
     with pytest.raises(DataError, match="averages of 10 rows are for data nodes that release by themselves"):
-        next(JOB.make(schema, settings, replace(known, kind=SecureSumRequest)))
+        next(JOB.make(schema, settings, replace(known, kind=SecureSum)))
 
 
 def test_groups_that_rows_do_not_fill_are_refused_before_the_round() -> None:
     schema, budget = problem("number").schema, Budget(8, 1e-5)
-    terms = JobTerms(budget=budget, clients=2, tolerated=0, computes=NODES)
-    known = replace(conditions(budget), kind=NodeReleaseRequest)
+    terms = JobTerms(epsilon=budget.epsilon, delta=budget.delta, clients=2, tolerate=0, computes=NODES)
+    known = replace(conditions(budget), kind=NodeRelease)
     many = settings_from(JOB.settings, {"method": "fast", "group": 5000}, JOB.name)
     with pytest.raises(UsageError, match="group is 5000; average 1 to 4096 rows"):
         check_plan(JOB.make(schema, many, known), JOB.plan(schema, many, known), terms, "the budget")
@@ -171,7 +171,7 @@ def test_a_seed_that_rounds_depend_on_is_part_of_a_jobs_identity() -> None:
 def test_a_journal_from_before_a_setting_existed_is_resumed(tmp_path: Path) -> None:
     """Which has draws, chains and the rest in its first line, and knows of no averages."""
     path, one = tmp_path / "mcmc.journal", task(draws=77)
-    known = replace(conditions(Budget(8, 1e-5)), kind=NodeReleaseRequest)
+    known = replace(conditions(Budget(8, 1e-5)), kind=NodeRelease)
     request = next(JOB.make(one.schema, one.own, known))
     older = {key: value for key, value in one.table.items() if key not in ("group", "units")}
     with Journal(path, older) as journal:

@@ -18,11 +18,11 @@ import pytest
 from ideal_jobs import NODES, conditions, drawn, learn, learn_from, made, near, problem
 from scipy.special import expit
 
-from dca_proto.aggregate import NodeReleaseRequest, SecureSumRequest
 from dca_proto.cli.job_settings import check_plan, task_of
 from dca_proto.errors import UsageError
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval
@@ -65,11 +65,11 @@ def test_regression_within_its_bounds_takes_one_round() -> None:
 
 def test_regression_mcmc_learns_from_data_nodes_and_from_one_sum() -> None:
     rows = split(problem("number"), 100, 0)[0].rows
-    for kind, parts in ((NodeReleaseRequest, 3), (SecureSumRequest, 300)):
+    for kind, parts in ((NodeRelease, 3), (SecureSum, 300)):
         result, summary, _ = learn_from(np.array_split(rows, parts), kind=kind, method="fast")
         assert near(summary)
         assert (summary.get("sampling"), summary.get("repair")) == (None, None)
-        assert result.contributors == 300
+        assert result.predictor.contributors == 300
 
 
 @pytest.mark.skipif(find_spec("jax") is None or find_spec("arviz") is None, reason="without the extra samplers")
@@ -107,9 +107,9 @@ def test_data_nodes_are_named_in_a_trainers_job_or_follow_from_its_federation() 
     alone, together = fresh_keys(0).federation, fresh_keys(2).federation
     for federation, more in ((alone, {}), (together, {"kind": "node-release"})):
         task = task_of({**table, **more}, federation)
-        assert (task.kind, task.terms.computes, task.identity["kind"]) == (NodeReleaseRequest, (), "node-release")
+        assert (task.kind, task.terms.computes, task.identity["kind"]) == (NodeRelease, (), "node-release")
     summed = task_of({**table, "clients": 5}, together)
-    assert (summed.kind, len(summed.terms.computes)) == (SecureSumRequest, 2)
+    assert (summed.kind, len(summed.terms.computes)) == (SecureSum, 2)
     assert summed.identity["kind"] == "secure-sum"
     with pytest.raises(DataError, match="these learn from releases of data nodes: regression-mcmc"):
         task_of({**table, "name": "gaussian", "method": "conjugate"}, alone)
@@ -228,7 +228,7 @@ def test_warnings_about_a_family_are_in_the_summary() -> None:
     assert learn("poisson", "count")["warnings"] == []
     narrow = problem("number")
     bounds = {**narrow.schema.bounds, "y": Interval(-1, 1)}
-    job, terms = find("gaussian"), JobTerms(budget=Budget(8, 1e-5), clients=400, tolerated=0, computes=NODES)
+    job, terms = find("gaussian"), JobTerms(epsilon=8, delta=1e-5, clients=400, tolerate=0, computes=NODES)
     swarm = IdealSwarm(narrow.rows, narrow.schema.columns, terms, random=np.random.default_rng(3).bytes)
     schema = replace(narrow.schema, bounds=bounds)
     result = made(job, schema, job.settings(), conditions(terms.budget), swarm)
@@ -270,7 +270,7 @@ def test_a_column_by_itself_is_described_without_any_other(tmp_path: Path) -> No
     found = from_csv(path, "t", bounds, alone=True)
     assert (found.schema.columns, found.rows.shape) == (("t",), (50, 1))
     job = find("gaussian")
-    terms = JobTerms(budget=Budget(50, 1e-5), clients=50, tolerated=0, computes=NODES)
+    terms = JobTerms(epsilon=50, delta=1e-5, clients=50, tolerate=0, computes=NODES)
     swarm = IdealSwarm(found.rows, found.schema.columns, terms, random=np.random.default_rng(5).bytes)
     result = made(job, found.schema, job.settings(), conditions(terms.budget), swarm)
     mean, _ = rows_of(job.summarise(result, None, None, None, found.schema))
@@ -329,15 +329,15 @@ def test_a_plan_as_text_names_the_shares() -> None:
     assert plan_words(stages) == "over 2 rounds: 10 % of the budget on scales, 90 % on the regression"
 
 
-@pytest.mark.parametrize(("tolerated", "colluders", "message"), [
+@pytest.mark.parametrize(("tolerate", "colluders", "message"), [
     (30, 0, None),  # more than the batch has; its own T is 6
     (30, 25, "a batch of 20 clients, of which 26 may drop out, leaves no honest noise"),
     (93, 0, "leaves no honest noise"),
 ])  # fmt: skip
-def test_a_plan_is_checked_with_what_a_batch_tolerates(tolerated: int, colluders: int, message: str | None) -> None:
+def test_a_plan_is_checked_with_what_a_batch_tolerates(tolerate: int, colluders: int, message: str | None) -> None:
     table = {
         "name": "logistic", "batch": 20, "features": ["a"], "target": "y", "bounds": {"a": [0, 1], "y": [0, 1]},
-        "epsilon": 8, "delta": 1e-5, "clients": 100, "tolerate": tolerated, "colluders": colluders,
+        "epsilon": 8, "delta": 1e-5, "clients": 100, "tolerate": tolerate, "colluders": colluders,
     }  # fmt: skip
     federation = fresh_keys(2).federation
     if message is not None:
@@ -345,7 +345,7 @@ def test_a_plan_is_checked_with_what_a_batch_tolerates(tolerated: int, colluders
             task_of(table, federation)
         return
     task = task_of(table, federation)
-    known = Conditions(clients=100, tolerated=tolerated, mu=task.terms.budget.mu, rng=np.random.default_rng(1))
+    known = Conditions(clients=100, tolerate=tolerate, mu=task.terms.budget.mu, rng=np.random.default_rng(1))
     stages = task.job.plan(task.schema, task.own, known)
     assert stages[1].batch == 20
     check_plan(task.job.make(task.schema, task.own, known), stages, task.terms, "the budget")

@@ -16,13 +16,14 @@ import pytest
 from ideal_report_jobs import JOBS, N, clients_of, conditions, first_request, learn_job, problem, sampled, settings
 from rich.console import Console
 
-from dca_proto.aggregate import LdpReportRequest, NoAggregate
 from dca_proto.cli.job_run import show_run
 from dca_proto.cli.job_settings import DELTA, Task, task_of
-from dca_proto.errors import UsageError
+from dca_proto.errors import NoAggregate, UsageError
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
-from emulator.results import Run, reports_of
+from dca_proto.protocol.wire.kinds import LdpReport
+from dca_proto.results.round import reports_of, round_of
+from dca_proto.results.run import Run
 from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval
 from inference.datasets import load
@@ -125,7 +126,7 @@ def test_a_job_on_pure_reports_needs_no_delta_and_spends_none() -> None:
     for found in (task(), task(delta=1e-3), task("ldp-mean", delta=0)):
         assert (found.delta, found.table["delta"], found.terms.budget) == (0.0, 0.0, Budget(2, DELTA))
         assert found.cost == PrivacyCost.of_pure(2.0)
-        assert (found.kind, found.terms.computes, found.terms.tolerated) == (LdpReportRequest, (), 0)
+        assert (found.kind, found.terms.computes, found.terms.tolerate) == (LdpReport, (), 0)
     assert task(delta=1e-3).identity == task().identity, "a journal is resumed, whatever its delta is"
     with pytest.raises(UsageError, match="delta missing; give them in"):
         task("ldp-mean", mechanism="analytic-gaussian")
@@ -136,9 +137,9 @@ def test_a_job_on_pure_reports_needs_no_delta_and_spends_none() -> None:
 
 
 def test_reports_need_no_compute_nodes_and_take_none() -> None:
-    assert task(nodes=0).kind is LdpReportRequest
+    assert task(nodes=0).kind is LdpReport
     for wrong in ({"tolerate": 3}, {"colluders": 1}, {"computes": ["compute-1"]}):
-        with pytest.raises(UsageError, match="a round of kind ldp-report has no Compute nodes, and each client"):
+        with pytest.raises(UsageError, match=r"rounds of this kind have no Compute nodes, .*: leave out tolerate, col"):
             task(**wrong)
     with pytest.raises(DataError, match="'ldp-mean' learns from LDP reports of single clients; these learn from rel"):
         task("ldp-mean", kind="node-release")
@@ -165,7 +166,7 @@ def test_settings_of_the_final_step_may_change_at_no_cost(name: str) -> None:
 # --- how reports are shown --------------------------------------------------------------------------------------------
 
 
-def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out() -> None:
     data = problem("count", 60)
     for mechanism in ("unary-encoding", "randomised-response"):
         generator = JOBS["ldp-histogram"].make(
@@ -177,14 +178,15 @@ def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out(monke
         assert len(row["counts"]) == 13
         assert row["counts"] == (np.sum(row["values"], axis=0).tolist() if mechanism == "unary-encoding" else
                                [row["values"].count(k) for k in range(13)])  # fmt: skip
-    number = clients_of(data, 2.0).run_round(first_request("ldp-mean", data)).reports
+    aggregate = clients_of(data, 2.0).run_round(first_request("ldp-mean", data))
+    number = aggregate.reports
     assert number is not None
-    found = reports_of(number)
+    found = round_of(aggregate).reports
+    assert found is not None
     assert found.histogram is not None
     assert sum(found.histogram.counts) == 60
-    assert found.histogram.low == min(number.values)[0]
-    monkeypatch.setattr("emulator.results._NUMBERS_MAX", 59)
-    assert reports_of(number).values is None
+    assert found.histogram.low == number.values[:, 0].min()
+    assert reports_of(number, most=59).values is None
 
 
 def test_a_trainer_is_shown_intervals_and_the_naive_estimate_beside_them() -> None:
@@ -194,7 +196,7 @@ def test_a_trainer_is_shown_intervals_and_the_naive_estimate_beside_them() -> No
             "epsilon": 1.0, "delta": 0.0, "reports": "grid-laplace"}  # fmt: skip
     screen = io.StringIO()
     finished = Run(
-        ok=True, clients=9, computes=0, tolerated=0, rounds=[], epsilon=1.0, delta=0.0, reports="grid-laplace"
+        ok=True, clients=9, computes=0, tolerate=0, rounds=[], epsilon=1.0, delta=0.0, reports="grid-laplace"
     )
     show_run(Console(file=screen, width=200), finished, result)
     assert "mean of x (kg) 1.500 [1.25, 1.75] 2.5" in " ".join(screen.getvalue().split())

@@ -18,8 +18,8 @@ from rich.console import Console
 from dca_proto.cli import main
 from dca_proto.cli.job_run import show_run, written
 from dca_proto.cli.show import drawn
-from emulator.report.learned import estimates, scores
-from emulator.report.run import closing_lines
+from dca_proto.report.learned import estimates, scores
+from dca_proto.report.run import closing_lines
 from inference.jobs.estimates import NOT_COVERED, separated
 from inference.jobs.picture import plot_estimates
 
@@ -105,7 +105,7 @@ def test_a_page_shows_none_from_outside_the_block(tmp_path: Path) -> None:
 
 
 def test_terminals_mark_them() -> None:
-    summary = {**whole_swarm(), "unknown_noises": 307}
+    summary = {**whole_swarm(), "n_min": 308}
     console = Console(record=True, width=120)
     console.print(drawn(estimates(summary)))
     assert re.search(r"\n +not covered by ε:\s*\n +private +without privacy +unit", console.export_text())

@@ -8,20 +8,20 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.image
 import numpy as np
 import pytest
-from clean_designs import DESIGNS
 from ideal_jobs import NODES
 from matplotlib.axes import Axes
 
-from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli.job_settings import task_of
 from dca_proto.cli.swarm_job import DataOptions, problem_of
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from emulator.ideal import IdealSwarm
 from emulator.swarm.live import fresh_keys
 from inference.bounds import Interval
@@ -29,11 +29,13 @@ from inference.datasets import simulated_trial
 from inference.errors import DataError
 from inference.estimators import PrivateKaplanMeier, PrivateProportionalHazards
 from inference.jobs import find
-from inference.jobs.base import Conditions
+from inference.jobs.base import Conditions, as_posterior
 from inference.jobs.estimates import rows_of, separated
+from inference.jobs.examples import DESIGNS, TIME
 from inference.jobs.picture import plot_estimates, risk_words
 from inference.jobs.settings import settings_from
-from inference.models.survival.hazards import HazardsFit, concordance, hazards_job
+from inference.locate import FREQUENCIES, LEVELS
+from inference.models.survival.hazards import Hazards, concordance, hazards_job, shares_of_groups
 from inference.models.survival.rounds import Columns
 from inference.problem import Problem, Schema, split
 from inference.rounds import run
@@ -45,18 +47,18 @@ QUARTERS = (9.0, 18.0, 27.0, 36.0)
 def ideal(rows: Problem, epsilon: float = 8.0, *, nodes: int = 0) -> IdealSwarm:
     """A client for each row; or data nodes that share them."""
     count = nodes or len(rows.y)
-    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=count, tolerated=0, computes=() if nodes else NODES)
+    terms = JobTerms(epsilon=epsilon, delta=1e-5, clients=count, tolerate=0, computes=() if nodes else NODES)
     tables = [rows.rows[start::nodes] for start in range(nodes)] if nodes else rows.rows
     return IdealSwarm(tables, rows.schema.columns, terms, random=np.random.default_rng(3).bytes)
 
 
 def learn(name: str, rows: Problem = TRIAL, *, nodes: int = 0, **settings: Any) -> tuple[Any, dict[str, Any]]:
     """A result and its summary."""
-    job, kind = find(name), NodeReleaseRequest if nodes else SecureSumRequest
+    job, kind = find(name), NodeRelease if nodes else SecureSum
     own = settings_from(job.settings, settings, name)
     job.check(rows.schema, own)
     train, test = split(rows, 100, 0) if job.scored else (rows, None)
-    where = Conditions(clients=len(train.y), tolerated=0, mu=1.0, rng=np.random.default_rng(2), kind=kind)
+    where = Conditions(clients=len(train.y), tolerate=0, mu=1.0, rng=np.random.default_rng(2), kind=kind)
     result = run(job.make(train.schema, own, where), ideal(train, nodes=nodes))
     summary = job.summarise(result, job.reference(train, own), train, test, train.schema)
     return result, json.loads(json.dumps(summary, allow_nan=False))
@@ -65,7 +67,7 @@ def learn(name: str, rows: Problem = TRIAL, *, nodes: int = 0, **settings: Any) 
 @pytest.mark.parametrize("nodes", [0, 3])
 def test_curves_of_two_arms(nodes: int) -> None:
     result, summary = learn("survival", nodes=nodes, group="arm", times="9,18,27,36")
-    assert (result.private, result.counts.n, summary["warnings"]) == (True, 600, [])
+    assert (result.private, result.predictor.counts.n, summary["warnings"]) == (True, 600, [])
     rows = summary["estimates"]
     assert [row["name"] for row in rows[:5]] == [*(f"S({time:g}), arm 0" for time in QUARTERS), "S(9), arm 1"]
     assert rows[4]["at"] == {"series": "arm 1", "x": 9.0, "axis": "months"}
@@ -84,7 +86,7 @@ def test_one_curve_has_no_test() -> None:
     result, summary = learn("survival", intervals=6)
     assert summary["log_rank"] is None
     assert "log-rank" not in summary["remarks"]
-    assert result.survival.shape == (1, 6)
+    assert result.predictor.survival.shape == (1, 6)
     assert (np.diff(result.draws["survival"], axis=-1) <= 1e-12).all(), "every draw falls"
     assert result.draws["restricted_mean"].shape == (4, 1000, 1)
 
@@ -117,7 +119,7 @@ def with_feature(share: float, n: int, seed: int) -> Problem:
     return Problem("made", schema, np.column_stack([died <= left, x, y]), np.minimum(died, left))
 
 
-def hazards_of(rows: Problem, epsilon: float, group: str | None = None) -> HazardsFit:
+def hazards_of(rows: Problem, epsilon: float, group: str | None = None) -> Hazards:
     columns = Columns.of(rows.schema, "event", group, None, 4)
     return run(hazards_job(rows.schema, columns), ideal(rows, epsilon))
 
@@ -134,7 +136,7 @@ def test_rare_features_are_neither_clipped_nor_taken_for_normal(share: float, n:
 @pytest.mark.long
 def test_noise_does_not_push_rare_values_beyond_their_bounds() -> None:
     """A 10 % binary of strong effect: 95 % intervals held in 76 % of 80 fits. Fails by chance once in 300."""
-    design, true = DESIGNS["survival-regression"][-1], 0.3 / np.sqrt(0.1 * 0.9)
+    design, true = DESIGNS[TIME][-1], 0.3 / np.sqrt(0.1 * 0.9)
     fits = [hazards_of(design(np.random.default_rng(seed), 5_000), 2.0) for seed in range(40)]
     assert sum(abs(fit.coefficients[0] - true) > 1.96 * fit.coefficient_sd[0] for fit in fits) <= 6
 
@@ -145,14 +147,30 @@ def test_a_fit_warns_of_rare_values_only_if_noise_hides_them() -> None:
     assert all(hazards_of(with_feature(0.0, 3_000, seed), 1.0).warnings == () for seed in (1, 2))
 
 
-def test_a_fit_warns_of_groups_with_few_rows_and_not_of_others() -> None:
-    """Of a group of 3 % of 20,000 rows, 95 % intervals hold in about half of the fits; as a feature it is learned."""
+def test_a_group_of_few_rows_is_learned_as_a_feature_is() -> None:
+    """Of a group of 3 % of 20,000 rows, 95 % intervals held in about half of fits with even contrasts."""
     rare = with_feature(0.03, 20_000, 3)
-    [warning] = hazards_of(rare, 4.0, "x").warnings
+    fit, as_feature = hazards_of(rare, 4.0, "x"), hazards_of(rare, 4.0)
+    assert fit.warnings == ()
+    assert abs(fit.group_effects[0][0] - 0.4) < 4 * fit.group_effects[1][0]
+    assert fit.group_effects[1][0] < 1.5 * as_feature.coefficient_sd[0]
+    assert all(hazards_of(with_feature(0.5, 5_000, seed), 1.0, "x").warnings == () for seed in (1, 2))
+
+
+def test_a_fit_warns_of_groups_whose_rows_noise_hides() -> None:
+    [warning] = [one for one in hazards_of(with_feature(0.01, 2_000, 3), 0.7, "x").warnings if "few rows" in one]
     assert warning.startswith("few rows are of x 1, or noise hides them")
     assert warning.endswith("set no group, so that x is a feature, or merge groups")
-    assert hazards_of(rare, 4.0).warnings == ()
-    assert all(hazards_of(with_feature(0.5, 5_000, seed), 1.0, "x").warnings == () for seed in (1, 2))
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.97, 0.03), (0.6, 0.3, 0.1)])
+def test_phases_show_the_shares_of_groups(shares: tuple[float, ...]) -> None:
+    groups = len(shares)
+    columns = Columns("t", "event", (1.0,), "x", groups, ("y",))
+    places = np.exp(1j * FREQUENCIES[:, None] * np.linspace(-1, 1, groups)) @ np.array(shares)
+    value = 20_000 * np.r_[places.real, np.ones(LEVELS), places.imag, np.zeros(LEVELS)]
+    phases = SimpleNamespace(value=value, contributors=20_000, noise_variance=100.0**2)
+    assert shares_of_groups(phases, columns) == pytest.approx(shares[1:], abs=0.01)  # type: ignore[arg-type]
 
 
 def test_rows_that_do_not_count_are_named_by_a_regression() -> None:
@@ -190,9 +208,10 @@ def test_a_single_feature_is_scored_on_held_out_rows() -> None:
 
 def test_rows_with_a_missing_value_are_warned_of_and_too_many_rows_are_not() -> None:
     result, _ = learn("survival", group="arm", intervals=4)
-    fewer, more = (replace(result, counts=replace(result.counts, surplus=by, missing=0.1)) for by in (-6.0, 6.0))
-    assert "about 10 % of the rows did not count: they lack a value" in fewer.warnings[0]
-    assert more.warnings == []
+    curves = result.predictor
+    fewer, more = (replace(curves, counts=replace(curves.counts, surplus=by, missing=0.1)) for by in (-6.0, 6.0))
+    assert "about 10 % of the rows did not count: they lack a value" in fewer.doubts[0]
+    assert more.doubts == ()
 
 
 def test_figures_from_raw_rows_are_separate_in_files_and_pages() -> None:
@@ -221,7 +240,7 @@ def test_numbers_at_risk_are_those_of_the_rows_within_their_noise() -> None:
         true = [((arm == place) & ((months > t) | ((months == t) & ~events))).sum() for t in one["x"]]
         assert (np.abs(np.array(one["number"]) - true) < 5 * np.array(one["sd"]) + 0.5).all()
     exact = learn("survival", intervals=4)[0]
-    assert exact.counts.at_risk[1][0, 0] == pytest.approx(0, abs=1e-6), "the number of all rows is public"
+    assert exact.predictor.counts.at_risk[1][0, 0] == pytest.approx(0, abs=1e-6), "the number of all rows is public"
 
 
 @pytest.mark.parametrize(
@@ -262,6 +281,8 @@ def test_curves_are_steps_and_so_are_their_bands(monkeypatch: pytest.MonkeyPatch
         ("survival", {"group": "event"}, "both the event and the group"),
         ("survival", {"intervals": 0}, "setting 'intervals' is 0, expected a whole number, at least 1"),
         ("survival", {"intervals": 400}, "a grid of 400 times; expected 1 to 100"),
+        ("survival", {"times": -4}, "setting 'times' is -4, expected numbers above 0 that increase"),
+        ("survival", {"times": "6,12,12"}, "setting 'times' is 6, 12, 12, expected numbers above 0 that increase"),
         ("survival-regression", {"std_share": 1.0}, "setting 'std_share' is 1"),
     ],
 )
@@ -328,6 +349,10 @@ def test_kaplan_meier_from_rows_rounds_and_an_aggregate() -> None:
     again = PrivateKaplanMeier(QUARTERS, duration="months", group="arm", random_state=1).fit(rounds.results)
     assert (again.survival_ == model.survival_).all()
     assert model.predict([0.0, 9.0]) == pytest.approx(np.column_stack([np.ones(2), model.survival_[:, 0]]))
+    early, listed = (
+        PrivateKaplanMeier(times, duration="months", group="arm", random_state=1).fit(table) for times in (9, [9.0])
+    )
+    assert (early.survival_ == listed.survival_).all()
     assert (exact.warnings_, model.warnings_) == ((), ())
     noisy = PrivateKaplanMeier(QUARTERS, duration="months", group="arm", random_state=1).fit(ideal(TRIAL, 0.1))
     assert any("little was learned there" in text for text in noisy.warnings_)
@@ -374,10 +399,10 @@ def test_proportional_hazards_from_rows_and_rounds() -> None:
 @pytest.mark.parametrize(("name", "variable"), [("survival", "survival"), ("survival-regression", "log_hazard_ratio")])
 def test_draws_are_arvizs(name: str, variable: str) -> None:
     result, _ = learn(name, group="arm")
-    data = result.inference_data(np.random.default_rng(1))
+    data = as_posterior(result).inference_data(np.random.default_rng(1))
     assert data.posterior[variable].shape[:2] == (4, 1000)
     assert data.posterior.attrs["epsilon"] > 0
-    if isinstance(result, HazardsFit):
+    if isinstance(result, Hazards):
         mean, sd = result.group_effects
         drawn = data.posterior["group_log_hazard_ratio"]
         assert drawn.mean(("chain", "draw")).values == pytest.approx(mean, abs=5 * sd.max() / 4000**0.5)

@@ -73,3 +73,18 @@ def test_the_same_seed_gives_the_same_draws() -> None:
     )
     np.testing.assert_array_equal(first, second)
     assert not np.any(first == other)
+
+
+@pytest.mark.parametrize(
+    ("least", "fewest", "most"), [(0, 2_000, 2_000), (750, 800, 800), (100, 200, 1_500)], ids=["never", "once", "later"]
+)
+def test_chains_end_at_a_multiple_of_the_least_draws_once_they_have_mixed(least: int, fewest: int, most: int) -> None:
+    """Four chains of a normal number have enough effective draws after 800 each, not after the first block."""
+    told: list[tuple[int, int]] = []
+    options = Options(draws=2_000, warmup=200, least=least, on_progress=lambda done, total: told.append((done, total)))
+    found = nuts.sample(lambda data: numpyro.sample("z", dist.Normal(data["y"], 1)), {"y": 0.3}, options)
+    chains, kept = found.draws["z"].shape
+    assert chains == 4
+    assert fewest <= kept <= most
+    assert found.sampling.acceptance.shape == (4,)
+    assert told[-1] == (2_200, 2_200), "the bar is full"

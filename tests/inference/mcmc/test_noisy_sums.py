@@ -15,13 +15,13 @@ from exact_rounds import aggregate
 from numpyro.infer.util import log_density
 from scipy import stats
 
-from dca_proto.aggregate import LdpReportRequest, LocalReports, NodeReleaseRequest, NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import LocalReports, NoisyAggregate, RoundRequest
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
 from emulator.ideal import IdealSwarm
 from inference.errors import DataError
 from inference.mcmc import NoisySums, observe, sample
-from inference.mcmc.posterior import LocalPosterior
+from inference.posterior import Posterior
 
 PARAMETERS = {"columns": ["x", "y"], "centre": [0.0, 0.0], "scale": [1.0, 1.0], "bound": [4.0, 4.0]}
 
@@ -29,7 +29,7 @@ PARAMETERS = {"columns": ["x", "y"], "centre": [0.0, 0.0], "scale": [1.0, 1.0], 
 def release(seed: int = 1, **changes: Any) -> NoisyAggregate:
     """A noisy sum of two columns over 50 clients."""
     value = np.random.default_rng(seed).normal(20, 5, 2)
-    made = aggregate(value, 9.0, SecureSumRequest("sum", PARAMETERS), 50)
+    made = aggregate(value, 9.0, RoundRequest("sum", PARAMETERS), 50)
     return replace(made, round_id=bytes([seed]) * 16, **changes)
 
 
@@ -68,13 +68,15 @@ def test_incompatible_aggregates_are_refused(given: list[NoisyAggregate], messag
 def test_all_kinds_of_rounds_become_sums_with_the_noise_that_they_carry() -> None:
     """Of the same 60 rows: the noise of LDP reports is by far the largest, and n always counts rows."""
     rows = np.random.default_rng(3).normal(0, 1, (60, 2))
-    clients = JobTerms(budget=Budget(1, 1e-5), clients=60, tolerated=0, computes=(bytes(16), bytes([1]) * 16))
-    nodes = JobTerms(budget=Budget(1, 1e-5), clients=3, tolerated=0, computes=())
+    clients = JobTerms(epsilon=1, delta=1e-5, clients=60, tolerate=0, computes=(bytes(16), bytes([1]) * 16))
+    nodes = JobTerms(epsilon=1, delta=1e-5, clients=3, tolerate=0, computes=())
     swarm = IdealSwarm(rows, ["x", "y"], clients)
     aggregates = [
-        swarm.run_round(SecureSumRequest("sum", PARAMETERS)),
-        IdealSwarm(np.split(rows, 3), ["x", "y"], nodes).run_round(NodeReleaseRequest("sum", PARAMETERS, rows_max=20)),
-        swarm.run_round(LdpReportRequest("sum", PARAMETERS, mechanism="analytic-gaussian")),
+        swarm.run_round(RoundRequest("sum", PARAMETERS)),
+        IdealSwarm(np.split(rows, 3), ["x", "y"], nodes).run_round(
+            RoundRequest("sum", PARAMETERS, rows_max=20, kind=NodeRelease())
+        ),
+        swarm.run_round(RoundRequest("sum", PARAMETERS, kind=LdpReport("analytic-gaussian"))),
     ]
     secure, node, local = (NoisySums.of(one) for one in aggregates)
     assert secure.n == node.n == local.n == 60
@@ -137,7 +139,7 @@ def closed_form(sums: NoisySums, prior_sd: float) -> tuple[float, float]:
     return sums.n * sums.value[0] / (sums.n * 4.0 + sums.noise_variance[0]) / precision, precision**-0.5
 
 
-def drawn(sums: NoisySums) -> LocalPosterior:
+def drawn(sums: NoisySums) -> Posterior:
     return sample(average, {"sums": sums, "prior_sd": 1.0}, warmup=300, draws=500)
 
 

@@ -16,9 +16,9 @@ from compiling import quick_and_double
 from exact_rounds import aggregate
 from scipy import stats
 
-from dca_proto.aggregate import LocalReports, SecureSumRequest
+from dca_proto.aggregate import LocalReports, RoundRequest
 from inference.bounds import Interval
-from inference.mcmc.posterior import Sampling
+from inference.draws import Sampling
 from inference.models import fit as fits
 from inference.models.linear.rows import MISSING
 from inference.models.priors import DirichletPrior, GaussianPrior, ProbabilityPrior, RatePrior, RegressionPrior
@@ -223,11 +223,11 @@ def test_a_model_of_sums_is_its_prior_and_their_law(
     here, there = (features(scale, intercept, not logistic) for scale in (1.0, 1.2))
     if intercept:
         here, there, value[0] = {**here, "missing": 0.05}, {**there, "missing": 0.1}, 0.25 * 72
-    given = aggregate(value, 36.0, SecureSumRequest("regression", parameters), 80)
+    given = aggregate(value, 36.0, RoundRequest("regression", parameters), 80)
     from inference.models.glm import moments
 
     stand_in = StandIn(monkeypatch, "noise_aware.observe", here)
-    assert fits.regression(given, PRIOR, logistic=logistic, noise_aware=False, draws=50).logistic == logistic
+    assert fits.regression(given, PRIOR, logistic=logistic, noise_aware=False, draws=50).predictor.logistic == logistic
     assert not stand_in.model.counted
     assert not np.any(stand_in.data["noise"])
     fits.regression(given, PRIOR, logistic=logistic, draws=50)

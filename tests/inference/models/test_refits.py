@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import SecureSumRequest
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.accounting import mu_of
-from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.wire.kinds import SecureSum
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
 from inference.estimators import (
+    PrivateBoundedRegression,
     PrivateKaplanMeier,
-    PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivatePoissonRegression,
     PrivateProportionalHazards,
@@ -72,14 +71,14 @@ def data(kind: str) -> tuple[np.ndarray, Schema]:
 
 def rounds(kind: str) -> RecordedRounds:
     rows, schema = data(kind)
-    terms = JobTerms(budget=Budget(EPSILON, DELTA), clients=N, tolerated=0, computes=(b"a" * 32, b"b" * 32))
+    terms = JobTerms(epsilon=EPSILON, delta=DELTA, clients=N, tolerate=0, computes=(b"a" * 32, b"b" * 32))
     return RecordedRounds(IdealSwarm(rows, schema.columns, terms, random=np.random.default_rng(3).bytes))
 
 
 def learned(name: str, kind: str, settings: dict[str, Any]) -> tuple[Posterior, RecordedRounds]:
     job, source, (_, schema) = find(name), rounds(kind), data(kind)
     own = settings_from(job.settings, settings, name)
-    known = Conditions(N, 0, mu_of(EPSILON, DELTA), stream(0, "auxiliary"), kind=SecureSumRequest, epsilon=EPSILON)
+    known = Conditions(N, 0, mu_of(EPSILON, DELTA), stream(0, "auxiliary"), kind=SecureSum, epsilon=EPSILON)
     found = run(job.make(schema, own, known), source)
     return job.finish(found, schema, own, known), source
 
@@ -107,7 +106,7 @@ def test_a_refit_is_the_fit_with_that_prior_from_the_start(
 
 CURVE = {"times": (6, 12, 24), "duration": "months", "random_state": 1}
 ESTIMATORS: list[tuple[Any, str, dict[str, Any], dict[str, Any]]] = [
-    (PrivateLinearRegression, "number", {"projection": False}, {"prior_precision": 50.0}),
+    (PrivateBoundedRegression, "number", {}, {"prior_precision": 50.0}),
     (PrivateLogisticRegression, "class", {"method": "one-sum"}, {"prior_sd": 0.1}),
     pytest.param(PrivatePoissonRegression, "count", {}, {"prior_sd": 0.05}, marks=pytest.mark.long),
     (PrivateRobustRegression, "number", {}, {"prior_sd": 0.05}),
@@ -177,13 +176,9 @@ def test_a_refit_refuses_settings_that_shaped_the_rounds(monkeypatch: pytest.Mon
     ):
         job, used = find(name), []
 
-        class Gave(Posterior):
-            def estimates(self, schema: Schema | None = None) -> list[Any]:
-                return []
-
         def finish(job: Any, gave: Any, schema: Schema, settings: Any, known: Any, used: Any = used) -> Posterior:
             used.append(settings)
-            return Gave()
+            return Posterior("of reports", {})
 
         settings = job.settings()
         monkeypatch.setattr(type(job), "learned", finish)

@@ -10,7 +10,6 @@ from exact_rounds import ExactRounds
 from sklearn.mixture import BayesianGaussianMixture
 
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.testing import seeded
@@ -20,8 +19,8 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions
 from inference.jobs.settings import settings_from
 from inference.models.mixture import model as mixture
-from inference.models.mixture.job import ITERATIONS_MAX, Mixture, MixtureFit, Settings, gaussian_mixture
-from inference.models.mixture.model import NO_NOISE, PRIOR, Noise, Posterior, Statistics
+from inference.models.mixture.job import ITERATIONS_MAX, Mixture, MixtureLaw, Settings, gaussian_mixture
+from inference.models.mixture.model import NO_NOISE, PRIOR, Components, Noise, Statistics
 from inference.problem import Problem, Schema
 from inference.rounds import run
 from inference.simplex import nearest_on_simplex
@@ -38,7 +37,7 @@ def points(n: int, seed: int) -> Problem:
     return Problem("points", SCHEMA, MEANS[of] + SDS[of] * rng.standard_normal((n, 2)), np.zeros(n))
 
 
-def statistics(z: np.ndarray, found: Posterior) -> tuple[Statistics, float]:
+def statistics(z: np.ndarray, found: Components) -> tuple[Statistics, float]:
     """Exact ones at a posterior, and F = Σ ln Σ_k ρ_nk."""
     log_weights, means, precisions = mixture.natural(found)
     logs = log_weights - ((z[:, None] - means) ** 2 * precisions).sum(axis=2) / 2
@@ -144,11 +143,11 @@ def test_repair_changes_nothing_without_noise() -> None:
 
 def swarm(problem: Problem, epsilon: float) -> IdealSwarm:
     n = len(problem.y)
-    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=n, tolerated=n // 20, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(epsilon=epsilon, delta=1e-5, clients=n, tolerate=n // 20, computes=(bytes(16), bytes([1]) * 16))
     return IdealSwarm(problem.rows, SCHEMA.columns, terms, random=seeded("mixture"))
 
 
-def ascent(problem: Problem, fit: MixtureFit, iterations: int) -> Posterior:
+def ascent(problem: Problem, fit: MixtureLaw, iterations: int) -> Components:
     """Plain coordinate ascent without noise, from the same start, on the same standardised rows."""
     z = fit.columns.z(problem.X)
     state = mixture.init(fit.columns.z(np.array(NEAR)), len(z), PRIOR)
@@ -162,7 +161,7 @@ def test_without_noise_the_job_is_coordinate_ascent() -> None:
     problem, settings = points(500, 1), Settings(epochs=20, start=START)
     job = gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), settings=settings)
     fit = run(job, ExactRounds(problem.rows, SCHEMA.columns))
-    for ours, plain in zip(fit.posterior, ascent(problem, fit, 20), strict=True):
+    for ours, plain in zip(fit.law, ascent(problem, fit, 20), strict=True):
         np.testing.assert_allclose(ours, plain, rtol=1e-3, atol=1e-4)
 
 
@@ -172,7 +171,7 @@ def test_with_privacy_it_is_near_coordinate_ascent(batch: int) -> None:
     problem, new = points(2000, 1), points(2000, 2).X
     settings = Settings(start=START, batch=batch)
     fit = run(gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), settings=settings), swarm(problem, 10.0))
-    plain = replace(fit, posterior=ascent(problem, fit, 100))
+    plain = replace(fit, law=ascent(problem, fit, 100))
     np.testing.assert_allclose(plain.means, MEANS, atol=0.2)
     np.testing.assert_allclose(fit.means, plain.means, atol=0.4)
     np.testing.assert_allclose(fit.weights, plain.weights, atol=0.04)
@@ -180,7 +179,7 @@ def test_with_privacy_it_is_near_coordinate_ascent(batch: int) -> None:
     assert fit.private
     assert fit.stopped == ""
     assert min(fit.noise) > 0
-    draws = fit.draws(np.random.default_rng(1), 2, 500)
+    draws = fit.sample(np.random.default_rng(1), 2, 500)
     assert {name: one.shape for name, one in draws.items()} == {
         "weights": (2, 500, 3), "means": (2, 500, 3, 2), "sds": (2, 500, 3, 2),
     }  # fmt: skip
@@ -232,7 +231,7 @@ def test_the_jobs_settings_take_a_start_and_its_plan_the_limit_of_iterations() -
         settings_from(Settings, {"start": "left"}, "mixture")
     with pytest.raises(DataError, match="1 means for 3 components"):
         settings_from(Settings, {"start": "1,2"}, "mixture")
-    large = Conditions(clients=10**6, tolerated=0, mu=1.0, rng=np.random.default_rng(1))
+    large = Conditions(clients=10**6, tolerate=0, mu=1.0, rng=np.random.default_rng(1))
     assert Mixture().plan(SCHEMA, Settings(), large)[1].rounds == ITERATIONS_MAX
 
 
@@ -240,7 +239,7 @@ def test_draws_go_to_arviz_by_component_and_column() -> None:
     pytest.importorskip("arviz")
     job = gaussian_mixture(SCHEMA, rng=np.random.default_rng(1), settings=Settings(epochs=2, start=START))
     fit = run(job, ExactRounds(points(100, 1).rows, SCHEMA.columns, noise=0.1))
-    data = fit.inference_data(np.random.default_rng(1), 2, 10).posterior
+    data = fit.posterior().inference_data(np.random.default_rng(1), chains=2, draws=10).posterior
     assert data["means"].dims == data["sds"].dims == ("chain", "draw", "component", "column")
     assert data["weights"].shape == (2, 10, 3)
     assert list(data.coords["column"].values) == ["a", "b"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from exact_rounds import aggregate
 
-from dca_proto.aggregate import LocalReports, NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import LocalReports, NoisyAggregate, RoundRequest
 from dca_proto.privacy.local import AnalyticGaussian, GridLaplace, RandomisedResponse, UnaryEncoding
 from dca_proto.statistics.sensitivity import Sensitivity
 from inference.bounds import Interval
@@ -57,7 +57,7 @@ def vectors(n: int = 50, width: int = 3) -> LocalReports:
 
 def aggregate_of(reports: LocalReports, statistic: str, number: int = 0, **parameters: Any) -> NoisyAggregate:
     """The round that these reports are of."""
-    made = aggregate(reports.values.sum(0), 1.0, SecureSumRequest(statistic, parameters), len(reports.values), 10.0)
+    made = aggregate(reports.values.sum(0), 1.0, RoundRequest(statistic, parameters), len(reports.values), 10.0)
     return replace(made, reports=reports, mechanism=reports.mechanism, round_id=bytes([number]) * 16)
 
 
@@ -72,7 +72,7 @@ def sums(rows: int = 100, **changes: Any) -> NoisyAggregate:
     """Noisy sums of two features and a target."""
     parameters = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3, **changes}
     size = 5 + bool(parameters.get("target_square"))
-    return aggregate(np.full(size, 10.0), 4.0, SecureSumRequest("regression", parameters), rows)
+    return aggregate(np.full(size, 10.0), 4.0, RoundRequest("regression", parameters), rows)
 
 
 def test_reports_of_every_mechanism_come_in_at_all_epsilons() -> None:

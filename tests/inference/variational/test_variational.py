@@ -11,9 +11,9 @@ import pytest
 from exact_rounds import ExactRounds
 from sklearn.linear_model import LogisticRegression
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, RoundRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.errors import NoAggregate
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import base
 from dca_proto.statistics.model_gradient import ModelGradient
 from dca_proto.testing import seeded
@@ -231,7 +231,7 @@ def test_no_client_is_planned_into_more_rounds_than_its_budget_holds(n: int, bat
 def test_all_clients_are_invited_when_no_more_than_a_batch_came() -> None:
     """Not refused: a round took place, and is paid for."""
     problem = people(60, 1)
-    terms = JobTerms(budget=Budget(4.0, 1e-5), clients=60, tolerated=6, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(epsilon=4.0, delta=1e-5, clients=60, tolerate=6, computes=(bytes(16), bytes([1]) * 16))
     rounds = IdealSwarm(problem.rows, SCHEMA.columns, terms, absent=[frozenset({1, 2})], random=seeded("few"))
     fit = run(job(settings=VariationalSettings(epochs=3, batch=59)), rounds)
     assert (fit.contributors, fit.iterations) == (58, 3)
@@ -307,7 +307,7 @@ def test_a_users_own_model_learns_from_its_registered_statistic(monkeypatch: pyt
     grid = np.linspace(-1, 1, 2001)
     logs = -1.5 * np.log1p((z - grid[:, None]) ** 2 / 2).sum(axis=1) - grid**2 / 8
     assert abs(fit.mean[0] - grid[logs.argmax()]) < fit.sd[0]
-    assert fit.draws(rng, 2, 10)["theta"].shape == (2, 10, 1)
+    assert fit.sample(rng, 2, 10)["theta"].shape == (2, 10, 1)
 
 
 def test_a_users_own_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +352,7 @@ def test_a_users_own_prior_is_used() -> None:
 
 def swarm(problem: Problem, epsilon: float) -> IdealSwarm:
     n = len(problem.y)
-    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=n, tolerated=n // 20, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(epsilon=epsilon, delta=1e-5, clients=n, tolerate=n // 20, computes=(bytes(16), bytes([1]) * 16))
     return IdealSwarm(problem.rows, SCHEMA.columns, terms, random=seeded("variational"))
 
 
@@ -462,13 +462,13 @@ def test_probabilities_are_averaged_over_the_posterior() -> None:
 
 def test_draws_have_the_posteriors_moments() -> None:
     fit = run(job(settings=VariationalSettings(epochs=30)), exact(people(200, 1), noise=0.2))
-    draws = fit.draws(np.random.default_rng(1), 4, 2000)
+    draws = fit.sample(np.random.default_rng(1), 4, 2000)
     assert draws["intercept"].shape == (4, 2000)
     assert draws["coefficients"].shape == (4, 2000, 2)
     np.testing.assert_allclose(draws["coefficients"].std(axis=(0, 1)), fit.coefficient_sd, rtol=0.05)
     assert draws["intercept"].std() == pytest.approx(fit.intercept_sd, rel=0.05)
     pytest.importorskip("arviz")
-    data = fit.inference_data(np.random.default_rng(1), chains=4, draws=2000).posterior
+    data = fit.posterior().inference_data(np.random.default_rng(1), chains=4, draws=2000).posterior
     np.testing.assert_array_equal(data["coefficients"].sel(feature="b"), draws["coefficients"][..., 1])
     p, sd = fit.predict(people(10, 2).X)
     assert np.all((p > 0) & (p < 1) & (sd > 0) & (sd < 0.5))

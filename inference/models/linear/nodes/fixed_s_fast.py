@@ -17,11 +17,11 @@ from __future__ import annotations
 import numpy as np
 
 from inference.errors import DataError
-from inference.models.linear.closed_form import Posterior
+from inference.models.linear.closed_form import NormalBeta
 from inference.models.linear.nodes.observed import NodeStatistics, Prior, check_observed
 
 
-def posterior(observed: NodeStatistics, prior: Prior, sigma_y2: float) -> Posterior:
+def posterior(observed: NodeStatistics, prior: Prior, sigma_y2: float) -> NormalBeta:
     """Return θ | noisy S, z ~ N(mean, cov), which includes the noise of z but not that of S.
 
     Args:
@@ -42,4 +42,4 @@ def posterior(observed: NodeStatistics, prior: Prior, sigma_y2: float) -> Poster
     prior_precision = np.linalg.inv(prior.C)
     cov = np.linalg.inv(U.sum(axis=0) + prior_precision)
     mean = cov @ (prior_precision @ prior.m + u.sum(axis=0))
-    return Posterior(np.asarray(mean), np.asarray((cov + cov.T) / 2), np.asarray(sigma_y2, float))
+    return NormalBeta(np.asarray(mean), np.asarray((cov + cov.T) / 2), np.asarray(sigma_y2, float))

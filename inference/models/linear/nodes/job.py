@@ -19,24 +19,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round, target_on_features
+from inference.jobs.examples import Clean, Example
 from inference.jobs.reports import REGRESSION_PRIOR, SAMPLED, RegressionSettings, check_clients, check_installed
 from inference.jobs.settings import given, one_of, require_count, setting
 from inference.models.coefficients import Coefficients
 from inference.models.fit import regression
-from inference.models.glm.regression import LocalRegression
 from inference.models.linear.aggregate_stats import STATISTIC
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.linear.job import INTERCEPT_BOUND
 from inference.models.linear.nodes.methods import ABOUT, FAST, NAMES, NORMAL, fit, fit_fast, rows_least
 from inference.models.linear.nodes.observed import AVERAGED, prior_of
+from inference.posterior import Posterior
 from inference.problem import Problem, Schema
 
 ROWS_MAX = 100_000  # default for each node
-Fit = LocalRegression | Coefficients
+Fit = Posterior | Coefficients
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,15 @@ class NodesRegression(LearningJob):
     """Linear regression with the noise of each release in the model."""
 
     name, settings = "regression-mcmc", Settings
-    kinds = (SecureSumRequest, NodeReleaseRequest)
+    kinds = (SecureSum, NodeRelease)
     changeable = ("method", *REGRESSION_PRIOR, *SAMPLED)
+    estimator = "it has the model of `regression`, with draws"
+    about = "linear regression by sampling, also from [hospitals](jobs/hospitals.md)"
+    examples = (
+        Example(settings={"method": FAST}),
+        Example(settings={"method": FAST}, kind=NodeRelease, label="of data nodes"),
+    )
+    clean = Clean("normal features", {"method": FAST})
 
     def check(self, schema: Schema, settings: Settings) -> None:
         if settings.method != FAST:
@@ -78,7 +87,7 @@ class NodesRegression(LearningJob):
     def make(
         self, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
-        by_nodes, group = issubclass(conditions.kind, NodeReleaseRequest), settings.group or 1
+        by_nodes, group = conditions.kind is NodeRelease, settings.group or 1
         if group > 1 and not by_nodes:
             raise DataError(
                 f"averages of {group} rows are for data nodes that release by themselves; in a sum over clients they "
@@ -88,15 +97,15 @@ class NodesRegression(LearningJob):
         name = STATISTIC if group == 1 else AVERAGED
         more = {"intercept": True, "intercept_bound": INTERCEPT_BOUND} if group == 1 else {"group": group}
         if by_nodes:
-            return (yield NodeReleaseRequest(name, {**parameters, **more}, rows_max=settings.rows_max))
+            return (yield RoundRequest(name, {**parameters, **more}, rows_max=settings.rows_max, kind=NodeRelease()))
         d = len(schema.features)
         if settings.method != FAST:
             check_clients(conditions.clients, (d + 1) * (d + 2) // 2 + d + 2, f"a regression on {d} features")
         parameters |= {**more, "target_square": True}
-        return (yield SecureSumRequest(name, {**parameters, "weights": list(conditions.weights(parameters))}))
+        return (yield RoundRequest(name, {**parameters, "weights": list(conditions.weights(parameters))}))
 
     def learned(self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions) -> Fit:
-        if settings.method != FAST and not issubclass(conditions.kind, NodeReleaseRequest):
+        if settings.method != FAST and conditions.kind is not NodeRelease:
             prior = settings.prior(np.ones(len(schema.columns)), logistic=False)
             return regression(aggregate, prior, schema=schema, **settings.run(conditions))
         of_nodes = prior_of(aggregate).about(**given(settings, REGRESSION_PRIOR))

@@ -24,7 +24,7 @@ from inference.jobs.estimates import BY_BOUNDS
 from inference.mcmc.run import PRIOR_DRAWS, Options, Run, Sampled, numpyro_module
 from inference.mcmc.sums import Aggregates, as_list
 from inference.models.coefficients import Coefficients
-from inference.models.glm.regression import LocalRegression, moments_of
+from inference.models.glm.regression import moments_of, regression_of_draws
 from inference.models.linear.aggregate_stats import coefficients_of
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes.observed import (
@@ -42,6 +42,7 @@ from inference.models.linear.nodes.observed import (
 )
 from inference.models.linear.rows import MISSING
 from inference.models.predictive import ALPHA, FEATURE_MEAN, FEATURE_SD, RESIDUAL_SD, ROOT, THETA
+from inference.posterior import Posterior
 from inference.problem import Array, Schema
 
 NORMAL, FAST = NAMES = ("normal", "fast")
@@ -58,7 +59,7 @@ def fit(
     *,
     schema: Schema | None = None,
     **run: Unpack[Run],
-) -> LocalRegression:
+) -> Posterior:
     """Fit a regression by method `normal` to releases of data nodes, or to a secure sum, which counts as one node.
 
     Args:
@@ -95,7 +96,7 @@ def fit(
     linear = coefficients_of(regressions(nodes), moments_of(by_site.draws, constant), schema)
     attrs = {"method": NORMAL, "nodes": observed.nodes, **attributes(*as_list(aggregates))}
     return options.checked(
-        LocalRegression.of(by_site, linear, _prior_draws(prior, constant, options.rng), attrs, notes)
+        regression_of_draws(by_site, linear, _prior_draws(prior, constant, options.rng), attrs, notes)
     )
 
 

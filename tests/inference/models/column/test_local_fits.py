@@ -16,17 +16,17 @@ import pytest
 from compiling import quick_and_double
 from exact_rounds import aggregate
 
-from dca_proto.aggregate import LocalReports, SecureSumRequest
+from dca_proto.aggregate import LocalReports, RoundRequest
 from dca_proto.privacy.local import MISSING, UnaryEncoding
 from inference.bounds import Interval
+from inference.draws import Sampling
 from inference.errors import DataError
-from inference.mcmc.posterior import LocalPosterior, Sampling
 from inference.mcmc.run import Options, Sampled
 from inference.models import fit as fits
 from inference.models.column.families import EXPONENTIAL, GAUSSIAN, GEOMETRIC, POISSON
-from inference.models.glm.regression import LocalRegression
 from inference.models.predictive import CategoryClient, ScalarClient
 from inference.models.priors import GaussianPrior, RatePrior
+from inference.posterior import Posterior
 from inference.releases.reports import Categories, Scalars
 
 jax = pytest.importorskip("jax")
@@ -54,7 +54,7 @@ def reports(x: np.ndarray, epsilon: float, seed: int = 2) -> LocalReports:
 
 
 @cache
-def rate(epsilon: float = 1.0, seed: int = 0, **run: Any) -> LocalPosterior:
+def rate(epsilon: float = 1.0, seed: int = 0, **run: Any) -> Posterior:
     prior = RatePrior(2.0, 2.0)
     return fits.column(
         reports(values(), epsilon), EXPONENTIAL, prior, bounds=Interval(0, HIGH), seed=seed, **QUICK, **run
@@ -202,12 +202,12 @@ SLOPE, SD_X, SD_Y, ROWS = 0.5, 0.3, 0.2, 2000
 
 
 @cache
-def line(noise_sds: tuple[float, ...] = (), sd: float = 0.0, noise_aware: bool = True) -> LocalRegression:
+def line(noise_sds: tuple[float, ...] = (), sd: float = 0.0, noise_aware: bool = True) -> Posterior:
     """From the expected sums of `ROWS` rows, so many standard deviations of the noise off."""
     xx = SD_X**2
     expected = ROWS * np.array([xx, xx * SLOPE, xx * SLOPE**2 + SD_Y**2])
     value = expected + sd * np.array(noise_sds or (0.0, 0.0, 0.0))
-    given = aggregate(value, sd**2, SecureSumRequest("regression", PARAMETERS), ROWS)
+    given = aggregate(value, sd**2, RoundRequest("regression", PARAMETERS), ROWS)
     return fits.regression(given, noise_aware=noise_aware, **QUICK)
 
 
@@ -238,12 +238,12 @@ def test_noise_aware_intervals_cover_where_noise_naive_ones_are_far_too_narrow()
 SAMPLING = Sampling(np.zeros(4, int), np.full(4, 0.9), np.zeros(4, int), np.full(4, 0.5), 1.0)
 
 
-def posterior(seed: int = 1, chains: int = 4, draws: int = 500, **changes: Any) -> LocalPosterior:
+def posterior(seed: int = 1, chains: int = 4, draws: int = 500, **changes: Any) -> Posterior:
     """Independent draws, as if a sampler had made them."""
     drawn = {"mean": np.random.default_rng(seed).normal(size=(chains, draws))}
     client = ScalarClient(GAUSSIAN, Scalars(np.zeros(3), Interval(0, 2), laplace=True, scale=0.01))
     given = {"model": "gaussian", "draws": drawn, "sampling": SAMPLING, "predictive": client}
-    return LocalPosterior(**{**given, **changes})
+    return Posterior(**{**given, **changes})
 
 
 def test_mixed_chains_give_no_warning_and_pass() -> None:
@@ -300,7 +300,7 @@ def test_draws_that_are_not_finite_are_refused() -> None:
 
 def test_inference_data_carries_mechanism_and_privacy_cost() -> None:
     found = rate()
-    data = found.inference_data(found.new_clients(5))
+    data = found.inference_data(predicted=found.new_clients(5))
     assert set(data) == {"posterior", "posterior_predictive", "prior", "sample_stats"}
     assert data.posterior.attrs["mechanism"] == "grid-laplace"
     assert (data.posterior.attrs["epsilon"], data.posterior.attrs["delta"], data.posterior.attrs["n"]) == (1.0, 0.0, N)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import resolve
 from dca_proto.statistics.histogram import BINS_MAX
 from emulator.ideal import IdealSwarm
@@ -26,7 +25,6 @@ from inference.models.conjugate import (
     Categorical,
     Exponential,
     Family,
-    FamilyResult,
     Gaussian,
     Poisson,
     family,
@@ -35,6 +33,7 @@ from inference.models.conjugate.categorical import CATEGORIES_MAX
 from inference.models.conjugate.family import Released, posterior_of
 from inference.models.conjugate.quadrature import Grid
 from inference.models.conjugate.scalar import ScalarFamily
+from inference.posterior import Posterior
 
 Array = NDArray[np.float64]
 BITS = 24
@@ -65,13 +64,13 @@ def released(request: RoundRequest, x: Array, variance: float = 0.0) -> NoisyAgg
     value = np.ldexp(statistic.evaluate(present, BITS).sum(axis=0), -BITS)
     return NoisyAggregate(
         value=value, noise_variance=variance, statistic=request.statistic, parameters=request.parameters,
-        contributors=len(x), clients=len(x), fewest=0, colluders=0, mechanism="none", sensitivity=1.0,
+        contributors=len(x), clients=len(x), n_min=0, colluders=0, mechanism="none", sensitivity=1.0,
         relation="replace-one-client", sigma_local=0.0, epsilon=1.0, delta=1e-5, mu=0.3, round_id=bytes(16),
         announcement_hash=bytes(32), contributors_hash=bytes(32),
     )  # fmt: skip
 
 
-def fit(model: Family, aggregate: NoisyAggregate, **settings: object) -> FamilyResult:
+def fit(model: Family, aggregate: NoisyAggregate, **settings: object) -> Posterior:
     return posterior_of(model, aggregate, rng=np.random.default_rng(1), **settings)  # type: ignore[arg-type]
 
 
@@ -121,8 +120,8 @@ def test_without_noise_the_job_learns_the_conjugate_posterior_from_its_own_round
         np.testing.assert_allclose(result.sd[name], np.sqrt(variance), rtol=1e-2)
         # 4000 independent draws; 5 standard errors, false alarm below 1e-6 each
         np.testing.assert_allclose(result.quantile(0.5)[name], mean, atol=5 * np.sqrt(variance).max() * 0.05)
-    assert not result.repaired
-    assert result.outside < 1e-3
+    assert not result.moments.repaired
+    assert result.moments.outside < 1e-3
     # next to no noise is next to no difference
     nearly = fit(model, released(model.request(), x, variance=1e-10), draws=250)
     for name in exact:
@@ -134,7 +133,7 @@ def test_without_noise_the_job_learns_the_conjugate_posterior_from_its_own_round
 def test_over_the_ideal_functionality_the_posterior_holds_the_noise(model: Family) -> None:
     """Within 5 posterior standard deviations of the exact posterior mean: false alarm below 1e-5 each."""
     x = data_of(model, np.random.default_rng(10), 400)
-    terms = JobTerms(budget=Budget(0.4, 1e-5), clients=400, tolerated=4, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(epsilon=0.4, delta=1e-5, clients=400, tolerate=4, computes=(bytes(16), bytes([1]) * 16))
     swarm = IdealSwarm(x[:, None], ["x"], terms, random=np.random.default_rng(3).bytes)
     result = fit(model, swarm.run_round(model.request()), draws=300)
     assert result.private
@@ -172,7 +171,7 @@ def test_a_client_of_several_rows_gives_its_first(model: Family) -> None:
     """A mean of rows is no draw from the model: no count, no zero or one, and of less variance."""
     x = data_of(model, np.random.default_rng(12), 40)
     tables = [np.array([[value], [1.0], [2.0]])[: 1 + index % 3] for index, value in enumerate(x)]
-    terms = JobTerms(budget=Budget(200.0, 1e-5), clients=40, tolerated=0, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(epsilon=200.0, delta=1e-5, clients=40, tolerate=0, computes=(bytes(16), bytes([1]) * 16))
     aggregate = IdealSwarm(tables, ["x"], terms, random=np.random.default_rng(3).bytes).run_round(model.request())
     found, expected = model.release(aggregate), model.release(released(model.request(), x))
     np.testing.assert_allclose(found.value, expected.value, atol=6 * np.sqrt(found.noise_variance.max()))
@@ -232,7 +231,7 @@ def test_impossible_sums_are_repaired_to_the_nearest_possible_ones() -> None:
         for method in ("conjugate", "noise-aware"):
             release = NoisySums(np.array(value), np.array(variance), n)
             result = posterior_of(model, release, rng=rng, method=method, draws=50)
-            assert result.repaired
+            assert result.moments.repaired
             assert all(np.isfinite(array).all() for array in result.draws.values())
 
 
@@ -241,8 +240,8 @@ def test_a_client_outside_the_bounds_counts_as_at_the_bound_and_the_fit_estimate
     aggregate = released(model.request(), np.array([1.0, 2.0, 4e9, 3.0]))
     assert model.release(aggregate).given(4).value == pytest.approx([10.0], abs=1e-5)
     many = np.random.default_rng(9).exponential(1.0, 20_000)
-    assert fit(model, released(model.request(), many)).clipping_matters  # e^-4 of them are outside
-    assert not fit(MODELS[3], released(MODELS[3].request(), many)).clipping_matters
+    assert fit(model, released(model.request(), many)).moments.clipping_matters  # e^-4 of them are outside
+    assert not fit(MODELS[3], released(MODELS[3].request(), many)).moments.clipping_matters
     gaussian = family("gaussian", "x", Interval(-1, 1))
     parameters = {"mean": np.zeros((1, 1)), "variance": np.ones((1, 1))}
     assert gaussian.outside(parameters)[0, 0] == pytest.approx(2 * st.norm.cdf(-1))
@@ -262,7 +261,7 @@ def test_a_posterior_of_clipped_data_warns_with_their_share_and_a_remedy() -> No
     model = family("exponential", "x", Interval(0, 4))
     result = fit(model, released(model.request(), np.random.default_rng(9).exponential(1.0, 20_000)))
     (warning,) = result.warnings
-    assert f"expects {100 * result.outside:.2g} % of the values of x outside the bounds" in warning
+    assert f"expects {100 * result.moments.outside:.2g} % of the values of x outside the bounds" in warning
     assert warning.endswith("which biases its estimates; give wider public bounds")
 
 

@@ -17,8 +17,10 @@ from dca_proto.aggregate import RoundRequest
 from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import resolve
 from inference.bounds import Interval
-from inference.models.conjugate import FAMILIES, Family, FamilyResult, family
+from inference.contraction import about_contraction
+from inference.models.conjugate import FAMILIES, Family, family
 from inference.models.conjugate.family import REACH, Released, posterior_of
+from inference.posterior import Posterior
 from tests.inference.models.conjugate.test_families import BITS, released
 
 Array = NDArray[np.float64]
@@ -47,7 +49,7 @@ def with_noise(request: RoundRequest, x: Array, epsilon: float, rng: np.random.G
     return aggregate
 
 
-def learned(model: Family, x: Array, epsilon: float, rng: np.random.Generator) -> FamilyResult:
+def learned(model: Family, x: Array, epsilon: float, rng: np.random.Generator) -> Posterior:
     return posterior_of(model, with_noise(model.request(), x, epsilon, rng), rng=rng, chains=2, draws=400)
 
 
@@ -127,6 +129,25 @@ def test_a_scale_that_the_noise_hides_is_warned_of_with_its_limit(name: str, end
     assert warning.endswith("give narrower ones, a larger epsilon or more clients")
     snug = family(name, "x", Interval(0, 40))
     assert not any("hides" in text for text in learned(snug, rng.exponential(4.0, 3000), 2.0, rng).warnings)
+
+
+@pytest.mark.parametrize("wide", [10, 30, 100, 1e3, 1e4, 1e5, 5e5, 1e6])
+def test_absurd_bounds_of_an_exponential_law_leave_its_rate_open(wide: float) -> None:
+    """Before, from 1e5 times the mean on, 0 of 12 intervals held, and "nothing was learned" stood there."""
+    rng, model, hits = np.random.default_rng(7), family("exponential", "x", Interval(0, wide)), 0
+    for _ in range(16):
+        result = learned(model, rng.exponential(1.0, 2_000), 1.0, rng)
+        low, high = result.quantile([0.025, 0.975])["rate"]
+        hits += bool(low <= 1.0 <= high)
+        (rate,) = result.estimates()
+        mean = rate.figure.mean
+        assert mean is not None
+        assert low <= mean <= high, "the tail up to where the prior ends has no estimate within the interval"
+        hidden = [text for text in result.warnings if "the noise hides the rate of x, which is at least" in text]
+        assert bool(hidden) == (high > 100 * low)
+        assert not hidden or about_contraction(["rate"], [rate.figure.contraction]) == []
+        assert hidden or wide < 1e4, "neither right nor a warning"
+    assert hits > 11
 
 
 def test_a_mean_next_to_a_bound_is_named_where_the_noise_hides_the_variance() -> None:

@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 from exact_rounds import aggregate
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.bounds import Interval
 from inference.columns import Standardisation
+from inference.draws import Sampling
 from inference.errors import DataError
-from inference.mcmc.posterior import Sampling
 from inference.mcmc.run import Options, Sampled
 from inference.models import fit
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients
-from inference.models.glm.regression import LocalRegression, moments_of
+from inference.models.glm.regression import moments_of, regression_of_draws
 from inference.models.linear.aggregate_stats import coefficients_of
 from inference.models.priors import RegressionPrior
+from inference.posterior import Posterior
 from inference.problem import Schema
 from inference.releases.reports import Rows
 
@@ -68,13 +69,15 @@ def sums(intercept: bool = True, square: bool = True, **changes: Any) -> NoisyAg
         **changes,
     }
     size = 3 + 2 + 4 * intercept + square
-    return aggregate(np.ones(size), 1.0, SecureSumRequest("regression", parameters), 100)
+    value = np.ones(size)
+    value[0] = 25.0 if intercept else 1.0  # all 100 rows are complete
+    return aggregate(value, 1.0, RoundRequest("regression", parameters), 100)
 
 
-def of_sums(intercept: bool = True, logistic: bool = False, **changes: Any) -> LocalRegression:
+def of_sums(intercept: bool = True, logistic: bool = False, **changes: Any) -> Posterior:
     sampled, link = drawn_by_sites(intercept, logistic), LOGIT if logistic else IDENTITY
     moments = moments_of(sampled.draws, 0.5 * intercept)
-    return LocalRegression.of(
+    return regression_of_draws(
         sampled, coefficients_of(sums(intercept, **changes), moments, SCHEMA, link=link), PRIOR, {}
     )
 
@@ -91,9 +94,9 @@ def test_a_regression_reports_coefficients_in_the_columns_own_units(intercept: b
     np.testing.assert_allclose(found.draws["feature_correlation"][0, 0], [[1, 0.6], [0.6, 1]])
     if intercept:
         np.testing.assert_allclose(found.draws["feature_mean"][0, 0], [51.5, 25.5])
-    assert isinstance(found.linear, Coefficients)
-    np.testing.assert_allclose(found.linear.coefficients, found.mean["coefficients"])
-    np.testing.assert_allclose(found.linear.intercept, found.mean["intercept"])
+    assert isinstance(found.predictor.linear, Coefficients)
+    np.testing.assert_allclose(found.predictor.linear.coefficients, found.mean["coefficients"])
+    np.testing.assert_allclose(found.predictor.linear.intercept, found.mean["intercept"])
     assert set(found.prior) == set(found.draws) - {"feature_correlation"}
     assert found.coords["feature"] == ("age", "bmi")
 
@@ -105,28 +108,31 @@ def test_predictions_are_clipped_as_clients_clip_and_have_both_spreads() -> None
     mean, sd = found.predict(X)
     np.testing.assert_allclose(mean[0], 135, atol=0.5)
     np.testing.assert_allclose(mean[1], mean[2])
-    np.testing.assert_allclose((mean, sd), found.linear.predict(X), rtol=0.01)
-    drawn = found.targets(X, np.random.default_rng(1))
+    np.testing.assert_allclose((mean, sd), found.predictor.linear.predict(X), rtol=0.01)
+    drawn = found.predictor.simulate(X, found.draws, np.random.default_rng(1), labels=True)
     assert drawn.shape == (4, 50, 3)
     np.testing.assert_allclose(drawn.std((0, 1)), sd, rtol=0.2)
-    assert found.inference_data({"target": drawn}).posterior_predictive["target"].dims == ("chain", "draw", "row")
+    assert found.inference_data(predicted={"target": drawn}).posterior_predictive["target"].dims == (
+        "chain",
+        "draw",
+        "row",
+    )
     with pytest.raises(DataError, match=r"rows have the shape \(2,\); expected \(k, 2\)"):
         found.predict(np.zeros(2))
     with pytest.raises(DataError, match="has no probabilities; see predict"):
-        found.probability(X)
+        found.predictor.probability(X)
 
 
 def test_a_logistic_regression_predicts_probabilities_and_labels() -> None:
     """The label's centre and scale are of no concern: what is predicted are log odds."""
     found = of_sums(logistic=True)
     X = np.array([[50.0, 25.0], [80.0, 15.0]])
-    p = found.probability(X)
+    p = found.predictor.probability(X)
     np.testing.assert_allclose(p, 1 / (1 + np.exp(-np.array([0.1, 0.1 + 0.5 + 0.2]))), atol=0.01)
-    assert set(np.unique(found.targets(X, np.random.default_rng(1)))) == {0.0, 1.0}
+    assert set(np.unique(found.predictor.simulate(X, found.draws, np.random.default_rng(1), labels=True))) == {0.0, 1.0}
     np.testing.assert_allclose(found.draws["coefficients"][0, 0], drawn_by_sites().draws["theta"][0, 0] / [30, 10])
     assert "residual_sd" not in {*found.draws, *found.prior}
-    with pytest.raises(DataError, match="predicts labels; see probability"):
-        found.predict(X)
+    np.testing.assert_allclose(found.predict(X)[0], p)
 
 
 def test_notes_name_what_a_regressions_model_leaves_out() -> None:
@@ -157,10 +163,10 @@ def seen(**changes: Any) -> Standardisation:
     return replace(ROWS.columns, **changes)
 
 
-def of_rows(rows: Rows, *, intercept: bool = True, logistic: bool = False) -> LocalRegression:
+def of_rows(rows: Rows, *, intercept: bool = True, logistic: bool = False) -> Posterior:
     sampled, constant, link = drawn_by_sites(intercept, logistic), float(intercept), LOGIT if logistic else IDENTITY
     linear = Coefficients.of(rows.columns, moments_of(sampled.draws, constant), constant, link=link)
-    return LocalRegression.of(sampled, linear, PRIOR, {}, rows.notes, rows)
+    return regression_of_draws(sampled, linear, PRIOR, {}, rows.notes, rows)
 
 
 def test_rows_are_clipped_where_clients_clip_theirs_and_only_there() -> None:
@@ -208,7 +214,7 @@ def test_new_clients_of_a_regression_are_rows_reported_with_the_mechanisms_noise
     checked_law(standardised["value"].reshape(-1, 3), mean, cov)
     noise = (standardised["report"] - standardised["value"]).reshape(-1, 3)
     checked_law(noise, np.zeros(3), np.diag([0.01, 0.01, 0.04]))
-    stored = found.inference_data(drawn).posterior_predictive
+    stored = found.inference_data(predicted=drawn).posterior_predictive
     assert stored["report"].sel(column="bp").shape == (4, 50, 50)
     from_sums = of_sums(intercept)
     assert set(from_sums.new_clients()) == {"value"}
@@ -226,7 +232,7 @@ def test_new_clients_of_one_feature() -> None:
     two = Standardisation(("age", "bp"), SCHEMA.centres[::2], SCHEMA.half_widths[::2], np.ones(2))
     rows = replace(ROWS, x=ROWS.x[:, :1], columns=two)
     linear = Coefficients.of(two, moments_of(draws, 1.0), 1.0)
-    found = LocalRegression.of(Sampled(draws, {}, SAMPLING), linear, draws, {}, (), rows)
+    found = regression_of_draws(Sampled(draws, {}, SAMPLING), linear, draws, {}, (), rows)
     x, y = np.moveaxis((found.new_clients(50)["value"] - two.centre) / two.scale, -1, 0)
     slope, sd = sites["theta"][..., 0].mean(), sites["feature_sd"][..., 0].mean()
     assert np.cov(x.ravel(), y.ravel())[0, 1] == pytest.approx(slope * sd**2, rel=0.1)  # 4 standard errors

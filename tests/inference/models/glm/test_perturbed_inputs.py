@@ -277,3 +277,16 @@ def test_gradients_are_finite_and_those_of_differences(kind: str) -> None:
                 assert parts.sum() == pytest.approx(
                     float(ahead - back) / 2, abs=1e-5 * np.abs(parts).sum() + 1e-13 * abs(float(ahead))
                 )
+
+
+def test_the_laws_of_rows_one_by_one_add_up_to_that_of_their_scatter() -> None:
+    model, rng = MODELS[2], np.random.default_rng(5)
+    zx, zy, var_x, p = rng.normal(size=(7, 2)), rng.normal(size=7), np.array([0.3, 2.0]), 0.8
+    w = np.column_stack([zx, zy])
+    known = model.theta, model.sigma2, model.Sigma, var_x, 0.7
+    rows = perturbed.linear_rows(zx, zy, *known)
+    assert rows.shape == (7,)
+    assert float(rows.sum()) == pytest.approx(float(SCATTER(w.T @ w, 7.0, *known)), rel=1e-12)
+    given = zx, (zy > 0).astype(float), model.theta, model.Sigma, var_x, p, lambda m, v: 1 / (1 + jnp.exp(-m - v))
+    together = perturbed.logistic_scatter(zx.T @ zx, *given, offset=0.4)
+    assert float(perturbed.logistic_rows(*given, offset=0.4).sum()) == pytest.approx(float(together), rel=1e-12)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.models.coefficients import Coefficients
@@ -27,7 +26,7 @@ def fitted(truth: Array, seed: int) -> Coefficients:
     y = rng.poisson(np.exp(truth[0] + X @ truth[1:])).astype(float)
     ends = Interval(0, 10 if truth[0] < 0 else 100)
     schema = Schema(("a", "b", "c"), "y", {**dict.fromkeys("abc", Interval(-6, 8)), "y": ends})
-    terms = JobTerms(budget=Budget(1.0, 1e-5), clients=N, tolerated=N // 10, computes=COMPUTES)
+    terms = JobTerms(epsilon=1.0, delta=1e-5, clients=N, tolerate=N // 10, computes=COMPUTES)
     swarm = IdealSwarm(np.column_stack([X, y]), schema.columns, terms, random=rng.bytes)
     return run(scored_regression(schema, Poisson()), swarm)
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
+import inference.posterior
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.statistics import resolve
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.models import coefficients
 from inference.models.estimator import composed
 from inference.models.linear.aggregate_stats import DEFAULTS, coefficients_of, plausible_prior, statistics_of
-from inference.models.linear.closed_form import Noise, Posterior, SufficientStatistics, posterior, summarise
+from inference.models.linear.closed_form import Noise, NormalBeta, SufficientStatistics, posterior, summarise
 from inference.models.linear.prior import prior_precision
 from inference.problem import Schema
 
@@ -52,13 +52,13 @@ def aggregate(
     value = resolve("regression", parameters).evaluate(rows, FRACTION_BITS).sum(axis=0) * 2.0**-FRACTION_BITS + noise
     return NoisyAggregate(
         value=value, noise_variance=variance, statistic="regression", parameters=parameters, contributors=len(rows),
-        clients=len(rows), fewest=0, colluders=0, mechanism="none (test)", sensitivity=1.0, relation="",
+        clients=len(rows), n_min=0, colluders=0, mechanism="none (test)", sensitivity=1.0, relation="",
         sigma_local=0.0, epsilon=1.0, delta=1e-5, mu=0.3, round_id=next(IDS), announcement_hash=b"",
         contributors_hash=b"",
     )  # fmt: skip
 
 
-def posterior_of(aggregates: Any, *given: Any) -> Posterior:
+def posterior_of(aggregates: Any, *given: Any) -> NormalBeta:
     return posterior(statistics_of(aggregates), *given)
 
 
@@ -170,7 +170,7 @@ def test_draws_have_the_posteriors_moments_in_own_units() -> None:
     """20,000 draws: means within 5 standard errors, standard deviations within 3 %; false alarms below 1e-5."""
     one = aggregate(rows_of(60))
     fit = coefficients_of(one, posterior_of(one, 1.0))
-    draws = fit.draws(np.random.default_rng(3), 4, 5000)
+    draws = fit.sample(np.random.default_rng(3), 4, 5000)
     assert (draws["intercept"].shape, draws["coefficients"].shape) == ((4, 5000), (4, 5000, 2))
     slopes = draws["coefficients"].reshape(-1, 2)
     assert (np.abs(slopes.mean(axis=0) - fit.coefficients) < 5 * fit.coefficient_sd / np.sqrt(20_000)).all()
@@ -186,18 +186,16 @@ def test_draws_have_the_posteriors_moments_in_own_units() -> None:
 def test_draws_go_out_as_inference_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """With names for all axes, and what they rest on; ArviZ itself is `draws`' affair."""
     sent: dict[str, Any] = {}
-    monkeypatch.setattr(coefficients, "inference_data", lambda draws, **given: sent.update(given, draws=draws))
+    monkeypatch.setattr(inference.posterior, "inference_data", lambda draws, **given: sent.update(given, draws=draws))
     one = aggregate(rows_of(60))
     result = coefficients_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
-    result.inference_data(np.random.default_rng(4), chains=2, draws=10)
+    result.posterior().inference_data(np.random.default_rng(4), chains=2, draws=10)
     assert {name: array.shape for name, array in sent["draws"].items()} == {
         "intercept": (2, 10),
         "coefficients": (2, 10, 2),
     }
-    assert (sent["dims"], sent["coords"]) == (
-        {"coefficients": ["feature"], "target": ["row"]},
-        {"feature": ["a", "b"]},
-    )
+    assert (sent["dims"]["coefficients"], sent["dims"]["target"]) == (("feature",), ("row",))
+    assert sent["coords"]["feature"] == ("a", "b")
     attrs = {"target": "y", "repair": "noise-aware", "contributors": 60, "private": True}
     assert {name: sent["attrs"][name] for name in attrs} == attrs
     assert sent["posterior_predictive"] is None
@@ -209,15 +207,15 @@ def test_predictive_draws_have_the_moments_of_predict() -> None:
     one = aggregate(rows_of(40), 25.0)
     result = coefficients_of(one, posterior_of(one, 1.0), SCHEMA, "noise-aware")
     X = np.array([[5.0, 0.0], [7.0, 0.5], [100.0, -3.0]])  # the last is projected, as at the clients
-    data = result.inference_data(np.random.default_rng(5), X, chains=2, draws=10_000)
+    data = result.posterior().inference_data(np.random.default_rng(5), X, chains=2, draws=10_000)
     targets = data.posterior_predictive["target"]
     assert targets.dims == ("chain", "draw", "row")
     mean, sd = result.predict(X)
     assert (np.abs(targets.values.mean(axis=(0, 1)) - mean) < 5 * sd / np.sqrt(20_000)).all()
     np.testing.assert_allclose(targets.values.std(axis=(0, 1)), sd, rtol=0.03)
-    again = result.draws(np.random.default_rng(5), 2, 10_000)
+    again = result.sample(np.random.default_rng(5), 2, 10_000)
     np.testing.assert_array_equal(data.posterior["coefficients"].values, again["coefficients"])
-    assert "posterior_predictive" not in result.inference_data(np.random.default_rng(5), draws=10)
+    assert "posterior_predictive" not in result.posterior().inference_data(np.random.default_rng(5), draws=10)
 
 
 def test_a_plausible_prior_does_not_depend_on_units() -> None:

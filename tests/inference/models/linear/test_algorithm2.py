@@ -11,7 +11,6 @@ from scipy.stats import ks_2samp
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.play import play
 from dca_proto.testing import TestFederation, seeded
@@ -72,7 +71,7 @@ def actors_of(name: str, mechanism: DistributedDiscreteGaussian | None = None) -
 
 
 def terms(actors: TestFederation) -> JobTerms:
-    return JobTerms(budget=Budget(4.0, 1e-6), clients=CLIENTS, tolerated=1, computes=actors.computes)
+    return JobTerms(epsilon=4.0, delta=1e-6, clients=CLIENTS, tolerate=1, computes=actors.computes)
 
 
 def fit(rounds: Rounds) -> Coefficients:

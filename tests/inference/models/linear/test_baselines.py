@@ -32,8 +32,8 @@ def problem(n: int, seed: int) -> Problem:
     return Problem("made up", SCHEMA, X, 80 + 10 * X[:, 0] - 100 * X[:, 1] + rng.normal(0, 20, n))
 
 
-def swarm(train: Problem, epsilon: float, *, trusted: bool = False, tolerated: int = 0) -> IdealSwarm:
-    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(train.y), tolerated=tolerated, computes=COMPUTES)
+def swarm(train: Problem, epsilon: float, *, trusted: bool = False, tolerate: int = 0) -> IdealSwarm:
+    terms = JobTerms(epsilon=epsilon, delta=1e-5, clients=len(train.y), tolerate=tolerate, computes=COMPUTES)
     name = f"{epsilon}"
     return IdealSwarm(train.rows, train.schema.columns, terms, random=seeded(name), trusted=trusted)
 
@@ -78,8 +78,7 @@ def test_a_trusted_aggregator_runs_the_same_job_with_less_noise() -> None:
     """With T = N/2 the shares add up to about twice the variance that suffices."""
     train = problem(200, 5)
     sds = [
-        run(regression_in_bounds(SCHEMA), swarm(train, 2.0, trusted=trusted, tolerated=100))
-        for trusted in (True, False)
+        run(regression_in_bounds(SCHEMA), swarm(train, 2.0, trusted=trusted, tolerate=100)) for trusted in (True, False)
     ]
     assert (sds[0].coefficient_sd < sds[1].coefficient_sd).all()
 

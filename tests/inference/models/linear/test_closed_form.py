@@ -22,7 +22,7 @@ from inference.models.linear.closed_form import (
     NOISE_AWARE,
     REPAIRS,
     Noise,
-    Posterior,
+    NormalBeta,
     SufficientStatistics,
     noise_covariance,
     posterior,
@@ -56,13 +56,13 @@ def released(
     return correlation, beta, SufficientStatistics(N, xx, xy, (y**2).sum(axis=0) + noise[:, -1], std**2)
 
 
-def errors(correlation: np.ndarray, beta: np.ndarray, fitted: Posterior) -> np.ndarray:
+def errors(correlation: np.ndarray, beta: np.ndarray, fitted: NormalBeta) -> np.ndarray:
     """Of predictions on new rows, beyond the residuals, for each release."""
     off = fitted.mean - beta
     return np.einsum("ri,ij,rj->r", off, correlation, off)
 
 
-def covered(beta: np.ndarray, fitted: Posterior, sds: float) -> float:
+def covered(beta: np.ndarray, fitted: NormalBeta, sds: float) -> float:
     z = np.abs(fitted.mean - beta) / np.sqrt(np.diagonal(fitted.cov, axis1=-2, axis2=-1))
     return float((z < sds).mean())
 

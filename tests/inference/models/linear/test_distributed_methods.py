@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.wire.kinds import NodeRelease
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.draws import mixing
@@ -38,9 +38,9 @@ def tables(sizes: tuple[int, ...] = (800, 1200, 1000)) -> tuple[list[np.ndarray]
 
 def released(epsilon: float = 5.0, **more: Any) -> NoisyAggregate:
     rows, _ = tables()
-    terms = JobTerms(budget=Budget(epsilon=epsilon, delta=1e-6), clients=3, tolerated=0, computes=())
+    terms = JobTerms(epsilon=epsilon, delta=1e-6, clients=3, tolerate=0, computes=())
     swarm = IdealSwarm(rows, list(SCHEMA.columns), terms, random=np.random.default_rng(3).bytes)
-    return swarm.run_round(NodeReleaseRequest("regression", {**PARAMETERS, **more}, rows_max=2000))
+    return swarm.run_round(RoundRequest("regression", {**PARAMETERS, **more}, rows_max=2000, kind=NodeRelease()))
 
 
 def observed(J: int = 2, d: int = 2, noise: float = 1.0, rows: int = 200, **changes: Any) -> NodeStatistics:
@@ -90,8 +90,10 @@ def test_nuts_learns_from_node_releases_in_own_units() -> None:
     """As of the closed form; and the features' means within 6 posterior standard deviations of 50 and 28."""
     _, test = tables()
     found = fit(released(**CONSTANT), schema=SCHEMA, warmup=500, draws=500)
-    np.testing.assert_allclose(found.linear.coefficients, SLOPES, atol=4 * found.linear.coefficient_sd.max())
-    assert abs(found.linear.intercept - OFFSET) < 4 * found.linear.intercept_sd
+    np.testing.assert_allclose(
+        found.predictor.linear.coefficients, SLOPES, atol=4 * found.predictor.linear.coefficient_sd.max()
+    )
+    assert abs(found.predictor.linear.intercept - OFFSET) < 4 * found.predictor.linear.intercept_sd
     mean, sd = found.predict(test[:, :2])
     assert np.sqrt(np.mean((mean - test[:, 2]) ** 2)) < 1.15 * RESIDUAL
     assert 0.7 * RESIDUAL < sd.mean() < 50 / 3, "sums without the target's squares hardly determine the residuals"

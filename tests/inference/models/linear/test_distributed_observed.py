@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import NodeReleaseRequest, NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.statistics import resolve
 from emulator.ideal import IdealSwarm
 from inference.errors import DataError
@@ -52,7 +52,7 @@ def aggregate(
     value = resolve(name, parameters).evaluate(rows, BITS).sum(axis=0) * 2.0**-BITS
     return NoisyAggregate(
         value=value, noise_variance=noise_variance, statistic=name, parameters=parameters,
-        contributors=contributors or len(rows), clients=len(rows), fewest=0, colluders=0, mechanism="none (test)",
+        contributors=contributors or len(rows), clients=len(rows), n_min=0, colluders=0, mechanism="none (test)",
         sensitivity=1.0, relation=relation, sigma_local=0.0, epsilon=1.0, delta=1e-5, mu=0.3, round_id=next(IDS),
         announcement_hash=b"", contributors_hash=b"",
     )  # fmt: skip
@@ -123,9 +123,9 @@ def test_averages_are_the_same_regression_on_fewer_rows() -> None:
 def test_a_local_round_is_as_many_nodes_and_a_summed_one_is_one() -> None:
     """With the noise that the ideal functionality draws; seeded."""
     tables = [rows_of(n, n) for n in (40, 50, 60)]
-    terms = JobTerms(budget=Budget(epsilon=2.0, delta=1e-5), clients=3, tolerated=0, computes=(b"a" * 32, b"b" * 32))
+    terms = JobTerms(epsilon=2.0, delta=1e-5, clients=3, tolerate=0, computes=(b"a" * 32, b"b" * 32))
     swarm = IdealSwarm(tables, COLUMNS, terms, random=np.random.default_rng(5).bytes)
-    local = swarm.run_round(NodeReleaseRequest("regression", PARAMETERS, rows_max=100))
+    local = swarm.run_round(RoundRequest("regression", PARAMETERS, rows_max=100, kind=NodeRelease()))
     found = nodes_of(local)
     assert found.n.tolist() == [40, 50, 60]
     assert found.variance_S.tolist() == [node.noise_variance for node in local.nodes]
@@ -138,9 +138,11 @@ def test_a_local_round_is_as_many_nodes_and_a_summed_one_is_one() -> None:
     for twice in ([local, local.nodes[1]], [local.nodes[1], local], [local.nodes[1], local.nodes[1]]):
         with pytest.raises(DataError, match="aggregate 2 is aggregate 1 again"):
             nodes_of(twice)
-    terms = JobTerms(budget=terms.budget, clients=150, tolerated=5, computes=(b"a" * 32, b"b" * 32))
+    terms = JobTerms(
+        epsilon=terms.budget.epsilon, delta=terms.budget.delta, clients=150, tolerate=5, computes=(b"a" * 32, b"b" * 32)
+    )
     swarm = IdealSwarm(np.concatenate(tables), COLUMNS, terms, random=np.random.default_rng(6).bytes)
-    summed = swarm.run_round(SecureSumRequest("regression", PARAMETERS, rows_max=1))
+    summed = swarm.run_round(RoundRequest("regression", PARAMETERS, rows_max=1))
     alone = nodes_of(summed)
     assert (alone.nodes, alone.n[0], alone.variance_z[0]) == (1, 150, summed.noise_variance)
     assert nodes_of([summed, summed_again(summed)]).nodes == 2

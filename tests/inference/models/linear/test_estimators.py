@@ -15,27 +15,25 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dca_proto.aggregate import NoisyAggregate, RoundRequest, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.accounting import epsilon_of, mu_of
-from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
+from inference.estimators import PrivateBoundedRegression, PrivateLinearRegression
 from inference.models.estimator import RecordedRounds
 from inference.models.linear import closed_form
-from inference.models.linear import estimator as linear
 from inference.models.linear.aggregate_stats import plausible_prior, statistics_of
-from inference.models.linear.estimator import PrivateLinearRegression
 from inference.problem import Schema
 
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-1, 1), "y": Interval(-100, 300)})
 READ = replace(SCHEMA, bounds={name: replace(one, public=False) for name, one in SCHEMA.bounds.items()})
 
 
-@parametrize_with_checks([PrivateLinearRegression()])  # no failure is expected
+@parametrize_with_checks([PrivateLinearRegression(), PrivateBoundedRegression()])  # no failure is expected
 def test_scikit_learns_own_checks(estimator: PrivateLinearRegression, check: Callable[[Any], None]) -> None:
     check(estimator)
 
@@ -47,14 +45,14 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def swarm(X: np.ndarray, y: np.ndarray, epsilon: float = 2.0, name: str = "estimators") -> IdealSwarm:
-    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(y), tolerated=0, computes=(bytes(16), bytes([1]) * 16))
+    terms = JobTerms(epsilon=epsilon, delta=1e-5, clients=len(y), tolerate=0, computes=(bytes(16), bytes([1]) * 16))
     return IdealSwarm(np.column_stack([X, y]), SCHEMA.columns, terms, random=seeded(name))
 
 
 def released(epsilon: float = 2.0, seed: int = 1, **changes: Any) -> NoisyAggregate:
     parameters = {"columns": ["a", "b", "y"], "centre": [5.0, 0.0, 100.0], "scale": [1.5, 0.3, 40.0]}
     parameters |= {"bound": [2.0, 2.0, 2.0], "intercept": True, "target_square": True} | changes
-    return swarm(*rows(1000, seed), epsilon, f"estimators/{seed}").run_round(SecureSumRequest("regression", parameters))
+    return swarm(*rows(1000, seed), epsilon, f"estimators/{seed}").run_round(RoundRequest("regression", parameters))
 
 
 # Without privacy, equal to scikit-learn
@@ -83,7 +81,7 @@ def test_the_spread_is_that_of_bayesian_ridge_at_the_same_precisions() -> None:
     ours = PrivateLinearRegression(prior_precision=3.0, residual_variance=0.4).fit(X, y)
     z = StandardScaler().fit_transform(X)
     cov = np.linalg.inv(z.T @ z / 0.4 + 3.0 * np.eye(2))
-    np.testing.assert_allclose(ours.fit_.cov[1:, 1:], cov, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ours.fit_.predictor.cov[1:, 1:], cov, rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours.coef_sd_, np.sqrt(np.diag(cov)) * y.std() / X.std(axis=0), rtol=1e-10)
     _, sd = ours.predict(X[:5], return_std=True)
     spread = 0.4 + 0.4 / 200 + np.einsum("ki,ij,kj->k", z[:5], cov, z[:5])
@@ -104,7 +102,7 @@ def test_an_aggregate_gives_the_posterior_in_own_units_and_what_it_cost() -> Non
     of_intercept = plausible_prior(statistics_of(one), 2, 0.3)[0]
     posterior = closed_form.posterior(statistics_of(one), [of_intercept, 4.0, 4.0], 0.3)
     np.testing.assert_allclose(fitted.coef_, [10, -100], rtol=0.25)
-    np.testing.assert_allclose(fitted.fit_.mean, posterior.mean, rtol=1e-10)
+    np.testing.assert_allclose(fitted.fit_.predictor.mean, posterior.mean, rtol=1e-10)
     assert fitted.residual_sd_ == pytest.approx(40 * np.sqrt(0.3))
     assert (fitted.private_, fitted.epsilon_, fitted.delta_) == (True, 50.0, 1e-5)
     assert fitted.repair_ == "noise-aware"
@@ -146,10 +144,10 @@ def test_a_result_that_is_not_private_claims_nothing() -> None:
 # Over rounds
 
 
-@pytest.mark.parametrize("projection", [True, False])
-def test_rounds_run_the_job_and_give_what_it_cost(projection: bool) -> None:
+@pytest.mark.parametrize("estimator", [PrivateLinearRegression, PrivateBoundedRegression])
+def test_rounds_run_the_job_and_give_what_it_cost(estimator: Any) -> None:
     X, y = rows(1000, 5)
-    fitted = PrivateLinearRegression(schema=SCHEMA, projection=projection).fit(swarm(X, y))
+    fitted = estimator(schema=SCHEMA).fit(swarm(X, y))
     assert fitted.score(X, y) > 0.6 * LinearRegression().fit(X, y).score(X, y)
     assert fitted.private_
     assert fitted.epsilon_ == pytest.approx(2.0, rel=1e-4)
@@ -167,25 +165,27 @@ class Costly:
 
 def test_the_cost_of_an_aborted_round_counts_if_the_rounds_know_it() -> None:
     X, y = rows(1000, 5)
-    fitted = PrivateLinearRegression(schema=SCHEMA, projection=False).fit(Costly(swarm(X, y)))
+    fitted = PrivateBoundedRegression(schema=SCHEMA).fit(Costly(swarm(X, y)))
     assert fitted.epsilon_ == pytest.approx(epsilon_of(np.sqrt(2) * mu_of(2.0, 1e-5), 1e-5), rel=1e-6)
     assert fitted.epsilon_ > 2.9
     assert fitted.delta_ == 1e-5
     schema = READ
-    fitted = PrivateLinearRegression(schema=schema, projection=False).fit(Costly(swarm(X, y)))
+    fitted = PrivateBoundedRegression(schema=schema).fit(Costly(swarm(X, y)))
     assert (fitted.private_, fitted.epsilon_) == (False, None), "nothing is claimed of what is not private"
 
 
-def test_all_options_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    passed: dict[str, Any] = {}
-    monkeypatch.setattr(linear, "regression_with_projection", lambda schema, **options: passed.update(options))
-    monkeypatch.setattr(linear, "regression_in_bounds", lambda schema, **options: passed.update(in_bounds=options))
+def test_all_options_reach_the_job() -> None:
+    """The share shapes a request; the repair and the prior, of one number or one for each slope, shape the result."""
     options = {"repair": "absolute", "std_share": 0.3, "prior_precision": 2.0}
-    for projection in (True, False):
-        with pytest.raises(TypeError, match="'NoneType' object is not an iterator"):
-            PrivateLinearRegression(schema=SCHEMA, projection=projection, **options).fit(swarm(*rows(10, 1)))
-    assert {name: passed[name] for name in options} == options
-    assert passed["in_bounds"] == {"repair": "absolute", "prior_precision": 2.0}
+    recorded = RecordedRounds(swarm(*rows(300, 1)))
+    fitted = PrivateLinearRegression(schema=SCHEMA, **options).fit(recorded)
+    assert [request.budget_share for request, _ in recorded.results] == [0.3, 0.7]
+    assert fitted.repair_ == "absolute"
+    np.testing.assert_allclose(
+        fitted.coef_, fitted.fit_.refit(prior_precision=[2.0, 2.0], repair="absolute").slopes()[0]
+    )
+    one = PrivateBoundedRegression(schema=SCHEMA, repair="absolute", prior_precision=[2.0, 1e6])
+    assert abs(one.fit(swarm(*rows(300, 1))).coef_[1]) < 1.0
 
 
 def test_the_same_seed_and_sums_give_the_same_fit() -> None:
@@ -199,10 +199,7 @@ def test_rounds_need_a_schema_that_is_private_for_a_claim() -> None:
     X, y = rows(300, 7)
     with pytest.raises(DataError, match="rounds need public bounds; give schema"):
         PrivateLinearRegression().fit(swarm(X, y))
-    fitted = PrivateLinearRegression(
-        schema=READ,
-        projection=False,
-    ).fit(swarm(X, y))
+    fitted = PrivateBoundedRegression(schema=READ).fit(swarm(X, y))
     assert (fitted.private_, fitted.epsilon_) == (False, None)
 
 
@@ -217,11 +214,11 @@ def test_stored_sums_are_refitted_under_another_prior_without_a_round() -> None:
     first = PrivateLinearRegression(schema=SCHEMA).fit(recorded)
     ((_, _), (_, released)) = recorded.results
     tight = first.fit_.refit(prior_precision=1e6)
-    assert np.abs(tight.coefficients).max() < 0.01 * np.abs(first.coef_).max()
-    np.testing.assert_allclose(tight.refit().coefficients, first.coef_)
+    assert np.abs(tight.slopes()[0]).max() < 0.01 * np.abs(first.coef_).max()
+    np.testing.assert_allclose(tight.refit().slopes()[0], first.coef_)
     over_rounds = PrivateLinearRegression(schema=SCHEMA, prior_precision=1e6).fit(Replayed(recorded.results))
-    np.testing.assert_allclose(over_rounds.coef_, tight.coefficients)
-    assert np.abs(PrivateLinearRegression(prior_precision=1e6).fit(released).coef_ / tight.coefficients - 1).max() < 0.1
+    np.testing.assert_allclose(over_rounds.coef_, tight.slopes()[0])
+    assert np.abs(PrivateLinearRegression(prior_precision=1e6).fit(released).coef_ / tight.slopes()[0] - 1).max() < 0.1
 
 
 class Replayed:
@@ -238,7 +235,7 @@ class Replayed:
 
 def test_a_fit_over_rounds_survives_pickling() -> None:
     X, y = rows(100, 7)
-    fitted = PrivateLinearRegression(schema=SCHEMA, projection=False).fit(swarm(X, y))
+    fitted = PrivateBoundedRegression(schema=SCHEMA).fit(swarm(X, y))
     again = pickle.loads(pickle.dumps(fitted))
     for ours, theirs in zip(again.predict(X, return_std=True), fitted.predict(X, return_std=True), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -247,7 +244,7 @@ def test_a_fit_over_rounds_survives_pickling() -> None:
 
 def test_recorded_rounds_remember_requests_with_their_aggregates() -> None:
     recorded = RecordedRounds(swarm(*rows(50, 8)))
-    request = SecureSumRequest("sum", {"columns": ["a"], "centre": [5.0], "scale": [1.0], "bound": [5.0]})
+    request = RoundRequest("sum", {"columns": ["a"], "centre": [5.0], "scale": [1.0], "bound": [5.0]})
     assert recorded.run_round(request) is recorded.results[0][1]
     assert recorded.results[0][0] is request
 

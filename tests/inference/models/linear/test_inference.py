@@ -61,13 +61,13 @@ def noisy_sum(
     value = statistic.evaluate(rows, FRACTION_BITS).sum(axis=0) * 2.0**-FRACTION_BITS
     sensitivity = statistic.row_sensitivity(FRACTION_BITS).l2 * 2.0**-FRACTION_BITS
     mu_round = mu * sqrt(request.budget_share)
-    tolerated = clients // 10
-    sigma_local = sensitivity / mu_round / sqrt(clients - tolerated - 1)
+    tolerate = clients // 10
+    sigma_local = sensitivity / mu_round / sqrt(clients - tolerate - 1)
     variance = len(rows) * sigma_local**2
     noise = np.rint(rng.normal(size=value.size) * sqrt(variance) * 2.0**FRACTION_BITS) * 2.0**-FRACTION_BITS
     return NoisyAggregate(
         value=value + noise, noise_variance=variance, statistic=request.statistic, parameters=request.parameters,
-        contributors=len(rows), clients=clients, fewest=clients - tolerated, colluders=0,
+        contributors=len(rows), clients=clients, n_min=clients - tolerate, colluders=0,
         mechanism="rounded normal (test)", sensitivity=sensitivity, relation="replace-one-client",
         sigma_local=sigma_local, epsilon=0.0, delta=0.0, mu=mu_round, round_id=b"",
         announcement_hash=b"", contributors_hash=b"",
@@ -296,11 +296,17 @@ def test_job_refuses_a_share_outside_0_and_1(share: float) -> None:
 
 
 def test_job_with_a_huge_budget_is_least_squares_in_the_users_units() -> None:
-    """Hardly any row is scaled, so the spread is that of least squares, too."""
+    """Hardly any row is scaled, so the spread is that of least squares, and what the target's clip may hide.
+
+    The clip is at q = 2.7 standard deviations, and the residuals' mean square is v = 0.26: v/q² is 0.036. By 2,000 rows
+    a normal target looks at most 0.38 as skewed as one that is, so that is at most 0.9 * 0.036 * 0.38/√2 of a slope.
+    """
     problem = rows_in_own_units(2000, 15)
     result, exact = learn(problem, 15, mu=1e5), nonprivate_regression(problem)
     np.testing.assert_allclose(result.coefficients, exact.coefficients, rtol=0.04)
-    np.testing.assert_allclose(result.coefficient_sd, exact.coefficient_sd, rtol=0.1)
+    hidden = 0.0088 * np.abs(exact.coefficients)
+    assert (result.coefficient_sd > 0.97 * exact.coefficient_sd).all()
+    assert (result.coefficient_sd < 1.02 * np.hypot(exact.coefficient_sd, hidden)).all()
     assert result.intercept == pytest.approx(exact.intercept, rel=0.04)
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import SecureSumRequest
 from dca_proto.jobs.job import JobTerms
 from dca_proto.privacy.accounting import mu_of
-from dca_proto.privacy.budget import Budget
+from dca_proto.protocol.wire.kinds import SecureSum
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.jobs import find
@@ -46,8 +45,8 @@ def learned(name: str, settings: dict[str, Any], epsilon: float) -> list[Row]:
     """The rows of the coefficients by a job of that name."""
     job, table = find(name), rows()
     own = settings_from(job.settings, settings, name)
-    terms = JobTerms(budget=Budget(epsilon, DELTA), clients=N, tolerated=0, computes=(b"a" * 32, b"b" * 32))
-    known = Conditions(N, 0, mu_of(epsilon, DELTA), np.random.default_rng(2), kind=SecureSumRequest, epsilon=epsilon)
+    terms = JobTerms(epsilon=epsilon, delta=DELTA, clients=N, tolerate=0, computes=(b"a" * 32, b"b" * 32))
+    known = Conditions(N, 0, mu_of(epsilon, DELTA), np.random.default_rng(2), kind=SecureSum, epsilon=epsilon)
     swarm = IdealSwarm(table, SCHEMA.columns, terms, random=np.random.default_rng(3).bytes)
     found = run(job.make(SCHEMA, own, known), swarm)
     found = job.finish(found, SCHEMA, own, known)

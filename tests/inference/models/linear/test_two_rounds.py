@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dca_proto.aggregate import NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.statistics import resolve
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.locate import Located
+from inference.locate import Located, means
 from inference.models.coefficients import Coefficients, rmse
 from inference.models.linear.aggregate_stats import statistics_of
 from inference.models.linear.baselines import nonprivate_regression
-from inference.models.linear.closed_form import Posterior, SufficientStatistics, posterior
+from inference.models.linear.closed_form import NormalBeta, SufficientStatistics, posterior
 from inference.models.linear.job import parameters, regression_with_projection
 from inference.models.linear.nodes.observed import nodes_of
 from inference.models.linear.prior import SCALES, WIDE, fitted_to
@@ -43,7 +42,7 @@ def problem(n: int, seed: int) -> Problem:
 
 
 def swarm(train: Problem, epsilon: float) -> IdealSwarm:
-    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=len(train.y), tolerated=0, computes=(bytes(16), b"\1" * 16))
+    terms = JobTerms(epsilon=epsilon, delta=1e-5, clients=len(train.y), tolerate=0, computes=(bytes(16), b"\1" * 16))
     return IdealSwarm(train.rows, train.schema.columns, terms, random=seeded(f"options {epsilon}"))
 
 
@@ -103,27 +102,31 @@ def test_weights_of_normal_features_are_found_from_their_moments(correlation: fl
 
 
 @pytest.mark.parametrize("missing", [pytest.param(0.0, marks=pytest.mark.long), 0.2])
-def test_with_a_huge_budget_it_is_unbiased_and_its_spread_is_that_of_weighted_rows(missing: float) -> None:
-    """Log-normal features, a fifth of the rows missing or none: 100 data sets of 400 rows. The spread of estimates is
-    within 20 % (3.5 standard errors of 200) of what is claimed, and their mean 4 standard errors from the truth."""
+def test_with_a_huge_budget_its_bias_is_as_planned_and_its_spread_that_of_weighted_rows(missing: float) -> None:
+    """Log-normal features, a fifth of the rows missing or none: 100 data sets of 400 rows, each with noise of its own.
+
+    The target's bound is planned to cost at most a third of the spread. In 1,500 other data sets it cost 0.26 of it
+    without missing rows, and 0.13 with. So a mean beyond 0.6 is chance in fewer than 1 of 5,000. Estimates spread by
+    0.86 to 0.90 of what is claimed, and 200 of them beyond 0.7 to 1.1 in fewer than 1 of 2,000.
+    """
     rng, schema = np.random.default_rng(7), Schema(("a", "b"), "y", dict.fromkeys("aby", Interval(-60, 60)))
     off, residual = [], []
     for number in range(100):
         X = np.exp(rng.standard_normal((400, 2)))
         y = 1 + X @ [1.0, -0.5] + rng.standard_normal(400)
         X[: int(missing * 400), 0] = np.nan
-        result = learn(Problem(f"{number}", schema, X, y), 200.0)
+        result = learn(Problem(f"{number}", schema, X, y), 200.0 + 0.1 * number)
         off.append((result.coefficients - [1.0, -0.5]) / result.coefficient_sd)
         residual.append(np.sqrt(result.residual_variance) * result.columns.scale[-1])
-    assert np.std(off) == pytest.approx(1.0, abs=0.2)
-    assert np.abs(np.mean(off, axis=0)).max() < 0.4
+    assert 0.7 < np.std(off) < 1.1
+    assert np.abs(np.mean(off, axis=0)).max() < 0.6
     assert np.median(residual) == pytest.approx(1.0, abs=0.1)
 
 
 def test_sums_of_whole_rows_are_refused_where_rows_are_taken_as_they_are() -> None:
     train = problem(200, 4)
     released = swarm(train, 4.0).run_round(
-        SecureSumRequest(
+        RoundRequest(
             "regression",
             parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), Plan(1.0, 1.0)),
         )
@@ -146,11 +149,22 @@ def test_features_that_noise_does_not_tell_apart_are_named() -> None:
     assert warning.startswith("noise hides the separate effects of a, b, which nearly repeat other features")
 
 
+@pytest.mark.parametrize(("correlation", "notes"), [(0.8, 0), (0.87, 1)])
+def test_features_share_three_quarters_of_their_variance_before_they_are_named(correlation: float, notes: int) -> None:
+    """Under noise abalone's weights seem no more alike than that, and a quarter of one's misses were not named."""
+    given = parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), Plan(4.0, 2.0))
+    xx = np.eye(3) * 100
+    xx[1, 2] = xx[2, 1] = 100 * correlation
+    statistics = SufficientStatistics(100, xx, np.zeros(3), np.asarray(50.0), 1.0)
+    fit = NormalBeta(np.zeros(3), np.eye(3), np.asarray(1.0))
+    assert len(about_columns(statistics, fit, given)) == notes
+
+
 def test_a_clipped_target_is_warned_of() -> None:
     given = parameters(OFF_CENTRE, Located(OFF_CENTRE.columns, OFF_CENTRE.centres, np.ones(3), ()), Plan(1.0, 2.0))
     for share, clipped_n in ((0.2, 0), (0.7, 1)):
         statistics = SufficientStatistics(100, np.eye(3) * 100 / 3, np.zeros(3), np.asarray(share * 400.0), 1.0)
-        fit = Posterior(np.zeros(3), np.eye(3), np.asarray(1.0))
+        fit = NormalBeta(np.zeros(3), np.eye(3), np.asarray(1.0))
         assert sum("much of y is clipped" in one for one in about_columns(statistics, fit, given)) == clipped_n
 
 
@@ -191,6 +205,27 @@ def test_a_skewed_targets_intercept_and_mean_predictions_are_covered(kind: str) 
         at_1 += abs(fit.intercept + fit.coefficients[0] - 50_000) < 1.645 * np.sqrt(one @ covariance @ one)
     assert at_0 >= 8
     assert at_1 >= 8
+
+
+@pytest.mark.parametrize("kind", ["log-normal", "normal"])
+def test_two_thousand_rows_show_whether_the_target_is_skewed(kind: str) -> None:
+    """Median of eight fits at ε = 1. Levels that only add noise hid it before."""
+    found = [means(fit.aggregates[0]) for fit in skewed_fits(kind, 2_000, 1.0, 8)]
+    shown, most = (float(np.median([getattr(one, name)[-1] for one in found])) for name in ("shown", "skewed"))
+    assert (most < 0.9 and shown < 0.3) if kind == "normal" else shown > 0.5
+
+
+def test_slopes_of_a_target_with_three_per_cent_of_outliers_at_one_side_are_covered() -> None:
+    """Eight fits of log-normal residuals. Slopes were 1 standard deviation too small on average, and now are 0.3."""
+    schema, off = Schema(("x",), "y", {"x": (-5, 5), "y": (-200_000, 1_000_000)}), []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        x, outlying = rng.standard_normal(50_000), 300_000 * (rng.random(50_000) < 0.03)
+        y = 40_000 + 10_000 * x + skewed("log-normal", len(x), rng) + outlying
+        fit = learn(Problem("outlying", schema, x[:, None], y), 4.0)
+        off.append((fit.coefficients[0] - 10_000) / fit.coefficient_sd[0])
+    assert abs(np.mean(off)) < 0.7
+    assert np.sum(np.abs(off) < 1.96) >= 7
 
 
 def test_a_normal_targets_intercept_loses_little() -> None:

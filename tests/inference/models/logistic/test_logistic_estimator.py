@@ -11,10 +11,11 @@ from exact_rounds import ExactRounds
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dca_proto.aggregate import NoAggregate, NoisyAggregate, SecureSumRequest
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.errors import NoAggregate
 from inference.bounds import Interval
 from inference.errors import DataError
-from inference.models.logistic.estimator import PrivateLogisticRegression
+from inference.estimators import PrivateLogisticRegression
 from inference.problem import Schema
 
 SCHEMA = Schema(("a", "b"), "y", {"a": Interval(0, 10), "b": Interval(-3, 3), "y": Interval(0, 1)})
@@ -43,7 +44,7 @@ def test_without_privacy_it_is_the_mode() -> None:
 
 
 class Aborting:
-    def run_round(self, request: SecureSumRequest) -> NoisyAggregate:
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
         raise NoAggregate("nobody came")
 
 
@@ -97,7 +98,7 @@ def test_data_that_it_cannot_learn_from_are_refused_with_a_reason() -> None:
     assert not source.requests
     parameters = {"columns": ["a"], "centre": [5.0], "scale": [5.0], "bound": [1.0]}
     with pytest.raises(DataError, match="expected 'regression'"):
-        PrivateLogisticRegression().fit(source.run_round(SecureSumRequest("sum", parameters)))
+        PrivateLogisticRegression().fit(source.run_round(RoundRequest("sum", parameters)))
     with pytest.raises(DataError, match="one class"):
         PrivateLogisticRegression().fit(X, np.ones(50))
     with pytest.raises(DataError, match="setting 'prior_sd' is 0, expected a number above 0"):

@@ -9,7 +9,6 @@ from scipy.special import expit
 from scipy.stats import chi2
 
 from dca_proto.jobs.job import JobTerms
-from dca_proto.privacy.budget import Budget
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.bounds import Interval
@@ -48,7 +47,7 @@ def normal_rows(n: int, seed: int) -> np.ndarray:
 def swarm(rows: np.ndarray, epsilon: float, seed: object) -> IdealSwarm:
     n = len(rows)
     computes = tuple(bytes([place]) * 16 for place in range(3))
-    terms = JobTerms(budget=Budget(epsilon, 1e-5), clients=n, tolerated=n // 10, computes=computes)
+    terms = JobTerms(epsilon=epsilon, delta=1e-5, clients=n, tolerate=n // 10, computes=computes)
     return IdealSwarm(rows, (*FEATURES, "y"), terms, random=seeded(f"logistic {seed}"))
 
 

@@ -52,7 +52,7 @@ def test_events_and_groups_coded_1_and_2() -> None:
     coded = FRAME.assign(event=FRAME.event + 1, arm=FRAME.arm + 1)
     expected, found = kaplan_meier().fit(FRAME), kaplan_meier(censored=1, first_group=1).fit(coded)
     assert (found.survival_ == expected.survival_).all()
-    assert found.fit_.columns.group_labels == ("arm 1", "arm 2")
+    assert found.fit_.predictor.columns.group_labels == ("arm 1", "arm 2")
     same = hazards(event=(1, 2), arm=(1, 2)).fit(coded, FRAME.months)
     assert same.coef_ == pytest.approx(hazards().fit(FRAME, FRAME.months).coef_)
     with pytest.raises(DataError, match="column 'event' has values 1, 2; expected 0 to 1: recode it"):

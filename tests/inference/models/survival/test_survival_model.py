@@ -114,8 +114,8 @@ def test_curves_without_noise_are_within_2_percent_of_lifelines(patients: str, a
     expected, fit = ORACLE["curves"][patients], exact_curves(TRIALS[patients], ARMS, stream(0, "test"))
     known = np.array(expected["at_risk"][arm]) >= 25
     assert known.sum() >= 9
-    assert fit.survival[arm, known] == pytest.approx(np.array(expected["survival"][arm])[known], rel=0.02)
-    low, high = fit.band()[:, arm, known]
+    assert fit.predictor.survival[arm, known] == pytest.approx(np.array(expected["survival"][arm])[known], rel=0.02)
+    low, high = fit.predictor.band()[:, arm, known]
     assert high - low == pytest.approx(np.array(expected["band_width"][arm])[known], rel=0.15)
 
 
@@ -277,7 +277,7 @@ def test_scores_without_noise_give_the_estimate_of_the_rows(reach: float) -> Non
     prior = scoring.prior_of(4, np.full(2, 2.5))
     near = exact.theta.mean + np.array([0.01, -0.01, 0.01, 0.0, 0.005, -0.003])
     released = scores_of(rows, [prior.mean, near], reach)
-    simulated = scoring.Rows.unknown(4, 1, WIDE).like(released[0])
+    simulated = scoring.Rows.unknown(4, np.ones(1), WIDE).like(released[0])
     assert 4 < simulated.rare[0] < 6, "how far out the rare value is: at 5.6"
     found = scoring.posterior(released, simulated, 30_000, prior)
     ratio = np.sqrt(np.diag(found.cov) / np.diag(exact.theta.cov))[4:]
@@ -293,7 +293,7 @@ def test_bounds_say_how_far_out_rare_values_lie(noise: float) -> None:
     [released] = scores_of(rows, [scoring.prior_of(4, np.full(2, 2.5)).mean], 50.0)
     cubes = np.r_[np.zeros(released.information.size - 2), 1.0, 1.0]
     released = released._replace(information=released.information + noise * scoring.CUBES * cubes)
-    binary = scoring.Rows.unknown(4, 1, np.array([[-1 / 3, -1.0], [3.0, 12.0]])).like(released)
+    binary = scoring.Rows.unknown(4, np.ones(1), np.array([[-1 / 3, -1.0], [3.0, 12.0]])).like(released)
     assert binary.rare[0] == pytest.approx(3 - 1 / 3)
     assert 0 <= binary.rare[1] <= 12 - 1 / 12
     skew = scoring.Part(released, binary).skew[4:]
@@ -307,7 +307,7 @@ def test_a_far_request_is_followed_along_the_curve() -> None:
     exact = exact_hazards(rows, Columns.of(rows.schema, "event", None, None, 4))
     far = exact.theta.mean + np.array([2, 2, 2, 2, 0.0, 0.0])
     [released] = scores_of(rows, [far], 50.0)
-    part = scoring.Part(released, scoring.Rows.unknown(4, 1, WIDE))
+    part = scoring.Part(released, scoring.Rows.unknown(4, np.ones(1), WIDE))
     near = exact.theta.mean
     assert part.bent(near)[0][:4] == pytest.approx(released.score[:4], rel=0.05)
     assert (part.slope @ (near - far))[:4] != pytest.approx(released.score[:4], rel=0.5)
@@ -354,6 +354,6 @@ def test_the_same_rows_coded_1_and_2_give_the_same_curves() -> None:
         )
         for b in ((0, 1), (1, 2))
     )
-    assert (one.survival == two.survival).all()
-    assert one.survival[0, -1] < 0.5
-    assert two.summary_extras()["remarks"]["events"] == "status 1 = censored, 2 = event"
+    assert (one.predictor.survival == two.predictor.survival).all()
+    assert one.predictor.survival[0, -1] < 0.5
+    assert two.extras()["remarks"]["events"] == "status 1 = censored, 2 = event"

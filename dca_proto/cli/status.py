@@ -1,0 +1,159 @@
+"""`dca status` asks running actors how they are: connection, rounds and whom they wait for, budget, store, warnings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from dca_proto.cli.options import Json
+from dca_proto.cli.output import result_console, say
+from dca_proto.errors import UsageError
+from dca_proto.privacy.rounding import at_most
+from dca_proto.results.figure import about, figures_of
+from dca_proto.results.status import STATUS, RoundStatus, Status
+from dca_proto.runtime.config import is_actor_file, read_config
+from dca_proto.runtime.files import write_json
+from dca_proto.runtime.status import ask_status, status_path
+from dca_proto.wording import counted, duration, listed
+
+NEEDS_ATTENTION = 1
+"""The exit code of `--check`."""
+EXAMPLES = """Examples:
+
+  dca status                                   clients and nodes of this folder that have run; trainers that run
+  dca status demo/compute-1.toml               one actor in full
+  dca status --check /etc/dca/*.toml           exit code 1 if one needs attention or does not run
+  dca status --json - | jq '.actors[].rounds[].waits_for'
+
+An actor answers at a socket beside its store, to processes of its own user and of root.
+"""
+
+
+class Statuses(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of `dca status --json`."""
+
+    actors: Annotated[list[Status], about("Those that run.")]
+    stopped: Annotated[list[str], about("The files whose actor does not run.")]
+    failed: Annotated[dict[str, str], about("Why no other actor's status is known, by its file.")] = {}
+
+    @property
+    def is_well(self) -> bool:
+        """True if all run and nothing needs attention."""
+        return not self.stopped and not self.failed and all(one.is_well for one in self.actors)
+
+
+OUTPUT = Statuses
+
+
+def status(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Actors' TOML files; by default all of this folder that have run.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with code 1 if an actor needs attention or does not run.")
+    ] = False,
+    json_to: Json = None,
+) -> int:
+    """Show how running actors are, and whom their rounds wait for."""
+    console = result_console(json_to)
+    found, stopped, failed = [], [], {}
+    paths = files or _in_folder()
+    for path in paths:
+        try:
+            answer = ask_status(read_config(path).files.store)
+        except UsageError as error:  # one actor that does not answer hides no other
+            if len(paths) == 1:
+                raise
+            failed[str(path)] = str(error)
+            continue
+        if answer is None:
+            stopped.append(str(path))
+        else:
+            found.append(answer)
+    result = Statuses(actors=found, stopped=stopped, failed=failed)
+    write_json(result, json_to)
+    show(console, result, in_full=len(paths) == 1)
+    return 0 if result.is_well or not check else NEEDS_ATTENTION
+
+
+def _in_folder() -> list[Path]:
+    paths = []
+    for path in sorted(Path().glob("*.toml")):
+        try:
+            config = read_config(path)
+            ran = config.files.store
+            is_shown = (status_path(ran) if config.role == "trainer" else ran).exists()  # a trainer ends with its job
+        except UsageError:  # another kind of file, or an actor's that is damaged
+            is_shown = is_actor_file(path)
+        paths += [path] if is_shown else []
+    if not paths:
+        raise UsageError(
+            "no client or node of this folder has ever run, and no trainer runs; name a file: dca status FILE..."
+        )
+    return paths
+
+
+def show(console: Console, result: Statuses, *, in_full: bool = False) -> None:
+    """Print a line for each actor, then its warnings, rounds and, `in_full`, all figures."""
+    for one in result.actors:
+        console.print(line(one), soft_wrap=True)
+        for round_ in one.rounds:
+            console.print(f"  {round_line(round_)}", soft_wrap=True)
+        if one.last is not None:
+            console.print(f"  last {one.last.at}, round {one.last.round_id[:8]}: {one.last.what}", soft_wrap=True)
+        if in_full:
+            for label, text in details(one):
+                console.print(f"  {label:<18}{text}", soft_wrap=True)
+        for warning in one.warnings:
+            say(console, "warning", f"{one.role} {one.name}: {warning}")
+    for path in result.stopped:
+        say(console, "warning", f"{path}: its actor does not run")
+    for path, reason in result.failed.items():
+        say(console, "warning", f"{path}: {reason}")
+
+
+def line(one: Status) -> str:
+    """Return a line on an actor."""
+    since = duration(1000 * one.since_s)
+    parts = [f"connected for {since}" if one.connected else f"AWAY for {since}", f"epoch {one.epoch}"]
+    if one.sessions is not None:
+        parts.append(counted(one.sessions, "session"))
+    parts.append(counted(len(one.rounds), "open round") if one.rounds else "no open round")
+    if one.epsilon_left is not None and one.epsilon_allowed is not None:
+        parts.append(f"epsilon {at_most(one.epsilon_left)} left of {at_most(one.epsilon_allowed)}")
+    return f"{one.role:<8} {one.name:<12} {', '.join(parts)}"
+
+
+def round_line(one: RoundStatus) -> str:
+    """Return a line on an open round: its phase, and whom it waits for."""
+    of = f" of {one.expected:,}" if one.expected is not None else ""
+    arrived = f", {one.arrived:,}{of} have answered" if one.arrived is not None else ""
+    names = listed(one.waits_for, 8) if not one.more else f"{listed(one.waits_for, 8)}, and {one.more:,} others"
+    until = f", until {one.until}" if one.until else ""
+    waits = f"; waits for {names}" if one.waits_for else ""
+    return f"round {one.round_id[:8]} {one.statistic}: {one.phase}{until}{arrived}{waits}"
+
+
+def details(one: Status) -> list[tuple[str, str]]:
+    """Return a label and a text for each figure with a value, from the record's fields."""
+    rows = [
+        (figure.title, _text(value, figure.unit))
+        for name, figure in figures_of(Status).items()
+        if figure.table == STATUS and (value := getattr(one, name)) not in (None, "")
+    ]
+    rows += [(f"{what} ends" if len(what) < 13 else what, end) for what, end in one.certificates.items()]
+    rows += [("dropped", f"{count:,} {code}") for code, count in one.dropped.items()]
+    rows += [("clock", f"{name} is {offset:+.3g} s ahead") for name, offset in one.clock_offset_s.items()]
+    return rows
+
+
+def _text(value: Any, unit: str) -> str:
+    if unit == "s":
+        return duration(1000 * value)
+    if unit == "bytes":
+        return f"{value / 1e6:,.2f} MB" if value >= 1e5 else f"{value / 1e3:,.1f} kB"
+    return f"{value:.6g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

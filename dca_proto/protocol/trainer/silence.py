@@ -1,0 +1,160 @@
+"""How a trainer notices Compute nodes that are lost, and goes on without them (DESIGN §4.8).
+
+In a federation of more than p + 1 nodes, it asks a node of which it has heard nothing for two seconds. It cancels the
+round if a node is silent while it collects, or if p + 1 nodes report that they have not released and wait for nodes
+that do not report. If it hears fewer than p + 1 nodes, it may be cut off itself: the others get as much time again. The
+round may then be repeated without the silent nodes. A node for which a cancelled round waited owes its abort or its
+sum: it is left out of further rounds until it has sent one of them, or has another epoch key.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dca_proto.protocol import facts
+from dca_proto.protocol.effects import Channel, Effect, Report
+from dca_proto.protocol.trainer.answers import Answering
+from dca_proto.protocol.trainer.request import OpenRound, WaitingRequests
+from dca_proto.protocol.trainer.round import WATCH, Round
+from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.messages import Cancel, Progress, Query, Signed
+from dca_proto.wording import duration, listed
+
+
+class Watching(Answering):
+    """The part of a trainer that watches the Compute nodes of its rounds."""
+
+    _waiting: WaitingRequests
+
+    def _watch(self, current: Round, now_ms: int) -> list[Effect]:
+        """Begin to watch a round's nodes, in a federation whose rounds can be repeated without one."""
+        current.watched_ms = now_ms
+        if not current.is_summed or current.stored.cancelled or self._spare(len(self._federation.computes)) < 1:
+            return []
+        return [current.timer(WATCH, now_ms + self._timing.watch_ms)]
+
+    def _spare(self, nodes: int) -> int:
+        """Return how many of so many nodes may be lost."""
+        return nodes - self._federation.p - 1
+
+    def _quiet_ms(self, current: Round, node: bytes, now_ms: int) -> int:
+        """Return for how long a node has not been heard."""
+        return now_ms - max(current.heard.get(node, 0), current.watched_ms)
+
+    def _on_watch(self, current: Round, now_ms: int) -> list[Effect]:
+        """Ask the quiet nodes, and cancel the round if it cannot end with all of them."""
+        timing = self._timing
+        waiting = [node for node in current.computes if node not in current.partials]
+        quiet = {node: self._quiet_ms(current, node, now_ms) for node in waiting}
+        query = encode(self._sign(Query(current.id, current.hash)))
+        turns = {node: ms // timing.watch_ms for node, ms in quiet.items()}
+        due = [node for node in waiting if turns[node] and (quiet[node] < timing.silent_ms or turns[node] % 2 == 0)]
+        asked = [current.send(query, Channel.COMPUTE, node) for node in due]
+        silent = tuple(node for node in waiting if quiet[node] >= timing.silent_ms)
+        heard = sum(now_ms - current.heard.get(node, 0) < timing.silent_ms // 2 for node in current.computes)
+        if self._spare(heard) < 0:
+            current.cut_off_ms = now_ms
+        cancelled = self._cancel_if_useless(current, silent, now_ms)
+        told = self._tell_silent(current, silent, now_ms) if not cancelled else []
+        return cancelled or [*told, *asked, current.timer(WATCH, now_ms + timing.watch_ms)]
+
+    def _tell_silent(self, current: Round, silent: tuple[bytes, ...], now_ms: int) -> list[Effect]:
+        """Report the silent nodes, whenever they are others than before."""
+        if silent == current.told:
+            return []
+        current.told = silent
+        others = tuple(node for node in current.computes if node not in silent)
+        waited_ms = max((self._quiet_ms(current, node, now_ms) for node in silent), default=0)
+        return [Report(facts.NodesSilent(current.id, silent, waited_ms, others, self._spare(len(others))))]
+
+    def _cancel_if_useless(self, current: Round, silent: tuple[bytes, ...], now_ms: int) -> list[Effect]:
+        """Cancel a round that waits for silent nodes, if p + 1 others are left to abort and to repeat it."""
+        lost = silent if current.takes("close") else self._waited_for(current, now_ms)
+        if silent and not current.partials and self._spare(len(current.computes) - len(silent)) < 0:
+            lost = silent
+        others = [node for node in current.computes if node not in lost]
+        if lost and self._spare(len(others)) < 0:  # a repeat needs one of them: give it time to come back
+            shortest_ms = min(self._quiet_ms(current, node, now_ms) for node in lost)
+            lost = lost if shortest_ms >= self._timing.hopeless_ms else ()
+        elif current.takes("close") and now_ms - current.cut_off_ms < self._timing.silent_ms:
+            lost = ()  # this trainer was cut off a moment ago: more answers may be on their way
+        if not lost or not others:  # it has heard nobody: its own connection may be the cause
+            return []
+        names = listed([self._federation.name_of(node) for node in lost])
+        has = "has" if len(lost) == 1 else "have"
+        waited_ms = max(self._quiet_ms(current, node, now_ms) for node in lost)
+        reason = f"{names} {has} not answered for {duration(max(waited_ms, self._timing.silent_ms))}"
+        return [*self._tell_silent(current, lost, now_ms), *self._cancel(current, reason, now_ms, lost)]
+
+    def _waited_for(self, current: Round, now_ms: int) -> tuple[bytes, ...]:
+        """Return the nodes for which p + 1 others have waited in vain; none of these others has released.
+
+        The others were heard a moment ago. A node that reports as they do is not waited for in vain.
+        """
+        fresh = {
+            node: {current.computes[place] for place in report.waits_for}
+            for node, report in current.reports.items()
+            if report.stage and node not in current.partials
+            and self._quiet_ms(current, node, now_ms) < self._timing.silent_ms
+        }  # fmt: skip
+        lost = {peer for peers in fresh.values() for peer in peers} - fresh.keys()
+        stuck = [node for node, peers in fresh.items() if peers & lost]
+        if len(stuck) <= self._federation.p:
+            current.stuck_ms = 0
+            return ()
+        current.stuck_ms = current.stuck_ms or now_ms
+        is_over = now_ms - current.stuck_ms >= self._timing.silent_ms
+        return tuple(node for node in current.computes if node in lost) if is_over else ()
+
+    def _note_report(self, current: Round, node: bytes, report: Progress) -> None:
+        """Keep a node's newest report: of the latest stage, with the fewest nodes that it waits for."""
+        known, places = current.reports.get(node), set(report.waits_for)
+        if max(places, default=0) >= len(current.computes):
+            return
+        is_older = known is not None and report.stage < known.stage
+        if is_older or (known is not None and report.stage == known.stage and not places <= set(known.waits_for)):
+            return  # it was repeated
+        current.reports[node] = report
+
+    # --- nodes that owe an abort or a sum -----------------------------------------------------------------------------
+
+    def _present(self, request: OpenRound) -> OpenRound:
+        """Return the request without nodes that have left the federation, if p + 1 others remain.
+
+        A node may be replaced while a job runs.
+        """
+        named = self._named(request.computes)
+        present = tuple(node for node in request.computes if node in named)
+        return msgspec.structs.replace(request, computes=present) if self._spare(len(present)) >= 0 else request
+
+    def _chosen(self, computes: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Return the nodes of a new round: those that owe nothing, if they are enough."""
+        owing = {node for current in self._rounds.values() for node in self._owing(current)}
+        others = tuple(node for node in computes if node not in owing)
+        return others if self._spare(len(others)) >= 0 else computes
+
+    def _owing(self, current: Round) -> list[bytes]:
+        """Return the nodes that owe a cancelled round their abort or their sum."""
+        stored = current.stored
+        paid = {*stored.aborted_by, *current.partials}
+        named = {key.compute: key.public for key in current.opened.epochs} if stored.silent else {}
+        return [node for node in stored.silent if node not in paid and self._waiting.key_of(node) in (b"", named[node])]
+
+    def _remind(self, node: bytes, now_ms: int) -> list[Effect]:
+        """Ask a node that is back to abort the cancelled rounds to which it owes that."""
+        owed = [current for current in self._rounds.values() if node in self._owing(current)]
+        about = ((current, Cancel(current.id, current.hash, current.stored.announcement)) for current in owed)
+        return [current.send(encode(self._sign(body)), Channel.COMPUTE, node) for current, body in about
+                if self._pace.is_due(current.id + node, now_ms)]  # fmt: skip
+
+    # --- repeats ------------------------------------------------------------------------------------------------------
+
+    def _may_repeat(self, round_id: bytes) -> bool:
+        """Return True if a round was cancelled because of silent nodes, and its charge came back."""
+        current = self._rounds.get(round_id)
+        return current is not None and bool(current.stored.silent) and self._is_returned(current)
+
+    def _aborts_of(self, request: OpenRound) -> tuple[Signed, ...]:
+        """Return the aborts of the rounds that a request repeats; of one that was forgotten, none are left."""
+        known = (self._rounds[round_id] for round_id in request.repeats if round_id in self._rounds)
+        return tuple(frame for current in known for frame in current.stored.aborts)

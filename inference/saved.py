@@ -1,0 +1,259 @@
+"""Posteriors in result files: `dca learn --json` and `dca swarm --json` write one, `load_result` reads it again.
+
+    from inference.saved import load_result
+
+    posterior = load_result("run/result.json")
+    posterior.predict(X)            # also predict_interval, plot, estimates, draws, inference_data
+
+A regression with a normal law is kept exactly. Other posteriors keep draws, at most `NUMBERS_MAX` numbers and with six
+digits. The table, with its intervals, is that of the file. Figures from raw rows, which no ε covers, stay in the file's
+own block, and are not part of the posterior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+import msgspec
+import numpy as np
+
+from dca_proto.errors import InputError
+from dca_proto.runtime.files import read_text
+from inference.columns import Standardisation
+from inference.errors import DataError
+from inference.jobs.estimates import COEFFICIENTS, ESTIMATES, INTERCEPT, Estimate, Figure
+from inference.jobs.summary import Ends, Figures, Place, Row, SavedPosterior, SavedRegression, Standard, Summary
+from inference.laws import Drawn
+from inference.models.coefficients import IDENTITY, LINKS, LOG, Coefficients, Spread
+from inference.models.glm.regression import DrawnRows
+from inference.models.predictive import RESIDUAL_SD
+from inference.posterior import Posterior
+from inference.problem import Array, Schema
+
+NUMBERS_MAX, DRAWS_MAX = 100_000, 1_000  # that a file keeps: numbers in all, and draws of each
+DIGITS, NEARLY, TINY = 6, 1e-9, 1e-290
+ADVICE = "give a result that `dca learn --json` or `dca swarm --json` has written"
+_EXTRAS = ("repair", "stopped", "naive_title", "interval_note", "remarks", "log_rank", "at_risk", "groups", "method",
+           "outside_bounds")  # fmt: skip
+_PROVENANCE = ("kind", "epsilon", "delta", "mechanism", "contributors")
+
+
+class ResultFile(TypedDict, total=False):
+    """The part of a result file that a posterior is made of."""
+
+    job: str | None
+    ok: bool
+    private: bool
+    warnings: list[str]
+    coefficients: list[Row]
+    estimates: list[Row]
+    intercept: Figures | None
+    posterior: SavedPosterior | None
+
+
+class _Naive(TypedDict):
+    naive: NotRequired[float | None]
+    naive_sd: NotRequired[float | None]
+    naive_interval_95: NotRequired[Ends | None]
+
+
+def saved(posterior: Posterior) -> SavedPosterior:
+    """Return the posterior's law as plain JSON values."""
+    linear = _linear(posterior)
+    exact = linear is not None and posterior.sample is not None
+    return {
+        "model": posterior.model,
+        "axes": {name: list(axes) for name, axes in posterior.axes.items()},
+        "coords": {name: list(labels) for name, labels in posterior.coords.items()},
+        "draws": {} if exact else _thinned(posterior.draws),
+        "regression": None if linear is None else _regression(linear),
+    }
+
+
+def load_result(path: Path | str) -> Posterior:
+    """Return the posterior of a result file: its table, draws, predictions, warnings and privacy.
+
+    Raises:
+        DataError: the file cannot be read, is no result of a job, or its posterior is damaged.
+    """
+    path = Path(path)
+    try:
+        table = msgspec.json.decode(read_text(path, ADVICE))
+        file = msgspec.convert(table, ResultFile)
+    except InputError as error:
+        raise DataError(str(error)) from None
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path} is not the result of a job: {error}; {ADVICE}") from None
+    except msgspec.DecodeError as error:
+        raise DataError(f"{path} is not JSON: {error}; {ADVICE}") from None
+    except RecursionError:
+        raise DataError(f"{path} is nested too deeply to be the result of a job; {ADVICE}") from None
+    if not file.get("ok") or not file.get("posterior"):
+        state = "of a job that failed" if file.get("ok") is False else "without a posterior"
+        raise DataError(f"{path} is a result {state}; {ADVICE}")
+    return _posterior(path, table, file)
+
+
+def _posterior(path: Path, table: Mapping[str, Any], file: ResultFile) -> Posterior:
+    known = file["posterior"]
+    assert known is not None, "the caller looked"
+    linear = None if known["regression"] is None else _coefficients(path, known["regression"])
+    draws = {name: _drawn(path, name, values) for name, values in known["draws"].items()}
+    if not draws and linear is None:
+        raise DataError(f"{path}: the posterior has neither draws nor a regression's law; {ADVICE}")
+    if len({array.shape[:2] for array in draws.values()}) > 1:
+        raise DataError(f"{path}: draws of {', '.join(draws)} differ in chains and draws; {ADVICE}")
+    if linear is not None and draws and not _of_regression(linear, draws):
+        raise DataError(f"{path}: draws of {', '.join(draws)} are not those of a regression; {ADVICE}")
+    for name, axes in known["axes"].items():
+        sizes = [len(known["coords"].get(axis, ())) for axis in axes]
+        if name in draws and list(draws[name].shape[2:]) != sizes:
+            raise DataError(f"{path}: draws of {name!r} do not fit the labels along {', '.join(axes)}; {ADVICE}")
+    rows = _rows(file)
+    extras = {name: table[name] for name in (*_EXTRAS, "sampling") if name in table}
+    sampled = linear is not None and bool(draws)
+    return Posterior(
+        known["model"],
+        draws or Drawn(linear.sample),  # type: ignore[union-attr]
+        axes={name: tuple(axes) for name, axes in known["axes"].items()},
+        coords={name: tuple(labels) for name, labels in known["coords"].items()},
+        notes=tuple(file.get("warnings", ())),
+        attrs={name: table[name] for name in _PROVENANCE if isinstance(table.get(name), str | int | float)},
+        table=partial(_table, rows),
+        extras=lambda: Summary(**extras),  # type: ignore[typeddict-item]
+        predictor=DrawnRows(linear, draws) if sampled and linear is not None else linear,
+        sample=None if draws or linear is None else linear.sample,
+        private=bool(file.get("private", False)),
+    )
+
+
+def _of_regression(linear: Coefficients, draws: Mapping[str, Array]) -> bool:
+    """Return whether the draws have all numbers that predictions take, one slope for each feature."""
+    shapes = {COEFFICIENTS: (len(linear.names) - 1,), INTERCEPT: ()}
+    if linear.link == IDENTITY:
+        shapes[RESIDUAL_SD] = ()
+    return all(name in draws and draws[name].shape[2:] == shape for name, shape in shapes.items())
+
+
+def _table(rows: list[Estimate], schema: Schema | None) -> list[Estimate]:
+    return rows
+
+
+def _rows(file: ResultFile) -> list[Estimate]:
+    """Return the table of a file: the intercept first, as regressions have it."""
+    rows = []
+    if (first := file.get("intercept")) is not None:
+        rows.append(Estimate(INTERCEPT, "", _figure(first), INTERCEPT))
+    for table, found in ((COEFFICIENTS, file.get("coefficients", [])), (ESTIMATES, file.get("estimates", []))):
+        for row in found:
+            axis: Standard | None = row.get("standard")
+            place: Place | None = row.get("at")
+            rows.append(Estimate(row["name"], row["unit"], _figure(row), table, axis, place, _naive(row)))
+    return rows
+
+
+def _figure(row: Figures) -> Figure:
+    mean = float("nan") if row["estimate"] is None else row["estimate"]
+    return Figure(mean, row["estimate_sd"], _pair(row["interval_95"]), _pair(row["prior_interval_95"]))
+
+
+def _naive(row: _Naive) -> Figure | None:
+    mean = row.get("naive")
+    return None if mean is None else Figure(mean, row.get("naive_sd"), _pair(row.get("naive_interval_95")))
+
+
+def _pair(ends: Ends | None) -> tuple[float, float] | None:
+    return None if ends is None else (ends[0], ends[1])
+
+
+def _thinned(draws: Mapping[str, Array]) -> dict[str, Any]:
+    """Return evenly spaced draws of each chain as nested lists."""
+    size = sum(array[0, 0].size for array in draws.values())
+    chains, count = next(iter(draws.values())).shape[:2]
+    kept = max(1, min(DRAWS_MAX, NUMBERS_MAX // size) // chains)
+    places = np.unique(np.linspace(0, count - 1, min(kept, count)).astype(int))
+    return {name: _rounded(array[:, places]) for name, array in draws.items()}
+
+
+def _rounded(array: Array) -> Any:
+    """Return nested lists of numbers of `DIGITS` digits."""
+    known = np.where(np.abs(array) < TINY, 0.0, array)  # shares of a rare category may be smaller than 10 ** unit shows
+    with np.errstate(divide="ignore"):
+        size = np.where(known == 0, 0, np.floor(np.log10(np.abs(known))))
+    unit = 10.0 ** (DIGITS - 1 - size)
+    return (np.round(known * unit) / unit).tolist()
+
+
+def _drawn(path: Path, name: str, values: Any) -> Array:
+    try:
+        array = np.asarray(values, float)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.ndim < 2 or not array.size or not np.isfinite(array).all():
+        raise DataError(f"{path}: draws of {name!r} are not finite numbers in lists by chain and draw; {ADVICE}")
+    return array
+
+
+def _linear(posterior: Posterior) -> Coefficients | None:
+    predictor = posterior.predictor
+    if isinstance(predictor, DrawnRows):
+        return predictor.linear
+    return predictor if isinstance(predictor, Coefficients) else None
+
+
+def _regression(fit: Coefficients) -> SavedRegression:
+    columns = fit.columns
+    return {
+        "columns": list(columns.columns),
+        "centre": columns.centre.tolist(),
+        "scale": columns.scale.tolist(),
+        "bound": [None if bound == inf else float(bound) for bound in columns.bound],
+        "radius": None if columns.radius == inf else float(columns.radius),
+        "within": None if columns.ends is None else columns.ends.T.tolist(),
+        "link": fit.link,
+        "constant": float(fit.constant),
+        "mean": fit.mean.tolist(),
+        "cov": fit.cov.tolist(),
+        "residual_variance": float(fit.residual_variance),
+        "spread": None if fit.spread is None else [fit.spread.mean, fit.spread.sd],
+        "log_most": float(fit.log_most) if fit.link == LOG else None,
+    }
+
+
+def _coefficients(path: Path, known: SavedRegression) -> Coefficients:
+    names, wrong = known["columns"], f"{path}: the regression's law does not fit its columns"
+    try:
+        centre, scale, mean, cov = (np.array(known[name], float) for name in ("centre", "scale", "mean", "cov"))
+        bound = np.array([inf if one is None else one for one in known["bound"]], float)
+        within = None if known["within"] is None else np.array(known["within"], float).T
+    except ValueError:
+        raise DataError(f"{wrong} {', '.join(names)}; {ADVICE}") from None
+    p, radius = len(names), inf if known["radius"] is None else known["radius"]
+    shapes = [array.shape for array in (centre, scale, bound, mean, cov)] == [(p,)] * 4 + [(p, p)]
+    positive = (scale > 0).all() and (bound > 0).all() and radius > 0 and known["residual_variance"] >= 0
+    spread = known["spread"] or [0.0, 0.0]
+    right = shapes and positive and (within is None or within.shape == (2, p)) and len(spread) == 2 and spread[0] >= 0
+    if p < 2 or not right or not np.isfinite([*centre, *scale, *mean]).all() or known["link"] not in LINKS:
+        raise DataError(f"{wrong} {', '.join(names)}; {ADVICE}")
+    if not np.isfinite(cov).all() or np.abs(cov - cov.T).max() > NEARLY * np.trace(cov) or _least(cov) < -NEARLY:
+        raise DataError(f"{path}: the regression's covariance is no covariance matrix; {ADVICE}")
+    return Coefficients(
+        columns=Standardisation(tuple(names), centre, scale, bound, radius, within),
+        mean=mean,
+        cov=cov,
+        link=known["link"],
+        constant=known["constant"],
+        residual_variance=known["residual_variance"],
+        spread=None if known["spread"] is None else Spread("", spread[0], spread[1]),
+        most=known["log_most"],
+        point=not cov.any(),
+    )
+
+
+def _least(cov: Array) -> float:
+    """Return the least eigenvalue, relative to the sum of all."""
+    return float(np.linalg.eigvalsh(cov).min() / max(float(np.trace(cov)), np.finfo(float).tiny))

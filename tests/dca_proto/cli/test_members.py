@@ -1,0 +1,85 @@
+"""`dca federation members`: names, ids, roles, ends of certificates, last sessions, revoked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dca_proto.cli import main
+from dca_proto.protocol.effects import Send
+from dca_proto.protocol.events import Received, Started
+from dca_proto.runtime.device import load
+from dca_proto.runtime.keyfile import certified_id
+from dca_proto.runtime.runner import now_ms, writes_of
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two nodes and three clients, of which the first has a session at the first node."""
+    monkeypatch.chdir(tmp_path)
+    call = ["federation", "init", "demo", "--computes", "2", "--clients", "3", "--days", "6"]
+    assert main([*call, "--broker", "mqtt://127.0.0.1:1"]) == 0
+    (tmp_path / "demo" / "client-1.csv").write_text("x\n1\n")
+
+    async def greet() -> None:
+        client, node = (load(tmp_path / "demo" / f"{name}.toml") for name in ("client-1", "compute-1"))
+        async with client.open() as parts:
+            (hello,) = [one.payload for one in parts.actor.handle(Started(), now_ms()) if isinstance(one, Send)]
+        async with node.open() as parts:
+            effects = parts.actor.handle(Received(client.id, hello), now_ms())
+            await parts.store.commit(writes_of(effects))
+
+    asyncio.run(greet())
+    return tmp_path / "demo"
+
+
+def listed(capsys: pytest.CaptureFixture[str], *call: object) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["federation", "members", *map(str, call), "--json", "-"]) in (None, 0)
+    return {one["name"] or one["id"]: one for one in json.loads(capsys.readouterr().out)["members"]}
+
+
+def test_the_owner_sees_all_names_and_who_is_revoked(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["--federation", demo / "federation.toml", "--authority", demo / "authority.key"]
+    assert main(["federation", "revoke", "client-2", *map(str, call)]) in (None, 0)
+    found = listed(capsys, demo / "federation.toml")
+    assert list(found)[:3] == ["compute-1", "compute-2", "trainer"]
+    assert {name: one["revoked"] for name, one in found.items() if one["role"] == "client"} == {
+        "client-1": False, "client-2": True, "client-3": False,
+    }  # fmt: skip
+    assert found["client-3"]["certificate_ends"] is not None
+    assert found["client-3"]["last_session"] is None
+
+
+def test_a_node_sees_names_and_last_sessions_and_nobody_else_sees_names(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (demo / "authority.key").unlink()
+    found = listed(capsys, demo / "compute-1.toml")
+    assert found["client-1"]["last_session"] is not None
+    assert found["client-3"]["last_session"] is None
+    assert "client-2" in listed(capsys, demo / "trainer.toml")
+    without = listed(capsys, demo / "federation.toml")
+    client = certified_id(demo / "client-1.cert").hex()
+    assert {one["name"] for one in without.values() if one["role"] == "client"} == {""}
+    assert client in without
+    main(["federation", "members", str(demo / "compute-1.toml")])
+    printed = capsys.readouterr().out
+    assert "client-1" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_names_are_left_out_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["federation", "init", str(tmp_path / "demo"), "--computes", "2", "--clients", "1", "--without-names"]
+    assert main(call) == 0
+    found = listed(capsys, tmp_path / "demo" / "federation.toml")
+    assert [one["name"] for one in found.values() if one["role"] == "client"] == [""]
+    capsys.readouterr()
+    files = ["--federation", tmp_path / "demo" / "federation.toml", "--authority", tmp_path / "demo" / "authority.key"]
+    call = ["federation", "enrol", "ward-7=" + "ab" * 32, "--output", str(tmp_path), *map(str, files)]
+    assert main(call) in (None, 0)
+    assert capsys.readouterr().out.startswith("enrolled  ward-7, ")

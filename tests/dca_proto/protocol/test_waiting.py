@@ -1,0 +1,92 @@
+"""What open rounds wait for: clients by name at their holder, nodes at the trainer, the holder at a client."""
+
+from __future__ import annotations
+
+import pytest
+from round_helpers import losing
+
+from dca_proto.protocol import facts
+from dca_proto.protocol.compute import commit
+from dca_proto.protocol.events import Command, Started
+from dca_proto.protocol.names import short_id
+from dca_proto.protocol.sessions import Sessions
+from dca_proto.protocol.wire.messages import Contribution
+from dca_proto.testing import TestFederation
+
+NOW_MS = 1_800_000_000_000
+
+
+def test_a_holder_waits_for_each_client_whose_contribution_is_lost() -> None:
+    actors = TestFederation(6, 2, name="waiting")
+    network = actors.network()
+    network.deliver()
+    lost = actors.clients[4]
+    network.tamper = losing(Contribution, sender=lost)
+    network.command(actors.trainer_identity.id, actors.request(clients=6, tolerate=2))
+    network.deliver()
+    waiting = {node: network.actors[node].waiting(network.now_ms, 10) for node in actors.computes}
+    assert [one.members for (one,) in waiting.values() if one.members] == [(lost,)]
+    assert sum(one.arrived for (one,) in waiting.values()) == 5
+    assert sum(one.expected for (one,) in waiting.values()) == 6
+    (at_trainer,) = network.actors[actors.trainer_identity.id].waiting(network.now_ms, 10)
+    assert set(at_trainer.members) == set(actors.computes)
+    (at_client,) = network.actors[lost].waiting(network.now_ms, 10)
+    assert at_client.members[0] in actors.computes
+    assert network.actors[lost].name_of(at_client.members[0]).endswith(f"({short_id(at_client.members[0])})")
+    network.advance(network.now_ms + 3_600_000)
+    absent = network.reported(facts.Absent)
+    assert [fact.clients for fact in absent] == [(lost,)], "its holder names it when it freezes its list"
+    servers = (*actors.computes, actors.trainer_identity.id)
+    assert [network.actors[actor].waiting(network.now_ms, 10) for actor in servers] == [[]] * 3
+
+
+def test_a_status_stays_cheap_with_many_rounds_and_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    actors = TestFederation(6, 2, name="many")
+    network = actors.network()
+    network.deliver()
+    network.tamper = losing(Contribution, sender=actors.clients[4])
+    for _ in range(3):
+        network.command(actors.trainer_identity.id, actors.request(clients=6, tolerate=2))
+    network.deliver()
+    servers = [network.actors[one] for one in (*actors.computes, actors.trainer_identity.id)]
+    assert [len(one.waiting(network.now_ms, most)) for one in servers for most in (0, 2, 9)] == 3 * [0, 2, 3]
+    monkeypatch.setattr(commit, "ABSENT_AMONG_MAX", 5)
+    monkeypatch.setattr(Sessions, "valid", None)
+    waiting = [one for node in servers[:2] for one in node.waiting(network.now_ms, 9)]
+    assert sum(one.arrived for one in waiting) == 3 * 5
+    assert {(one.members, one.expected) for one in waiting} == {((), None)}
+
+
+def test_an_unannounced_round_waits_for_nodes_without_a_key() -> None:
+    actors = TestFederation(3, 2, name="keyless")
+    trainer = actors.trainer()
+    trainer.handle(Started(), NOW_MS)
+    trainer.handle(Command(actors.request()), NOW_MS)
+    (waiting,) = trainer.waiting(NOW_MS, 10)
+    assert (waiting.phase, waiting.until_ms, set(waiting.members)) == ("unannounced", None, set(actors.computes))
+
+
+def test_the_trainer_names_invited_clients_that_are_absent() -> None:
+    actors = TestFederation(7, 2, name="invited")
+    network = actors.network()
+    network.deliver()
+    lost, invited = actors.clients[4], actors.clients[:6]
+    network.tamper = losing(Contribution, sender=lost)
+    network.command(actors.trainer_identity.id, actors.request(clients=6, tolerate=2, invited=invited))
+    network.advance(network.now_ms + 3_600_000)
+    (absent,) = network.reported(facts.Absent, actors.trainer_identity.id)
+    assert absent.clients == (lost,)
+    assert network.reported(facts.RoundCompleted)
+
+
+def test_a_trainer_knows_by_how_much_a_nodes_clock_is_ahead() -> None:
+    actors = TestFederation(3, 2, name="clocks")
+    network, trainer = actors.network(), actors.trainer_identity.id
+    network.deliver()
+    fast = network.actors[actors.computes[0]]
+    handle = fast.handle
+    fast.handle = lambda event, now_ms: handle(event, now_ms + 90_000)
+    network.command(trainer, actors.request(clients=0))
+    network.advance(network.now_ms + 1000)
+    ahead = network.actors[trainer].ahead_ms
+    assert ahead == {actors.computes[0]: 90_000, actors.computes[1]: 0}

@@ -1,0 +1,191 @@
+"""What aiomqtt and paho do otherwise than a transport needs, each with the answer of `AiomqttConnection`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import ssl
+import threading
+import warnings
+from collections.abc import Awaitable
+from pathlib import Path
+
+import psutil
+import pytest
+from scripted_broker import (
+    QUICK,
+    Feeding,
+    ReportQueue,
+    ScriptedBroker,
+    client_settings,
+    published,
+    transport,
+    until,
+)
+
+from dca_proto.errors import TransportError
+from dca_proto.runtime.connection import Hello, Listener
+from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.transport import Disconnected
+
+
+def play(scenario: Awaitable[None], patience_s: float = 15.0) -> None:
+    """Run a scenario. It leaves no task, and no thread that still connects."""
+
+    async def watched() -> None:
+        await asyncio.wait_for(scenario, patience_s)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(watched())
+
+
+def sockets_to(url: str) -> int:
+    """How many sockets this process has that are connected to a broker of the test."""
+    port = int(url.rpartition(":")[2])
+    return sum(bool(each.raddr) and each.raddr.port == port for each in psutil.Process().net_connections("tcp"))
+
+
+@pytest.mark.parametrize("topic", [b"\xff\xfe", b"x/+", b"#", b"\xed\xa0\x80"])
+def test_a_forbidden_topic_ends_the_connection_and_leaves_no_socket(topic: bytes) -> None:
+    """aiomqtt refuses such a topic by an exception, which ends its connection but leaves its socket open."""
+
+    async def scenario() -> None:
+        async with Feeding(published(topic, b"\0no")) as broker:
+            reports = ReportQueue()
+            settings = client_settings(url=broker.url)
+            a = MqttTransport(settings, "a", ("x/+",), rng=random.Random(1), backoff=QUICK, on_report=reports)
+            opening = asyncio.create_task(a.open())
+            reasons = [(await reports.next(Disconnected))[-1].reason for _ in range(6)]
+            await opening
+            assert all("the broker sent a topic that MQTT forbids" in reason for reason in reasons)
+            assert sockets_to(broker.url) <= 2
+            await a.close()
+            assert sockets_to(broker.url) == 0
+
+    play(scenario())
+
+
+def test_a_message_is_acknowledged_after_it_was_delivered() -> None:
+    async def scenario() -> None:
+        at_acknowledgement: list[int] = []
+        body = b"\x00\x03x/a\x00\x07\x00payload"
+
+        class Watching(Feeding):
+            def _answer(self, kind: int, body: bytes) -> bytes | None:
+                if kind == 4:
+                    at_acknowledgement.append(len(a.inbox))
+                return super()._answer(kind, body)
+
+        async with Watching(bytes([0x32, len(body)]) + body) as broker:
+            a = transport(broker.url, "a", "x/a")
+            await a.open()
+            await until(lambda: at_acknowledgement)
+            assert at_acknowledgement == [1]
+            await a.close()
+
+    play(scenario())
+
+
+def test_cancelling_a_connect_that_gets_no_answer_is_quick_and_leaves_no_socket() -> None:
+    async def scenario() -> None:
+        async with ScriptedBroker(connack=None) as broker:  # takes CONNECT, and is silent
+            opening = asyncio.create_task(transport(broker.url, "a", "x/+").open())
+            await until(lambda: broker.connects)
+            began = asyncio.get_running_loop().time()
+            opening.cancel()
+            await asyncio.wait([opening])
+            assert asyncio.get_running_loop().time() - began < 5
+            assert sockets_to(broker.url) == 0
+
+    play(scenario())
+
+
+def test_an_attempt_without_an_answer_ends_with_the_transports_timeout_and_leaves_no_socket() -> None:
+    async def scenario() -> None:
+        async with ScriptedBroker(connack=None) as broker:
+            reports = ReportQueue()
+            a = MqttTransport(
+                client_settings(url=broker.url), "a", ("x/+",), rng=random.Random(1), backoff=QUICK,
+                answer_timeout_s=0.2, on_report=reports,
+            )  # fmt: skip
+            opening = asyncio.create_task(a.open())
+            (lost,) = await reports.next(Disconnected)
+            assert "no answer" in lost.reason
+            await until(lambda: len(broker.connects) >= 4)
+            assert sockets_to(broker.url) <= 2
+            opening.cancel()
+            await asyncio.wait([opening])
+            assert sockets_to(broker.url) == 0
+
+    play(scenario())
+
+
+def test_each_transport_blocks_at_most_one_thread_of_the_default_pool() -> None:
+    """A listener that never accepts: further connects to it hang in the kernel, in paho's five seconds."""
+
+    async def scenario() -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(0)
+            port = listener.getsockname()[1]
+            filling = [socket.socket() for _ in range(4)]
+            for each in filling:
+                each.setblocking(False)
+                each.connect_ex(("127.0.0.1", port))
+            before = threading.active_count()
+            opening = asyncio.create_task(transport(f"mqtt://127.0.0.1:{port}", "a", "x/+").open())
+            await asyncio.sleep(0.5)
+            assert threading.active_count() - before <= 1
+            opening.cancel()
+            await asyncio.wait([opening])
+            for each in filling:
+                each.close()
+
+    play(scenario())
+
+
+def test_a_failed_handshake_closes_its_socket(tmp_path: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(8)
+        writer.transport.abort()
+
+    async def scenario() -> None:
+        from dca_proto.runtime.aiomqtt_connection import AiomqttConnection
+
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        settings = client_settings(url=f"mqtts://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        connection = AiomqttConnection(
+            Hello(settings, "a", tls=settings.tls_context()), Listener(lambda message: None, lambda number: None)
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ResourceWarning)
+            with pytest.raises((OSError, TransportError)) as kept:  # its traceback keeps the socket, if it is open
+                await connection.open()
+            assert sockets_to(settings.url) == 0
+            await connection.leave()
+        assert isinstance(kept.value, ssl.SSLError | ConnectionError)
+        server.close()
+
+    play(scenario())
+
+
+def test_packets_leave_without_delay() -> None:
+    """paho does not set TCP_NODELAY: then each small packet may wait for the acknowledgement of an earlier one."""
+
+    async def scenario() -> None:
+        async with ScriptedBroker() as broker:
+            a = transport(broker.url, "a", "x/+")
+            await a.open()
+            port = int(broker.url.rpartition(":")[2])
+            (own,) = [
+                each
+                for each in psutil.Process().net_connections("tcp")
+                if each.raddr and each.raddr.port == port and each.status == psutil.CONN_ESTABLISHED
+            ]
+            with socket.socket(fileno=os.dup(own.fd)) as same:
+                assert same.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            await a.close()
+
+    play(scenario())

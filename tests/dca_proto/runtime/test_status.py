@@ -1,0 +1,260 @@
+"""The status of running actors: what it states, and the door at which it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dca_proto.cli import main
+from dca_proto.errors import InputError
+from dca_proto.protocol import facts
+from dca_proto.protocol.events import Received, Started
+from dca_proto.results.status import Status
+from dca_proto.runtime import status as status_module
+from dca_proto.runtime.device import Device, load
+from dca_proto.runtime.runner import Runner, now_ms
+from dca_proto.runtime.status import answering, ask_status, status_of, status_path
+from dca_proto.runtime.transport import Connected, Disconnected
+
+STATUS = Status(
+    role="client", name="ward-7", id="00" * 16, federation="demo", file=1, at="2026-11-29T00:00:00Z", running_s=1.0,
+    broker="mqtt://127.0.0.1", connected=True, since_s=1.0, epoch=1, store_bytes=1,
+)  # fmt: skip
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A federation of two nodes and three clients whose certificates end in six days."""
+    monkeypatch.chdir(tmp_path)
+    call = ["federation", "init", "demo", "--computes", "2", "--clients", "3", "--days", "6"]
+    assert main([*call, "--broker", "mqtt://127.0.0.1:1"]) == 0
+    (tmp_path / "demo" / "client-1.csv").write_text("x\n1\n")
+    return tmp_path / "demo"
+
+
+async def state_of(device: Device, *reported: object, meanwhile: Callable[[Any], None] = lambda parts: None) -> Status:
+    """The status of an actor that is not connected, after it has reported these facts."""
+    async with device.open() as parts:
+        runner = Runner(parts.actor, parts.transport, parts.store, federation=device.config.federation.id)
+        meanwhile(parts)
+        for fact in reported:
+            parts.watch(fact)
+        return status_of(device, runner, parts.watch)
+
+
+def asked(path: Path, question: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(5)
+        asking.connect(str(path))
+        asking.sendall(question)
+        asking.shutdown(socket.SHUT_WR)
+        found = b""
+        while part := asking.recv(1 << 16):
+            found += part
+    return found
+
+
+# --- what it states ---------------------------------------------------------------------------------------------------
+
+
+def test_a_client_states_its_connection_data_budget_and_certificate(demo: Path) -> None:
+    device = load(demo / "client-1.toml")
+    found = asyncio.run(state_of(device, Connected("mqtt://127.0.0.1:1"), facts.Contributed(bytes(16), "mean", 0.1)))
+    assert (found.role, found.name, found.connected, found.epsilon_left) == ("client", "client-1", True, 4)
+    assert found.last is not None
+    assert (found.last.what, found.last.ok) == ("contributed to mean", True)
+    assert found.data_read is not None
+    assert found.store_bytes >= 8192 + 4096
+    (warning,) = found.warnings
+    assert warning.startswith("the certificate ends in 6 days, on ")
+    away = asyncio.run(state_of(device, Connected(""), Disconnected("", "the broker is down")))
+    assert re.fullmatch("no connection for [0-9]+ s: the broker is down", away.warnings[0])
+
+
+def test_data_that_cannot_be_read_need_attention(demo: Path) -> None:
+    device = load(demo / "client-1.toml")
+    (demo / "client-1.csv").unlink()
+
+    def read(parts: Any) -> None:
+        device.data.refresh()
+
+    found = asyncio.run(state_of(device, Connected(""), meanwhile=read))
+    assert "client-1.csv" in found.data_error
+    assert found.warnings[0].startswith("the data cannot be read, so they count as missing: ")
+
+
+def test_a_node_counts_sessions_and_names_clients(demo: Path) -> None:
+    node, client = (load(demo / f"{name}.toml") for name in ("compute-1", "client-1"))
+
+    async def greeted() -> bytes:
+        async with client.open() as parts:
+            (hello, *_) = [one for one in parts.actor.handle(Started(), now_ms()) if hasattr(one, "payload")]
+        return hello.payload
+
+    hello = asyncio.run(greeted())
+
+    def greet(parts: Any) -> None:
+        parts.actor.handle(Received(client.id, hello), now_ms())
+        parts.actor.handle(Received(client.id, b"damaged"), now_ms())
+
+    found = asyncio.run(state_of(node, Connected(""), meanwhile=greet))
+    assert (found.sessions, found.dropped) == (1, {"malformed": 1})
+    assert node.name_of(client.id) == f"client-1 ({client.id.hex()[:8]})"
+    assert found.warnings == []
+
+
+# --- the door ---------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_asks_gets_one_answer_at_a_socket_of_the_owner(tmp_path: Path) -> None:
+    path = status_path(tmp_path / "client.db")
+
+    async def asking() -> tuple[Status | None, int, list[bytes]]:
+        async with answering(path, lambda: STATUS):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            found = await asyncio.to_thread(ask_status, tmp_path / "client.db")
+            wrong = [await asyncio.to_thread(asked, path, one) for one in (b"", b"stat", b"x" * 7, b"y" * 5000)]
+            return found, mode, wrong
+
+    assert asyncio.run(asking()) == (STATUS, 0o600, [b""] * 4)
+    assert not path.exists()
+    assert ask_status(tmp_path / "client.db") is None
+
+
+def test_a_deep_folder_and_the_socket_of_a_dead_process_are_no_hindrance(tmp_path: Path) -> None:
+    folder = tmp_path / ("d" * 100) / ("e" * 100)
+    folder.mkdir(parents=True)
+    path = status_path(folder / "client.db")
+    descriptor = os.open(folder, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(f"/proc/self/fd/{descriptor}/{path.name}")
+    os.close(descriptor)
+    assert ask_status(folder / "client.db") is None, "nobody listens"
+
+    async def asking() -> Status | None:
+        async with answering(path, lambda: STATUS):
+            return await asyncio.to_thread(ask_status, folder / "client.db")
+
+    assert asyncio.run(asking()) == STATUS
+
+
+def test_few_are_served_at_once_and_nobody_holds_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_module, "_PATIENCE_S", 0.2)
+    path = status_path(tmp_path / "client.db")
+
+    async def crowded() -> tuple[int, Status | None]:
+        async with answering(path, lambda: STATUS):
+            silent = [await asyncio.open_unix_connection(str(path)) for _ in range(12)]
+            answers = await asyncio.gather(*(reader.read() for reader, _ in silent))  # all are closed, none is answered
+            for _, writer in silent:
+                writer.close()
+            return sum(map(len, answers)), await asyncio.to_thread(ask_status, tmp_path / "client.db")
+
+    assert asyncio.run(crowded()) == (0, STATUS)
+
+
+@pytest.mark.parametrize("answer", [b"", b"{}", b"[1]", b"\xff", msgspec.json.encode(STATUS)[:-1]])
+def test_an_answer_of_something_else_is_refused(tmp_path: Path, answer: bytes) -> None:
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(answer)
+        writer.close()
+
+    async def asking() -> None:
+        server = await asyncio.start_unix_server(other, str(status_path(tmp_path / "client.db")))
+        try:
+            await asyncio.to_thread(ask_status, tmp_path / "client.db")
+        finally:
+            server.close()
+
+    with pytest.raises(InputError, match="is no actor of this version"):
+        asyncio.run(asking())
+
+
+def test_a_file_or_a_link_in_place_of_the_socket_is_not_asked(tmp_path: Path) -> None:
+    status_path(tmp_path / "a.db").touch()
+    status_path(tmp_path / "b.db").symlink_to("/dev/log")
+    for name in ("a.db", "b.db"):
+        with pytest.raises(InputError, match="is no socket of this user"):
+            ask_status(tmp_path / name)
+
+
+@pytest.mark.parametrize("own", [0, 1234])
+def test_root_asks_every_users_actor_and_others_ask_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: int
+) -> None:
+    async def asking() -> Status | None:
+        async with answering(status_path(tmp_path / "client.db"), lambda: STATUS):
+            about = list(status_path(tmp_path / "client.db").lstat())
+            about[stat.ST_UID] = 4321
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, "lstat", lambda path: os.stat_result(about))
+                patch.setattr(os, "geteuid", lambda: own)
+                patch.setattr(status_module, "_is_owner", lambda connection: True)
+                return await asyncio.to_thread(ask_status, tmp_path / "client.db")
+
+    if own:
+        with pytest.raises(InputError, match="is no socket of this user"):
+            asyncio.run(asking())
+    else:
+        assert asyncio.run(asking()) == STATUS
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_check_fails_for_an_actor_that_needs_attention_or_does_not_run(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(demo / f"{name}.toml") for name in ("compute-1", "client-1")]
+    away = msgspec.structs.replace(STATUS, connected=False, warnings=["no connection for 3 s: gone"])
+
+    async def running(*made: Status) -> list[int]:
+        node = answering(status_path(demo / "compute-1.db"), lambda: made[0])
+        async with node, answering(status_path(demo / "client-1.db"), lambda: made[-1]):
+            calls = (["status", *files], ["status", *files, "--check"])
+            return [await asyncio.to_thread(main, call) or 0 for call in calls]
+
+    assert asyncio.run(running(STATUS, STATUS)) == [0, 0]
+    assert asyncio.run(running(STATUS, away)) == [0, 1]
+    printed = capsys.readouterr().out
+    assert "AWAY for" in printed
+    assert "client ward-7: no connection for 3 s: gone" in printed
+    assert main(["status", *files, "--check"]) == 1
+    assert "does not run" in capsys.readouterr().out
+    assert main(["status", *files, "--json", "-"]) in (None, 0)
+    assert json.loads(capsys.readouterr().out) == {"actors": [], "stopped": files, "failed": {}}
+
+
+def test_an_actor_that_does_not_answer_hides_no_other(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does one whose file is damaged."""
+    monkeypatch.chdir(demo)
+    for name in ("compute-1", "compute-2", "trainer"):  # a trainer that has done its job
+        (demo / f"{name}.db").write_bytes(b"")
+    with (demo / "client-1.toml").open("a") as file:
+        file.write("no key\n")
+
+    async def running() -> int:
+        path = str(status_path(demo / "compute-2.db"))
+        silent = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
+        async with silent, answering(status_path(demo / "compute-1.db"), lambda: STATUS):
+            return await asyncio.to_thread(main, ["status", "--check", "--json", "-"])
+
+    assert asyncio.run(running()) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in found["actors"]] == ["ward-7"]
+    assert found["stopped"] == []
+    assert re.search("is no actor of this version|did not answer", found["failed"]["compute-2.toml"])
+    assert "is not TOML" in found["failed"]["client-1.toml"]

@@ -1,0 +1,183 @@
+"""Brokers that people run, for long tests: RabbitMQ, alone and as a cluster, aedes, and bridged mosquittos.
+
+Each listens on 127.0.0.1 and keeps its files in a folder of the test. A broker that this machine lacks skips the test.
+aedes is taken from the folder that AEDES names: `npm install aedes` there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dca_proto.runtime import parent_death
+from dca_proto.runtime.broker import BrokerOptions, find_mosquitto, mosquitto_configuration
+
+RABBITMQ = Path("/usr/lib/rabbitmq/bin")
+START_S = 240
+AEDES = """
+const options = { queueLimit: 100000, concurrency: 1000 }
+const serve = broker => require('net').createServer(broker.handle).listen(process.argv[2], '127.0.0.1')
+require('aedes').Aedes.createBroker(options).then(serve)
+"""
+
+
+class Servers:
+    """The running processes of a broker, each in a session of its own.
+
+    Attributes:
+        urls: of its nodes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.urls: list[str] = []
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, command: list[str], port: int, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a process, and wait until it listens."""
+        command = [sys.executable, "-IS", parent_death.__file__, str(os.getpid()), *command]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True,
+                env={**os.environ, **environment},
+            )  # fmt: skip
+        self._running.append(process)
+        until_s = time.monotonic() + START_S
+        while not listens(port):
+            assert process.poll() is None, f"{name} ended: {(self.folder / f'{name}.log').read_text()[-1000:]}"
+            assert time.monotonic() < until_s, f"{name} does not listen after {START_S} s"
+            time.sleep(0.1)
+        return process
+
+    def kill(self, number: int) -> None:
+        """Kill the process of that number, counted in the order of their starts, as a power failure would."""
+        process = self._running[number]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def end(self) -> None:
+        for number in reversed(range(len(self._running))):
+            self.kill(number)
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def free_port() -> int:
+    """Return a free port below those of outgoing connections, of which one would take it before a slow broker does."""
+    while True:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_server(("127.0.0.1", random.randrange(20_000, 32_000))) as probe,
+        ):
+            return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(kind: str, folder: Path) -> Iterator[Servers]:
+    """Run a broker of a kind of `KINDS`; skip the test if this machine lacks it."""
+    servers = Servers(folder)
+    try:
+        KINDS[kind](servers)
+        yield servers
+    finally:
+        servers.end()
+
+
+def bridged(servers: Servers) -> None:
+    """Two mosquittos: the second passes all of the protocol's topics to the first, and back."""
+    mosquitto = find_mosquitto() or pytest.skip("mosquitto is not installed (Debian: apt install mosquitto)")
+    first = 0
+    for name in ("first", "second"):
+        port, folder = free_port(), servers.folder / name
+        folder.mkdir()
+        lines = mosquitto_configuration(folder, BrokerOptions(port=port))
+        if first:
+            lines += ["connection bridge", f"address 127.0.0.1:{first}", "topic dca/# both 1", "cleansession false"]
+            lines += ["topic t/# both 1", "try_private true", "restart_timeout 1", "notifications false"]
+        (folder / "mosquitto.conf").write_text("\n".join(lines) + "\n")
+        servers.start(name, [mosquitto, "-c", str(folder / "mosquitto.conf")], port)
+        servers.urls.append(f"mqtt://127.0.0.1:{port}")
+        first = first or port
+
+
+def rabbitmq(servers: Servers, count: int = 1) -> None:
+    """RabbitMQ with its MQTT plugin; of several nodes, each has a copy of all sessions."""
+    if not (RABBITMQ / "rabbitmq-server").exists():
+        pytest.skip("RabbitMQ is not installed (Debian: apt install rabbitmq-server)")
+    names = [f"{chr(ord('a') + number)}{os.getpid()}@localhost" for number in range(count)]
+    home = servers.folder
+    (home / "plugins").write_text("[rabbitmq_mqtt].\n")
+    common = {
+        "HOME": str(home),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(free_port()),
+    }
+    cookie = home / ".erlang.cookie"
+    cookie.write_text("COOKIE" * 4)
+    cookie.chmod(0o400)
+    epmd = shutil.which("epmd") or "epmd"
+    servers.start("epmd", [epmd, "-port", common["ERL_EPMD_PORT"]], int(common["ERL_EPMD_PORT"]), **common)
+    formation = ["cluster_formation.peer_discovery_backend = classic_config"]
+    formation += [f"cluster_formation.classic_config.nodes.{n} = {name}" for n, name in enumerate(names, 1)]
+    for number, name in enumerate(names):
+        port, folder = free_port(), home / f"node{number}"
+        folder.mkdir()
+        lines = ["listeners.tcp = none", f"mqtt.listeners.tcp.default = 127.0.0.1:{port}"]
+        lines += formation if count > 1 else []
+        lines += ["mqtt.allow_anonymous = true", "mqtt.subscription_ttl = 86400000", "mqtt.prefetch = 1000"]
+        (folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
+        environment = {
+            "RABBITMQ_NODENAME": name,
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
+            "RABBITMQ_MNESIA_BASE": str(folder),
+            "RABBITMQ_LOG_BASE": str(folder),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +S 1",
+        }
+        servers.start(f"node{number}", [str(RABBITMQ / "rabbitmq-server")], port, **common, **environment)
+        servers.urls.append(f"mqtt://127.0.0.1:{port}")
+    if count > 1:
+        policy = ["set_policy", "copies", "^mqtt-subscription-", '{"ha-mode":"all","ha-sync-mode":"automatic"}']
+        subprocess.run(
+            [str(RABBITMQ / "rabbitmqctl"), "-n", names[0], *policy], check=True, capture_output=True, timeout=START_S,
+            env={**os.environ, **common},
+        )  # fmt: skip
+
+
+def aedes(servers: Servers) -> None:
+    """aedes, in memory."""
+    folder = Path(os.environ.get("AEDES", "missing"))
+    node = shutil.which("node")
+    if node is None or not (folder / "node_modules" / "aedes").is_dir():
+        pytest.skip("aedes is not installed: `npm install aedes` in a folder, which AEDES names")
+    script = servers.folder / "aedes.js"
+    script.write_text(AEDES)
+    port = free_port()
+    servers.start("aedes", [node, str(script), str(port)], port, NODE_PATH=str(folder / "node_modules"))
+    servers.urls.append(f"mqtt://127.0.0.1:{port}")
+
+
+KINDS = {
+    "two bridged mosquittos": bridged,
+    "RabbitMQ": rabbitmq,
+    "three RabbitMQs": lambda servers: rabbitmq(servers, 3),
+    "aedes": aedes,
+}

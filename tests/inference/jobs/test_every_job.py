@@ -1,0 +1,78 @@
+"""What every registered job must have: documents, an estimator or a reason, and rounds over production actors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import inference.estimators
+from check_lying_client import CASES, ActorRounds, Setting, setting_of
+from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from emulator.ideal import IdealSwarm
+from inference.jobs import NAMES, find
+from inference.jobs.base import Estimable, LearningJob
+from inference.models.estimator import RecordedRounds
+from inference.rounds import Replayed, run
+
+
+def test_each_job_has_an_estimator_or_a_reason() -> None:
+    """`inference.estimators` has those of all jobs that state what one needs."""
+    made = {job.estimator.name for job in map(find, NAMES) if isinstance(job.estimator, Estimable)}
+    assert made <= set(inference.estimators.__all__)
+    reasons = [job.estimator for job in map(find, NAMES) if not isinstance(job.estimator, Estimable)]
+    assert all(len(text.split()) > 3 for text in reasons)
+    by_hand = set(inference.estimators.__all__) - made
+    assert all(any(name in text for text in reasons) for name in by_hand), by_hand
+
+
+ESTIMATORS = [job for job in map(find, NAMES) if isinstance(job.estimator, Estimable)]
+
+
+@pytest.mark.parametrize("job", ESTIMATORS, ids=lambda job: job.name)
+def test_an_estimator_is_its_job_over_rounds_and_has_what_all_have(job: LearningJob) -> None:
+    """The same sums give the job's estimates; from rows, aggregates and rounds there are the same attributes."""
+    assert isinstance(job.estimator, Estimable)
+    setting = setting_of(job.name, 60)
+    data, made = setting.data, getattr(inference.estimators, job.estimator.name)
+    swarm = IdealSwarm(data.rows, data.schema.columns, setting.terms, random=np.random.default_rng(3).bytes)
+    recorded = RecordedRounds(swarm)
+    seed = {"random_state": np.random.default_rng(2)} if job.iterative else {}
+    fitted = made(schema=data.schema, **job.examples[0].settings, **seed).fit(recorded)
+    again = setting.learned(Replayed([aggregate for _, aggregate in recorded.results]))
+    np.testing.assert_allclose(np.ravel(fitted.coef_), [row["estimate"] for row in again["coefficients"]])
+    np.testing.assert_allclose(
+        fitted.coef_interval_.reshape(-1, 2), [row["interval_95"] for row in again["coefficients"]]
+    )
+    given = {name: getattr(fitted, name) for name in ("prior_sd", "prior_precision") if hasattr(fitted, name)}
+    assert isinstance(fitted.warnings_, tuple)
+    of_rows = made(**given).fit(data.X, data.y)
+    for one in (fitted, of_rows):
+        assert one.predict(data.X).shape == (60,)
+        low, high = one.predict_interval(data.X, 0.8).T
+        assert (low <= high).all()
+        assert (one.predict_interval(data.X[:5])[:, 0] <= low[:5]).all(), "95 % is wider"
+        assert one.coef_interval_.shape == (*one.coef_.shape, 2)
+    assert (of_rows.private_, of_rows.epsilon_, fitted.private_) == (False, None, True)
+
+
+class Observed(ActorRounds):
+    """Rounds of honest production actors, and how many of them contributed to each, of how many."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting, None)
+        self.contributors: list[tuple[int, int]] = []
+
+    def run_round(self, request: RoundRequest) -> NoisyAggregate:
+        aggregate = super().run_round(request)
+        self.contributors.append((aggregate.contributors, request.batch or aggregate.clients))
+        return aggregate
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_job_learns_over_production_actors(name: str) -> None:
+    """All rounds complete, with every client that was invited; what is made of their sums is tested elsewhere."""
+    setting = setting_of(name, 24)
+    rounds = Observed(setting)
+    assert run(setting.job.make(setting.data.schema, setting.own, setting.known), rounds) is not None
+    assert rounds.doubts == []
+    assert all(count == invited for count, invited in rounds.contributors), rounds.contributors

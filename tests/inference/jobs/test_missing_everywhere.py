@@ -1,0 +1,58 @@
+"""What jobs do without privacy on rows that lack values, and what one-round regressions warn of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from check_lying_client import setting_of
+from dca_proto.privacy.budget import Budget
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.jobs import NAMES, find
+from inference.jobs.examples import problem
+from inference.problem import Problem, Schema
+
+OF_A_COLUMN = tuple(name for name in NAMES if hasattr(find(name).settings(), "column"))
+
+
+@pytest.mark.parametrize("name", OF_A_COLUMN)
+def test_a_reference_is_of_the_values_that_are_there(name: str) -> None:
+    """Before, one missing value made all figures NaN, or an error."""
+    setting = setting_of(name, 60)
+    data, holes = setting.data, setting.data.y.copy()
+    holes[::3] = np.nan
+    lacking = Problem(data.name, data.schema, data.X, holes)
+    found = setting.job.reference(lacking, setting.own)
+    expected = setting.job.reference(lacking.complete, setting.own)
+    figures = [getattr(one, "estimates", lambda one=one: one)() for one in (found, expected)]
+    assert str(figures[0]) == str(figures[1])
+    assert "nan" not in str(figures[0])
+
+
+def test_exact_hazards_leave_out_rows_without_a_value() -> None:
+    setting = setting_of("survival-regression", 200)
+    data, holes = setting.data, setting.data.X.copy()
+    holes[::5, 0] = np.nan
+    lacking = Problem(data.name, data.schema, holes, data.y)
+    found, expected = (setting.job.reference(one, setting.own) for one in (lacking, lacking.complete))
+    np.testing.assert_allclose(found.theta.mean, expected.theta.mean)
+
+
+def warned(rows: np.ndarray, n: int = 5_000) -> list[str]:
+    schema = Schema(("a", "b"), "y", {"a": Interval(-4, 4), "b": Interval(-4, 4), "y": Interval(-6, 6)})
+    setting = setting_of("regression-bounded", n, Budget(4.0, 1e-5))
+    swarm = IdealSwarm(rows, schema.columns, setting.terms, random=np.random.default_rng(3).bytes)
+    return list(setting.learned(swarm)["warnings"])
+
+
+def test_a_regression_within_bounds_warns_of_missing_values_and_of_constant_features() -> None:
+    """Before it never did."""
+    rows = problem("number", 5_000).rows
+    assert warned(rows) == []
+    half = rows.copy()
+    half[::2, 1] = np.nan
+    assert any("seem to lack a value: the estimates are of the others" in text for text in warned(half))
+    constant = rows.copy()
+    constant[:, 0] = 1.5
+    assert any("noise hides whether a varies at all" in text for text in warned(constant))

@@ -1,0 +1,171 @@
+"""A posterior that was written into a result file is the same when it is read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from check_lying_client import CASES, setting_of
+from emulator.ideal import IdealSwarm
+from inference.columns import Standardisation
+from inference.errors import DataError
+from inference.jobs.estimates import separated
+from inference.models.coefficients import LOGIT, Coefficients
+from inference.models.glm.regression import AXES, DrawnRows
+from inference.posterior import Posterior
+from inference.rounds import run
+from inference.saved import load_result, saved
+
+SAMPLED = ("ldp-histogram", "ldp-mean", "ldp-regression")  # compiled for seconds; `drawn` has the same parts
+X = np.array([[0.5, -1.0], [3.0, 2.0], [99.0, 0.0]])
+
+
+def learned(name: str) -> tuple[Posterior, dict[str, Any]]:
+    setting = setting_of(name, 60)
+    data = setting.data
+    swarm = IdealSwarm(data.rows, data.schema.columns, setting.terms, random=np.random.default_rng(3).bytes)
+    found = setting.job.finish(
+        run(setting.job.make(data.schema, setting.own, setting.known), swarm), data.schema, setting.own, setting.known
+    )
+    return found, dict(setting.job.summarise(found, None, None, None, data.schema))
+
+
+def file_of(folder: Path, posterior: Posterior, summary: dict[str, Any], **changes: Any) -> Path:
+    path = folder / "result.json"
+    whole = {**separated({**summary, "posterior": saved(posterior)}), "ok": True, "private": posterior.private}  # type: ignore[typeddict-item]
+    path.write_bytes(msgspec.json.encode({**whole, "epsilon": 2.0, **changes}))
+    return path
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(SAMPLED)])
+def test_each_job_has_the_same_table_and_predictions_after_its_file(name: str, tmp_path: Path) -> None:
+    before, summary = learned(name)
+    after = load_result(file_of(tmp_path, before, summary))
+    again = after.summary()
+    for key in ("coefficients", "estimates", "intercept", "warnings"):
+        assert again.get(key) == summary.get(key), key
+    assert after.private == before.private
+    assert after.attrs["epsilon"] == 2.0
+    if isinstance(before.predictor, Coefficients) and before.predictor.point:
+        assert_a_point_estimate(before)
+        assert_a_point_estimate(after)
+        return
+    assert set(after.draws) == set(before.draws)
+    for parameter, sd in before.sd.items():
+        kept = after.draws[parameter].shape[0] * after.draws[parameter].shape[1]
+        apart = np.abs(after.draws[parameter].mean(axis=(0, 1)) - before.draws[parameter].mean(axis=(0, 1)))
+        assert np.all(apart <= 6 * np.maximum(sd, before.draws[parameter].std(axis=(0, 1))) / kept**0.5), parameter
+    if isinstance(before.predictor, Coefficients):
+        np.testing.assert_allclose(after.predict(X), before.predict(X), rtol=1e-12)
+        np.testing.assert_allclose(after.predict_interval(X, 0.5), before.predict_interval(X, 0.5), rtol=1e-9)
+    else:
+        with pytest.raises(DataError, match=r"model '.*' predicts nothing of new rows"):
+            after.predict(X)
+
+
+def assert_a_point_estimate(posterior: Posterior) -> None:
+    """A point estimate has predictions, but no spread, neither a wrong one nor none."""
+    mean, sd = posterior.predict(X)
+    assert np.isfinite(mean).all()
+    assert np.isnan(sd).all()
+    for spread in (lambda: posterior.predict_interval(X), posterior.intervals, lambda: posterior.sd):
+        with pytest.raises(DataError, match="point estimate, without draws and intervals"):
+            spread()
+
+
+def test_shares_of_very_rare_categories_are_numbers_in_the_file(tmp_path: Path) -> None:
+    before = Posterior("categorical", {"theta": np.array([[[1e-310, 1e-200, 1.0], [5e-324, 0.0, 1.0]]])})
+    after = load_result(file_of(tmp_path, before, {"warnings": []}))
+    np.testing.assert_allclose(after.draws["theta"], before.draws["theta"], rtol=1e-5, atol=1e-290)
+
+
+def drawn(link: str) -> Posterior:
+    """A sampled regression of features a and b."""
+    rng = np.random.default_rng(1)
+    columns = Standardisation(("a", "b", "y"), np.array([1.0, 0.0, 5.0]), np.array([2.0, 1.0, 3.0]), np.full(3, 4.0))
+    linear = Coefficients(columns=columns, mean=np.zeros(3), cov=np.eye(3), link=link)
+    draws = {"coefficients": rng.normal(1, 0.1, (4, 500, 2)), "intercept": rng.normal(size=(4, 500))}
+    if link != LOGIT:
+        draws["residual_sd"] = np.abs(rng.normal(1, 0.1, (4, 500)))
+    return Posterior(
+        link, draws, axes=AXES, coords={"feature": ("a", "b")}, predictor=DrawnRows(linear, draws), private=False
+    )
+
+
+@pytest.mark.parametrize("link", ["identity", LOGIT])
+def test_a_sampled_regression_predicts_from_the_draws_of_its_file(link: str, tmp_path: Path) -> None:
+    before = drawn(link)
+    after = load_result(file_of(tmp_path, before, dict(before.summary())))
+    assert after.draws["coefficients"].shape == (4, 250, 2)
+    np.testing.assert_allclose(after.predict(X), before.predict(X), rtol=0.1, atol=0.15)
+    np.testing.assert_allclose(after.predict_interval(X), before.predict_interval(X), rtol=0.3, atol=0.3)
+    assert (np.diff(after.predict_interval(X, 0.5)) < np.diff(after.predict_interval(X, 0.9))).all()
+    assert after.plot(tmp_path / "again.svg").stat().st_size > 1_000
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not the result of a job"),
+        pytest.param("[" * 20_000 + "]" * 20_000, "is nested too deeply to be the result of a job", id="deep"),
+        ('{"ok": false, "posterior": null}', "is a result of a job that failed"),
+        ('{"ok": true, "kind": "swarm"}', "is a result without a posterior"),
+        ('{"ok": true, "coefficients": 3}', r"is not the result of a job: Expected `array`, got `int`.*coefficients"),
+    ],
+)
+def test_other_files_are_refused(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=words) as error:
+        load_result(path)
+    assert str(path) in str(error.value)
+    assert "dca learn --json" in str(error.value)
+    with pytest.raises(DataError, match=r"missing\.json"):
+        load_result(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda one: one["draws"].update(intercept=[[1, "two"]]), "draws of 'intercept' are not finite numbers"),
+        (lambda one: one["draws"].update(intercept=[]), "draws of 'intercept' are not finite numbers"),
+        (lambda one: one["draws"].update(intercept=[[1.0]]), "differ in chains and draws"),
+        (lambda one: one["regression"].update(link="probit"), "does not fit its columns a, b, y"),
+        (lambda one: one["regression"].update(mean=[0.0]), "does not fit its columns a, b, y"),
+        (lambda one: one["regression"].update(scale=[0.0, 1.0, 1.0]), "does not fit its columns a, b, y"),
+        (lambda one: one["regression"].update(cov=[[1, 2, 0], [2, 1, 0], [0, 0, 1]]), "is no covariance matrix"),
+        (lambda one: one["regression"].update(cov=[[1, 0, 0], [0, 1], [0, 0, 1]]), "does not fit its columns a, b, y"),
+        (lambda one: one["regression"].update(residual_variance=-1.0), "does not fit its columns a, b, y"),
+        (lambda one: one["draws"].pop("intercept"), "are not those of a regression"),
+        (lambda one: one["draws"].pop("residual_sd"), "are not those of a regression"),
+        (
+            lambda one: one["axes"].clear() or one["draws"].update(coefficients=np.ones((4, 250, 3)).tolist()),
+            "are not those of a regression",
+        ),
+        (lambda one: one["coords"].update(feature=["a"]), "do not fit the labels along feature"),
+        (lambda one: one.update(regression=None, draws={}), "has neither draws nor a regression's law"),
+    ],
+)
+def test_a_damaged_posterior_is_refused(change: Any, words: str, tmp_path: Path) -> None:
+    posterior = drawn("identity")
+    path = file_of(tmp_path, posterior, dict(posterior.summary()))
+    table = json.loads(path.read_text(encoding="utf-8"))
+    change(table["posterior"])
+    path.write_text(json.dumps(table), encoding="utf-8")
+    with pytest.raises(DataError, match=words):
+        load_result(path)
+
+
+def test_a_model_that_predicts_nothing_says_so_and_levels_are_checked() -> None:
+    alone = Posterior("gaussian", {"mean": np.zeros((4, 10))})
+    with pytest.raises(DataError, match="model 'gaussian' predicts nothing of new rows"):
+        alone.predict_interval(X)
+    for level in (0.0, 1.0, -1.0, float("nan")):
+        with pytest.raises(DataError, match="give a probability between 0 and 1"):
+            drawn("identity").predict_interval(X, level)
