@@ -75,6 +75,8 @@ LAYERS = {
     "dca_proto.runtime.embedded": RUNTIME | {"iotcore"},
     "dca_proto.runtime.packets5": RUNTIME | {"mqtt5"},
     "dca_proto.runtime.aiomqtt_connection": RUNTIME | {"aiomqtt", "paho", "socks"},
+    "dca_proto.deploy": RUNTIME | {"dca_proto.deploy"},
+    "dca_proto.deploy.tls": {"cryptography"},
     "dca_proto.jobs": PROTOCOL | {"dca_proto.jobs", "dca_proto.results"},
     "dca_proto.jobs.sync": RUNTIME | {"dca_proto.jobs"},
     "dca_proto.results": RESULTS,

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from dca_proto.cli import members, trial, verbatim
+from dca_proto.cli import deploy, members, trial, verbatim
 from dca_proto.cli.output import tell
 from dca_proto.crypto.sealing import Identity, actor_id
 from dca_proto.errors import StorageError, UsageError
@@ -432,6 +432,7 @@ def _change(
 
 
 OUTPUT = {"show": members.ListedFederation, "members": members.Members}
+app.command("deploy", epilog=verbatim(deploy.EXAMPLES))(deploy.deploy)
 app.command("members", epilog=verbatim(members.EXAMPLES))(members.members)
 app.command("show", epilog=verbatim("Example:\n\n  dca federation show federation.toml"))(members.show)
 app.command("run", epilog=verbatim("Example:\n\n  dca federation run demo"))(trial.run)

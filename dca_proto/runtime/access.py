@@ -61,11 +61,13 @@ class Access(msgspec.Struct, frozen=True):
     """The members of the federation with this id (`Federation.id`), all of whom use one broker.
 
     With an `operator` password there is one more user, `OPERATOR`, who may read and write all topics of the federation.
+    Limits have room for `clients` at least, who may join later.
     """
 
     federation: bytes
     members: tuple[Member, ...]
     operator: str = ""
+    clients: int = 0
 
     def __repr__(self) -> str:
         return f"Access({self.federation.hex()}, {len(self.members)} members)"
@@ -82,15 +84,26 @@ def limit_lines(access: Access) -> list[str]:
     does not fit, and senders without a receipt send it again. The memory limit covers the queues of all Compute nodes
     and trainers, and 256 KiB for each client. mosquitto disconnects a client that would exceed it.
     """
-    clients = len(access.ids(Channel.CLIENT))
+    present = len(access.ids(Channel.CLIENT))
+    clients = max(present, access.clients)
     queue_bytes = 4 * _MIB + 64 * 1024 * clients
-    memory_bytes = 16 * _MIB + 256 * 1024 * clients + queue_bytes * (len(access.members) - clients)
+    memory_bytes = 16 * _MIB + 256 * 1024 * clients + queue_bytes * (len(access.members) - present)
     return [
         f"max_queued_messages {1000 + 4 * clients}",
         f"max_queued_bytes {queue_bytes}",
         "max_inflight_messages 1000",
         f"max_inflight_bytes {_MIB}",
         f"memory_limit {memory_bytes}",
+    ]
+
+
+def member_lines(passwords: str, lists: str) -> list[str]:
+    """Return the lines that let in members only, with the password file and the access list of these names."""
+    return [
+        "allow_anonymous false",
+        "use_username_as_clientid true",  # otherwise a member could take over another member's session
+        f"password_file {passwords}",
+        f"acl_file {lists}",
     ]
 
 

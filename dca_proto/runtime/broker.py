@@ -27,7 +27,7 @@ import msgspec
 
 from dca_proto.errors import InputError, UsageError
 from dca_proto.runtime import parent_death
-from dca_proto.runtime.access import Access, limit_lines, write_access
+from dca_proto.runtime.access import Access, limit_lines, member_lines, write_access
 from dca_proto.runtime.parts import PART_BYTES_DEFAULT
 from dca_proto.runtime.settings import Version
 from dca_proto.wording import to_install
@@ -35,6 +35,9 @@ from dca_proto.wording import to_install
 Kind = Literal["auto", "embedded", "mosquitto"]
 Limits = Literal["default", "large"]
 LOG_NAME = "broker.log"
+TLS_LINE = "tls_version tlsv1.2"
+"""The least version."""
+SESSION_EXPIRY_S = 7 * 24 * 3600
 _START_TIMEOUT_S = 20.0
 _POLL_S = 0.02
 _WATCH_S = 0.2
@@ -73,7 +76,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     limits: Limits = "large"
-    session_expiry_s: int = 7 * 24 * 3600
+    session_expiry_s: int = SESSION_EXPIRY_S
     tls: TlsFiles | None = None
     access: Access | None = None
 
@@ -196,17 +199,14 @@ def _probe_port(host: str, port: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str]:
-    """Return the lines of mosquitto's configuration file, and write the password and access files that it names."""
-    directory = directory.resolve()
-    lines = [
-        f"listener {options.port} {options.host}",
-        f"user {getpass.getuser()}",  # started as root, it would switch to a user that cannot read these files
+def mosquitto_lines(place: str, session_expiry_s: int = SESSION_EXPIRY_S) -> list[str]:
+    """Return the lines that every mosquitto of a federation has. It keeps sessions in the folder `place`."""
+    return [
         "set_tcp_nodelay true",
         "sys_interval 0",
         "persistence true",
-        f"persistence_location {directory}{os.sep}",
-        f"persistent_client_expiration {max(1, -(-options.session_expiry_s // 3600))}h",
+        f"persistence_location {place}",
+        f"persistent_client_expiration {max(1, -(-session_expiry_s // 3600))}h",
         "log_dest stderr",
         "log_type error",
         "log_type warning",
@@ -214,6 +214,16 @@ def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str
         "connection_messages false",
         f"max_packet_size {PART_BYTES_DEFAULT + _HEAD_BYTES}",
         "max_qos 1",  # at QoS 2 it would store messages that a sender never releases
+    ]
+
+
+def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str]:
+    """Return the lines of mosquitto's configuration file, and write the password and access files that it names."""
+    directory = directory.resolve()
+    lines = [
+        f"listener {options.port} {options.host}",
+        f"user {getpass.getuser()}",  # started as root, it would switch to a user that cannot read these files
+        *mosquitto_lines(f"{directory}{os.sep}", options.session_expiry_s),
     ]
     if options.access is not None:
         lines += limit_lines(options.access)
@@ -226,17 +236,11 @@ def mosquitto_configuration(directory: Path, options: BrokerOptions) -> list[str
                 raise InputError(f"TLS file {path} does not exist")
         lines += [f"{name} {path.resolve()}" for name, path in files]
         lines.append(f"require_certificate {str(options.tls.require_certificate).lower()}")
-        lines.append("tls_version tlsv1.2")  # the minimum
+        lines.append(TLS_LINE)
     if options.access is None:
         return [*lines, "allow_anonymous true"]
     passwords, lists = write_access(options.access, directory)
-    return [
-        *lines,
-        "allow_anonymous false",
-        "use_username_as_clientid true",  # otherwise a member could take over another member's session
-        f"password_file {passwords}",
-        f"acl_file {lists}",
-    ]
+    return [*lines, *member_lines(str(passwords), str(lists))]
 
 
 def _start(kind: str, directory: Path, options: BrokerOptions, log_path: Path) -> subprocess.Popen[bytes]:
