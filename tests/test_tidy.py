@@ -45,6 +45,7 @@ NOT_ON_A_DEVICE = (
     "mqtt5",
     "socks",
     "mpmath",
+    "prometheus_client",
     "dp_accounting",
     "numpyro",
 )
@@ -72,6 +73,7 @@ LAYERS = {
     "dca_proto.protocol": PROTOCOL,
     "dca_proto.testing": PROTOCOL,
     "dca_proto.runtime": RUNTIME,
+    "dca_proto.runtime.metrics": RUNTIME | {"dca_proto", "prometheus_client"},
     "dca_proto.runtime.embedded": RUNTIME | {"iotcore"},
     "dca_proto.runtime.packets5": RUNTIME | {"mqtt5"},
     "dca_proto.runtime.aiomqtt_connection": RUNTIME | {"aiomqtt", "paho", "socks"},

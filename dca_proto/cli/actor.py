@@ -19,10 +19,21 @@ CONFIG = """  [{role}]
 
   [broker]
   url = "mqtts://broker.example"     # also: ca, certificate, key, username, password_file, keepalive_s, ...
+
+  [metrics]                          # optional: figures for Prometheus
+  listen = "127.0.0.1:9464"
 """
 """The sections that the files of all actors have."""
 
 JsonLogs = Annotated[bool, typer.Option("--log-json", help="Log JSON lines to stderr in place of sentences.")]
+
+
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics", metavar="HOST:PORT", help="Give figures to Prometheus here, on loopback; as [metrics] in the file."
+    ),
+]
 
 
 def configure_command_logs(json_logs: bool) -> None:

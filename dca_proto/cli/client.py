@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dca_proto.cli.actor import CONFIG, JsonLogs, serve
+from dca_proto.cli.actor import CONFIG, JsonLogs, Metrics, serve
 from dca_proto.cli.options import Config
 from dca_proto.protocol.wire.fields import COLLUDING_MAX
 from dca_proto.runtime.device import load
@@ -51,7 +51,8 @@ _ACCEPT_P = "Accept a federation file that states this p, though an earlier one 
 def client(
     config: Config,
     accept_p: Annotated[int, typer.Option(min=0, max=COLLUDING_MAX, help=_ACCEPT_P)] = 0,
+    metrics: Metrics = None,
     json_logs: JsonLogs = False,
 ) -> None:
     """Run a client, which contributes its data to rounds within its own policy, until Ctrl-C."""
-    serve(load(config, roles=("client",), accept_p=accept_p), json_logs)
+    serve(load(config, roles=("client",), accept_p=accept_p, metrics=metrics), json_logs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dca_proto.cli.actor import CONFIG, JsonLogs, serve
+from dca_proto.cli.actor import CONFIG, JsonLogs, Metrics, serve
 from dca_proto.cli.options import Config
 from dca_proto.runtime.device import load
 
@@ -17,6 +17,6 @@ EXAMPLES = (
 )
 
 
-def compute(config: Config, json_logs: JsonLogs = False) -> None:
+def compute(config: Config, metrics: Metrics = None, json_logs: JsonLogs = False) -> None:
     """Run a Compute node, which collects contributions and releases a partial sum of them, until Ctrl-C."""
-    serve(load(config, roles=("compute",)), json_logs)
+    serve(load(config, roles=("compute",), metrics=metrics), json_logs)

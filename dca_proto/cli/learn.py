@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from dca_proto.cli import options
-from dca_proto.cli.actor import JsonLogs, configure_command_logs
+from dca_proto.cli.actor import JsonLogs, Metrics, configure_command_logs
 from dca_proto.cli.job_run import JobRun, claimed_by, doubted, iterated, job_round, show_run, written
 from dca_proto.cli.job_settings import Draft, JobName, JobSettings, Task, beyond_default_limits, task_of
 from dca_proto.cli.ledger import account_line
@@ -125,11 +125,12 @@ def learn(
     json_to: options.Json = None,
     plot: options.Plot = None,
     draws: Annotated[Path | None, typer.Option(help="Write draws of the posterior for ArviZ: FILE.nc.")] = None,
+    metrics: Metrics = None,
     json_logs: JsonLogs = False,
 ) -> int:
     """Learn from a federation's clients as its trainer: a regression or another job, in one or more rounds."""
     configure_command_logs(json_logs)
-    actor = load(config, roles=("trainer",))
+    actor = load(config, roles=("trainer",), metrics=metrics)
     task = task_of({**(actor.config.job or {}), **chosen, **parse_words(sets or ())}, actor.config.federation)
     outputs = Outputs(json_to, plot, draws, json_logs)
     console = outputs.console()

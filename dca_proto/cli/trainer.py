@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.cli import options
-from dca_proto.cli.actor import CONFIG, JsonLogs, configure_command_logs
+from dca_proto.cli.actor import CONFIG, JsonLogs, Metrics, configure_command_logs
 from dca_proto.cli.ledger import account_line
 from dca_proto.cli.output import Terminal, keep_earlier, result_console, say, table
 from dca_proto.cli.reporter import Reporter
@@ -83,10 +83,11 @@ def trainer(
         typer.Option("--resume", help="Finish the store's rounds, show results, collect charges; run no new round."),
     ] = False,
     json_to: options.Json = None,
+    metrics: Metrics = None,
     json_logs: JsonLogs = False,
 ) -> None:
     """Run one round as the trainer, and print the private result with its noise."""
-    actor = load(config, roles=("trainer",))
+    actor = load(config, roles=("trainer",), metrics=metrics)
     console = result_console(json_to, json_logs=json_logs)
     configure_command_logs(json_logs)
     if resume:

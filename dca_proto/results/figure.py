@@ -24,6 +24,20 @@ Unit = Literal["", "s", "ms", "µs", "bytes", "MiB"]
 Several = Literal["range", "sum"]
 
 
+class Metric(NamedTuple):
+    """How Prometheus receives a figure (`dca_proto.runtime.metrics`).
+
+    Attributes:
+        kind: a counter never falls while a process runs.
+        labels: names for the keys of a figure that is a table; a table of tables has two.
+        name: without its prefix ``dca_`` and the ending that its unit or kind gives it; by default the field's.
+    """
+
+    kind: Literal["gauge", "counter", "histogram"]
+    labels: tuple[str, ...] = ()
+    name: str = ""
+
+
 class Figure(NamedTuple):
     """What a field declares about itself, beside its type.
 
@@ -32,6 +46,7 @@ class Figure(NamedTuple):
         unit: of a number; it decides the format.
         table: the table that shows it; "" for none. page_only: terminals leave it out.
         several: how one row shows the values of several records: their range, or their sum.
+        metric: how Prometheus receives it; None if it does not. help: its description.
     """
 
     title: str
@@ -39,6 +54,8 @@ class Figure(NamedTuple):
     table: str = ""
     page_only: bool = False
     several: Several = "range"
+    metric: Metric | None = None
+    help: str = ""
 
 
 def figure(
@@ -49,13 +66,14 @@ def figure(
     table: str = "",
     page_only: bool = False,
     several: Several = "range",
+    metric: Metric | None = None,
 ) -> msgspec.Meta:
     """Return the annotation of a figure; `help` is its description, and the others are as in `Figure`."""
     return msgspec.Meta(
         title=title,
         description=help,
         extra_json_schema={"unit": unit} if unit else None,
-        extra={"figure": Figure(title, unit, table, page_only, several)},
+        extra={"figure": Figure(title, unit, table, page_only, several, metric, help)},
     )
 
 

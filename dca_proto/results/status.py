@@ -2,18 +2,50 @@
 
 An actor's process makes it (`dca_proto.runtime.status`). It contains nothing that the actor does not know anyway, and
 no secret. Times are UTC, in ISO 8601.
+
+A figure with a `Metric` is also what Prometheus receives. No such figure depends on data, and none names a client: see
+PRIVACY.md. The dashboard shows the same record.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 import msgspec
 
-from dca_proto.results.figure import Amount, Count, Real, about, figure
+from dca_proto.results.figure import Amount, Count, Metric, Real, about, figure
 
 STATUS = "status"
 """The table that `dca status` prints."""
+PHASE_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+"""The upper ends of the bins of phases, in seconds; one more bin has the longer ones."""
+
+
+class Durations(msgspec.Struct, frozen=True, kw_only=True):
+    """How long something took, each time that it happened."""
+
+    counts: Annotated[list[Count], about("By the bins of `PHASE_S`, and above the last one.")] = []
+    total_s: Annotated[Amount, about("All together.", unit="s")] = 0.0
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A result of a trainer's round: one of the numbers in it."""
+
+    label: Annotated[str, about("Its name.")]
+    value: Annotated[Real, about("The estimate from the noisy sum, in the units of the data.")]
+    noise_std: Annotated[Amount, about("Standard deviation of the privacy noise in it.")]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """A trainer's round that has a result."""
+
+    at: Annotated[str, about("When.")]
+    round_id: Annotated[str, about("In hexadecimal.")]
+    statistic: Annotated[str, about("What was asked for.")]
+    contributors: Annotated[Count, about("Contributions in the sum, or rows of data nodes, or reports.")]
+    outcomes: Annotated[list[Outcome], about("The first numbers of the result, at most four.")] = []
+    more: Annotated[Count, about("How many other numbers the result has.")] = 0
 
 
 class RoundStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,37 +79,103 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     federation: Annotated[str, figure("federation", "Its name.", table=STATUS)]
     file: Annotated[Count, figure("federation file", "Its number.", table=STATUS)]
     at: Annotated[str, about("When this record was made.")]
-    running_s: Annotated[Amount, figure("running for", "Since the process opened the store.", unit="s", table=STATUS)]
+    running_s: Annotated[
+        Amount,
+        figure("running for", "Since the process opened the store.", unit="s", table=STATUS, metric=Metric("gauge")),
+    ]
     broker: Annotated[str, figure("broker", "Its URL.", table=STATUS)]
-    connected: Annotated[bool, about("Whether there is a connection.")]
+    connected: Annotated[bool, figure("connected", "Whether there is a connection.", metric=Metric("gauge"))]
     since_s: Annotated[Amount, about("For how long the connection has lasted, or has been away.", unit="s")]
     away_because: Annotated[str, figure("no connection", "The reason; empty with a connection.", table=STATUS)] = ""
+    connections_lost: Annotated[
+        Count, figure("connections lost", "Since the start.", table=STATUS, metric=Metric("counter"))
+    ] = 0
     epoch: Annotated[Count, about("By this actor's clock.")]
     sessions: Annotated[
-        Count | None, figure("sessions", "Clients with a session at this Compute node.", table=STATUS)
+        Count | None,
+        figure("sessions", "Clients with a session at this Compute node.", table=STATUS, metric=Metric("gauge")),
     ] = None
     rounds: Annotated[list[RoundStatus], about("Open rounds.")] = []
     last: Annotated[LastRound | None, about("The last round that ended, since the start of the process.")] = None
-    epsilon_left: Annotated[Amount | None, figure("epsilon left", "For one more round, at `delta`.", table=STATUS)] = (
-        None
-    )
+    ended: Annotated[
+        dict[str, dict[str, Count]],
+        figure("ended rounds", "Since the start, by how each ended and why.",
+               metric=Metric("counter", ("end", "reason"), "rounds")),
+    ] = {}  # fmt: skip
+    contributions: Annotated[
+        Count,
+        figure("contributions", "Since the start: those that a client sent, that a node keeps for others, or that are "
+               "in a trainer's results.", table=STATUS, metric=Metric("counter")),
+    ] = 0  # fmt: skip
+    declines: Annotated[
+        dict[str, Count],
+        figure("declined", "Answers of clients that refused, since the start, by reason.",
+               metric=Metric("counter", ("reason",))),
+    ] = {}  # fmt: skip
+    phases: Annotated[
+        dict[str, Durations],
+        figure("phases", "How long the phases of rounds took, since the start.", unit="s",
+               metric=Metric("histogram", ("phase",), "phase")),
+    ] = {}  # fmt: skip
+    results: Annotated[list[Result], about("A trainer's latest results, at most fifty, since the start.")] = []
+    epsilon_left: Annotated[
+        Amount | None, figure("epsilon left", "For one more round, at `delta`.", table=STATUS, metric=Metric("gauge"))
+    ] = None
     epsilon_allowed: Annotated[
-        Amount | None, figure("epsilon allowed", "In `period_days`, at `delta`.", table=STATUS)
+        Amount | None, figure("epsilon allowed", "In `period_days`, at `delta`.", table=STATUS, metric=Metric("gauge"))
     ] = None
     delta: Annotated[Amount | None, figure("delta", "Of the limit.", table=STATUS)] = None
     period_days: Annotated[Amount | None, about("Of the limit.")] = None
-    dropped: Annotated[dict[str, Count], about("Messages dropped since the start, by code.")] = {}
-    store_bytes: Annotated[Count, figure("store", "Its files.", unit="bytes", table=STATUS)]
+    dropped: Annotated[
+        dict[str, Count],
+        figure("dropped", "Messages dropped since the start, by code.",
+               metric=Metric("counter", ("code",), "dropped_messages")),
+    ] = {}  # fmt: skip
+    inbox: Annotated[
+        Count,
+        figure("inbox", "Messages that wait for the actor.", table=STATUS,
+               metric=Metric("gauge", name="inbox_messages")),
+    ] = 0  # fmt: skip
+    outbox: Annotated[
+        Count,
+        figure("outbox", "Messages that the broker has not acknowledged.", table=STATUS,
+               metric=Metric("gauge", name="outbox_messages")),
+    ] = 0  # fmt: skip
+    store_bytes: Annotated[Count, figure("store", "Its files.", unit="bytes", table=STATUS, metric=Metric("gauge"))]
     log_bytes: Annotated[
-        Count | None, figure("log", "Of the file that stderr is; null if it is none.", unit="bytes", table=STATUS)
-    ] = None
-    messages_sent: Annotated[Count, figure("messages sent", "Since the start.", table=STATUS)] = 0
-    messages_received: Annotated[Count, figure("messages received", "Since the start.", table=STATUS)] = 0
+        Count | None,
+        figure("log", "Of the file that stderr is; null if it is none.", unit="bytes", table=STATUS,
+               metric=Metric("gauge")),
+    ] = None  # fmt: skip
+    messages_sent: Annotated[
+        Count, figure("messages sent", "Since the start.", table=STATUS, metric=Metric("counter"))
+    ] = 0
+    messages_received: Annotated[
+        Count, figure("messages received", "Since the start.", table=STATUS, metric=Metric("counter"))
+    ] = 0
+    bytes_sent: Annotated[
+        Count, figure("bytes sent", "In these messages.", unit="bytes", table=STATUS,
+                      metric=Metric("counter", name="sent"))
+    ] = 0  # fmt: skip
+    bytes_received: Annotated[
+        Count, figure("bytes received", "In these messages.", unit="bytes", table=STATUS,
+                      metric=Metric("counter", name="received"))
+    ] = 0  # fmt: skip
     clock_offset_s: Annotated[
-        dict[str, Real], about("At a trainer: by how much each node's clock was ahead at its last answer, by name.")
-    ] = {}
-    certificates: Annotated[dict[str, str], about("When each certificate ends that this actor depends on.")] = {}
-    data_read: Annotated[str | None, figure("data read", "When the source was last read.", table=STATUS)] = None
+        dict[str, Real],
+        figure("clock", "At a trainer: by how much each node's clock was ahead at its last answer, by name.", unit="s",
+               metric=Metric("gauge", ("node",))),
+    ] = {}  # fmt: skip
+    certificates: Annotated[
+        dict[str, str],
+        figure("certificate ends", "When each certificate ends that this actor depends on.",
+               metric=Metric("gauge", ("certificate",), "certificate_end_timestamp_seconds")),
+    ] = {}  # fmt: skip
+    data_read: Annotated[
+        str | None,
+        figure("data read", "When the source was last read.", table=STATUS,
+               metric=Metric("gauge", name="data_read_timestamp_seconds")),
+    ] = None  # fmt: skip
     data_error: Annotated[str, figure("data failed", "Why the last read failed.", table=STATUS)] = ""
     warnings: Annotated[list[str], about("What needs attention; `--check` fails if there is one.")] = []
 
@@ -85,3 +183,25 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     def is_well(self) -> bool:
         """True if nothing needs attention."""
         return not self.warnings
+
+    @property
+    def open_rounds(
+        self,
+    ) -> Annotated[
+        dict[str, int],
+        figure("open rounds", "By phase; those that no status lists are left out.", metric=Metric("gauge", ("phase",))),
+    ]:
+        """The number of open rounds in each phase."""
+        return dict(Counter(one.phase for one in self.rounds))
+
+    @property
+    def warning_count(
+        self,
+    ) -> Annotated[
+        int,
+        figure(
+            "warnings", "Things that need attention, as `dca status` lists.", metric=Metric("gauge", name="warnings")
+        ),
+    ]:
+        """The number of warnings."""
+        return len(self.warnings)

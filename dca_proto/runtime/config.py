@@ -9,6 +9,9 @@
     [broker]                           see `dca_proto.runtime.settings`
     url = "mqtts://broker.example"
 
+    [metrics]                          optional: what Prometheus may read; see `dca_proto.runtime.listen`
+    listen = "127.0.0.1:9464"
+
     [policy] of a client, [floors] of a Compute node     see `dca_proto.protocol.policy`; the defaults are safe
     [account] of a trainer                               the total cost of its rounds; see `BudgetLimit` there
     [round] of a trainer                                 the round that it runs; see `dca_proto.runtime.request`
@@ -37,6 +40,7 @@ from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.runtime.csv_text import parse_delimiter
 from dca_proto.runtime.files import read_text
 from dca_proto.runtime.keyfile import read_federation
+from dca_proto.runtime.listen import MetricsSettings
 from dca_proto.runtime.request import RoundSettings
 from dca_proto.runtime.settings import BrokerSettings, anchored, check_keys, convert
 from dca_proto.statistics import registered
@@ -148,6 +152,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         role: ``client``, ``compute`` or ``trainer``. files: the role's section, with absolute paths.
         federation: the contents of the federation file. broker: how to reach the broker.
         policy: a client's. floors: a Compute node's. account: the total that a trainer's rounds may cost.
+        metrics: where Prometheus may read the actor's figures; None if nowhere.
         round: a trainer's [round], if the file has one. job: a trainer's [job], unparsed.
     """
 
@@ -158,6 +163,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
     floors: Floors = Floors()
     account: BudgetLimit = BudgetLimit()
+    metrics: MetricsSettings | None = None
     round: RoundSettings | None = None
     job: dict[str, Any] | None = None
 
@@ -208,7 +214,7 @@ def _role(tables: Mapping[str, Any], roles: tuple[str, ...], path: Path) -> str:
 
 
 def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
-    known = (role, "broker", *_SECTIONS[role])
+    known = (role, "broker", *_SECTIONS[role], "metrics")
     check_keys("sections", tables, known)
     for name in known:
         if not isinstance(tables.get(name, {}), dict):
@@ -225,6 +231,7 @@ def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
         policy=_own_policy(files, tables, federation),
         floors=_floors(tables.get("floors", {}), federation),
         account=convert("[account]", tables.get("account", {}), BudgetLimit),
+        metrics=convert("[metrics]", tables["metrics"], MetricsSettings) if "metrics" in tables else None,
         round=convert("[round]", tables["round"], RoundSettings) if "round" in tables else None,
         job=tables.get("job"),
     )

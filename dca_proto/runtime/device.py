@@ -53,12 +53,14 @@ from dca_proto.runtime.config import (
     read_config,
 )
 from dca_proto.runtime.csv_text import parse_delimiter
+from dca_proto.runtime.doors import open_doors
 from dca_proto.runtime.endings import EndWarner, certificate_ends
 from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
+from dca_proto.runtime.listen import MetricsSettings
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.runner import Runner, now_ms
-from dca_proto.runtime.status import Watch, answering, status_of, status_path
+from dca_proto.runtime.status import Watch, status_of
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.runtime.supervisor import Supervisor
 from dca_proto.runtime.table import DataFile, Table
@@ -194,7 +196,7 @@ class Device:
         warner = EndWarner(self.config.files.identity.stem, self.ends)
         tasks = [asyncio.create_task(work) for work in (warner.run(), supervisor.run())]
         try:
-            async with answering(status_path(self.config.files.store), lambda: status_of(self, runner, watch)):
+            async with open_doors(self.config, lambda: status_of(self, runner, watch)):
                 yield
         finally:
             supervisor.tell("STOPPING=1")
@@ -243,7 +245,14 @@ class Device:
 # --- from files -------------------------------------------------------------------------------------------------------
 
 
-def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES, accept_p: int = 0) -> Device:
+def load(
+    path: Path,
+    data: Table | None = None,
+    *,
+    roles: Iterable[str] = ROLES,
+    accept_p: int = 0,
+    metrics: str | None = None,
+) -> Device:
     """Read and check an actor's TOML file and the files that it names. Opens no connection and no store.
 
     Args:
@@ -251,6 +260,7 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES,
         data: a client's data, in place of the CSV that the file names. The program may change it while the client runs.
         roles: the accepted roles; by default any.
         accept_p: if not 0, in place of the policy's.
+        metrics: if not None, a loopback address in place of the section [metrics].
 
     Raises:
         UsageError: a file is missing or wrong; the message names it.
@@ -258,6 +268,8 @@ def load(path: Path, data: Table | None = None, *, roles: Iterable[str] = ROLES,
     config = read_config(path, roles)
     if accept_p:
         config = msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, accept_p=accept_p))
+    if metrics is not None:
+        config = msgspec.structs.replace(config, metrics=MetricsSettings(listen=metrics))
     identity = read_identity(config.files.identity, config.role)
     if config.role == "client":
         if data is not None:

@@ -203,6 +203,11 @@ class Runner:
         return len(self._publishing) < self._limits.publishing_max
 
     @property
+    def pending(self) -> int:
+        """How many sends the broker has not acknowledged."""
+        return len(self._publishing)
+
+    @property
     def next_timer_ms(self) -> int | None:
         """When the earliest timer is due, or None."""
         return self._timers.next_at_ms()

@@ -33,6 +33,7 @@ from dca_proto.runtime.counter import counter_path
 from dca_proto.runtime.endings import warnings_of
 from dca_proto.runtime.logs import FactLog
 from dca_proto.runtime.runner import Runner, now_ms
+from dca_proto.runtime.tally import Tally
 from dca_proto.runtime.transport import Connected, Disconnected, Gone
 from dca_proto.wording import printable
 
@@ -81,6 +82,8 @@ class Watch:
         self.last: LastRound | None = None
         self.data_error = ""
         self.read_ms: int | None = None
+        self.connections_lost = 0
+        self.tally = Tally(lambda: iso(now_ms()))
         self.on_connection: Callable[[str], None] = lambda reason: None  # empty with a connection
 
     def __call__(self, fact: object) -> None:
@@ -91,6 +94,7 @@ class Watch:
             case Disconnected(_, reason):
                 if self.is_connected:
                     self.is_connected, self.since_s = False, time.monotonic()
+                    self.connections_lost += 1
                 self.reason = reason
                 self.on_connection(printable(reason))
             case Gone(sender) if not self._is_news(sender):
@@ -102,6 +106,7 @@ class Watch:
         if (noted := self._ended(fact)) is not None:
             round_id, what, ok = noted
             self.last = LastRound(at=iso(now_ms()), round_id=round_id.hex(), what=printable(what), ok=ok)
+        self.tally.note(fact)
         self._pass_on(fact)
 
     def _is_news(self, member: bytes) -> bool:
@@ -150,10 +155,16 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
         connected=watch.is_connected,
         since_s=time.monotonic() - watch.since_s,
         away_because=printable(watch.reason),
+        connections_lost=watch.connections_lost,
         epoch=at_ms // actor.timing.epoch_ms,
         sessions=None if sessions is None else sessions.count_valid(at_ms),
         rounds=[_round_status(one, actor.name_of) for one in waiting],
         last=watch.last,
+        ended=watch.tally.ended,
+        contributions=watch.tally.contributions,
+        declines=dict(watch.tally.declines),
+        phases=watch.tally.phases,
+        results=[*watch.tally.results],
         epsilon_left=limit.left(getattr(actor, "ledger"), at_ms) if limit is not None else None,  # noqa: B009
         epsilon_allowed=limit.epsilon if limit is not None else None,
         delta=limit.delta if limit is not None else None,
@@ -163,6 +174,10 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
         log_bytes=_log_bytes(),
         messages_sent=runner.traffic.messages_sent,
         messages_received=runner.traffic.messages_received,
+        bytes_sent=runner.traffic.bytes_sent,
+        bytes_received=runner.traffic.bytes_received,
+        inbox=len(runner.transport.inbox),
+        outbox=runner.pending,
         clock_offset_s={actor.name_of(node): ahead / 1000 for node, ahead in getattr(actor, "ahead_ms", {}).items()},
         certificates={what: iso(end_ms) for what, end_ms in device.ends.items()},
         data_read=None if read_ms is None else iso(read_ms),

@@ -90,16 +90,25 @@ def shown(line: str) -> str:
     return "(?m)^" + "".join(wild or re.escape(part) for part, wild in zip(parts, patterns, strict=True)) + " *$"
 
 
+def free_port() -> int:
+    """A port at which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 class Shell:
     """A person at bash, who types a block and waits until it has printed what the page shows.
 
     Args:
-        folder: where. port: of the broker, in place of the usual one. timeout_s: how long a command may take.
+        folder: where. port: of the broker, in place of the usual one; others are free ones.
+        timeout_s: how long a command may take.
     """
 
     def __init__(self, folder: Path, port: int, timeout_s: float) -> None:
         self._folder = folder
-        self._port = port
+        self._ports = {"1883": port, "8883": port, "9464": free_port(), "9465": free_port()}
         self._timeout_s = timeout_s
         self._path = folder / "printed"
         self._count = 0
@@ -140,8 +149,9 @@ class Shell:
         assert code == "0", f"{command} ended with {code}:\n{self.printed[-4000:]}"
 
     def _with_port(self, text: str) -> str:
-        text = re.sub(r"mqtt://127\.0\.0\.1(:1883)?", f"mqtt://127.0.0.1:{self._port}", text)
-        text = text.replace("dca broker", f"dca broker --port {self._port}").replace("8883", str(self._port))
+        text = re.sub(r"mqtt://127\.0\.0\.1(:1883)?", "mqtt://127.0.0.1:1883", text)
+        text = text.replace("dca broker", "dca broker --port 1883")
+        text = re.sub(rf"\b({'|'.join(self._ports)})\b", lambda usual: str(self._ports[usual[0]]), text)
         for script, command in IN_THIS_ENVIRONMENT.items():
             text = text.replace(script, command)
         return text
@@ -180,10 +190,7 @@ def opened_shell(folder: Path, timeout_s: float) -> Iterator[Shell]:
     houses, rooms = rng.uniform((1, 20, 5e4), (9, 300, 9e5), (60, 3)), rng.normal(21, 2, (60, 1))
     np.savetxt(folder / "houses.csv", houses, delimiter=",", header="rooms,area,price", comments="")
     np.savetxt(folder / "rooms.csv", rooms, delimiter=",", header="temperature", comments="")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shell = Shell(folder, port, timeout_s)
+    shell = Shell(folder, free_port(), timeout_s)
     try:
         yield shell
     finally:

@@ -117,6 +117,7 @@ PROGRAMS = {
     "broker": BROKER,
     "fleet": FLEET,
     "proxy": PROXY,
+    "metrics": "import dca_proto.runtime.metrics",
     "inference": INFERENCE,
     "samplers": SAMPLERS,
 }

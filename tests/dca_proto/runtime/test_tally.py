@@ -1,0 +1,116 @@
+"""What an actor counts from its facts: few names and little memory, whoever sends what."""
+
+from __future__ import annotations
+
+import pytest
+
+from dca_proto.protocol import facts
+from dca_proto.results.status import PHASE_S
+from dca_proto.runtime.tally import OTHER, Bins, Tally, why_failed
+
+ONE, TWO, NODE, CLIENT = (bytes([number]) * 16 for number in range(1, 5))
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def counted(*steps: tuple[float, object]) -> Tally:
+    """A tally of facts, each at its second."""
+    clock = Clock()
+    tally = Tally(lambda: "2026-11-29T00:00:00Z", clock)
+    for at_s, fact in steps:
+        clock.now_s = at_s
+        tally.note(fact)
+    return tally
+
+
+def lasted(tally: Tally) -> dict[str, tuple[int, float]]:
+    return {phase: (sum(one.counts), one.total_s) for phase, one in tally.phases.items()}
+
+
+def failed(**known: object) -> facts.RoundFailed:
+    return facts.RoundFailed(**{"round_id": ONE, "reason": "as it is", "contributors": None, "needed": None, **known})
+
+
+def test_a_trainers_round_has_two_phases_and_an_end() -> None:
+    tally = counted(
+        (10.0, facts.Announced(ONE, "mean", 1, (NODE, TWO))),
+        (11.0, facts.Declined(ONE, CLIENT, "epsilon", "3", "at most 1")),
+        (12.5, facts.Closed(ONE, 9, "quiet")),
+        (13.0, failed(contributors=2, needed=9)),
+    )
+    assert lasted(tally) == {"collect": (1, 2.5), "agree": (1, 0.5)}
+    assert tally.ended == {"failed": {"too few": 1}}
+    assert tally.declines == {"epsilon": 1}
+
+
+def test_a_node_collects_agrees_and_releases_or_aborts() -> None:
+    tally = counted(
+        (0.0, facts.ContributionKept(ONE, CLIENT, 1)),
+        (1.0, facts.ContributionKept(ONE, NODE, 2)),
+        (3.0, facts.ListFrozen(ONE, 2)),
+        (3.5, facts.Released(ONE, 2, bytes(32))),
+        (4.0, facts.NodeAborted(TWO, NODE, "cancelled", "the trainer ended the round")),
+    )
+    assert lasted(tally) == {"collect": (1, 3.0), "agree": (1, 0.5)}
+    assert tally.ended == {"released": {"": 1}, "aborted": {"cancelled": 1}}
+    assert tally.contributions == 2
+
+
+def test_a_client_waits_for_its_receipt() -> None:
+    tally = counted(
+        (0.0, facts.Contributed(ONE, "mean", 0.1)),
+        (0.5, facts.Acknowledged(ONE)),
+        (1.0, facts.Contributed(TWO, "mean", 0.1)),
+        (9.0, facts.Missed(TWO)),
+    )
+    assert lasted(tally) == {"receipt": (2, 8.5)}
+    assert tally.ended == {"acknowledged": {"": 1}, "late": {"": 1}}
+    assert tally.contributions == 2
+
+
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        ({"implausible": True, "declined": True}, "implausible"),
+        ({"declined": True}, "declined"),
+        ({"lost": ("berlin (01020304)",)}, "nodes silent"),
+        ({"needed": 9, "contributors": 3}, "too few"),
+        ({}, OTHER),
+    ],
+)
+def test_a_failure_has_a_reason_of_a_word(known: dict[str, object], why: str) -> None:
+    """Its sentence names members; a metric does not."""
+    assert why_failed(failed(**known)) == why
+
+
+def test_a_peer_fills_neither_memory_nor_metrics_with_names() -> None:
+    many = [(0.0, facts.Declined(ONE, CLIENT, f"reason {number}", "", "")) for number in range(5000)]
+    odd = [(0.0, facts.Declined(ONE, CLIENT, reason, "", "")) for reason in ("x" * 10_000, "a\nb", "\u202e")]
+    tally = counted(*many, *odd)
+    assert len(tally.declines) <= 33
+    assert sum(tally.declines.values()) == 5003
+    assert tally.declines[OTHER] >= 5003 - 32
+    assert all(len(name) < 50 for name in tally.declines)
+
+
+def test_rounds_that_never_end_are_forgotten() -> None:
+    begun = [(0.0, facts.Announced(number.to_bytes(16, "big"), "mean", 1, ())) for number in range(3000)]
+    tally = counted(*begun, *((1.0, facts.Closed(number.to_bytes(16, "big"), 1, "all")) for number in range(3000)))
+    assert len(tally._since_s) == len(tally._closed) == 1000
+
+
+@pytest.mark.parametrize(("seconds", "place"), [(-1.0, 0), (0.1, 0), (0.1001, 1), (3600, 13), (1e9, 14)])
+def test_a_duration_is_in_the_first_bin_that_is_long_enough(seconds: float, place: int) -> None:
+    bins = Bins()
+    bins.add(seconds)
+    assert [at for at, count in enumerate(bins.record.counts) if count] == [place]
+    assert len(bins.record.counts) == len(PHASE_S) + 1
+    assert bins.record.total_s == max(seconds, 0)
