@@ -60,7 +60,7 @@ def structs() -> tuple[type[msgspec.Struct], ...]:
     """Return all types that are encoded: frames and bodies by their tags, kinds of rounds, and the parts of others."""
     unions = (messages.Frame, messages.Body)
     tagged = [sorted(union.__args__, key=lambda one: one.__struct_config__.tag) for union in unions]
-    return *tagged[0], *tagged[1], *KINDS.values(), messages.Certificate, messages.FileStamp
+    return *tagged[0], *tagged[1], *KINDS.values(), messages.Certificate, messages.FileStamp, messages.Registrar
 
 
 def encoding(kind: inspect.Type) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
 import typer
 
-from dca_proto.cli import deploy, members, trial, verbatim
+from dca_proto.cli import deploy, federation_changes, members, trial, verbatim
+from dca_proto.cli.federation_changes import new_members, read_public_key
 from dca_proto.cli.output import tell
 from dca_proto.crypto.sealing import Identity, actor_id
 from dca_proto.errors import StorageError, UsageError
@@ -23,7 +22,6 @@ from dca_proto.protocol.names import check_name
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.runtime.keyfile import (
     certificate_path,
-    certified_id,
     new_identity,
     public_key,
     read_federation,
@@ -69,44 +67,10 @@ _ENROL = """Examples:
   dca federation enrol --federation federation.toml --authority authority.key clients/*.key --days 90
       with the key files on this machine: writes each certificate beside its key
 """
-_Changed = Annotated[Path, typer.Option(help="The federation file; the next one replaces it.")]
 _WithoutNames = Annotated[
     bool, typer.Option("--without-names", help="Leave the clients' names out of their certificates.")
 ]
 _Authority = Annotated[Path, typer.Option(help="The enrolment key's file.")]
-_REVOKE = """Examples:
-
-  dca federation revoke client-3            client-3.cert is beside the federation file
-  dca federation revoke 0dcbcd9715d08fe4342bf1b440c550db hospital-b
-      a client by its id, and a Compute node by its name; at least two Compute nodes must remain
-
-This writes the next federation file. Give it to one trainer or Compute node and restart that one: the others receive
-it over the broker, and nobody has to enrol again. A revocation is final.
-"""
-_ADD_NODE = """Example:
-
-  dca federation add-node hospital-c=3b6a27bcceb6a42d62a3a8d0...
-
-This writes the next federation file. The new node needs that file. All others receive it over the broker.
-"""
-_REPLACE_NODE = """Example:
-
-  dca federation replace-node hospital-b hospital-d=3b6a27bcceb6a42d62a3a8d0...
-
-The old node's key is revoked for good. Open rounds end without a result.
-"""
-_SET_P = """Examples:
-
-  dca federation set-p 1           at most one Compute node may be corrupt; rounds need two
-  dca federation set-p 0           all but one may be, as in a new federation; rounds need all of them
-
-This writes the next federation file, and all members follow it. A client keeps to the largest p that it has seen, until
-its owner accepts a smaller one.
-"""
-_ADD_TRAINER = """Example:
-
-  dca federation add-trainer second-lab=3b6a27bcceb6a42d62a3a8d0...
-"""
 
 
 class _NewActor(msgspec.Struct, frozen=True):
@@ -153,8 +117,8 @@ def init(
     unsigned = Federation(
         name,
         signer.public_key,
-        (*_members("compute", compute or []), *_named(actors, "compute")),
-        (*_members("trainer", trainer or []), *_named(actors, "trainer")),
+        (*new_members("compute", compute or []), *_named(actors, "compute")),
+        (*new_members("trainer", trainer or []), *_named(actors, "trainer")),
         colluding=colluding,
     )
     members.check_size(unsigned, without_computes)
@@ -193,24 +157,6 @@ def _print_created(folder: Path, federation: Federation, actors: Iterable[_NewAc
 def _make(role: str, count: int) -> list[_NewActor]:
     names = [role] if role == "trainer" and count == 1 else [f"{role}-{i}" for i in range(1, count + 1)]
     return [_NewActor(role, name, new_identity()) for name in names]
-
-
-def _members(role: str, given: Iterable[str]) -> Iterator[Member]:
-    """Yield members from ``NAME=KEY``, where KEY is in hexadecimal or a key file."""
-    for text in given:
-        name, _, key = text.partition("=")
-        if not name or not key:
-            raise UsageError(f"--{role} {text!r}: expected NAME=PUBLICKEY, 64 hexadecimal digits or a key file")
-        yield Member(name, _public_key(key, role))
-
-
-def _public_key(text: str, role: str) -> bytes:
-    key = public_key(text)
-    if key is not None:
-        return key
-    if not Path(text).is_file():
-        raise UsageError(f"{text!r} is neither a public key (64 hexadecimal digits) nor a key file of a {role}")
-    return read_identity(Path(text), role).public_key
 
 
 def _named(actors: Iterable[_NewActor], role: str) -> Iterator[Member]:
@@ -281,7 +227,7 @@ def enrol_clients(
     enrolled = []
     for text in clients:
         name, key = _named_client(text, without_names)
-        enrolled.append((name, key, enrol(signer, file, _public_key(key, "client"), until_ms, name)))
+        enrolled.append((name, key, enrol(signer, file, read_public_key(key, "client"), until_ms, name)))
     for name, key, certificate in enrolled:
         client = actor_id(certificate.client_key).hex()
         path = output / f"{client}.cert" if public_key(key) is not None else certificate_path(Path(key))
@@ -308,130 +254,8 @@ def _expiry_ms(days: float) -> int:
     return now_ms() + int(days * _DAY_MS)
 
 
-@app.command(epilog=verbatim(_REVOKE))
-def revoke(
-    names: Annotated[list[str], typer.Argument(help="Members' names; clients' ids, public keys, certificates.")],
-    federation: _Changed = Path("federation.toml"),
-    authority: _Authority = Path("authority.key"),
-) -> None:
-    """Revoke members for good. The other members need not enrol again."""
-    old = read_federation(federation)
-    _change(old, federation, authority, revoked={_id_of(name, old, federation.parent): name for name in names})
-
-
-@app.command("add-node", epilog=verbatim(_ADD_NODE))
-def add_node(
-    nodes: Annotated[list[str], typer.Argument(help="NAME=PUBLICKEY of each new Compute node.")],
-    federation: _Changed = Path("federation.toml"),
-    authority: _Authority = Path("authority.key"),
-) -> None:
-    """Add Compute nodes."""
-    _change(read_federation(federation), federation, authority, computes=_members("compute", nodes))
-
-
-@app.command("replace-node", epilog=verbatim(_REPLACE_NODE))
-def replace_node(
-    old: Annotated[str, typer.Argument(help="Name or id of the Compute node to revoke.")],
-    new: Annotated[str, typer.Argument(help="NAME=PUBLICKEY of the new node; the name may be the old node's.")],
-    federation: _Changed = Path("federation.toml"),
-    authority: _Authority = Path("authority.key"),
-) -> None:
-    """Revoke a Compute node, and put another one in its place."""
-    file = read_federation(federation)
-    revoked = {member.id: member.name for member in file.computes if old in (member.name, member.id.hex())}
-    if not revoked:
-        names = ", ".join(member.name for member in file.computes)
-        raise UsageError(f"{old!r} is no Compute node of {federation}; known: {names or 'none'}")
-    _change(file, federation, authority, computes=_members("compute", [new]), revoked=revoked)
-
-
-@app.command("set-p", epilog=verbatim(_SET_P))
-def set_p(
-    colluding: Annotated[
-        int, typer.Argument(help="The most Compute nodes that may be corrupt; 0: all but one.", metavar="P")
-    ],
-    federation: _Changed = Path("federation.toml"),
-    authority: _Authority = Path("authority.key"),
-) -> None:
-    """State how many Compute nodes may be corrupt: rounds go on without the others."""
-    file = read_federation(federation)
-    members.check_colluding("p = ", colluding, len(file.computes))
-    if colluding == file.colluding:
-        raise UsageError(f"{file.title} states p = {colluding} already; nothing is to be changed")
-    _change(file, federation, authority, colluding=colluding)
-
-
-@app.command("add-trainer", epilog=verbatim(_ADD_TRAINER))
-def add_trainer(
-    trainers: Annotated[list[str], typer.Argument(help="NAME=PUBLICKEY of each new trainer.")],
-    federation: _Changed = Path("federation.toml"),
-    authority: _Authority = Path("authority.key"),
-) -> None:
-    """Add trainers, who may announce rounds."""
-    _change(read_federation(federation), federation, authority, trainers=_members("trainer", trainers))
-
-
-def _id_of(name: str, federation: Federation, folder: Path) -> bytes:
-    """Return the id of a member or client given by name, id, public key or certificate. Raises `UsageError`."""
-    for member in (*federation.computes, *federation.trainers):
-        if name in (member.name, member.id.hex(), member.key.hex()):
-            return member.id
-    key = public_key(name)
-    if key is not None:
-        return actor_id(key)
-    if re.fullmatch("[0-9a-f]{32}", name):
-        return bytes.fromhex(name)
-    for path in (Path(name), certificate_path(Path(name)), folder / f"{name}.cert"):
-        if path.suffix == ".cert" and path.is_file():
-            return certified_id(path)
-    raise UsageError(
-        f"{name!r} is not known: expected a member's name, a client's id (32 hexadecimal digits) or public key (64), "
-        "or a certificate (*.cert), here or beside the federation file; a client's key file contains its id"
-    )
-
-
-def _change(
-    old: Federation,
-    path: Path,
-    authority: Path,
-    *,
-    computes: Iterable[Member] = (),
-    trainers: Iterable[Member] = (),
-    revoked: Mapping[bytes, str] = MappingProxyType({}),
-    colluding: int | None = None,
-) -> None:
-    """Write the next federation file, without the revoked members (names by id) and with the new ones."""
-    already = [name for member_id, name in revoked.items() if old.is_revoked(member_id)]
-    if already:
-        raise UsageError(f"{already[0]} is already revoked, by {old.title}; leave it out")
-    unsigned = Federation(
-        old.name,
-        old.enrolment_key,
-        (*(member for member in old.computes if member.id not in revoked), *computes),
-        (*(member for member in old.trainers if member.id not in revoked), *trainers),
-        old.number + 1,
-        tuple(sorted({*old.revoked, *revoked})),
-        colluding=old.colluding if colluding is None else colluding,
-    )
-    found = len(unsigned.computes)
-    if found < 2 and (found or old.computes):
-        raise UsageError(f"{found} Compute nodes would be left, expected at least 2; add others, or use replace-node")
-    if not unsigned.trainers:
-        raise UsageError("no trainer would be left; add another one first: dca federation add-trainer")
-    new = sign_federation(read_identity(authority, "authority"), unsigned)
-    replace_file(path, new.to_toml())
-    tell(f"federation  {new.name}: {path} is now {new.title}")
-    for member_id, name in revoked.items():
-        tell(f"            revoked: {name}" + (f", {member_id.hex()}" if name != member_id.hex() else ""))
-    for role, named in (("Compute nodes", new.computes), ("trainers", new.trainers)):
-        tell(f"            {role}: {', '.join(member.name for member in named) or 'none'}")
-    if new.computes:
-        tell(f"            {members.colluding_in_words(new)}")
-    tell("next        give the file to a new member, or to any trainer or Compute node, and restart that one;")
-    tell("            all others receive it over the broker. A broker with passwords reads it when it starts")
-
-
 OUTPUT = {"show": members.ListedFederation, "members": members.Members}
+app.registered_commands += federation_changes.app.registered_commands
 app.command("deploy", epilog=verbatim(deploy.EXAMPLES))(deploy.deploy)
 app.command("members", epilog=verbatim(members.EXAMPLES))(members.members)
 app.command("show", epilog=verbatim("Example:\n\n  dca federation show federation.toml"))(members.show)

@@ -11,22 +11,24 @@ import typer
 from dca_proto.cli import options
 from dca_proto.cli.output import result_console, table
 from dca_proto.errors import PeerError, UsageError
-from dca_proto.protocol.federation import Federation, Member, certified_client
+from dca_proto.protocol.federation import Federation, Member
 from dca_proto.protocol.names import open_name, short_id
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.sessions import SESSIONS, StoredSession
+from dca_proto.protocol.wire.messages import Registrar
 from dca_proto.results.figure import about
 from dca_proto.runtime.config import is_actor_file, read_config
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.keyfile import parse_certificate, read_federation, read_identity
 from dca_proto.runtime.status import iso
 from dca_proto.runtime.store_check import read_store
+from dca_proto.wording import moment
 
 
 class ListedMember(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a federation, or its enrolment key (role ``authority``). Id and key are in hexadecimal."""
 
-    role: Annotated[str, about("compute, trainer or authority.")]
+    role: Annotated[str, about("compute, trainer, registrar or authority.")]
     name: Annotated[str, about("In the file.")]
     id: Annotated[str, about("In hexadecimal.")]
     public_key: Annotated[str, about("In hexadecimal.")]
@@ -70,6 +72,14 @@ def colluding_in_words(federation: Federation) -> str:
     return f"p = {federation.p}: at most {federation.p} of the {len(federation.computes)} Compute nodes may be corrupt"
 
 
+def limits_in_words(registrar: Registrar) -> str:
+    """Return a registrar's limits in a line for people."""
+    return (
+        f"{registrar.name}, {registrar.clients} clients, {registrar.per_day} a day, certificates of {registrar.days} "
+        f"days, until {moment(registrar.until_ms)[:10]}"
+    )
+
+
 def show(
     file: Annotated[Path, typer.Argument(help="The federation file.")] = Path("federation.toml"),
     json_to: options.Json = None,
@@ -77,6 +87,7 @@ def show(
     """List a federation's members."""
     console, federation = result_console(json_to), read_federation(file)
     named = [("compute", node) for node in federation.computes] + [("trainer", each) for each in federation.trainers]
+    named += [("registrar", Member(each.name, each.key)) for each in federation.registrars]
     named.append(("authority", Member("enrolment key", federation.enrolment_key)))
     listed = ListedFederation(
         name=federation.name,
@@ -96,6 +107,8 @@ def show(
     console.print(table(("role", "name", "id"), rows, title=title, align="<<<"))
     if federation.computes:
         console.print(colluding_in_words(federation))
+    for registrar in federation.registrars:
+        console.print(f"registrar {limits_in_words(registrar)}")
     console.print("public keys")  # each on one line, to be copied
     for member in listed.members:
         console.print(f"  {member.public_key}  {member.name}", soft_wrap=True)
@@ -184,7 +197,7 @@ def _sources(file: Path, authority: Path | None) -> tuple[Federation, dict[bytes
     for path in sorted(folder.glob("*.cert")):
         try:
             certificate = parse_certificate(path)
-            client = certified_client(federation.enrolment_key, federation.id, certificate)
+            client = federation.certified_client(certificate)
         except (UsageError, PeerError):
             continue  # another federation's, or damaged: `dca broker` names it
         known = clients.get(client, Person(role="client", name="", id=client.hex()))

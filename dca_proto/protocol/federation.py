@@ -2,7 +2,7 @@
 
 Every participant gets the file out of band and takes keys from it alone. The enrolment key signs the file and each
 client's certificate. Whoever holds that key can create Sybils, which the protocol cannot distinguish from clients. A
-changed file has a higher number.
+changed file has a higher number. The file may name *registrars*, whose keys sign certificates, too, within limits.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from dca_proto.protocol.params import CERTIFICATES_KNOWN_MAX
 from dca_proto.protocol.records import signed, unreadable
 from dca_proto.protocol.wire.codec import body_of, encode, sign, verify_signed
 from dca_proto.protocol.wire.fields import COLLUDING_MAX
-from dca_proto.protocol.wire.messages import Certificate, FederationFile, FileStamp, Signed
+from dca_proto.protocol.wire.messages import Certificate, FederationFile, FileStamp, Registrar, Signed
 from dca_proto.wording import moment, parse_toml, toml_text
 
 FILES = "federation"
 """The store's table that holds the newest federation file."""
+_DAY_MS = 24 * 3600 * 1000
 ALL_BUT_ONE = COLLUDING_MAX + 1
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
@@ -63,6 +64,7 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         revoked: ids of revoked members and clients, ascending.
         signature: the enrolment key's signature over the content; zeros until `sign_federation`.
         colluding: p as the owner states it, the most Compute nodes that may be corrupt; 0 for all but one.
+        registrars: those who may sign clients' certificates besides the enrolment key.
     """
 
     name: str
@@ -73,11 +75,12 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
     revoked: tuple[bytes, ...] = ()
     signature: bytes = bytes(64)
     colluding: int = 0
+    registrars: tuple[Registrar, ...] = ()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise InputError(f"federation name {self.name!r}: use up to 32 lower-case letters, digits and dashes")
-        members = self.computes + self.trainers
+        members: tuple[Member | Registrar, ...] = (*self.computes, *self.trainers, *self.registrars)
         invalid = [member.name for member in members if not MEMBER_NAME.fullmatch(member.name)]
         if invalid:
             raise InputError(
@@ -91,7 +94,7 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
             raise InputError(f"federation {self.name!r}: a key is not 32 bytes (64 hexadecimal digits)")
         if list(self.revoked) != sorted(set(self.revoked)):
             raise InputError(f"federation {self.name!r}: revoked ids are repeated, or not in ascending order")
-        revoked = [member.name for member in members if member.id in self._revoked]
+        revoked = [member.name for member in members if actor_id(member.key) in self._revoked]
         if revoked:
             raise InputError(f"federation {self.name!r}: the key of {revoked[0]} is revoked; use a new key")
 
@@ -128,7 +131,8 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
             tuple((member.name, member.key, member.name_key) for member in members) for members in roles
         )
         return Signed(
-            encode(FederationFile(self.number, computes, trainers, self.revoked, self.colluding)), self.signature
+            encode(FederationFile(self.number, computes, trainers, self.revoked, self.colluding, self.registrars)),
+            self.signature,
         )
 
     @cached_property
@@ -166,7 +170,9 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
 
     def name_key(self, identity: Identity) -> bytes | None:
         """Return the key of clients' names, sealed to this member; None for a client, or if the file has none."""
+        member: Member | Registrar | None
         member = self._computes_by_id.get(identity.id) or self._trainers_by_id.get(identity.id)
+        member = member or self._registrars_by_key.get(identity.public_key)
         if member is None or not member.name_key:
             return None
         with contextlib.suppress(PeerError):
@@ -206,19 +212,54 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
     def _revoked(self) -> frozenset[bytes]:
         return frozenset(self.revoked)
 
-    def check_certificate(self, certificate: Certificate, now_ms: int, *, is_signed: bool = False) -> bytes:
+    @cached_property
+    def signers(self) -> tuple[bytes, ...]:
+        """The keys that sign clients' certificates: the enrolment key and the registrars'."""
+        return (self.enrolment_key, *self._registrars_by_key)
+
+    @cached_property
+    def _registrars_by_key(self) -> dict[bytes, Registrar]:
+        return {registrar.key: registrar for registrar in self.registrars}
+
+    def registrar(self, signer: bytes) -> Registrar | None:
+        """Return the registrar with this key; None for any other key."""
+        return self._registrars_by_key.get(signer)
+
+    def signer_of(self, certificate: Certificate) -> bytes:
+        """Return the key of `signers` that signed a certificate, valid or not. Raises `PeerError("signature")`."""
+        return known_signer(self.signers, self.id, certificate)
+
+    def certified_client(self, certificate: Certificate) -> bytes:
+        """Return the id of a certificate's client; its end is not checked. Raises `PeerError("signature")`."""
+        self.signer_of(certificate)
+        return actor_id(certificate.client_key)
+
+    def check_certificate(self, certificate: Certificate, now_ms: int, *, signer: bytes = b"") -> bytes:
         """Check that a certificate is valid: signed, not expired, not revoked. Return the client's id.
 
-        `is_signed`: the caller has checked its signature before. Raises `PeerError`.
+        `signer`: the key that signed it, if the caller has checked its signature before. Raises `PeerError`.
         """
-        key = certificate.client_key
-        client = actor_id(key) if is_signed else certified_client(self.enrolment_key, self.id, certificate)
+        self._check_registrar(signer or self.signer_of(certificate), certificate, now_ms)
+        client = actor_id(certificate.client_key)
         if self.is_revoked(client):
             raise PeerError("revoked", found=client.hex(), expected=f"a client that {self.title} does not revoke")
         if now_ms >= certificate.expires_ms:
             found, now = f"a certificate until {moment(certificate.expires_ms)}", moment(now_ms)
             raise PeerError("certificate", found=found, expected=f"one that is valid on {now} by this clock")
         return client
+
+    def _check_registrar(self, signer: bytes, certificate: Certificate, now_ms: int) -> None:
+        """Check that a signer may sign this certificate. Raises `PeerError`."""
+        if signer == self.enrolment_key:
+            return
+        registrar = self.registrar(signer)
+        if registrar is None:
+            found = f"a certificate of registrar {actor_id(signer).hex()}"
+            raise PeerError("revoked", found=found, expected=f"a registrar of {self.title}")
+        latest_ms = min(registrar.until_ms, now_ms + (registrar.days + 1) * _DAY_MS)  # a day for wrong clocks
+        if certificate.expires_ms > latest_ms:
+            found = f"a certificate until {moment(certificate.expires_ms)}"
+            raise PeerError("certificate", found=found, expected=f"{moment(latest_ms)} at most, of {registrar.name}")
 
     @cached_property
     def stamp(self) -> FileStamp:
@@ -270,6 +311,10 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
             for member in members:
                 lines += ["", f"[[{table}]]", f"name = {toml_text(member.name)}", f'key = "{member.key.hex()}"']
                 lines += [f'name_key = "{member.name_key.hex()}"'] * bool(member.name_key)
+        for one in self.registrars:
+            lines += ["", "[[registrars]]", f"name = {toml_text(one.name)}", f'key = "{one.key.hex()}"']
+            lines += [f'name_key = "{one.name_key.hex()}"', f"until_ms = {one.until_ms}"]
+            lines += [f"clients = {one.clients}", f"days = {one.days}", f"per_day = {one.per_day}"]
         return "\n".join(lines) + "\n"
 
     @classmethod
@@ -289,6 +334,7 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
                 tuple(bytes.fromhex(member_id) for member_id in raw.revoked),
                 bytes.fromhex(raw.signature),
                 raw.colluding,
+                tuple(one.registrar for one in raw.registrars),
             )
             return parsed.opened(parsed.frame)
         except UsageError:
@@ -314,6 +360,21 @@ class _FileMember(msgspec.Struct, forbid_unknown_fields=True):
         return Member(self.name, bytes.fromhex(self.key), bytes.fromhex(self.name_key))
 
 
+class _FileRegistrar(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    key: str
+    until_ms: int
+    clients: int
+    days: int
+    per_day: int
+    name_key: str = ""
+
+    @property
+    def registrar(self) -> Registrar:
+        limits = (self.until_ms, self.clients, self.days, self.per_day)
+        return Registrar(self.name, bytes.fromhex(self.key), bytes.fromhex(self.name_key), *limits)
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     number: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -323,6 +384,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     colluding: Annotated[int, msgspec.Meta(ge=0, le=COLLUDING_MAX)] = 0
     computes: list[_FileMember] = []
     trainers: list[_FileMember] = []
+    registrars: list[_FileRegistrar] = []
 
 
 def sign_federation(authority: Identity, federation: Federation) -> Federation:
@@ -335,7 +397,11 @@ def sign_federation(authority: Identity, federation: Federation) -> Federation:
         tuple(_with_name_key(authority, federation, member) for member in members)
         for members in (federation.computes, federation.trainers)
     )
-    unsigned = msgspec.structs.replace(federation, computes=computes, trainers=trainers)
+    registrars = tuple(
+        msgspec.structs.replace(one, name_key=_sealed_name_key(authority, federation, one))
+        for one in federation.registrars
+    )
+    unsigned = msgspec.structs.replace(federation, computes=computes, trainers=trainers, registrars=registrars)
     signature = sign(authority, federation.id, unsigned.frame.body).signature
     signed_file = msgspec.structs.replace(unsigned, signature=signature)
     return Federation.from_toml(signed_file.to_toml())
@@ -364,37 +430,44 @@ def _opened(name: str, enrolment_key: bytes, frame: Signed) -> Federation:
     computes, trainers = (tuple(Member(*fields) for fields in role) for role in (body.computes, body.trainers))
     verify_signed(frame, enrolment_key, _id_of(name, enrolment_key))
     try:
-        content = (computes, trainers, body.number, body.revoked, frame.signature, body.colluding)
+        content = (computes, trainers, body.number, body.revoked, frame.signature, body.colluding, body.registrars)
         return Federation(name, enrolment_key, *content)
     except UsageError as error:
         raise PeerError("malformed", found=str(error), expected="a federation file") from None
 
 
-def enrol(
-    authority: Identity, federation: Federation, client_key: bytes, expires_ms: int, name: str = ""
-) -> Certificate:
-    """Sign a client's certificate, which has its `name` unless that is empty.
+def enrol(signer: Identity, federation: Federation, client_key: bytes, expires_ms: int, name: str = "") -> Certificate:
+    """Sign a client's certificate, which has its `name` unless that is empty. `signer`: as in `Federation.signers`.
 
-    Raises `UsageError` for a wrong enrolment key, a revoked client, or a name that members would refuse.
+    Raises `UsageError` for another signer, a revoked client, or a name that members would refuse.
     """
-    _require_authority(authority, federation)
+    name_key = signer.name_key
+    if federation.registrar(signer.public_key) is None:
+        _require_authority(signer, federation)
+    else:
+        opened = federation.name_key(signer)
+        assert opened is not None, "the enrolment key seals it for each registrar"
+        name_key = opened
     if federation.is_revoked(actor_id(client_key)):
         raise InputError(f"the key of {actor_id(client_key).hex()} is revoked for good; have the client make a new one")
-    sealed = seal_name(authority.name_key, client_key, expires_ms, name) if name else b""
+    sealed = seal_name(name_key, client_key, expires_ms, name) if name else b""
     unsigned = Certificate(client_key, expires_ms, bytes(64), sealed)
-    return msgspec.structs.replace(unsigned, signature=authority.sign(federation.id, _certified(unsigned)))
+    return msgspec.structs.replace(unsigned, signature=signer.sign(federation.id, _certified(unsigned)))
 
 
 def _with_name_key(authority: Identity, federation: Federation, member: Member) -> Member:
     """Return the member with the name key, sealed to it. Raises `UsageError` if its key is no Ed25519 public key."""
+    return Member(member.name, member.key, _sealed_name_key(authority, federation, member))
+
+
+def _sealed_name_key(authority: Identity, federation: Federation, member: Member | Registrar) -> bytes:
     try:
-        name_key = wrap_name_key(authority, federation.id, member.key)
+        return wrap_name_key(authority, federation.id, member.key)
     except PeerError:
         raise InputError(
             f"federation {federation.name!r}: the key of {member.name} is no Ed25519 public key; use the one that "
             "`dca keygen` printed"
         ) from None
-    return Member(member.name, member.key, name_key)
 
 
 def _require_authority(authority: Identity, federation: Federation) -> None:
@@ -403,15 +476,19 @@ def _require_authority(authority: Identity, federation: Federation) -> None:
 
 
 @lru_cache(maxsize=CERTIFICATES_KNOWN_MAX)  # a client sends the same one in every round; failures are not cached
-def certified_client(enrolment_key: bytes, federation_id: bytes, certificate: Certificate) -> bytes:
-    """Check a certificate's signature, but not its expiry. Return the client's id. Raises `PeerError("signature")`."""
-    check_signature(enrolment_key, federation_id, certificate)
-    return actor_id(certificate.client_key)
+def known_signer(signers: tuple[bytes, ...], federation_id: bytes, certificate: Certificate) -> bytes:
+    """Return what `find_signer` found for this certificate before. Raises as that."""
+    return find_signer(signers, federation_id, certificate)
 
 
-def check_signature(enrolment_key: bytes, federation_id: bytes, certificate: Certificate) -> None:
-    """Check that the enrolment key signed a certificate. Raises `PeerError("signature")`."""
-    verify(enrolment_key, federation_id, _certified(certificate), certificate.signature)
+def find_signer(signers: tuple[bytes, ...], federation_id: bytes, certificate: Certificate) -> bytes:
+    """Return which of the keys signed a certificate. Raises `PeerError("signature")` if none did."""
+    for signer in signers[1:]:
+        with contextlib.suppress(PeerError):
+            verify(signer, federation_id, _certified(certificate), certificate.signature)
+            return signer
+    verify(signers[0], federation_id, _certified(certificate), certificate.signature)
+    return signers[0]
 
 
 def _certified(certificate: Certificate) -> bytes:

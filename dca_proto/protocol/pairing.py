@@ -15,7 +15,7 @@ import numpy as np
 from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import KEY_BYTES, AgreementKey, actor_id, check_public, digest
 from dca_proto.errors import PeerError
-from dca_proto.protocol.federation import check_signature
+from dca_proto.protocol.federation import find_signer
 from dca_proto.protocol.keyring import epoch_bytes
 from dca_proto.protocol.wire.codec import body_of, decode_frame, encode, verify_signed
 from dca_proto.protocol.wire.messages import Certificate, Hello, Signed
@@ -45,26 +45,38 @@ class WaitingHello(NamedTuple):
     """What may be a Hello: its sender, the payload, and what is known of that client.
 
     Attributes:
-        certified: the certificate that was checked before (`certified_bytes`), or zeros.
+        certified: the certificate that was checked before (`certified_bytes`), or zeros. signer: who signed that one.
         rank: of the client's newest session (`Session.rank`); only a higher one replaces it.
     """
 
     sender: bytes
     payload: bytes
     certified: bytes
+    signer: bytes
     rank: tuple[int, int, bytes]
+
+
+class CheckedHello(NamedTuple):
+    """A Hello whose signatures and key were checked: its hash, the pair key for it, who signed the certificate."""
+
+    hash: bytes
+    key: bytes
+    signer: bytes
+
+    def __repr__(self) -> str:
+        return f"CheckedHello({self.hash.hex()}, key=<hidden>)"
 
 
 class HelloWork(msgspec.Struct, frozen=True):
     """Hellos for `check_hellos`.
 
     Attributes:
-        federation: the federation's id. enrolment_key: signs certificates.
+        federation: the federation's id. signers: the keys that sign certificates (`Federation.signers`).
         own: the Compute node's id. epoch, secret: its newest epoch and that epoch's key.
     """
 
     federation: bytes
-    enrolment_key: bytes
+    signers: tuple[bytes, ...]
     own: bytes
     epoch: int
     secret: bytes
@@ -74,8 +86,8 @@ class HelloWork(msgspec.Struct, frozen=True):
         return f"HelloWork(<{len(self.hellos)} Hellos>)"
 
 
-def check_hellos(work: HelloWork) -> list[tuple[bytes, bytes] | None]:
-    """Check the signatures and the key of each Hello; return its hash and the pair key for it, or None.
+def check_hellos(work: HelloWork) -> list[CheckedHello | None]:
+    """Check the signatures and the key of each Hello, and agree on the pair key for it; None for a wrong one.
 
     Also None for what is no Hello, is another client's, or is older than a known one: no signature of it is checked.
     What depends on time, or on a federation file, is not checked.
@@ -84,7 +96,7 @@ def check_hellos(work: HelloWork) -> list[tuple[bytes, bytes] | None]:
     return [_checked_hello(work, own, hello) for hello in work.hellos]
 
 
-def _checked_hello(work: HelloWork, own: AgreementKey, hello: WaitingHello) -> tuple[bytes, bytes] | None:
+def _checked_hello(work: HelloWork, own: AgreementKey, hello: WaitingHello) -> CheckedHello | None:
     try:
         frame = decode_frame(hello.payload)
         if not isinstance(frame, Signed):
@@ -93,14 +105,15 @@ def _checked_hello(work: HelloWork, own: AgreementKey, hello: WaitingHello) -> t
         client = actor_id(body.certificate.client_key)
         if client != hello.sender or (body.epoch, body.serial, frame_hash) <= hello.rank:
             return None
+        signer = hello.signer
         if certified_bytes(body.certificate) != hello.certified:
-            check_signature(work.enrolment_key, work.federation, body.certificate)
+            signer = find_signer(work.signers, work.federation, body.certificate)
         verify_signed(frame, body.certificate.client_key, work.federation)
         check_public(body.public)
         key = pair_key(own, body.public, work.federation, (client, body.epoch), (work.own, work.epoch))
     except PeerError:
         return None
-    return frame_hash, key
+    return CheckedHello(frame_hash, key, signer)
 
 
 class AgreeWork(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -25,6 +26,7 @@ from dca_proto.protocol.pairing import (
     CERTIFIED_BYTES,
     AgreedKeys,
     AgreeWork,
+    CheckedHello,
     HelloWork,
     WaitingHello,
     agree_all,
@@ -141,12 +143,16 @@ class Session(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredSession(msgspec.Struct, frozen=True):
-    """A client's record: its slot, which never changes, its newest two sessions, and its name if it has one."""
+    """A client's record: its slot, which never changes, its newest two sessions, and its name if it has one.
+
+    `registrar` is the key of the registrar that signed its certificate; empty for the enrolment key.
+    """
 
     slot: int
     current: Session | None = None
     previous: Session | None = None
     name: str = ""
+    registrar: bytes = b""
 
 
 class Sessions:
@@ -178,7 +184,7 @@ class Sessions:
         self._timing = timing
         self._pool = pool
         self.slots: dict[bytes, int] = {}
-        self._ahead: dict[bytes, bytes] = {}  # pair keys of Hellos that were checked ahead, by the Hello's hash
+        self._ahead: dict[bytes, CheckedHello] = {}  # Hellos that were checked ahead, by their hash
         self._ahead_epoch = 0
         self._agreed: dict[int, AgreedKeys] = {}  # pair keys of current sessions, by the node's epoch
         self._order = np.zeros(0, dtype=np.int64)  # slots in the order of ids, as `slots_of` last sorted them
@@ -188,6 +194,7 @@ class Sessions:
     def _restore(self, rows: list[tuple[bytes, bytes]]) -> None:
         """Place stored records by their slots; decoded ones are not kept, for there may be millions."""
         count = len(rows)
+        self._certified: Counter[bytes] = Counter()  # clients by registrar, also those whose session has ended
         self._records, self._clients = [b""] * count, [b""] * count
         self._ends, self._certificates = array("q", bytes(8 * count)), bytearray(CERTIFIED_BYTES * count)
         for client, record in rows:
@@ -196,6 +203,7 @@ class Sessions:
                 raise unreadable(SESSIONS, f"slot {stored.slot} of {count}")
             self._records[stored.slot], self._clients[stored.slot] = record, client
             self._ends[stored.slot] = self._ends_ms(stored.current)
+            self._certified[stored.registrar] += bool(stored.registrar)
         self.slots = {client: slot for slot, client in enumerate(self._clients)}
 
     def __len__(self) -> int:
@@ -234,14 +242,15 @@ class Sessions:
         return Persist(SESSIONS, client, record)
 
     def adopt(self, federation: Federation) -> list[Write]:
-        """Switch to a newer federation file, and end the sessions of the clients that it revokes."""
+        """Switch to a newer federation file, and end the sessions of clients that it revokes, or whose registrar."""
         self._federation = federation
+        gone = {key for key, count in self._certified.items() if count and federation.registrar(key) is None}
         revoked = [client for client in federation.revoked if client in self.slots]
-        held = [(client, self._stored(self.slots[client])) for client in revoked]
+        held = [(client, self._stored(self.slots[client])) for client in (self._clients if gone else revoked)]
         return [
-            self._keep(client, StoredSession(old.slot, name=old.name))
+            self._keep(client, StoredSession(old.slot, name=old.name, registrar=old.registrar))
             for client, old in held
-            if old.current is not None
+            if old.current is not None and (old.registrar in gone or federation.is_revoked(client))
         ]
 
     def look_ahead(self, messages: Iterable[tuple[bytes, bytes]]) -> None:
@@ -256,7 +265,7 @@ class Sessions:
             if len(payload) <= _HELLO_BYTES_MAX and payload.startswith(_SIGNED)
         }
         is_same = self._ahead_epoch == self._keys.epoch
-        self._ahead = {found: key for found, key in self._ahead.items() if is_same and found in hellos}
+        self._ahead = {found: one for found, one in self._ahead.items() if is_same and found in hellos}
         waiting = [
             self._waiting(*hello)
             for found, hello in hellos.items()
@@ -265,19 +274,23 @@ class Sessions:
         own = self._keys.key(self._keys.epoch)
         if own is None or not self._pool.pays(len(waiting), _HELLO_US):
             return
-        fields = (self._federation.id, self._federation.enrolment_key, self._own, self._keys.epoch, own.secret)
+        fields = (self._federation.id, self._federation.signers, self._own, self._keys.epoch, own.secret)
 
         def part(start: int, end: int) -> HelloWork:
             return HelloWork(*fields, waiting[start:end])
 
         found = self._pool.spread(check_hellos, len(waiting), _HELLO_US, part)
         self._ahead_epoch = self._keys.epoch
-        self._ahead.update(pair for pairs in found for pair in pairs if pair is not None)
+        self._ahead.update((one.hash, one) for part_of in found for one in part_of if one is not None)
 
     def _waiting(self, sender: bytes, payload: bytes) -> WaitingHello:
         slot = self.slots.get(sender)
-        newest = None if slot is None else self._stored(slot).current
-        return WaitingHello(sender, payload, self._certificate(slot), _NO_RANK if newest is None else newest.rank)
+        stored = StoredSession(-1) if slot is None else self._stored(slot)
+        rank = _NO_RANK if stored.current is None else stored.current.rank
+        return WaitingHello(sender, payload, self._certificate(slot), self._signer(stored), rank)
+
+    def _signer(self, stored: StoredSession) -> bytes:
+        return stored.registrar or self._federation.enrolment_key
 
     def _certificate(self, slot: int | None) -> bytes:
         if slot is None:
@@ -294,19 +307,23 @@ class Sessions:
             if frame_hash in (stored.current.hash, stored.previous.hash if stored.previous else b""):
                 return []
             raise PeerError("hello", found=f"epoch {body.epoch}, an older Hello", expected="a newer one")
-        self._check(sender, frame, body, now_ms, is_checked=frame_hash in self._ahead)
+        ahead = self._ahead.get(frame_hash)
+        registrar = self._check(sender, frame, body, now_ms, stored, ahead)
         if slot is None and len(self) >= self._limits.sessions_max:
             raise PeerError("sessions", found=f"{len(self)} sessions", expected="fewer")
         name = "" if self._name_key is None else open_name(self._name_key, body.certificate)
-        kept = StoredSession(stored.slot, newest, stored.current, name)
+        kept = StoredSession(stored.slot, newest, stored.current, name, registrar)
         if slot is None:
             self._place(sender, kept, b"")
+        if registrar != stored.registrar:
+            self._certified[registrar] += bool(registrar)
+            self._certified[stored.registrar] -= bool(stored.registrar)
         write = self._keep(sender, kept)
         at = CERTIFIED_BYTES * kept.slot
         self._certificates[at : at + CERTIFIED_BYTES] = certified_bytes(body.certificate)
-        key = self._ahead.pop(frame_hash, None)
-        if key is not None and self._keys.key(self._ahead_epoch) is not None:  # the epoch may have ended meanwhile
-            self._agreed_in(self._ahead_epoch).note(kept.slot, key)
+        self._ahead.pop(frame_hash, None)
+        if ahead is not None and self._keys.key(self._ahead_epoch) is not None:  # the epoch may have ended meanwhile
+            self._agreed_in(self._ahead_epoch).note(kept.slot, ahead.key)
         return [write]
 
     def _without_future(self, stored: StoredSession, now_ms: int) -> StoredSession:
@@ -314,10 +331,15 @@ class Sessions:
         latest = now_ms // self._timing.epoch_ms + 1
         sessions = (stored.current, stored.previous)
         current, previous, *_ = (*(s for s in sessions if s is not None and s.epoch <= latest), None, None)
-        return StoredSession(stored.slot, current, previous, stored.name)
+        return StoredSession(stored.slot, current, previous, stored.name, stored.registrar)
 
-    def _check(self, sender: bytes, frame: Signed, body: Hello, now_ms: int, *, is_checked: bool) -> None:
-        """Check a Hello; its signatures and its key only unless `look_ahead` did. Raises `PeerError`."""
+    def _check(
+        self, sender: bytes, frame: Signed, body: Hello, now_ms: int, stored: StoredSession, ahead: CheckedHello | None
+    ) -> bytes:
+        """Check a Hello; its signatures and its key only unless `look_ahead` did. Raises `PeerError`.
+
+        Returns the key of the registrar that signed the certificate; empty for the enrolment key.
+        """
         if actor_id(body.certificate.client_key) != sender:
             raise PeerError("sender", found=sender.hex(), expected="the client of the certificate")
         self._federation.check_stamp(body.file)
@@ -331,11 +353,23 @@ class Sessions:
         if body.epoch > now_ms // self._timing.epoch_ms + 1:  # no later Hello could replace it
             expected = too_far_ahead(body.epoch, self._timing.epoch_ms, now_ms)
             raise PeerError("hello", found=f"epoch {body.epoch}", expected=expected)
-        is_known = is_checked or certified_bytes(body.certificate) == self._certificate(self.slots.get(sender))
-        self._federation.check_certificate(body.certificate, now_ms, is_signed=is_known)
-        if not is_checked:
+        if ahead is not None:
+            signer = ahead.signer
+        elif certified_bytes(body.certificate) == self._certificate(self.slots.get(sender)):
+            signer = self._signer(stored)
+        else:
+            signer = self._federation.signer_of(body.certificate)
+        self._federation.check_certificate(body.certificate, now_ms, signer=signer)
+        if ahead is None:
             verify_signed(frame, body.certificate.client_key, self._federation.id)
             check_public(body.public)
+        registrar = self._federation.registrar(signer)
+        if registrar is None:
+            return b""
+        if stored.registrar != signer and self._certified[signer] >= registrar.clients:
+            found, expected = f"another client of registrar {registrar.name}", f"at most {registrar.clients}"
+            raise PeerError("registrar", found=found, expected=expected)
+        return signer
 
     def _forget_agreed(self, slot: int) -> None:
         for agreed in self._agreed.values():

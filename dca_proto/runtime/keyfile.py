@@ -28,7 +28,7 @@ from dca_proto.protocol.wire.messages import Certificate
 from dca_proto.runtime.files import decode_text, open_input, read_text, unreadable
 from dca_proto.wording import moment, parse_toml
 
-ROLES = ("client", "compute", "trainer", "authority")
+ROLES = ("client", "compute", "trainer", "registrar", "authority")
 """The roles that have an identity; the authority's is the federation's enrolment key."""
 
 _HEX_DIGITS = 2 * KEY_BYTES

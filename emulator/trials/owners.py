@@ -96,7 +96,7 @@ def wrong_files(it: Injection) -> Steps:
 
     def unfit() -> bytes:
         name, keys = actors.federation.name, [identity.public_key for identity in actors.compute_identities]
-        body = FederationFile(actors.newest.number + 1, tuple((name, key, b"") for key in keys), (), (), 0)
+        body = FederationFile(actors.newest.number + 1, tuple((name, key, b"") for key in keys), (), (), 0, ())
         return encode(sign(actors.authority, actors.federation.id, encode(body)))
 
     def forged() -> bytes:

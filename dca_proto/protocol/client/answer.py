@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.crypto import labels
-from dca_proto.crypto.sealing import KEY_BYTES, Identity, Random, actor_id, derive
-from dca_proto.errors import UsageError
+from dca_proto.crypto.sealing import KEY_BYTES, Identity, Random, derive
+from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
 from dca_proto.protocol.charges import NUMBER_MAX, WINDOW
@@ -125,8 +125,14 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
         `federation` is the file with which the announcement was opened. `p` is how many Compute nodes may be corrupt,
         as this client counts: one of the round's nodes must be honest.
         """
-        if federation.revoked and federation.is_revoked(actor_id(self.certificate.client_key)):
-            return Refusal("revoked", f"{federation.title} revokes this client", "a client that is enrolled")
+        if federation.revoked:  # a registrar that is no longer named is among them
+            try:
+                revoked = federation.is_revoked(federation.certified_client(self.certificate))
+            except PeerError:
+                revoked = True
+            if revoked:
+                found = f"{federation.title} revokes this client or its registrar"
+                return Refusal("revoked", found, "a client that is enrolled")
         key = (id(self.policy), id(self.mechanism), self.limits.dimension_max, self.columns)
         cached = opened.consents.get(key)  # of all clients with this policy, limit and columns
         if cached is None:  # the entry keeps policy and mechanism alive, so that no other object gets their ids

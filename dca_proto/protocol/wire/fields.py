@@ -17,6 +17,8 @@ REPEATS_MAX = 3
 MEMBERS_MAX = 256
 REVOKED_MAX = 1 << 13
 """`MEMBERS_MAX` members of each role and `REVOKED_MAX` revoked ids fit one retained federation file (256 KiB)."""
+REGISTRARS_MAX = 16
+REGISTRAR_DAYS_MAX = 3660
 COLLUDING_MAX = MEMBERS_MAX - 1
 """The largest p that a federation file states."""
 Id = Annotated[bytes, Meta(min_length=16, max_length=16)]

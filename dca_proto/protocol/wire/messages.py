@@ -23,6 +23,8 @@ from dca_proto.protocol.wire.fields import (
     COLLUDING_MAX,
     COMPUTES_MAX,
     MEMBERS_MAX,
+    REGISTRAR_DAYS_MAX,
+    REGISTRARS_MAX,
     REPEATS_MAX,
     REVOKED_MAX,
     Count,
@@ -137,12 +139,29 @@ class Certificate(Wire, frozen=True, array_like=True):
 Members = Annotated[tuple[tuple[Name, Key, WrappedKey], ...], Meta(max_length=MEMBERS_MAX)]
 
 
+class Registrar(Wire, frozen=True, array_like=True):
+    """§2.8: a registrar, which may sign clients' certificates within these limits.
+
+    `name` is for people, `key` its Ed25519 key, `name_key` the name key sealed to it. No certificate of it is valid
+    after `until_ms`. `clients` is the most clients that a Compute node accepts from it, `days` the longest validity of
+    a certificate, `per_day` the most certificates that it issues in a day.
+    """
+
+    name: Name
+    key: Key
+    name_key: WrappedKey
+    until_ms: TimeMs
+    clients: Annotated[int, Meta(ge=1, lt=1 << 32)]
+    days: Annotated[int, Meta(ge=1, le=REGISTRAR_DAYS_MAX)]
+    per_day: Annotated[int, Meta(ge=1, lt=1 << 32)]
+
+
 class FederationFile(Wire, frozen=True, array_like=True, tag=27):
     """§2.7: the members of the federation, signed by its enrolment key; anybody may pass it on.
 
     `number` is one more with each change. `computes` and `trainers` are names, Ed25519 keys, and the name key sealed
     to each. `revoked` are the revoked ids, ascending. `colluding` is p, the most Compute nodes that may be corrupt; 0
-    for all but one.
+    for all but one. `registrars` may sign clients' certificates.
     """
 
     number: Number
@@ -150,6 +169,7 @@ class FederationFile(Wire, frozen=True, array_like=True, tag=27):
     trainers: Members
     revoked: Annotated[tuple[Id, ...], Meta(max_length=REVOKED_MAX)]
     colluding: Annotated[int, Meta(ge=0, le=COLLUDING_MAX)]
+    registrars: Annotated[tuple[Registrar, ...], Meta(max_length=REGISTRARS_MAX)]
 
 
 class FileStamp(Wire, frozen=True, array_like=True):

@@ -159,3 +159,24 @@ def test_a_broker_omits_revoked_members(demo: Path, capsys: pytest.CaptureFixtur
     assert len(access.ids(Channel.COMPUTE)) == 2
     assert client_id("client-1").hex() not in access.ids(Channel.CLIENT)
     assert "left out" in capsys.readouterr().err
+
+
+def test_a_registrar_is_added_changed_and_revoked(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keygen", "door.key", "--role", "registrar"]) == 0
+    door = read_identity(Path("door.key"), "registrar")
+    assert [one.clients for one in change("add-registrar", "door=door.key", "--clients", "40").registrars] == [40]
+    file = change("add-registrar", f"door={door.public_key.hex()}", "--clients", "60", "--days", "30")
+    assert [(one.name, one.clients, one.days, one.per_day) for one in file.registrars] == [("door", 60, 30, 20)]
+    assert change("add-trainer", NEWCOMER).registrars == file.registrars, "other changes keep it"
+    capsys.readouterr()
+    assert main(["federation", "show", "federation.toml"]) == 0
+    assert "registrar door, 60 clients, 20 a day, certificates of 30 days, until 2" in capsys.readouterr().out
+    gone = change("revoke", "door")
+    assert (gone.registrars, gone.revoked) == ((), (door.id,))
+    assert "is revoked" in refusal(capsys, "add-registrar", "door=door.key", code=5)
+
+
+def test_a_registrar_has_a_key_of_its_own_role(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keygen", "door.key", "--role", "trainer"]) == 0
+    capsys.readouterr()
+    assert "is the identity of a trainer" in refusal(capsys, "add-registrar", "door=door.key", code=5)

@@ -24,7 +24,7 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol import facts
 from dca_proto.protocol.announcement import _verified, check_time, open_announcement, open_epoch_keys
 from dca_proto.protocol.events import Received
-from dca_proto.protocol.federation import certified_client
+from dca_proto.protocol.federation import known_signer
 from dca_proto.protocol.params import (
     CERTIFICATES_KNOWN_MAX,
     EPOCH_KEYS_KNOWN_MAX,
@@ -43,18 +43,18 @@ LIMITS = Limits()
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered() -> None:
-    for remembered in (certified_client, open_epoch_keys):
+    for remembered in (known_signer, open_epoch_keys):
         remembered.cache_clear()
     _verified.clear()  # an earlier test's announcements may still wait for the collector
 
 
 def misses() -> tuple[int, int]:
     """How many certificates, and lists of epoch keys, were verified and not remembered."""
-    return certified_client.cache_info().misses, open_epoch_keys.cache_info().misses
+    return known_signer.cache_info().misses, open_epoch_keys.cache_info().misses
 
 
 def kept() -> tuple[int, int]:
-    return certified_client.cache_info().currsize, open_epoch_keys.cache_info().currsize
+    return known_signer.cache_info().currsize, open_epoch_keys.cache_info().currsize
 
 
 def broken(frame: Signed) -> Signed:
@@ -110,7 +110,7 @@ def test_failed_checks_are_not_cached_and_passed_ones_only_up_to_the_limit() -> 
         with pytest.raises(PeerError):
             actors.federation.check_certificate(msgspec.structs.replace(certificate, signature=signature), 0)
     assert kept() == (0, 0)
-    assert certified_client.cache_info().maxsize == CERTIFICATES_KNOWN_MAX
+    assert known_signer.cache_info().maxsize == CERTIFICATES_KNOWN_MAX
     assert open_epoch_keys.cache_info().maxsize == EPOCH_KEYS_KNOWN_MAX
 
 

@@ -28,8 +28,8 @@ from dca_proto.protocol.compute.agreement import MaskWork
 from dca_proto.protocol.effects import Effect, Report, Send
 from dca_proto.protocol.events import Event, Received, Started
 from dca_proto.protocol.facts import Dropped, RoundCompleted
-from dca_proto.protocol.federation import certified_client
-from dca_proto.protocol.pairing import AgreeWork, HelloWork, WaitingHello
+from dca_proto.protocol.federation import known_signer
+from dca_proto.protocol.pairing import AgreeWork, CheckedHello, HelloWork, WaitingHello
 from dca_proto.protocol.pool import PART_MAX, Pool
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
 from dca_proto.protocol.wire.messages import Hello, Signed
@@ -346,7 +346,7 @@ def outcomes(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[list[Eff
     for module in ("wire.codec", "federation"):
         name = f"dca_proto.protocol.{module}.verify"
         monkeypatch.setattr(name, lambda key, *rest: (checked.append(key), verify(key, *rest))[1])
-    certified_client.cache_clear()
+    known_signer.cache_clear()
     node.look_ahead(batch)
     effects = [node.handle(Received(*one), NOW_MS) for one in batch]
     monkeypatch.undo()
@@ -387,7 +387,7 @@ def test_no_signature_is_checked_ahead_of_what_is_refused_without_one(monkeypatc
         monkeypatch.setattr(name, lambda key, *rest: (checked.append(key), verify(key, *rest))[1])
 
     def ahead(*messages: tuple[bytes, bytes]) -> int:
-        certified_client.cache_clear()
+        known_signer.cache_clear()
         before = len(checked)
         node.look_ahead(messages)
         return len(checked) - before
@@ -419,7 +419,10 @@ def test_keys_that_were_agreed_on_ahead_go_with_their_epoch() -> None:
 def test_no_secret_of_the_work_is_shown() -> None:
     secret, known = b"\xa5" * 32, b"\x5a" * 16
     shown = [
-        repr(HelloWork(known, known, known, 1, secret, [WaitingHello(known, secret, secret, (0, 0, secret))])),
+        repr(
+            HelloWork(known, (known,), known, 1, secret, [WaitingHello(known, secret, secret, known, (0, 0, secret))])
+        ),
+        repr(CheckedHello(known, secret, known)),
         repr(AgreeWork(known, known, 1, secret, [(known, 1, secret)])),
         repr(MaskWork(secret, known, known, known, 1)),
     ]
