@@ -18,17 +18,22 @@ from rich.console import Console
 from dca_proto import drawing
 from dca_proto.cli import options
 from dca_proto.cli.account_options import Columns, named_statistics, parse_also, parse_shares
+from dca_proto.cli.options import completing
 from dca_proto.cli.output import Terminal, draw, require_plot_target, result_console, say, table
+from dca_proto.cli.trainer import NORMAL_SDS, REPORT_SDS
 from dca_proto.errors import UsageError
+from dca_proto.jobs.calendar import ADVERBS, EVERY, SLOTS_MAX, parse_period, require_every
 from dca_proto.jobs.forecast import forecast
 from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.jobs.plan import DATA, JobForecast, PlannedJob, PlannedRound, forecast_job
+from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import at_least, claim_words
-from dca_proto.protocol.terms import Windows
+from dca_proto.protocol.terms import Windows, kind_of
 from dca_proto.protocol.trainer.request import OpenRound
-from dca_proto.protocol.wire.kinds import SecureSum
+from dca_proto.protocol.wire.kinds import KINDS, NODE_RELEASE, SECURE_SUM, LdpReport, NodeRelease, SecureSum
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.request import with_free_count
+from dca_proto.wording import counted
 
 EXAMPLES = """Examples:
 
@@ -39,6 +44,12 @@ EXAMPLES = """Examples:
   dca account --clients 400 --epsilon 2 --statistic second-moments,regression --dimension 5 --shares 0.1,0.9
 
   dca account --clients 400 --also laplace:0.1 --also gaussian:0.2        with other releases on the same clients
+
+  dca account --clients 500 --statistic mean --bounds t=0:50 --epsilon 2 --every day --for 1y      365 daily means
+
+  dca account --clients 5 --kind node-release --rows-max 200 --statistic mean --every week --for 1y
+
+  dca account --clients 9000 --kind ldp-report --mechanism grid-laplace --rows-max 1 --every week --for 26w
 
   dca account --clients 1000 --json - | jq .scale_factor
 """
@@ -65,7 +76,10 @@ _ANY_SIGNAL = ("a mean over all {n} clients that is a third of the largest possi
 
 
 @options.with_options(
-    PlannedJob, without=("statistics", *Windows.__struct_fields__), required=("clients",), shown={"tolerate": "N / 10"}
+    PlannedJob,
+    without=("statistics", "times", *Windows.__struct_fields__),
+    required=("clients",),
+    shown={"tolerate": "N / 10"},
 )
 def account(
     context: typer.Context,
@@ -83,28 +97,45 @@ def account(
     shares: Annotated[str, typer.Option(help="Share of the budget (mu²) of each round, A,B,..., or best.")] = "best",
     also: Annotated[
         list[str] | None,
-        typer.Option(help="Another release on the same clients, KIND:VALUE such as laplace:0.1; repeatable."),
+        typer.Option(
+            help="Another release on the same clients, KIND:VALUE such as laplace:0.1, or many, laplace:0.01*365; "
+            "repeatable."
+        ),
+    ] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(help=f"The rounds run once in each: {', '.join(EVERY)}.", autocompletion=completing(EVERY)),
+    ] = None,
+    period: Annotated[
+        str | None, typer.Option("--for", help="The budget is for a period, in which they run --every: 1y, 26w or 90d.")
     ] = None,
     plot_to: options.Plot = None,
     json_to: options.Json = None,
 ) -> None:
-    """Forecast a round's privacy cost, noise and signal before running anything."""
+    """Forecast the privacy cost, noise and signal of rounds, once or in each slot of a period, before running any."""
     console = result_console(json_to)
     require_plot_target(plot_to)
     given = context.params  # parsed by the options' callbacks
     requested = Columns(names=given["columns"], dimension=dimension, bound=bound, bounds=given["bounds"])
     bits = chosen.get("fraction_bits", FRACTION_BITS)
     named = named_statistics(statistic or ["sum"], requested, options.parse_parameters(parameters) or {})
+    kind = kind_of(chosen.get("kind", SECURE_SUM), chosen.get("mechanism", ""))
+    if plot_to is not None and not kind.is_summed:
+        raise UsageError("--plot draws what T costs in a secure sum; leave it out for rounds of other kinds")
+    if not isinstance(kind, LdpReport):  # a report's count would have the noise of all clients
+        named = tuple((name, with_free_count(name, own, bits)) for name, own in named)
+    times, lasts = _times(every, period)
     job = PlannedJob(
-        **{"tolerate": chosen["clients"] // 10, **chosen},
-        statistics=tuple((name, with_free_count(name, own, bits)) for name, own in named),
+        **{"tolerate": chosen["clients"] // 10 if kind.is_summed else 0, **chosen},
+        statistics=named,
         shares=parse_shares(shares),
-        also=tuple(map(parse_also, also or [])),
+        also=tuple(release for text in also or [] for release in parse_also(text)),
+        times=times,
     )
     with Terminal(stderr=True).status("computing"):  # up to three seconds
         round_shares = job.round_shares()
         requests = job.rounds(round_shares)
-        result = forecast_job(job, round_shares, requests)
+        result = forecast_job(job, round_shares, requests, every or "", lasts)
     write_json(result, json_to)  # before the tables: `| head` must not cut it off
     show(console, result)
     caption = claim_words(job.epsilon, job.delta)
@@ -112,19 +143,39 @@ def account(
         say(console, "picture", str(plot_to))
 
 
+def _times(every: str | None, period: str | None) -> tuple[int, str]:
+    """Return how often the rounds run, and the period in words. Raises `UsageError`."""
+    if (every is None) != (period is None):
+        raise UsageError("--every and --for belong together, as in --every day --for 1y; give both or none")
+    if every is None or period is None:
+        return 1, ""
+    require_every(every, "--every ")
+    lasts = parse_period(period, "--for ")
+    times = lasts.count(every)
+    if times > SLOTS_MAX:
+        raise UsageError(f"--every {every} --for {period}: found {times:,} times, expected at most {SLOTS_MAX:,}")
+    return times, lasts.words
+
+
 def show(console: Console, answer: JobForecast) -> None:
     """Print the answer as tables and sentences."""
     n, t, c, honest = answer.clients, answer.tolerate, answer.colluders, answer.honest
-    say(
-        console, "federation", f"{n} clients, {answer.computes} Compute nodes, T = {t} (c = {c} reserved for colluders)"
-    )
-    budget = f"{claim_words(answer.epsilon, answer.delta)} for each client in total (mu {at_least(answer.mu_budget)})"
+    kind, is_summed = KINDS[answer.kind], answer.kind == SECURE_SUM
+    who = f"{counted(n, kind.participant)}, {answer.computes} Compute nodes, T = {t} (c = {c} reserved for colluders)"
+    if not is_summed:
+        noise = f"{answer.mechanism} noise" if answer.mechanism else "all the noise for one row"
+        who = f"{counted(n, kind.participant)}; each adds {noise}, without Compute nodes"
+    say(console, "federation", who)
+    whose = "row" if kind is NodeRelease else "client"
+    budget = f"{claim_words(answer.epsilon, answer.delta)} for each {whose} in total (mu {at_least(answer.mu_budget)})"
     if answer.mu <= _LEFT_SHOWN * answer.mu_budget:
-        rounds = "this round spends" if len(answer.rounds) == 1 else "these rounds spend"
+        rounds = "this round spends" if len(answer.rounds) * answer.times == 1 else "these rounds spend"
         budget += f", of which {rounds} epsilon {at_least(answer.epsilon_spent)} (mu {at_least(answer.mu)})"
     say(console, "budget", budget)
     for warning in answer.warnings:
         say(console, "warning", warning)
+    if answer.every:
+        say(console, "schedule", _schedule_in_words(answer))
     columns = ("", *(planned.statistic for planned in answer.rounds))
     console.print(table(columns, ((label, *map(figure, answer.rounds)) for label, figure in _figures(answer))))
     for planned in answer.rounds:
@@ -135,8 +186,9 @@ def show(console: Console, answer: JobForecast) -> None:
         f"{answer.scale_factor:.4g} times the variance that a trusted aggregator would add: N/(N - T - 1) = "
         f"{n / honest:.4g}, and a fraction of {max(answer.scale_factor * honest / n - 1, 0):.1g} more for the grid"
     )
-    say(console, "factor", factor)
-    say(console, "colluders", _colluders_in_words(answer))
+    if is_summed:
+        say(console, "factor", factor)
+        say(console, "colluders", _colluders_in_words(answer))
     say(console, "signal", _signal_in_words(answer))
     points = answer.curve[1::2]
     curve = [("epsilon", *(at_least(point.epsilon) for point in points))]
@@ -147,21 +199,38 @@ def show(console: Console, answer: JobForecast) -> None:
         say(console, "also", _also_in_words(answer))
 
 
+def _schedule_in_words(answer: JobForecast) -> str:
+    """Return how often the rounds run, and what each slot may be off by."""
+    adverb, rounds = ADVERBS[answer.every], [planned.statistic for planned in answer.rounds]
+    what = f"{counted(answer.times, f'{adverb} slot')} with {' and '.join(rounds)}"
+    text = f"{what} at epsilon {at_least(answer.epsilon)} for {answer.period}"
+    first = answer.rounds[0]
+    if len(rounds) == 1 and first.labels and first.noise_std:
+        pairs = list(zip(first.labels, first.noise_std, strict=True))[:_SHOWN_MAX]
+        sds = REPORT_SDS if answer.mechanism in PURE_MECHANISMS else NORMAL_SDS
+        within = ", ".join(f"{label} ± {sds * std:.2g}" for label, std in pairs)
+        text += f": each within {within} (95 % of the noise)"
+    return f"{text}. The figures below are of one slot"
+
+
 def _figures(answer: JobForecast) -> list[tuple[str, Callable[[PlannedRound], str]]]:
     """Return the rows of the table: a label, and a function that formats a round's figure."""
+    share = "share of the budget (of mu²)" + f", each of {answer.times:,} times" * (answer.times > 1)
+    protected = "row is" if answer.kind == NODE_RELEASE else "client's data are"
+    fewest = [(f"noise in the sum of the fewest, {answer.n_min}", lambda r: f"{r.sigma_sum_fewest:.4g}")]
     return [
-        ("share of the budget (of mu²)", lambda r: f"{100 * r.share:.3g} %"),
+        (share, lambda r: f"{100 * r.share / answer.times:.3g} %"),
         ("mu of the round", lambda r: at_least(r.mu)),
         ("  quoted as epsilon", lambda r: at_least(r.epsilon)),
         ("numbers that are summed", lambda r: f"{r.dimension}"),
-        ("sensitivity Δ, L2, when one client's data are replaced", lambda r: f"{r.sensitivity:.4g}"),
+        (f"sensitivity Δ, L2, when one {protected} replaced", lambda r: f"{r.sensitivity:.4g}"),
         ("noise multiplier σ_std/Δ", lambda r: f"{r.noise_multiplier:.4g}"),
         ("noise of a trusted aggregator σ_std", lambda r: f"{r.sigma_std:.4g}"),
         ("noise of each client's share", lambda r: f"{r.sigma_local:.4g}"),
         ("noise in the sum when nobody drops", lambda r: f"{r.sigma_sum:.4g}"),
         ("  its variance, relative to a trusted aggregator's", lambda r: f"× {r.scale_factor:.4g}"),
         ("  its standard deviation", lambda r: f"× {r.scale_factor_std:.4g}"),
-        (f"noise in the sum of the fewest, {answer.n_min}", lambda r: f"{r.sigma_sum_fewest:.4g}"),
+        *(fewest if answer.kind == SECURE_SUM else []),
         ("least noise that is unknown to a coalition", lambda r: f"{r.sigma_floor:.4g}"),
         ("bits of the ring's 64 that the sum can need", lambda r: f"{r.ring_bits}"),
         ("noise in a mean over all, relative to the largest value", lambda r: f"{r.noise_of_mean:.3g}"),
@@ -216,8 +285,11 @@ def _signal_in_words(answer: JobForecast) -> str:
             f"standard deviation of {weakest.sigma_sum:.3g}"
         )
     what, values, scale = _SIGNALS.get(weakest.statistic, _ANY_SIGNAL)
+    signal = what.format(n=n)
+    if answer.kind == NODE_RELEASE:
+        signal = signal.replace(f"{n} clients", f"rows of {n} data nodes")
     return (
-        f"{which}{what.format(n=n)} is {far}. The noise is {weakest.noise_of_mean / weakest.sampling_error:.3g} times "
+        f"{which}{signal} is {far}. The noise is {weakest.noise_of_mean / weakest.sampling_error:.3g} times "
         f"the sampling error of {values} with a standard deviation of a third of {scale}; that error exists without "
         "privacy, too"
     )

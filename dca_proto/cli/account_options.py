@@ -25,6 +25,7 @@ from dca_proto.statistics.survival_score import BEYOND, CODE
 from dca_proto.wording import nearest
 
 _FEWEST = {"regression": 2, "averaged-regression": 2, "gradient": 2, "histogram": 2}  # columns or bins; others: 1
+_TIMES_DIGITS = 5
 _ALSO: dict[str, tuple[type[privacy_loss.Release], str]] = {
     "gaussian": (privacy_loss.Gaussian, "gaussian:MU"),
     "laplace": (privacy_loss.Laplace, "laplace:EPSILON or, on a grid, laplace:EPSILON,STEPS"),
@@ -143,8 +144,15 @@ def _survival(columns: Columns, has_features: bool) -> dict[str, Any]:
     }
 
 
-def parse_also(text: str) -> privacy_loss.Release:
-    """Parse ``KIND:VALUE``. Raises `UsageError` that lists the kinds."""
+def parse_also(text: str) -> tuple[privacy_loss.Release, ...]:
+    """Parse ``KIND:VALUE``, or ``KIND:VALUE*TIMES`` for equal ones. Raises `UsageError` that lists the kinds."""
+    once, star, times = text.partition("*")
+    if star and not (times.isdecimal() and len(times) <= _TIMES_DIGITS and int(times)):
+        raise UsageError(f"--also {text[:64]!r}: expected a number after *, as in laplace:0.01*365")
+    return (_parse_once(once),) * (int(times) if star else 1)
+
+
+def _parse_once(text: str) -> privacy_loss.Release:
     kind, _, values = text.partition(":")
     if kind not in _ALSO:
         forms = ", ".join(form for _, form in _ALSO.values())

@@ -24,11 +24,11 @@ from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.terms import ComputeNames, Delta, Terms, Windows
+from dca_proto.protocol.terms import ComputeNames, Delta, Terms, Windows, check_kind
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.kinds import KINDS, Kind, NodeRelease, SecureSum, name_of
 from dca_proto.protocol.wire.messages import Announcement
-from dca_proto.runtime.request import check_kind, compute_ids
+from dca_proto.runtime.request import compute_ids
 from dca_proto.runtime.settings import convert
 from dca_proto.statistics import resolve
 from dca_proto.statistics.regression import Regression

@@ -21,6 +21,7 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.results.figure import about
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
@@ -39,7 +40,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     sensitivity: Annotated[float, about("Δ, L2.")]
     bound: Annotated[
         float,
-        about("C, the largest magnitude of one coordinate of one contribution, beside any count of complete rows."),
+        about("C, the largest magnitude of one coordinate of a contribution, or of a data node's row; no count's."),
     ]
     epsilon: Annotated[float, about("The round's cost to each participant.")]
     delta: Annotated[float, about("As epsilon.")]
@@ -62,12 +63,16 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forecast(request: OpenRound) -> Forecast:
-    """Forecast a round in which all expected clients contribute. Raises `UsageError` if the round is impossible."""
+    """Forecast a round in which all expected clients contribute, and data nodes as many rows as they may.
+
+    Raises `UsageError` if the round is impossible.
+    """
     announcement, plan = request.draft(EXACT, Limits())
-    n = request.answers_expected if request.kind.is_summed else 1
+    n = request.answers_expected
+    entries = n * max(request.rows_max, 1) if isinstance(request.kind, NodeRelease) else n  # each row is an entry
     bound = _largest_value(request) * plan.unit
     sigma_std = plan.sensitivity_l2 / plan.mu
-    noise_of_mean = plan.noise_std / math.sqrt(n) / bound
+    noise_of_mean = plan.noise_std * math.sqrt(n) / entries / bound
     factor = n * (plan.noise_std / sigma_std) ** 2
     return Forecast(
         statistic=announcement.statistic,
@@ -82,21 +87,22 @@ def forecast(request: OpenRound) -> Forecast:
         sigma_std=sigma_std,
         sigma_local=plan.noise_std,
         sigma_sum=math.sqrt(n) * plan.noise_std,
-        sigma_sum_fewest=math.sqrt(announcement.kind.n_min or 1) * plan.noise_std,
+        sigma_sum_fewest=math.sqrt(announcement.kind.n_min or n) * plan.noise_std,
         sigma_floor=math.sqrt(plan.honest) * plan.noise_std,
         scale_factor=factor,
         scale_factor_std=math.sqrt(factor),
         ring_bits=accounting.ring_bits(plan.sensitivity.bound, n, plan.noise_variance, plan.dimension),
         fraction_bits=announcement.fraction_bits,
         noise_of_mean=noise_of_mean,
-        sampling_error=_SPREAD / math.sqrt(n),
+        sampling_error=_SPREAD / math.sqrt(entries),
         signal_to_noise=_SPREAD / noise_of_mean,
     )
 
 
 def _largest_value(request: OpenRound) -> int:
-    """Return the largest magnitude of a coordinate of one contribution beside the count, in grid units."""
+    """Return the largest magnitude of a coordinate of a contribution, or of a data node's row, in grid units."""
     statistic = resolve(request.statistic, request.parameters)
     if isinstance(statistic, Counting):
         statistic = msgspec.structs.replace(statistic, count_weight=0.0)
-    return client_sensitivity(statistic, request.rows_max, request.fraction_bits).bound
+    rows_max = 1 if isinstance(request.kind, NodeRelease) else request.rows_max
+    return client_sensitivity(statistic, rows_max, request.fraction_bits).bound

@@ -15,12 +15,24 @@ from dca_proto.jobs.job import FRACTION_BITS
 from dca_proto.privacy import accounting
 from dca_proto.privacy import composition as privacy_loss
 from dca_proto.privacy.accounting import DELTA
-from dca_proto.privacy.budget import Budget, RoundCost, best_shares
+from dca_proto.privacy.budget import Budget, RoundCost, best_shares, check_shares
 from dca_proto.privacy.cost import PrivacyCost, total
+from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.terms import ComputeCount, Delta, Epsilon, FractionBits, RowsMax, Terms
+from dca_proto.protocol.terms import (
+    ComputeCount,
+    Delta,
+    Epsilon,
+    FractionBits,
+    KindName,
+    MechanismName,
+    RowsMax,
+    Terms,
+    kind_of,
+)
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.wire.kinds import SECURE_SUM, Kind, NodeRelease
 from dca_proto.results.figure import about
 from dca_proto.statistics import AveragedRegression, Mixture, ModelGradient, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity
@@ -44,6 +56,8 @@ class PlannedJob(Terms[ComputeCount], frozen=True, kw_only=True):
     Attributes:
         statistics: one per round. shares: each round's share of μ²; None for the best ones.
         also: other releases on the same participants.
+        times: how often these rounds run; the budget is for all of them.
+        kind, mechanism: of the rounds. Only secure sums have Compute nodes, and only reports a mechanism.
     """
 
     computes: ComputeCount = 3
@@ -54,6 +68,19 @@ class PlannedJob(Terms[ComputeCount], frozen=True, kw_only=True):
     statistics: tuple[NamedStatistic, ...]
     shares: tuple[float, ...] | None = None
     also: tuple[privacy_loss.Release, ...] = ()
+    times: int = 1
+    kind: KindName = SECURE_SUM
+    mechanism: MechanismName = ""
+
+    @property
+    def round_kind(self) -> Kind:
+        """The kind of the rounds, with these terms."""
+        return self.fill(kind_of(self.kind, self.mechanism))
+
+    @property
+    def is_pure(self) -> bool:
+        """True if the rounds are ε-private reports, which spend no δ."""
+        return self.mechanism in PURE_MECHANISMS
 
     def round_shares(self) -> tuple[float, ...]:
         """Return each round's share: as given, or those that minimise the sum of all coordinates' noise variances.
@@ -71,17 +98,24 @@ class PlannedJob(Terms[ComputeCount], frozen=True, kw_only=True):
 
     def rounds(self, shares: Sequence[float]) -> list[OpenRound]:
         """Return the trainer's command for each round. Raises `UsageError` if a round is impossible."""
-        self.check_terms()
-        costs = zip(self.statistics, self.budget.split(shares), strict=True)
-        return [self._round(number, *named, cost) for number, (named, cost) in enumerate(costs, 1)]
+        is_summed = self.round_kind.is_summed
+        msgspec.structs.replace(self, computes=self.computes if is_summed else 0).check_terms(is_summed=is_summed)
+        if self.times == 1 and not self.is_pure:
+            costs = self.budget.split(shares)
+        else:
+            check_shares(shares)
+            costs = tuple(self.budget.repeated(share, self.times, pure=self.is_pure) for share in shares)
+        pairs = zip(self.statistics, costs, strict=True)
+        return [self._round(number, *named, cost) for number, (named, cost) in enumerate(pairs, 1)]
 
     def _round(self, number: int, statistic: str, parameters: dict[str, Any], cost: RoundCost) -> OpenRound:
-        computes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(self.computes))
+        nodes = self.computes if self.round_kind.is_summed else 0
+        computes = tuple(place.to_bytes(ID_BYTES, "big") for place in range(nodes))
         own = {"mu": cost.mu, "epsilon": cost.epsilon, "delta": cost.delta, "computes": computes}
+        own["kind"] = self.round_kind
         request = OpenRound(
             **{**self.shared(OpenRound), **own},
             round_id=bytes(ID_BYTES),
-            kind=self.secure_sum,
             statistic=statistic,
             parameters=parameters,
         )
@@ -136,6 +170,11 @@ class JobForecast(msgspec.Struct, frozen=True, kw_only=True):
     computes: Annotated[int, about("M.")]
     n_min: Annotated[int, about("N - T + c.")]
     honest: Annotated[int, about("N - T - 1, the number of clients whose noises together suffice.")]
+    kind: Annotated[str, about("Of the rounds.")] = SECURE_SUM
+    mechanism: Annotated[str, about("Of LDP reports; empty for other kinds.")] = ""
+    times: Annotated[int, about("How often the rounds run; `mu` and `epsilon_spent` are of all of them.")] = 1
+    every: Annotated[str, about("How often they run in a period: hour, day, week; empty if once.")] = ""
+    period: Annotated[str, about("For which the budget is; empty if they run once.")] = ""
     noise_multiplier: Annotated[float, about("Of the first round, as in `rounds`.")]
     sensitivity: Annotated[float, about("Of the first round.")]
     sigma_local: Annotated[float, about("Of the first round.")]
@@ -153,28 +192,40 @@ class JobForecast(msgspec.Struct, frozen=True, kw_only=True):
     warnings: Annotated[list[str], about("Reasons why the budget protects little.")]
 
 
-def forecast_job(job: PlannedJob, shares: Sequence[float], requests: Sequence[OpenRound]) -> JobForecast:
-    """Forecast the rounds."""
+def forecast_job(
+    job: PlannedJob, shares: Sequence[float], requests: Sequence[OpenRound], every: str = "", period: str = ""
+) -> JobForecast:
+    """Forecast the rounds. `every` and `period` name what makes them run `times`, if anything does."""
     budget, also = job.budget, job.also
-    mu = accounting.compose(request.mu for request in requests)
+    mu = accounting.compose(request.cost.mu for _ in range(job.times) for request in requests)
+    reports = total(request.cost for _ in range(job.times) for request in requests)
+    cost = reports if job.is_pure else PrivacyCost.of_mu(mu)
+
+    def spent(delta: float) -> float:
+        return cost.epsilon(delta) if job.is_pure else accounting.epsilon_of(mu, delta)
+
     rounds = [_planned(request, share) for request, share in zip(requests, shares, strict=True)]
     signals = [planned.signal_to_noise for planned in rounds]
-    charged = _charged(mu, also)
+    charged = _charged(cost, also)
+    own = _releases(job, mu, requests)
     return JobForecast(
         epsilon=budget.epsilon,
         delta=budget.delta,
         mu_budget=budget.mu,
         mu=mu,
-        epsilon_spent=min(accounting.epsilon_of(mu, budget.delta), budget.epsilon),  # `epsilon_of` rounds up
-        **{name: getattr(job, name) for name in ("clients", "tolerate", "colluders", "computes")},
-        n_min=job.n_min,
-        honest=job.honest,
+        epsilon_spent=min(spent(budget.delta), budget.epsilon),  # it is rounded up
+        **{name: getattr(job, name) for name in ("clients", "tolerate", "colluders", "kind", "mechanism", "times")},
+        computes=job.computes if job.round_kind.is_summed else 0,
+        n_min=job.round_kind.n_min,
+        honest=job.round_kind.honest,
+        every=every,
+        period=period,
         **{name: getattr(rounds[0], name) for name in _OF_FIRST_ROUND},
         rounds=rounds,
         weakest_round=1 + signals.index(min(signals)),
-        curve=[CurvePoint(d, accounting.epsilon_of(mu, d), _with_also(mu, also, d)) for d in DELTAS],
+        curve=[CurvePoint(d, spent(d), _with_also(own, also, d)) for d in DELTAS],
         also=list(also),
-        epsilon_with_also=_with_also(mu, also, budget.delta),
+        epsilon_with_also=_with_also(own, also, budget.delta),
         epsilon_charged_with_also=charged.epsilon(budget.delta) if also else None,
         epsilon_charged_apart_with_also=charged.epsilon(budget.delta, apart=True) if also else None,
         warnings=warnings(budget, job.clients),
@@ -215,8 +266,10 @@ def _planned(request: OpenRound, share: float) -> PlannedRound:
     ):  # products, gradients and mixtures stay in the units of the scaled columns
         units = SCALED_TO_ONE if set(statistic.bound) == {1.0} else SCALED
     if statistic.dimension <= _LABELLED_MAX:
-        clients = request.kind.clients
-        _, noise = statistic.estimate_with_noise(statistic.zero_sum(clients), clients, figures.sigma_sum)
+        entries = request.kind.clients
+        if isinstance(request.kind, NodeRelease):
+            entries *= max(request.rows_max, 1)
+        _, noise = statistic.estimate_with_noise(statistic.zero_sum(entries), entries, figures.sigma_sum)
         labels, noise_std = list(statistic.labels()), noise.tolist()
     if isinstance(statistic, Regression):
         weights = best_regression_weights(statistic, request.fraction_bits)
@@ -241,11 +294,20 @@ def _error(statistic: Regression, weights: Weights, request: OpenRound) -> float
     return math.sqrt(sensitivity.l2_squared * math.fsum(size / weight**2 for size, weight in sizes))
 
 
-def _with_also(mu: float, also: tuple[privacy_loss.Release, ...], delta: float) -> float | None:
-    return privacy_loss.epsilon_of((privacy_loss.Gaussian(mu), *also), delta) if also else None
+def _releases(job: PlannedJob, mu: float, requests: Sequence[OpenRound]) -> tuple[privacy_loss.Release, ...]:
+    """Return all rounds as releases whose joint cost is known."""
+    if not job.is_pure:
+        return (privacy_loss.Gaussian(mu),)
+    return tuple(privacy_loss.PureDP(request.epsilon) for _ in range(job.times) for request in requests)
 
 
-def _charged(mu: float, also: tuple[privacy_loss.Release, ...]) -> PrivacyCost:
+def _with_also(
+    own: tuple[privacy_loss.Release, ...], also: tuple[privacy_loss.Release, ...], delta: float
+) -> float | None:
+    return privacy_loss.epsilon_of((*own, *also), delta) if also else None
+
+
+def _charged(cost: PrivacyCost, also: tuple[privacy_loss.Release, ...]) -> PrivacyCost:
     """Return the cost that a ledger counts if it is charged for everything.
 
     A ledger knows only the ε of releases that are not Gaussian. Mixed with Gaussian rounds, it counts them as Gaussian
@@ -257,4 +319,4 @@ def _charged(mu: float, also: tuple[privacy_loss.Release, ...]) -> PrivacyCost:
         else PrivacyCost.of_pure(release.epsilon)
         for release in also
     ]
-    return total([PrivacyCost.of_mu(mu), *others])
+    return total([cost, *others])

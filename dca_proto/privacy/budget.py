@@ -85,6 +85,24 @@ class Budget(msgspec.Struct, frozen=True):
         epsilon = self.epsilon if part >= 1 else self.epsilon * part * _ROUNDING
         return RoundCost(accounting.mu_of_pure(epsilon), epsilon, 0.0)
 
+    def repeated(self, part: float, times: int, *, pure: bool = False, alone: bool = True) -> RoundCost:
+        """Return the cost of each of `times` equal rounds that together get `part` of μ².
+
+        ε-private rounds (`pure`) may have the larger of two ε, each of which suffices (`privacy.cost`): what their μ(ε)
+        allows, and, if the budget has no other rounds (`alone`), an equal part of ε. Raises `UsageError` as `share`.
+        """
+        if times < 1:
+            raise UsageError(f"a budget for {times} rounds, expected at least 1")
+        if not pure:
+            return self.share(part / times)
+        _check_share(part)
+        epsilon = self.epsilon * part / times if alone else 0.0
+        if self.delta:
+            epsilon = max(epsilon, accounting.pure_of_mu(self.mu * math.sqrt(part / times)))
+        if times * part != 1 or not alone:
+            epsilon *= _ROUNDING
+        return RoundCost(accounting.mu_of_pure(epsilon), epsilon, 0.0)
+
     def covers(self, cost: PrivacyCost) -> bool:
         """Return True if rounds of that total cost fit into the budget, up to rounding of their shares.
 
@@ -97,9 +115,7 @@ class Budget(msgspec.Struct, frozen=True):
 
         Raises `UsageError` if there are no shares, one is out of range (1 beside others, too), or their sum exceeds 1.
         """
-        total = math.fsum(shares)
-        if not shares or not total <= 1 + _SUM_ERROR:
-            raise UsageError(f"{len(shares)} shares of the budget add up to {total:g}, expected at most 1 in all")
+        check_shares(shares)
         if len(shares) > 1 and max(shares) >= 1:
             raise UsageError("a round's share of the budget is 1, which leaves nothing for the others; lower it")
         return tuple(self.share(share) for share in shares)
@@ -108,6 +124,13 @@ class Budget(msgspec.Struct, frozen=True):
 def _check_share(share: float) -> None:
     if not 0 < share <= 1 + _SUM_ERROR:
         raise UsageError(f"a round's share of the budget is {share:g}, expected above 0 and at most 1")
+
+
+def check_shares(shares: Sequence[float]) -> None:
+    """Raise `UsageError` if there are no shares, or their sum exceeds 1."""
+    total = math.fsum(shares)
+    if not shares or not total <= 1 + _SUM_ERROR:
+        raise UsageError(f"{len(shares)} shares of the budget add up to {total:g}, expected at most 1 in all")
 
 
 def best_shares(errors: Iterable[float]) -> tuple[float, ...]:

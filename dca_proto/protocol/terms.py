@@ -19,9 +19,11 @@ from msgspec import Meta
 from dca_proto.errors import UsageError
 from dca_proto.privacy.accounting import CLIENTS_MAX
 from dca_proto.privacy.budget import Budget
+from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.wire.fields import COMPUTES_MAX
-from dca_proto.protocol.wire.kinds import Kind, SecureSum
+from dca_proto.protocol.wire.kinds import KINDS, LDP_REPORT, Kind, LdpReport, SecureSum
+from dca_proto.wording import nearest
 
 C = TypeVar("C")
 T = TypeVar("T", bound="Terms[Any]")
@@ -40,6 +42,14 @@ FractionBits = Annotated[int, Meta(description="f of the grid 2^-f, even.")]
 ComputeCount = Annotated[int, Meta(description="M, the number of Compute nodes.")]
 ComputeNames = Annotated[tuple[str, ...], Meta(description="Names of Compute nodes, A,B,C; by default all.")]
 ComputeIds = tuple[bytes, ...]
+KindName = Annotated[
+    str,
+    Meta(description=f"Kind of round: {', '.join(KINDS)}. Only secure-sum needs Compute nodes.", examples=list(KINDS)),
+]
+MechanismName = Annotated[
+    str,
+    Meta(description=f"Mechanism of LDP reports: {', '.join(LOCAL_MECHANISMS)}.", examples=list(LOCAL_MECHANISMS)),
+]
 
 
 class Windows(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +158,25 @@ def check_sum(kind: SecureSum, computes: int | None, where: str = "", *, is_coun
             f"{where}N - T - 1 = {n} - {t} - 1 is below 1: no honest noise would be left; {lower} at least {t + 2} "
             "clients"
         )
+
+
+def check_kind(name: str) -> type[Kind]:
+    """Return the kind with this name. Raises `UsageError` for an unknown one."""
+    if name not in KINDS:
+        raise UsageError(f"kind {name!r} is unknown{nearest(name, KINDS)}; use one of {', '.join(KINDS)}")
+    return KINDS[name]
+
+
+def kind_of(name: str, mechanism: str = "") -> Kind:
+    """Return the kind of this name with a mechanism, which only reports have. Raises `UsageError`."""
+    kind = check_kind(name)(mechanism)
+    is_report = isinstance(kind, LdpReport)
+    if mechanism and not is_report:
+        raise UsageError(f'mechanism {mechanism!r} needs kind = "{LDP_REPORT}"; give that, or leave it out')
+    if is_report and mechanism not in LOCAL_MECHANISMS:
+        hint = nearest(mechanism, LOCAL_MECHANISMS)
+        raise UsageError(f"mechanism {mechanism!r} makes no reports{hint}; use one of {', '.join(LOCAL_MECHANISMS)}")
+    return kind
 
 
 @lru_cache  # without it, msgspec reads a class's annotations at each round

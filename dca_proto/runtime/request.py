@@ -24,27 +24,31 @@ from msgspec import Meta
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.privacy.accounting import check_mu
-from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, DistributedDiscreteGaussian
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.terms import Clients, ComputeNames, Delta, FractionBits, RowsMax, Terms
+from dca_proto.protocol.terms import (
+    Clients,
+    ComputeNames,
+    Delta,
+    FractionBits,
+    KindName,
+    MechanismName,
+    RowsMax,
+    Terms,
+    kind_of,
+)
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.kinds import (
-    KINDS,
     LDP_REPORT,
     NODE_RELEASE,
     SECURE_SUM,
-    Kind,
-    LdpReport,
 )
 from dca_proto.statistics import Mean, Moments, SecondMoments, Sum, resolve
 from dca_proto.statistics.base import parameter_names
 from dca_proto.statistics.scaled import MAGNITUDE_MAX, MAGNITUDE_MIN
-from dca_proto.wording import nearest
 
 _CLIENTS = "N, the number of clients; the round ends when all have answered. 0: all with a session."
-_KIND = f"Kind of round: {', '.join(KINDS)}. Only secure-sum needs Compute nodes."
-_MECHANISM = f"Mechanism of LDP reports: {', '.join(LOCAL_MECHANISMS)}."
 _RATIOS = (Sum, Mean, Moments, SecondMoments)
 
 
@@ -73,8 +77,8 @@ class RoundSettings(Terms[ComputeNames], frozen=True, kw_only=True, forbid_unkno
     computes: ComputeNames = ()
     rows_max: RowsMax = 0
     fraction_bits: FractionBits = 24
-    kind: Annotated[str, Meta(description=_KIND, examples=list(KINDS))] = SECURE_SUM
-    mechanism: Annotated[str, Meta(description=_MECHANISM, examples=list(LOCAL_MECHANISMS))] = ""
+    kind: KindName = SECURE_SUM
+    mechanism: MechanismName = ""
 
 
 def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
@@ -82,7 +86,7 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
 
     Raises `UsageError` that names the wrong setting.
     """
-    kind = _kind(settings)
+    kind = settings.fill(kind_of(settings.kind, settings.mechanism))
     settings.check_terms(is_summed=kind.is_summed, is_counted=False)
     checked = {
         "kind": kind,
@@ -117,26 +121,6 @@ def with_free_count(statistic: str, parameters: dict[str, Any], fraction_bits: i
     if "count_weight" in parameters or not isinstance(resolved := resolve(statistic, parameters), _RATIOS):
         return parameters
     return {**parameters, "count_weight": resolved.free_weight(fraction_bits)}
-
-
-def _kind(settings: RoundSettings) -> Kind:
-    """Return the round's kind with its terms."""
-    kind = check_kind(settings.kind)(settings.mechanism)
-    is_report = isinstance(kind, LdpReport)
-    if settings.mechanism and not is_report:
-        raise UsageError(f'mechanism {settings.mechanism!r} needs kind = "{LDP_REPORT}"; give that, or leave it out')
-    if is_report and settings.mechanism not in LOCAL_MECHANISMS:
-        hint = nearest(settings.mechanism, LOCAL_MECHANISMS)
-        known = ", ".join(LOCAL_MECHANISMS)
-        raise UsageError(f"mechanism {settings.mechanism!r} makes no reports{hint}; use one of {known}")
-    return settings.fill(kind)
-
-
-def check_kind(name: str) -> type[Kind]:
-    """Return the kind with this name. Raises `UsageError` for an unknown one."""
-    if name not in KINDS:
-        raise UsageError(f"kind {name!r} is unknown{nearest(name, KINDS)}; use one of {', '.join(KINDS)}")
-    return KINDS[name]
 
 
 def parameters_of(

@@ -288,7 +288,7 @@ def test_a_histogram_has_the_requested_number_of_bins() -> None:
     ],
 )
 def test_kinds_of_other_spending(text: str, release: object) -> None:
-    assert parse_also(text) == release
+    assert parse_also(text) == (release,)
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------

@@ -81,6 +81,18 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         ("--json full.json", "cannot write full.json: No space left on device", 8),
         ("--plot full.png", "cannot write full.png: No space left on device", 8),
         ("--rows-max -1", "rows_max is -1", 2),
+        ("--every day", "--every and --for belong together, as in --every day --for 1y", 2),
+        ("--for 1y", "--every and --for belong together", 2),
+        ("--every days --for 1y", "--every 'days' is unknown (did you mean 'day'?); expected hour, day, week", 2),
+        ("--every day --for 1", "--for '1': expected a number of days, weeks or years, such as 90d, 26w or 1y", 2),
+        ("--every day --for 0d", "--for '0d': expected a number of days", 2),
+        ("--every hour --for 2y", "--every hour --for 2y: found 17,520 times, expected at most 16,384", 2),
+        ("--also laplace:0.1*", "--also 'laplace:0.1*': expected a number after *", 2),
+        ("--also laplace:0.1*0", "--also 'laplace:0.1*0': expected a number after *", 2),
+        ("--kind node", "kind 'node' is unknown; use one of secure-sum", 2),
+        ("--kind ldp-report", "mechanism '' makes no reports; use one of", 2),
+        ("--kind node-release --tolerate 3", "leave out tolerate, colluders and computes", 2),
+        ("--kind node-release --rows-max 9 --plot a.png", "--plot draws what T costs in a secure sum", 2),
     ],
 )  # fmt: skip
 def test_bad_input_is_a_one_line_error_that_names_the_change(run: Run, options: str, message: str, code: int) -> None:
