@@ -1,0 +1,169 @@
+"""Arithmetic over the integers modulo a prime P, and over its quadratic extension; whole arrays, exact results.
+
+The protocol's field has P = 2^31 - 1: an element fits 4 bytes, and a product of two fits 64 bits. Small primes serve
+tests that enumerate every case. P must be 3 modulo 4, so that -1 is no square and i² = -1 makes the extension:
+a + b·i is an array whose last axis is (a, b).
+
+Elements are `uint64` below P. Sums of many products use float64, which is exact below 2^53: both factors are split
+into digits of 16 bits, and the matrix products of digits are recombined modulo P.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+PRIME = 2**31 - 1
+ELEMENT_BYTES = 4
+_DIGIT_BITS = 16
+_TERMS_MAX = 1 << 20
+"""A sum of so many products of two digits stays below 2^53."""
+Elements = NDArray[np.uint64]
+
+
+class Field(NamedTuple):
+    """The integers modulo a prime that is 3 modulo 4.
+
+    Attributes:
+        prime: P, at most 2^31 - 1.
+        generator: an element whose powers are all others but 0.
+    """
+
+    prime: int = PRIME
+    generator: int = 7
+
+    def of(self, integers: NDArray[np.int64]) -> Elements:
+        """Return the elements of signed integers, modulo P."""
+        return np.mod(integers, self.prime).astype(np.uint64)
+
+    def centred(self, elements: Elements) -> NDArray[np.int64]:
+        """Return each element's representative between -P/2 and P/2."""
+        signed = elements.astype(np.int64)
+        return np.where(signed > self.prime // 2, signed - self.prime, signed)
+
+    def multiply(self, a: Elements, b: Elements | np.uint64) -> Elements:
+        """Return the products of the elements of two arrays, or of an array and one element."""
+        product: Elements = a * b % np.uint64(self.prime)
+        return product
+
+    def minus(self, a: Elements, b: Elements) -> Elements:
+        """Return the differences of the elements of two arrays."""
+        return (a + (np.uint64(self.prime) - b)) % np.uint64(self.prime)
+
+    def matrix_product(self, a: Elements, b: Elements) -> Elements:
+        """Return the product of matrices of shapes ``(n, k)`` and ``(k, m)``, for k up to 2^20."""
+        assert a.shape[-1] <= _TERMS_MAX, a.shape
+        low_a, high_a = _digits(a)
+        low_b, high_b = _digits(b)
+        modulus = np.uint64(self.prime)
+        low = (low_a @ low_b).astype(np.uint64) % modulus
+        middle = (low_a @ high_b + high_a @ low_b).astype(np.uint64) % modulus
+        high = (high_a @ high_b).astype(np.uint64) % modulus
+        shift = np.uint64(_DIGIT_BITS)
+        high = ((high << shift) + middle) % modulus
+        return ((high << shift) + low) % modulus
+
+    def convolve(self, a: Elements, b: Elements) -> Elements:
+        """Return the coefficients of the product of two polynomials, each up to 2^20 long."""
+        size = len(a) + len(b) - 1
+        length = 1 << max(size - 1, 1).bit_length()
+        low_a, high_a = (np.fft.rfft(digits, length) for digits in _small_digits(self.centred(a)))
+        low_b, high_b = (np.fft.rfft(digits, length) for digits in _small_digits(self.centred(b)))
+        parts = (low_a * low_b, low_a * high_b + high_a * low_b, high_a * high_b)
+        total = np.zeros(size, dtype=np.int64)
+        for part in reversed(parts):
+            digits = np.rint(np.fft.irfft(part, length)[:size]).astype(np.int64) % self.prime
+            total = ((total << _DIGIT_BITS) + digits) % self.prime
+        return total.astype(np.uint64)
+
+    def root_of_unity(self, order: int) -> int:
+        """Return a primitive root of unity whose order divides P - 1."""
+        assert (self.prime - 1) % order == 0, (self.prime, order)
+        return pow(self.generator, (self.prime - 1) // order, self.prime)
+
+    def powers(self, base: int, count: int) -> Elements:
+        """Return 1, base, base², …, ``(count,)``."""
+        found = np.ones(1, dtype=np.uint64)
+        while len(found) < count:  # doubles what there is
+            step = np.uint64(pow(base, len(found), self.prime))
+            found = np.concatenate([found, self.multiply(found, step)])
+        return found[:count]
+
+    # --- the quadratic extension: the last axis has the two components ---
+
+    def times(self, a: Elements, b: Elements) -> Elements:
+        """Return products in the extension; shapes ``(…, 2)`` broadcast."""
+        real = self.minus(self.multiply(a[..., 0], b[..., 0]), self.multiply(a[..., 1], b[..., 1]))
+        cross = self.multiply(a[..., 0], b[..., 1]) + self.multiply(a[..., 1], b[..., 0])
+        return np.stack([real, cross % np.uint64(self.prime)], axis=-1)
+
+    def power(self, base: Elements, exponent: int) -> Elements:
+        """Return a power of one element of the extension, ``(2,)``."""
+        result = np.array([1, 0], dtype=np.uint64)
+        for bit in f"{exponent:b}":
+            result = self.times(result, result)
+            if bit == "1":
+                result = self.times(result, base)
+        return result
+
+    def extension_powers(self, base: Elements, count: int) -> Elements:
+        """Return 1, base, base², … in the extension, ``(count, 2)``."""
+        found = np.array([[1, 0]], dtype=np.uint64)
+        step = base
+        while len(found) < count:
+            found = np.concatenate([found, self.times(found, step)])
+            step = self.times(step, step)
+        return found[:count]
+
+    def inverses(self, elements: Elements) -> Elements:
+        """Return 1/z in the extension for each z ≠ 0, ``(n, 2)``: the conjugate over the norm."""
+        norms = (self.multiply(elements[:, 0], elements[:, 0]) + self.multiply(elements[:, 1], elements[:, 1])) % (
+            np.uint64(self.prime)
+        )
+        inverse = self._powers_of_each(norms, self.prime - 2)
+        conjugates = np.stack([elements[:, 0], self.minus(np.zeros_like(norms), elements[:, 1])], axis=-1)
+        return self.multiply(conjugates, inverse[:, np.newaxis])
+
+    def _powers_of_each(self, elements: Elements, exponent: int) -> Elements:
+        result = np.ones_like(elements)
+        for bit in f"{exponent:b}":
+            result = self.multiply(result, result)
+            if bit == "1":
+                result = self.multiply(result, elements)
+        return result
+
+
+DEFAULT = Field()
+
+
+@lru_cache(maxsize=16)
+def _chirp(field: Field, order: int) -> tuple[Elements, Elements]:
+    """Return ω^C(k,2) for k below n, and ω^-C(k,2) for k below 2n - 1, where ω has the order n."""
+    k = np.arange(2 * order - 1, dtype=np.int64)
+    powers, exponents = field.powers(field.root_of_unity(order), order), k * (k - 1) // 2 % order
+    return powers[exponents[:order]], powers[-exponents % order]
+
+
+def interpolate(field: Field, values: Elements) -> Elements:
+    """Return the coefficients of the polynomial that has these n values at 1, ω, ω², …, the n-th roots of unity.
+
+    n divides P - 1. This is Bluestein's algorithm with jk = C(j+k,2) - C(j,2) - C(k,2), which needs no square root.
+    """
+    order = len(values)
+    rising, falling = _chirp(field, order)
+    correlated = field.convolve(field.multiply(values, rising)[::-1], falling)[order - 1 : 2 * order - 1]
+    return field.multiply(field.multiply(correlated, rising), np.uint64(pow(order, field.prime - 2, field.prime)))
+
+
+def _digits(elements: Elements) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    mask = np.uint64((1 << _DIGIT_BITS) - 1)
+    return (elements & mask).astype(np.float64), (elements >> np.uint64(_DIGIT_BITS)).astype(np.float64)
+
+
+def _small_digits(centred: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Split signed integers in digits of 16 bits from -2^15 to 2^15: rounding errors of an FFT stay small."""
+    high = centred + (1 << _DIGIT_BITS - 1) >> _DIGIT_BITS
+    return (centred - (high << _DIGIT_BITS)).astype(np.float64), high.astype(np.float64)

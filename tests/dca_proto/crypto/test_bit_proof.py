@@ -1,0 +1,153 @@
+"""Proofs of bits: honest ones are accepted, others are not, and openings reveal nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dca_proto.crypto.bit_proof import (
+    OPENED,
+    QUERIES,
+    Block,
+    accepted,
+    opening,
+    pack,
+    point,
+    prove,
+    query,
+    split,
+    unpack,
+)
+from dca_proto.crypto.field import DEFAULT, PRIME, Elements, Field
+from dca_proto.errors import PeerError
+
+SIZES = [1, 2, 10, 93, 94, 900]
+SMALLEST = Field(3, 2)
+
+
+def drawn(*shape: int, seed: int = 1) -> Elements:
+    return np.random.default_rng(seed).integers(0, PRIME, shape).astype(np.uint64)
+
+
+def is_accepted(block: Block, words: Elements, nodes: int = 3, seed: int = 5) -> bool:
+    """Share the words among nodes, draw a point, open, and decide."""
+    r = point(np.random.default_rng(seed).bytes(64))
+    pads = drawn(nodes - 1, block.words, seed=seed)
+    shares = [*pads, split(block.field, words, pads)]
+    weights = query(block, r)
+    return bool(accepted(block.field, [opening(block, share[np.newaxis], weights) for share in shares])[0])
+
+
+def proven(block: Block, bits: NDArray[np.int64]) -> Elements:
+    return prove(block, bits, drawn(block.blinds, seed=9))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("nodes", [2, 3, 10])
+def test_bits_are_accepted(size: int, nodes: int) -> None:
+    block = Block(size)
+    for bits in (np.zeros(size), np.ones(size), np.random.default_rng(size).integers(0, 2, size)):
+        assert is_accepted(block, proven(block, bits.astype(np.int64)), nodes)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("value", [2, -1, PRIME // 2 + 1, PRIME - 2])
+def test_a_word_that_is_no_bit_is_not_accepted(size: int, value: int) -> None:
+    block, bits = Block(size), np.random.default_rng(size).integers(0, 2, size)
+    bits[size // 2] = value
+    assert not is_accepted(block, proven(block, bits))
+
+
+@pytest.mark.parametrize("size", [2, 93])
+def test_no_changed_word_is_accepted(size: int) -> None:
+    """Of bits, blinds and quotient: f changes, and its quotient does not; or the reverse."""
+    block = Block(size)
+    words = proven(block, np.random.default_rng(size).integers(0, 2, size))
+    for at in range(block.words):
+        changed = words.copy()
+        changed[at] = (changed[at] + 1) % PRIME
+        assert not is_accepted(block, changed), at
+
+
+def test_a_quotient_that_fits_one_point_fails_at_another() -> None:
+    """A client that knew r in advance could fit two coefficients to it; so r is drawn after the lists are frozen."""
+    block, known = Block(10), point(np.random.default_rng(7).bytes(64))
+    words = proven(block, np.full(10, 2))
+    a, c = np.split(opening(block, words[np.newaxis], query(block, known))[0], 2)
+    missing = DEFAULT.minus(DEFAULT.minus(DEFAULT.times(a, a), a), c)
+    columns = query(block, known)[-2:, 2:].T  # what the last two coefficients add to C
+    (p, q), (s, t) = columns.astype(object)
+    inverse = pow(int(p * t - q * s) % PRIME, PRIME - 2, PRIME)
+    x, y = missing.astype(object)
+    words[-2] = (int(words[-2]) + (t * x - q * y) * inverse) % PRIME
+    words[-1] = (int(words[-1]) + (p * y - s * x) * inverse) % PRIME
+    assert is_accepted(block, words, seed=7)
+    assert not is_accepted(block, words, seed=8)
+
+
+@pytest.mark.parametrize("bits", [1, 2])
+def test_two_openings_have_the_same_law_for_all_bits(bits: int) -> None:
+    """The smallest field, exhaustively: all blinds, all bits, all pairs of points.
+
+    A view is (A, C) of both queries. `QUERIES` is 2, so all bits must give each view equally often.
+    """
+    block = Block(bits, SMALLEST)
+    points = [np.array(p, dtype=np.uint64) for p in itertools.product(range(3), (1, 2))]
+    weights = [query(block, r) for r in points]
+    by_bits: dict[tuple[int, ...], list[Elements]] = {}
+    for chosen in itertools.product((0, 1), repeat=bits):
+        words = [
+            prove(block, np.array(chosen), np.array(blinds, dtype=np.uint64))
+            for blinds in itertools.product(range(3), repeat=block.blinds)
+        ]
+        by_bits[chosen] = [opening(block, np.stack(words), w) for w in weights]
+    for first, second in itertools.product(range(len(points)), repeat=2):
+        laws = [
+            Counter(map(bytes, np.concatenate([opened[first], opened[second]], axis=1))) for opened in by_bits.values()
+        ]
+        assert all(law == laws[0] for law in laws), (points[first], points[second])
+        if first == second:
+            assert len(laws[0]) == 9  # A is uniform over the extension, and C follows from it
+
+
+def test_one_pair_of_blinds_would_not_hide_a_second_query() -> None:
+    """The enumeration above can fail: with the last two blinds fixed, the bits show."""
+    block = Block(2, SMALLEST)
+    pair = [query(block, np.array(p, dtype=np.uint64)) for p in ((0, 1), (1, 1))]
+    laws = []
+    for chosen in ((0, 0), (0, 1)):
+        words = [
+            prove(block, np.array(chosen), np.array([*blinds, 0, 0], dtype=np.uint64))
+            for blinds in itertools.product(range(3), repeat=2)
+        ]
+        laws.append(Counter(map(bytes, np.concatenate([opening(block, np.stack(words), w) for w in pair], axis=1))))
+    assert QUERIES == 2
+    assert laws[0] != laws[1]
+
+
+def test_the_sizes_are_those_of_the_specification() -> None:
+    block = Block(900)
+    assert (block.order, block.blinds, block.quotient, block.words) == (906, 4, 913, 1817)
+    assert OPENED == 4
+    assert [Block(size).order for size in (1, 2, 3, 90, 9_000)] == [1, 2, 3, 93, 9_362]
+
+
+def test_a_point_skips_what_is_no_element() -> None:
+    largest = (2**31 - 1).to_bytes(4, "little")
+    inside = b"".join([largest, *(k.to_bytes(4, "little") for k in (5, 9, 0, 3, 2**31 + 8))])
+    assert point(inside).tolist() == [9, 3] or point(inside).tolist() == [3, 8]
+    with pytest.raises(ValueError, match="no point in 8 bytes"):
+        point(bytes(8))
+
+
+def test_words_travel_as_four_bytes_each() -> None:
+    words = drawn(5)
+    assert unpack(pack(words)).tolist() == words.tolist()
+    with pytest.raises(PeerError, match="element"):
+        unpack(PRIME.to_bytes(4, "little"))
+    with pytest.raises(PeerError, match="length"):
+        unpack(bytes(5))

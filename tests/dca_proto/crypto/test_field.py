@@ -1,0 +1,75 @@
+"""Arithmetic modulo P agrees with Python's integers, also at its extremes."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+
+from dca_proto.crypto.field import DEFAULT, PRIME, Elements, Field, interpolate
+
+FACTORS = {2: 1, 3: 2, 7: 1, 11: 1, 31: 1, 151: 1, 331: 1}
+TOY = Field(7, 3)
+
+
+def drawn(*shape: int, seed: int = 1, field: Field = DEFAULT) -> Elements:
+    return np.random.default_rng(seed).integers(0, field.prime, shape).astype(np.uint64)
+
+
+@pytest.mark.parametrize(("field", "factors"), [(DEFAULT, [*FACTORS]), (TOY, [2, 3]), (Field(3, 2), [2])])
+def test_the_generator_reaches_all_elements_but_0(field: Field, factors: list[int]) -> None:
+    assert field.prime % 4 == 3
+    assert all(pow(field.generator, (field.prime - 1) // factor, field.prime) != 1 for factor in factors)
+
+
+def test_the_factors_are_those_of_the_fields_order() -> None:
+    assert prod(factor**power for factor, power in FACTORS.items()) == PRIME - 1
+
+
+@pytest.mark.parametrize("terms", [1, 7, 5_000])
+@pytest.mark.parametrize("is_largest", [False, True])
+def test_a_matrix_product_is_exact(terms: int, is_largest: bool) -> None:
+    a, b = drawn(3, terms), drawn(terms, 2, seed=2)
+    if is_largest:
+        a[:], b[:] = PRIME - 1, PRIME - 1
+    expected = [[sum(int(x) * int(y) for x, y in zip(row, column, strict=True)) % PRIME for column in b.T] for row in a]
+    assert DEFAULT.matrix_product(a, b).tolist() == expected
+
+
+def test_the_longest_sum_of_the_largest_products_is_exact() -> None:
+    row = np.full((1, 1 << 20), PRIME - 1, dtype=np.uint64)
+    assert DEFAULT.matrix_product(row, row.T) == (1 << 20) % PRIME
+
+
+@pytest.mark.parametrize("size", [1, 2, 93, 9_362])
+@pytest.mark.parametrize("value", ["drawn", "largest", "half"])
+def test_a_product_of_polynomials_is_exact(size: int, value: str) -> None:
+    """Python's integers multiply polynomials whose coefficients stand 80 bits apart."""
+    a, b = drawn(size), drawn(size + 3, seed=2)
+    if value != "drawn":
+        a[:] = b[:] = PRIME - 1 if value == "largest" else PRIME // 2
+    packed = [int.from_bytes(b"".join(int(x).to_bytes(10, "little") for x in p), "little") for p in (a, b)]
+    whole = (packed[0] * packed[1]).to_bytes(10 * (2 * size + 3), "little")
+    expected = [int.from_bytes(whole[at : at + 10], "little") % PRIME for at in range(0, 10 * (2 * size + 2), 10)]
+    assert DEFAULT.convolve(a, b).tolist() == expected
+
+
+@pytest.mark.parametrize(("field", "order"), [(DEFAULT, 1), (DEFAULT, 2), (DEFAULT, 93), (DEFAULT, 906), (TOY, 6)])
+def test_an_interpolated_polynomial_has_its_values(field: Field, order: int) -> None:
+    values = drawn(order, field=field)
+    coefficients, root = interpolate(field, values), field.root_of_unity(order)
+    for j in {0, order // 2, order - 1}:
+        x = pow(root, j, field.prime)
+        assert sum(int(c) * pow(x, k, field.prime) for k, c in enumerate(coefficients)) % field.prime == values[j]
+
+
+@pytest.mark.parametrize("field", [DEFAULT, TOY])
+def test_the_extension_is_a_field(field: Field) -> None:
+    z, w = drawn(40, 2, field=field), drawn(40, 2, seed=2, field=field)
+    z = z[z.any(axis=1)]
+    assert (field.times(z, field.inverses(z)) == [1, 0]).all()
+    for (a, b), (c, d), found in zip(z.astype(object), w.astype(object), field.times(z, w[: len(z)]), strict=False):
+        assert found.tolist() == [(a * c - b * d) % field.prime, (a * d + b * c) % field.prime]
+    assert field.power(z[0], 5).tolist() == field.extension_powers(z[0], 6)[5].tolist()
+    assert field.power(z[0], field.prime**2 - 1).tolist() == [1, 0]
