@@ -118,7 +118,7 @@ def test_a_round_from_files_gives_a_result_and_signals_end_everyone(
     federation(tmp_path, any_broker.url, DATA)
     start_all(processes)
     trainer = processes.start(
-        *DCA, "trainer", "trainer.toml", *ROUND, "--tolerate", "1", "--clients", str(CLIENTS), "--json", "-"
+        *DCA, "trainer", "trainer.toml", *ROUND, "--tolerate", "0", "--clients", str(CLIENTS), "--json", "-"
     )
     output, log = trainer.communicate(timeout=PATIENCE_S)
     assert trainer.returncode == 0, log
@@ -214,7 +214,7 @@ def test_a_charge_whose_aborts_were_missing_comes_back_with_resume(
     """A client is away, a Compute node goes before its abort: the charge stays until the node is back."""
     node = processes.start(*DEVICE, "compute-2.toml", "--log-json")
     until(node, "Connected")
-    windows = ("--clients", str(CLIENTS), "--collect-s", "4", "--commit-s", "0.5")
+    windows = ("--clients", str(CLIENTS), "--collect-s", "12", "--commit-s", "2")
     with Actors(folder, *EARLY, "compute-1") as others:
         trainer = processes.start(*DCA, "trainer", "trainer.toml", *ROUND, *windows)
         others.wait_for(Acknowledged, CLIENTS - 1)

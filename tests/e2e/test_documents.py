@@ -14,7 +14,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from patience import PATIENCE_S
+from ports import free_port
 
 from dca_proto.cli import main
 
@@ -175,7 +176,7 @@ class Shell:
             os.killpg(self._bash.pid, signal.SIGTERM)
         try:
             self._bash.stdin.close()
-            self._bash.wait(5)
+            self._bash.wait(PATIENCE_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._bash.pid, signal.SIGKILL)

@@ -40,7 +40,7 @@ units = {{ x = "cm", y = "kg" }}
 epsilon = 30
 delta = 1e-5
 clients = {CLIENTS}
-tolerate = 1
+tolerate = 0
 """
 Learn = Callable[..., Done]
 

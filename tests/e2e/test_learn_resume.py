@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from live_actors import WIDE, Actors, federation
+from patience import PATIENCE_S
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import UsageError
@@ -82,7 +83,7 @@ def test_a_job_survives_kill_9_at_every_stage_without_a_double_charge(folder: Pa
     with Actors(folder):
         for kill in KILLS:
             call = [sys.executable, __file__, str(file), *kill.split()]
-            killed = subprocess.run(call, check=False, timeout=60, env=own)
+            killed = subprocess.run(call, check=False, timeout=PATIENCE_S, env=own)
             assert killed.returncode == -9, kill
         with Journal(path, SETTINGS) as journal, TrainerRounds(file, terms_of(trainer), journal) as rounds:
             with pytest.raises(UsageError, match="in use by another process"), TrainerRounds(file, terms_of(trainer)):

@@ -24,7 +24,7 @@ from dca_proto.runtime.request import RoundSettings, open_round
 
 CLIENTS = 6
 ROUND = RoundSettings(
-    statistic="mean", columns=("x",), bounds={"x": (0, 10)}, epsilon=0.1, delta=1e-6, tolerate=1, collect_s=10
+    statistic="mean", columns=("x",), bounds={"x": (0, 10)}, epsilon=0.1, delta=1e-6, tolerate=0, collect_s=PATIENCE_S
 )
 SMALL = "clients_min = 1\nhonest_min = 1\n"
 LIMITS = {"client": f"[policy]\n{SMALL}", "compute": f"[floors]\n{SMALL}"}

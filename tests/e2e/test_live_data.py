@@ -26,7 +26,7 @@ ROUND = RoundSettings(
     epsilon=90,
     delta=1e-6,
     clients=CLIENTS,
-    collect_s=20,
+    collect_s=PATIENCE_S,
 )
 SMALL = "clients_min = 1\nhonest_min = 1\n"
 LIMITS = {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from live_actors import WIDE, Actors, federation
+from patience import PATIENCE_S
 
 from dca_proto.aggregate import Job, NoisyAggregate, RoundRequest
 from dca_proto.jobs.job import JobTerms
@@ -22,7 +23,6 @@ from dca_proto.runtime.spending import read_ledger_view
 
 CLIENTS, COMPUTES = 6, 4
 PARAMETERS = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
-PATIENCE_S = 60
 
 
 class Nodes:
@@ -94,7 +94,7 @@ class Story:
 def played(folder: Path, steps: dict[int, list[tuple[str, str]]], rounds: int) -> tuple[list[NoisyAggregate], Story]:
     trainer = device.load(folder / "trainer.toml")
     computes = tuple(member.id for member in trainer.config.federation.computes)
-    terms = JobTerms(epsilon=60.0, delta=1e-5, clients=CLIENTS, tolerate=1, computes=computes)
+    terms = JobTerms(epsilon=60.0, delta=1e-5, clients=CLIENTS, tolerate=0, computes=computes)
     with Nodes(folder) as nodes, Actors(folder, "client-*"):
         story = Story(nodes, steps)
 

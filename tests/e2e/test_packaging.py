@@ -49,7 +49,7 @@ async def main():
         await client.publish("ward", b"heard")
         assert (await client.inbox.take()).payload == b"heard"
         await client.close()
-asyncio.run(asyncio.wait_for(main(), 60))
+asyncio.run(asyncio.wait_for(main(), 120))
 """
 INFERENCE = """
 import numpy as np

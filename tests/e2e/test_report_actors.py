@@ -52,7 +52,7 @@ def clients_of(folder: Path, rounds: int) -> Iterator[None]:
         yield
         assert all(confirmed.acquire(timeout=PATIENCE_S) for _ in range(rounds * len(VALUES)))
     finally:
-        asyncio.run_coroutine_threadsafe(_end(running), loop).result(20)
+        asyncio.run_coroutine_threadsafe(_end(running), loop).result(PATIENCE_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -76,6 +76,7 @@ DEATHS = [
 ROWS = [np.array([[2.0 ** -(index + 1)]]) for index in range(CLIENTS)]
 HURRIED = Timing(resend_first_ms=200, resend_max_ms=2_000)
 """The clock is real. While an actor is away for long on a busy machine, the others do not wait longer and longer."""
+WINDOWS = {"collect_s": PATIENCE_S, "commit_s": PATIENCE_S}
 STARTS = 4  # of an interpreter, in the longest test
 
 
@@ -90,7 +91,7 @@ def test_a_killed_actor_continues_from_its_store(
         actors = TestFederation(CLIENTS, COMPUTES, rows=ROWS, name=name, mechanism=NoNoise(), timing=HURRIED)
         live = LiveFederation(actors, tmp_path, lambda _: BrokerSettings(url=any_broker.url))
         victim = {CLIENT: live.clients[0], COMPUTE: live.computes[0], TRAINER: live.trainer}[role]
-        request = actors.request(tolerate=0)  # else it closes without those who are slow
+        request = actors.request(tolerate=0, **WINDOWS)  # else it closes without those who are slow
         async with live:
             await live.until(lambda: len(live.trainer.actor._waiting._keys) == COMPUTES)  # else it asks for them first
             await live.until(lambda: sessions(live) == CLIENTS * COMPUTES)  # else a node misses clients, rightly
@@ -208,7 +209,7 @@ def test_a_compute_process_killed_by_the_system_continues(any_broker: Broker, tm
         try:
             async with live:
                 live.kill_at(Point(TRAINER, facts.Announced), late)
-                live.trainer.runner.command(actors.request(epsilon=20, tolerate=0))
+                live.trainer.runner.command(actors.request(epsilon=20, tolerate=0, **WINDOWS))
                 await node.until("ContributionKept")
                 await node.kill()
                 await late.kill()

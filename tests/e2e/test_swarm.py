@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -61,7 +62,7 @@ def own(table: Path, *more: str) -> list[str]:
 
 
 def test_a_run_prints_and_writes_its_result(dca: Dca, table: Path, any_broker: Broker, tmp_path: Path) -> None:
-    done = dca(*own(table, "--broker", any_broker.url, "--drop", "2", "--json", "-"))
+    done = dca(*own(table, "--broker", any_broker.url, "--drop", "3", "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
     assert (result["ok"], result["private"], result["epsilon"], result["delta"]) == (True, True, 8.0, 1e-5)
@@ -78,13 +79,13 @@ def test_a_run_prints_and_writes_its_result(dca: Dca, table: Path, any_broker: B
     assert "not covered by epsilon, because computed from raw rows:" in one_line(done.stderr)
     assert [one["statistic"] for one in result["rounds"]] == ["phases", "regression"]
     for one in result["rounds"]:
-        assert (one["dropped"], one["contributors"]) == (2, 29)
-        assert one["noise_variance"] == pytest.approx(29 * one["sigma_local"] ** 2)
+        assert (one["dropped"], one["contributors"]) == (3, 28), "T of them, so that it waits for all others"
+        assert one["noise_variance"] == pytest.approx(28 * one["sigma_local"] ** 2)
         assert len(one["value"]) == one["dimension"]
-        assert (one["clients"], one["arrived"], one["closed"]) == (31, 29, "quiet")
+        assert (one["clients"], one["arrived"], one["closed"]) == (31, 28, "quiet")
         assert set(one["phases"]) == {"collect", "agree"}
         assert one["wall_s"] == pytest.approx(sum(one["phases"].values()), abs=0.1)
-        assert one["messages"] > 29 * 2
+        assert one["messages"] > 28 * 2
         assert one["bytes"] > 0
     assert result["epsilon_spent"] <= 8.0
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
@@ -116,9 +117,9 @@ def test_a_swarm_of_more_connections_than_open_files_is_refused_before_anything_
 
 
 def test_progress_is_printed_line_by_line_without_a_terminal(dca: Dca, table: Path, embedded_broker: Broker) -> None:
-    done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "2"))
+    done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "3"))
     phases = re.findall(r"^round (\d)     (\S+): (.*?), [\d.]+ s(, no more arrived)?$", done.stdout, re.MULTILINE)
-    counts = [("29 of 31 contributed", ", no more arrived"), ("sum released", "")]
+    counts = [("28 of 31 contributed", ", no more arrived"), ("sum released", "")]
     assert phases == [
         (number, name, *count) for number, name in (("1", "phases"), ("2", "regression")) for count in counts
     ]
@@ -139,11 +140,11 @@ def test_each_phase_is_printed_once_and_an_aborted_round_has_one() -> None:
 
 
 def test_clients_may_share_a_connection(dca: Dca, table: Path, embedded_broker: Broker) -> None:
-    done = dca(*own(table, "--broker", embedded_broker.url, "--connections", "shared", "--drop", "2", "--json", "-"))
+    done = dca(*own(table, "--broker", embedded_broker.url, "--connections", "shared", "--drop", "3", "--json", "-"))
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
     last = result["rounds"][-1]
-    assert (result["connections"], last["contributors"], last["dropped"]) == ("shared", 29, 2)
+    assert (result["connections"], last["contributors"], last["dropped"]) == ("shared", 28, 3)
     assert "5 connections" in done.stderr
 
 
@@ -186,11 +187,11 @@ def test_another_job_learns_in_mini_batches(
     lines = ["a,b,ill", *(f"{a},{b},{int(a > b)}" for a, b in x)]
     (tmp_path / "ill.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     data = ("--csv", "ill.csv", "--target", "ill", "--bounds", "a=-4:4,b=-4:4,ill=0:1", "--clients", "24")
-    job = ("--job", "logistic", "--set", "batch=12", "--set", "epochs=3", "--epsilon", "60", "--drop", "0")
-    done = dca(*data, *job, "--broker", embedded_broker.url, "--json", "-")
+    job = ("--job", "logistic", "--set", "batch=12", "--set", "epochs=3", "--epsilon", "60")
+    done = dca(*data, *job, "--drop", "0", "--tolerate", "0", "--broker", embedded_broker.url, "--json", "-")
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
-    assert (result["kind"], result["job"], result["batch"], result["tolerate"]) == ("swarm", "logistic", 12, 2)
+    assert (result["kind"], result["job"], result["batch"], result["tolerate"]) == ("swarm", "logistic", 12, 0)
     assert [(one["statistic"], one["contributors"]) for one in result["rounds"]] == [("phases", 24)] + 6 * [
         ("gradient", 12)
     ]
@@ -234,7 +235,8 @@ def test_one_drop_too_many_aborts(
     assert done.returncode == 3
     *_, advice, last = done.stderr.strip().splitlines()
     assert re.match(r"next +raise --tolerate to 5 or lower --drop to [24]", advice)
-    assert f"{31 - int(drop)} clients contributed, at least {needed} were needed" in last
+    (contributed,) = re.findall(rf"(\d+) clients? contributed, at least {needed} were needed", last)
+    assert int(contributed) <= 31 - int(drop), "fewer, if the machine is too busy for its short window"
     result = parsed(done.stdout, "swarm")
     assert (result["ok"], result["not_covered_by_epsilon"], len(result["rounds"])) == (False, None, 1)
     assert 0 <= result["epsilon_spent"] < 8, "what was charged counts until it is given back"
@@ -376,7 +378,8 @@ def test_fast_noise_claims_nothing(
     assert done.returncode == 0, done.stderr
     result = parsed(done.stdout, "swarm")
     assert result["mechanism"] == "rounded-gaussian-not-private"
-    assert all(one["noise_variance"] == pytest.approx(31 * one["sigma_local"] ** 2) for one in result["rounds"])
+    for one in result["rounds"]:
+        assert one["noise_variance"] == pytest.approx(one["contributors"] * one["sigma_local"] ** 2)
     claims_nothing(result, done, because="the noise is inexact")
     assert captions == ["not private: the noise is inexact"]
     written = (tmp_path / "run" / "result.json").read_text()
@@ -494,6 +497,12 @@ def _children_once_started(pid: int) -> list[Any]:
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         children = psutil.Process(pid).children(recursive=True)
-        if any(re.search(r"dca_proto\.runtime\.embedded|mosquitto", " ".join(child.cmdline())) for child in children):
+        if any(map(_is_broker, children)):
             return children
     raise AssertionError("no broker was started")
+
+
+def _is_broker(process: Any) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended, as one does that is asked for its version
+        return bool(re.search(r"dca_proto\.runtime\.embedded|mosquitto -c|mosquitto.conf", " ".join(process.cmdline())))
+    return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import signal
 import socket
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from dca_proto.runtime import parent_death
 from dca_proto.runtime.broker import BrokerOptions, find_mosquitto, mosquitto_configuration
@@ -76,16 +76,6 @@ def listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
-
-
-def free_port() -> int:
-    """Return a free port below those of outgoing connections, of which one would take it before a slow broker does."""
-    while True:
-        with (
-            contextlib.suppress(OSError),
-            socket.create_server(("127.0.0.1", random.randrange(20_000, 32_000))) as probe,
-        ):
-            return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

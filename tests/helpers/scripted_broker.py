@@ -10,6 +10,7 @@ from typing import Any
 
 from dca_proto.runtime.mqtt import Backoff, MqttTransport
 from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.transport import Disconnected
 
 QUICK = Backoff(first_s=0.02, most_s=0.1)
 
@@ -55,12 +56,6 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class ReportQueue:
     """The queue of a transport's reports."""
 
@@ -76,6 +71,14 @@ class ReportQueue:
         while not (facts and isinstance(facts[-1], kind)):
             facts.append(await self._facts.get())
         return facts
+
+    async def until(self, reason: str) -> Disconnected:
+        """The next loss for a reason with these words. On a busy machine an attempt may fail before for another one."""
+        while True:
+            lost = (await self.next(Disconnected))[-1]
+            assert isinstance(lost, Disconnected)
+            if reason in lost.reason:
+                return lost
 
 
 class ScriptedBroker:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import typer
+from ports import free_port
 from schemas import parsed
 
 from dca_proto import cli
@@ -265,9 +265,7 @@ def test_a_trial_federation_has_everybodys_files(run: Run, tmp_path: Path) -> No
 @pytest.fixture
 def demo(run: Run, tmp_path: Path) -> Path:
     """A trial federation whose broker does not exist."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"mqtt://127.0.0.1:{probe.getsockname()[1]}"
+    url = f"mqtt://127.0.0.1:{free_port()}"
     assert run("federation", "init", "fed", "--computes", "2", "--clients", "1", "--broker", url)[0] == 0
     (tmp_path / "fed/client-1.csv").write_text("x\n1\n")
     return tmp_path / "fed"

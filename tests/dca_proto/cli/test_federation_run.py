@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
+from ports import free_port
 
 from dca_proto.cli import main, trial
 from dca_proto.errors import UsageError
@@ -53,9 +54,7 @@ def test_a_broker_with_tls_is_not_started(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_broker_is_started_where_none_answers_and_ends_with_the_actors() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     async def connect() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -74,15 +73,13 @@ def test_a_broker_is_started_where_none_answers_and_ends_with_the_actors() -> No
 def test_a_broker_that_dies_is_started_again_at_its_port_also_if_it_cannot_be_at_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     async def restarted() -> None:
         async with trial._broker(BrokerSettings(url=f"mqtt://127.0.0.1:{port}")):
             (broker,) = [one for one in started if one.process.poll() is None]
             broker.process.kill()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(started) < 2:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.05)
                 _, writer = await asyncio.open_connection("127.0.0.1", port)

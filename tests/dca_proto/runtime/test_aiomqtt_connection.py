@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import PATIENCE_S
 from scripted_broker import (
     QUICK,
     Feeding,
@@ -31,7 +32,7 @@ from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.transport import Disconnected
 
 
-def play(scenario: Awaitable[None], patience_s: float = 15.0) -> None:
+def play(scenario: Awaitable[None], patience_s: float = PATIENCE_S) -> None:
     """Run a scenario. It leaves no task, and no thread that still connects."""
 
     async def watched() -> None:
@@ -91,12 +92,14 @@ def test_a_message_is_acknowledged_after_it_was_delivered() -> None:
 def test_cancelling_a_connect_that_gets_no_answer_is_quick_and_leaves_no_socket() -> None:
     async def scenario() -> None:
         async with ScriptedBroker(connack=None) as broker:  # takes CONNECT, and is silent
-            opening = asyncio.create_task(transport(broker.url, "a", "x/+").open())
+            settings = client_settings(url=broker.url)
+            a = MqttTransport(settings, "a", ("x/+",), rng=random.Random(1), answer_timeout_s=PATIENCE_S)
+            opening = asyncio.create_task(a.open())
             await until(lambda: broker.connects)
             began = asyncio.get_running_loop().time()
             opening.cancel()
             await asyncio.wait([opening])
-            assert asyncio.get_running_loop().time() - began < 5
+            assert asyncio.get_running_loop().time() - began < PATIENCE_S / 2
             assert sockets_to(broker.url) == 0
 
     play(scenario())

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 from structlog.testing import capture_logs
 
 from dca_proto.runtime import endings
@@ -72,7 +73,7 @@ def test_the_supervisor_hears_that_an_actor_is_ready_and_alive(tmp_path: Path, m
     Supervisor().connection("")  # nobody listens
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
-        listening.settimeout(5)
+        listening.settimeout(PATIENCE_S)
         monkeypatch.setenv("WATCHDOG_USEC", "20000")
         monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
 

@@ -210,8 +210,8 @@ class Noted(Backoff, frozen=True):
 
 
 @pytest.mark.usefixtures("each_client")
-@pytest.mark.parametrize(("most_s", "anew"), [(3600.0, 1), (0.0, 6)])
-def test_hardening_7_two_copies_of_one_identity_back_off_from_each_other(most_s: float, anew: int) -> None:
+@pytest.mark.parametrize("most_s", [3600.0, 0.0])
+def test_hardening_7_two_copies_of_one_identity_back_off_from_each_other(most_s: float) -> None:
     """Waits go on growing over connections that are ended at once; only a lasting one lets them begin anew."""
 
     async def scenario() -> None:
@@ -222,7 +222,8 @@ def test_hardening_7_two_copies_of_one_identity_back_off_from_each_other(most_s:
             while broker.connections < 6:  # noqa: ASYNC110 - the scripted broker has no event to wait for
                 await asyncio.sleep(0.001)
             await a.close()
-            assert len(backoff.begun) in ((1,) if anew == 1 else (anew - 1, anew, anew + 1))
+            begun = len(backoff.begun)
+            assert begun == 1 if most_s else broker.connections - 1 <= begun <= broker.connections + 1
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 

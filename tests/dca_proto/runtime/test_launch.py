@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from patience import PATIENCE_S
+from ports import free_port
 
 from dca_proto.errors import UsageError
 from dca_proto.runtime import broker as launcher
@@ -74,7 +75,7 @@ def test_another_process_that_takes_the_port_first_is_not_taken_for_the_broker(
     before = set(psutil.Process().children())  # other tests' brokers
     with socket.create_server(("127.0.0.1", 0)) as faster:
         taken = faster.getsockname()[1]
-        free = launcher._checked_port(BrokerOptions())
+        free = free_port()
         probed = iter([taken, free])
         monkeypatch.setattr(launcher, "_checked_port", lambda options: next(probed))
         if port == "any":
@@ -159,8 +160,8 @@ def test_ctrl_c_leaves_no_broker_behind(kind: str, tmp_path: Path, request: pyte
     owner, broker = owned(tmp_path, kind)
     groups = {os.getpgid(broker.pid), os.getpgid(owner.pid)}
     os.kill(owner.pid, signal.SIGINT)
-    owner.wait(10)
-    broker.wait(10)
+    owner.wait(PATIENCE_S)
+    broker.wait(PATIENCE_S)
     assert len(groups) == 2  # the terminal's Ctrl-C does not reach the broker before its owner has closed
 
 
@@ -172,5 +173,5 @@ def test_no_broker_outlives_a_killed_owner(kind: str, tmp_path: Path, request: p
             pytest.skip("only Linux signals a process when its parent ends")
     owner, broker = owned(tmp_path, kind)
     owner.kill()
-    owner.wait(10)
-    broker.wait(10)
+    owner.wait(PATIENCE_S)
+    broker.wait(PATIENCE_S)

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from patience import PATIENCE_S
 
 from dca_proto.cli import main
 from dca_proto.errors import InputError
@@ -54,7 +55,7 @@ async def state_of(device: Device, *reported: object, meanwhile: Callable[[Any],
 
 def asked(path: Path, question: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(5)
+        asking.settimeout(PATIENCE_S)
         asking.connect(str(path))
         asking.sendall(question)
         asking.shutdown(socket.SHUT_WR)
@@ -158,6 +159,7 @@ def test_few_are_served_at_once_and_nobody_holds_the_door(tmp_path: Path, monkey
             answers = await asyncio.gather(*(reader.read() for reader, _ in silent))  # all are closed, none is answered
             for _, writer in silent:
                 writer.close()
+            monkeypatch.undo()
             return sum(map(len, answers)), await asyncio.to_thread(ask_status, tmp_path / "client.db")
 
     assert asyncio.run(crowded()) == (0, STATUS)
