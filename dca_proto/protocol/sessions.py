@@ -458,10 +458,37 @@ class Sessions:
 
     def previous_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
         """Return the pair key of the session before the current one, if it has not expired."""
+        previous = self._previous(slot, now_ms)
+        return None if previous is None else self._agree(epoch, slot, previous)
+
+    def previous_keys(self, epoch: int, slots: NDArray[np.int64], now_ms: int) -> tuple[Keys, NDArray[np.bool_]]:
+        """Return `previous_key` for many clients, shape ``(n, 32)``, and which have one.
+
+        After an epoch's end these may be all clients of a round, so the pool agrees on the keys.
+        """
+        own = self._keys.key(epoch)
+        keys, valid = np.zeros((slots.size, KEY_BYTES), dtype=np.uint8), np.zeros(slots.size, dtype=np.bool_)
+        if own is None:
+            return keys, valid
+        fields = (self._federation.id, self._own, epoch, own.secret)
+
+        def part(start: int, end: int) -> AgreeWork:
+            clients = []
+            for place, slot in enumerate(slots[start:end].tolist(), start):
+                previous = self._previous(slot, now_ms)
+                if previous is not None:
+                    valid[place] = True
+                    clients.append((self._clients[slot], previous.epoch, previous.public))
+            return AgreeWork(*fields, clients)
+
+        found = b"".join(self._pool.spread(agree_all, slots.size, _AGREE_US, part))
+        keys[valid] = np.frombuffer(found, dtype=np.uint8).reshape(-1, KEY_BYTES)
+        return keys, valid
+
+    def _previous(self, slot: int, now_ms: int) -> Session | None:
+        """Return a client's session before the current one, if it has not expired."""
         previous = self._stored(slot).previous if slot >= 0 else None
-        if previous is None or now_ms >= self._ends_ms(previous):
-            return None
-        return self._agree(epoch, slot, previous)
+        return None if previous is None or now_ms >= self._ends_ms(previous) else previous
 
     def _agree(self, epoch: int, slot: int, session: Session | None) -> bytes | None:
         own = self._keys.key(epoch)

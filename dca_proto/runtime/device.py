@@ -151,6 +151,7 @@ class Device:
                 on_report=parts.watch,
                 refresh=None if self.data is None else self.data.refresh,
                 look_ahead=getattr(parts.actor, "look_ahead", None),
+                takes_long=getattr(parts.actor, "takes_long", None),
             )
             async with self._attended(runner, parts.watch):
                 await runner.run()
@@ -194,7 +195,7 @@ class Device:
         supervisor = Supervisor()
         watch.on_connection = supervisor.connection
         warner = EndWarner(self.config.files.identity.stem, self.ends)
-        tasks = [asyncio.create_task(work) for work in (warner.run(), supervisor.run())]
+        tasks = [asyncio.create_task(work) for work in (warner.run(), supervisor.run(lambda: runner.is_busy))]
         try:
             async with open_doors(self.config, lambda: status_of(self, runner, watch)):
                 yield

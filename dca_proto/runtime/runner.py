@@ -8,6 +8,9 @@ The runner handles ready events in batches. It makes all writes of a batch durab
 messages or reports any of its facts. So each `Persist` precedes the `Send` that depends on it, and one flush serves
 many events. Timers need no durability: they are set at once, so a cancelled timer cannot fire within its batch.
 
+What may take seconds, such as the last step of a round of a million clients, is handled in a thread. Meanwhile the
+event loop answers the broker and whoever asks for the status, and arriving messages wait.
+
 Sending never waits for receiving: the runner hands messages to the transport in order, without awaiting each. While too
 many sends are pending, it handles no further event; arriving messages wait in the transport's bounded inbox.
 """
@@ -37,6 +40,7 @@ log = structlog.get_logger("dca.runner")
 _JUMP_MS = 5_000
 LookAhead = Callable[[Sequence[tuple[bytes, bytes]]], None]
 """Prepares the next messages, (sender, payload) pairs, without an effect of its own."""
+TakesLong = Callable[[Event], bool]
 
 
 class Actor(Protocol):
@@ -84,8 +88,10 @@ class Runner:
         limits: on a batch and on pending sends.
         refresh: reads the actor's data again if they have changed; None if nothing else can change them.
         look_ahead: called with the messages that a batch will handle, which a Compute node prepares in many processes.
+        takes_long: returns True for an event that the actor is to handle in a thread.
 
     Attributes:
+        is_busy: whether the actor handles such an event now.
         traffic: counts of sent and received messages.
         dropped: counts of messages that did not reach the actor or could not be sent, by reason.
     """
@@ -102,9 +108,13 @@ class Runner:
         limits: RunnerLimits | None = None,
         refresh: Callable[[], None] | None = None,
         look_ahead: LookAhead | None = None,
+        takes_long: TakesLong | None = None,
     ) -> None:
         self._actor = actor
         self._look_ahead = look_ahead
+        self._takes_long = takes_long
+        self._long: Event | None = None
+        self.is_busy = False
         self._refresh = refresh
         self._transport = transport
         self._store = store
@@ -179,6 +189,8 @@ class Runner:
                 await self._sleep()
             else:
                 await self._carry_out(effects)
+                if self._long is not None:
+                    await self._carry_out(await self._handle_long(self._long))
                 if len(self._transport.inbox):
                     await asyncio.sleep(0)  # let other tasks run
 
@@ -213,7 +225,7 @@ class Runner:
         return self._timers.next_at_ms()
 
     def handle_batch(self) -> list[Effect] | None:
-        """Handle the events that are ready. Return their effects, or None if no event was ready."""
+        """Handle the events that are ready, up to one that takes long. Return their effects, or None if none was."""
         effects: list[Effect] = []
         handled_bytes = 0
         if self._look_ahead is not None and len(self._transport.inbox):
@@ -223,15 +235,34 @@ class Runner:
             event = self._next_event(now_ms) if handled_bytes < self._limits.batch_bytes_max else None
             if event is None:
                 return effects if handled else None
+            if self._takes_long is not None and self._takes_long(event):
+                self._long = event
+                return effects
             if isinstance(event, Received):
                 handled_bytes += len(event.payload)
-            for effect in self._actor.handle(event, now_ms):
-                if type(effect) is SetTimer:  # several times as fast as a match
-                    self._timers.set(effect.timer, effect.at_ms)
-                elif type(effect) is CancelTimer:
-                    self._timers.cancel(effect.timer)
-                else:
-                    effects.append(effect)
+            self._note(self._actor.handle(event, now_ms), effects)
+        return effects
+
+    def _note(self, done: Sequence[Effect], effects: list[Effect]) -> None:
+        """Set and cancel timers, and add all other effects to `effects`."""
+        for effect in done:
+            if type(effect) is SetTimer:  # several times as fast as a match
+                self._timers.set(effect.timer, effect.at_ms)
+            elif type(effect) is CancelTimer:
+                self._timers.cancel(effect.timer)
+            else:
+                effects.append(effect)
+
+    async def _handle_long(self, event: Event) -> list[Effect]:
+        """Handle an event in a thread. Whoever cancels this waits until it is handled, for the actor is in use."""
+        self._long, self.is_busy = None, True
+        effects: list[Effect] = []
+        handling = asyncio.ensure_future(asyncio.to_thread(self._actor.handle, event, self._read_clock()))
+        try:
+            self._note(await asyncio.shield(handling), effects)
+        finally:
+            await asyncio.wait([handling])
+            self.is_busy = False
         return effects
 
     def _read_clock(self) -> int:

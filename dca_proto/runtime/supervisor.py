@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 
 
 class Supervisor:
@@ -41,8 +42,12 @@ class Supervisor:
         if self._every_s > 0:
             self.tell("WATCHDOG=1")
 
-    async def run(self) -> None:
-        """Say that the event loop turns, twice in each period of the watchdog, until cancelled."""
+    async def run(self, is_busy: Callable[[], bool] = lambda: False) -> None:
+        """Say that the event loop turns, twice in each period of the watchdog, until cancelled.
+
+        While the actor `is_busy` in a thread, its work has to say that it goes on.
+        """
         while self._every_s > 0:
-            self.alive()
+            if not is_busy():
+                self.alive()
             await asyncio.sleep(self._every_s)

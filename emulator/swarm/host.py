@@ -51,7 +51,7 @@ from emulator.swarm.usage import Usage, require_connections
 SLOWEST_MAX = 5
 """How many slow clients a round names."""
 FLEET_FROM = 300
-"""A swarm of more clients uses the MQTT client for fleets. It takes a fifth of the CPU of aiomqtt a packet."""
+"""A process that serves more clients uses the MQTT client for fleets, which takes a fifth of the CPU a packet."""
 _CERTIFICATE_S = 30 * 24 * 3600
 _KEEPALIVE_S = 1800  # long, because a process with thousands of actors may be busy for minutes
 _ANSWER_TIMEOUT_S = 120.0  # long, because the broker may be busy too
@@ -218,7 +218,8 @@ class Host:
 
     def _connection(self, name: str, filters: tuple[str, ...], limits: InboxLimits | None = None) -> Transport:
         config = self._config
-        return connect(config.url, config.version, config.options.clients, name, filters, self._rng, limits)
+        served = config.options.clients if config.nodes else len(config.rows)
+        return connect(config.url, config.version, served, name, filters, self._rng, limits)
 
     # --- reports --------------------------------------------------------------------------------------------------
 
@@ -245,8 +246,9 @@ def connect(
     rng: random.Random,
     limits: InboxLimits | None = None,
 ) -> Transport:
-    """Return the connection of an actor in a swarm of `clients`; timeouts are long, as thousands share the broker.
+    """Return a connection of a process that serves so many clients; timeouts are long, as thousands share the broker.
 
+    It serves those that it runs; where a Compute node runs, all of them.
     The client for fleets speaks MQTT 3.1.1 where its library for 5 is missing.
     """
     client: Literal["aiomqtt", "fleet"] = "fleet" if clients > FLEET_FROM else "aiomqtt"

@@ -330,8 +330,8 @@ class Swarm:
         )
         rng = random.Random(self.options.seed)  # noqa: S311 - waiting times only
         topics = subscriptions(federation.id, Channel.TRAINER, identity.id)
-        clients, name = self.options.clients, identity.id.hex()
-        transport = connect(self.broker_url, self._mqtt_version, clients, name, topics, rng)
+        here = 0 if self.options.processes else self.options.clients
+        transport = connect(self.broker_url, self._mqtt_version, here, identity.id.hex(), topics, rng)
         live = store.view(identity.id)
         return LiveTrainer(actor, transport, live, federation=federation.id, on_report=self.timeline.note)
 

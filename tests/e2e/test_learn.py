@@ -141,7 +141,7 @@ BAD = [
     (["--set", "repair=absolut"], "did you mean 'absolute'?", 5),
     (["--set", "clients=many"], "clients is a text, expected a whole number", 5),
     (["--tolerate", "7"], "N - T - 1 = 8 - 7 - 1 is below 1", 2),
-    (["--colluders", "2"], "c = 2 colluders exceed T = 1", 2),
+    (["--colluders", "2"], "c = 2 colluders exceed T = 0", 2),
     (["--target", "z"], "public bounds are missing for: z", 5),
     (["--bounds", "x=3:-3,y=0:1"], "column 'x': bounds 3:-3 are not an interval", 5),
     (["--epsilon", "0"], "epsilon", 2),

@@ -115,11 +115,7 @@ class Agreement:
         self._keys, self._valid = sessions.pair_keys(self._epoch, self._union.slots, now_ms)
         # `_failed`: the places whose tag fails under both sessions of the client. `_masks`: the sum of all other masks.
         wrong, total = self._sum_at(np.arange(self._union.count))
-        for place in wrong.tolist():
-            key = sessions.previous_key(self._epoch, int(self._union.slots[place]), now_ms)
-            self._valid[place] = key is not None
-            if key is not None:
-                self._keys[place] = np.frombuffer(key, dtype=np.uint8)
+        self._keys[wrong], self._valid[wrong] = sessions.previous_keys(self._epoch, self._union.slots[wrong], now_ms)
         self._failed, rest = self._sum_at(wrong)
         self._masks = total + rest
 

@@ -29,6 +29,7 @@ from dca_proto.protocol.compute.round import (
     StoredList,
 )
 from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, SetTimer
+from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.keyring import Keyring
 from dca_proto.protocol.lists import PEER_SILENT, TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
 from dca_proto.protocol.pool import Pool
@@ -41,8 +42,8 @@ from dca_proto.protocol.wire.fields import COUNT_MAX, TEXT_CHARS_MAX
 CANCELLED = "cancelled"
 """Abort reason: the trainer ended the round."""
 _ABORT_BYTES_MAX, _HEADER_BYTES_MAX = 4096, 256  # an abort's texts, and each signed header of its evidence
-ABSENT_AMONG_MAX = 20_000
-"""With more sessions than that, nobody reads who is absent."""
+MANY_SESSIONS = 20_000
+"""With more sessions than that, nobody reads who is absent, and work on all of them takes long."""
 
 
 class Committing(BaseActor[Round]):
@@ -62,6 +63,12 @@ class Committing(BaseActor[Round]):
         """
         self._sessions.look_ahead(messages)
 
+    def takes_long(self, event: Event) -> bool:
+        """Return True for an event that may be work on all clients: of many, all but clients' messages."""
+        if len(self._sessions) <= MANY_SESSIONS:
+            return False
+        return not isinstance(event, Received) or self._federation.is_server(event.sender)
+
     def client_name(self, client: bytes) -> str:
         return self._sessions.name_of(client)
 
@@ -77,7 +84,7 @@ class Committing(BaseActor[Round]):
         if not current.takes("contribution"):
             has = current.lists if current.takes("list") else current.answers
             return Waiting(*about, tuple(peer for peer in current.peers if peer not in has))
-        if len(self._sessions) > ABSENT_AMONG_MAX:  # a status must not hold up a node of a million clients
+        if len(self._sessions) > MANY_SESSIONS:  # a status must not hold up a node of a million clients
             return Waiting(*about, (), len(current.kept))
         clients = self._sessions.valid(now_ms)
         held = [one for one in clients if current.is_held(one) and (current.invited is None or one in current.invited)]

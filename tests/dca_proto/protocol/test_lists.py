@@ -144,12 +144,15 @@ class Sessions:
         return np.array([self.order.index(one) if one in self.keys else -1 for one in clients], dtype=np.int64)
 
     def pair_keys(self, epoch: int, slots: Any, now_ms: int) -> tuple[Any, Any]:
-        found = [self.keys.get(self.order[slot]) if slot >= 0 else None for slot in slots.tolist()]
-        rows = np.frombuffer(b"".join(key or bytes(32) for key in found), dtype=np.uint8)
-        return rows.reshape(-1, 32).copy(), np.array([key is not None for key in found])
+        return self._rows(self.keys, slots)
 
-    def previous_key(self, epoch: int, slot: int, now_ms: int) -> bytes | None:
-        return self.previous.get(self.order[slot]) if slot >= 0 else None
+    def previous_keys(self, epoch: int, slots: Any, now_ms: int) -> tuple[Any, Any]:
+        return self._rows(self.previous, slots)
+
+    def _rows(self, keys: dict[bytes, bytes], slots: Any) -> tuple[Any, Any]:
+        found = [keys.get(self.order[slot]) if slot >= 0 else None for slot in slots.tolist()]
+        rows = np.frombuffer(b"".join(key or bytes(32) for key in found), dtype=np.uint8)
+        return rows.reshape(-1, 32).copy(), np.array([key is not None for key in found], dtype=np.bool_)
 
 
 def pad(key: bytes, entry: bytes, dimension: int) -> tuple[bytes, list[int]]:

@@ -74,7 +74,14 @@ class Node:
         return [bytes(key) if holds else None for key, holds in zip(keys, valid, strict=True)]
 
     def previous(self, client: bytes, now_ms: int = NOW_MS) -> bytes | None:
-        return self.sessions.previous_key(50, self.sessions.slots[client], now_ms)
+        slot = self.sessions.slots[client]
+        key = self.sessions.previous_key(50, slot, now_ms)
+        assert self.previous_keys([slot], now_ms) == [key]
+        return key
+
+    def previous_keys(self, slots: Sequence[int], now_ms: int = NOW_MS, epoch: int = 50) -> list[bytes | None]:
+        keys, valid = self.sessions.previous_keys(epoch, np.array(slots, dtype=np.int64), now_ms)
+        return [bytes(key) if holds else None for key, holds in zip(keys, valid, strict=True)]
 
     def refuses(self, code: str, sender: bytes, payload: bytes, now_ms: int = NOW_MS) -> None:
         before = (dict(self.sessions.slots), list(self.sessions._records))
@@ -370,6 +377,10 @@ def test_keys_of_many_are_those_of_each_and_of_nobody_none() -> None:
     found = node.pair_keys(slots)
     assert (found[0], found[2]) == (each[0], each[2])
     assert found[1] not in (each[1], None)
+    node.take(CAST.clients[2], hello(2, serial=NOW_MS + 1))
+    assert node.previous_keys(slots) == [None, each[1], each[2], None, None]
+    assert node.previous_keys(slots, epoch=49) == [None] * 5, "its secret is gone"
+    assert node.previous_keys([]) == []
 
 
 def test_an_epoch_of_the_node_whose_key_is_gone_has_no_keys() -> None:

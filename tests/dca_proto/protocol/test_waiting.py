@@ -7,7 +7,7 @@ from round_helpers import losing
 
 from dca_proto.protocol import facts
 from dca_proto.protocol.compute import commit
-from dca_proto.protocol.events import Command, Started
+from dca_proto.protocol.events import Command, Received, Started, Timer, TimerFired
 from dca_proto.protocol.names import short_id
 from dca_proto.protocol.sessions import Sessions
 from dca_proto.protocol.wire.messages import Contribution
@@ -50,11 +50,22 @@ def test_a_status_stays_cheap_with_many_rounds_and_many_clients(monkeypatch: pyt
     network.deliver()
     servers = [network.actors[one] for one in (*actors.computes, actors.trainer_identity.id)]
     assert [len(one.waiting(network.now_ms, most)) for one in servers for most in (0, 2, 9)] == 3 * [0, 2, 3]
-    monkeypatch.setattr(commit, "ABSENT_AMONG_MAX", 5)
+    monkeypatch.setattr(commit, "MANY_SESSIONS", 5)
     monkeypatch.setattr(Sessions, "valid", None)
     waiting = [one for node in servers[:2] for one in node.waiting(network.now_ms, 9)]
     assert sum(one.arrived for one in waiting) == 3 * 5
     assert {(one.members, one.expected) for one in waiting} == {((), None)}
+
+
+def test_a_node_of_many_clients_takes_long_for_all_but_their_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    actors = TestFederation(3, 2, name="long")
+    network = actors.network()
+    network.deliver()
+    node = network.actors[actors.computes[0]]
+    events = [Received(actors.clients[0], b""), Received(actors.computes[1], b""), TimerFired(Timer("freeze"))]
+    assert [node.takes_long(event) for event in events] == [False] * 3
+    monkeypatch.setattr(commit, "MANY_SESSIONS", 2)
+    assert [node.takes_long(event) for event in events] == [False, True, True]
 
 
 def test_an_unannounced_round_waits_for_nodes_without_a_key() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,80 @@ def test_who_is_cancelled_twice_leaves_no_connection_behind(turns: int) -> None:
         await asyncio.wait([running])
         assert transport.is_closed
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
+
+
+class Slow:
+    """Answers an echo, in the middle of which it waits for the test where the message is "slow"."""
+
+    def __init__(self) -> None:
+        self.go, self.began = threading.Event(), threading.Event()
+        self.is_main: list[bool] = []
+
+    def __call__(self, event: Event) -> Sequence[Effect]:
+        if isinstance(event, Received):
+            self.is_main.append(threading.current_thread() is threading.main_thread())
+            if event.payload == b"slow":
+                self.began.set()
+                assert self.go.wait(PATIENCE_S)
+        return echo(event)
+
+    @staticmethod
+    def takes_long(event: Event) -> bool:
+        return isinstance(event, Received) and event.payload == b"slow"
+
+
+def test_what_takes_long_is_handled_in_a_thread_and_in_its_turn() -> None:
+    slow = Slow()
+
+    async def scenario(pair: RunnerAndPeer) -> None:
+        pair.runner._takes_long = slow.takes_long
+        for payload in (b"before", b"slow", b"after"):
+            await pair.send(payload)
+        assert (await pair.peer.inbox.take()).payload == b"before"
+        await asyncio.to_thread(slow.began.wait)
+        await settle()
+        assert (pair.runner.is_busy, pair.peer.inbox.poll()) == (True, None)
+        slow.go.set()
+        assert [(await pair.peer.inbox.take()).payload for _ in range(2)] == [b"slow", b"after"]
+        assert (slow.is_main, pair.runner.is_busy) == ([True, False, True], False)
+
+    RunnerAndPeer(slow).play(scenario)
+
+
+def test_who_cancels_the_run_waits_for_what_takes_long() -> None:
+    """The actor is in use, and so may be its processes."""
+    slow = Slow()
+
+    async def scenario() -> None:
+        pair = RunnerAndPeer(slow)
+        pair.runner._takes_long = slow.takes_long
+        await pair.peer.open()
+        running = asyncio.create_task(pair.runner.run())
+        await settle()
+        await pair.send(b"slow")
+        await asyncio.to_thread(slow.began.wait)
+        running.cancel()
+        await settle()
+        assert not running.done()
+        slow.go.set()
+        await asyncio.wait([running])
+        assert running.cancelled()
+        assert pair.runner.traffic.messages_sent == 0
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def test_an_exception_in_a_thread_ends_the_run_unchanged() -> None:
+    def answer(event: Event) -> Sequence[Effect]:
+        raise AssertionError("ours")
+
+    async def scenario() -> None:
+        pair = RunnerAndPeer(answer)
+        pair.runner._takes_long = lambda event: True
+        with pytest.raises(AssertionError, match="ours"):
+            await pair.runner.run()
 
     asyncio.run(scenario())
 
