@@ -91,14 +91,6 @@ def shown(line: str) -> str:
     return "(?m)^" + "".join(wild or re.escape(part) for part, wild in zip(parts, patterns, strict=True)) + " *$"
 
 
-def free_port() -> int:
-    """A port at which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Shell:
     """A person at bash, who types a block and waits until it has printed what the page shows.
 
