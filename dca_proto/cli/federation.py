@@ -20,6 +20,7 @@ from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
 from dca_proto.protocol.names import check_name
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
+from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.keyfile import (
     certificate_path,
     new_identity,
@@ -31,7 +32,6 @@ from dca_proto.runtime.keyfile import (
     write_identity,
     write_private,
 )
-from dca_proto.runtime.runner import now_ms
 from dca_proto.runtime.settings import check_url
 from dca_proto.wording import toml_text
 

@@ -17,6 +17,7 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.federation import Federation, Member, sign_federation
 from dca_proto.protocol.wire.fields import REGISTRAR_DAYS_MAX
 from dca_proto.protocol.wire.messages import Registrar
+from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.keyfile import (
     certificate_path,
     certified_id,
@@ -25,7 +26,6 @@ from dca_proto.runtime.keyfile import (
     read_identity,
     replace_file,
 )
-from dca_proto.runtime.runner import now_ms
 
 app = typer.Typer()
 _Changed = Annotated[Path, typer.Option(help="The federation file; the next one replaces it.")]

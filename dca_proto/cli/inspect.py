@@ -24,7 +24,7 @@ from dca_proto.cli.output import result_console
 from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, actor_id
 from dca_proto.errors import InputError, PeerError, UsageError
-from dca_proto.protocol import charges, contribution, federation, keyring, ledger, sessions
+from dca_proto.protocol import charges, contribution, federation, keyring, ledger, own_session, sessions
 from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.compute import round as compute_round
 from dca_proto.protocol.trainer import round as trainer_round
@@ -258,7 +258,7 @@ _RECORD_TYPES: dict[str, tuple[tuple[str, ...], Any]] = {
     client_round.ROUNDS: (("round_id",), client_round.StoredRound),
     client_round.ANNOUNCEMENTS: (("round_id",), None),
     federation.FILES: ((), None),
-    sessions.HELLO: ((), None),
+    own_session.HELLO: ((), None),
     sessions.SESSIONS: (("client",), sessions.StoredSession),
     compute_round.ROUNDS: ((), compute_round.StoredRound),
     compute_round.LISTS: (("round_id", "compute"), compute_round.StoredList),

@@ -16,9 +16,9 @@ from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import Config
 from dca_proto.runtime.files import write_json
-from dca_proto.runtime.runner import now_ms
 from dca_proto.runtime.spending import Asked, Spending, ledger_view_of, read_ledger_view, spending
 from dca_proto.statistics import REPLACE_ONE_ROW
 from dca_proto.wording import counted

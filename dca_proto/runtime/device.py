@@ -42,6 +42,7 @@ from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.records import Records
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.topics import subscriptions, topic_of
+from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import (
     ROLES,
     ClientFiles,
@@ -59,7 +60,7 @@ from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_f
 from dca_proto.runtime.listen import MetricsSettings
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.mqtt import MqttTransport
-from dca_proto.runtime.runner import Runner, now_ms
+from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.status import Watch, status_of
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.runtime.supervisor import Supervisor

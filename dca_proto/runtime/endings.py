@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from dca_proto.runtime.runner import now_ms
+from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.wording import duration, moment
 

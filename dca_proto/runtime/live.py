@@ -29,7 +29,8 @@ from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.fields import REPEATS_MAX
-from dca_proto.runtime.runner import Clock, Runner, SystemClock
+from dca_proto.runtime.clock import Clock, SystemClock
+from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.store import Store
 from dca_proto.runtime.transport import Transport
 from dca_proto.wording import listed

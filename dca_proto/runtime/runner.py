@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
@@ -33,6 +32,7 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import CancelTimer, Effect, Forget, Persist, Report, Send, SetTimer, Write
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.wire.topics import sender_of, topic_of
+from dca_proto.runtime.clock import Alarm, Clock, SystemClock
 from dca_proto.runtime.store import Store
 from dca_proto.runtime.transport import Message, Transport
 
@@ -389,48 +389,6 @@ def _from_senders(messages: Iterable[Message]) -> list[tuple[bytes, bytes]]:
 def writes_of(effects: Sequence[Effect]) -> list[Write]:
     """Return the effects that must be durable before any message of their batch leaves."""
     return [effect for effect in effects if isinstance(effect, (Persist, Forget))]
-
-
-_RECHECK_S = 60.0  # someone may set the wall clock during a wait
-
-
-class Alarm(Protocol):
-    """A pending call."""
-
-    def cancel(self) -> None:
-        """Cancel the call."""
-
-
-class Clock(Protocol):
-    """The runner's source of time; tests advance one by hand."""
-
-    def now_ms(self) -> int:
-        """Unix milliseconds."""
-
-    def steady_ms(self) -> int:
-        """Milliseconds since some moment, on a clock that cannot be set."""
-
-    def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
-        """Call back at `at_ms`, or earlier so that the clock is read again."""
-
-
-def now_ms() -> int:
-    """Return the machine's time in Unix milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
-class SystemClock:
-    """The machine's clock, on the running event loop."""
-
-    def now_ms(self) -> int:
-        return now_ms()
-
-    def steady_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
-
-    def call_at(self, at_ms: int, callback: Callable[[], None]) -> Alarm:
-        wait_s = min(max(at_ms - self.now_ms(), 0) / 1000, _RECHECK_S)
-        return asyncio.get_running_loop().call_later(wait_s, callback)
 
 
 class Timers:

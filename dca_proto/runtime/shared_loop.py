@@ -18,7 +18,8 @@ from itertools import islice
 from typing import Protocol
 
 from dca_proto.protocol.effects import Effect, Write
-from dca_proto.runtime.runner import Alarm, Clock, Runner, SystemClock, writes_of
+from dca_proto.runtime.clock import Alarm, Clock, SystemClock
+from dca_proto.runtime.runner import Runner, writes_of
 
 _AT_ONCE = 128  # actors in one transaction: meanwhile, the next ones are handled
 _SLOT_MS = 20

@@ -29,10 +29,11 @@ import structlog
 from dca_proto.errors import InputError, StorageError
 from dca_proto.protocol import facts
 from dca_proto.results.status import LastRound, RoundStatus, Status
+from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.counter import counter_path
 from dca_proto.runtime.endings import warnings_of
 from dca_proto.runtime.logs import FactLog
-from dca_proto.runtime.runner import Runner, now_ms
+from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.tally import Tally
 from dca_proto.runtime.transport import Connected, Disconnected, Gone
 from dca_proto.wording import printable

@@ -46,10 +46,10 @@ from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.keyring import SeenEpochs
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge, Ledger
+from dca_proto.protocol.own_session import OwnSession
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.policy import Policy, Refusal
 from dca_proto.protocol.records import Records, loaded, signed
-from dca_proto.protocol.sessions import OwnSession
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire import messages as m

@@ -23,10 +23,10 @@ from dca_proto.protocol.client.rows import MemberRows, Rows
 from dca_proto.protocol.contribution import ClientMessage, contribution_id, hedged_root, make_contribution, noise_key
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.ledger import Ledger
+from dca_proto.protocol.own_session import OwnSession
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy, Refusal
 from dca_proto.protocol.release import randomised, receipt_tags
-from dca_proto.protocol.sessions import OwnSession
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.messages import Announcement, Body, Certificate, Release, Signed
 from dca_proto.statistics.contribution import contribution, counted_rows

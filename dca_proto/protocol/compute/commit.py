@@ -57,17 +57,13 @@ class Committing(BaseActor[Round]):
     _pool: Pool
 
     def look_ahead(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
-        """Do what the next messages need and many processes can do at once; they are (sender, payload) pairs.
-
-        The effects of `handle` do not depend on it.
-        """
+        """Prepare the next messages, (sender, payload) pairs, in many processes; no effect depends on it."""
         self._sessions.look_ahead(messages)
 
     def takes_long(self, event: Event) -> bool:
         """Return True for an event that may be work on all clients: of many, all but clients' messages."""
-        if len(self._sessions) <= MANY_SESSIONS:
-            return False
-        return not isinstance(event, Received) or self._federation.is_server(event.sender)
+        is_of_client = isinstance(event, Received) and not self._federation.is_server(event.sender)
+        return len(self._sessions) > MANY_SESSIONS and not is_of_client
 
     def client_name(self, client: bytes) -> str:
         return self._sessions.name_of(client)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.protocol import charges, facts, keyring, sessions
+from dca_proto.protocol import charges, facts, keyring, own_session, sessions
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.client import trust
@@ -165,7 +165,7 @@ class Inputs(Checker):
             **dict.fromkeys((client_round.ROUNDS, client_round.ANNOUNCEMENTS, LEDGER), rounds),
             trust.PIN: 1,
             client_round.DECLINES: min(rounds, client_round.DECLINES_MAX),
-            sessions.HELLO: 1,
+            own_session.HELLO: 1,
             FILES: 1,
             keyring.SEEN: nodes,
             keyring.TABLE: _EPOCHS_MAX,

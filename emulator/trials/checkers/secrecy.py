@@ -29,9 +29,9 @@ from dca_proto.protocol.events import Event
 from dca_proto.protocol.keyring import TABLE as EPOCHS
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
+from dca_proto.protocol.own_session import HELLO
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.records import decoded
-from dca_proto.protocol.sessions import HELLO
 from dca_proto.protocol.trainer.round import StoredRound
 from dca_proto.protocol.validation import validate_announcement
 from dca_proto.protocol.wire.codec import decode_body, decode_frame

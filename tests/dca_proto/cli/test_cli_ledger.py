@@ -25,8 +25,8 @@ from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.wire.codec import encode
+from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.keyfile import read_identity, write_identity
-from dca_proto.runtime.runner import now_ms
 from dca_proto.runtime.spending import read_ledger_view, spending
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.testing import Network, TestFederation

@@ -12,9 +12,10 @@ import pytest
 from dca_proto.cli import main
 from dca_proto.protocol.effects import Send
 from dca_proto.protocol.events import Received, Started
+from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.device import load
 from dca_proto.runtime.keyfile import certified_id
-from dca_proto.runtime.runner import now_ms, writes_of
+from dca_proto.runtime.runner import writes_of
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ from dca_proto.errors import PeerError, UsageError
 from dca_proto.protocol.effects import Persist
 from dca_proto.protocol.federation import enrol
 from dca_proto.protocol.keyring import Keyring
+from dca_proto.protocol.own_session import HELLO, OwnSession
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.pool import Pool
-from dca_proto.protocol.sessions import HELLO, SESSIONS, OwnSession, Sessions, StoredSession
+from dca_proto.protocol.sessions import SESSIONS, Sessions, StoredSession
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
 from dca_proto.protocol.wire.messages import EpochKey, Hello, Signed
 from dca_proto.testing import TestFederation, seeded

@@ -27,7 +27,8 @@ from dca_proto.protocol.effects import (
 )
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.wire.topics import root_of, topic_of
-from dca_proto.runtime.runner import Runner, RunnerLimits, SystemClock, Timers
+from dca_proto.runtime.clock import SystemClock
+from dca_proto.runtime.runner import Runner, RunnerLimits, Timers
 from dca_proto.runtime.store import MemoryStore, Record, SqliteStore
 from dca_proto.runtime.transport import Message, Pending
 

@@ -22,8 +22,9 @@ from dca_proto.protocol import facts
 from dca_proto.protocol.events import Received, Started
 from dca_proto.results.status import Status
 from dca_proto.runtime import status as status_module
+from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.device import Device, load
-from dca_proto.runtime.runner import Runner, now_ms
+from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.status import answering, ask_status, status_of, status_path
 from dca_proto.runtime.transport import Connected, Disconnected
 
