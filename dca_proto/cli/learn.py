@@ -136,7 +136,7 @@ def learn(
     console = outputs.console()
     if draws is not None and not task.job.drawable:
         raise UsageError(f"--draws {draws}: job {task.job.name!r} gives a point estimate, no posterior; leave it out")
-    invite = _invited(actor, config.parent / task.settings.invite) if task.settings.invite else ()
+    invite = invited_by(actor, config.parent / task.settings.invite) if task.settings.invite else ()
     held_out = None
     if test is not None:
         if not task.job.scored:
@@ -157,9 +157,9 @@ def learn(
     return _Run(actor, task, held_out, outputs, console, path, invite).play(discard_round)
 
 
-def _invited(actor: Device, folder: Path) -> tuple[bytes, ...]:
+def invited_by(actor: Device, folder: Path) -> tuple[bytes, ...]:
     """Return the ids of the clients with an unrevoked certificate in a folder. Raises `UsageError` if none is valid."""
-    federation, now = actor.config.federation, now_ms()
+    federation, now = actor.federation, now_ms()
     paths = [path for path in sorted(folder.glob("*.cert")) if not federation.is_revoked(certified_id(path))]
     certificates = [read_certificate(path, federation, now) for path in paths]
     if not certificates:

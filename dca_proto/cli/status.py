@@ -14,7 +14,7 @@ from dca_proto.cli.output import result_console, say
 from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_most
 from dca_proto.results.figure import about, figures_of
-from dca_proto.results.status import STATUS, RoundStatus, Status
+from dca_proto.results.status import STATUS, RoundStatus, ScheduledJob, Status
 from dca_proto.runtime.config import is_actor_file, read_config
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.status import ask_status, status_path
@@ -103,6 +103,8 @@ def show(console: Console, result: Statuses, *, in_full: bool = False) -> None:
         console.print(line(one), soft_wrap=True)
         for round_ in one.rounds:
             console.print(f"  {round_line(round_)}", soft_wrap=True)
+        for job in one.schedule:
+            console.print(f"  {schedule_line(job)}", soft_wrap=True)
         if one.last is not None:
             console.print(f"  last {one.last.at}, round {one.last.round_id[:8]}: {one.last.what}", soft_wrap=True)
         if in_full:
@@ -136,6 +138,13 @@ def round_line(one: RoundStatus) -> str:
     until = f", until {one.until}" if one.until else ""
     waits = f"; waits for {names}" if one.waits_for else ""
     return f"round {one.round_id[:8]} {one.statistic}: {one.phase}{until}{arrived}{waits}"
+
+
+def schedule_line(job: ScheduledJob) -> str:
+    """Return a line on a standing job: its next slot, how many are done, and how long the budget lasts."""
+    following = "over" if job.next is None else f"next {job.next}"
+    gaps = f", {counted(job.gaps, 'gap')}" if job.gaps else ""
+    return f"schedule {job.title!r}: {following}, {job.done:,} of {job.of:,} done{gaps}, budget lasts to {job.lasts_to}"
 
 
 def details(one: Status) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ Everything follows from the dates: a clock that is set, or a restart, changes no
 from __future__ import annotations
 
 import re
+from calendar import isleap
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
@@ -68,17 +69,16 @@ class Period(NamedTuple):
         return self.number * {"d": 1, "w": 7, "y": _YEAR_DAYS}[self.unit]
 
     def end(self, begins: date) -> date:
-        """Return the first day after the period. A year from 29 February ends on 1 March."""
+        """Return the first day after the period. A year from 29 February ends on 1 March.
+
+        Raises `ValueError` or `OverflowError` beyond the year 9999.
+        """
         if self.unit != "y":
             return begins + timedelta(days=self.days)
-        year = begins.year + self.number
-        is_leap_day = (begins.month, begins.day) == (2, 29)
-        try:
-            return begins.replace(year=year)
-        except ValueError:
-            if not is_leap_day:
-                raise
-            return date(year, 3, 1)
+        year, month, day = begins.year + self.number, begins.month, begins.day
+        if (month, day) == (2, 29) and not isleap(year):
+            month, day = 3, 1
+        return date(year, month, day)
 
     def count(self, every: str) -> int:
         """Return the largest number of slots that a period of so many days can have, in UTC."""

@@ -70,6 +70,17 @@ class LastRound(msgspec.Struct, frozen=True, kw_only=True):
     ok: Annotated[bool, about("Whether it went well: a result, a released sum, a contribution.")]
 
 
+class ScheduledJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A standing job of a trainer that runs a schedule."""
+
+    title: Annotated[str, about("The name of its series.")]
+    next: Annotated[str | None, about("The time of its next slot; null after the last one.")]
+    done: Annotated[Count, about("Slots with a result.")]
+    gaps: Annotated[Count, about("Slots that ended without one.")]
+    of: Annotated[Count, about("All slots of the period.")]
+    lasts_to: Annotated[str, about("The last slot for which both the plan and the trainer's account have room.")]
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a running actor."""
 
@@ -177,6 +188,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
                metric=Metric("gauge", name="data_read_timestamp_seconds")),
     ] = None  # fmt: skip
     data_error: Annotated[str, figure("data failed", "Why the last read failed.", table=STATUS)] = ""
+    schedule: Annotated[list[ScheduledJob], about("Standing jobs, at a trainer that runs a schedule.")] = []
     warnings: Annotated[list[str], about("What needs attention; `--check` fails if there is one.")] = []
 
     @property

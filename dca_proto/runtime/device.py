@@ -42,6 +42,7 @@ from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.records import Records
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.topics import subscriptions, topic_of
+from dca_proto.results.status import ScheduledJob
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import (
     ROLES,
@@ -113,6 +114,8 @@ class Device:
         self._build = build
         self._actor: Actor | None = None
         self._certificate_ms = certificate_ms
+        self.schedule: Callable[[], list[ScheduledJob]] = list
+        """Returns the state of a trainer's standing jobs, for its status."""
 
     @property
     def role(self) -> str:
@@ -129,6 +132,11 @@ class Device:
         """The actor, once its store is open."""
         assert self._actor is not None, "inside `open`"
         return self._actor
+
+    @property
+    def federation(self) -> Federation:
+        """The newest federation file that is known."""
+        return self.config.federation if self._actor is None else self._actor.federation
 
     def name_of(self, member: bytes) -> str:
         """Return a member's or client's name with its short id, as people read it."""

@@ -47,6 +47,7 @@ _AT_ONCE, _PATIENCE_S = 4, 5.0
 _ANSWER_BYTES_MAX = 4 << 20
 _NAMES_MAX, _ROUNDS_MAX = 100, 100
 _GONE_AGAIN_S = 60.0
+_SOON_MS = 7 * 86_400_000  # before the end of a schedule's budget
 _CLOCK_S = 60.0  # deadlines are minutes away
 _PEER = struct.Struct("3i")  # process, user and group of the other side
 
@@ -183,6 +184,7 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
         certificates={what: iso(end_ms) for what, end_ms in device.ends.items()},
         data_read=None if read_ms is None else iso(read_ms),
         data_error=printable(error),
+        schedule=device.schedule(),
     )
     return msgspec.structs.replace(status, warnings=[*_warnings(status), *warnings_of(device.ends, at_ms)])
 
@@ -194,9 +196,20 @@ def _warnings(status: Status) -> list[str]:
     for name, offset_s in status.clock_offset_s.items():
         if abs(offset_s) > _CLOCK_S:
             found.append(f"the clock of {name} is {offset_s:+,.0f} s ahead of this one: correct the wrong one")
+    found += _about_schedule(status)
     if status.data_error:
         found.append(f"the data cannot be read, so they count as missing: {status.data_error}")
     return found
+
+
+def _about_schedule(status: Status) -> list[str]:
+    """Return a warning if a schedule ends within a week, or if the account has no room for all of it."""
+    soon = iso(now_ms() + _SOON_MS)
+    return [
+        f"the budget of schedule {job.title!r} lasts to {job.lasts_to}: plan the next period"
+        for job in status.schedule
+        if job.next is not None and job.lasts_to < soon
+    ]
 
 
 def _round_status(one: Any, name_of: Callable[[bytes], str]) -> RoundStatus:

@@ -1,0 +1,257 @@
+"""The results of standing jobs: one durable database with a row for each slot that has ended or begun.
+
+A slot is written before its round is announced (`begin`), and again when it has ended (`finish`, `leave_out`). Each
+write is flushed to disk before the call returns. So a restarted schedule knows which slots are over, and a killed one
+repeats none. A slot that ended without a result is a *gap* and states its reason.
+
+The database belongs to one trainer. Its rows contain only what the trainer knows: private results and their reasons.
+
+**A plan** is a period with its budget and its jobs. Its settings may not change while it runs, since the shares of the
+budget follow from them. The next period is a new plan, and the series of its jobs go on.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from dca_proto.errors import InputError, StorageError, UsageError
+from dca_proto.jobs.calendar import Slot
+from dca_proto.results.figure import Amount, Count, Real, about
+from dca_proto.wording import moment, nearest
+
+BEGUN, DONE, FAILED, MISSED = "begun", "done", "failed", "missed"
+_APPLICATION_ID = 0x44434153  # "DCAS"
+_FORMAT = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS plans (number INTEGER PRIMARY KEY, begins_ms INTEGER NOT NULL, settings BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS slots (
+    job TEXT NOT NULL, at_ms INTEGER NOT NULL, name TEXT NOT NULL, plan INTEGER NOT NULL, state TEXT NOT NULL,
+    ended_ms INTEGER, reason TEXT NOT NULL DEFAULT '', charged INTEGER NOT NULL DEFAULT 0, result BLOB,
+    PRIMARY KEY (job, at_ms));
+"""
+_BUSY_S = 10.0
+
+
+class SeriesEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """One estimate of a slot."""
+
+    name: Annotated[str, about("What is estimated.")]
+    unit: Annotated[str, about("Of the figures.")] = ""
+    estimate: Annotated[Real | None, about("Its value.")] = None
+    sd: Annotated[Real | None, about("Its standard deviation, with the noise.")] = None
+    interval_95: Annotated[list[Real] | None, about("Lower and upper end.")] = None
+
+
+class SeriesResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a slot.
+
+    `rounds` has the records of its rounds with the noisy sums, from which the result can be computed again.
+    """
+
+    estimates: Annotated[list[SeriesEstimate], about("In the job's order.")]
+    contributors: Annotated[Count | None, about("The most contributions in one of its sums.")] = None
+    epsilon: Annotated[Amount | None, about("What the slot cost each participant.")] = None
+    delta: Annotated[Amount | None, about("As epsilon.")] = None
+    warnings: Annotated[list[str], about("About the result.")] = []
+    rounds: Annotated[list[Any], about("The records of its rounds, as `dca learn --json` writes them.")] = []
+
+
+class SeriesSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot of a series: its result, or why it has none."""
+
+    slot: Annotated[str, about("Its name: a date, or a date with the hour in UTC.")]
+    at_ms: Annotated[int, about("When it was due, in Unix milliseconds.")]
+    state: Annotated[str, about("begun, done, failed (it was tried) or missed (it was not tried).")]
+    ended_ms: Annotated[int | None, about("When it ended; null while it runs.")] = None
+    reason: Annotated[str, about("Why it has no result.")] = ""
+    charged: Annotated[bool, about("Whether a slot without a result has kept its charge.")] = False
+    result: Annotated[SeriesResult | None, about("Null for a gap.")] = None
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How many slots of a job have ended in each way."""
+
+    done: int = 0
+    failed: int = 0
+    missed: int = 0
+
+
+class Series:
+    """The open database of a schedule's results. Close it, or use it in `with`.
+
+    Args:
+        path: the file; created if missing, readable by the owner only.
+        read_only: open an existing one while a schedule may run.
+
+    Raises:
+        StorageError: it cannot be opened, or is something else.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        if read_only and not path.exists():
+            raise InputError(f"{path} does not exist: no schedule has written results there yet; name its jobs file")
+        with self._explained():
+            if not read_only:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            mode = "ro" if read_only else "rw"
+            address = f"{path.absolute().as_uri()}?mode={mode}"
+            # a schedule stores a result in a thread, one at a time
+            self._connection = sqlite3.connect(
+                address, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+            self._check()
+            if not read_only:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                self._connection.execute("PRAGMA synchronous=FULL")
+                self._connection.executescript(_SCHEMA)
+                self._connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+                self._connection.execute(f"PRAGMA user_version={_FORMAT}")
+
+    def _check(self) -> None:
+        (found,) = self._connection.execute("PRAGMA application_id").fetchone()
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        if tables and found != _APPLICATION_ID:
+            raise StorageError(f"{self.path} is no database of a schedule's results; name another file")
+        if tables and version != _FORMAT:
+            raise StorageError(
+                f"{self.path} has format {version}, expected {_FORMAT}; use the version of the program that wrote it"
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Series:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    # --- plans --------------------------------------------------------------------------------------------------------
+
+    def adopt(self, settings: dict[str, Any], begins_ms: int) -> int:
+        """Return the number of the plan with these settings; a new plan is added.
+
+        Args:
+            settings: plain JSON values that identify the plan. begins_ms: the time of its first slot.
+
+        Raises:
+            UsageError: another plan has slots at or after that time.
+        """
+        plain = msgspec.json.encode(settings, order="sorted")
+        with self._explained():
+            known = self._connection.execute("SELECT number, settings FROM plans ORDER BY number DESC").fetchall()
+            for number, found in known:
+                if bytes(found) == plain:
+                    return int(number)
+            query = "SELECT job, name, plan FROM slots WHERE at_ms >= ? ORDER BY at_ms DESC"
+            if (taken := self._connection.execute(query, (begins_ms,)).fetchone()) is not None:
+                job, name, plan = taken
+                other = msgspec.json.decode(dict(known)[plan])
+                names = [key for key in {**other, **settings} if other.get(key) != settings.get(key)]
+                raise UsageError(
+                    f"the plan under way in {self.path} has other settings ({', '.join(sorted(names))}), and its slot "
+                    f"{name} of {job!r} is not before this one; keep the settings, or begin the new plan on a later day"
+                )
+            row = self._connection.execute(
+                "INSERT INTO plans (begins_ms, settings) VALUES (?, ?) RETURNING number", (begins_ms, plain)
+            ).fetchone()
+        return int(row[0])
+
+    # --- slots --------------------------------------------------------------------------------------------------------
+
+    def begin(self, plan: int, job: str, slot: Slot) -> None:
+        """Write that a slot is about to run. Does nothing if it has begun before."""
+        row = (job, slot.at_ms, slot.name, plan, BEGUN)
+        self._write("INSERT OR IGNORE INTO slots (job, at_ms, name, plan, state) VALUES (?, ?, ?, ?, ?)", [row])
+
+    def finish(self, job: str, slot: Slot, result: SeriesResult, now_ms: int) -> None:
+        """Write the result of a slot that has begun."""
+        row = (DONE, now_ms, msgspec.json.encode(result), job, slot.at_ms)
+        self._write("UPDATE slots SET state = ?, ended_ms = ?, result = ? WHERE job = ? AND at_ms = ?", [row])
+
+    def fail(self, job: str, slot: Slot, reason: str, now_ms: int, *, charged: bool) -> None:
+        """Write that a slot that has begun ended without a result, and whether its charge remains."""
+        row = (FAILED, now_ms, reason, charged, job, slot.at_ms)
+        update = "UPDATE slots SET state = ?, ended_ms = ?, reason = ?, charged = ? WHERE job = ? AND at_ms = ?"
+        self._write(update, [row])
+
+    def leave_out(self, plan: int, job: str, slots: Iterable[Slot], reason: str, now_ms: int) -> None:
+        """Write that these slots were not tried."""
+        rows = [(job, slot.at_ms, slot.name, plan, MISSED, now_ms, reason) for slot in slots]
+        columns = "job, at_ms, name, plan, state, ended_ms, reason"
+        self._write(f"INSERT OR IGNORE INTO slots ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", rows)  # noqa: S608
+
+    def states(self, plan: int, job: str) -> dict[int, str]:
+        """Return the state of each slot of a job in a plan, by its time."""
+        query = "SELECT at_ms, state FROM slots WHERE plan = ? AND job = ?"
+        with self._explained():
+            return dict(self._connection.execute(query, (plan, job)))
+
+    def counts(self, plan: int, job: str) -> Counts:
+        """Return how many slots of a job in a plan have ended."""
+        query = "SELECT state, COUNT(*) FROM slots WHERE plan = ? AND job = ? AND state != ? GROUP BY state"
+        with self._explained():
+            return Counts(**dict(self._connection.execute(query, (plan, job, BEGUN))))
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> list[str]:
+        """Return the titles of all jobs that have a slot, sorted."""
+        with self._explained():
+            return [title for (title,) in self._connection.execute("SELECT DISTINCT job FROM slots ORDER BY job")]
+
+    def slots(self, job: str, last: int | None = None) -> list[SeriesSlot]:
+        """Return the slots of a job in order, or the `last` so many. Raises `UsageError` for an unknown job."""
+        if job not in (known := self.jobs()):
+            listed = ", ".join(map(repr, known)) or "none yet"
+            raise UsageError(f"job {job[:64]!r} has no slot in {self.path}{nearest(job, known)}; jobs: {listed}")
+        columns = "name, at_ms, state, ended_ms, reason, charged, result"
+        query = f"SELECT {columns} FROM slots WHERE job = ? ORDER BY at_ms DESC LIMIT ?"  # noqa: S608
+        with self._explained():
+            rows = self._connection.execute(query, (job, -1 if last is None else last)).fetchall()
+        return [_slot(*row) for row in reversed(rows)]
+
+    def _write(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        """Execute a statement for each row in one transaction, durable on return."""
+        with self._explained():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._connection.executemany(statement, rows)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                raise StorageError(f"{self.path} is no database of a schedule's results; name another file") from None
+            what = " ".join(str(error).split())
+            raise StorageError(f"cannot use the results {self.path}: {what}; check the file, or restore it") from None
+        except OSError as error:
+            raise StorageError(f"cannot open {self.path}: {error.strerror}; check the path and its rights") from None
+
+
+def _slot(
+    name: str, at_ms: int, state: str, ended_ms: int | None, reason: str, charged: int, result: bytes | None
+) -> SeriesSlot:
+    try:
+        found = None if result is None else msgspec.json.decode(result, type=SeriesResult)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise StorageError(f"the result of {moment(at_ms)} cannot be read; restore the file of results") from None
+    return SeriesSlot(
+        slot=name, at_ms=at_ms, state=state, ended_ms=ended_ms, reason=reason, charged=bool(charged), result=found
+    )

@@ -1,0 +1,101 @@
+"""Files of standing jobs: one budget for all slots, and refusals that name the section and the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dca_proto.cli import main
+from dca_proto.cli.schedule_file import read_schedule
+from dca_proto.errors import UsageError
+from dca_proto.privacy.cost import total
+
+SCHEDULE = """
+[schedule]
+trainer = "trainer.toml"
+begins = 2027-01-01
+epsilon = 2
+delta = 1e-5
+"""
+COLUMN = 'target = "x"\nbounds = { x = [0, 50] }\nclients = 500'
+MEAN = f'[[job]]\ntitle = "daily mean"\nname = "gaussian"\n{COLUMN}\ntolerate = 50\n'
+REPORT = f'[[job]]\ntitle = "weekly reports"\nevery = "week"\nname = "ldp-mean"\n{COLUMN}\n'
+NODES = (
+    '[[job]]\ntitle = "nodes"\nevery = "week"\nname = "regression-mcmc"\nkind = "node-release"\nclients = 4\n'
+    'target = "x"\nbounds = { x = [0, 50], y = [0, 1] }\n'
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("schedule-files")
+    init = ["federation", "init", str(folder), "--computes", "3", "--clients", "1", "--broker", "mqtt://127.0.0.1"]
+    assert main(init) == 0
+    return folder
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "jobs.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "jobs", [MEAN, REPORT, MEAN + REPORT, MEAN + REPORT + NODES], ids=["means", "reports", "both", "all kinds"]
+)
+@pytest.mark.parametrize("lasts", ["1y", "30d"])
+def test_all_slots_together_cost_the_budget_and_no_more(folder: Path, jobs: str, lasts: str) -> None:
+    found = read_schedule(write(folder, f'{SCHEDULE}lasts = "{lasts}"\n{jobs}'))
+    costs = [job.charge for job in found.jobs for _ in job.slots]
+    assert total(costs).within(2, 1e-5)
+    assert total(costs).epsilon(1e-5) == pytest.approx(2, rel=1e-6)
+    for job in found.jobs:
+        task = job.task(found.config.federation)
+        assert task.cost == job.charge
+
+
+def test_a_share_is_relative_to_those_of_the_other_jobs(folder: Path) -> None:
+    other = MEAN.replace("daily mean", "other").replace("title", "share = 3\ntitle")
+    mean, three = read_schedule(write(folder, SCHEDULE + MEAN + other)).jobs
+    assert three.cost.mu**2 == pytest.approx(3 * mean.cost.mu**2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected [schedule] and 1 to 50 sections [[job]]"),
+        (SCHEDULE, "expected [schedule] and 1 to 50 sections [[job]]"),
+        ("[job]\n", "expected [schedule]"),
+        ("[sched]\n", "unknown section [sched]"),
+        ("x", "is not valid TOML"),
+        (SCHEDULE + "lsts = 3\n" + MEAN, "unknown key 'lsts' (did you mean 'lasts'?)"),
+        (SCHEDULE.replace("2027-01-01", '"soon"') + MEAN, "begins"),
+        (SCHEDULE + 'lasts = "1m"\n' + MEAN, "lasts = '1m': expected a number of days, weeks or years"),
+        (SCHEDULE.replace("2027", "9999") + MEAN, "the period ends after the year 9999"),
+        (SCHEDULE + 'timezone = "Mars"\n' + MEAN, "timezone = 'Mars' is not known here"),
+        (SCHEDULE.replace("trainer.toml", "no.toml") + MEAN, "no.toml"),
+        (SCHEDULE.replace("epsilon = 2", "epsilon = 0") + MEAN, "epsilon is 0"),
+        (SCHEDULE + MEAN.replace("title", "titel"), "job 1: title is missing (did you mean 'titel'?)"),
+        (SCHEDULE + MEAN + MEAN, "two jobs have the title 'daily mean'"),
+        (SCHEDULE + MEAN + "epsilon = 1\n", "job 'daily mean': epsilon is that of [schedule]"),
+        (SCHEDULE + MEAN + 'every = "month"\n', "every = 'month' is unknown; expected hour, day, week"),
+        (SCHEDULE + MEAN + 'late = "1d"\n', "late = '1d': expected minutes or hours"),
+        (SCHEDULE + MEAN + 'late = "24h"\n', "expected less than the time between two slots"),
+        (SCHEDULE + MEAN + "share = 0\n", "share = 0: expected a number above 0"),
+        (SCHEDULE + MEAN.replace("gaussian", "gausian"), "(did you mean 'gaussian'?)"),
+        (SCHEDULE + MEAN + "clients_min = 3\n", "unknown key 'clients_min'"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(
+    folder: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schedule", str(write(folder, text)), "--plan"]) in (2, 5)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_a_title_is_printable(folder: Path) -> None:
+    with pytest.raises(UsageError, match="title = "):
+        read_schedule(write(folder, SCHEDULE + MEAN.replace("daily mean", "a\\u0007b")))
