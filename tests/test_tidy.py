@@ -48,6 +48,7 @@ NOT_ON_A_DEVICE = (
     "prometheus_client",
     "dp_accounting",
     "numpyro",
+    "psycopg",
 )
 RESULTS = BASE | {"dca_proto.results", "dca_proto.statistics", "dca_proto.protocol"}
 VIEW = {"msgspec", "dca_proto.report", "dca_proto.results", "dca_proto.errors", "dca_proto.privacy.rounding",
@@ -76,6 +77,7 @@ LAYERS = {
     "dca_proto.runtime.metrics": RUNTIME | {"dca_proto", "prometheus_client"},
     "dca_proto.runtime.embedded": RUNTIME | {"iotcore"},
     "dca_proto.runtime.packets5": RUNTIME | {"mqtt5"},
+    "dca_proto.runtime.sources.postgres": RUNTIME | {"psycopg"},
     "dca_proto.runtime.aiomqtt_connection": RUNTIME | {"aiomqtt", "paho", "socks"},
     "dca_proto.deploy": RUNTIME | {"dca_proto.deploy"},
     "dca_proto.deploy.tls": {"cryptography"},

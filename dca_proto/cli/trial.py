@@ -15,7 +15,7 @@ import typer
 from dca_proto.cli.output import tell
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import BrokerOptions, launch_broker
-from dca_proto.runtime.config import ClientFiles, read_config
+from dca_proto.runtime.config import read_config
 from dca_proto.runtime.device import Device, complete, load
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.settings import BrokerSettings
@@ -42,9 +42,9 @@ def run(
 
 
 def _has_data(path: Path) -> bool:
-    """Return False for a client without a data file: a program will run it. A Compute node needs no data."""
-    files = read_config(path).files
-    return not isinstance(files, ClientFiles) or (files.data is not None and files.data.exists())
+    """Return False for a client without a source of data: a program will run it. A Compute node needs no data."""
+    config = read_config(path)
+    return config.role != "client" or (config.source is not None and config.source.is_there)
 
 
 async def _serve(devices: Sequence[Device], without_data: int) -> None:

@@ -182,6 +182,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         figure("certificate ends", "When each certificate ends that this actor depends on.",
                metric=Metric("gauge", ("certificate",), "certificate_end_timestamp_seconds")),
     ] = {}  # fmt: skip
+    data_source: Annotated[
+        str | None, figure("data", "What a client reads; null if a program passes them.", table=STATUS)
+    ] = None
     data_read: Annotated[
         str | None,
         figure("data read", "When the source was last read.", table=STATUS,

@@ -12,6 +12,7 @@
     [metrics]                          optional: what Prometheus may read; see `dca_proto.runtime.listen`
     listen = "127.0.0.1:9464"
 
+    [data] of a client, in place of `data`               where its data come from; see `dca_proto.runtime.sources`
     [policy] of a client, [floors] of a Compute node     see `dca_proto.protocol.policy`; the defaults are safe
     [account] of a trainer                               the total cost of its rounds; see `BudgetLimit` there
     [round] of a trainer                                 the round that it runs; see `dca_proto.runtime.request`
@@ -37,12 +38,12 @@ from dca_proto.errors import InputError, UsageError
 from dca_proto.protocol.federation import Federation, Member
 from dca_proto.protocol.params import MIB, Limits, Timing
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
-from dca_proto.runtime.csv_text import parse_delimiter
 from dca_proto.runtime.files import read_text
 from dca_proto.runtime.keyfile import read_federation
 from dca_proto.runtime.listen import MetricsSettings
 from dca_proto.runtime.request import RoundSettings
 from dca_proto.runtime.settings import BrokerSettings, anchored, check_keys, convert
+from dca_proto.runtime.sources import CsvSource, Source, read_source
 from dca_proto.statistics import registered
 from dca_proto.wording import nearest, parse_toml
 
@@ -128,9 +129,8 @@ class ClientFiles(NodeFiles, frozen=True, kw_only=True):
     """The section `[client]`.
 
     Attributes:
-        data: a CSV; None if a program passes the data. categories: categories by text column
-            (`dca_proto.statistics.categories`). delimiter: the sign between the CSV's cells, or its name; by default as
-            in its first line (`dca_proto.runtime.csv_text`).
+        data: a CSV, short for `file` in [data]; None if that section names another source, or a program passes the
+            data. categories, delimiter: of the CSV.
         certificate: by default beside the key file, with the suffix ``.cert``.
         policy: a policy file, in place of the section [policy].
     """
@@ -141,9 +141,6 @@ class ClientFiles(NodeFiles, frozen=True, kw_only=True):
     certificate: Path | None = None
     policy: Path | None = None
 
-    def __post_init__(self) -> None:
-        parse_delimiter(self.delimiter)
-
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """A checked configuration file.
@@ -153,6 +150,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         federation: the contents of the federation file. broker: how to reach the broker.
         policy: a client's. floors: a Compute node's. account: the total that a trainer's rounds may cost.
         metrics: where Prometheus may read the actor's figures; None if nowhere.
+        source: a client's, or None.
         round: a trainer's [round], if the file has one. job: a trainer's [job], unparsed.
     """
 
@@ -164,12 +162,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     floors: Floors = Floors()
     account: BudgetLimit = BudgetLimit()
     metrics: MetricsSettings | None = None
+    source: Source | None = None
     round: RoundSettings | None = None
     job: dict[str, Any] | None = None
 
 
 _EXPECTED = "expected an actor's configuration file"
-_SECTIONS = {"client": ("policy",), "compute": ("floors",), "trainer": ("account", "round", "job")}
+_SECTIONS = {"client": ("policy", "data"), "compute": ("floors",), "trainer": ("account", "round", "job")}
 _FILES: dict[str, type[NodeFiles]] = {"client": ClientFiles, "compute": ComputeFiles, "trainer": ServerFiles}
 ROLES = tuple(_SECTIONS)
 """The roles that have a configuration file."""
@@ -223,15 +222,17 @@ def _config(role: str, tables: Mapping[str, Any], directory: Path) -> Config:
         raise InputError('[broker] is missing; give at least: url = "mqtt://host"')
     files = _files(role, tables[role], directory)
     federation = read_federation(files.federation)
+    broker = anchored(convert("[broker]", tables["broker"], BrokerSettings), directory)
     return Config(
         role=role,
         files=files,
         federation=federation,
-        broker=anchored(convert("[broker]", tables["broker"], BrokerSettings), directory),
+        broker=broker,
         policy=_own_policy(files, tables, federation),
         floors=_floors(tables.get("floors", {}), federation),
         account=convert("[account]", tables.get("account", {}), BudgetLimit),
         metrics=convert("[metrics]", tables["metrics"], MetricsSettings) if "metrics" in tables else None,
+        source=_source(files, tables.get("data"), directory, broker),
         round=convert("[round]", tables["round"], RoundSettings) if "round" in tables else None,
         job=tables.get("job"),
     )
@@ -245,6 +246,22 @@ def _files(role: str, table: Mapping[str, Any], directory: Path) -> NodeFiles:
         except ModuleNotFoundError as error:
             raise InputError(f"modules: {module!r} cannot be imported: {error}; is it installed here?") from None
     return anchored(files, directory)
+
+
+def _source(
+    files: NodeFiles, table: Mapping[str, Any] | None, directory: Path, broker: BrokerSettings
+) -> Source | None:
+    """Return a client's source, from the section [data] or from the keys of [client] that are short for it."""
+    if not isinstance(files, ClientFiles):
+        return None
+    short = {"data": files.data, "categories": files.categories, "delimiter": files.delimiter}
+    given = [name for name, value in short.items() if value]
+    if table is not None:
+        if given:
+            raise InputError(f"found both [client] {given[0]} and the section [data]; keep one of them")
+        return read_source(table, directory, broker)
+    source = CsvSource(file=files.data or Path(), categories=files.categories, delimiter=files.delimiter)
+    return None if files.data is None else source
 
 
 def _own_policy(files: NodeFiles, tables: Mapping[str, Any], federation: Federation) -> Policy:

@@ -54,7 +54,6 @@ from dca_proto.runtime.config import (
     check_known,
     read_config,
 )
-from dca_proto.runtime.csv_text import parse_delimiter
 from dca_proto.runtime.doors import open_doors
 from dca_proto.runtime.endings import EndWarner, certificate_ends
 from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
@@ -62,10 +61,11 @@ from dca_proto.runtime.listen import MetricsSettings
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.sources import Feed
 from dca_proto.runtime.status import Watch, status_of
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.runtime.supervisor import Supervisor
-from dca_proto.runtime.table import DataFile, Table
+from dca_proto.runtime.table import Table
 from dca_proto.runtime.transport import CLIENT_LIMITS, Transport
 
 if TYPE_CHECKING:  # only a trainer needs it
@@ -95,7 +95,7 @@ class Device:
     Args:
         config: a checked configuration. identity: from its key file.
         build: makes the actor from the records of its store, and a Compute node with a pool of processes.
-        data: a client's file of data, which is read again when it has changed; None if a program passes them.
+        data: a client's source of data, which is read before each round; None if a program passes the data.
         certificate_ms: when a client's certificate ends.
     """
 
@@ -104,7 +104,7 @@ class Device:
         config: Config,
         identity: Identity,
         build: Build,
-        data: DataFile | None = None,
+        data: Feed | None = None,
         certificate_ms: int | None = None,
     ) -> None:
         self.config = config
@@ -151,7 +151,9 @@ class Device:
 
         Raises `UsageError` if the broker refuses the actor, or if its store cannot be used.
         """
-        async with self.open(on_report) as parts:
+        async with self.open(on_report) as parts, contextlib.AsyncExitStack() as living:
+            if self.data is not None:
+                await living.enter_async_context(self.data.live())
             runner = Runner(
                 parts.actor,
                 parts.transport,
@@ -159,6 +161,7 @@ class Device:
                 federation=self.config.federation.id,
                 on_report=parts.watch,
                 refresh=None if self.data is None else self.data.refresh,
+                needs_data=getattr(parts.actor, "needs_data", lambda payload: True),
                 look_ahead=getattr(parts.actor, "look_ahead", None),
                 takes_long=getattr(parts.actor, "takes_long", None),
             )
@@ -267,7 +270,7 @@ def load(
 
     Args:
         path: the TOML file.
-        data: a client's data, in place of the CSV that the file names. The program may change it while the client runs.
+        data: a client's data, in place of the source that the file names. The program may change it meanwhile.
         roles: the accepted roles; by default any.
         accept_p: if not 0, in place of the policy's.
         metrics: if not None, a loopback address in place of the section [metrics].
@@ -285,13 +288,13 @@ def load(
         if data is not None:
             build, ends_ms = _client(config, identity, data)
             return Device(config, identity, build, None, ends_ms)
-        assert isinstance(config.files, ClientFiles), "the role's own section"
-        if config.files.data is None:
-            raise InputError(f'{path}: found no data, expected [client] data = "FILE.csv" or data from the program')
-        delimiter = parse_delimiter(config.files.delimiter)
-        file = DataFile(config.files.data, config.files.categories, delimiter)
-        build, ends_ms = _client(config, identity, file)
-        return Device(config, identity, build, file, ends_ms)
+        if config.source is None:
+            raise InputError(
+                f'{path}: found no data, expected [client] data = "FILE.csv", a section [data] or data from the program'
+            )
+        feed = config.source.open()
+        build, ends_ms = _client(config, identity, feed)
+        return Device(config, identity, build, feed, ends_ms)
     if data is not None:
         raise InputError(f"{path}: a {config.role} has no data of its own; only a client does")
     members = config.federation.computes if config.role == "compute" else config.federation.trainers
@@ -303,7 +306,7 @@ def load(
     return Device(config, identity, (_compute if config.role == "compute" else _trainer)(config, identity))
 
 
-def _client(config: Config, identity: Identity, table: Table | DataFile) -> tuple[Build, int]:
+def _client(config: Config, identity: Identity, table: Table | Feed) -> tuple[Build, int]:
     """Return what makes the client, and when its certificate ends."""
     from dca_proto.protocol.client.actor import Client
 

@@ -84,7 +84,7 @@ class MqttTransport:
         client_id: the actor's id in hexadecimal.
         subscriptions: topic filters, renewed at every connection.
         rng: draws the jitter of reconnects; no secret depends on it.
-        limits: bounds on received messages that wait.
+        limits: bounds on received messages that wait. inbox: takes these, in place of one for the protocol's.
         backoff: how long to wait between reconnects.
         answer_timeout_s: how long the broker may take to accept a connection.
         on_report: called with `Connected`, `Disconnected` and `Gone`; by default they are logged.
@@ -106,6 +106,7 @@ class MqttTransport:
         answer_timeout_s: float = _ANSWER_TIMEOUT_S,
         on_report: Callable[[Connected | Disconnected | Gone], None] | None = None,
         will: str | None = None,
+        inbox: Inbox | None = None,
     ) -> None:
         self._brokers = settings.brokers()
         self._tried = 0  # number of the broker in use
@@ -122,7 +123,7 @@ class MqttTransport:
         self._password = settings.read_password()
         self._tls = settings.tls_context()
         self._will = will
-        self.inbox = Inbox(subscriptions, limits)
+        self.inbox = Inbox(subscriptions, limits) if inbox is None else inbox
         self.inbox.on_gone = lambda member: self._report(Gone(member))
         self._connection: Connection | None = None
         self._number = 0  # the id of the last packet

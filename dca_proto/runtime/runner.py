@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import heapq
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -75,8 +75,8 @@ class Runner:
     """Runs one actor over a transport and a store until stopped or cancelled.
 
     A client's data may change at any time. With `refresh`, the runner has them read again, in a thread, before it hands
-    the actor the messages that have arrived. So a round uses the data as they are when its announcement is handled, and
-    the actor, which does no I/O, finds them in memory.
+    the actor an announcement. So a round uses the data as they are when its announcement is handled, and the actor,
+    which does no I/O, finds them in memory.
 
     Args:
         actor: built from the store's records.
@@ -87,6 +87,7 @@ class Runner:
         on_report: called with every fact, after the writes of its batch are durable.
         limits: on a batch and on pending sends.
         refresh: reads the actor's data again if they have changed; None if nothing else can change them.
+        needs_data: returns whether the actor may need them for a message; by default for any.
         look_ahead: called with the messages that a batch will handle, which a Compute node prepares in many processes.
         takes_long: returns True for an event that the actor is to handle in a thread.
 
@@ -107,6 +108,7 @@ class Runner:
         on_report: Callable[[object], None] | None = None,
         limits: RunnerLimits | None = None,
         refresh: Callable[[], None] | None = None,
+        needs_data: Callable[[bytes], bool] = lambda payload: True,
         look_ahead: LookAhead | None = None,
         takes_long: TakesLong | None = None,
     ) -> None:
@@ -116,6 +118,7 @@ class Runner:
         self._long: Event | None = None
         self.is_busy = False
         self._refresh = refresh
+        self._needs_data = needs_data
         self._transport = transport
         self._store = store
         self._federation = federation
@@ -179,7 +182,7 @@ class Runner:
 
     async def _handle_events(self) -> None:
         while True:
-            if self._refresh is not None and len(self._transport.inbox):
+            if self._refresh is not None and any(map(self._needs_data, self._next_payloads())):
                 await asyncio.to_thread(self._refresh)
             effects = self.handle_batch()
             if effects is None:
@@ -193,6 +196,9 @@ class Runner:
                     await self._carry_out(await self._handle_long(self._long))
                 if len(self._transport.inbox):
                     await asyncio.sleep(0)  # let other tasks run
+
+    def _next_payloads(self) -> Iterator[bytes]:
+        return (message.payload for message in self._transport.inbox.first(self._limits.batch_events_max))
 
     @property
     def id(self) -> bytes:

@@ -142,6 +142,8 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
     limit = {"client": config.policy.budget_limit, "trainer": config.account}.get(config.role)
     sessions = getattr(actor, "sessions", None)
     dropped: Counter[str] = Counter(actor.dropped) + runner.dropped + Counter(getattr(runner.transport, "dropped", {}))
+    if device.data is not None:
+        dropped.update({f"data: {reason}": count for reason, count in device.data.dropped.items()})
     is_client = config.role == "client"
     read_ms = watch.read_ms if device.data is None else device.data.read_ms
     error = watch.data_error if device.data is None or device.data.failure is None else str(device.data.failure)
@@ -182,6 +184,7 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
         outbox=runner.pending,
         clock_offset_s={actor.name_of(node): ahead / 1000 for node, ahead in getattr(actor, "ahead_ms", {}).items()},
         certificates={what: iso(end_ms) for what, end_ms in device.ends.items()},
+        data_source=None if device.data is None else printable(device.data.source.title),
         data_read=None if read_ms is None else iso(read_ms),
         data_error=printable(error),
         schedule=device.schedule(),

@@ -53,7 +53,7 @@ from dca_proto.protocol.records import Records, loaded, signed
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire import messages as m
-from dca_proto.protocol.wire.codec import encode, verify_signed
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, verify_signed
 from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
 
 HELLO = b"hello"
@@ -159,6 +159,23 @@ class Client(Returning):
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         known = recall(payload, self._federation)  # verified before in this process, maybe by another client
         return self._consent_to(known, None, now_ms) if known else super()._receive(sender, payload, now_ms)
+
+    def needs_data(self, payload: bytes) -> bool:
+        """Return True if a message may announce a round that the client does not know, so that it will read its rows.
+
+        Only a trainer of the federation can send such a message. A federation file may make one of a later message.
+        """
+        try:
+            frame = decode_frame(payload)
+            signed = frame.announcement if isinstance(frame, m.Invitation) else frame
+            if not isinstance(signed, m.Signed):
+                return False
+            if isinstance(decode_body(signed.body), m.FederationFile):
+                return True
+            body = open_announcement(signed, self._federation, self._limits).body
+        except PeerError:
+            return False
+        return body.round_id not in self._rounds and body.round_id not in self.ledger
 
     # --- the session (§2.3) ---------------------------------------------------------------------------------------
 

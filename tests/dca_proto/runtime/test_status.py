@@ -95,6 +95,20 @@ def test_data_that_cannot_be_read_need_attention(demo: Path) -> None:
     assert found.warnings[0].startswith("the data cannot be read, so they count as missing: ")
 
 
+def test_a_source_states_what_it_is_and_what_it_dropped(demo: Path) -> None:
+    path = demo / "client-1.toml"
+    text = path.read_text().replace('data = "client-1.csv"\n', "")
+    path.write_text(f'{text}\n[data]\ntopic = "sensors/+"\ncolumns = ["x"]\n')
+    device = load(path)
+    device.data.take("sensors/a", b"damaged")
+    device.data.refresh()
+    found = asyncio.run(state_of(device, Connected("")))
+    assert found.data_source == "topic sensors/+, the last 60 minutes"
+    assert found.data_read is None
+    assert found.dropped == {"data: not JSON": 1}
+    assert "no value has come for 60 minutes" in found.data_error
+
+
 def test_a_node_counts_sessions_and_names_clients(demo: Path) -> None:
     node, client = (load(demo / f"{name}.toml") for name in ("compute-1", "client-1"))
 

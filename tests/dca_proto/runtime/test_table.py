@@ -19,11 +19,12 @@ from dca_proto.errors import InputError, UsageError
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Contribution
 from dca_proto.runtime import csv_text
-from dca_proto.runtime import table as module
-from dca_proto.runtime.table import DataFile
+from dca_proto.runtime.sources import csv_file as module
+from dca_proto.runtime.sources.csv_file import CsvFeed, CsvSource
 from dca_proto.testing import TestFederation
 
 NAN = float("nan")
@@ -109,7 +110,7 @@ def test_a_change_of_a_table_waits_for_the_one_in_progress(monkeypatch: pytest.M
 
     concatenate = np.concatenate
     monkeypatch.setattr(table, "_changing", Watched())
-    monkeypatch.setattr(module.np, "concatenate", joined)
+    monkeypatch.setattr(np, "concatenate", joined)
     table.append([[2.0]])
     table.replace([[3.0]])
     assert len(alone) == 2
@@ -127,7 +128,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_file_is_read_again_when_it_has_changed(path: Path) -> None:
     """Even if its size and, by a program that keeps times, its time of change are the same."""
-    data = DataFile(path)
+    data = CsvFeed(CsvSource(file=path))
     assert data.rows(("x",)).tolist() == [[20]]
     times = path.stat().st_atime_ns, path.stat().st_mtime_ns
     path.write_text("x,y\n26,1\n")
@@ -146,7 +147,7 @@ def test_a_file_is_read_again_when_it_has_changed(path: Path) -> None:
 def test_an_old_file_with_its_old_size_and_time_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `rsync --times` and `cp --preserve` leave it. The time of its node's change tells."""
     monkeypatch.setattr(module, "_RACY_NS", -(10**18))  # as if it were old
-    data, before = DataFile(path), path.stat()
+    data, before = CsvFeed(CsvSource(file=path)), path.stat()
     path.write_text("x,y\n26,1\n")
     while path.stat().st_ctime_ns == before.st_ctime_ns:  # at most one tick of the file system's clock
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -161,7 +162,7 @@ def test_an_unchanged_file_is_not_read_again(path: Path, monkeypatch: pytest.Mon
     reads = []
     monkeypatch.setattr(module, "read_csv", lambda *given: reads.append(given) or Table(["x"], np.ones((1, 1))))
     monkeypatch.setattr(module, "_RACY_NS", -(10**18))  # as if it were old
-    data = DataFile(path)
+    data = CsvFeed(CsvSource(file=path))
     for _ in range(3):
         data.refresh()
     assert len(reads) == 1
@@ -205,7 +206,7 @@ def test_a_file_that_cannot_be_read_leaves_no_rows_until_it_can(
     """The client then contributes zero, and reports the error's type; one log line has the reason, and no value."""
     change, reason = BREAKS[broken]
     monkeypatch.setattr(csv_text, "CSV_BYTES_MAX", 99)
-    data = DataFile(path)
+    data = CsvFeed(CsvSource(file=path))
     change(path)
     with capture_logs() as logs:
         for _ in range(3):
@@ -243,7 +244,7 @@ def _append(path: Path, text: str) -> None:
 def test_a_file_that_changes_while_it_is_read(writer: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read again; lines that are appended to it do no harm, and the last one is not used before it is whole."""
     often, write, expected = WRITERS[writer]
-    data, read, times = DataFile(path), module.read_csv, []
+    data, read, times = CsvFeed(CsvSource(file=path)), module.read_csv, []
 
     def disturbed(*given: object) -> Table:
         found = read(*given)  # type: ignore[arg-type]
@@ -273,7 +274,7 @@ def test_a_file_that_changes_while_it_is_read(writer: str, path: Path, monkeypat
 
 def test_a_file_that_was_empty_when_it_was_opened_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that writes in place empties it first. Only an error of a file at rest counts."""
-    data, read, times = DataFile(path), module.read_csv, []
+    data, read, times = CsvFeed(CsvSource(file=path)), module.read_csv, []
 
     def emptied(*given: object) -> Table:
         times.append(True)
@@ -298,7 +299,7 @@ def test_a_file_that_was_empty_when_it_was_opened_is_read_again(path: Path, monk
 def test_nothing_that_reading_a_file_can_raise_stops_a_client(
     error: Exception, reason: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = DataFile(path)
+    data = CsvFeed(CsvSource(file=path))
 
     def failing(*_: object) -> Table:
         raise error
@@ -313,13 +314,13 @@ def test_nothing_that_reading_a_file_can_raise_stops_a_client(
 def test_at_the_start_an_unreadable_file_is_an_error(path: Path) -> None:
     path.unlink()
     with pytest.raises(UsageError, match="No such file"):
-        DataFile(path)
+        CsvFeed(CsvSource(file=path))
 
 
 def test_what_is_odd_in_a_file_is_logged_once_until_it_differs(path: Path) -> None:
     path.write_text("x;y\n1;2\nx;3\n")
     with capture_logs() as logs:
-        data = DataFile(path)
+        data = CsvFeed(CsvSource(file=path))
         for _ in range(3):
             data.refresh()
         path.write_text("x;y\n1;z\nx;3\n")
@@ -331,7 +332,7 @@ def test_what_is_odd_in_a_file_is_logged_once_until_it_differs(path: Path) -> No
 
 def test_a_file_that_has_lost_its_header_leaves_no_cell_in_the_log(path: Path) -> None:
     """Its first row then seems to name the columns, and a warning counted odd cells by these names."""
-    data = DataFile(path)
+    data = CsvFeed(CsvSource(file=path))
     with capture_logs() as logs:
         for text in ("Alice,36.6,F\nBob,37.1,M\n", "Alice,36.6,Alice\nBob,37.1,M\n", "36.6;Alice;F\n"):
             path.write_text(text)
@@ -342,7 +343,7 @@ def test_a_file_that_has_lost_its_header_leaves_no_cell_in_the_log(path: Path) -
 
 
 def test_what_is_odd_again_after_it_was_mended_is_logged_again(path: Path) -> None:
-    data = DataFile(path)
+    data = CsvFeed(CsvSource(file=path))
     with capture_logs() as logs:
         for cell in ("x", "1", "x"):
             path.write_text(f"x,y\n{cell},2\n")
@@ -354,8 +355,12 @@ def test_lines_that_do_not_fit_tell_what_was_expected(path: Path) -> None:
     """A single column with decimal commas looks like two."""
     path.write_text("temperature\n20,5\n21,5\n")
     with capture_logs() as logs:
-        data = DataFile(path)
-        assert len(DataFile(path, delimiter=";").rows(("temperature",))) == len(data.rows(("temperature",))) == 2
+        data = CsvFeed(CsvSource(file=path))
+        assert (
+            len(CsvFeed(CsvSource(file=path, delimiter=";")).rows(("temperature",)))
+            == len(data.rows(("temperature",)))
+            == 2
+        )
     (entry,) = (entry for entry in logs if entry["log_level"] == "warning")
     assert entry["lines"] == 2
     assert entry["expected"] == (
@@ -389,6 +394,23 @@ def test_data_are_refreshed_in_a_thread_before_messages_are_handled() -> None:
         assert diary == ["refreshed"], "nothing is read for the runner's own events"
 
     RunnerAndPeer(echo).play(scenario)
+
+
+def test_only_an_announcement_of_a_new_round_makes_a_client_read_its_data() -> None:
+    """A query for each receipt, or for whatever a stranger sends, would be a burden on the owner's database."""
+    actors = TestFederation(4, 2)
+    net = actors.network()
+    net.command(actors.trainer_identity.id, actors.request())
+    net.advance(net.now_ms + 60_000)
+    assert net.reported(RoundCompleted)
+    own, new, strange = net.actors[actors.clients[0]], actors.client(0), TestFederation(4, 2, name="strange").client(0)
+    payloads = {one.payload for one in net.sent}
+    (announcement,) = filter(new.needs_data, payloads)
+    assert Channel.ANNOUNCE in {one.to.channel for one in net.sent if one.payload == announcement}
+    assert not any(map(own.needs_data, payloads)), "it knows the round"
+    assert not any(map(strange.needs_data, payloads))
+    assert not new.needs_data(announcement[:-1] + bytes([announcement[-1] ^ 1]))
+    assert not new.needs_data(b"")
 
 
 # --- a round in progress ----------------------------------------------------------------------------------------------
