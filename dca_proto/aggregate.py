@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.protocol.wire.kinds import Kind, SecureSum
+from dca_proto.quorum import NO_NODES, Quorum
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +86,7 @@ class NoisyAggregate:
         rows_max: how many rows of a client count: 0 for their mean, R >= 1 for the sum of at most R.
         fraction_bits: f; the clients' contributions are multiples of 2^-f.
         doubts: warnings that the sum is hardly possible, or that releases were left out (`dca_proto.plausibility`).
+        quorum: the Compute nodes of a secure sum that a trainer ran, and those that it lost.
     """
 
     value: NDArray[np.float64]
@@ -111,6 +113,7 @@ class NoisyAggregate:
     rows_max: int = 0
     fraction_bits: int = 24
     doubts: tuple[str, ...] = ()
+    quorum: Quorum = NO_NODES
 
     def __post_init__(self) -> None:
         if not self.private:

@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+from dca_proto.quorum import NO_NODES, Quorum
+
 
 class DcaError(Exception):
     """Base of all errors that this project raises on purpose.
@@ -93,6 +95,7 @@ class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error, but one
         needed: number that was needed, N - T + c; None if unknown.
         remedy: what to do before requesting the round again; "" if a new attempt alone may help.
         repeatable: whether a round without the Compute nodes that were silent may repeat it.
+        quorum: its Compute nodes, and those that it lost.
     """
 
     exit_code = 3
@@ -105,8 +108,10 @@ class RoundAborted(NoAggregate, DcaError):  # noqa: N818 - not an error, but one
         needed: int | None = None,
         remedy: str = "",
         repeatable: bool = False,
+        quorum: Quorum = NO_NODES,
     ) -> None:
         super().__init__(reason)
+        self.quorum = quorum
         self.repeatable = repeatable
         self.remedy = remedy
         self.contributors = contributors
@@ -119,5 +124,5 @@ REMEDY_OF_LIE = "find the client that lied and revoke it, before you ask for the
 class ImplausibleSum(RoundAborted):
     """A round's sum that no honest clients can have made (`dca_proto.plausibility`). Its privacy cost stays spent."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason, remedy=REMEDY_OF_LIE)
+    def __init__(self, reason: str, *, quorum: Quorum = NO_NODES) -> None:
+        super().__init__(reason, remedy=REMEDY_OF_LIE, quorum=quorum)

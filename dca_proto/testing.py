@@ -379,7 +379,7 @@ class TestFederation:
         return network
 
     def request(self, **changes: Any) -> OpenRound:
-        """Return a request for a secure sum of column ``x`` within [-1, 1], with T = 1.
+        """Return a request for a secure sum of column ``x`` within [-1, 1], with T = 1 and windows of a minute.
 
         `changes` replaces fields of the request, or `clients`, `tolerate`, `colluders` and `most` of its kind, as far
         as it has them.
@@ -393,6 +393,8 @@ class TestFederation:
             "parameters": {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]},
             "epsilon": 1.0,
             "delta": 1e-6,
+            "collect_s": 60.0,
+            "commit_s": 60.0,
             "kind": msgspec.structs.replace(
                 kind, **{name: terms[name] for name in kind.__struct_fields__ if name in terms}
             ),

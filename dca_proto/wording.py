@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -84,6 +84,13 @@ def moment(at_ms: float) -> str:
     if not 0 <= at_ms < YEAR_10000_MS:
         return "a time before 1970" if at_ms < 0 else "a time after the year 9999"
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def iso(at_ms: float) -> str:
+    """Return a time in Unix milliseconds as UTC in ISO 8601."""
+    with suppress(ValueError, OverflowError):
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return "9999-12-31T23:59:59Z"
 
 
 def duration(ms: float) -> str:

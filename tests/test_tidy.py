@@ -18,7 +18,7 @@ PACKAGES = ("dca_proto", "emulator", "inference")
 FUNCTION_LINES_MAX, FILE_LINES_MAX, TEST_LINES_MAX = 60, 450, 500
 STDLIB = set(sys.stdlib_module_names)
 DEVICE = {"numpy", "nacl", "msgspec", "structlog"}
-BASE = {"numpy", "msgspec", "dca_proto.aggregate", "dca_proto.errors", "dca_proto.wording"}
+BASE = {"numpy", "msgspec", "dca_proto.aggregate", "dca_proto.errors", "dca_proto.quorum", "dca_proto.wording"}
 CRYPTO = BASE | {"nacl", "dca_proto.crypto"}
 STATISTICS = BASE | {"dca_proto.crypto.fixedpoint", "dca_proto.statistics"}
 PRIVACY = CRYPTO | STATISTICS | {"dca_proto.privacy"}
@@ -61,8 +61,8 @@ NUMPYRO = {"numpy", "scipy", "sklearn", "matplotlib", "jax", "numpyro", "dca_pro
 # Which modules may import what, by their longest prefix here. The standard library is open to all.
 LAYERS = {
     "dca_proto": RUNTIME | {"dca_proto"},
-    "dca_proto.aggregate": {"numpy", "dca_proto.protocol.wire.kinds"},
-    "dca_proto.errors": set(),
+    "dca_proto.aggregate": {"numpy", "dca_proto.protocol.wire.kinds", "dca_proto.quorum"},
+    "dca_proto.errors": {"dca_proto.quorum"},
     "dca_proto.plausibility": STATISTICS | {"dca_proto.privacy"},
     "dca_proto.wording": {"msgspec"},
     "dca_proto.drawing": {"matplotlib", "dca_proto.wording"},

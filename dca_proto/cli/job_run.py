@@ -27,8 +27,8 @@ from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.wire.kinds import Kind
 from dca_proto.report import learned as view
 from dca_proto.report.blocks import Block
-from dca_proto.report.run import aborted_lines, closing_lines, missing_lines, tables
-from dca_proto.results.round import Round, round_of
+from dca_proto.report.run import aborted_lines, closing_lines, lost_lines, missing_lines, tables
+from dca_proto.results.round import Round, fields_of, round_of
 from dca_proto.results.run import Run
 from dca_proto.wording import counted
 from inference.jobs.base import Conditions, LearningJob, Stage, as_posterior
@@ -47,7 +47,7 @@ def job_round(held: FinishedRequest) -> Round:
     """Return the public record of a job's request that has ended."""
     known: dict[str, Any] = {"number": held.number, "attempts": held.attempts, "recalled": held.recalled}
     if held.aggregate is None:
-        return Round(ok=False, statistic=held.request.statistic, error=held.reason, **known)
+        return Round(ok=False, statistic=held.request.statistic, error=held.reason, **fields_of(held.quorum), **known)
     found = round_of(held.aggregate, **known)
     arrived = len(found.nodes) or (None if found.reports is None else found.contributors)
     return msgspec.structs.replace(found, arrived=arrived)
@@ -87,7 +87,7 @@ def caption(run: Run) -> str:
 
 def show_run(console: Console, run: Run, summary: Summary) -> None:
     """Print the rounds and, if there is a result, estimates and scores; of many coefficients the largest."""
-    show(console, tables(run), [*aborted_lines(run), *missing_lines(run)])
+    show(console, tables(run), [*aborted_lines(run), *lost_lines(run), *missing_lines(run)])
     if run.ok:
         blocks: list[Block] = [view.estimates(summary, SHOWN_ESTIMATES), *view.scores(summary)]
         show(console, blocks, closing_lines(run, summary))

@@ -20,9 +20,8 @@ from dca_proto.results.figure import about
 from dca_proto.runtime.config import is_actor_file, read_config
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.keyfile import parse_certificate, read_federation, read_identity
-from dca_proto.runtime.status import iso
 from dca_proto.runtime.store_check import read_store
-from dca_proto.wording import moment
+from dca_proto.wording import iso, moment
 
 
 class ListedMember(msgspec.Struct, frozen=True, kw_only=True):

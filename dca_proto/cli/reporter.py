@@ -137,7 +137,9 @@ class Reporter:
             return "all Compute nodes answer again"
         has = f"{names} {'has' if len(fact.computes) == 1 else 'have'} not answered for {duration(fact.waited_ms)}"
         if fact.spare < 0:
-            return f"{has}; the others are too few to go on, so the round waits"
+            pronoun = "it" if len(fact.computes) == 1 else "them"
+            waits = f"the round waits for {pronoun}, at most {duration(fact.left_ms)} more"
+            return f"{has}; the others are too few to go on without {pronoun}, so {waits}"
         return f"{has}: going on with {others}; {_spare_words(fact.spare)}"
 
     def _connection_line(self, fact: object) -> str:

@@ -46,9 +46,8 @@ from dca_proto.runtime.clock import SystemClock, now_ms
 from dca_proto.runtime.device import TERMINATED, Device, complete, load
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.logs import log
-from dca_proto.runtime.status import iso
 from dca_proto.statistics import resolve
-from dca_proto.wording import counted, duration, moment
+from dca_proto.wording import counted, duration, iso, moment
 from inference.jobs.estimates import interval_words, rows_of
 
 _LABELS_MAX = 4

@@ -18,7 +18,16 @@ from dca_proto.errors import ImplausibleSum, RoundAborted, UsageError
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
-from dca_proto.results.round import Round, aborted_round, doubts, estimates, round_of
+from dca_proto.results.round import (
+    Round,
+    aborted_round,
+    doubts,
+    estimates,
+    fields_of,
+    lost_words,
+    over_words,
+    round_of,
+)
 from dca_proto.runtime.device import TERMINATED, Device, complete, load
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.request import RoundSettings, open_round
@@ -133,9 +142,9 @@ def _resume(actor: Device, console: Console, json_to: str | None, json_logs: boo
         raise UsageError("nothing to resume: the store has no open round, no result and no charge that may come back")
     results = [fact.aggregate for fact in ended if isinstance(fact, RoundCompleted)]
     aborts = [
-        ImplausibleSum(fact.reason)
+        ImplausibleSum(fact.reason, quorum=fact.quorum)
         if fact.implausible
-        else RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed)
+        else RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed, quorum=fact.quorum)
         for fact in ended
         if isinstance(fact, RoundFailed)
     ]
@@ -192,4 +201,7 @@ def result_lines(aggregate: NoisyAggregate) -> list[str]:
         rows = ", ".join(f"{node.contributors:,}" for node in aggregate.nodes)
         of = f"{aggregate.contributors:,} rows of {aggregate.clients:,} data nodes"
         source = f"{of} ({rows}); each node added all the noise"
-    return [f"from       {source}", f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]
+    found = Round(ok=True, **fields_of(aggregate.quorum))
+    nodes = (("over", over_words(found)), ("lost", lost_words(found.lost)))
+    over = [f"{label:<11}{text}" for label, text in nodes if text]
+    return [f"from       {source}", *over, f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]

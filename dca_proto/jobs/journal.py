@@ -32,6 +32,7 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.crypto import labels
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.quorum import NO_NODES, Quorum
 
 _FORMAT = 3
 _CHECKSUM_BYTES = 16
@@ -73,7 +74,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
         reason, contributors, needed: as in `RoundAborted`.
         charged: whether the account keeps its charge. remedy: if not empty, what the user must do before a retry.
         implausible: whether no honest clients can have made the sum.
-        repeatable: as in `RoundAborted`.
+        repeatable, quorum: as in `RoundAborted`.
     """
 
     round_id: bytes
@@ -84,15 +85,17 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     remedy: str = ""
     implausible: bool = False
     repeatable: bool = False
+    quorum: Quorum = NO_NODES
 
 
 class GivenUp(msgspec.Struct, frozen=True, tag="given up"):
-    """The job continued without a result for this request, which is not tried again; `reason` is the failure's."""
+    """The job continued without a result for this request, which is not tried again. `reason`, ...: the failure's."""
 
     number: int
     reason: str
     contributors: int | None
     needed: int | None
+    quorum: Quorum = NO_NODES
 
 
 class Discarded(msgspec.Struct, frozen=True, tag="discarded"):

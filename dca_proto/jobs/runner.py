@@ -32,6 +32,7 @@ from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.terms import Windows
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.fields import REPEATS_MAX
+from dca_proto.quorum import NO_NODES, Quorum
 
 R = TypeVar("R")
 E = TypeVar("E", bound=Entry)
@@ -65,6 +66,7 @@ class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         number: the request's number (1, 2, ...). request: the job's request.
         aggregate: the result; None if there is none, with the reason in `reason`.
+        quorum: of a failure, the Compute nodes of its last round, and those that were lost.
         attempts: how many rounds were tried. recalled: the request ended in an earlier process.
     """
 
@@ -74,6 +76,7 @@ class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     attempts: int
     recalled: bool
+    quorum: Quorum = NO_NODES
 
 
 async def learn(
@@ -175,8 +178,9 @@ class JobRounds:
             aggregate = await self._sum(request, known)
         except RoundAborted as ended:
             if known.given_up is None:
-                self._failed_request = GivenUp(self._number, ended.reason, ended.contributors, ended.needed)
-            self._notify(request, None, ended.reason)
+                about = (ended.contributors, ended.needed, ended.quorum)
+                self._failed_request = GivenUp(self._number, ended.reason, *about)
+            self._notify(request, None, ended.reason, ended.quorum)
             raise
         self._notify(request, aggregate, "")
         return aggregate
@@ -213,7 +217,11 @@ class JobRounds:
                     raise _aborted(end) from None
                 reason = f"{end.reason}; {aborted.reason}"
                 raise RoundAborted(
-                    reason, contributors=end.contributors, needed=end.needed, remedy=aborted.remedy
+                    reason,
+                    contributors=end.contributors,
+                    needed=end.needed,
+                    remedy=aborted.remedy,
+                    quorum=end.quorum,
                 ) from None
             if isinstance(end, Summed):
                 return end.aggregate
@@ -273,7 +281,7 @@ class JobRounds:
             charged = self._trainer.is_charged(opened.round_id)
             counts, implausible = (aborted.contributors, aborted.needed), isinstance(aborted, ImplausibleSum)
             failed = Failed(opened.round_id, aborted.reason, *counts, charged, aborted.remedy, implausible)
-            return self._record(msgspec.structs.replace(failed, repeatable=aborted.repeatable))
+            return self._record(msgspec.structs.replace(failed, repeatable=aborted.repeatable, quorum=aborted.quorum))
         except BudgetError as refusal:  # another round was charged since the check
             return self._record(Failed(opened.round_id, str(refusal), None, None, False, _ROOM))
         contributors = () if opened.invited else self._trainer.contributors(opened.round_id)
@@ -295,7 +303,9 @@ class JobRounds:
         elif not end.charged:
             self._batches.give_back(opened.invited)
 
-    def _notify(self, request: RoundRequest, aggregate: NoisyAggregate | None, reason: str) -> None:
+    def _notify(
+        self, request: RoundRequest, aggregate: NoisyAggregate | None, reason: str, quorum: Quorum = NO_NODES
+    ) -> None:
         if self._on_round is not None:
             ended = FinishedRequest(
                 number=self._number,
@@ -304,6 +314,7 @@ class JobRounds:
                 reason=reason,
                 attempts=self._attempts,
                 recalled=self._is_recalled,
+                quorum=quorum,
             )
             self._on_round(ended)
 
@@ -330,9 +341,9 @@ class JobRounds:
 
 def _aborted(end: Failed | GivenUp) -> RoundAborted:
     if isinstance(end, Failed) and end.implausible:
-        return ImplausibleSum(end.reason)
+        return ImplausibleSum(end.reason, quorum=end.quorum)
     remedy = end.remedy if isinstance(end, Failed) else ""
-    return RoundAborted(end.reason, contributors=end.contributors, needed=end.needed, remedy=remedy)
+    return RoundAborted(end.reason, contributors=end.contributors, needed=end.needed, remedy=remedy, quorum=end.quorum)
 
 
 def _differing_fields(one: OpenRound, other: OpenRound) -> list[str]:

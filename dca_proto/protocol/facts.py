@@ -6,6 +6,7 @@ import msgspec
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.quorum import NO_NODES, Quorum
 
 
 class _Fact(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +59,8 @@ class NodesSilent(_Fact, frozen=True):
         computes: the silent nodes.
         waited_ms: for how long.
         others: the nodes with which the trainer goes on.
-        spare: how many more nodes may be lost.
+        spare: how many more nodes may be lost; negative if the others are too few to go on.
+        left_ms: how much longer the trainer then waits for the silent nodes, at most.
     """
 
     round_id: bytes
@@ -66,6 +68,7 @@ class NodesSilent(_Fact, frozen=True):
     waited_ms: int
     others: tuple[bytes, ...]
     spare: int
+    left_ms: int = 0
 
 
 class Announced(_Fact, frozen=True):
@@ -241,7 +244,8 @@ class RoundFailed(_Fact, frozen=True):
 
     `declined`: all invited or expected clients declined, so a repetition now would fail as well. `implausible`: no
     honest clients can have made the sum. `repeatable`: the round was cancelled because Compute nodes were silent, and
-    its charge came back. It may be repeated without them. `lost` are the names of these nodes.
+    its charge came back. It may be repeated without them. `lost` are the names of these nodes. `quorum`: all nodes of
+    the round, and those that it lost.
     """
 
     round_id: bytes
@@ -252,3 +256,4 @@ class RoundFailed(_Fact, frozen=True):
     implausible: bool = False
     repeatable: bool = False
     lost: tuple[str, ...] = ()
+    quorum: Quorum = NO_NODES

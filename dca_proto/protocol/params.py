@@ -110,8 +110,9 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
             `abort_grace_ms`, so that clients still ask for aborts then.
         retention_ms: a trainer and a Compute node remember a round for at least this long after its end.
         watch_ms, silent_ms: a trainer asks a Compute node that it has not heard for `watch_ms`, and calls it silent
-            after `silent_ms`. It does so in rounds that can be repeated without a node (DESIGN §4.8).
-        hopeless_ms: it ends a round whose other nodes are too few to repeat it after this long.
+            after `silent_ms` (DESIGN §4.8).
+        hopeless_ms: it ends a round whose other nodes are too few to repeat it after this long. Where every round
+            needs all nodes, it waits for them until `commit_by` instead.
         leave_ms: a trainer waits this long for a node's key and count, then announces without it if it can.
         settle_ms: a trainer waits this long for the other nodes' aborts before it reports a failed round.
         deadline_ahead_ms_max: a round may end at most this far in the future.

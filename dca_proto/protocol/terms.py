@@ -53,10 +53,14 @@ MechanismName = Annotated[
 
 
 class Windows(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a round may take: the terms that a trainer keeps besides the kind of its round."""
+    """How long a round may take: the terms that a trainer keeps besides the kind of its round.
 
-    collect_s: CollectSeconds = 60.0
-    commit_s: CommitSeconds = 60.0
+    By default, a Compute node that is rebooted, and back after at most 90 seconds, still completes its rounds. A round
+    ends as soon as it can, so long windows cost nothing while all is well.
+    """
+
+    collect_s: CollectSeconds = 120.0
+    commit_s: CommitSeconds = 120.0
 
     @property
     def collect_ms(self) -> int:

@@ -14,7 +14,7 @@ from dca_proto.report.blocks import Block, Folded, Items, Line, Note, Page, Sect
 from dca_proto.report.charts import Axis, Lane, Series, lines, timeline
 from dca_proto.report.formats import MIB, claimed, count, listed, seconds, size
 from dca_proto.report.tables import columns_of, lines_of
-from dca_proto.results.round import Round, Slow
+from dca_proto.results.round import Lost, Round, Slow, lost_words
 from dca_proto.results.run import SETTING, Run, grouped
 from dca_proto.wording import counted
 from inference.jobs.estimates import rows_of
@@ -109,6 +109,17 @@ def _absent(round_: Round) -> list[str]:
     return [f"{number}{shown}" for number, shown in zip(numbers, ids, strict=False)]
 
 
+def lost_lines(run: Run, most: int = 4) -> list[Line]:
+    """Return the lost Compute nodes with the time of each loss, and the rounds that went on without them."""
+    whom: dict[Lost, list[int]] = {}
+    for place, round_ in enumerate(run.rounds, 1):
+        for lost in round_.lost:
+            whom.setdefault(lost, []).append(place)
+    lines = [("lost", f"{lost_words([lost])}: {_rounds(places)}") for lost, places in whom.items()]
+    more = [("", f"{len(lines) - most} more losses are in the JSON")] if len(lines) > most else []
+    return lines[:most] + more
+
+
 def synthetic_lines(run: Run) -> Iterator[Line]:
     """Yield the times to connect, the declines and failures, and the error of the last synthetic sum."""
     if run.connect_s is not None and run.sessions_s is not None:
@@ -143,7 +154,8 @@ def privacy_lines(run: Run) -> list[Line]:
         beyond = f"{run.colluders} more colluding clients" if run.colluders else _NO_COLLUDERS
         noises = run.unknown_noises
         unknown = "1 unknown noise is" if noises == 1 else f"{noises} unknown noises are"
-        holds = f"up to {run.computes - 1} of {run.computes} Compute nodes and the broker colluding, and {beyond}: "
+        p = run.computes - 1 if run.p is None else run.p
+        holds = f"up to {p} of {run.computes} Compute nodes and the broker colluding, and {beyond}: "
         holds += f"at least {unknown} in each sum"
     spent = f"epsilon {at_least(run.epsilon)}" if run.epsilon_spent is None else (
         f"epsilon {at_least(run.epsilon_spent)} of {at_least(run.epsilon)}"
@@ -181,6 +193,7 @@ def page(found: tuple[Run, Summary]) -> Page:
         ("Data nodes", learned.nodes_of(run.nodes)),
         ("Reports", learned.reports_of(run.reports, reports, [row["name"] for row in rows_of(summary)])),
         ("Rounds", [*rounds_table(run, on_page=True), *_absence(run), *_timeline(run), *times_table(run)]),
+        ("Lost Compute nodes", settings(lost_lines(run, len(run.rounds) * run.computes))),
         ("Slowest clients", _slowest(run)),
         ("Noise", [_signal(group[-1]) for group in grouped(run.rounds) if group[-1].value and group[-1].noise_sd]),
         ("Sent and used by each role", [*roles, *memory]),

@@ -10,6 +10,7 @@ arrived after the close), or it dropped (nothing arrived).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -17,13 +18,15 @@ import numpy as np
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.errors import ImplausibleSum, RoundAborted
+from dca_proto.quorum import Quorum
 from dca_proto.results.figure import Amount, Count, Real, Whole, about, figure
 from dca_proto.statistics import resolve
 from dca_proto.statistics.counting import Counting, about_missing
-from dca_proto.wording import printable
+from dca_proto.wording import counted, iso, listed, printable
 
 _NUMBERS_MAX = 10**6  # more numbers of reports are not written to the file of a job
 _BINS = 30
+_NAMED = 8
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -44,6 +47,13 @@ class Slow(msgspec.Struct, frozen=True):
 
     client: Annotated[Count, figure("client", "Its number, from 0.", table="slowest")]
     s: Annotated[Amount, figure("after", "From the announcement to its receipt.", unit="s", table="slowest")]
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A Compute node that did not answer."""
+
+    node: Annotated[str, figure("lost Compute node", "Its name.", table="lost")]
+    since: Annotated[str, figure("not heard since", "In UTC, in ISO 8601.", table="lost")]
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -121,6 +131,16 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     declined: Annotated[dict[str, Count], figure("declined", "Clients that refused, by reason.", table="rounds")] = {}
     late: Annotated[Count, figure("late", "Clients whose contribution came after the close.", table="rounds")] = 0
     dropped: Annotated[Count | None, figure("dropped", "Clients of which nothing arrived.", table="rounds")] = None
+    computes: Annotated[
+        list[str], about("K, the names of the round's Compute nodes; of the last attempt. Empty without them.")
+    ] = []
+    p: Annotated[
+        Count | None,
+        figure("may collude (p)", "p, the most Compute nodes that may be corrupt.", table="rounds", page_only=True),
+    ] = None  # fmt: skip
+    lost: Annotated[
+        list[Lost], about("Compute nodes that did not answer the round or one that it repeats; some may be back.")
+    ] = []
     attempts: Annotated[Count, figure("attempts", "Rounds that were run for the request.", table="rounds")] = 1
     closed: Annotated[str | None, figure("closed", "Why the trainer closed the round.", table="rounds")] = None
     error: Annotated[str | None, about("Why it has no result.")] = None
@@ -176,6 +196,11 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     ] = []
 
     @property
+    def over(self) -> Annotated[str, figure("Compute nodes (K)", table="rounds", page_only=True)]:
+        """The names of its Compute nodes."""
+        return listed(self.computes, _NAMED)
+
+    @property
     def noise_sd(self) -> Annotated[float | None, figure("noise (sd)", table="rounds")]:
         """The standard deviation of the noise in each coordinate of the sum."""
         return None if self.noise_variance is None else math.sqrt(self.noise_variance)
@@ -207,6 +232,7 @@ def round_of(aggregate: NoisyAggregate, *, alone: bool = False, **known: Any) ->
         "announcement_hash": aggregate.announcement_hash.hex(),
         "contributors_hash": aggregate.contributors_hash.hex(),
         "value": aggregate.value.tolist(),
+        **fields_of(aggregate.quorum),
         "nodes": [node_of(node, alone=alone) for node in aggregate.nodes],
         "doubts": [*doubts(aggregate)] if alone else [*aggregate.doubts],
     }
@@ -226,7 +252,26 @@ def aborted_round(error: RoundAborted) -> Round:
         contributors=error.contributors,
         n_min=error.needed,
         implausible=isinstance(error, ImplausibleSum),
+        **fields_of(error.quorum),
     )
+
+
+def fields_of(quorum: Quorum) -> dict[str, Any]:
+    """Return the fields of a round that name its Compute nodes, and those that were lost."""
+    lost = [Lost(one.node, iso(one.since_ms)) for one in quorum.lost]
+    return {"computes": [*quorum.nodes], "p": quorum.p if quorum.nodes else None, "lost": lost}
+
+
+def over_words(found: Round) -> str:
+    """Return the Compute nodes of a round, and how many of them may collude; "" without them."""
+    if not found.computes:
+        return ""
+    return f"{listed(found.computes, _NAMED)}; {counted(found.p or 0, 'node')} may collude (p)"
+
+
+def lost_words(lost: Sequence[Lost]) -> str:
+    """Return the lost Compute nodes with the time of each loss; "" without any."""
+    return listed([f"{one.node}, not heard since {one.since}" for one in lost], _NAMED)
 
 
 def node_of(node: NoisyAggregate, *, alone: bool = False, **known: Any) -> Node:

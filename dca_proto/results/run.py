@@ -115,6 +115,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return sum(one.contributors or 0 for one in self.rounds) if self.reports else 0
 
     @property
+    def p(self) -> Annotated[int | None, figure("Compute nodes that may collude (p)", table=SETTING)]:
+        """The most Compute nodes that may be corrupt, in the last round of which that is known."""
+        return next((one.p for one in reversed(self.rounds) if one.p is not None), None)
+
+    @property
     def peak_rss_mb(self) -> float | None:
         """Peak memory of the largest process, in MiB."""
         return max(self.peak_rss_mb_by_process.values(), default=None)

@@ -182,7 +182,7 @@ class LiveTrainer:
         if isinstance(ended, RoundCompleted):
             return ended.aggregate
         if ended.implausible:
-            raise ImplausibleSum(ended.reason)
+            raise ImplausibleSum(ended.reason, quorum=ended.quorum)
         remedy = ""
         if ended.declined:
             remedy = (
@@ -191,7 +191,7 @@ class LiveTrainer:
         elif ended.lost and not ended.repeatable:
             remedy = f"start {listed(ended.lost)} again, then run the same command"
         counts = {"contributors": ended.contributors, "needed": ended.needed}
-        raise RoundAborted(ended.reason, **counts, remedy=remedy, repeatable=ended.repeatable)
+        raise RoundAborted(ended.reason, **counts, remedy=remedy, repeatable=ended.repeatable, quorum=ended.quorum)
 
     async def _wait_while_running(self, awaited: asyncio.Future[Any]) -> None:
         """Wait for a future. If the runner ends first, raise its error."""

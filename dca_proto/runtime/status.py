@@ -19,7 +19,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ from dca_proto.runtime.logs import FactLog
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.tally import Tally
 from dca_proto.runtime.transport import Connected, Disconnected, Gone
-from dca_proto.wording import printable
+from dca_proto.wording import iso, printable
 
 if TYPE_CHECKING:
     from dca_proto.runtime.device import Device
@@ -242,13 +241,6 @@ def _log_bytes() -> int | None:
         about = os.fstat(sys.stderr.fileno())
         return about.st_size if stat.S_ISREG(about.st_mode) else None
     return None
-
-
-def iso(at_ms: int) -> str:
-    """Return a time in Unix milliseconds as UTC in ISO 8601."""
-    with contextlib.suppress(ValueError, OverflowError):
-        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return "9999-12-31T23:59:59Z"
 
 
 # --- the actor's side -------------------------------------------------------------------------------------------------

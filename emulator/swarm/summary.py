@@ -15,7 +15,7 @@ from dca_proto.errors import RoundAborted
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.wire.kinds import NodeRelease
-from dca_proto.results.round import Node, Round, Slow, Traffic, node_of, round_of
+from dca_proto.results.round import Node, Round, Slow, Traffic, fields_of, node_of, round_of
 from dca_proto.results.run import Run, run_of
 from dca_proto.wording import listed
 from emulator.swarm.host import SLOWEST_MAX
@@ -125,7 +125,7 @@ def public_round(log: RoundLog, private: bool, **known: Any) -> Round:
     failure = log.failure or RoundFailed(b"", "", None, None)
     return Round(
         ok=False, statistic=log.statistic, dimension=log.dimension, error=failure.reason or None,
-        contributors=failure.contributors, n_min=failure.needed, **known,
+        contributors=failure.contributors, n_min=failure.needed, **fields_of(failure.quorum), **known,
     )  # fmt: skip
 
 

@@ -224,7 +224,11 @@ class Trainer(Watching):
         if not request.answers_expected:
             self._waiting.forget_sessions(now_ms - self._timing.progress_ms)
         request = self._present(request)
-        request = msgspec.structs.replace(request, computes=self._chosen(request.computes))
+        chosen, owing = self._chosen(request.computes), self._owing_since()
+        self._waiting.note_lost(
+            request.round_id, {node: owing[node] for node in request.computes if node not in chosen}
+        )
+        request = msgspec.structs.replace(request, computes=chosen)
         self._waiting.requests[request.round_id] = request
         announced = self._announce_waiting(now_ms)
         if announced:
@@ -239,6 +243,7 @@ class Trainer(Watching):
         left_out = self._waiting.leave_out(round_id, self._federation.p + 1, now_ms)
         if not left_out:
             return []
+        self._waiting.note_lost(round_id, dict.fromkeys(left_out, now_ms - self._timing.leave_ms))
         others = self._waiting.requests[round_id].computes
         spare = len(others) - self._federation.p - 1
         told = Report(facts.NodesSilent(round_id, left_out, self._timing.leave_ms, others, spare))
@@ -280,7 +285,8 @@ class Trainer(Watching):
             own = (self.id, file, self._mechanism.name)
             body = request.announcement(*own, epochs, public, now_ms, self._aborts_of(request))
             p = self._federation.p if request.computes else 0
-            stored = StoredRound(NEW, request, self._sign(body), secret, now_ms, colluding=p)
+            lost = self._waiting.take_lost(request.round_id)
+            stored = StoredRound(NEW, request, self._sign(body), secret, now_ms, colluding=p, lost=lost)
             current = Round(stored, open_announcement(stored.announcement, self._federation, self._limits))
             dimension = current.opened.validated(self._mechanism, self._limits).dimension
         except (UsageError, PeerError, TypeError, OverflowError) as error:  # too few sessions, or it cannot be encoded

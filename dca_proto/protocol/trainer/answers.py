@@ -18,6 +18,7 @@ again at each start. So a charge also comes back if the trainer or a node was of
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container, Iterable
 from functools import cached_property
 from itertools import islice
@@ -39,6 +40,7 @@ from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.messages import Abort, Cancel, Close, Decline, PartialSum, Query, Release, Signed
+from dca_proto.quorum import LostNode, Quorum
 
 ABORT_BYTES_MAX = 1024
 """Size of an abort that a repeat's announcement may carry: one without evidence fits."""
@@ -194,7 +196,8 @@ class Answering(BaseActor[Round]):
         try:
             return self._combined(current)
         except RoundAborted as error:
-            return facts.RoundFailed(current.id, error.reason, None, None, implausible=True)
+            quorum = self._quorum(current)
+            return facts.RoundFailed(current.id, error.reason, None, None, implausible=True, quorum=quorum)
 
     def _combined(self, current: Round) -> facts.RoundCompleted:
         """Return the result; the same partial sums always give the same result."""
@@ -207,7 +210,16 @@ class Answering(BaseActor[Round]):
             expected=current.stored.request.answers_expected,
             private=self._mechanism.private,
         )
-        return facts.RoundCompleted(current.id, aggregate)
+        return facts.RoundCompleted(current.id, dataclasses.replace(aggregate, quorum=self._quorum(current)))
+
+    def _quorum(self, current: Round) -> Quorum:
+        """Return a round's Compute nodes, and those that it and the rounds that it repeats have lost."""
+        name_of, before = self._federation.name_of, (self._rounds.get(one) for one in current.stored.request.repeats)
+        rounds = (*(one for one in before if one is not None), current)
+        lost = dict(entry for one in reversed(rounds) for entry in one.stored.lost)  # of each node, the first loss
+        named = (LostNode(name_of(node), since_ms) for node, since_ms in lost.items())
+        nodes = tuple(map(name_of, current.computes))
+        return Quorum(nodes, current.stored.colluding, tuple(sorted(named, key=lambda one: (one.since_ms, one.node))))
 
     # --- rounds that fail ---------------------------------------------------------------------------------------------
 
@@ -364,7 +376,8 @@ class Answering(BaseActor[Round]):
         repeatable = bool(stored.silent) and self._is_returned(current)
         flags = {"declined": declined, "implausible": stored.implausible, "repeatable": repeatable}
         lost = tuple(map(self._federation.name_of, stored.silent))
-        current.reported = facts.RoundFailed(current.id, reason, *figures, **flags, lost=lost)
+        quorum = self._quorum(current)
+        current.reported = facts.RoundFailed(current.id, reason, *figures, **flags, lost=lost, quorum=quorum)
         return [*current.cancel(SETTLE), Report(current.reported)]
 
     def _charge_status(self, current: Round, advice: str) -> str:

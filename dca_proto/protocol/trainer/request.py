@@ -238,6 +238,7 @@ class WaitingRequests:
         self._asked_ms: dict[bytes, int] = {}
         self._nonces: dict[bytes, bytes] = {}  # of the questions without an answer, by Compute node
         self._questions: Counter[bytes] = Counter()  # how often the nodes were asked, by round
+        self._lost: dict[bytes, dict[bytes, int]] = {}  # nodes that were left out, and since when, by round
 
     def count_question(self, round_id: bytes) -> int:
         """Count a question for a waiting request; return how many there were before it."""
@@ -303,6 +304,14 @@ class WaitingRequests:
         self._questions.pop(round_id, None)
         return self.requests.pop(round_id, None)
 
+    def note_lost(self, round_id: bytes, nodes: dict[bytes, int]) -> None:
+        """Note nodes without which a request goes on, and since when they are lost."""
+        self._lost[round_id] = nodes | self._lost.get(round_id, {})
+
+    def take_lost(self, round_id: bytes) -> tuple[tuple[bytes, int], ...]:
+        """Forget and return these nodes."""
+        return tuple(self._lost.pop(round_id, {}).items())
+
     def leave_out(self, round_id: bytes, fewest: int, now_ms: int) -> tuple[bytes, ...]:
         """Leave the nodes that have no lasting key or count out of a waiting request, if `fewest` others remain.
 
@@ -361,6 +370,7 @@ class WaitingRequests:
         request = self._remove(round_id)
         if request is None:
             return None
+        self._lost.pop(round_id, None)
         reasons: list[tuple[bytes, str]] = []
         for compute in self.missing(request, now_ms):
             why = "has published no epoch key; is it up?"

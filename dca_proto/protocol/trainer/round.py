@@ -69,6 +69,7 @@ class StoredRound(Stored, frozen=True):
         colluding: p when the round was charged.
         aborts: these aborts, for the announcement of a repeat.
         silent: ids of the Compute nodes because of which the round was cancelled.
+        lost: (id, since when in Unix milliseconds) of each node that did not answer, before the announcement or since.
         cancelled: why the trainer ended the round (§4.8); empty if it did not.
         released: True if the round failed although a Compute node or a client has released.
         reason, contributors, needed, implausible: of a failed round, as in `RoundFailed`.
@@ -83,6 +84,7 @@ class StoredRound(Stored, frozen=True):
     colluding: int = 0
     aborts: tuple[Signed, ...] = ()
     silent: tuple[bytes, ...] = ()
+    lost: tuple[tuple[bytes, int], ...] = ()
     cancelled: str = ""
     released: bool = False
     reason: str = ""
@@ -117,8 +119,13 @@ class Round(ActorRound[StoredRound]):
         self.reports: dict[bytes, Progress] = {}  # each node's last
         self.watched_ms = self.stuck_ms = 0  # since when nodes are watched; since when enough of them wait in vain
         self.cut_off_ms = 0  # when fewer than p + 1 nodes were last heard: this trainer may be cut off itself
+        self.alone_ms = 0  # when no node was last heard
         self.told: tuple[bytes, ...] = ()  # the silent nodes that were last reported
         self.reported: RoundFailed | None = None  # the failure, once this process has reported it
+
+    def with_lost(self, nodes: dict[bytes, int]) -> tuple[tuple[bytes, int], ...]:
+        """Return the nodes that it lost, with these and since when; of each node, the first loss."""
+        return tuple((nodes | dict(self.stored.lost)).items())
 
     @property
     def is_open(self) -> bool:

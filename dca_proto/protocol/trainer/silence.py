@@ -1,9 +1,10 @@
 """How a trainer notices Compute nodes that are lost, and goes on without them (DESIGN §4.8).
 
-In a federation of more than p + 1 nodes, it asks a node of which it has heard nothing for two seconds. It cancels the
-round if a node is silent while it collects, or if p + 1 nodes report that they have not released and wait for nodes
-that do not report. If it hears fewer than p + 1 nodes, it may be cut off itself: the others get as much time again. The
-round may then be repeated without the silent nodes. A node for which a cancelled round waited owes its abort or its
+It asks a node of which it has heard nothing for two seconds, and reports it after eight. In a federation of more than
+p + 1 nodes, it cancels the round if a node is silent while it collects, or if p + 1 nodes report that they have not
+released and wait for nodes that do not report. The round may then be repeated without the silent nodes. Where each
+round needs all nodes, it waits for a silent one until `commit_by`. If it hears fewer than p + 1 nodes, it may be cut
+off itself: the others get as much time again. A node for which a cancelled round waited owes its abort or its
 sum: it is left out of further rounds until it has sent one of them, or has another epoch key.
 """
 
@@ -27,9 +28,9 @@ class Watching(Answering):
     _waiting: WaitingRequests
 
     def _watch(self, current: Round, now_ms: int) -> list[Effect]:
-        """Begin to watch a round's nodes, in a federation whose rounds can be repeated without one."""
+        """Begin to watch a round's Compute nodes."""
         current.watched_ms = now_ms
-        if not current.is_summed or current.stored.cancelled or self._spare(len(self._federation.computes)) < 1:
+        if not current.is_summed or current.stored.cancelled:
             return []
         return [current.timer(WATCH, now_ms + self._timing.watch_ms)]
 
@@ -46,14 +47,16 @@ class Watching(Answering):
         timing = self._timing
         waiting = [node for node in current.computes if node not in current.partials]
         quiet = {node: self._quiet_ms(current, node, now_ms) for node in waiting}
-        query = encode(self._sign(Query(current.id, current.hash)))
         turns = {node: ms // timing.watch_ms for node, ms in quiet.items()}
         due = [node for node in waiting if turns[node] and (quiet[node] < timing.silent_ms or turns[node] % 2 == 0)]
+        query = encode(self._sign(Query(current.id, current.hash))) if due else b""
         asked = [current.send(query, Channel.COMPUTE, node) for node in due]
         silent = tuple(node for node in waiting if quiet[node] >= timing.silent_ms)
         heard = sum(now_ms - current.heard.get(node, 0) < timing.silent_ms // 2 for node in current.computes)
         if self._spare(heard) < 0:
             current.cut_off_ms = now_ms
+        if not heard:
+            current.alone_ms = now_ms
         cancelled = self._cancel_if_useless(current, silent, now_ms)
         told = self._tell_silent(current, silent, now_ms) if not cancelled else []
         return cancelled or [*told, *asked, current.timer(WATCH, now_ms + timing.watch_ms)]
@@ -65,7 +68,26 @@ class Watching(Answering):
         current.told = silent
         others = tuple(node for node in current.computes if node not in silent)
         waited_ms = max((self._quiet_ms(current, node, now_ms) for node in silent), default=0)
-        return [Report(facts.NodesSilent(current.id, silent, waited_ms, others, self._spare(len(others))))]
+        spare = self._spare(len(others))
+        left_ms = max(self._gives_up_ms(current, silent, now_ms) - now_ms, 0) if spare < 0 else 0
+        lost = current.with_lost({node: now_ms - self._quiet_ms(current, node, now_ms) for node in silent})
+        return [
+            current.store(lost=lost),
+            Report(facts.NodesSilent(current.id, silent, waited_ms, others, spare, left_ms)),
+        ]
+
+    def _gives_up_ms(self, current: Round, lost: tuple[bytes, ...], now_ms: int) -> int:
+        """Return until when a round waits for silent nodes if the others are too few to repeat it (§4.8).
+
+        Where each round needs all nodes, they have until `commit_by` to come back.
+        """
+        timing, commit_by_ms = self._timing, current.opened.body.commit_by_ms
+        if current.partials:
+            return commit_by_ms + timing.abort_grace_ms
+        if self._spare(len(self._federation.computes)) < 1:
+            return commit_by_ms
+        quiet_ms = min((self._quiet_ms(current, node, now_ms) for node in lost), default=0)
+        return min(now_ms - quiet_ms + timing.hopeless_ms, current.end_ms)
 
     def _cancel_if_useless(self, current: Round, silent: tuple[bytes, ...], now_ms: int) -> list[Effect]:
         """Cancel a round that waits for silent nodes, if p + 1 others are left to abort and to repeat it."""
@@ -74,8 +96,8 @@ class Watching(Answering):
             lost = silent
         others = [node for node in current.computes if node not in lost]
         if lost and self._spare(len(others)) < 0:  # a repeat needs one of them: give it time to come back
-            shortest_ms = min(self._quiet_ms(current, node, now_ms) for node in lost)
-            lost = lost if shortest_ms >= self._timing.hopeless_ms else ()
+            is_alone = now_ms - current.alone_ms < self._timing.silent_ms
+            lost = lost if now_ms >= self._gives_up_ms(current, lost, now_ms) and not is_alone else ()
         elif current.takes("close") and now_ms - current.cut_off_ms < self._timing.silent_ms:
             lost = ()  # this trainer was cut off a moment ago: more answers may be on their way
         if not lost or not others:  # it has heard nobody: its own connection may be the cause
@@ -129,9 +151,18 @@ class Watching(Answering):
 
     def _chosen(self, computes: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """Return the nodes of a new round: those that owe nothing, if they are enough."""
-        owing = {node for current in self._rounds.values() for node in self._owing(current)}
+        owing = self._owing_since()
         others = tuple(node for node in computes if node not in owing)
         return others if self._spare(len(others)) >= 0 else computes
+
+    def _owing_since(self) -> dict[bytes, int]:
+        """Return the nodes that owe something, and since when they have not been heard."""
+        rounds = sorted(self._rounds.values(), key=lambda current: -current.stored.announced_ms)
+        return {
+            node: dict(current.stored.lost).get(node, current.stored.announced_ms)
+            for current in rounds
+            for node in self._owing(current)
+        }
 
     def _owing(self, current: Round) -> list[bytes]:
         """Return the nodes that owe a cancelled round their abort or their sum."""

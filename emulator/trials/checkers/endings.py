@@ -110,7 +110,10 @@ class Endings(Checker):
                 self._check_cause(process, accepted)
 
     def _check_cause(self, trainer: Process, accepted: Accepted) -> None:
-        """Before `commit_by`: a node is silent while p + 1 others are not, or p + 1 nodes report that they wait."""
+        """Before `commit_by`: a node is silent while p + 1 others are not, or p + 1 nodes report that they wait.
+
+        Or so many are silent that no repeat is possible, in a federation that can repeat rounds at all.
+        """
         round_id, needed = accepted.body.round_id, self.log.colluding.of(trainer) + 1
         if trainer.now_ms >= accepted.body.commit_by_ms:
             return
@@ -119,7 +122,8 @@ class Endings(Checker):
         others = [one for one in last if one is not None and one[0] > since_ms]
         waiting = [one for one in last if one is not None and one[1].waits_for]
         since_ms = trainer.now_ms - self.world.actors.timing.hopeless_ms + _SLACK_MS
-        gone = [one for one in last if one is None or one[0] <= since_ms]  # so many that no repeat is possible
+        has_spare = len(self.world.follows(trainer).computes) > needed
+        gone = [one for one in last if has_spare and (one is None or one[0] <= since_ms)]
         is_silent = (needed <= len(others) < len(last) or bool(gone)) and round_id not in self._summed
         cause = is_silent or len(waiting) >= needed
         self.expect(cause, f"round {round_id.hex()[:8]} is cancelled, though it waits for no lost node")

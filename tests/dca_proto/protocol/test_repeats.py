@@ -27,6 +27,7 @@ from dca_proto.protocol.events import Command, Received
 from dca_proto.protocol.facts import Announced, ChargeReturned, Closed, Dropped, NodeAborted, NodesSilent
 from dca_proto.protocol.wire.codec import decode_frame, encode
 from dca_proto.protocol.wire.messages import Abort, Answer, Cancel, Close, FrozenList, Progress
+from dca_proto.quorum import LostNode, Quorum
 from dca_proto.testing import Envelope, Network, TestFederation
 
 SECONDS = 1000
@@ -35,6 +36,10 @@ SECONDS = 1000
 def four(**changes) -> TestFederation:
     """Four Compute nodes, one of which may be corrupt; four clients."""
     return exact_actors(4, 4, colluding=1, **changes)
+
+
+def names(nodes) -> tuple[str, ...]:
+    return tuple(f"compute-{node}" for node in nodes)
 
 
 def repeated(network: Network, actors: TestFederation, request, **changes):
@@ -75,6 +80,12 @@ def test_a_node_lost_while_the_round_collects_is_left_out_of_the_repeat() -> Non
     assert the_sum(network) == exact_sum(range(4))
     assert lost not in newest(network, actors).computes
     assert charged(network, actors) == [[False, True]] * 4
+    (result,) = results(network)
+    left = [node for node in range(4) if node != 2]
+    heard_ms = failure.quorum.lost[0].since_ms
+    assert failure.quorum == Quorum(names(range(4)), 1, (LostNode("compute-2", heard_ms),))
+    assert result.quorum == Quorum(names(left), 1, failure.quorum.lost)
+    assert abs(heard_ms - begun_ms) < SECONDS
 
 
 @pytest.mark.parametrize("step", [FrozenList, Answer])
@@ -112,6 +123,7 @@ def test_a_node_that_is_back_joins_the_next_round_once_it_has_aborted() -> None:
     begin(actors, network)  # not a repeat
     network.advance(network.now_ms + 5 * SECONDS)
     assert lost not in newest(network, actors).computes
+    assert [one.node for one in results(network)[-1].quorum.lost] == ["compute-2"]
     network.restart(lost)
     network.advance(network.now_ms + 5 * SECONDS)
     assert lost in {one.sender for one in sent(network, Abort)}, "it never heard of the round before"
@@ -151,9 +163,26 @@ def test_without_a_spare_node_the_trainer_waits_for_the_lost_one() -> None:
     network.tamper = passing
     network.advance(network.now_ms + 50 * SECONDS)
     assert (failures(network), sent(network, Cancel)) == ([], [])
+    (silent,) = network.reported(NodesSilent)
+    assert (silent.computes, silent.spare) == ((lost,), -1)
+    assert 100 * SECONDS < silent.left_ms < 115 * SECONDS, "until commit_by"
     network.restart(lost)
     network.advance(network.now_ms + 65 * SECONDS)
     assert the_sum(network) == exact_sum(range(4))
+    assert [one.node for one in results(network)[-1].quorum.lost] == ["compute-2"]
+
+
+def test_a_trainer_asks_no_node_that_it_has_heard_and_signs_no_question_for_nobody() -> None:
+    actors = four()
+    network = actors.network()
+    begin(actors, network, clients=5, tolerate=1)
+    trainer = network.actors[actors.trainer_identity.id]
+    signed: list[object] = []
+    trainer._sign, honest = (lambda body: (signed.append(body), honest(body))[1]), trainer._sign
+    (current,) = trainer._rounds.values()
+    current.heard = dict.fromkeys(actors.computes, network.now_ms + 2 * SECONDS)
+    trainer._on_watch(current, network.now_ms + 2 * SECONDS)
+    assert signed == []
 
 
 def test_a_round_with_too_few_nodes_left_ends_within_a_minute_and_names_them() -> None:

@@ -471,8 +471,8 @@ def test_a_finished_round_is_forgotten_after_the_retention() -> None:
 
 def test_a_restart_in_mid_round_sets_its_timers() -> None:
     for phase, timers in (
-        ("collecting", {"close-by", "end", "resend"}),
-        ("committing", {"resend", "end"}),
+        ("collecting", {"close-by", "end", "resend", "watch"}),
+        ("committing", {"resend", "end", "watch"}),
     ):
         phased = ActorInPhase(phase)
         records = [(table, key, value) for (table, key), value in phased.network.stores[phased.id].items()]

@@ -100,7 +100,8 @@ def test_a_figure_of_a_round_is_shown_where_its_field_says() -> None:
     """On the terminal those that are not for pages only; the page has all."""
     full = {"wall_s": 1.0, "phases": {"collect": 1.0}, "messages": 2, "bytes": 3.0, "dimension": 4, "clients": 9,
             "arrived": 8, "contributors": 8, "declined": {"x": 1}, "late": 1, "dropped": 1, "attempts": 2,
-            "closed": "all", "sensitivity": 1.0, "mu": 1.0, "noise_variance": 4.0}  # fmt: skip
+            "closed": "all", "computes": ["compute-1", "compute-2"], "p": 1, "sensitivity": 1.0,
+            "mu": 1.0, "noise_variance": 4.0}  # fmt: skip
     run = Run(ok=True, clients=9, computes=2, tolerate=1, rounds=[Round(ok=True, statistic="sum", **full)])
     heads = [name for block in (*rounds_table(run), *times_table(run)) for name in getattr(block, "header", ())]
     shown = [one for one in figures_of(Round).values() if one.table in ("rounds", "times")]
