@@ -11,20 +11,20 @@ import contextlib
 import re
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
-from typing import Annotated
 
 import msgspec
 
 from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import Identity, actor_id, digest, verify
 from dca_proto.errors import InputError, PeerError, UsageError
+from dca_proto.protocol.federation_text import FileText, text_of
 from dca_proto.protocol.names import MEMBER_NAME, seal_name, short_id, unwrap_name_key, wrap_name_key
 from dca_proto.protocol.params import CERTIFICATES_KNOWN_MAX
 from dca_proto.protocol.records import signed, unreadable
 from dca_proto.protocol.wire.codec import body_of, encode, sign, verify_signed
 from dca_proto.protocol.wire.fields import COLLUDING_MAX
 from dca_proto.protocol.wire.messages import Certificate, FederationFile, FileStamp, Registrar, Signed
-from dca_proto.wording import moment, parse_toml, toml_text
+from dca_proto.wording import moment, parse_toml
 
 FILES = "federation"
 """The store's table that holds the newest federation file."""
@@ -298,38 +298,21 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
 
     def to_toml(self) -> str:
         """Return the file's text."""
-        lines = [
-            "# `dca federation` makes and signs this file. A change by hand breaks the signature.",
-            f'name = "{self.name}"',
-            f"number = {self.number}",
-            f'enrolment_key = "{self.enrolment_key.hex()}"',
-            f"revoked = {_quoted([member_id.hex() for member_id in self.revoked])}",
-            f"colluding = {self.colluding}",
-            f'signature = "{self.signature.hex()}"',
-        ]
-        for table, members in (("computes", self.computes), ("trainers", self.trainers)):
-            for member in members:
-                lines += ["", f"[[{table}]]", f"name = {toml_text(member.name)}", f'key = "{member.key.hex()}"']
-                lines += [f'name_key = "{member.name_key.hex()}"'] * bool(member.name_key)
-        for one in self.registrars:
-            lines += ["", "[[registrars]]", f"name = {toml_text(one.name)}", f'key = "{one.key.hex()}"']
-            lines += [f'name_key = "{one.name_key.hex()}"', f"until_ms = {one.until_ms}"]
-            lines += [f"clients = {one.clients}", f"days = {one.days}", f"per_day = {one.per_day}"]
-        return "\n".join(lines) + "\n"
+        return text_of(self)
 
     @classmethod
     def from_toml(cls, text: str) -> Federation:
         """Parse the file's text and check its signature. Raises `UsageError`."""
         try:
-            raw = msgspec.convert(parse_toml(text), _File, strict=True)
+            raw = msgspec.convert(parse_toml(text), FileText, strict=True)
         except ValueError as error:  # of TOML, or of msgspec
             raise InputError(f"federation file: {error}; `dca federation init` writes one") from None
         try:
             parsed = cls(
                 raw.name,
                 bytes.fromhex(raw.enrolment_key),
-                tuple(m.member for m in raw.computes),
-                tuple(m.member for m in raw.trainers),
+                tuple(Member(*m.fields) for m in raw.computes),
+                tuple(Member(*m.fields) for m in raw.trainers),
                 raw.number,
                 tuple(bytes.fromhex(member_id) for member_id in raw.revoked),
                 bytes.fromhex(raw.signature),
@@ -348,43 +331,6 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
                 "federation file: the enrolment key did not sign this content, so it was changed; get the file from "
                 "its owner"
             ) from None
-
-
-class _FileMember(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    key: str
-    name_key: str = ""
-
-    @property
-    def member(self) -> Member:
-        return Member(self.name, bytes.fromhex(self.key), bytes.fromhex(self.name_key))
-
-
-class _FileRegistrar(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    key: str
-    until_ms: int
-    clients: int
-    days: int
-    per_day: int
-    name_key: str = ""
-
-    @property
-    def registrar(self) -> Registrar:
-        limits = (self.until_ms, self.clients, self.days, self.per_day)
-        return Registrar(self.name, bytes.fromhex(self.key), bytes.fromhex(self.name_key), *limits)
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    number: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-    enrolment_key: str
-    signature: str
-    revoked: list[str] = []
-    colluding: Annotated[int, msgspec.Meta(ge=0, le=COLLUDING_MAX)] = 0
-    computes: list[_FileMember] = []
-    trainers: list[_FileMember] = []
-    registrars: list[_FileRegistrar] = []
 
 
 def sign_federation(authority: Identity, federation: Federation) -> Federation:
@@ -502,7 +448,3 @@ def _id_of(name: str, enrolment_key: bytes) -> bytes:
 
 def _title(number: int, file_hash: bytes) -> str:
     return f"federation file {number} (hash {file_hash.hex()[:16]})"
-
-
-def _quoted(values: list[str]) -> str:
-    return f"[{', '.join(map(toml_text, values))}]"
