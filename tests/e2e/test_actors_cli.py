@@ -270,6 +270,7 @@ def test_clients_decline_what_their_policy_does_not_allow(folder: Path, dca: Dca
     assert "0 clients contributed, at least 3 were needed" in done.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c_at_a_broker_leaves_no_process_and_no_folder(tmp_path: Path, processes: Processes) -> None:
     broker = processes.start(*DCA, "broker", "--broker", "embedded", "--port", "0")
     assert broker.stdout is not None

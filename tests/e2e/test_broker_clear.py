@@ -52,6 +52,7 @@ def federations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[Path
     return [folder / "federation.toml" for folder in made]
 
 
+@pytest.mark.long
 def test_the_messages_of_one_federation_go_and_another_s_stay(
     federations: list[Path], mosquitto_installed: None, tmp_path: Path
 ) -> None:

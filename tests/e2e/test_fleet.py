@@ -94,6 +94,7 @@ def check_slowest(row: dict[str, Any]) -> None:
     assert times[0] > 0
 
 
+@pytest.mark.long
 def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> None:
     seen = Seen()
     options = changed(broker=mosquitto_broker.url, connections="each", rounds=2, tolerate=0)
@@ -139,6 +140,7 @@ def test_all_actors_in_one_process_hold_the_same_rounds(mosquitto_broker: Broker
     check_sums(msgspec.to_builtins(run))
 
 
+@pytest.mark.long
 def test_something_is_learned_from_clients_in_processes_of_their_own(dca: Dca, mosquitto_broker: Broker) -> None:
     more = ("--broker", mosquitto_broker.url, "--processes", "2", "--drop", "3", "--tolerate", "3", "--json", "-")
     done = dca("--clients", "50", "--epsilon", "8", *more)
@@ -150,6 +152,7 @@ def test_something_is_learned_from_clients_in_processes_of_their_own(dca: Dca, m
     assert result["coefficients"]
 
 
+@pytest.mark.long
 def test_vanishing_clients_are_missing_from_the_sum(mosquitto_broker: Broker) -> None:
     result = msgspec.to_builtins(run_rounds(changed(broker=mosquitto_broker.url, connections="shared", dropped=4)))
     check_sums(result)
@@ -168,6 +171,7 @@ def test_where_too_many_vanish_they_are_waited_for_less_long() -> None:
     assert changed(dropped=5).windows_ms()[0] < 5_000
 
 
+@pytest.mark.long
 def test_an_abort_reports_its_traffic(fleet: Dca, embedded_broker: Broker) -> None:
     more = ("--tolerate", "2", "--drop", "5", "--broker", embedded_broker.url, "--json", "-", "--fast-noise")
     done = fleet("--dimension", "3", "--clients", "30", "--processes", "1", *more)
@@ -210,6 +214,7 @@ def test_a_call_that_starts_after_the_end_does_not_reach_the_host() -> None:
     assert calls == ["end"]
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_named(mosquitto_broker: Broker) -> None:
     class Killer(Watcher):
         def sessions(self, count: int, total: int) -> None:
@@ -241,6 +246,7 @@ def test_a_server_that_does_not_answer_is_an_error_before_anything_starts(monkey
     assert time.monotonic() - began_s < 60, "and not the two minutes that a busy broker has"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_however_it_ends_nothing_is_left(number: signal.Signals, code: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dca_proto.cli", "fleet", "--dimension", "2", "--clients", "20"]

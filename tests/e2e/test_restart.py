@@ -192,6 +192,7 @@ class Process:
         await self._process.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("any_broker", ["mosquitto", pytest.param("embedded", marks=pytest.mark.long)], indirect=True)
 def test_a_compute_process_killed_by_the_system_continues(any_broker: Broker, tmp_path: Path) -> None:
     """`kill -9` while it collects, when it has frozen, and when it has released; the others wait meanwhile.

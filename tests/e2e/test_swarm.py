@@ -177,6 +177,7 @@ def test_a_slow_round_is_repeated_and_an_impossible_one_is_not(
     assert advice in one_line(done.stdout)
 
 
+@pytest.mark.long
 def test_another_job_learns_in_mini_batches(
     dca: Dca, embedded_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,6 +315,7 @@ def test_a_missing_plot_library_is_seen_before_the_work(dca: Dca, monkeypatch: p
     assert (done.returncode, "this needs matplotlib" in done.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_hardening_12_figures_not_covered_by_epsilon_are_left_out_on_request(
     dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path
 ) -> None:
@@ -328,6 +330,7 @@ def test_hardening_12_figures_not_covered_by_epsilon_are_left_out_on_request(
     assert re.search(r"^ +private +unit", done.stderr, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_bounds_from_data_claim_nothing(dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path) -> None:
     known = ("--csv", str(table), "--target", "y", "--bounds-from-data")
     done = dca(*known, "--broker", embedded_broker.url, "--drop", "0", "--json", "-")
@@ -461,6 +464,7 @@ def test_bad_input_is_one_line_and_nothing_half_done(
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "number", "code"),
     [

@@ -62,6 +62,7 @@ def estimates_are_near(result: dict[str, Any]) -> bool:
     return all(abs(one["estimate"] - other["nonprivate"]) < 8 * one["estimate_sd"] + 0.1 for one, other in pairs)
 
 
+@pytest.mark.long
 def test_data_nodes_release_without_compute_nodes(
     dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,7 @@ def page_of(capsys: pytest.CaptureFixture[str]) -> str:
     return Path("run/result.html").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("any_broker", ["mosquitto", pytest.param("embedded", marks=pytest.mark.long)], indirect=True)
 @sampled
 def test_a_histogram_of_reports(
@@ -145,6 +146,7 @@ def draws_from_nowhere(sites: dict[str, float | list[float]]) -> Callable[..., S
     return sample
 
 
+@pytest.mark.long
 @sampled
 def test_a_mean_from_reports_with_some_missing(
     dca: Dca,
@@ -223,6 +225,7 @@ def test_two_reports_of_each_client_cost_it_the_budget_together(
     assert result["coefficients"][0]["interval_95"][0] < result["coefficients"][0]["estimate"]
 
 
+@pytest.mark.long
 def test_gradient_steps_over_groups_of_clients(
     dca: Dca, table: Path, embedded_broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -403,6 +403,7 @@ def test_figures_that_promise_little_are_accepted_with_a_warning(
     assert output.count("\nwarning") == len(expected)
 
 
+@pytest.mark.long
 def test_a_reader_of_the_tables_head_gets_the_whole_json_and_141(tmp_path: Path) -> None:
     """rich and click both turn a broken pipe into an exit of 1."""
     for options in (["--json", str(tmp_path / "a.json")], ["--json", "-"], ["--help"]):

@@ -53,6 +53,7 @@ def test_what_a_user_does_wrong_ends_with_its_code(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().err.count("\n") == 6  # a line each
 
 
+@pytest.mark.long
 def test_a_shell_is_offered_commands_their_groups_and_their_options(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,6 +163,7 @@ def texts(nodes: Sequence[ast.AST]) -> Iterator[str]:
             yield node.value
 
 
+@pytest.mark.long
 def test_signs_have_a_replacement_in_ascii() -> None:
     """Those in texts that commands print, those of a table's lines, and those of a bar."""
     written = {
@@ -203,6 +204,7 @@ def test_a_pipe_that_another_process_made_non_blocking_gets_everything(monkeypat
 DCA = (sys.executable, "-m", "dca_proto.cli")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("encoding", "state"), [("cp1252", "gone"), ("ascii", "closed")])
 def test_a_swarm_finishes_and_writes_its_files(encoding: str, state: str, tmp_path: Path) -> None:
     """With worker processes, which inherit the streams, and both streams in this state."""

@@ -134,6 +134,7 @@ def nasty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["swarm", "--csv", "table.csv", "--target", names[0], "--bounds", "bounds.toml", "--epsilon", "50"]
 
 
+@pytest.mark.long
 def test_a_swarm_and_its_page_have_the_names_of_the_columns(
     nasty: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,6 +139,7 @@ def test_processes_have_one_thread_each() -> None:
     assert done.value() == "1"
 
 
+@pytest.mark.long
 def test_a_map_whose_processes_die_repeatedly_raises_an_error() -> None:
     done: list[int] = []
     with pytest.raises(WorkerDiedError, match=r"^5 worker processes have died"):

@@ -253,6 +253,7 @@ def small_pads(draws: Iterable[int]) -> Callable[..., NDArray[np.uint64]]:
     return lambda *_: np.array([(0, one) for one in draws], dtype=np.uint64)
 
 
+@pytest.mark.long
 def test_attack_27_any_two_of_three_masks_leave_the_value_independent_in_a_small_ring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

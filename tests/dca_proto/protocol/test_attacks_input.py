@@ -355,6 +355,7 @@ def test_fuzz_no_actor_fails_on_mutated_messages(history: Any, data: st.DataObje
     assert [network.actors[client].ledger.spent().mu for client in actors.clients] == ledgers
 
 
+@pytest.mark.long
 @FUZZ
 @given(
     st.dictionaries(

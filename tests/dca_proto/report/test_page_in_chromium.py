@@ -178,6 +178,7 @@ def test_the_test_detects_a_bad_layout(chromium: Chromium, tmp_path: Path) -> No
     assert any('id="wide"' in one for one in found)
 
 
+@pytest.mark.long
 def test_the_test_detects_loaded_resources(chromium: Chromium, tmp_path: Path) -> None:
     page = tmp_path / "loading.html"
     (tmp_path / "other.css").write_text("p { color: red }")

@@ -136,6 +136,7 @@ def extremes() -> Iterator[tuple[str, Any]]:
                 yield f"{name} {path} {extreme}", changed
 
 
+@pytest.mark.long
 def test_figures_at_their_limits_have_a_page_or_a_line(write: Write) -> None:
     """A page is made, without what is no number, or one line names the error: never anything else."""
     made = [page for which, run in extremes() if (page := page_or_line(run, which, write)) is not None]

@@ -283,6 +283,7 @@ def max_bytes_held(limits: InboxLimits, senders: int) -> float:
     return (inbox._bytes + most) / MIB
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("limits", "one", "all_of_them"), [(InboxLimits(), 49, 384), (CLIENT_LIMITS, 3, 10)])
 def test_hardening_7_an_actor_holds_a_bounded_amount_of_what_is_not_handled(
     limits: InboxLimits, one: int, all_of_them: int

@@ -136,6 +136,7 @@ def test_nothing_starts_before_there_is_enough_work() -> None:
         assert children() == before
 
 
+@pytest.mark.long
 def test_work_of_processes_that_die_is_done_here_and_others_take_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dca_proto.runtime.pool._DEATHS_MAX", 4)
     before = children()
@@ -157,6 +158,7 @@ def test_work_of_processes_that_die_is_done_here_and_others_take_their_place(mon
     assert children() == before
 
 
+@pytest.mark.long
 def test_on_a_cluster_every_message_but_the_first_is_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, seen = open_engine(), []
     monkeypatch.setattr(engine, "is_local", False)
@@ -416,6 +418,7 @@ def test_keys_that_were_agreed_on_ahead_go_with_their_epoch() -> None:
     assert not node._sessions._ahead
 
 
+@pytest.mark.long
 def test_no_secret_of_the_work_is_shown() -> None:
     secret, known = b"\xa5" * 32, b"\x5a" * 16
     shown = [

@@ -438,6 +438,7 @@ def test_a_round_that_ends_otherwise_than_it_must_is_found(monkeypatch: pytest.M
 # the parts
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_finding() -> None:
     setting = setting_of(Coalition(computes=2, clients=3, broker=True, trainer=True))
     again, other = (investigate(setting, seed) for seed in ("tests", "other"))
@@ -468,6 +469,7 @@ def test_a_residual_is_the_honest_clients_noise_to_the_last_bit(monkeypatch: pyt
 # the command
 
 
+@pytest.mark.long
 def test_the_command_prints_and_writes_the_whole_finding(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,6 +488,7 @@ def test_the_command_prints_and_writes_the_whole_finding(
     )
 
 
+@pytest.mark.long
 def test_the_command_fails_where_what_is_documented_does_not_hold(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

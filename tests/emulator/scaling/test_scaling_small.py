@@ -137,6 +137,7 @@ def test_keys_of_pairs_are_agreed_on_in_the_set_up_and_in_no_measured_round(monk
     assert counts == [plain + 2 * one.clients * one.computes, plain, plain]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("drop_rate", [0.0, 0.5])
 def test_processes_in_step_hold_the_same_rounds_as_one(drop_rate: float) -> None:
     """Who drops out, what is sent and what is stored do not depend on how the actors are dealt out."""
@@ -157,6 +158,7 @@ def test_processes_in_step_measure_the_same_memory_as_one() -> None:
     assert two.compute_memory_after_bytes == pytest.approx(alone.compute_memory_after_bytes, abs=2_000)
 
 
+@pytest.mark.long
 def test_a_round_leaves_no_garbage_while_the_collector_is_off() -> None:
     population = Population(cell(clients=30))
     population.run_round()

@@ -23,6 +23,7 @@ from emulator.sim.team import Team, run_together
 GONE_S = 10.0
 
 
+@pytest.mark.long
 def test_any_number_of_processes_gives_the_same_results_messages_and_bytes_and_the_same_number_the_same_facts() -> None:
     """Values are compared bit by bit: each is a sum of what actors drew from streams of their own."""
     alone, two, again, three = (
