@@ -9,8 +9,9 @@ import typer
 
 from dca_proto.cli.output import Terminal
 from dca_proto.cli.reporter import Reporter
-from dca_proto.runtime.device import Device, complete
+from dca_proto.runtime.device import Device
 from dca_proto.runtime.logs import configure_logs
+from dca_proto.runtime.process import complete
 
 CONFIG = """  [{role}]
   identity = "{role}.key"            # made by `dca keygen`, mode 0600

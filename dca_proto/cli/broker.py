@@ -28,9 +28,9 @@ from dca_proto.runtime.access import OPERATOR, Access, Member
 from dca_proto.runtime.broker import LOG_NAME, BrokerOptions, Kind, TlsFiles, launch_broker
 from dca_proto.runtime.clearing import clear_retained
 from dca_proto.runtime.clock import now_ms
-from dca_proto.runtime.device import TERMINATED, complete
 from dca_proto.runtime.files import require_input, write_json
 from dca_proto.runtime.keyfile import check_private, read_certificate, read_federation, read_password, write_private
+from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.runtime.settings import BrokerSettings, is_host
 from dca_proto.wording import counted
 

@@ -14,9 +14,9 @@ from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.terms import Clients, check_range
 from dca_proto.report.run import aborted_lines, missing_lines, synthetic_lines, tables
 from dca_proto.results.run import Run
-from dca_proto.runtime.device import TERMINATED, complete
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.logs import configure_logs
+from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.wording import counted
 from emulator.inexact import RoundedGaussian
 from emulator.swarm import synthetic

@@ -32,11 +32,12 @@ from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.results.round import abort_line
 from dca_proto.results.run import Run, run_of
 from dca_proto.runtime.clock import now_ms
-from dca_proto.runtime.device import TERMINATED, Device, complete, load
+from dca_proto.runtime.device import Device, load
 from dca_proto.runtime.files import require_writable, whole_file, write_json
 from dca_proto.runtime.keyfile import certified_id, read_certificate
 from dca_proto.runtime.live import LiveTrainer
 from dca_proto.runtime.logs import log
+from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.statistics.categories import parse_categories
 from dca_proto.wording import counted, to_install
 from inference.datasets import from_csv

@@ -43,9 +43,10 @@ from dca_proto.results.figure import Amount, Count, about
 from dca_proto.results.run import run_of
 from dca_proto.results.status import ScheduledJob
 from dca_proto.runtime.clock import SystemClock, now_ms
-from dca_proto.runtime.device import TERMINATED, Device, complete, load
+from dca_proto.runtime.device import Device, load
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.logs import log
+from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.statistics import resolve
 from dca_proto.wording import counted, duration, iso, moment
 from inference.jobs.estimates import interval_words, rows_of

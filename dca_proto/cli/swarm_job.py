@@ -22,8 +22,8 @@ from dca_proto.jobs.runner import RETRIES
 from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
 from dca_proto.results.run import Run
-from dca_proto.runtime.device import TERMINATED, complete
 from dca_proto.runtime.files import require_writable, write_json
+from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.statistics.categories import parse_categories
 from emulator.counts import check_nodes, check_reporters
 from emulator.swarm.live import Swarm, SwarmResult, play

@@ -28,8 +28,9 @@ from dca_proto.results.round import (
     over_words,
     round_of,
 )
-from dca_proto.runtime.device import TERMINATED, Device, complete, load
+from dca_proto.runtime.device import Device, load
 from dca_proto.runtime.files import write_json
+from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.runtime.request import RoundSettings, open_round
 from dca_proto.runtime.settings import convert
 

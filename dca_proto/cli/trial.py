@@ -16,8 +16,9 @@ from dca_proto.cli.output import tell
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import BrokerOptions, launch_broker
 from dca_proto.runtime.config import read_config
-from dca_proto.runtime.device import Device, complete, load
+from dca_proto.runtime.device import Device, load
 from dca_proto.runtime.logs import FactLog, configure_logs
+from dca_proto.runtime.process import complete
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.transport import Connected
 from dca_proto.wording import duration

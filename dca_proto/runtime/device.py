@@ -15,18 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import random
-import resource
 import secrets
-import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -60,6 +57,7 @@ from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_f
 from dca_proto.runtime.listen import MetricsSettings
 from dca_proto.runtime.logs import FactLog, configure_logs
 from dca_proto.runtime.mqtt import MqttTransport
+from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.sources import Feed
 from dca_proto.runtime.status import Watch, status_of
@@ -72,12 +70,8 @@ if TYPE_CHECKING:  # only a trainer needs it
     from dca_proto.runtime.live import LiveTrainer
 
 log = structlog.get_logger("dca.device")
-T = TypeVar("T")
 Report = Callable[[object], None]
 Build = Callable[[Records, Pool], Actor]
-TERMINATED = 143
-"""The exit code after SIGTERM has ended the work."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _HEAP_BYTES = -1, -3, 128 << 10  # <malloc.h>, and what glibc starts with
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -386,40 +380,6 @@ def _trainer(config: Config, identity: Identity) -> Build:
         timing=files.timing,
         records=records,
     )
-
-
-# --- running until the end --------------------------------------------------------------------------------------------
-
-
-def complete(work: Coroutine[Any, Any, T]) -> T | None:
-    """Run `work` and return its result, or None if SIGTERM ended it. Ctrl-C raises KeyboardInterrupt after cleanup.
-
-    If this process, or one that it starts, crashes or is ended by a watchdog, no file has its memory: keys are in it.
-    """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    _return_freed_memory()
-
-    async def stoppable() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await work
-
-    try:
-        return asyncio.run(stoppable())
-    except asyncio.CancelledError:
-        return None
-
-
-def _return_freed_memory() -> None:
-    """Make glibc return large freed blocks, and the free end of its heap, to the system.
-
-    By default, the first large block that is freed raises both thresholds, up to 32 and 64 MiB. Later blocks then share
-    a heap with small objects, which keep it from shrinking: a flood of announcements leaves 40 MiB more.
-    """
-    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # not in musl
-        for threshold in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
-            mallopt(threshold, _HEAP_BYTES)
 
 
 def run(path: Path, *, json_logs: bool = False, verbose: bool = False) -> int:

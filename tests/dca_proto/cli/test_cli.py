@@ -33,6 +33,7 @@ from dca_proto.protocol.wire.messages import Answer, Contribution, Receipt
 from dca_proto.runtime import device
 from dca_proto.runtime.keyfile import read_certificate, read_federation, read_identity
 from dca_proto.runtime.parts import split
+from dca_proto.runtime.process import complete
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.testing import Network, TestFederation
 from dca_proto.wording import to_install
@@ -321,7 +322,7 @@ def test_only_a_trainer_holds_and_resumes_rounds(demo: Path) -> None:
     request = TestFederation(3, 2, name="unused").request()
     for work in (client.run_round(request), client.resume()):
         with pytest.raises(UsageError, match="only a trainer"):
-            device.complete(work)
+            complete(work)
 
 
 def test_an_actor_of_another_role_is_refused(run: Run, demo: Path) -> None:

@@ -15,8 +15,8 @@ from patience import PATIENCE_S
 from structlog.testing import capture_logs
 
 from dca_proto.runtime import endings
-from dca_proto.runtime.device import complete
 from dca_proto.runtime.endings import DAY_MS, EndWarner, certificate_ends, stage_of, tls_end_ms, warnings_of
+from dca_proto.runtime.process import complete
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.status import Watch
 from dca_proto.runtime.supervisor import Supervisor

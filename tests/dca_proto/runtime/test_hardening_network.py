@@ -32,7 +32,7 @@ MIB = 1 << 20
 
 FREED = """
 import asyncio, ctypes, sys
-from dca_proto.runtime.device import complete
+from dca_proto.runtime.process import complete
 
 class Info(ctypes.Structure):  # struct mallinfo2, of which hblks counts the blocks that are mapped alone
     _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", *"abcdef")]
