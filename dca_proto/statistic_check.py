@@ -156,6 +156,8 @@ class _Search:
         low, high = np.array(self._ends).T
         pairs[mirrored, -1] = (low + high) - pairs[mirrored, 0]
         pairs[self._rng.random(shape) < 0.05] = np.nan
+        if self._statistic.takes_missing:
+            pairs[self._rng.random(pairs.shape) < 0.1] = np.nan
         return pairs
 
     def tables(self, pairs: Rows) -> Rows:
@@ -168,7 +170,7 @@ class _Search:
         rows = tables.reshape(-1, self.width)
         if self._statistic.rows_per_value == 1:
             values = np.zeros((len(rows), self._statistic.dimension), dtype=np.int64)
-            complete = np.isfinite(rows).all(axis=1)
+            complete = np.isfinite(rows).all(axis=1) | self._statistic.takes_missing
             values[complete] = self._statistic.evaluate(rows[complete], self._bits)
         else:
             values = self._statistic.evaluate(rows, self._bits)

@@ -88,6 +88,7 @@ LAYERS = {
     "dca_proto.report.page": VIEW | {"jinja2", "markupsafe"},
     "dca_proto.report.charts": VIEW | {"matplotlib"},
     "dca_proto.report.learned": VIEW | {"inference"},
+    "dca_proto.report.paper": VIEW | {"inference"},
     "dca_proto.report.run": VIEW | {"inference"},
     "dca_proto.cli": DEVICE | {"dca_proto", "typer", "rich", "emulator", "inference"},
     "dca_proto.cli.account": DEVICE | {"dca_proto", "typer", "rich", "numpy"},
@@ -105,6 +106,8 @@ LAYERS = {
         "numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "dca_proto.wording", "inference",
     },
     "inference.models.survival": NUMPYRO | {"dca_proto.statistics"},  # their public codes
+    "inference.models.table": {"numpy", "scipy", "msgspec", "dca_proto.aggregate", "dca_proto.statistics",
+                               "dca_proto.protocol.wire.kinds", "dca_proto.wording", "inference"},
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", *PROTOCOL, *JOBS,
                  "dca_proto.engine", "dca_proto.statistics", "dca_proto.results", "dca_proto.testing"},
 }  # fmt: skip

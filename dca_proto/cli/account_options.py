@@ -102,6 +102,11 @@ def named_statistic(name: str, columns: Columns, given: dict[str, Any]) -> Named
         return name, {**_binned(name, columns), **mine}
     if "times" in known:
         return name, {**_survival(columns, "theta" in known), **mine}
+    if "coded" in known:
+        names = columns.named(name)
+        ends = [(columns.bounds or {}).get(column, (-1.0, 1.0)) for column in names]
+        sides = {"lower": [low for low, _ in ends], "upper": [high for _, high in ends]}
+        return name, {"columns": names, **sides, "coded": [False] * len(names), **mine}
     if "lower" in known:
         column = (columns.names or list(columns.bounds or ()) or ["x1"])[0]
         low, high = (columns.bounds or {}).get(column, (0.0, 1.0))

@@ -131,6 +131,8 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
     for the same in the job's own settings, or in columns and bounds.
     """
     job = find(_name(table))
+    if job.whole and table.get("target") is None and table.get("bounds"):
+        table = {**table, "target": [*table["bounds"]][-1]}
     own_keys = [name for name, _, _ in described(job.settings)]
     for key in table:
         if key not in TERMS and key not in own_keys:

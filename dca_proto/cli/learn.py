@@ -405,5 +405,5 @@ class _Run:
         if outputs.plot is not None:
             self._run.draw(self._console, summary, outputs.plot, run)
         say(self._console, "account", account_line(self._actor.config))
-        free = f"another {', '.join(task.job.changeable)} costs nothing; " if task.job.changeable else ""
+        free = f"with other {', '.join(task.job.changeable)}, it costs nothing; " if task.job.changeable else ""
         say(self._console, "journal", f"{self._path}; {free}to learn again, at a new cost, give --again")

@@ -23,6 +23,8 @@ EXAMPLES = """Examples:
 
   dca scaling --clients 100,1000 --dimension 10,100 --json scaling.json && dca report scaling.json
 
+  dca swarm --job describe && dca report run/result.json --table table1.tex      also .md and .csv, for a paper
+
   dca audit --json audit.json; dca report audit.json --page audit/index.html
 """
 
@@ -32,6 +34,7 @@ class WrittenPage(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
 
     page: Annotated[str, about("Its path.")]
     of: Annotated[str, about("The kind of the run that it shows.")]
+    table: Annotated[str | None, about("The path of the table; null if none was asked for.")] = None
 
 
 OUTPUT = WrittenPage
@@ -46,6 +49,10 @@ def report(
     no_reference: Annotated[
         bool, typer.Option("--no-reference", help="Leave out the results that epsilon does not cover.")
     ] = False,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="Also write the estimates as a table for a paper: FILE.md, FILE.tex or FILE.csv."),
+    ] = None,
 ) -> None:
     """Write one HTML page that shows a run: a swarm, an emulation, a sweep, a coalition, a scaling sweep or an audit.
 
@@ -56,9 +63,14 @@ def report(
     if find_spec("jinja2") is None or find_spec("matplotlib") is None:
         raise ModuleNotFoundError("for the page", name="jinja2")
     from dca_proto.report.page import render
-    from dca_proto.report.reading import read_page
+    from dca_proto.report.paper import require_format, written
+    from dca_proto.report.reading import read_page, read_summary
 
+    if table is not None:
+        require_format(table)
+        require_writable(table)
     kind, page = read_page(run, reference=not no_reference)
+    text_of_table = "" if table is None else written(read_summary(run), table)
     require_writable(target)
     if target.exists() and target.samefile(run):
         raise UsageError(f"--page {target} is the run's own file; name another one")
@@ -66,4 +78,8 @@ def report(
     with whole_file(target) as place:
         place.write_text(text, encoding="utf-8")
     say(console, "page", str(target))
-    write_json(WrittenPage(page=str(target), of=kind), json_to)
+    if table is not None:
+        with whole_file(table) as place:
+            place.write_text(text_of_table, encoding="utf-8")
+        say(console, "table", str(table))
+    write_json(WrittenPage(page=str(target), table=None if table is None else str(table), of=kind), json_to)

@@ -167,7 +167,8 @@ def _spec(
         clients = nodes
     settings = settings_from(job.settings, parse_words(sets or ()), job.name)
     check_outputs(output, json_to)
-    train, test = problem_of(data, default=job.dataset, alone=not job.scored, needed=job.columns(settings)), None
+    needed = job.columns(settings)
+    train, test = problem_of(data, default=job.dataset, alone=not job.scored, needed=needed, whole=job.whole), None
     if job.scored and not no_reference:
         train, test = hold_out(train, seed)
     if job.mechanism(settings) and clients is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -159,7 +160,8 @@ class _Learning:
         self._complete, self._reference = None, None
         if spec.reference:
             self._complete = spec.train.complete
-            self._reference = spec.job.reference(self._complete, spec.settings)  # refuses rows that teach nothing
+            known = spec.train if spec.job.whole else self._complete
+            self._reference = spec.job.reference(known, spec.settings)  # refuses rows that teach nothing
 
     # --- rounds ---------------------------------------------------------------------------------------------------
 
@@ -210,7 +212,8 @@ class _Learning:
         say(self._console, "model", f"{spec.job.model(spec.train.schema, spec.settings)}{held_out}")
         if self._complete is not None and (lacking := len(spec.train.y) - len(self._complete.y)):
             of = f"{lacking:,} of {len(spec.train.y):,} rows lack a value (a count that ε does not cover)"
-            say(self._console, "missing", f"{of}; each counts as zero in every sum, as in a federation")
+            how = "counts for the columns that it has" if spec.job.whole else "counts as zero in every sum"
+            say(self._console, "missing", f"{of}; each {how}, as in a federation")
         plan = f"{claim_words(options.epsilon, options.spent_delta)} {plan_words(self._stages)}"
         if self._not_private:
             plan = f"a trial that is not private: {'; '.join(self._not_private)}"
@@ -293,7 +296,12 @@ class DataOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def problem_of(
-    options: DataOptions, *, default: str = "diabetes", alone: bool = False, needed: tuple[str, ...] = ()
+    options: DataOptions,
+    *,
+    default: str = "diabetes",
+    alone: bool = False,
+    needed: tuple[str, ...] = (),
+    whole: bool = False,
 ) -> Problem:
     """Load the problem that the options name.
 
@@ -301,6 +309,7 @@ def problem_of(
         default: the data set if they name none.
         alone: the job describes the target and predicts nothing, so that a table needs no features.
         needed: columns of a table that such a job reads besides the target.
+        whole: the job describes all columns with bounds, so that a table needs no target.
 
     Raises:
         UsageError: the options exclude each other.
@@ -316,28 +325,43 @@ def problem_of(
     if options.dataset is not None or options.data_folder is not None:
         other = "--dataset" if options.dataset is not None else "--data-folder"
         raise UsageError(f"--csv and {other} exclude each other; keep one")
-    if options.target is None:
+    if options.target is None and not whole:
         raise UsageError("--csv needs --target COLUMN, the column to predict")
     if options.bounds is not None and options.bounds_from_data:
         raise UsageError("--bounds and --bounds-from-data exclude each other; keep one")
     if options.missing not in (None, *MISSING):
         raise UsageError(f"--missing {options.missing}: expected one of {', '.join(MISSING)}")
     given = {} if options.bounds is None else given_bounds(options.bounds)
+    texts = parse_categories(options.categories or ())
     features = list(needed) if alone and options.features is None else options.features
+    target = options.target or ""
+    if whole:
+        features, target = _described(list(options.features or dict.fromkeys([*given, *texts])), target, texts)
     try:
         return from_csv(
             options.csv,
-            options.target,
+            target,
             given,
             features,
             trial_bounds=options.bounds_from_data,
             alone=alone,
-            categories=parse_categories(options.categories or ()),
+            categories=texts,
             missing=options.missing or REFUSE,
             delimiter=options.delimiter,
         )
     except MissingBoundsError as error:
         raise MissingBoundsError(error.columns, _BOUNDS_ADVICE) from None
+
+
+def _described(columns: list[str], target: str, texts: Collection[str]) -> tuple[list[str], str]:
+    """Return the features and the target of a job that describes all columns alike: the last one, unless it is given.
+
+    Raises `UsageError` if all of them have `texts`.
+    """
+    target = target or next((name for name in reversed(columns) if name not in texts), "")
+    if not target:
+        raise UsageError("--csv: name the columns to describe by --bounds COL=LO:HI,..., at least one of numbers")
+    return [name for name in columns if name != target], target
 
 
 def first_rows(train: Problem, clients: int) -> Problem:

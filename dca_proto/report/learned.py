@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from dca_proto.drawing import ROWS_MAX
+from dca_proto.report import paper
 from dca_proto.report.blocks import Block, Line, Note, Section, Table, settings, table
 from dca_proto.report.charts import Axis, Chart, Series, bars, lines, panels, whole
 from dca_proto.report.formats import UNKNOWN, count, number, seconds
@@ -32,7 +33,7 @@ from inference.jobs.picture import Kind, curves, forest, kinds_of, risk_words
 from inference.jobs.summary import INTERVAL_NOTE, HeldOut, Row, Score, Summary
 
 BY_ITSELF = "each report is private by itself; nobody had to be trusted"
-_PANELS_MAX = 8
+_PANELS_MAX, _GROUPS_MAX = 8, 3  # of a terminal's table
 _NONPRIVATE = ("nonprivate", "nonprivate_sd", "nonprivate_interval_95")
 _RMSE = "RMSE"
 _BY_CONSTANT = {_RMSE: "predicting the mean"}
@@ -77,11 +78,16 @@ def _with_nonprivate(row: dict[str, Any], other: dict[str, Any]) -> dict[str, An
 def estimates(summary: Summary, most: int | None = None) -> Table:
     """Return a table of posterior means and 95 % intervals, private beside non-private, in the user's units.
 
+    Estimates with places in a table are shown in it, all of them, if a terminal has room for its groups.
+
     Args:
         most: how many rows to show. If there are more coefficients, show those with the largest |mean| / sd; of curves,
             as many points of each, the last ones included.
     """
     every = rows_of(summary)
+    groups = {cell["group"] for cell in summary.get("cells", {}).values()}
+    if groups and (most is None or len(groups) <= _GROUPS_MAX):
+        return paper.table_of(summary, "posterior: mean [95 % interval]")
     shown = every[:most]
     if most is not None and len(every) > most:
         by_strength = sorted(every, key=_strength, reverse=True)
@@ -165,14 +171,14 @@ def result(summary: Summary) -> Line | None:
     """Return the most telling result that epsilon covers, as a label and a text; None if there is none.
 
     That is the log-rank test of a trial, else the clearest coefficient, else the last point of the first curve, else
-    the first estimate.
+    the one that the job names, else the first estimate.
     """
     if (test := summary.get("log_rank")) is not None:
         return "log-rank test", f"p = {test['p_value']:.2g}"
     rows = [row for row in rows_of(summary) if row["estimate"] is not None]
     if not rows:
         return None
-    row = rows[0]
+    row = next((row for row in rows if row["name"] == summary.get("headline")), rows[0])
     if summary.get("coefficients"):
         row = max((row for row in rows if row["name"] != INTERCEPT), key=_strength, default=row)
     elif "at" in row:
@@ -261,6 +267,8 @@ def _estimates(summary: Summary) -> list[Block]:
         parts = [(unit, len(rows), partial(draw, rows=rows)) for unit, rows in shown_rows.items()]
         charts.append(panels(parts, [kind.label for kind in kinds], caption=caption))
     shown = estimates(summary)
+    if summary.get("cells"):  # the table is the result
+        return [shown, *charts]
     contractions = [row.get("contraction") for row in all_rows]
     if all(value is None for value in contractions):
         return [*charts, shown]

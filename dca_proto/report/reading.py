@@ -78,6 +78,17 @@ def read_page(path: Path, *, reference: bool = True) -> tuple[str, Page]:
         ) from None
 
 
+def read_summary(path: Path) -> Any:
+    """Return what a job learned, from its run's JSON file, after `read_page` has accepted it.
+
+    A run of another kind has an empty summary.
+    """
+    from dca_proto.report import learned
+
+    found = _decode(path, _bytes_of(path))
+    return learned.read(found) if found.get("kind") in ("swarm", "learn") else {}
+
+
 def _check_numbers(value: Any, place: str) -> None:
     """Refuse numbers that no page can show. Raises `msgspec.ValidationError`."""
     if isinstance(value, dict | list):

@@ -18,6 +18,7 @@ from dca_proto.statistics.sensitivity import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_O
 from dca_proto.statistics.sum import Mean, Sum
 from dca_proto.statistics.survival import Survival
 from dca_proto.statistics.survival_score import SurvivalScore
+from dca_proto.statistics.table import Table
 
 __all__ = [
     "ADD_OR_REMOVE_ONE_CLIENT",
@@ -39,6 +40,7 @@ __all__ = [
     "Sum",
     "Survival",
     "SurvivalScore",
+    "Table",
     "register",
     "registered",
     "resolve",

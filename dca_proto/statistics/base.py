@@ -96,6 +96,11 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return 1
 
     @property
+    def takes_missing(self) -> bool:
+        """Whether it gets rows that lack a value, with NaN or infinity in its place; by default, they count as zero."""
+        return False
+
+    @property
     def categories(self) -> int:
         """k if each row falls into one of k categories (its coordinate is 2^f, the others 0); 0 for other statistics.
 
@@ -155,7 +160,8 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         Each row's statistic must depend on that row alone. Otherwise, in a node release, one row could move several.
 
         Args:
-            rows: shape ``(m, len(columns))``, in units of the data; all finite if `rows_per_value` is 1.
+            rows: shape ``(m, len(columns))``, in units of the data; all finite unless it takes groups of rows
+                or `takes_missing`.
             fraction_bits: f, even; one grid unit is 2^-f.
 
         Returns:

@@ -18,9 +18,10 @@ floor(m/k) values, the sum over floor(R/k), and Δ_row is that of replacing all 
 is still that of one row.
 
 A row with a missing value (NaN or infinite) counts as zero: it adds nothing to a sum, and counts in a mean's
-denominator. So does a row on which a user's own statistic fails; no other row is affected, since a row that could
-remove all others from a sum would move it by more than Δ_row. A client without rows contributes zero. Whether a client
-takes part never depends on its rows, so no value in them causes a failure here. All arithmetic is exact, in integers.
+denominator. A statistic that takes missing values (`takes_missing`) decides that for each of its cells. So does a row
+on which a user's own statistic fails; no other row is affected, since a row that could remove all others from a sum
+would move it by more than Δ_row. A client without rows contributes zero. Whether a client takes part never depends on
+its rows, so no value in them causes a failure here. All arithmetic is exact, in integers.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _value_of_row(
     statistic: Statistic, row: NDArray[np.float64], bound: int, fraction_bits: int, failures: list[Exception] | None
 ) -> NDArray[np.int64]:
     """`contribution` of a single row, which is what most devices have; its sum and its mean are the same."""
-    if np.logical_and.reduce(np.isfinite(row), axis=None):
+    if statistic.takes_missing or np.logical_and.reduce(np.isfinite(row), axis=None):
         try:
             value: NDArray[np.int64] = _evaluated(statistic, row, bound, fraction_bits)[0]
             return value
@@ -160,7 +161,7 @@ def _batches(
         return
     for start in range(0, clients, step):
         table = np.ascontiguousarray(tables[start : start + step, :rows]).reshape(-1, width)
-        finite = np.isfinite(table).all(axis=1)
+        finite = np.isfinite(table).all(axis=1) | statistic.takes_missing
         values = np.zeros((len(table), d), dtype=np.int64)
         if finite.any():
             values[finite] = _evaluated(statistic, table[finite], bound, fraction_bits)
@@ -184,7 +185,7 @@ def _values(
     step = group * max(1, _CHUNK_WORDS // max(statistic.dimension, table.shape[1] * group))
     for start in range(0, len(table), step):
         chunk = table[start : start + step]
-        if group == 1 and not (finite := np.isfinite(chunk)).all():
+        if group == 1 and not (statistic.takes_missing or (finite := np.isfinite(chunk)).all()):
             chunk = chunk[finite.all(axis=1)]
         if len(chunk):
             yield from _without_failures(statistic, chunk, bound, fraction_bits, failures)

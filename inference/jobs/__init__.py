@@ -35,6 +35,7 @@ _JOBS = {
     "mixture": "inference.models.mixture.job:Mixture",
     **dict.fromkeys(FAMILIES, "inference.models.conjugate.job:FamilyJob"),
     "quantiles": "inference.models.quantiles.job:Quantiles",
+    "describe": "inference.models.table.job:Describe",
     "survival": "inference.models.survival.job:SurvivalCurves",
     "survival-regression": "inference.models.survival.job:SurvivalRegression",
     "ldp-histogram": "inference.models.column.histogram_job:Histogram",

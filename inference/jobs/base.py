@@ -118,6 +118,7 @@ class LearningJob(ABC):
         name: as in ``--job``. settings: the dataclass of its settings (`inference.jobs.settings`).
         title: a description of the estimates, above a picture of them; ``{target}`` stands for the target's name.
         dataset: the default. scored: True if it is scored on held-out rows; otherwise it learns from all rows.
+        whole: True if it describes all columns with bounds alike, so that no target need be named.
         iterative: True if it has many rounds, one per iteration. drawable: True if its result has draws of a posterior.
         kinds: the kinds of rounds that it can learn from, its default first.
         about: what it learns, for the list of jobs in `docs/learning.md`.
@@ -132,6 +133,7 @@ class LearningJob(ABC):
     title: str = EFFECT
     dataset: str = "diabetes"
     scored: bool = True
+    whole: bool = False
     iterative: bool = False
     drawable: bool = True
     kinds: tuple[type[Kind], ...] = (SecureSum,)

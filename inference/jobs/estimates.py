@@ -30,7 +30,7 @@ LEVEL = 0.95  # of all intervals
 TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 BY_SD = "private standard deviation"
 BY_BOUNDS = "half-width of the public bounds"
-SHARE = "share"
+SHARE, COUNTED = "share", "n"
 COEFFICIENTS, ESTIMATES, INTERCEPT = "coefficients", "estimates", "intercept"
 """The tables of a summary."""
 _PLACES_MAX = 6  # after the decimal point; smaller numbers get an exponent

@@ -135,6 +135,14 @@ class AtRisk(TypedDict):
     sd: list[float]
 
 
+class TableCell(TypedDict):
+    """Where an estimate stands in a table of columns: which column, which figure, which group of rows."""
+
+    column: str
+    figure: str
+    group: str
+
+
 class Groups(TypedDict):
     """Groups of clients that are asked in turn: the number of groups, and of clients in each."""
 
@@ -209,6 +217,7 @@ class Summary(TypedDict, total=False):
         coefficients, intercept: of a regression. estimates: of any other model.
         naive_title: describes the naive estimates. interval_note: what the intervals leave out.
         stopped: why a job ended early. test: None if no row was held out. remarks: by label, for people.
+        headline: the name of the estimate that stands for the result. cells: places in a table, by an estimate's name.
         log_rank, at_risk, groups, method, outside_bounds: of single jobs.
         not_covered_by_epsilon: in files, the figures from raw rows, which are not private.
         posterior: in files, the law, for `inference.saved.load_result`.
@@ -228,6 +237,8 @@ class Summary(TypedDict, total=False):
     remarks: dict[str, str]
     log_rank: LogRank | None
     at_risk: list[AtRisk]
+    headline: str
+    cells: dict[str, TableCell]
     groups: Groups
     method: str
     outside_bounds: float | None

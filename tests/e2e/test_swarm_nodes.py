@@ -271,7 +271,7 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     assert "J = 2 data nodes; each adds all the noise for one row" in printed
     assert "epsilon 4 per row, delta 1e-05" in printed
     assert "another method, coefficient_sd, intercept_sd, feature_sd, residual_sd, chains" in printed
-    assert "warmup, draws, require_mixed, seed costs nothing; to learn again" in printed
+    assert "warmup, draws, require_mixed, seed, it costs nothing; to learn again" in printed
     result = json.loads((tmp_path / "l.json").read_text())
     (one,) = result["rounds"]
     assert (one["contributors"], one["clients"], one["relation"]) == (1500, 2, "replace-one-row")

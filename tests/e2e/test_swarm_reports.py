@@ -359,7 +359,7 @@ def test_a_trainer_learns_from_reports_and_pays_once(
     assert "epsilon 1, delta 0 in one round" in printed
     assert "N = 6 clients, each with one report by unary-encoding, private by itself" in printed
     assert "epsilon 1 per client, delta 0; each report is private by itself" in printed
-    assert "another concentration, chains, warmup, draws, require_mixed, seed costs nothing" in printed
+    assert "with other concentration, chains, warmup, draws, require_mixed, seed, it costs nothing" in printed
     result = json.loads(Path("l.json").read_text())
     (one,) = result["rounds"]
     assert (one["contributors"], one["mechanism"], len(one["reports"]["values"])) == (6, "unary-encoding", 6)

@@ -70,8 +70,12 @@ class Cumulative:
         if aggregate.statistic != NestedCounts.name or not aggregate.parameters.get("count_weight"):
             raise DataError(f"a sum of {aggregate.statistic!r}; expected one of {NestedCounts.name!r} with a count")
         statistic = NestedCounts(**{**aggregate.parameters, "columns": tuple(aggregate.parameters["columns"])})
-        counts = _least_squares(statistic, aggregate.value)
-        return cls(statistic, counts, float(aggregate.noise_variance) ** 0.5, aggregate.contributors)
+        return cls.from_sum(statistic, aggregate.value, float(aggregate.noise_variance) ** 0.5, aggregate.contributors)
+
+    @classmethod
+    def from_sum(cls, statistic: NestedCounts, value: Array, sd: float, n: int) -> Cumulative:
+        """Return it from the statistic's coordinates, each with noise of this standard deviation."""
+        return cls(statistic, _least_squares(statistic, value), sd, n)
 
     @classmethod
     def exact(cls, statistic: NestedCounts, x: Array) -> Cumulative:
@@ -201,13 +205,18 @@ def posterior_of(
         attrs={} if aggregate is None else attributes(aggregate, private=private and aggregate.private),
         notes=cumulative.doubts,
         table=table,
-        extras=lambda: {"remarks": remarks},
+        extras=lambda: {"remarks": remarks, "headline": f"{labels[_middle(probabilities)]} of {column}"},
     )
 
 
 def name_of(p: float) -> str:
     """Return the name of a quantile: median, lower quartile, or as in "quantile 0.9"."""
     return _NAMES.get(p, f"quantile {p}")
+
+
+def _middle(probabilities: Sequence[float]) -> int:
+    """Return the place of the one nearest to the median."""
+    return int(np.argmin(np.abs(np.asarray(probabilities) - 0.5)))
 
 
 def _at_an_end(statistic: NestedCounts, value: float) -> bool:

@@ -256,7 +256,7 @@ def test_the_command_has_its_exit_codes(dca: Callable[..., tuple[int, str, str]]
     path = str(write(swarm()))
     assert dca(path, "--json", "-")[:2] == (
         0,
-        json.dumps({"kind": "report", "page": path[:-5] + ".html", "of": "swarm"}, indent=2) + "\n",
+        json.dumps({"kind": "report", "page": path[:-5] + ".html", "of": "swarm", "table": None}, indent=2) + "\n",
     )
     code, output, line = dca(str(write({"kind": "swrm"}, name="other.json")))
     assert (code, output) == (5, "")
@@ -272,7 +272,12 @@ def test_the_page_is_written_beside_the_run(write: Write, capsys: pytest.Capture
     path = write(swarm())
     report(path, None, "-")
     output, shown_ = capsys.readouterr()
-    assert json.loads(output) == {"kind": "report", "page": str(path.with_suffix(".html")), "of": "swarm"}
+    assert json.loads(output) == {
+        "kind": "report",
+        "page": str(path.with_suffix(".html")),
+        "of": "swarm",
+        "table": None,
+    }
     assert "page" in shown_
     assert path.with_suffix(".html").read_text(encoding="utf-8").startswith('<!doctype html>\n<html lang="en">')
 

@@ -1,0 +1,164 @@
+"""Tables for papers, from a job's summary: one line a figure, one column a group; as Markdown, LaTeX or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dca_proto.errors import UsageError
+from dca_proto.privacy.rounding import claim_words
+from dca_proto.report.blocks import Table
+from inference.jobs.estimates import COUNTED, WITHOUT_PRIVACY, interval_words, rows_of
+from inference.jobs.summary import Row, Summary, TableCell, estimate_of
+
+ALL = "all"
+_ESCAPED = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+            "²": "\\textsuperscript{2}",
+            "³": "\\textsuperscript{3}", "Σ": r"$\Sigma$", "−": "$-$", "–": "--",
+            **{sign: f"\\{sign}" for sign in "&%$#_{}"}}  # fmt: skip
+
+
+class Line(NamedTuple):
+    """One line: a column, its figure with the unit, and the estimate of each group, None if it has none."""
+
+    column: str
+    figure: str
+    rows: list[Row | None]
+
+
+def _place(row: Row, cells: dict[str, TableCell]) -> TableCell:
+    return cells.get(row["name"]) or {"column": row["name"], "figure": "", "group": ALL}
+
+
+def lines_of(summary: Summary) -> tuple[list[str], list[Line]]:
+    """Return the groups, and the lines; a summary without cells has one line for each estimate."""
+    cells, rows = summary.get("cells", {}), rows_of(summary)
+    groups = list(dict.fromkeys(_place(row, cells)["group"] for row in rows))
+    found: dict[tuple[str, str], Line] = {}
+    for row in rows:
+        place = _place(row, cells)
+        figure = " ".join(filter(None, (place["figure"], f"({row['unit']})" if row["unit"] else "")))
+        line = found.setdefault((place["column"], figure), Line(place["column"], figure, [None] * len(groups)))
+        line.rows[groups.index(place["group"])] = row
+    return groups, list(found.values())
+
+
+def table_of(summary: Summary, title: str = "", *, compared: bool = True) -> Table:
+    """Return the table of the estimates with their 95 % intervals.
+
+    Args:
+        compared: with a column of the figures without privacy, if there are any and there is one group only.
+    """
+    groups, lines = lines_of(summary)
+    with_others = compared and len(groups) == 1 and any(row["nonprivate"] is not None for row in rows_of(summary))
+    kinds = ["estimate", *(["nonprivate"] if with_others else [])]
+    header = [""]
+    for group in groups:
+        header.append(group)
+        header += [f"not covered by ε:\n{group}, {WITHOUT_PRIVACY}"] * with_others
+    texts = [
+        [
+            ", ".join(filter(None, (line.column, line.figure))),
+            *(_words(row, kind) for row in line.rows for kind in kinds),
+        ]
+        for line in lines
+    ]
+    return Table(header, texts, title)
+
+
+def _for_paper(summary: Summary) -> list[list[str]]:
+    """Return the header and the lines; a column's name stands in its first line only."""
+    groups, lines = lines_of(summary)
+    found, last = [["", "", *groups]], ""
+    for line in lines:
+        found.append(["" if line.column == last else line.column, line.figure, *map(_words, line.rows)])
+        last = line.column
+    return found
+
+
+def _words(row: Row | None, kind: str = "estimate") -> str:
+    if row is None or (point := estimate_of(row, kind)).mean is None:
+        return "–"
+    if row["name"].startswith(f"{COUNTED} of ") and point.interval is not None:
+        low, high = point.interval
+        return f"{point.mean:,.0f} [{low:,.0f}, {high:,.0f}]"
+    return interval_words(point.mean, point.interval, 3)
+
+
+def written(summary: Summary, target: Path) -> str:
+    """Return the text of the table in the format of the file's suffix: .md, .tex or .csv.
+
+    Raises:
+        UsageError: another suffix, or no estimates.
+    """
+    require_format(target)
+    make = {".md": _markdown, ".tex": _latex, ".csv": _csv}[target.suffix]
+    if not rows_of(summary):
+        raise UsageError(f"--table {target}: the run has no estimates; give a result of dca learn or dca swarm")
+    return make(summary)
+
+
+def require_format(target: Path) -> None:
+    """Raise `UsageError` unless the suffix names a format."""
+    if target.suffix not in (".md", ".tex", ".csv"):
+        raise UsageError(f"--table {target}: expected a name that ends in .md, .tex or .csv")
+
+
+def _markdown(summary: Summary) -> str:
+    header, *lines = _for_paper(summary)
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    marks = [":--", ":--", *("--:" for _ in header[2:])]
+    return "\n".join([line(header), line(marks), *map(line, lines), "", _note(summary), ""])
+
+
+def _latex(summary: Summary) -> str:
+    header, *lines = _for_paper(summary)
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(map(_escaped, cells)) + r" \\"
+
+    return "\n".join(
+        [
+            f"% {_note(summary)}",
+            "% needs the package booktabs",
+            rf"\begin{{tabular}}{{ll{'r' * (len(header) - 2)}}}",
+            r"\toprule",
+            line(header),
+            r"\midrule",
+            *map(line, lines),
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )
+
+
+def _escaped(text: str) -> str:
+    return "".join(_ESCAPED.get(sign, sign) for sign in text)
+
+
+def _note(summary: Summary) -> str:
+    note = "Estimates with 95 % intervals, which include the noise"
+    epsilon, delta = summary.get("epsilon"), summary.get("delta")
+    if not summary.get("private", True) or epsilon is None or delta is None:
+        return f"{note}."
+    return f"{note} of differential privacy ({claim_words(epsilon, delta)})."
+
+
+def _csv(summary: Summary) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["column", "figure", "group", "unit", "estimate", "sd", "low_95", "high_95"])
+    cells = summary.get("cells", {})
+    for row in rows_of(summary):
+        place = _place(row, cells)
+        ends = row["interval_95"] or (None, None)
+        writer.writerow([place["column"], place["figure"], place["group"], row["unit"], row["estimate"],
+                         row["estimate_sd"], *ends])  # fmt: skip
+    return text.getvalue()
