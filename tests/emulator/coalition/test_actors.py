@@ -438,7 +438,6 @@ def test_a_round_that_ends_otherwise_than_it_must_is_found(monkeypatch: pytest.M
 # the parts
 
 
-@pytest.mark.long
 def test_the_same_seed_gives_the_same_finding() -> None:
     setting = setting_of(Coalition(computes=2, clients=3, broker=True, trainer=True))
     again, other = (investigate(setting, seed) for seed in ("tests", "other"))
