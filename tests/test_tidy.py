@@ -79,6 +79,7 @@ LAYERS = {
     "dca_proto.runtime.packets5": RUNTIME | {"mqtt5"},
     "dca_proto.runtime.sources.postgres": RUNTIME | {"psycopg"},
     "dca_proto.runtime.aiomqtt_connection": RUNTIME | {"aiomqtt", "paho", "socks"},
+    "dca_proto.cli.invite": DEVICE | {"dca_proto", "typer", "segno"},
     "dca_proto.deploy": RUNTIME | {"dca_proto.deploy"},
     "dca_proto.deploy.tls": {"cryptography"},
     "dca_proto.jobs": PROTOCOL | {"dca_proto.jobs", "dca_proto.results"},

@@ -53,7 +53,7 @@ _COMPLETION = ("--install-completion", "--show-completion")
 _COMPLETE = "_DCA_COMPLETE"  # set when the shell asks for completions
 _OWN_LINE = 'PROJECT = "dca-proto"'  # marks our `inference` and `emulator`; other projects have packages of these names
 _NEEDED = ("typer", "rich")  # for every command, but not for --help and --version
-_OPTIONAL = {"cryptography", "iotcore", "matplotlib", "scipy", "sklearn"}  # for some commands
+_OPTIONAL = {"cryptography", "iotcore", "matplotlib", "scipy", "segno", "sklearn"}  # for some commands
 
 _NEXT = """Examples:
 

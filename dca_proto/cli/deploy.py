@@ -16,7 +16,7 @@ from dca_proto.errors import UsageError
 EXAMPLES = """Examples:
 
   dca federation deploy hearts --hosts berlin=10.0.0.1,paris=10.0.0.2,rome=10.0.0.3
-      three Compute nodes; berlin also has the broker, and rome the trainer
+      three Compute nodes; berlin also has the broker and the registrar, and rome the trainer
 
   dca federation deploy hearts --hosts berlin=10.0.0.1,paris=10.0.0.2,lab=lab.example --nodes berlin,paris --broker lab
 
@@ -38,9 +38,11 @@ def deploy(
     ] = None,
     broker: Annotated[str | None, typer.Option(help="The machine with the broker; by default the first.")] = None,
     trainer: Annotated[str | None, typer.Option(help="The machine with the trainer; by default the last.")] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Of the broker.")] = 8883,
-    clients: Annotated[int, typer.Option(min=1, max=1_000_000, help="The most that the broker has room for.")] = 100,
-    days: Annotated[int, typer.Option(help="How long the broker's TLS certificate is valid.")] = 365,
+    port: Annotated[int, typer.Option(min=1, max=65534, help="Of the broker; the registrar's is one higher.")] = 8883,
+    clients: Annotated[int, typer.Option(min=1, max=1_000_000, help="The most that may join.")] = 100,
+    per_day: Annotated[int, typer.Option(min=1, help="The most clients that join in a day.")] = 100,
+    client_days: Annotated[int, typer.Option(min=1, max=3660, help="Validity of clients' certificates.")] = 90,
+    days: Annotated[int, typer.Option(help="Validity of the broker's TLS certificate, and of the registrar.")] = 365,
     colluding: Annotated[
         int, typer.Option(help="p, the most Compute nodes that may be corrupt; 0 for all but one.", metavar="P")
     ] = 0,
@@ -58,6 +60,8 @@ def deploy(
         trainer=trainer or known[-1].name,
         port=port,
         clients=clients,
+        per_day=per_day,
+        client_days=client_days,
         days=days,
         colluding=colluding,
     )
@@ -69,5 +73,6 @@ def deploy(
     for host in known:
         runs = ", ".join(made.units[host.name]) or "no unit"
         tell(f"host        {folder / host.name}: at {host.address}; {runs}")
+    tell(f"registrar   {members.limits_in_words(made.federation.registrars[0])}")
     tell(f"trainer     {folder / plan.trainer / 'trainer.toml'}")
     tell(f"owner       {folder / OWNER}: it can enrol clients and certify servers; keep it secret and offline")

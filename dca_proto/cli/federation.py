@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from dca_proto.cli import deploy, federation_changes, members, trial, verbatim
+from dca_proto.cli import deploy, federation_changes, invite, members, trial, verbatim
 from dca_proto.cli.federation_changes import new_members, read_public_key
 from dca_proto.cli.output import tell
 from dca_proto.crypto.sealing import Identity, actor_id
@@ -257,6 +257,7 @@ def _expiry_ms(days: float) -> int:
 OUTPUT = {"show": members.ListedFederation, "members": members.Members}
 app.registered_commands += federation_changes.app.registered_commands
 app.command("deploy", epilog=verbatim(deploy.EXAMPLES))(deploy.deploy)
+app.command("invite", epilog=verbatim(invite.EXAMPLES))(invite.invite)
 app.command("members", epilog=verbatim(members.EXAMPLES))(members.members)
 app.command("show", epilog=verbatim("Example:\n\n  dca federation show federation.toml"))(members.show)
 app.command("run", epilog=verbatim("Example:\n\n  dca federation run demo"))(trial.run)

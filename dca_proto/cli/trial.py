@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dca_proto.cli.deployed import is_deployment, run_deployment
 from dca_proto.cli.output import tell
 from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import BrokerOptions, launch_broker
@@ -27,9 +28,12 @@ _AGAIN_S, _AGAIN_MAX_S = 1.0, 60.0
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(help="The folder from `dca federation init --broker URL`.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of `federation init --broker URL`, or of `deploy`.")],
 ) -> None:
-    """Run a trial in one process. It has the Compute nodes, the clients with data, and a broker if none answers."""
+    """Run a trial in one process, with a broker if none answers; or a deployment's units, each in its own."""
+    if is_deployment(folder):
+        complete(run_deployment(folder))
+        return
     configure_logs(level=logging.WARNING)
     paths = sorted(path for path in folder.glob("*.toml") if path.name.startswith(("compute-", "client-")))
     devices = [load(path) for path in paths if _has_data(path)]

@@ -24,6 +24,7 @@ DIGEST, HASH, DERIVE, SHAKE, SIGNED = "digest", "hash", "derive", "SHAKE128", "E
 ALL, ONE = "everybody", "the actor"
 PAIR_ONLY, ENDS = "client and Compute node", "sender and receiver"
 SERVERS = "Compute nodes and trainers"
+ENROLLING = "client and registrar"
 
 
 class Label(NamedTuple):
@@ -61,6 +62,20 @@ CERTIFICATE = _label(
 )
 FEDERATION = _label("federation", DIGEST, "name, enrolment key", "the federation's id", ALL)
 FILE = _label("file", DIGEST, "federation id, body", "the hash of a federation file", ALL)
+
+# --- enrolment by a registrar (§2.9) ---
+ENROL_CODE = _label(
+    "enrol-code", DIGEST, "federation id, one-time code", "what a registrar stores of a code", ENROLLING
+)
+ENROL_REQUEST = _label(
+    "enrol-request", SIGNED, "one-time code, client's public key", "a device's request for a certificate", ONE
+)
+RENEW_REQUEST = _label("renew-request", SIGNED, "client's public key, time", "a client's request for a later one", ONE)
+BROKER_PASSWORD = _label(
+    "broker-pass", DERIVE, "registrar key's seed; client's id", "a client's password for the broker, 24 bytes",
+    ENROLLING,
+)  # fmt: skip
+ENTRANCE = _label("entrance", DIGEST, "addresses, CA, federation file", "what an invitation's link promises", ALL)
 
 # --- names of clients (§2.1) ---
 NAMES = _label("names", DERIVE, "enrolment key's seed", "the name key, with which clients' names are sealed", SERVERS)

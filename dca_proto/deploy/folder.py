@@ -4,6 +4,7 @@
     berlin/                copied to /var/lib/dca on that machine, by whatever means
         compute.toml, compute.key, compute.password, dca-compute.service
         broker.pem, broker.key, mosquitto.conf, passwords, access, dca-broker.service     the broker's machine
+        registrar.toml, registrar.key, registrar.pem, tls.key, dca-registrar.service      the same
         trainer.toml, trainer.key, trainer.password                                       the trainer's machine
         ca.pem, federation.toml                                                           every machine
     compose.yaml           all of it in containers
@@ -32,7 +33,9 @@ from dca_proto.deploy.plan import OWNER, Plan
 from dca_proto.deploy.tls import Pair, new_ca, new_server
 from dca_proto.errors import StorageError
 from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.enrolment import DAY_MS
 from dca_proto.protocol.federation import Federation, Member, sign_federation
+from dca_proto.protocol.wire.messages import Registrar
 from dca_proto.runtime import access as lists
 from dca_proto.runtime.broker import TLS_LINE, mosquitto_lines
 from dca_proto.runtime.keyfile import new_identity, write_identity, write_private
@@ -74,7 +77,9 @@ class _Writer:
         plan = self._plan
         for name in ("", OWNER, *self._units):
             (self._folder / name).mkdir(mode=0o700)
-        authority, trainer = new_identity(), new_identity()
+        authority, trainer, registrar = new_identity(), new_identity(), new_identity()
+        limits = (plan.clients, plan.client_days, plan.per_day)
+        until_ms = int(now.timestamp() * 1000) + plan.days * DAY_MS
         nodes = {name: new_identity() for name in plan.nodes}
         federation = sign_federation(
             authority,
@@ -84,6 +89,7 @@ class _Writer:
                 tuple(Member(name, identity.public_key) for name, identity in nodes.items()),
                 (Member("trainer", trainer.public_key),),
                 colluding=plan.colluding,
+                registrars=(Registrar("registrar", registrar.public_key, b"", until_ms, *limits),),
             ),
         )
         ca = new_ca(f"CA of federation {plan.federation}", now, 10 * plan.days)
@@ -95,6 +101,7 @@ class _Writer:
         members = [self._actor(name, "compute", Channel.COMPUTE, identity) for name, identity in nodes.items()]
         members.append(self._actor(plan.trainer, "trainer", Channel.TRAINER, trainer))
         self._broker(ca, federation, tuple(members), now)
+        self._registrar(ca, registrar, now)
         for name in plan.nodes:
             self._unit(name, "dca-compute")
         self._public("compose.yaml", compose_text(plan))
@@ -127,6 +134,18 @@ class _Writer:
         self._public(f"{plan.broker}/mosquitto.conf", mosquitto_text(plan, access))
         self._unit(plan.broker, "dca-broker")
 
+    def _registrar(self, ca: Pair, registrar: Identity, now: datetime.datetime) -> None:
+        """Write the registrar's files, beside mosquitto's. The passwords of servers are kept apart from clients'."""
+        plan = self._plan
+        host, folder = plan.host(plan.broker), self._folder / plan.broker
+        server = new_server(ca, tuple(dict.fromkeys((host.address, host.name))), now, plan.days)
+        write_identity(folder / "registrar.key", "registrar", registrar)
+        self._public(f"{host.name}/registrar.pem", server.certificate)
+        write_private(folder / "tls.key", server.key)
+        write_private(folder / "members.passwords", (folder / "passwords").read_text(encoding="utf-8"))
+        self._public(f"{host.name}/registrar.toml", registrar_text(plan))
+        self._unit(plan.broker, "dca-registrar")
+
     def _unit(self, host: str, unit: str) -> None:
         self._units[host].append(unit)
         self._public(f"{host}/{unit}.service", unit_text(unit, self._plan.federation))
@@ -138,6 +157,17 @@ def actor_text(role: str, url: str) -> str:
         f'[{role}]\nidentity = "{role}.key"\nfederation = "federation.toml"\nstore = "{role}.db"\n\n'
         f'[broker]\nurl = {toml_text(url)}\nca = "ca.pem"\npassword_file = "{role}.password"\n\n'
         f"# limits: see `dca {role} --help`\n"
+    )
+
+
+def registrar_text(plan: Plan) -> str:
+    """Return the text of the registrar's file."""
+    return (
+        '[registrar]\nidentity = "registrar.key"\nfederation = "federation.toml"\nbook = "registrar.db"\n'
+        f"address = {toml_text(plan.host(plan.broker).address)}\nport = {plan.registrar_port}\n"
+        'certificate = "registrar.pem"\nkey = "tls.key"\nca = "ca.pem"\n'
+        f"broker = {toml_text(plan.url)}\n"
+        'members = "members.passwords"\npasswords = "passwords"\naccess = "access"\npid_file = "mosquitto.pid"\n'
     )
 
 
@@ -165,9 +195,12 @@ def unit_text(unit: str, federation: str) -> str:
 
 def compose_text(plan: Plan) -> str:
     """Return a Compose file with a service for each actor; those of one machine start by name."""
-    services = [("broker", plan.broker, "mosquitto -c mosquitto.conf")]
-    services += [(f"compute-{name}", name, "dca compute compute.toml --log-json") for name in plan.nodes]
-    blocks = [f"  {name}:\n{_service(host, command)}" for name, host, command in services]
+    services = [
+        ("broker", plan.broker, "mosquitto -c mosquitto.conf", ""),
+        ("registrar", plan.broker, "dca registrar registrar.toml --log-json", "    pid: service:broker\n"),
+    ]
+    services += [(f"compute-{name}", name, "dca compute compute.toml --log-json", "") for name in plan.nodes]
+    blocks = [f"  {name}:\n{_service(host, command)}{more}" for name, host, command, more in services]
     return _template("compose.yaml") + "services:\n" + "".join(blocks)
 
 

@@ -40,7 +40,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         federation: its name. hosts: all machines.
         nodes: the names of those with a Compute node. broker, trainer: the machine that runs it.
-        port: of the broker. clients: the most clients that the broker's limits have room for.
+        port: of the broker; the registrar's is one higher. clients: the most that may join.
+        per_day: the most certificates that the registrar issues in a day. client_days: their validity, at most.
         days: how long the servers' TLS certificates are valid; the CA's is, ten times as long.
         colluding: p, the most Compute nodes that may be corrupt; 0 for all but one.
     """
@@ -52,6 +53,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     trainer: str
     port: int = 8883
     clients: int = 100
+    per_day: int = 100
+    client_days: int = 90
     days: int = 365
     colluding: int = 0
 
@@ -70,6 +73,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def host(self, name: str) -> Host:
         """Return the machine of this name, which exists."""
         return next(host for host in self.hosts if host.name == name)
+
+    @property
+    def registrar_port(self) -> int:
+        """The registrar's, on the broker's machine."""
+        return self.port + 1
 
     @property
     def url(self) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -111,31 +111,43 @@ def write_access(access: Access, directory: Path) -> tuple[Path, Path]:
     """Write mosquitto's password file and access list, readable by the owner only. Return their paths."""
     passwords, lists = directory / "passwords", directory / "access"
     users = [(member.id.hex(), member.password) for member in access.members]
-    list_lines = [line for member in access.members for line in access_lines(access, member)]
+    servers = {role: access.ids(role) for role in (Channel.COMPUTE, Channel.TRAINER)}
+    list_lines = [
+        line for member in access.members for line in access_lines(access.federation, servers, member.role, member.id)
+    ]
     if access.operator:
         users.append((OPERATOR, access.operator))
-        list_lines += [f"user {OPERATOR}", f"topic readwrite {root_of(access.federation)}/#"]
-    password_lines = (_password_line(*user) for user in users)
-    for path, lines in ((passwords, password_lines), (lists, list_lines)):
+        list_lines += operator_lines(access.federation)
+    for path, lines in ((passwords, [password_line(*user) for user in users]), (lists, list_lines)):
         path.unlink(missing_ok=True)
         write_private(path, "".join(f"{line}\n" for line in lines))
     return passwords, lists
 
 
-def access_lines(access: Access, member: Member) -> Iterator[str]:
-    """Yield the lines of a member's section of the access list."""
-    name = member.id.hex()
+def operator_lines(federation: bytes) -> list[str]:
+    """Return the lines of the operator's section of the access list."""
+    return [f"user {OPERATOR}", f"topic readwrite {root_of(federation)}/#"]
+
+
+def access_lines(
+    federation: bytes, servers: Mapping[Channel, Sequence[str]], role: Channel, member: bytes
+) -> Iterator[str]:
+    """Yield the lines of a member's section of the access list.
+
+    `servers`: the ids of the federation's Compute nodes and trainers, in hexadecimal.
+    """
+    name = member.hex()
     yield f"user {name}"
-    for channel in _WRITES[member.role]:
+    for channel in _WRITES[role]:
         # mosquitto compares a topic with the list line by line, so any number of clients takes one line.
         anyone = ["all"] if channel.is_broadcast else ["+"]
-        for receiver in access.ids(channel) if channel in (Channel.COMPUTE, Channel.TRAINER) else anyone:
-            yield f"topic write {root_of(access.federation)}/{channel.value}/{receiver}/{name}"
-    for topic_filter in subscriptions(access.federation, member.role, member.id):
+        for receiver in servers.get(channel, anyone):
+            yield f"topic write {root_of(federation)}/{channel.value}/{receiver}/{name}"
+    for topic_filter in subscriptions(federation, role, member):
         yield f"topic read {topic_filter}"
 
 
-def _password_line(name: str, password: str) -> str:
+def password_line(name: str, password: str) -> str:
     """Return a line of mosquitto's password file, ``user:$7$iterations$salt$hash`` with PBKDF2-HMAC-SHA512."""
     salt = os.urandom(_SALT_BYTES)
     derived = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)

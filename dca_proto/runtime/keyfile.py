@@ -213,6 +213,17 @@ def write_private(path: Path, text: str) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}") from None
 
 
+def replace_private(path: Path, text: str) -> None:
+    """Write a file of mode 0600 atomically, in place of an earlier one. Raises `StorageError`."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    write_private(draft, text)
+    try:
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {path}: {error.strerror}") from None
+
+
 def read_private(path: Path, advice: str = "") -> str:
     """Read a secret file; its mode is checked on the open file. `advice`: see `read_text`.
 

@@ -330,7 +330,8 @@ def test_passwords_are_neither_shown_nor_left_readable(ward: Ward) -> None:
 
 def test_hardening_5_an_access_list_spells_out_a_clients_topics() -> None:
     name, root = CLIENT.id.hex(), "dca/" + b"ward".hex() * 4
-    assert list(access_lines(ACCESS, CLIENT)) == [
+    servers = {member.role: [member.id.hex()] for member in (COMPUTE, TRAINER)}
+    assert list(access_lines(ACCESS.federation, servers, Channel.CLIENT, CLIENT.id)) == [
         f"user {name}",
         f"topic write {root}/trainer/{TRAINER.id.hex()}/{name}",
         f"topic write {root}/compute/{COMPUTE.id.hex()}/{name}",

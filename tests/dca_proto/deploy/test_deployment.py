@@ -19,6 +19,7 @@ from dca_proto.deploy.tls import Pair
 from dca_proto.protocol.federation import Federation
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.keyfile import read_federation, read_identity
+from dca_proto.runtime.registrar import read_registrar
 
 HOSTS = "berlin=127.0.0.1,paris=127.0.0.2,lab=lab.example"
 GIVEN = ("--hosts", HOSTS, "--nodes", "berlin,paris", "--trainer", "lab")
@@ -38,7 +39,7 @@ def federation(made: Path) -> Federation:
 
 
 def actors(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*.toml") if path.name != "federation.toml")
+    return sorted(path for path in folder.rglob("*.toml") if path.stem not in ("federation", "registrar"))
 
 
 def test_each_machine_gets_its_actors(made: Path, federation: Federation) -> None:
@@ -116,7 +117,7 @@ def test_another_ca_is_refused(made: Path, tmp_path: Path) -> None:
 
 def test_compose_starts_everything_without_rights(made: Path) -> None:
     services = yaml.safe_load((made / "compose.yaml").read_text())["services"]
-    assert set(services) == {"broker", "compute-berlin", "compute-paris"}
+    assert set(services) == {"broker", "registrar", "compute-berlin", "compute-paris"}
     for service in services.values():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
@@ -127,6 +128,21 @@ def test_compose_starts_everything_without_rights(made: Path) -> None:
         assert place == service["working_dir"] == "/var/lib/dca"
         named = [word for word in service["command"] if "." in word]
         assert [word for word in named if not (made / host / word).exists()] == []
+
+
+def test_the_registrar_reaches_the_brokers_process_in_its_container(made: Path) -> None:
+    services = yaml.safe_load((made / "compose.yaml").read_text())["services"]
+    assert services["registrar"]["pid"] == "service:broker"
+    assert services["registrar"]["volumes"] == services["broker"]["volumes"]
+
+
+def test_the_registrar_is_named_within_the_limits_that_were_asked(made: Path, federation: Federation) -> None:
+    file = read_registrar(made / "berlin/registrar.toml")
+    (registrar,) = federation.registrars
+    assert registrar.key == read_identity(file.identity, "registrar").public_key
+    assert (registrar.clients, registrar.days, registrar.per_day) == (100, 90, 100)
+    assert (file.address, file.port, file.broker) == ("127.0.0.1", 8884, "mqtts://127.0.0.1:8883")
+    assert file.members.read_text() == file.passwords.read_text()
 
 
 def test_ansible_copies_and_starts_what_each_machine_has(made: Path) -> None:
@@ -144,7 +160,7 @@ def test_systemd_accepts_the_units(made: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd is not installed")
     units = sorted(made.rglob("*.service"))
-    assert {unit.name for unit in units} == {"dca-broker.service", "dca-compute.service"}
+    assert {unit.name for unit in units} == {f"dca-{name}.service" for name in ("broker", "compute", "registrar")}
     for unit in units:
         text = re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text())
         (tmp_path / unit.name).write_text(text)

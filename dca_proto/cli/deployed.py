@@ -1,0 +1,89 @@
+"""Runs a deployment's units on this machine without systemd, for a trial (`dca federation run`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from dca_proto.cli.output import tell
+from dca_proto.deploy.plan import OWNER
+from dca_proto.errors import UsageError
+from dca_proto.runtime import parent_death
+from dca_proto.runtime.broker import find_mosquitto
+
+_AGAIN_S, _AGAIN_MAX_S, _STOP_S = 1.0, 60.0, 10.0
+_EXEC = "ExecStart="
+
+
+class Unit(NamedTuple):
+    """A unit of a machine: its name, the machine's folder, and the command without the program."""
+
+    name: str
+    folder: Path
+    arguments: list[str]
+
+
+def is_deployment(folder: Path) -> bool:
+    """Return True for a folder that `dca federation deploy` has written."""
+    return (folder / OWNER).is_dir()
+
+
+def units_of(folder: Path) -> list[Unit]:
+    """Return the units of all machines, brokers first."""
+    found = []
+    for path in sorted(folder.glob("*/dca-*.service")):
+        (line,) = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith(_EXEC)]
+        found.append(Unit(path.stem.removeprefix("dca-"), path.parent, line.removeprefix(_EXEC).split()[1:]))
+    return found
+
+
+async def run_deployment(folder: Path) -> None:
+    """Run all units, and start each again when it ends, until cancelled."""
+    units = units_of(folder)
+    mosquitto = find_mosquitto()
+    if mosquitto is None:
+        raise UsageError("mosquitto is not installed: apt install mosquitto (Debian)")
+    tell(f"units   {', '.join(f'{unit.name} of {unit.folder.name}' for unit in units)}")
+    tell("        log: unit.log in each machine's folder; Ctrl-C stops them")
+    with tempfile.TemporaryDirectory(prefix="dca-run-") as place:
+        async with asyncio.TaskGroup() as tasks:
+            for unit in units:
+                tasks.create_task(_keep(unit, _command(unit, mosquitto, Path(place))))
+
+
+def _command(unit: Unit, mosquitto: str, place: Path) -> list[str]:
+    if unit.name != "broker":
+        return [sys.executable, "-m", "dca_proto.cli", *unit.arguments]
+    path = place / f"{unit.folder.name}.conf"
+    own = (unit.folder / unit.arguments[-1]).read_text(encoding="utf-8")
+    path.write_text(f"{own}user {getpass.getuser()}\n", encoding="utf-8")  # as root, it would switch to another one
+    return [mosquitto, *unit.arguments[:-1], str(path)]
+
+
+async def _keep(unit: Unit, command: list[str]) -> None:
+    """Run one unit, and start it again whenever it ends, until cancelled."""
+    pause_s = _AGAIN_S
+    guarded = [sys.executable, "-IS", parent_death.__file__, str(os.getpid()), *command]
+    while True:
+        with (unit.folder / "unit.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *guarded, cwd=unit.folder, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                code = await process.wait()
+            except asyncio.CancelledError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _STOP_S)
+                raise
+        tell(f"{unit.name} of {unit.folder.name} ended with {code}; it is started again", stderr=True)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _AGAIN_MAX_S)

@@ -1,0 +1,128 @@
+"""`dca federation invite` writes invitations for devices, lists and cancels them."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dca_proto.cli.output import tell
+from dca_proto.errors import StorageError, UsageError
+from dca_proto.protocol.enrolment import CODE_BYTES, DAY_MS, Bundle, Invitation, code_hash
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.names import check_name
+from dca_proto.runtime.book import Book
+from dca_proto.runtime.bundle import SUFFIX, link_of, write_bundle
+from dca_proto.runtime.clock import now_ms
+from dca_proto.runtime.keyfile import read_identity
+from dca_proto.runtime.registrar import RegistrarFile, read_registrar
+
+EXAMPLES = """Examples:
+
+  dca federation invite ward-7 ward-8              ward-7.bundle and ward-8.bundle: one secret file for each device
+  dca federation invite ward-7 --qr                also as a QR code on this terminal, for dca join
+  dca federation invite ward-7 --qr --png .        the QR code as ward-7.png
+  dca federation invite ward-7 --cancel            the bundle was lost; if it was used, revoke the client, too
+
+Where registrar.toml is, on the registrar's machine. A device then runs `dca join ward-7.bundle --data readings.csv`.
+"""
+
+
+def invite(
+    names: Annotated[list[str], typer.Argument(help="The devices' names; nodes and trainers can read them.")],
+    registrar: Annotated[Path, typer.Option(help="The registrar's TOML file.")] = Path("registrar.toml"),
+    output: Annotated[Path, typer.Option(help="Folder for the bundles.")] = Path(),
+    valid_days: Annotated[float, typer.Option(help="How long the codes can be used, in days.")] = 7.0,
+    days: Annotated[
+        int, typer.Option(min=1, max=3660, help="Validity of certificates; the registrar's limit holds.")
+    ] = 90,
+    qr: Annotated[bool, typer.Option("--qr", help="Also show each as a QR code on the terminal.")] = False,
+    png: Annotated[Path | None, typer.Option(help="Folder for QR codes as PNG, NAME.png.")] = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the invitations of these names.")] = False,
+) -> None:
+    """Write an invitation with a one-time code for each device."""
+    file = read_registrar(registrar)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"found the name {twice[0]!r} twice, expected a name for each device")
+    if not 0 < valid_days <= 366:
+        raise UsageError(f"--valid-days {valid_days:g}: expected a number above 0, at most 366")
+    book = Book(file.book)
+    try:
+        if cancel:
+            _cancel(book, names)
+        else:
+            _invite(book, file, names, output, int(valid_days * DAY_MS), days, _maker(qr, png))
+    finally:
+        book.close()
+
+
+def _cancel(book: Book, names: list[str]) -> None:
+    cancelled = {one.name: one for one in book.cancel(set(names))}
+    missing = [name for name in names if name not in cancelled]
+    if missing:
+        raise UsageError(f"found no open invitation of {missing[0]!r}")
+    for name, one in cancelled.items():
+        used = "; it was used: revoke the client, too (dca federation revoke)" * bool(one.client_key)
+        tell(f"cancelled   {name}{used}")
+
+
+def _invite(
+    book: Book, file: RegistrarFile, names: list[str], output: Path, valid_ms: int, days: int, show: _Qr | None
+) -> None:
+    entrance = file.entrance()
+    federation = Federation.from_toml(entrance.federation)
+    limits = federation.registrar(read_identity(file.identity, "registrar").public_key)
+    if limits is None:
+        raise UsageError(f"{file.federation} does not name this registrar: dca federation add-registrar")
+    known = [one.invitation for one in book.all() if not one.invitation.is_cancelled]
+    for name in names:
+        check_name(name)
+        if name in {one.name for one in known}:
+            raise UsageError(f"{name!r} has an invitation already; cancel it first: --cancel")
+    if len(known) + len(names) > limits.clients:
+        raise UsageError(f"found {len(known)} invitations and {len(names)} more, expected {limits.clients} at most")
+    bundles = [Bundle(name, secrets.token_bytes(CODE_BYTES), entrance) for name in names]
+    paths = [output / f"{name}{SUFFIX}" for name in names]
+    taken = [path for path in paths if path.exists()]
+    if taken:
+        raise StorageError(f"{taken[0]} exists already and is not replaced; name another folder")
+    output.mkdir(mode=0o700, parents=True, exist_ok=True)
+    until_ms = now_ms() + valid_ms
+    invited = {code_hash(federation.id, one.code): Invitation(one.name, until_ms, days) for one in bundles}
+    book.invite(invited, entrance)  # first: a bundle that nobody knows would be worse than a code that nobody has
+    for path, bundle in zip(paths, bundles, strict=True):
+        write_bundle(path, bundle)
+        tell(f"invited     {bundle.name}: {path}, secret until it is used")
+        if show is not None:
+            show.show(bundle)
+    tell(f"next        on each device: dca join NAME{SUFFIX} --data readings.csv")
+
+
+class _Qr:
+    """Shows links as QR codes."""
+
+    def __init__(self, on_terminal: bool, folder: Path | None) -> None:
+        import segno  # of an extra
+
+        self._make: Any = segno.make
+        self._on_terminal = on_terminal
+        self._folder = folder
+
+    def show(self, bundle: Bundle) -> None:
+        code = self._make(link_of(bundle), error="m", micro=False)
+        if self._on_terminal:
+            code.terminal(compact=True)
+        if self._folder is not None:
+            path = self._folder / f"{bundle.name}.png"
+            code.save(str(path), scale=6)
+            path.chmod(0o600)
+            tell(f"            {path}")
+
+
+def _maker(on_terminal: bool, folder: Path | None) -> _Qr | None:
+    if folder is not None and not folder.is_dir():
+        raise StorageError(f"folder {folder} does not exist; make it first")
+    return _Qr(on_terminal, folder) if on_terminal or folder is not None else None

@@ -1,0 +1,314 @@
+"""A registrar at work: it answers enrolments over TLS, and lets clients into mosquitto without a restart (DESIGN §2.9).
+
+    [registrar]
+    identity = "registrar.key"             made by `dca keygen --role registrar`, named by the federation file
+    federation = "federation.toml"         read again when it changes
+    book = "registrar.db"                  invitations; `dca federation invite` writes them
+    address = "10.0.0.1"                   where devices reach it
+    certificate = "registrar.pem"          for that address, signed by the CA
+    key = "registrar.pem.key"
+    ca = "ca.pem"                          goes into each invitation
+    broker = "mqtts://10.0.0.1:8883"       goes into each invitation
+    members = "members.passwords"          hashed passwords of Compute nodes, trainers and the operator
+    passwords = "passwords"                mosquitto's files, which the registrar writes
+    access = "access"
+    pid_file = "mosquitto.pid"             mosquitto reads both files again on SIGHUP
+
+It runs as the broker's user on the broker's machine. The book is the truth: both files follow from it and from the
+federation file, and are written before each answer, at the start, and when the federation file changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from dca_proto.crypto.sealing import Identity, actor_id
+from dca_proto.errors import DcaError, InputError, UsageError
+from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.enrolment import (
+    MESSAGE_BYTES_MAX,
+    Answer,
+    Decision,
+    Desk,
+    Enrol,
+    Entrance,
+    EntranceWanted,
+    Invitation,
+    Opened,
+    Refused,
+    Renew,
+    Request,
+    broker_password,
+    code_hash,
+)
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.names import short_id
+from dca_proto.runtime.access import access_lines, operator_lines, password_line
+from dca_proto.runtime.book import Book
+from dca_proto.runtime.clock import now_ms
+from dca_proto.runtime.files import read_text
+from dca_proto.runtime.keyfile import check_private, read_federation, read_identity, replace_private
+from dca_proto.runtime.settings import anchored, check_url, convert
+from dca_proto.runtime.supervisor import Supervisor
+from dca_proto.wording import parse_toml
+
+log = structlog.get_logger("dca.registrar")
+PORT = 8884
+_TIMEOUT_S = 10.0
+_CONNECTIONS_MAX = 32
+_PAUSE_S = 1.0  # after a wrong code
+_LOOK_S = 5.0  # between looks at the federation file
+_LENGTH_BYTES = 4
+_REQUEST_BYTES_MAX = 1024
+
+
+class RegistrarFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The section `[registrar]` of a registrar's file; see the module's head."""
+
+    identity: Path
+    federation: Path
+    book: Path
+    address: str
+    port: int = PORT
+    listen: str = ""
+    certificate: Path
+    key: Path
+    ca: Path
+    broker: str
+    members: Path
+    passwords: Path
+    access: Path
+    pid_file: Path
+
+    def __post_init__(self) -> None:
+        check_url("[registrar] broker", self.broker)
+        if not 1 <= self.port <= 65535:
+            raise InputError(f"[registrar] port: found {self.port}, expected 1 to 65535")
+
+    def entrance(self) -> Entrance:
+        """Return what goes into each invitation. Raises `UsageError`."""
+        federation = read_federation(self.federation).to_toml()
+        return Entrance(self.address, self.port, self.broker, read_text(self.ca), federation)
+
+
+def read_registrar(path: Path) -> RegistrarFile:
+    """Read a registrar's file. Raises `UsageError` that names the file."""
+    try:
+        tables = parse_toml(read_text(path, "expected a registrar's file"))
+        table = tables.get("registrar")
+        if not isinstance(table, dict) or len(tables) > 1:
+            raise InputError("expected one section, [registrar]; see `dca registrar --help`")
+        return anchored(convert("[registrar]", table, RegistrarFile), path.absolute().parent)
+    except UsageError as error:
+        raise InputError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not TOML: {error}") from None
+
+
+class Registrar:
+    """Answers enrolments by a registrar's file. `run` serves until it is cancelled."""
+
+    def __init__(self, file: RegistrarFile) -> None:
+        self._file = file
+        self._identity: Identity = read_identity(file.identity, "registrar")
+        self._federation = read_federation(file.federation)
+        if self._federation.registrar(self._identity.public_key) is None:
+            raise InputError(
+                f"{file.federation} does not name the registrar of {file.identity}; the owner does that: "
+                f"dca federation add-registrar NAME={self._identity.public_key.hex()}"
+            )
+        check_private(file.key)
+        self._seen = _stamp(file.federation)
+        self._book = Book(file.book)
+        self._open = 0
+
+    @property
+    def federation(self) -> Federation:
+        """The newest federation file."""
+        return self._federation
+
+    async def run(self, ready: asyncio.Event | None = None) -> None:
+        """Write the broker's lists, and serve until cancelled. Raises `UsageError` if the address cannot be used."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self._file.certificate, self._file.key)
+            self.write_lists()
+            server = await asyncio.start_server(
+                self._serve, self._file.listen or self._file.address, self._file.port, ssl=context,
+                ssl_handshake_timeout=_TIMEOUT_S, limit=MESSAGE_BYTES_MAX,
+            )  # fmt: skip
+        except OSError as error:
+            where = f"{self._file.listen or self._file.address}:{self._file.port}"
+            raise InputError(f"the registrar cannot serve at {where}: {error.strerror or error}") from None
+        supervisor = Supervisor()
+        supervisor.connection("")
+        try:
+            async with server, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow())
+                tasks.create_task(supervisor.run())
+                if ready is not None:
+                    ready.set()
+                await server.serve_forever()
+        finally:
+            self._book.close()
+
+    async def _follow(self) -> None:
+        """Read the federation file again when it has changed."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Adopt a newer federation file, and write the broker's lists by it. A damaged or older one changes nothing."""
+        stamp = _stamp(self._file.federation)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        try:
+            newer = self._federation.newer(self._federation.opened(read_federation(self._file.federation).frame))
+        except DcaError as error:
+            log.warning("federation file", path=str(self._file.federation), refused=str(error))
+            return
+        if newer is not None:
+            self._federation = newer
+            log.info("federation file", number=newer.number)
+            self.write_lists()
+
+    # --- the broker's lists ---------------------------------------------------------------------------------------
+
+    def write_lists(self) -> None:
+        """Write mosquitto's passwords and access list, and have it read them."""
+        clients = [
+            actor_id(one.invitation.client_key)
+            for one in self._book.all()
+            if one.invitation.client_key and not one.invitation.is_cancelled
+        ]
+        clients = [client for client in clients if not self._federation.is_revoked(client)]
+        own = [password_line(client.hex(), broker_password(self._identity, client)) for client in clients]
+        passwords = read_text(self._file.members).splitlines() + own
+        replace_private(self._file.passwords, "".join(f"{line}\n" for line in passwords))
+        replace_private(self._file.access, "".join(f"{line}\n" for line in self._access(clients)))
+        self._reload()
+
+    def _access(self, clients: list[bytes]) -> Iterator[str]:
+        named = {Channel.COMPUTE: self._federation.computes, Channel.TRAINER: self._federation.trainers}
+        servers = {role: [member.id.hex() for member in members] for role, members in named.items()}
+        everybody = [(role, member.id) for role, members in named.items() for member in members]
+        for role, member in [*everybody, *((Channel.CLIENT, client) for client in clients)]:
+            yield from access_lines(self._federation.id, servers, role, member)
+        yield from operator_lines(self._federation.id)
+
+    def _reload(self) -> None:
+        """Send SIGHUP to mosquitto. Without one, it reads the files when it starts."""
+        try:
+            pid = int(self._file.pid_file.read_text(encoding="ascii"))
+            os.kill(pid, signal.SIGHUP)
+        except (OSError, ValueError) as error:
+            log.warning("mosquitto was not told to read its files again", reason=str(error))
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= _CONNECTIONS_MAX:
+            writer.close()
+            return
+        self._open += 1
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                request = decode_request(await receive(reader, _REQUEST_BYTES_MAX))
+                answer = self.answer(request, now_ms())
+                if isinstance(answer, Refused):
+                    await asyncio.sleep(_PAUSE_S)
+                await send(writer, answer)
+        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError, asyncio.IncompleteReadError) as error:
+            log.warning("request dropped", reason=type(error).__name__)
+        except DcaError as error:
+            log.error("request failed", reason=str(error))
+        finally:
+            self._open -= 1
+            writer.close()
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(writer.wait_closed(), _PAUSE_S)
+
+    def answer(self, request: Request, at_ms: int) -> Answer:
+        """Decide on a request; store what changes before this returns."""
+        self.refresh()
+        match request:
+            case EntranceWanted():
+                entrance = self._book.entrance(request.digest)
+                return Refused("code", "this link is unknown") if entrance is None else Opened(entrance)
+            case Enrol():
+                code = code_hash(self._federation.id, request.code)
+                return self._decided(request, code, at_ms)
+            case Renew():
+                return self._decided(request, request.client_key, at_ms)
+
+    def _decided(self, request: Enrol | Renew, where: bytes, at_ms: int) -> Answer:
+        made: list[tuple[Decision, Invitation | None]] = []
+
+        def decide(known: Invitation | None, enrolled: int, issued: int) -> Invitation | None:
+            desk = Desk(self._identity, self._federation, enrolled, issued)
+            if isinstance(request, Enrol):
+                decision = desk.enrol(request, known, at_ms)
+            else:
+                decision = desk.renew(request, known, at_ms)
+            made.append((decision, known))
+            return decision.store
+
+        self._book.change(where, decide, at_ms, by_client=isinstance(request, Renew))
+        ((decision, known),) = made
+        self._log(decision, known)
+        if not isinstance(decision.answer, Refused):
+            self.write_lists()  # also after a repeat: an earlier attempt may have been killed in between
+        return decision.answer
+
+    def _log(self, decision: Decision, known: Invitation | None) -> None:
+        name = known.name if known is not None else ""
+        if decision.is_alarm:
+            assert known is not None, "somebody used its code"
+            log.error("a code was used twice", name=name, first=actor_id(known.client_key).hex())
+        elif isinstance(decision.answer, Refused):
+            log.warning("refused", code=decision.answer.code, name=name)
+        else:
+            client = short_id(actor_id(decision.answer.certificate.client_key))
+            log.info("enrolled" if decision.store is not None else "answered again", name=name, client=client)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+    return 0, 0, 0
+
+
+# --- messages over TLS: the length in 4 bytes, then MessagePack ------------------------------------------------------
+
+
+def decode_request(payload: bytes) -> Request:
+    """Decode a device's request. Raises `msgspec.MsgspecError`."""
+    request: Request = msgspec.msgpack.decode(payload, type=Request)
+    return request
+
+
+async def send(writer: asyncio.StreamWriter, message: Request | Answer) -> None:
+    """Send one message."""
+    payload = msgspec.msgpack.encode(message)
+    writer.write(len(payload).to_bytes(_LENGTH_BYTES, "big") + payload)
+    await writer.drain()
+
+
+async def receive(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
+    """Receive one message's bytes. Raises `EOFError` if it is too long, or `asyncio.IncompleteReadError`."""
+    size = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
+    if size > bytes_max:
+        raise EOFError(f"a message of {size} bytes")
+    return await reader.readexactly(size)

@@ -1,0 +1,445 @@
+"""Devices join by a registrar over TLS: books, links, wrong servers, kills at any write (DESIGN §2.9)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import stat
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from ports import free_port
+
+from dca_proto.cli import main
+from dca_proto.crypto.sealing import actor_id
+from dca_proto.errors import InputError, StorageError, TransportError, UsageError
+from dca_proto.protocol.enrolment import Refused
+from dca_proto.protocol.federation import sign_federation
+from dca_proto.runtime import joining
+from dca_proto.runtime import registrar as module
+from dca_proto.runtime.book import Book
+from dca_proto.runtime.bundle import link_of, parse_link, read_bundle
+from dca_proto.runtime.clock import now_ms
+from dca_proto.runtime.config import read_config
+from dca_proto.runtime.joining import Joined, join, open_link, renew
+from dca_proto.runtime.keyfile import read_certificate, read_federation, read_identity, replace_file
+from dca_proto.runtime.registrar import Registrar, RegistrarFile, read_registrar
+
+HOSTS = "berlin=127.0.0.1,paris=127.0.0.2"
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A deployment, with a free port for the registrar."""
+    folder = tmp_path_factory.mktemp("deployed") / "hearts"
+    assert main(["federation", "deploy", str(folder), "--hosts", HOSTS, "--per-day", "5"]) == 0
+    return folder
+
+
+@pytest.fixture
+def host(deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The machine of the registrar, with a port of its own. No broker runs: nobody waits for one."""
+    shutil.copytree(deployed, tmp_path / "hearts")
+    path = tmp_path / "hearts/berlin/registrar.toml"
+    path.write_text(path.read_text().replace("port = 8884", f"port = {free_port()}"))
+
+    async def admitted(*_: object) -> None:
+        """A broker that lets everybody in."""
+
+    monkeypatch.setattr(joining, "_admitted", admitted)
+    return path.parent
+
+
+def invite(host: Path, *names: str, **options: Any) -> list[Path]:
+    given = [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    arguments = [
+        "federation",
+        "invite",
+        *names,
+        "--registrar",
+        str(host / "registrar.toml"),
+        "--output",
+        str(host / "b"),
+    ]
+    assert main([*arguments, *given]) == 0
+    return [host / f"b/{name}.bundle" for name in names]
+
+
+@contextlib.asynccontextmanager
+async def serving(host: Path) -> AsyncIterator[Registrar]:
+    """Run the registrar."""
+    running, ready = Registrar(read_registrar(host / "registrar.toml")), asyncio.Event()
+    task = asyncio.create_task(running.run(ready))
+    try:
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        assert ready.is_set()
+        yield running
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def play(host: Path, scene: Callable[[Registrar], Coroutine[Any, Any, Any]]) -> Any:
+    """Play a scene while the registrar serves."""
+
+    async def whole() -> Any:
+        async with serving(host) as running:
+            return await scene(running)
+
+    return asyncio.run(whole())
+
+
+def joins(host: Path, bundle: Path, folder: Path, data: Path | None = None) -> Joined:
+    return play(host, lambda running: join(read_bundle(bundle), folder, data))  # type: ignore[no-any-return]
+
+
+def clients_of(host: Path) -> set[str]:
+    """The users in mosquitto's list that only the registrar writes."""
+    members = (host / "members.passwords").read_text().splitlines()
+    return {line.partition(":")[0] for line in (host / "passwords").read_text().splitlines() if line not in members}
+
+
+def test_a_device_joins_and_its_file_runs(host: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+    joined = joins(host, bundle, tmp_path / "ward-7", tmp_path / "readings.csv")
+    config = read_config(joined.config)
+    identity = read_identity(config.files.identity, "client")
+    assert identity.id == joined.id
+    certificate = read_certificate(tmp_path / "ward-7/client.cert", config.federation, now_ms())
+    assert actor_id(certificate.client_key) == joined.id
+    assert config.broker.tls_context() is not None
+    assert clients_of(host) == {joined.id.hex()}
+    assert f"user {joined.id.hex()}" in (host / "access").read_text().splitlines()
+    private = [path for path in (tmp_path / "ward-7").iterdir() if path.suffix in (".key", ".password", ".toml")]
+    assert len(private) == 4
+    assert {stat.S_IMODE(path.stat().st_mode) for path in private if path.name != "federation.toml"} == {0o600}
+    assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
+
+
+def test_one_code_admits_one_device_and_repeats_its_answer(host: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+
+    async def scene(running: Registrar) -> None:
+        first, again = [await join(read_bundle(bundle), tmp_path / "a", None) for _ in range(2)]
+        assert (again.id, again.certificate, again.is_new) == (first.id, first.certificate, False)
+        with pytest.raises(InputError, match=r"refuses \(spent\): this code was used by another device"):
+            await join(read_bundle(bundle), tmp_path / "b", None)
+        assert not (tmp_path / "b/client.toml").exists()
+
+    play(host, scene)
+    assert len(clients_of(host)) == 1
+
+
+def test_two_devices_at_the_same_time_with_one_code(host: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+
+    async def scene(running: Registrar) -> list[Any]:
+        both = [join(read_bundle(bundle), tmp_path / name, None) for name in ("a", "b")]
+        return await asyncio.gather(*both, return_exceptions=True)
+
+    ends = play(host, scene)
+    assert sorted(type(end).__name__ for end in ends) == ["InputError", "Joined"]
+    assert len(clients_of(host)) == 1
+
+
+def test_a_registrar_that_is_killed_before_its_answer_gives_it_later(
+    host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bundle,) = invite(host, "ward-7")
+
+    async def scene(running: Registrar) -> None:
+        def killed(self: Registrar) -> None:
+            raise StorageError("killed between the book and the lists")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Registrar, "write_lists", killed)
+            with pytest.raises(TransportError):
+                await join(read_bundle(bundle), tmp_path / "a", None)
+        assert clients_of(host) == set()
+        joined = await join(read_bundle(bundle), tmp_path / "a", None)
+        assert clients_of(host) == {joined.id.hex()}
+
+    play(host, scene)
+
+
+WRITES = ("write_identity", "replace_file", "write_certificate", "replace_private")
+
+
+@pytest.mark.parametrize("after", range(7))
+def test_a_device_that_is_killed_at_any_write_joins_by_the_same_command(
+    after: int, host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bundle,) = invite(host, "ward-7")
+    left = [after]
+
+    def dying(write: Callable[..., Any]) -> Callable[..., Any]:
+        def either(*given: Any, **named: Any) -> Any:
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return write(*given, **named)
+
+        return either
+
+    async def scene(running: Registrar) -> Joined:
+        with monkeypatch.context() as dies:
+            for name in WRITES:
+                dies.setattr(joining, name, dying(getattr(joining, name)))
+            try:
+                await join(read_bundle(bundle), tmp_path / "a", None)
+            except KeyboardInterrupt:
+                assert not (tmp_path / "a/client.toml").exists()
+            else:
+                assert after == 6, "all writes were reached"
+        return await join(read_bundle(bundle), tmp_path / "a", None)
+
+    joined = play(host, scene)
+    assert read_config(joined.config).federation.name == "hearts"
+    assert clients_of(host) == {joined.id.hex()}
+
+
+def test_a_server_of_another_ca_or_name_gets_no_code(host: Path, deployed: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+    assert main(["federation", "deploy", str(tmp_path / "other"), "--hosts", HOSTS]) == 0
+    asked: list[object] = []
+
+    async def scene(running: Registrar) -> None:
+        running.answer = lambda *request: asked.append(request)  # type: ignore[assignment,method-assign,return-value]
+        real = read_bundle(bundle)
+        ca = (tmp_path / "other/owner/ca.pem").read_text()
+        for changes in ({"ca": ca}, {"host": "localhost"}):
+            shown = msgspec.structs.replace(real, entrance=msgspec.structs.replace(real.entrance, **changes))
+            with pytest.raises(InputError, match="is not the one of the invitation, and got no code"):
+                await join(shown, tmp_path / "a", None)
+
+    play(host, scene)
+    assert asked == []
+
+
+def test_a_link_has_all_that_a_bundle_has(host: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+    link = link_of(read_bundle(bundle))
+    assert len(link) < 120, "a small QR code"
+
+    async def scene(running: Registrar) -> None:
+        assert await open_link(parse_link(link)) == read_bundle(bundle).entrance
+        with pytest.raises(InputError, match="refuses this link"):
+            await open_link(parse_link(link[:-4] + "0000"))
+        other = msgspec.structs.replace(read_bundle(bundle).entrance, broker="mqtts://evil.example")
+        running._book.entrance = lambda digest: other  # type: ignore[method-assign]
+        with pytest.raises(InputError, match="is not the registrar of this link; nothing was sent"):
+            await open_link(parse_link(link))
+
+    play(host, scene)
+
+
+@pytest.mark.parametrize("text", ["dca://", "dca://a:1/00/11", "dca://a:99999/" + "0" * 32 + "/" + "0" * 32])
+def test_an_odd_link_is_refused_without_its_code(text: str) -> None:
+    with pytest.raises(UsageError, match="this is no invitation's link") as caught:
+        parse_link(text)
+    assert "0000" not in str(caught.value)
+
+
+def test_a_client_renews_until_it_is_cancelled(host: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+
+    async def scene(running: Registrar) -> None:
+        entrance = read_bundle(bundle).entrance
+        with pytest.raises(InputError, match="join first"):
+            await renew(entrance, tmp_path / "a")
+        first = await join(read_bundle(bundle), tmp_path / "a", None)
+        later = await renew(entrance, tmp_path / "a")
+        assert (later.id, later.config) == (first.id, first.config)
+        assert later.certificate.expires_ms > first.certificate.expires_ms
+        read_certificate(tmp_path / "a/client.cert", later.federation, now_ms())
+        assert main(["federation", "invite", "ward-7", "--registrar", str(host / "registrar.toml"), "--cancel"]) == 0
+        with pytest.raises(InputError, match="unknown"):
+            await renew(entrance, tmp_path / "a")
+        running.write_lists()
+        assert clients_of(host) == set()
+
+    play(host, scene)
+
+
+def next_file(host: Path, **changes: Any) -> None:
+    """The owner's next file reaches the registrar."""
+    owner = read_identity(host.parent / "owner/authority.key", "authority")
+    old = read_federation(host / "federation.toml")
+    new = sign_federation(owner, msgspec.structs.replace(old, number=old.number + 1, **changes))
+    replace_file(host / "federation.toml", new.to_toml())
+
+
+def test_a_newer_file_revokes_clients_and_reaches_those_who_join(host: Path, tmp_path: Path) -> None:
+    first, second = invite(host, "ward-7", "ward-8")
+
+    async def scene(running: Registrar) -> None:
+        gone = await join(read_bundle(first), tmp_path / "a", None)
+        next_file(host, revoked=(gone.id,))
+        running.refresh()
+        assert clients_of(host) == set()
+        with pytest.raises(InputError, match=r"refuses \(revoked\)"):
+            await renew(read_bundle(first).entrance, tmp_path / "a")
+        joined = await join(read_bundle(second), tmp_path / "b", None)
+        assert read_federation(tmp_path / "b/federation.toml").number == joined.federation.number == 2
+
+    play(host, scene)
+
+
+def test_a_revoked_registrar_enrols_nobody(host: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+
+    async def scene(running: Registrar) -> None:
+        (own,) = running.federation.registrars
+        next_file(host, registrars=(), revoked=(actor_id(own.key),))
+        with pytest.raises(InputError, match=r"refuses \(registrar\)"):
+            await join(read_bundle(bundle), tmp_path / "a", None)
+
+    play(host, scene)
+    with pytest.raises(InputError, match="does not name the registrar"):
+        Registrar(read_registrar(host / "registrar.toml"))
+
+
+def test_an_older_or_foreign_file_changes_nothing(host: Path, deployed: Path, tmp_path: Path) -> None:
+    async def scene(running: Registrar) -> None:
+        next_file(host)
+        running.refresh()
+        assert running.federation.number == 2
+        for text in ((deployed / "owner/federation.toml").read_text(), "odd"):
+            (host / "federation.toml").write_text(text)
+            running.refresh()
+            assert running.federation.number == 2
+
+    play(host, scene)
+
+
+def test_the_limit_of_a_day_holds_over_restarts(host: Path, tmp_path: Path) -> None:
+    bundles = invite(host, *(f"ward-{index}" for index in range(6)))
+    for index, bundle in enumerate(bundles[:5]):
+        joins(host, bundle, tmp_path / str(index))
+    with pytest.raises(InputError, match=r"refuses \(rate\): this registrar issues 5 certificates a day"):
+        joins(host, bundles[5], tmp_path / "5")
+    assert len(clients_of(host)) == 5
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\0\0\0\1\xc0", b"\xff\xff\xff\xff", b"\0\0\0\5abcde", b"\0\0\0\2\x91\x02", b"GET / HTTP/1.1\r\n\r\n"],
+)
+def test_odd_requests_are_dropped(payload: bytes, host: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+
+    async def scene(running: Registrar) -> None:
+        import ssl
+
+        entrance = read_bundle(bundle).entrance
+        context = ssl.create_default_context(cadata=entrance.ca)
+        reader, writer = await asyncio.open_connection(entrance.host, entrance.port, ssl=context)
+        writer.write(payload)
+        writer.write_eof() if writer.can_write_eof() else writer.close()
+        assert await reader.read() == b""
+        await join(read_bundle(bundle), tmp_path / "a", None)
+
+    play(host, scene)
+
+
+def test_nobody_listens_is_said_in_one_line(host: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+    with pytest.raises(TransportError, match="does not answer"):
+        asyncio.run(join(read_bundle(bundle), tmp_path / "a", None))
+
+
+def test_a_folder_of_another_federation_spends_no_code(host: Path, deployed: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+    assert main(["federation", "deploy", str(tmp_path / "other"), "--hosts", HOSTS]) == 0
+    shutil.copytree(tmp_path / "other/paris", tmp_path / "a")
+    with pytest.raises(InputError, match="belongs to another federation"):
+        joins(host, bundle, tmp_path / "a")
+    assert joins(host, bundle, tmp_path / "b").is_new
+
+
+REFUSALS: dict[str, tuple[tuple[str, ...], str]] = {
+    "a name twice": (("w", "w"), "found the name 'w' twice"),
+    "an odd name": (("../w",), "a client is named '../w'"),
+    "too many": (tuple(f"w{index}" for index in range(101)), "expected 100 at most"),
+    "nothing to cancel": (("w", "--cancel"), "found no open invitation of 'w'"),
+    "an odd time": (("w", "--valid-days", "0"), "--valid-days 0: expected a number above 0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_odd_invitations_are_refused(case: str, host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given, expected = REFUSALS[case]
+    capsys.readouterr()
+    assert (
+        main(["federation", "invite", *given, "--registrar", str(host / "registrar.toml"), "--output", str(host)]) != 0
+    )
+    line = capsys.readouterr().err
+    assert expected in line
+    assert line.count("\n") == 1
+    assert not list(host.glob("*.bundle"))
+
+
+def test_a_name_is_invited_once(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    invite(host, "ward-7")
+    arguments = ["federation", "invite", "ward-7", "--registrar", str(host / "registrar.toml")]
+    assert main(arguments) == 2
+    assert "has an invitation already" in capsys.readouterr().err
+
+
+def test_a_qr_code_is_drawn(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invite(host, "ward-7", png=host)
+    assert (host / "ward-7.png").read_bytes().startswith(b"\x89PNG")
+    assert stat.S_IMODE((host / "ward-7.png").stat().st_mode) == 0o600
+
+
+def test_codes_and_passwords_are_in_no_file_of_the_registrar(
+    host: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bundle,) = invite(host, "ward-7")
+    joins(host, bundle, tmp_path / "a")
+    code, password = read_bundle(bundle).code, (tmp_path / "a/client.password").read_text().strip()
+    texts = [path.read_bytes() for path in host.iterdir() if path.is_file()]
+    output = "".join(capsys.readouterr())
+    assert not any(code in text or code.hex().encode() in text or password.encode() in text for text in texts)
+    assert code.hex() not in output
+    assert password not in output
+
+
+def test_a_damaged_bundle_is_named_and_not_quoted(tmp_path: Path, host: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+    text = bundle.read_text()
+    for changed in (text[:-200], text.replace('code = "', 'code = "zz'), text.replace('"ward-7"', '"../x"'), "x"):
+        (tmp_path / "odd").write_text(changed)
+        with pytest.raises(InputError) as caught:
+            read_bundle(tmp_path / "odd")
+        assert read_bundle(bundle).code.hex() not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ('identity = "registrar.key"\n', "", "identity"),
+        ("port = ", "prot = ", "unknown key 'prot'"),
+        ("[registrar]", "[client]", "expected one section"),
+        ("mqtts://", "http://", "broker"),
+    ],
+)
+def test_a_wrong_file_is_named(old: str, new: str, match: str, host: Path) -> None:
+    path = host / "registrar.toml"
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(InputError, match=match) as caught:
+        read_registrar(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_book_that_is_none_is_refused(host: Path) -> None:
+    (host / "registrar.db").write_text("x" * 4096)
+    with pytest.raises(StorageError, match="cannot open the registrar's book"):
+        Book(host / "registrar.db")
+    assert isinstance(Refused("a", "b"), module.Refused)
+    assert "book" in RegistrarFile.__struct_fields__
