@@ -66,11 +66,11 @@ class Hazards:
         columns: that the job read. centre, scale: of each feature, shape ``(d,)``.
         group_shares: of each further group, for its contrast, ``(G - 1,)``.
         theta: the normal law of ln λ_k l_k of each interval, then the effects of groups, then of standardised features.
-            The spread of log hazards, the last interval's above all, may be too small; that of effects is not.
         private: False if no epsilon may be claimed. prior_sd: of each effect in θ.
         warnings: reasons to doubt it. attrs: of the rounds, for `InferenceData`.
         coefficients, coefficient_sd: posterior mean and standard deviation of the log hazard ratio per unit of each
             feature, shape ``(d,)``. group_effects: both of each further group's log hazard ratio to the first.
+        log_hazards: both of ln λ_k l_k of each interval, for a row of the first group at `centre`.
     """
 
     columns: Columns
@@ -86,6 +86,7 @@ class Hazards:
     coefficients: Array = field(init=False)
     coefficient_sd: Array = field(init=False)
     group_effects: tuple[Array, Array] = field(init=False)
+    log_hazards: tuple[Array, Array] = field(init=False)
 
     def __post_init__(self) -> None:
         mean, sd = self.theta.mean, np.sqrt(np.diag(self.theta.cov))
@@ -93,6 +94,10 @@ class Hazards:
         object.__setattr__(self, "coefficient_sd", sd[self._effects] / self.scale)
         size = contrast(self.group_shares)
         object.__setattr__(self, "group_effects", (size * mean[self._groups], size * sd[self._groups]))
+        first = np.zeros((len(self.columns.times), mean.size))
+        first[:, : len(first)], first[:, self._groups] = np.eye(len(first)), -size * self.group_shares
+        spread = np.sqrt(np.einsum("ki,ij,kj->k", first, self.theta.cov, first))
+        object.__setattr__(self, "log_hazards", (first @ mean, spread))
 
     @property
     def _groups(self) -> slice:
@@ -112,8 +117,7 @@ class Hazards:
 
     def survival(self, features: Array, groups: Array | None = None) -> Array:
         """Return S(t_k) of rows, at the posterior mean, shape ``(k, K)``."""
-        log_hazard = self.theta.mean[: len(self.columns.times)] - self.group_effects[0] @ self.group_shares
-        hazard = np.exp(log_hazard + self.log_hazard_ratio(features, groups)[:, None])
+        hazard = np.exp(self.log_hazards[0] + self.log_hazard_ratio(features, groups)[:, None])
         return np.asarray(np.exp(-np.cumsum(hazard, axis=1)))
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
@@ -225,7 +229,7 @@ def hazards_job(
         statistic = statistic_of(schema, columns, located.centre, located.scale, request, group_shares)
         aggregates.append((yield request_of(statistic, share, kind, rows_max)))
         released = [_released(one) for one in aggregates[1:]]
-        rows = unknown.like(released[0])
+        rows = unknown.like(released[0]).exposed(released)
         about = scoring.next_theta(released, rows, n, prior)
     return hazards_from(aggregates, columns, private=schema.private, prior_sd=prior_sd)
 
@@ -349,7 +353,7 @@ def hazards_from(
     n = scores[-1].contributors
     released = [_released(one) for one in scores]
     group_shares = np.array(statistics[0].group_shares)
-    rows = _unknown(phases, columns).like(released[0])
+    rows = _unknown(phases, columns).like(released[0]).exposed(released)
     theta = scoring.posterior(released, rows, n, _prior(group_shares, columns, prior_sd))
     begin = statistics[0].first_feature
     return Hazards(

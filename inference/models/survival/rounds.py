@@ -88,7 +88,7 @@ class Columns:
 
         Raises:
             DataError: a column is missing or used twice, its bounds are no codes of events or groups, durations may be
-                below 0, or there is no grid.
+                below 0, there is no grid, or it ends beyond the durations' bound.
         """
         for kind, name in (("event", event), ("group", group)):
             if name is not None and name not in schema.features:
@@ -110,6 +110,9 @@ class Columns:
         if not times and (intervals < 1 or end <= 0):
             found = f"{intervals} intervals up to {end:g}"
             raise DataError(f"{found}; expected at least one, and a duration bounded above 0")
+        if times and times[-1] > end:
+            found = f"setting 'times' ends at {times[-1]:g}, beyond the upper bound of {schema.target!r}, {end:g}"
+            raise DataError(f"{found}, where nobody is followed; end the grid at {end:g}, or state a wider bound")
         grid = times or tuple(float(end * k / intervals) for k in range(1, intervals + 1))
         features = tuple(name for name in schema.features if name not in (event, group))
         return cls(schema.target, event, grid, group, groups, features, censored, first)

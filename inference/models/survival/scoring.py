@@ -34,7 +34,7 @@ effects' posterior variance in the simulation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -60,6 +60,7 @@ STEP_MAX = 1.0  # of the effects together, from one request to the next
 ASKED_SD = 1.0  # prior of effects, for requests
 SKEWED, RARE_MAX = 1.5, 30.0  # a feature whose cubes are this far out is simulated as a rare category, up to the latter
 BEND_MAX = 4.0  # largest change of a log hazard that the curvature is followed for
+EXPOSED_LEAST = 0.05  # smallest factor, and one over the largest
 HIDDEN = 3.0  # standard deviations of noise below which information is hidden
 TINY = 1e-12
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1.0)  # of simulated norms: the candidates for a reach
@@ -113,6 +114,7 @@ class Rows:
         intervals: K. shares: of all groups, shape ``(G,)``. mean, cov: of the features, ``(d,)`` and ``(d, d)``.
         rare: of each feature, how many scales out its rare values lie; 0 for a normal one.
         ends: the public bounds of each feature, in scales from its centre: shape ``(2, d)``.
+        exposure: how much longer than guessed rows live through each interval, a factor, ``(K,)``.
     """
 
     intervals: int
@@ -121,6 +123,7 @@ class Rows:
     cov: Array
     rare: Array
     ends: Array
+    exposure: Array = field(default_factory=lambda: np.ones(1))
 
     @classmethod
     def unknown(cls, intervals: int, shares: Array, ends: Array) -> Rows:
@@ -145,6 +148,16 @@ class Rows:
         rare = np.clip(part.skew[k:][g], np.minimum(low - 1 / low, most), most)
         rare = np.where(np.abs(rare) > SKEWED, np.clip(rare, -RARE_MAX, RARE_MAX), 0.0)
         return Rows(k, self.shares, mean, positive(second[g, g] - np.outer(mean, mean)), rare, self.ends)
+
+    def exposed(self, rounds: Sequence[Released]) -> Rows:
+        """Return rows that live through each interval as long as the rounds show, about as guessed without them."""
+        k, precision = self.intervals, np.full(self.intervals, DOUBT**-2)
+        pull = precision.copy()
+        for one in rounds:
+            guessed = Simulation(self, one.request.theta).expected(one.request).information[:k]
+            precision += guessed**2 / one.information_noise
+            pull += guessed * one.information[:k] / one.information_noise
+        return replace(self, exposure=np.clip(pull / precision, EXPOSED_LEAST, 1 / EXPOSED_LEAST))
 
     @cached_property
     def x(self) -> Array:
@@ -193,7 +206,7 @@ class Simulation:
         """The expected entries of each row's information given its features, with the guessed censoring."""
         k, x = self.rows.intervals, self.rows.x
         censoring = np.full(k, np.log(-np.log(1 - guess.CENSORED) / k))
-        events = cell_probabilities(np.log(self._whole), censoring + 0 * self._whole)[:, :k]
+        events = cell_probabilities(np.log(self._whole), censoring + 0 * self._whole)[:, :k] * self.rows.exposure
         crossed = (events[:, :, None] * x[:, None, :]).reshape(len(x), -1)
         return np.hstack([events, crossed, events.sum(axis=1)[:, None] * self.rows.terms])
 
