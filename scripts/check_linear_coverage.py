@@ -12,14 +12,14 @@ degrees of freedom. So the job must estimate scales and centres. Slopes of stand
 
 The checks, for each kind of slopes and features, N and epsilon, use 200 releases (120 of 50,000 rows). At least 0.85 of
 all intervals cover the truth, and at least 0.80 of the worst coefficient's (the intercept is one). If N·epsilon is at
-least 2,000, at most 0.95 do; below, intervals may be wider than needed. A cell is *warned*, and has no limit, if at
-least 95 % of its results warn that noise hides the columns' centres, so that intervals may be too narrow. The table
-marks it.
+least 2,000, at most 0.99 do, since intervals allow for skewed targets and curved relations; below, they may be wider
+than needed. A cell is *warned*, and has no limit, if at least 95 % of its results warn that noise hides the columns'
+centres, so that intervals may be too narrow. The table marks it.
 
 Limits include no margin for chance. The table has the standard error of a coverage over releases, because intervals of
 one release are dependent. If each interval covered in exactly 90 % of releases, the standard errors would be 0.012 and
 0.021 (0.015 and 0.027 at 50,000 rows), and some cell of 72 would fail in about 2 % of runs. With --quick there are 40
-releases, and both margins, of 5 and 10 points, are twice as wide, so it misses small faults.
+releases, and all margins are twice as wide, so it misses small faults.
 
 If the upper bounds are moved so that the range is ten times as wide, the root mean square error rises by at most 5 % if
 N·epsilon is at least 2,000. Below, noise eventually hides the centres, and the result warns.
@@ -58,6 +58,7 @@ KINDS = ("normal", "log-normal", "t3", "collinear")
 EPSILONS, DELTA = (0.5, 1.0, 4.0), 1e-5
 FEATURES, CORRELATION, REACH = len(SLOPES), 0.95, 1.6448536269514722
 LEVEL, MARGIN, WORST_MARGIN, RELEASES = 0.90, 0.05, 0.10, 40  # in each batch
+OVER = 0.09  # margin of the largest coverage
 BATCHES = {500: 5, 5_000: 5, 50_000: 3}
 MUCH_DATA = 2_000  # least N·epsilon at which intervals must not be too wide, although bounds may be
 WIDER, WIDER_LOSS = 10, 0.05
@@ -178,7 +179,7 @@ def checks(figures: list[dict[str, Any]], margins: float) -> list[Check]:
         unwarned = [one for one in own if one["warned"] < WARNED]
         for name, key, limit, sign, group in (
             ("coverage, least", "coverage", LEVEL - margins * MARGIN, -1, unwarned),
-            ("coverage, largest", "coverage", LEVEL + margins * MARGIN, 1, [one for one in unwarned if _many(one)]),
+            ("coverage, largest", "coverage", LEVEL + margins * OVER, 1, [one for one in unwarned if _many(one)]),
             ("worst coefficient, least", "worst", LEVEL - margins * WORST_MARGIN, -1, unwarned),
         ):
             over = [sign * (one[key] - limit) for one in group]
@@ -249,7 +250,7 @@ class LinearCoverage(Experiment[Cell, list[Result]]):
                         own = [one for one in found if (one["truth"], one["kind"], one["epsilon"]) == place]
                         heights, label = [one["coverage"] for one in own], f"{kind}, {truth}"
                         axes.plot([one["n"] for one in own], heights, marker + style, color=colour, label=label)
-                axes.axhspan(LEVEL - MARGIN, LEVEL + MARGIN, color="0.9", zorder=0)
+                axes.axhspan(LEVEL - MARGIN, LEVEL + OVER, color="0.9", zorder=0)
                 axes.set(xscale="log", xlabel="N", ylim=(0.5, 1.0), title=f"epsilon {at_least(epsilon)}")
             panels[0, 0].set_ylabel("share of 90 % intervals that hold")
             panels[0, 0].legend(frameon=False, fontsize=8)

@@ -27,7 +27,15 @@ from inference.mcmc.sums import Aggregates, NoisySums, as_list, check_once
 from inference.models.coefficients import Coefficients
 from inference.models.linear.closed_form import REPAIR, Noise, NormalBeta, SufficientStatistics, unpack
 from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision
-from inference.models.linear.rows import about_boxes, about_columns, anchored, counted, max_complete_rows, with_weights
+from inference.models.linear.rows import (
+    about_boxes,
+    about_columns,
+    anchored,
+    counted,
+    curved,
+    max_complete_rows,
+    with_weights,
+)
 from inference.problem import Array, Schema
 
 STATISTIC = "regression"
@@ -259,6 +267,7 @@ def regression_of(
     if parameters["whole_rows"]:
         located = next((means(one) for one in before if one.statistic == PHASES), None)
         fitted = anchored(fitted, statistics, parameters, sum(one.contributors for one in listed), located)
+        fitted = curved(fitted, statistics.lost)
     doubts: tuple[str, ...] = ()
     if schema and parameters["whole_rows"]:
         doubts = about_columns(statistics, fitted, parameters)

@@ -162,6 +162,7 @@ class SufficientStatistics:
         constant: whether the first feature is a constant; the noise in its own square is ``Noise.constant``.
         residuals: the matrix R, shape ``(m, m)``, for which Σ xᵢrᵢ has the covariance λ⁻¹ R; None: R = xx. For rows
             multiplied by weights s (`rows`) it is Σ s² xᵢxᵢᵀ over the weighted rows, and n is Σ s².
+        lost: 1 - E s², the share of the rows' weight that scaling takes away.
     """
 
     n: float | Array
@@ -171,6 +172,7 @@ class SufficientStatistics:
     noise_variance: ArrayLike | Noise = 0.0
     constant: bool = False
     residuals: Array | None = None
+    lost: float = 0.0
 
     @property
     def noise(self) -> Noise:

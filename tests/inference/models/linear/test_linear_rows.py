@@ -7,9 +7,9 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from inference.models.linear.closed_form import Noise, SufficientStatistics, posterior, summarise
+from inference.models.linear.closed_form import Noise, NormalBeta, SufficientStatistics, posterior, summarise
 from inference.models.linear.prior import prior_precision
-from inference.models.linear.rows import counted
+from inference.models.linear.rows import SHIFT, about_boxes, counted, curved
 
 
 def released(square: float, n: int, variance: float) -> SufficientStatistics:
@@ -76,3 +76,41 @@ def test_intervals_of_an_intercept_hold_where_rows_lack_a_value() -> None:
         fitted = posterior(counted(noisy, c), prior_precision(2))
         covered += bool(abs(fitted.mean[0] - true[0]) < 1.96 * sqrt(fitted.cov[0, 0]))
     assert covered >= 360
+
+
+def test_a_curved_relation_may_move_each_slope_that_the_data_decide() -> None:
+    fitted = NormalBeta(np.zeros(3), np.diag([0.1, 0.01, 1e-6]) ** 2, np.array(1.0), np.array([np.inf, 1.0, 1e-12]))
+    sd = np.sqrt(np.diag(curved(fitted, 0.16).cov))
+    assert sd == pytest.approx([0.1, np.hypot(0.01, SHIFT * 0.4), 1e-6], rel=1e-3)
+    assert (curved(fitted, 0.0).cov == fitted.cov).all()
+
+
+BOX = {"columns": ["x", "y"], "centre": [0.0, 5.0], "scale": [4.0, 5.0], "bound": [1.0, 1.0], "intercept_bound": 0.5}
+
+
+def clamped(x: np.ndarray, y: np.ndarray, noise: float = 100.0) -> list[str]:
+    """Warnings of clamped columns of 10,000 rows in -4:4 and 0:10; noise is the variance of each sum's."""
+    rows = np.column_stack([np.full(len(y), 0.5), np.clip(x / 4, -1, 1)])
+    target = np.clip(y / 5 - 1, -1, 1)
+    sums = SufficientStatistics(
+        len(y), rows.T @ rows, rows.T @ target, np.asarray(target @ target), Noise(*[noise] * 3)
+    )
+    return [text for text in about_boxes(sums, BOX) if "seem to lie at" in text]
+
+
+def test_columns_of_which_nearly_half_is_beyond_an_end_are_named() -> None:
+    rng = np.random.default_rng(4)
+    normal, twice = rng.standard_normal((2, 10_000))
+    assert clamped(normal, 10 + twice)[0].startswith(
+        "many values of y seem to lie at 10, an end of its bounds or beyond"
+    )
+    assert clamped(twice - 4, 5 + twice)[0].startswith("many values of x seem to lie at -4")
+    for y in (
+        7 + twice,
+        rng.uniform(0, 10, 10_000),
+        rng.exponential(1, 10_000),
+        10.0 * (twice > 1.5),
+        10.0 * (twice < 1),
+    ):
+        assert not clamped(normal, y)
+    assert not clamped(normal, 10 + twice, 1e8), "noise hides it"
