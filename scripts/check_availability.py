@@ -9,6 +9,10 @@ checks invariants 1, 2, 4, 7, 8 and 11 as well. Three tables:
     late      a node that has stored its answer comes back after the announced end; p = M - 1. Then there is a
               result, or all charges have come back
 
+The scenarios of all rows run side by side, in blocks. So a run that was interrupted has equally many of each row:
+with its `--journal`, a smaller `--scenarios` shows them at once, and a larger one goes on. `--only` and `--computes`
+choose rows.
+
 *Skew*: a node was lost after its answer had left and before its sum had reached the trainer. *Race*: a silent node came
 back as the trainer cancelled. Both can cost a request its result. Exit code 4 if a request without one of these has no
 result, if a client bears two charges for a result or one for none, or if an invariant breaks.
@@ -25,6 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 from rich.table import Table
 
+from dca_proto.errors import UsageError
 from emulator.trials.losses import LATE, LOST, REBOOTED, Fate, Plan, fate_of
 from papers.experiment import Experiment, Result, option
 from papers.runner import Check, positive, table
@@ -60,23 +65,24 @@ ROWS = (
 @dataclass(frozen=True, kw_only=True)
 class Availability(Experiment[Cell, dict[Row, list[Fate]]]):
     __doc__ = __doc__
-    KIND, LABEL, QUICK_CHECKS, DEPENDS = "check-availability", "scenarios", True, ("seed", "scenarios")
+    KIND, LABEL, QUICK_CHECKS, DEPENDS = "check-availability", "scenarios", True, ("seed",)
     QUICK: ClassVar = {"scenarios": 20}
 
     scenarios: int = option(1_000, "scenarios of each row", type=positive)
     only: str | None = option(None, "the rows of one kind", choices=(LOST, REBOOTED, LATE))
+    computes: int | None = option(None, "the rows of so many Compute nodes (M)", type=positive)
 
     @property
     def rows(self) -> list[Row]:
-        return [row for row in ROWS if self.only in (None, row.strikes)]
+        chosen = [row for row in ROWS if self.only in (None, row.strikes) and self.computes in (None, row.computes)]
+        if not chosen:
+            raise UsageError(f"no row of --only {self.only} has {self.computes} Compute nodes; choose others")
+        return chosen
 
     def cells(self) -> list[Cell]:
         first, end = self.seed, self.seed + self.scenarios
         starts = range(first, end, BLOCK)
-        return [Cell(row, start, min(BLOCK, end - start)) for row in self.rows for start in starts]
-
-    def cost(self, cell: Cell) -> float:
-        return float(cell.count * cell.row.computes**2)
+        return [Cell(row, start, min(BLOCK, end - start)) for start in starts for row in self.rows]
 
     def work(self, cell: Cell) -> Result:
         (strikes, *size, nodes), seeds = cell.row, range(cell.first, cell.first + cell.count)

@@ -15,8 +15,9 @@ from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol import facts
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.runtime.logs import FactLog
+from dca_proto.runtime.silence import silent_words, spare_words
 from dca_proto.runtime.transport import Connected, Disconnected, Gone
-from dca_proto.wording import counted, duration, listed, printable
+from dca_proto.wording import counted, listed, printable
 
 if TYPE_CHECKING:  # only `dca learn` needs them
     from dca_proto.jobs.runner import FinishedRequest
@@ -114,7 +115,7 @@ class Reporter:
                 announced = f"announced {fact.statistic} ({counted(fact.dimension, 'number')})"
                 spare = len(fact.computes) - fact.p - 1
                 nodes = listed([self._name(node) for node in fact.computes])
-                over = f" over {nodes}; p = {fact.p}, so {_spare_words(spare)}" if spare > 0 else ""
+                over = f" over {nodes}; p = {fact.p}, so {spare_words(spare)}" if spare > 0 else ""
                 return f"round {_short(fact.round_id)}: {announced}{over}"
             case facts.WaitingForKeys(round_id, computes):
                 names = ", ".join(map(self._name, computes))
@@ -123,24 +124,12 @@ class Reporter:
                 up = "is it up?" if one else "are they up?"
                 return f"round {_short(round_id)}: {nodes} not answered yet; asking again; {up}"
             case facts.NodesSilent():
-                return f"round {_short(fact.round_id)}: {self._silent_words(fact)}"
+                return f"round {_short(fact.round_id)}: {silent_words(fact, self._name)}"
             case facts.Closed(round_id, count, why):
                 self.waiting(f"round {_short(round_id)}: the Compute nodes agree")
                 return f"round {_short(round_id)}: closed with {count:,} contributions: {_WHY_CLOSED[why]}"
             case _:
                 return ""
-
-    def _silent_words(self, fact: facts.NodesSilent) -> str:
-        """Say which Compute nodes are missing, and what the trainer does about it."""
-        names, others = (listed([self._name(node) for node in nodes]) for nodes in (fact.computes, fact.others))
-        if not fact.computes:
-            return "all Compute nodes answer again"
-        has = f"{names} {'has' if len(fact.computes) == 1 else 'have'} not answered for {duration(fact.waited_ms)}"
-        if fact.spare < 0:
-            pronoun = "it" if len(fact.computes) == 1 else "them"
-            waits = f"the round waits for {pronoun}, at most {duration(fact.left_ms)} more"
-            return f"{has}; the others are too few to go on without {pronoun}, so {waits}"
-        return f"{has}: going on with {others}; {_spare_words(fact.spare)}"
 
     def _connection_line(self, fact: object) -> str:
         match fact:
@@ -184,10 +173,6 @@ class Reporter:
                 return f"round {_short(round_id)}: {self._name(compute)} aborted: {reason}: {detail}"
             case _:
                 return ""
-
-
-def _spare_words(spare: int) -> str:
-    return f"{spare} more may be lost" if spare > 0 else "one more may not be lost"
 
 
 def _short(value: bytes) -> str:

@@ -14,7 +14,8 @@ from dca_proto.report.blocks import Block, Folded, Items, Line, Note, Page, Sect
 from dca_proto.report.charts import Axis, Lane, Series, lines, timeline
 from dca_proto.report.formats import MIB, claimed, count, listed, seconds, size
 from dca_proto.report.tables import columns_of, lines_of
-from dca_proto.results.round import Lost, Round, Slow, lost_words
+from dca_proto.results.lost import Lost
+from dca_proto.results.round import Round, Slow, lost_words
 from dca_proto.results.run import SETTING, Run, grouped
 from dca_proto.wording import counted
 from inference.jobs.estimates import rows_of

@@ -20,6 +20,7 @@ from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.errors import ImplausibleSum, RoundAborted
 from dca_proto.quorum import Quorum
 from dca_proto.results.figure import Amount, Count, Real, Whole, about, figure
+from dca_proto.results.lost import Lost
 from dca_proto.statistics import resolve
 from dca_proto.statistics.counting import Counting, about_missing
 from dca_proto.wording import counted, iso, listed, printable
@@ -47,13 +48,6 @@ class Slow(msgspec.Struct, frozen=True):
 
     client: Annotated[Count, figure("client", "Its number, from 0.", table="slowest")]
     s: Annotated[Amount, figure("after", "From the announcement to its receipt.", unit="s", table="slowest")]
-
-
-class Lost(msgspec.Struct, frozen=True):
-    """A Compute node that did not answer."""
-
-    node: Annotated[str, figure("lost Compute node", "Its name.", table="lost")]
-    since: Annotated[str, figure("not heard since", "In UTC, in ISO 8601.", table="lost")]
 
 
 class Estimate(msgspec.Struct, frozen=True):

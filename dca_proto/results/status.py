@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from dca_proto.results.figure import Amount, Count, Metric, Real, about, figure
+from dca_proto.results.lost import Lost
 
 STATUS = "status"
 """The table that `dca status` prints."""
@@ -107,6 +108,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         figure("sessions", "Clients with a session at this Compute node.", table=STATUS, metric=Metric("gauge")),
     ] = None
     rounds: Annotated[list[RoundStatus], about("Open rounds.")] = []
+    lost: Annotated[
+        list[Lost], about("At a trainer: Compute nodes that do not answer now, or owe a cancelled round their abort.")
+    ] = []
     last: Annotated[LastRound | None, about("The last round that ended, since the start of the process.")] = None
     ended: Annotated[
         dict[str, dict[str, Count]],

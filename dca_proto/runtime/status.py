@@ -27,12 +27,15 @@ import structlog
 
 from dca_proto.errors import InputError, StorageError
 from dca_proto.protocol import facts
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.results.lost import Lost
 from dca_proto.results.status import LastRound, RoundStatus, Status
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.counter import counter_path
 from dca_proto.runtime.endings import warnings_of
 from dca_proto.runtime.logs import FactLog
 from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.silence import silent_words
 from dca_proto.runtime.tally import Tally
 from dca_proto.runtime.transport import Connected, Disconnected, Gone
 from dca_proto.wording import iso, printable
@@ -146,6 +149,7 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
     is_client = config.role == "client"
     read_ms = watch.read_ms if device.data is None else device.data.read_ms
     error = watch.data_error if device.data is None or device.data.failure is None else str(device.data.failure)
+    away = actor.lost_nodes(at_ms) if isinstance(actor, Trainer) else None
     status = Status(
         role=config.role,
         name=config.files.identity.stem if is_client else actor.federation.name_of(actor.id),
@@ -187,8 +191,11 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
         data_read=None if read_ms is None else iso(read_ms),
         data_error=printable(error),
         schedule=device.schedule(),
+        lost=[] if away is None else [Lost(actor.name_of(node), iso(since_ms)) for node, since_ms in away[1].items()],
     )
-    return msgspec.structs.replace(status, warnings=[*_warnings(status), *warnings_of(device.ends, at_ms)])
+    warnings = [*_warnings(status), *warnings_of(device.ends, at_ms)]
+    warnings += [] if away is None else [silent_words(away[0], actor.name_of)]
+    return msgspec.structs.replace(status, warnings=warnings)
 
 
 def _warnings(status: Status) -> list[str]:

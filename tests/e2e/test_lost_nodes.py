@@ -1,4 +1,4 @@
-"""A job over mosquitto whose Compute nodes are killed with SIGKILL: it goes on without them (DESIGN §4.8)."""
+"""A job over mosquitto with TLS whose Compute nodes are killed with SIGKILL goes on without them (DESIGN §4.8)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,16 @@ from patience import PATIENCE_S
 from dca_proto.aggregate import Job, NoisyAggregate, RoundRequest
 from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.runner import learn
-from dca_proto.protocol.facts import Announced, NodesSilent, RoundCompleted, RoundFailed
+from dca_proto.protocol.facts import Announced, RoundCompleted
 from dca_proto.runtime import device
-from dca_proto.runtime.broker import Broker
+from dca_proto.runtime.broker import Broker, BrokerOptions, TlsFiles, launch_broker
+from dca_proto.runtime.config import read_config
 from dca_proto.runtime.spending import read_ledger_view
+from dca_proto.runtime.status import ask_status
 
-CLIENTS, COMPUTES = 6, 4
+CLIENTS, COMPUTES, P = 6, 4, 1
+Plan = list[list[int]]
+"""The numbers of the nodes that are killed in the midst of each round."""
 PARAMETERS = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0]}
 
 
@@ -50,89 +55,102 @@ class Nodes:
         process.kill()
         process.wait()
 
+    def start_again(self, name: str) -> None:
+        """Start a killed node, and wait until it is connected."""
+        self.start(name)
+        store, until_s = read_config(self._folder / f"{name}.toml").files.store, time.monotonic() + PATIENCE_S
+        while (found := ask_status(store)) is None or not found.connected:
+            assert time.monotonic() < until_s, f"{name} does not start"
+            time.sleep(0.1)
 
-def sums(rounds: int) -> Job[list[NoisyAggregate]]:
-    aggregates = []
-    for _ in range(rounds):
-        aggregates.append((yield RoundRequest("sum", PARAMETERS, budget_share=1 / rounds)))  # noqa: PERF401
-    return aggregates
+
+@pytest.fixture
+def secure_broker(mosquitto_installed: None, authority: Path, tmp_path: Path) -> Iterator[Broker]:
+    tls = TlsFiles(authority / "ca.pem", authority / "broker.pem", authority / "broker.key")
+    with asyncio.Runner() as loop:
+        launched = launch_broker(tmp_path / "broker", BrokerOptions(kind="mosquitto", tls=tls))
+        yield loop.run(launched.__aenter__())
+        loop.run(launched.__aexit__(None, None, None))
+
+
+def one_sum() -> Job[NoisyAggregate]:
+    return (yield RoundRequest("sum", PARAMETERS, budget_share=1.0))
 
 
 class Story:
-    """A job's facts, during which nodes are killed and started: `steps` are done after that many announcements."""
+    """The facts of a job, whose next announcement is the moment to kill some nodes."""
 
-    def __init__(self, nodes: Nodes, steps: dict[int, list[tuple[str, str]]]) -> None:
-        self._nodes, self._steps = nodes, steps
-        self.announced, self.failed = 0, 0
-        self.silent: list[NodesSilent] = []
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self.doomed: list[str] = []
         self.waits_s: list[float] = []
         self._lost_at: float | None = None
 
     def __call__(self, fact: object) -> None:
         match fact:
-            case Announced():
-                self.announced += 1
-                for what, name in self._steps.pop(self.announced, []):
-                    self._do(what, name)
-            case NodesSilent():
-                self.silent.append(fact)
-            case RoundFailed():
-                self.failed += 1
-            case RoundCompleted() if self._lost_at is not None and self.failed:
+            case Announced() if self.doomed:
+                self._lost_at = time.monotonic()
+                for name in self.doomed:
+                    self._nodes.kill(name)
+                self.doomed = []
+            case RoundCompleted() if self._lost_at is not None:
                 self.waits_s.append(time.monotonic() - self._lost_at)
                 self._lost_at = None
 
-    def _do(self, what: str, names: str) -> None:
-        for name in names.split():
-            if what == "kill":
-                self._nodes.kill(name)
-                self._lost_at = self._lost_at or time.monotonic()
-            else:
-                self._nodes.start(name)
 
-
-def played(folder: Path, steps: dict[int, list[tuple[str, str]]], rounds: int) -> tuple[list[NoisyAggregate], Story]:
+def played(folder: Path, plan: Plan, *, restarts: bool) -> tuple[list[NoisyAggregate], Story]:
+    """Run a job for each round of the plan; with `restarts`, killed nodes are back before the next one."""
     trainer = device.load(folder / "trainer.toml")
     computes = tuple(member.id for member in trainer.config.federation.computes)
-    terms = JobTerms(epsilon=60.0, delta=1e-5, clients=CLIENTS, tolerate=0, computes=computes)
+    terms = JobTerms(epsilon=6.0, delta=1e-6, clients=CLIENTS, tolerate=0, computes=computes)
     with Nodes(folder) as nodes, Actors(folder, "client-*"):
-        story = Story(nodes, steps)
+        story, results = Story(nodes), []
 
-        async def play() -> list[NoisyAggregate]:
-            async with asyncio.timeout(PATIENCE_S * rounds), trainer.live(story) as live:
-                return await learn(sums(rounds), live, terms)
+        async def play() -> None:
+            async with asyncio.timeout(PATIENCE_S * len(plan)), trainer.live(story) as live:
+                for numbers in plan:
+                    names = [f"compute-{number}" for number in numbers]
+                    story.doomed = [*names]
+                    results.append(await learn(one_sum(), live, terms))
+                    for name in names if restarts else ():
+                        await asyncio.to_thread(nodes.start_again, name)
 
-        return asyncio.run(play()), story
+        asyncio.run(play())
+        return results, story
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("steps", "lost"),
+    ("plan", "restarts"),
     [
-        ({2: [("kill", "compute-1")]}, 1),
-        ({2: [("kill", "compute-1 compute-4")]}, 1),
-        ({2: [("kill", "compute-1")], 4: [("kill", "compute-3")]}, 2),
-        ({2: [("kill", "compute-1")], 4: [("start", "compute-1")], 5: [("kill", "compute-2")],
-          7: [("start", "compute-2")], 8: [("kill", "compute-3")]}, 3),
+        ([[], [1], [], []], False),
+        ([[], [1, 4], [], []], False),
+        ([[], [1], [3], []], False),
+        ([[], [1], [2], [3], [4], []], True),
     ],
-    ids=["one", "two at once", "two", "in turn"],
-)  # fmt: skip
+    ids=["one", "two at once", "two", "all in turn"],
+)
 def test_killed_nodes_cost_a_wait_and_no_charge(
-    steps: dict[int, list[tuple[str, str]]], lost: int, mosquitto_broker: Broker, tmp_path: Path
+    plan: Plan, restarts: bool, secure_broker: Broker, authority: Path, tmp_path: Path
 ) -> None:
-    """Results are right, and each client pays once for each of them."""
-    folder, rounds = tmp_path / "federation", 8 if lost == 3 else 5
+    """Results are right and name their nodes and the lost ones, and each client pays once for each of them."""
+    folder = tmp_path / "federation"
     data = [f"x\n{index / 8}\n" for index in range(CLIENTS)]
-    url = mosquitto_broker.url
-    federation(folder, url, data, computes=COMPUTES, colluding=1, policy=WIDE, trainer="[account]\nepsilon = 60\n")
-    results, story = played(folder, steps, rounds)
+    account = "[account]\nepsilon = 60\n"
+    federation(folder, secure_broker.url, data, computes=COMPUTES, colluding=P, policy=WIDE, trainer=account)
+    for path in folder.glob("*.toml"):
+        trusting = f'[broker]\nca = "{authority / "ca.pem"}"\n'
+        path.write_text(path.read_text().replace("[broker]\n", trusting))
+    results, story = played(folder, plan, restarts=restarts)
     whole = sum(index / 8 for index in range(CLIENTS))
-    for one in results:
+    for one, killed in zip(results, plan, strict=True):
         assert one.contributors == CLIENTS
         assert abs(float(one.value[0]) - whole) < 6 * one.noise_variance**0.5
-    assert story.failed <= lost, "at most one burnt round for each loss"
+        assert len(one.quorum.nodes) > one.quorum.p == P
+        names = {f"compute-{number}" for number in killed}
+        assert names <= {gone.node for gone in one.quorum.lost} - {*one.quorum.nodes}
     for path in sorted(folder.glob("client-*.toml")):
         charges = read_ledger_view(path).ledger.charges
-        assert sum(not charge.returned for charge in charges) == rounds
+        assert sum(not charge.returned for charge in charges) == len(plan)
     print(f"waits: median {statistics.median(story.waits_s):.1f} s, worst {max(story.waits_s):.1f} s")
     assert max(story.waits_s) < PATIENCE_S

@@ -76,12 +76,31 @@ class Watching(Answering):
             Report(facts.NodesSilent(current.id, silent, waited_ms, others, spare, left_ms)),
         ]
 
+    def lost_nodes(self, now_ms: int) -> tuple[facts.NodesSilent, dict[bytes, int]] | None:
+        """Return which nodes do not answer now or owe something, as a fact of no round, and since when; None if none.
+
+        The others are those of the federation.
+        """
+        open_rounds = [current for current in self._rounds.values() if current.is_open]
+        lost = self._owing_since()
+        for current in open_rounds:
+            lost |= {node: now_ms - self._quiet_ms(current, node, now_ms) for node in current.told}
+        if not lost:
+            return None
+        left_ms = max((self._gives_up_ms(one, one.told, now_ms) - now_ms for one in open_rounds if one.told), default=0)
+        others = tuple(member.id for member in self._federation.computes if member.id not in lost)
+        waited_ms = now_ms - min(lost.values())
+        spare = self._spare(len(others))
+        return facts.NodesSilent(b"", tuple(lost), waited_ms, others, spare, max(left_ms, 0) if spare < 0 else 0), lost
+
     def _gives_up_ms(self, current: Round, lost: tuple[bytes, ...], now_ms: int) -> int:
         """Return until when a round waits for silent nodes if the others are too few to repeat it (§4.8).
 
         Where each round needs all nodes, they have until `commit_by` to come back.
         """
         timing, commit_by_ms = self._timing, current.opened.body.commit_by_ms
+        if len(lost) == len(current.computes):
+            return current.end_ms  # its own connection may be the cause
         if current.partials:
             return commit_by_ms + timing.abort_grace_ms
         if self._spare(len(self._federation.computes)) < 1:
@@ -96,7 +115,7 @@ class Watching(Answering):
             lost = silent
         others = [node for node in current.computes if node not in lost]
         if lost and self._spare(len(others)) < 0:  # a repeat needs one of them: give it time to come back
-            is_alone = now_ms - current.alone_ms < self._timing.silent_ms
+            is_alone = now_ms - current.alone_ms < self._timing.hopeless_ms
             lost = lost if now_ms >= self._gives_up_ms(current, lost, now_ms) and not is_alone else ()
         elif current.takes("close") and now_ms - current.cut_off_ms < self._timing.silent_ms:
             lost = ()  # this trainer was cut off a moment ago: more answers may be on their way

@@ -28,7 +28,9 @@ from dca_proto.protocol.facts import Announced, ChargeReturned, Closed, Dropped,
 from dca_proto.protocol.wire.codec import decode_frame, encode
 from dca_proto.protocol.wire.messages import Abort, Answer, Cancel, Close, FrozenList, Progress
 from dca_proto.quorum import LostNode, Quorum
+from dca_proto.runtime.silence import silent_words
 from dca_proto.testing import Envelope, Network, TestFederation
+from dca_proto.wording import duration
 
 SECONDS = 1000
 
@@ -124,6 +126,9 @@ def test_a_node_that_is_back_joins_the_next_round_once_it_has_aborted() -> None:
     network.advance(network.now_ms + 5 * SECONDS)
     assert lost not in newest(network, actors).computes
     assert [one.node for one in results(network)[-1].quorum.lost] == ["compute-2"]
+    found = network.actors[actors.trainer_identity.id].lost_nodes(network.now_ms)
+    assert found is not None, "between rounds, as long as it owes its abort"
+    assert (found[0].computes, found[0].spare) == ((lost,), 1)
     network.restart(lost)
     network.advance(network.now_ms + 5 * SECONDS)
     assert lost in {one.sender for one in sent(network, Abort)}, "it never heard of the round before"
@@ -131,6 +136,7 @@ def test_a_node_that_is_back_joins_the_next_round_once_it_has_aborted() -> None:
     network.advance(network.now_ms + 5 * SECONDS)
     assert lost in newest(network, actors).computes
     assert len(results(network)) == 2
+    assert network.actors[actors.trainer_identity.id].lost_nodes(network.now_ms) is None
     assert network.actors[actors.trainer_identity.id].phase(request.round_id) == "returned"
 
 
@@ -166,6 +172,13 @@ def test_without_a_spare_node_the_trainer_waits_for_the_lost_one() -> None:
     (silent,) = network.reported(NodesSilent)
     assert (silent.computes, silent.spare) == ((lost,), -1)
     assert 100 * SECONDS < silent.left_ms < 115 * SECONDS, "until commit_by"
+    found = network.actors[actors.trainer_identity.id].lost_nodes(network.now_ms)
+    assert found is not None
+    assert (found[0].computes, found[0].spare, [*found[1]]) == ((lost,), -1, [lost])
+    assert silent_words(found[0], lambda node: f"compute-{actors.computes.index(node)}") == (
+        f"compute-2 has not answered for {duration(found[0].waited_ms)}; the others are too few to go on without it, "
+        f"so rounds wait for it, at most {duration(found[0].left_ms)} more"
+    )
     network.restart(lost)
     network.advance(network.now_ms + 65 * SECONDS)
     assert the_sum(network) == exact_sum(range(4))
