@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -13,15 +13,16 @@ from dca_proto.cli.options import Json
 from dca_proto.cli.output import result_console, say
 from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_most
-from dca_proto.results.figure import about, figures_of
-from dca_proto.results.status import STATUS, RoundStatus, ScheduledJob, Status
-from dca_proto.runtime.config import is_actor_file, read_config
+from dca_proto.results.figure import figures_of
+from dca_proto.results.status import STATUS, RoundStatus, ScheduledJob, Status, Statuses
+from dca_proto.runtime.config import Config, is_actor_file, read_config
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.status import ask_status, status_path
 from dca_proto.wording import counted, duration, listed
 
 NEEDS_ATTENTION = 1
 """The exit code of `--check`."""
+_AT_ONCE = 8
 EXAMPLES = """Examples:
 
   dca status                                   clients and nodes of this folder that have run; trainers that run
@@ -31,19 +32,6 @@ EXAMPLES = """Examples:
 
 An actor answers at a socket beside its store, to processes of its own user and of root.
 """
-
-
-class Statuses(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of `dca status --json`."""
-
-    actors: Annotated[list[Status], about("Those that run.")]
-    stopped: Annotated[list[str], about("The files whose actor does not run.")]
-    failed: Annotated[dict[str, str], about("Why no other actor's status is known, by its file.")] = {}
-
-    @property
-    def is_well(self) -> bool:
-        """True if all run and nothing needs attention."""
-        return not self.stopped and not self.failed and all(one.is_well for one in self.actors)
 
 
 OUTPUT = Statuses
@@ -60,33 +48,64 @@ def status(
 ) -> int:
     """Show how running actors are, and whom their rounds wait for."""
     console = result_console(json_to)
-    found, stopped, failed = [], [], {}
-    paths = files or _in_folder()
-    for path in paths:
-        try:
-            answer = ask_status(read_config(path).files.store)
-        except UsageError as error:  # one actor that does not answer hides no other
-            if len(paths) == 1:
-                raise
-            failed[str(path)] = str(error)
-            continue
-        if answer is None:
-            stopped.append(str(path))
-        else:
-            found.append(answer)
-    result = Statuses(actors=found, stopped=stopped, failed=failed)
+    actors = actors_of(files)
+    result = ask_all(actors, alone=len(actors) == 1)
     write_json(result, json_to)
-    show(console, result, in_full=len(paths) == 1)
+    show(console, result, in_full=len(actors) == 1)
     return 0 if result.is_well or not check else NEEDS_ATTENTION
 
 
-def _in_folder() -> list[Path]:
+Actors = dict[str, Config | UsageError]
+"""Actors' configurations by the name of their file, or why a file cannot be used."""
+
+
+def actors_of(files: list[Path] | None, *, idle: bool = False) -> Actors:
+    """Return the actors of some files; by default, those of this folder that have run. Raises `UsageError`.
+
+    Of several files, those that are no actor's are left out, as `*.toml` also names federation files.
+
+    Args:
+        idle: in a folder, include trainers that do not run now.
+    """
+    found: Actors = {}
+    for path in files or _in_folder(idle=idle):
+        try:
+            found[str(path)] = read_config(path)
+        except UsageError as error:
+            if files is None or len(files) == 1 or not path.exists() or is_actor_file(path):
+                found[str(path)] = error
+    return found
+
+
+def ask_all(actors: Actors, *, alone: bool = False) -> Statuses:
+    """Ask all actors. One that does not answer hides no other, and raises its error if it is `alone`."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = dict(zip(actors, pool.map(_ask, actors.values()), strict=True))
+    for one in answers.values():
+        if alone and isinstance(one, UsageError):
+            raise one
+    return Statuses(
+        actors=[one for one in answers.values() if isinstance(one, Status)],
+        stopped=[path for path, one in answers.items() if one is None],
+        failed={path: str(one) for path, one in answers.items() if isinstance(one, UsageError)},
+    )
+
+
+def _ask(actor: Config | UsageError) -> Status | UsageError | None:
+    try:
+        return actor if isinstance(actor, UsageError) else ask_status(actor.files.store)
+    except UsageError as error:
+        return error
+
+
+def _in_folder(*, idle: bool = False) -> list[Path]:
     paths = []
     for path in sorted(Path().glob("*.toml")):
         try:
             config = read_config(path)
             ran = config.files.store
-            is_shown = (status_path(ran) if config.role == "trainer" else ran).exists()  # a trainer ends with its job
+            is_trainer = config.role == "trainer"  # it ends with its job
+            is_shown = (idle and is_trainer) or (status_path(ran) if is_trainer else ran).exists()
         except UsageError:  # another kind of file, or an actor's that is damaged
             is_shown = is_actor_file(path)
         paths += [path] if is_shown else []

@@ -17,15 +17,19 @@ T = TypeVar("T")
 Verdict = Literal["good", "bad", "neutral"]
 Line = tuple[str, str]
 """A label and a text."""
-_NUMBER = re.compile(r"[−+-]?[\d∞]|below|never|[–(]|$")
+_NUMBER = re.compile(r"(?!\d{4}-\d\d-)[−+-]?[\d∞]|below|never|[–(]|$")
 
 
 class Cell(NamedTuple):
-    """A cell of a table: its text, a small text below it, and a tone, "good" or "bad"."""
+    """A cell of a table: its text, a small text below it, and a tone, "good" or "bad".
+
+    `part`, from 0 to 1, is shown as a bar below the text; below 0 there is none.
+    """
 
     text: str
     small: str = ""
     tone: str = ""
+    part: float = -1.0
 
 
 class Note(NamedTuple):

@@ -30,29 +30,31 @@ def policy(style: str) -> str:
 
 def render(page: Page, source: str) -> str:
     """Return the HTML of a page; `source` is the name of the file that it was made from."""
-    environment = _environment()
-    style = environment.get_template("page.css").render()
+    templates = environment("dca_proto.report")
+    style = templates.get_template("page.css").render()
     numbers = itertools.count(1)
-
-    def draw(chart: Chart) -> Markup:
-        number = next(numbers)
-        try:
-            wide, narrow = (svg(chart, width, f"{number}-{width}") for width in (DESK_PX, PHONE_PX))
-        except Exception as error:  # whatever matplotlib cannot draw: the rest of the page is worth having
-            why = plain(f"This chart could not be drawn ({type(error).__name__}: {error}).")
-            return Markup('<p class="bad-text">{}</p>').format(why)
-        return Markup(f'<div class="desk">{wide}</div><div class="phone">{narrow}</div>')  # noqa: S704 - our own
-
-    return environment.get_template("page.html").render(
-        page=page, source=source, policy=policy(style), draw=draw, facts=page.facts[:FACTS_MAX],
+    return templates.get_template("page.html").render(
+        page=page, source=source, policy=policy(style), facts=page.facts[:FACTS_MAX],
+        draw=lambda chart: drawn(chart, f"{next(numbers)}"),
         rows_max=ROWS_MAX, style=Markup(style),  # noqa: S704 - our own
     )  # fmt: skip
 
 
+def drawn(chart: Chart, name: str) -> Markup:
+    """Return the HTML of a chart, wide and narrow; `name` makes the ids in it unique on the page."""
+    try:
+        wide, narrow = (svg(chart, width, f"{name}-{width}") for width in (DESK_PX, PHONE_PX))
+    except Exception as error:  # whatever matplotlib cannot draw: the rest of the page is worth having
+        why = plain(f"This chart could not be drawn ({type(error).__name__}: {error}).")
+        return Markup('<p class="bad-text">{}</p>').format(why)
+    return Markup(f'<div class="desk">{wide}</div><div class="phone">{narrow}</div>')  # noqa: S704 - our own
+
+
 @cache
-def _environment() -> Environment:
+def environment(package: str) -> Environment:
+    """Return what finds templates in a package. It escapes all texts."""
     environment = Environment(
-        loader=PackageLoader("dca_proto.report", "."),
+        loader=PackageLoader(package, "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

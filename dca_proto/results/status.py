@@ -132,7 +132,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         figure("phases", "How long the phases of rounds took, since the start.", unit="s",
                metric=Metric("histogram", ("phase",), "phase")),
     ] = {}  # fmt: skip
-    results: Annotated[list[Result], about("A trainer's latest results, at most fifty, since the start.")] = []
+    results: Annotated[
+        list[Result], about("A trainer's latest results, at most fifty, of earlier processes, too.")
+    ] = []
     epsilon_left: Annotated[
         Amount | None, figure("epsilon left", "For one more round, at `delta`.", table=STATUS, metric=Metric("gauge"))
     ] = None
@@ -224,3 +226,16 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     ]:
         """The number of warnings."""
         return len(self.warnings)
+
+
+class Statuses(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of `dca status --json`, and what the dashboard shows."""
+
+    actors: Annotated[list[Status], about("Those that run.")]
+    stopped: Annotated[list[str], about("The files whose actor does not run.")] = []
+    failed: Annotated[dict[str, str], about("Why no other actor's status is known, by its file.")] = {}
+
+    @property
+    def is_well(self) -> bool:
+        """True if all run and nothing needs attention."""
+        return not self.stopped and not self.failed and all(one.is_well for one in self.actors)

@@ -213,7 +213,9 @@ class Device:
     @contextlib.asynccontextmanager
     async def open(self, on_report: Report | None = None) -> AsyncIterator[Parts]:
         """Restore the actor from its store; the store is closed when the context ends. Raises `UsageError`."""
-        config, watch = self.config, Watch(on_report, self.name_of, self._is_server)
+        config = self.config
+        kept = config.files.store if config.role == "trainer" else None  # beside it, the latest results
+        watch = Watch(on_report, self.name_of, self._is_server, kept)
         transport = MqttTransport(
             config.broker,
             self.id.hex(),

@@ -33,6 +33,7 @@ from dca_proto.results.status import LastRound, RoundStatus, Status
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.counter import counter_path
 from dca_proto.runtime.endings import warnings_of
+from dca_proto.runtime.latest import keep_results, read_results
 from dca_proto.runtime.logs import FactLog
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.silence import silent_words
@@ -69,6 +70,8 @@ class Watch:
 
     That a member is gone, anybody may say, and as often as they like. It is passed on once a minute of each Compute
     node and trainer, which `is_server` knows, and of nobody else.
+
+    A trainer has a `store`, beside which its latest results are kept.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Watch:
         on_report: Callable[[object], None] | None,
         name_of: Callable[[bytes], str],
         is_server: Callable[[bytes], bool] = lambda member: False,
+        store: Path | None = None,
     ) -> None:
         self._pass_on = on_report or _log_connection
         self._name_of = name_of
@@ -88,6 +92,9 @@ class Watch:
         self.read_ms: int | None = None
         self.connections_lost = 0
         self.tally = Tally(lambda: iso(now_ms()))
+        self._store = store
+        if store is not None:
+            self.tally.results.extend(read_results(store))
         self.on_connection: Callable[[str], None] = lambda reason: None  # empty with a connection
 
     def __call__(self, fact: object) -> None:
@@ -111,6 +118,8 @@ class Watch:
             round_id, what, ok = noted
             self.last = LastRound(at=iso(now_ms()), round_id=round_id.hex(), what=printable(what), ok=ok)
         self.tally.note(fact)
+        if isinstance(fact, facts.RoundCompleted) and self._store is not None:
+            keep_results(self._store, self.tally.results)
         self._pass_on(fact)
 
     def _is_news(self, member: bytes) -> bool:

@@ -89,7 +89,10 @@ class Tally:
             case facts.RoundCompleted(round_id, aggregate):
                 self._end(round_id, "completed", self._closed.get(round_id, ""))
                 self.contributions += aggregate.contributors
-                self.results.append(_result(self._iso(), aggregate))
+                if aggregate.round_id.hex() not in {
+                    one.round_id for one in self.results
+                }:  # not of a round that resumes
+                    self.results.append(_result(self._iso(), aggregate))
             case facts.RoundFailed(round_id):
                 self._end(round_id, "failed", why_failed(fact))
             case facts.Declined(_, _, reason):

@@ -102,6 +102,7 @@ PROXY = TRANSPORT.format(settings='proxy="socks5://localhost"') + "import socks;
 COMMANDS = {
     "cli": ["dca federation init ward --computes 3 --clients 3", "dca emulate sweep --seeds 0..2"],
     "broker": ["dca broker --help"],
+    "dashboard": ["dca dashboard --help"],
     "audit": [
         "dca audit --rounds 4000 --plot audit.png --json audit.json",
         "dca report audit.json",
@@ -118,6 +119,7 @@ PROGRAMS = {
     "fleet": FLEET,
     "proxy": PROXY,
     "metrics": "import dca_proto.runtime.metrics",
+    "dashboard": "import dca_proto.dashboard.server",
     "inference": INFERENCE,
     "samplers": SAMPLERS,
 }
@@ -172,7 +174,17 @@ def test_the_wheel_holds_the_packages_and_the_licence_alone(built: Path) -> None
         assert b"\nLicense-Expression: Apache-2.0\n" in opened.read(f"{information}/METADATA")
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, information}
     ours = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.*")}
-    kinds = (".py", ".md", "/py.typed", "/page.html", "/page.css", "/example.toml", ".template")
+    kinds = (
+        ".py",
+        ".md",
+        "/py.typed",
+        "/page.html",
+        "/blocks.html",
+        "/page.css",
+        "/page.js",
+        "/example.toml",
+        ".template",
+    )
     ours = {name for name in ours if name.endswith(kinds)}
     assert {name for name in names if not name.startswith(information)} == ours
     assert {f"{package}/{name}" for package in PACKAGES for name in ("py.typed", "DESIGN.md")} < ours

@@ -85,11 +85,11 @@ class Chromium:
         os.close(self._in)
         os.close(self._out)
 
-    def show(self, page: Path, width: int, scheme: str) -> None:
-        """Load a page into a window of that width, on a device that prefers "light" or "dark"."""
+    def show(self, page: Path | str, width: int, scheme: str) -> None:
+        """Load a file or an address into a window of that width, on a device that prefers "light" or "dark"."""
         self.events.clear()
         self.resize(width, scheme)
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._receive()
 
@@ -99,6 +99,13 @@ class Chromium:
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def press(self, key: str) -> None:
+        """Press a key, such as "Tab" or "Enter"."""
+        codes = {"Tab": 9, "Enter": 13}
+        about = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key], "text": "\r" * (key == "Enter")}
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, **about)
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of a JavaScript expression."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dca_proto.results.status import PHASE_S, Durations, LastRound, Outcome, Result, RoundStatus, Status
+from dca_proto.results.status import PHASE_S, Durations, LastRound, Outcome, Result, RoundStatus, ScheduledJob, Status
 
 HOSTILE = "<script>document.title = 'ran'</script>"
 PRIVATE = ("ward-3 (0dcbcd97)", "no such column", "contributed to mean", "temperature 21.5")
@@ -23,9 +23,12 @@ def status_of(role: str = "trainer", **known: Any) -> Status:
         "dropped": {"malformed": 5, "phase": 1}, "clock_offset_s": {"berlin (01020304)": -0.25},
         "phases": {"collect": Durations(counts=[0, 1, *[0] * (len(PHASE_S) - 2), 2], total_s=8000.5)},
         "certificates": {"TLS certificate lab.pem": "2026-12-05T04:37:41Z"}, "data_read": "2026-11-29T05:59:00Z",
-        "data_error": PRIVATE[1], "warnings": ["the TLS certificate lab.pem ends in 6 days: renew it"],
+        "data_error": PRIVATE[1], "data_source": "readings.csv",
+        "warnings": ["the TLS certificate lab.pem ends in 6 days: renew it"],
         "rounds": [RoundStatus(round_id="3f2a91c0" * 4, statistic="mean", phase="collecting", arrived=23, expected=25,
                                until="2026-11-29T06:02:00Z", waits_for=[PRIVATE[0], "ward-9 (91c03b6a)"])],
+        "schedule": [ScheduledJob(title="daily mean", next="2026-11-30T06:00:00Z", done=212, gaps=3, of=365,
+                                  lasts_to="2027-04-30")],
         "last": LastRound(at="2026-11-29T05:00:09Z", round_id="77" * 16, what=PRIVATE[2], ok=True),
         "results": [Result(at=f"2026-11-{day:02}T06:00:10Z", round_id=f"{day:032x}", statistic="mean", contributors=25,
                            outcomes=[Outcome(label=PRIVATE[3], value=20 + day / 10, noise_std=0.4)], more=2)

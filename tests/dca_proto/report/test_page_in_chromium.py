@@ -9,18 +9,17 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import matplotlib.image
 import numpy as np
 import pytest
-from chromium import Chromium, find_chromium
+from chromium import Chromium
+from page_faults import faults, measured, opened
 from report_samples import SAMPLES, swarm, sweep
 
 from dca_proto.cli.report import report
 
 DESK, PHONE = 1280, 390
-FONT_PX_MIN = 11
 FILES_OPEN = 80
 SAYS = {
     "swarm": ("Learned from 336 of 342 clients", "second-moments", "agree", "points per kg/m²", "6.16 [0.2, 12.1]"),
@@ -37,55 +36,15 @@ SAYS = {
     "audit": ("The claim of epsilon 1 stands", "threshold of the guess", "x' taken for x (false positives)"),
 }
 
-MEASURE = """(width => {
-  const shown = [...document.querySelectorAll('svg text')].filter(one => one.textContent && !one.closest('details')
-                                                                        && one.getClientRects().length);
-  const boxes = shown.map(one => one.getBoundingClientRect());
-  const overlap = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
-                         && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
-  const overlaps = [];
-  shown.forEach((one, i) => shown.forEach((other, j) => {
-    if (i < j && overlap(boxes[i], boxes[j])) overlaps.push(one.textContent + ' / ' + other.textContent);
-  }));
-  const beyond = [...document.querySelectorAll('main *')].filter(one => !one.closest('.scroll, details')
-    && (one.getBoundingClientRect().right > width + 1 || one.getBoundingClientRect().left < -1));
-  const sizes = [...document.querySelectorAll('body *')].map(one => parseFloat(getComputedStyle(one).fontSize));
-  return {
-    width: document.documentElement.scrollWidth, window: innerWidth, text: document.body.innerText,
-    overlaps, beyond: beyond.map(one => one.outerHTML.slice(0, 120)), smallest: Math.min(...sizes),
-    active: document.querySelectorAll('script,img,iframe,object,embed,link,form').length,
-  };
-})"""
-
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    """Skips, visibly, where Debian's chromium is missing; fails where it is required.
-
-    Many files are open while it starts: its pipes may not take the place of one.
-    """
-    program = find_chromium()
-    if program is None:
-        missing = pytest.fail if os.environ.get("REQUIRE_CHROMIUM") == "1" else pytest.skip
-        missing("chromium is not installed (Debian: apt install chromium)")
+    """Many files are open while it starts: its pipes may not take the place of one."""
     with contextlib.ExitStack() as files:
         kept = [files.enter_context(Path(os.devnull).open("rb")) for _ in range(FILES_OPEN)]
-        browser = files.enter_context(Chromium(program, tmp_path_factory.mktemp("profile")))
+        browser = files.enter_context(opened(tmp_path_factory.mktemp("profile")))
         assert {os.fstat(file.fileno()).st_rdev for file in kept} == {Path(os.devnull).stat().st_rdev}
         yield browser
-
-
-def measured(chromium: Chromium, width: int) -> dict[str, Any]:
-    seen: dict[str, Any] = chromium.evaluate(f"{MEASURE}({width})")
-    return seen
-
-
-def faults(seen: dict[str, Any], width: int) -> list[str]:
-    """What is wrong with how a page lies in a window; a phone zooms out where a page is wider than its screen."""
-    is_wide = seen["window"] != width or seen["width"] > width
-    wide = [f"the page is {seen['width']} wide in a window of {width}"] * is_wide
-    small = [f"text of {seen['smallest']} px"] * (seen["smallest"] < FONT_PX_MIN)
-    return [*wide, *small, *seen["overlaps"], *seen["beyond"]]
 
 
 def loaded(chromium: Chromium, page: Path) -> list[str]:

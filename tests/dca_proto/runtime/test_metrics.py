@@ -29,7 +29,7 @@ from dca_proto.runtime.metrics import ABOUT, PREFIX, _OfStatus, metrics_of, serv
 ROOT = Path(__file__).parents[3]
 LABELS = {"end", "reason", "phase", "code", "node", "certificate"}
 """Names of labels. None is a client's: each value is a word of ours, or names what the federation file has."""
-NEVER = {"results", "last", "data_error", "warnings", "rounds", "since_s", "away_because", "broker"}
+NEVER = {"results", "schedule", "last", "data_error", "warnings", "rounds", "since_s", "away_because", "broker"}
 """Figures that may name clients, depend on data, or quote anybody's text."""
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import stat
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import pytest
+from exact_rounds import aggregate
+
+from dca_proto.aggregate import RoundRequest
 from dca_proto.protocol import facts
 from dca_proto.results.status import PHASE_S
+from dca_proto.runtime.latest import read_results, results_path
+from dca_proto.runtime.status import Watch
 from dca_proto.runtime.tally import OTHER, Bins, Tally, why_failed
 
 ONE, TWO, NODE, CLIENT = (bytes([number]) * 16 for number in range(1, 5))
@@ -114,3 +123,38 @@ def test_a_duration_is_in_the_first_bin_that_is_long_enough(seconds: float, plac
     assert [at for at, count in enumerate(bins.record.counts) if count] == [place]
     assert len(bins.record.counts) == len(PHASE_S) + 1
     assert bins.record.total_s == max(seconds, 0)
+
+
+def completed(number: int) -> facts.RoundCompleted:
+    box = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [10.0]}
+    made = aggregate(np.array([6.0]), 0.25, RoundRequest("mean", box), 3)
+    return facts.RoundCompleted(ONE, replace(made, round_id=number.to_bytes(16, "big")))
+
+
+def test_a_trainers_results_are_kept_for_its_next_process(tmp_path: Path) -> None:
+    store = tmp_path / "trainer.db"
+    for number in (1, 2):  # two processes
+        watch = Watch(lambda fact: None, bytes.hex, store=store)
+        assert len(watch.tally.results) == number - 1
+        watch(completed(number))
+        watch(completed(number))  # as it is reported again when it resumes
+    kept = read_results(store)
+    assert [one.round_id for one in kept] == [f"{number:032x}" for number in (1, 2)]
+    assert (kept[0].contributors, kept[0].outcomes[0].value) == (3, 2.0)
+    assert stat.S_IMODE(results_path(store).stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["trainer.db-results"]
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b"\xff", b"[" * 10_000])
+def test_a_damaged_file_of_results_stops_nobody(tmp_path: Path, text: bytes) -> None:
+    store = tmp_path / "trainer.db"
+    results_path(store).write_bytes(text)
+    assert read_results(store) == []
+    Watch(lambda fact: None, bytes.hex, store=store)(completed(1))
+    assert len(read_results(store)) == 1
+
+
+def test_results_that_cannot_be_kept_stop_no_round(tmp_path: Path) -> None:
+    watch = Watch(lambda fact: None, bytes.hex, store=tmp_path / "nowhere" / "trainer.db")
+    watch(completed(1))
+    assert len(watch.tally.results) == 1

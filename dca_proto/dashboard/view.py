@@ -1,0 +1,327 @@
+"""Turns statuses into the dashboard's sections: warnings first, then open rounds, actors, results and the rest.
+
+A figure of `dca_proto.results.status` that `dca status` prints is also here, for each actor, in the list that unfolds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from dca_proto.dashboard.memory import Memory
+from dca_proto.privacy.rounding import at_most
+from dca_proto.report.blocks import Block, Cell, Folded, Heading, Items, Note, settings, table
+from dca_proto.report.charts import Axis, Series, lines
+from dca_proto.report.formats import UNKNOWN, count, number, seconds
+from dca_proto.report.tables import lines_of
+from dca_proto.results.status import STATUS, Durations, Result, RoundStatus, Status, Statuses
+from dca_proto.wording import counted, duration, listed
+
+NORMAL_SDS = 1.96
+"""Half of a 95 % interval, in standard deviations of the noise."""
+_NOUNS = {"compute": "Compute node"}
+_ORDER = ("trainer", "compute", "client")
+_SHOWN_MAX, _CHARTS_MAX, _POINTS_MAX, _WAITS_MAX, _NAMED_MAX, _ENDS_MAX = 50, 2, 60, 8, 3, 10
+_UNITS = ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+
+
+class Part(NamedTuple):
+    """A section of the page; its name is its id."""
+
+    name: str
+    heading: str
+    blocks: Sequence[Block]
+
+
+class View(NamedTuple):
+    """What the page shows: a sentence, whether all is well, and the sections."""
+
+    title: str
+    is_well: bool
+    parts: Sequence[Part]
+
+
+def view_of(statuses: Statuses, memory: Memory, *, watched: str = "", resting: Collection[str] = ()) -> View:
+    """Return what the page shows.
+
+    Args:
+        watched: what is watched, if it is not a federation.
+        resting: files of actors that need not run all the time: trainers end with their jobs.
+    """
+    actors = sorted(statuses.actors, key=lambda one: (_ORDER.index(one.role) if one.role in _ORDER else 9, one.name))
+    warnings = _warnings(statuses, actors, resting)
+    parts = [
+        Part("warnings", "Needs attention", [Items(warnings[:_SHOWN_MAX])] if warnings else [Note("Nothing.")]),
+        Part("rounds", "Rounds", _rounds(actors)),
+        Part("results", "Results", _results(memory)),
+        Part("schedule", "Standing jobs", _schedule(actors)),
+        Part("actors", "Actors", _actors(actors, statuses)),
+        Part("phases", "Phases of ended rounds", _phases(actors)),
+        Part("dropped", "Declined, dropped and ended", _counts(actors)),
+        Part("certificates", "Certificates", _certificates(actors)),
+    ]
+    names = sorted({one.federation for one in actors})
+    who = watched or (f"Federation {listed(names, 3)}" if names else "No actor runs")
+    running = f"{counted(len(actors), 'actor')} of {len(actors) + len(statuses.stopped) + len(statuses.failed)} run"
+    return View(who if watched else f"{who}: {running}", not warnings, parts)
+
+
+def _warnings(statuses: Statuses, actors: Sequence[Status], resting: Collection[str]) -> list[str]:
+    found = [f"{path}: its actor does not run" for path in statuses.stopped if path not in resting]
+    found += [f"{path}: {why}" for path, why in statuses.failed.items()]
+    return found + [f"{one.role} {one.name}: {warning}" for one in actors for warning in one.warnings]
+
+
+# --- rounds and results -----------------------------------------------------------------------------------------------
+
+
+Open = tuple[Status, RoundStatus]
+
+
+def _rounds(actors: Sequence[Status]) -> list[Block]:
+    """Return open rounds with what each role does in them, and then the rounds that ended last."""
+    by_round: dict[str, list[Open]] = {}
+    for one in actors:
+        for round_ in one.rounds:
+            by_round.setdefault(round_.round_id, []).append((one, round_))
+    columns: dict[str, Callable[[list[Open]], str | Cell]] = {
+        "round": lambda seen: Cell(_statistic(seen), seen[0][1].round_id[:8]),
+        "phase": _phase,
+        "answered": lambda seen: _arrived(seen[0][1]),  # a trainer, if there is one, knows most
+        "waits for": lambda seen: _waits(seen[0][1]),
+    }
+    blocks = table([*by_round.values()][:_SHOWN_MAX], columns)
+    if len(by_round) > _SHOWN_MAX:
+        blocks.append(Note(f"The first {_SHOWN_MAX} of {len(by_round):,}."))
+    ended = [one for one in actors if one.last is not None]
+    servers = [one for one in ended if one.role != "client"] or ended
+    last = table(
+        sorted(servers, key=lambda one: one.last.at if one.last else "", reverse=True)[:_SHOWN_MAX],
+        {
+            "the last end": lambda one: _moment(one.last.at) if one.last else "",
+            "at": lambda one: f"{one.role} {one.name}",
+            "what happened": _last,
+        },
+    )
+    return [*(blocks or [Note("No round is open.")]), *last]
+
+
+def _statistic(seen: Sequence[Open]) -> str:
+    return next((round_.statistic for _, round_ in seen if round_.statistic), "unknown")
+
+
+def _phase(seen: Sequence[Open]) -> Cell:
+    """Return what the actors of each role do in a round."""
+    roles: dict[str, Counter[str]] = {}
+    for one, round_ in seen:
+        roles.setdefault(one.role, Counter())[round_.phase] += 1
+    parts = [
+        f"{role} {phase}" if role == "trainer" else f"{counted(times, _NOUNS.get(role, role))} {phase}"
+        for role, phases in roles.items()
+        for phase, times in phases.items()
+    ]
+    until = next((round_.until for _, round_ in seen if round_.until is not None), None)
+    return Cell(", ".join(parts), "" if until is None else f"until {_clock(until)}")
+
+
+def _arrived(one: RoundStatus) -> str | Cell:
+    if one.arrived is None:
+        return UNKNOWN
+    if not one.expected:
+        return count(one.arrived)
+    return Cell(f"{count(one.arrived)} of {count(one.expected)}", part=min(one.arrived / one.expected, 1.0))
+
+
+def _waits(one: RoundStatus) -> str:
+    if not one.waits_for:
+        return UNKNOWN
+    more = one.more + max(len(one.waits_for) - _WAITS_MAX, 0)
+    names = ", ".join(one.waits_for[:_WAITS_MAX])
+    return f"{names} and {counted(more, 'other')}" if more else names
+
+
+def _last(one: Status) -> str | Cell:
+    assert one.last is not None, "an actor with a round that ended"
+    return Cell(one.last.what, one.last.round_id[:8], "" if one.last.ok else "bad")
+
+
+def _results(memory: Memory) -> list[Block]:
+    results = memory.results
+    if not results:
+        return []
+    charts = [_chart(name, series) for name, series in memory.series().items() if len(series) > 1][:_CHARTS_MAX]
+    latest = [(result, place) for result in reversed(results) for place in range(max(len(result.outcomes), 1))]
+    rows = table(
+        latest[:_SHOWN_MAX],
+        {
+            "when": lambda pair: _moment(pair[0].at),
+            "result": lambda pair: Cell(_label(*pair), pair[0].round_id[-8:]),
+            "estimate": lambda pair: _estimate(*pair)[0],
+            "95 % interval, noise only": lambda pair: _estimate(*pair)[1],
+            "from": lambda pair: count(pair[0].contributors),
+        },
+        note="Intervals have the privacy noise alone, as if it were Gaussian; dca report and dca learn say more.",
+    )
+    return [*charts, *rows]
+
+
+def _schedule(actors: Sequence[Status]) -> list[Block]:
+    jobs = [(one, job) for one in actors for job in one.schedule]
+    return table(
+        jobs[:_SHOWN_MAX],
+        {
+            "job": lambda row: Cell(row[1].title, f"{row[0].role} {row[0].name}"),
+            "done": lambda row: Cell(
+                f"{count(row[1].done)} of {count(row[1].of)}", part=min(row[1].done / max(row[1].of, 1), 1.0)
+            ),
+            "gaps": lambda row: count(row[1].gaps),
+            "next": lambda row: Cell("after the last one" if row[1].next is None else _moment(row[1].next)),
+            "budget lasts to": lambda row: row[1].lasts_to,
+        },
+    )
+
+
+def _label(result: Result, place: int) -> str:
+    more = f" and {counted(result.more, 'other number')}" if result.more and place == len(result.outcomes) - 1 else ""
+    return f"{result.statistic} {result.outcomes[place].label}{more}" if result.outcomes else result.statistic
+
+
+def _estimate(result: Result, place: int) -> tuple[str, str]:
+    if not result.outcomes:
+        return UNKNOWN, UNKNOWN
+    one = result.outcomes[place]
+    half = NORMAL_SDS * one.noise_std
+    return number(one.value, 4), f"[{number(one.value - half, 4)}, {number(one.value + half, 4)}]"
+
+
+def _chart(name: str, series: Sequence[tuple[Result, int]]) -> Block:
+    """Return a chart of one number over time, with its intervals."""
+    shown = series[-_POINTS_MAX:]
+    times = [datetime.fromisoformat(result.at).timestamp() for result, _ in shown]
+    unit, words = next(((size, words) for size, words in _UNITS if times[-1] - times[0] >= 2 * size), _UNITS[-1])
+    points, spread = [], []
+    for at, (result, place) in zip(times, shown, strict=True):
+        one, x = result.outcomes[place], (at - times[-1]) / unit
+        half = NORMAL_SDS * one.noise_std
+        points.append((x, one.value))
+        spread.append((x, one.value - half, one.value + half))
+    curve = Series(name, points, 0, "", "o", spread)
+    until = f"until {_moment(shown[-1][0].at)}, with 95 % intervals of the privacy noise"
+    caption = f"{name}: {len(shown)} results {until}."
+    return lines([curve], Axis(f"{words} from the latest result"), Axis(name), caption=caption)
+
+
+# --- actors -----------------------------------------------------------------------------------------------------------
+
+
+def _actors(actors: Sequence[Status], statuses: Statuses) -> list[Block]:
+    columns: dict[str, Callable[[Status], str | Cell]] = {
+        "actor": lambda one: Cell(f"{one.role} {one.name}", one.id[:8]),
+        "connection": _connection,
+        "epoch": lambda one: count(one.epoch),
+        "sessions": lambda one: count(one.sessions),
+        "budget left": _budget,
+        "inbox": lambda one: count(one.inbox),
+        "clocks": _clocks,
+    }
+    blocks = table(actors[:_SHOWN_MAX], columns)
+    if len(actors) > _SHOWN_MAX:
+        blocks.append(Note(f"The first {_SHOWN_MAX} of {len(actors):,}."))
+    absent = [*statuses.stopped, *statuses.failed]
+    blocks += [Heading("Not running"), Items(absent[:_SHOWN_MAX])] if absent else []
+    return blocks + [
+        Folded(f"All figures of {one.role} {one.name}", settings(lines_of(one, STATUS))[0])
+        for one in actors[:_SHOWN_MAX]
+    ]
+
+
+def _connection(one: Status) -> Cell:
+    since = duration(1000 * one.since_s)
+    if one.connected:
+        return Cell("connected", f"for {since}", "good")
+    return Cell("away", f"for {since}: {one.away_because}", "bad")
+
+
+def _budget(one: Status) -> str | Cell:
+    if one.epsilon_left is None or not one.epsilon_allowed:
+        return UNKNOWN
+    part = min(max(one.epsilon_left / one.epsilon_allowed, 0.0), 1.0)
+    return Cell(f"ε {at_most(one.epsilon_left)} of {at_most(one.epsilon_allowed)}", part=part)
+
+
+def _clocks(one: Status) -> str:
+    return ", ".join(f"{name} {offset:+.2g} s" for name, offset in one.clock_offset_s.items()) or UNKNOWN
+
+
+def _phases(actors: Sequence[Status]) -> list[Block]:
+    rows = [(one, phase, took) for one in actors for phase, took in one.phases.items()]
+
+    def times(row: tuple[Status, str, Durations]) -> int:
+        return sum(row[2].counts)
+
+    return table(
+        rows[:_SHOWN_MAX],
+        {
+            "at": lambda row: f"{row[0].role} {row[0].name}",
+            "phase": lambda row: row[1],
+            "times": lambda row: count(times(row)),
+            "on average": lambda row: seconds(row[2].total_s / times(row)) if times(row) else UNKNOWN,
+        },
+    )
+
+
+def _counts(actors: Sequence[Status]) -> list[Block]:
+    """Return what was counted by reason since the actors started, the most frequent first."""
+    counts: dict[tuple[str, str, str], list[tuple[Status, int]]] = {}
+    for one in actors:
+        kinds = {"declined": one.declines, "messages dropped": one.dropped}
+        kinds |= {f"rounds {end}": reasons for end, reasons in one.ended.items()}
+        for what, reasons in kinds.items():
+            for reason, times in reasons.items():
+                counts.setdefault((what, reason, one.role), []).append((one, times))
+    rows = sorted(counts.items(), key=lambda row: -sum(times for _, times in row[1]))
+    return table(
+        rows[:_SHOWN_MAX],
+        {
+            "what": lambda row: row[0][0],
+            "reason": lambda row: row[0][1] or UNKNOWN,
+            "at": lambda row: _who(row[0][2], [one for one, _ in row[1]]),
+            "times": lambda row: count(sum(times for _, times in row[1])),
+        },
+    )
+
+
+def _who(role: str, actors: Sequence[Status]) -> str:
+    if len(actors) <= _NAMED_MAX:
+        return f"{role} {listed([one.name for one in actors])}"
+    return counted(len(actors), _NOUNS.get(role, role))
+
+
+def _certificates(actors: Sequence[Status]) -> list[Block]:
+    ends = [(end, one, what) for one in actors for what, end in one.certificates.items()]
+    ends.sort(key=lambda row: row[0])
+    others = len(ends) - _ENDS_MAX
+    return table(
+        ends[:_ENDS_MAX],
+        {
+            "ends": lambda row: Cell(_moment(row[0]), _until(row[0], row[1].at)),
+            "certificate": lambda row: row[2],
+            "of": lambda row: f"{row[1].role} {row[1].name}",
+        },
+        note=f"{counted(others, 'other')} not before these." if others > 0 else "",
+    )
+
+
+def _moment(iso: str) -> str:
+    return iso.replace("T", " ").replace("Z", " UTC")
+
+
+def _clock(iso: str) -> str:
+    return _moment(iso).partition(" ")[2]
+
+
+def _until(end: str, now: str) -> str:
+    left = (datetime.fromisoformat(end) - datetime.fromisoformat(now).astimezone(UTC)).total_seconds()
+    return f"in {duration(1000 * left)}" if left > 0 else "over"

@@ -1,0 +1,162 @@
+"""What the dashboard shows of statuses: warnings first, every figure of a status, and texts as texts."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from pages import Outline
+from status_samples import HOSTILE, status_of
+
+from dca_proto.dashboard.memory import RESULTS_MAX, Memory
+from dca_proto.dashboard.page import Renderer
+from dca_proto.dashboard.view import view_of
+from dca_proto.report import page as report_page
+from dca_proto.report.tables import as_text
+from dca_proto.results.figure import figures_of
+from dca_proto.results.status import STATUS, Outcome, Result, Status, Statuses
+
+ACTORS = [
+    status_of("client", name="ward-7", id="cd" * 16, sessions=None, results=[], warnings=[], last=None),
+    status_of("compute", name="berlin", id="ef" * 16, epsilon_left=None, results=[], warnings=["its disk is full"]),
+    status_of("trainer", name="lab"),
+]
+
+
+def sections_of(
+    statuses: Statuses, *, memory: Memory | None = None, drawn: bool = False, **about: Any
+) -> dict[str, str]:
+    """The HTML of each section; charts, which are slow, are drawn on request."""
+    known = memory or Memory()
+    known.note(statuses.actors)
+    renderer = Renderer()
+    if drawn:
+        return renderer.sections(view_of(statuses, known, **about))
+    with patch.object(report_page, "svg", lambda chart, width, name: "<svg></svg>"):
+        return renderer.sections(view_of(statuses, known, **about))
+
+
+def words(html: str) -> str:
+    return Outline(html).text
+
+
+def test_what_needs_attention_comes_first_and_marks_the_page() -> None:
+    found = sections_of(Statuses(actors=ACTORS, stopped=["paris.toml"], failed={"rome.toml": "its key is open"}))
+    assert [*found][:3] == ["title", "badge", "warnings"]
+    assert words(found["title"]) == "Federation wards: 3 actors of 5 run"
+    assert words(found["badge"]) == "4 warnings"
+    text = words(found["warnings"])
+    for warning in (
+        "paris.toml: its actor does not run",
+        "rome.toml: its key is open",
+        "compute berlin: its disk is full",
+        "trainer lab: the TLS certificate lab.pem ends in 6 days: renew it",
+    ):
+        assert warning in text
+
+
+def test_a_trainer_that_rests_is_no_warning() -> None:
+    found = sections_of(Statuses(actors=ACTORS[:1], stopped=["lab.toml"]), resting=["lab.toml"])
+    assert words(found["badge"]) == "all is well"
+    assert "lab.toml" in words(found["actors"])
+    assert words(sections_of(Statuses(actors=ACTORS[:1], stopped=["lab.toml"]))["badge"]) == "1 warning"
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("rounds", "mean 3f2a91c0 trainer collecting, 1 Compute node collecting, 1 client collecting"),
+        ("rounds", "23 of 25"),
+        ("rounds", "ward-3 (0dcbcd97), ward-9 (91c03b6a)"),
+        ("results", "mean temperature 21.5 and 2 other numbers"),
+        ("results", "22.80 [22.02, 23.58]"),
+        ("schedule", "daily mean trainer lab 212 of 365 3 2026-11-30 06:00:00 UTC 2027-04-30"),
+        ("actors", "ε 1.25 of 4"),
+        ("actors", "berlin (01020304) -0.25 s"),
+        ("actors", "connected for 118 minutes"),
+        ("phases", "collect 3"),
+        ("dropped", "rounds completed all trainer lab 40"),
+        ("dropped", "declined epsilon trainer lab 4"),
+        ("dropped", "messages dropped malformed compute berlin 5"),
+        ("certificates", "2026-12-05 04:37:41 UTC in 5.9 days TLS certificate lab.pem"),
+    ],
+)
+def test_each_section_says_what_it_is_for(section: str, says: str) -> None:
+    assert says in words(sections_of(Statuses(actors=ACTORS))[section])
+
+
+@pytest.mark.parametrize("field", [name for name, figure in figures_of(Status).items() if figure.table == STATUS])
+def test_every_figure_of_a_status_is_on_the_page(field: str) -> None:
+    status = status_of(away_because="the broker is down")
+    rows = Outline(sections_of(Statuses(actors=[status]))["actors"]).rows
+    figure = figures_of(Status)[field]
+    assert [figure.title, as_text(getattr(status, field), figure.unit).replace("\u00a0", " ")] in rows
+
+
+TIMES = ("at", "until", "data_read")
+TABLES = ("ended", "declines", "dropped", "clock_offset_s", "certificates", "phases")
+"""Fields whose keys are texts."""
+
+
+def hostile(value: Any, field: str = "") -> Any:
+    """A record in which somebody else chose every text that is no time."""
+    if isinstance(value, dict):
+        inner = {name: one if field == "certificates" else hostile(one, name) for name, one in value.items()}
+        is_record = field not in TABLES and not (value and all(isinstance(one, int) for one in value.values()))
+        return inner if is_record else dict.fromkeys([HOSTILE], [*inner.values()][-1])
+    if isinstance(value, list):
+        return [hostile(one, field) for one in value]
+    return HOSTILE if isinstance(value, str) and field not in TIMES else value
+
+
+def test_a_text_is_never_markup() -> None:
+    status = msgspec.convert(hostile(msgspec.to_builtins(status_of(away_because="x", connected=False))), Status)
+    found = sections_of(Statuses(actors=[status], stopped=[HOSTILE], failed={f"b{HOSTILE}": HOSTILE}), drawn=True)
+    for name, html in found.items():
+        assert "script" not in Outline(html).elements, name
+        assert "<script" not in html, name
+    for name in ("title", "warnings", "rounds", "results", "actors", "dropped", "certificates"):
+        assert HOSTILE in words(found[name]), f"{name} shows it as it is"
+
+
+def test_a_page_without_actors_says_so() -> None:
+    found = sections_of(Statuses(actors=[]))
+    assert words(found["title"]) == "No actor runs: 0 actors of 0 run"
+    assert found["results"] == found["phases"] == ""
+
+
+def result_of(number: int) -> Result:
+    return Result(
+        at=f"2026-11-29T{number // 60:02}:{number % 60:02}:00Z", round_id=f"{number:032x}", statistic="mean",
+        contributors=25, outcomes=[Outcome(label="x", value=float(number), noise_std=1.0)],
+    )  # fmt: skip
+
+
+def test_results_are_remembered_though_the_trainer_restarts() -> None:
+    memory = Memory()
+    memory.note([status_of(results=[result_of(1), result_of(2)])])
+    memory.note([])
+    memory.note([status_of(results=[result_of(3)])], [result_of(0), result_of(1)])
+    assert [result.outcomes[0].value for result in memory.results] == [0, 1, 2, 3]
+    assert {name: len(series) for name, series in memory.series().items()} == {"mean: x": 4}
+
+
+def test_memory_is_bounded() -> None:
+    memory = Memory()
+    for number in range(RESULTS_MAX + 50):
+        memory.note([status_of(results=[result_of(number)])])
+    assert len(memory.results) == RESULTS_MAX
+    assert memory.results[0] == result_of(50)
+
+
+def test_a_chart_is_drawn_again_only_for_a_new_result() -> None:
+    drawings: list[str] = []
+    memory, renderer = Memory(), Renderer()
+    with patch.object(report_page, "svg", lambda chart, width, name: drawings.append(name) or "<svg></svg>"):
+        for results in ([1, 2], [1, 2], [1, 2, 3]):
+            statuses = Statuses(actors=[status_of(results=[result_of(one) for one in results])])
+            memory.note(statuses.actors)
+            renderer.sections(view_of(statuses, memory))
+    assert len(drawings) == 4, "two widths, twice"
