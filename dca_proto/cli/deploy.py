@@ -46,6 +46,9 @@ def deploy(
     colluding: Annotated[
         int, typer.Option(help="p, the most Compute nodes that may be corrupt; 0 for all but one.", metavar="P")
     ] = 0,
+    containers: Annotated[
+        int, typer.Option(min=0, max=1000, help="Trial: also write clients.yaml, with so many devices in containers.")
+    ] = 0,
 ) -> None:
     """Write all files of a federation on named machines: keys, TLS, passwords, configurations, units."""
     from dca_proto.deploy.folder import write_deployment  # imports cryptography, of an extra
@@ -64,6 +67,7 @@ def deploy(
         client_days=client_days,
         days=days,
         colluding=colluding,
+        containers=containers,
     )
     if len(plan.nodes) < 2:
         raise UsageError(f"found {len(plan.nodes)} Compute nodes, expected at least 2; name more --hosts or --nodes")

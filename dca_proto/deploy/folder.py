@@ -7,7 +7,7 @@
         registrar.toml, registrar.key, registrar.pem, tls.key, dca-registrar.service      the same
         trainer.toml, trainer.key, trainer.password                                       the trainer's machine
         ca.pem, federation.toml                                                           every machine
-    compose.yaml           all of it in containers
+    compose.yaml           all of it in containers; clients.yaml: devices, too, for a trial
     inventory.ini, playbook.yaml     Ansible
 
 All keys are made in one place here, so whoever has the whole folder has all nodes. Nodes of several owners make their
@@ -105,6 +105,8 @@ class _Writer:
         for name in plan.nodes:
             self._unit(name, "dca-compute")
         self._public("compose.yaml", compose_text(plan))
+        if plan.containers:
+            self._public("clients.yaml", clients_text(plan.containers))
         self._public("inventory.ini", inventory_text(plan, self._units))
         self._public("playbook.yaml", _template("playbook.yaml"))
         return Made(federation, self._units)
@@ -200,7 +202,16 @@ def compose_text(plan: Plan) -> str:
         ("registrar", plan.broker, "dca registrar registrar.toml --log-json", "    pid: service:broker\n"),
     ]
     services += [(f"compute-{name}", name, "dca compute compute.toml --log-json", "") for name in plan.nodes]
+    services.append(("trainer", plan.trainer, "dca trainer --help", "    profiles: [trainer]\n"))
     blocks = [f"  {name}:\n{_service(host, command)}{more}" for name, host, command, more in services]
+    return _template("compose.yaml") + "services:\n" + "".join(blocks)
+
+
+def clients_text(count: int) -> str:
+    """Return a Compose file with a service for each device: it joins by its invitation, once, and runs the client."""
+    names = [f"client-{number}" for number in range(1, count + 1)]
+    command = "dca join {}.bundle --data readings.csv --folder device --log-json"
+    blocks = [f"  {name}:\n{_service(f'clients/{name}', command.format(name))}" for name in names]
     return _template("compose.yaml") + "services:\n" + "".join(blocks)
 
 

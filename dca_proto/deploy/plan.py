@@ -44,6 +44,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         per_day: the most certificates that the registrar issues in a day. client_days: their validity, at most.
         days: how long the servers' TLS certificates are valid; the CA's is, ten times as long.
         colluding: p, the most Compute nodes that may be corrupt; 0 for all but one.
+        containers: for how many devices a Compose file is written.
     """
 
     federation: str
@@ -57,6 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     client_days: int = 90
     days: int = 365
     colluding: int = 0
+    containers: int = 0
 
     def __post_init__(self) -> None:
         names = [host.name for host in self.hosts]

@@ -117,7 +117,7 @@ def test_another_ca_is_refused(made: Path, tmp_path: Path) -> None:
 
 def test_compose_starts_everything_without_rights(made: Path) -> None:
     services = yaml.safe_load((made / "compose.yaml").read_text())["services"]
-    assert set(services) == {"broker", "registrar", "compute-berlin", "compute-paris"}
+    assert set(services) == {"broker", "registrar", "compute-berlin", "compute-paris", "trainer"}
     for service in services.values():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
