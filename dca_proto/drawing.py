@@ -1,6 +1,7 @@
 """What all pictures share: figures of matplotlib, colours and limits.
 
-Text is text, whoever wrote it: no mathematics, no TeX, no hidden legend entries. `dca_proto.report.charts` draws
+Text is text, whoever wrote it: no mathematics, no TeX, no hidden legend entries. So numbers at logarithmic axes are
+plain, too: 0.01. `dca_proto.report.charts` draws
 charts of pages, `inference.jobs.picture` estimates, and `scripts/papers/picture.py` experiments.
 """
 
@@ -10,6 +11,7 @@ import textwrap
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from dca_proto.wording import shown
@@ -30,14 +32,47 @@ def figure(width: float, height: float, style: dict[str, Any] | None = None) -> 
     """
     import matplotlib as mpl  # heavy, and useless to a device or a server
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     plain: Any = {"text.parse_math": False, "text.usetex": False, "axes.formatter.use_mathtext": False}
     with mpl.rc_context(plain | (style or {})), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about glyphs that fonts here lack
-        made = Figure(figsize=(width, height), layout="constrained")
+        made = _figure_kind()(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(made)
         yield made
+
+
+@cache
+def _figure_kind() -> Any:
+    """Return a kind of figure whose logarithmic axes have plain numbers instead of matplotlib's formulas."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import Formatter, LogFormatterMathtext
+
+    class Plain(Formatter):
+        """The numbers that another formatter of the axis labels."""
+
+        def __init__(self, labelled: Formatter) -> None:
+            self.labelled = labelled
+
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:,g}" if self.labelled(x, pos) else ""
+
+        def set_locs(self, locs: Any) -> None:
+            self.labelled.set_locs(locs)
+
+    class PlainFigure(Figure):
+        """Changes the formatters when drawn, since axes may become logarithmic at any time before."""
+
+        def draw(self, renderer: Any) -> None:
+            for axis in (one for axes in self.axes for one in (axes.xaxis, axes.yaxis)):
+                for get, change in (
+                    (axis.get_major_formatter, axis.set_major_formatter),
+                    (axis.get_minor_formatter, axis.set_minor_formatter),
+                ):
+                    if isinstance(given := get(), LogFormatterMathtext):
+                        change(Plain(given))
+            super().draw(renderer)
+
+    return PlainFigure
 
 
 def name(text: str, longest: int = _NAME_MAX) -> str:

@@ -70,6 +70,20 @@ def test_log_axes_keep_their_minor_ticks(tmp_path: Path) -> None:
     assert [path for path in SCRIPTS.rglob("*.py") if "minorticks_off" in path.read_text("utf-8")] == []
 
 
+def test_numbers_at_log_axes_are_plain(tmp_path: Path) -> None:
+    """Text is no formula, so matplotlib's own labels would be read as $\\mathdefault{10^{-2}}$."""
+    with picture.drawing(tmp_path / "log.png", columns=2) as panels:
+        for axes, values in zip(panels[0], ([1e-3, 1.0], [0.2, 0.7]), strict=True):
+            axes.plot([1, 100], values)
+            axes.set(xscale="log", yscale="log")
+    for axes in panels[0]:
+        for axis in (axes.xaxis, axes.yaxis):
+            assert "$" not in "".join(text.get_text() for text in axis.get_ticklabels(which="both"))
+    labels = [text.get_text() for text in panels[0, 0].get_yticklabels()]
+    assert "0.001" in labels
+    assert "0.1" in labels
+
+
 def test_titles_do_not_break_within_a_number(tmp_path: Path) -> None:
     title = "Errors of all methods on simulated data with rows n = 100,000 and δ = 1e-5 and 95 % of them"
     with picture.drawing(tmp_path / "title.png", size=(3, 3), title=title) as panels:
