@@ -52,6 +52,7 @@ SLOWEST_MAX = 5
 """How many slow clients a round names."""
 FLEET_FROM = 300
 """A process that serves more clients uses the MQTT client for fleets, which takes a fifth of the CPU a packet."""
+MqttClient = Literal["aiomqtt", "fleet"]
 _CERTIFICATE_S = 30 * 24 * 3600
 _KEEPALIVE_S = 1800  # long, because a process with thousands of actors may be busy for minutes
 _ANSWER_TIMEOUT_S = 120.0  # long, because the broker may be busy too
@@ -63,7 +64,7 @@ class HostConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         options: of the swarm. federation: text of its file. name: of the host.
-        url: of the broker. version: of MQTT.
+        url: of the broker. client, version: of MQTT.
         directory: for records; None makes a temporary one.
         nodes: seeds of its Compute nodes' identities. authority: seed of the key that enrols clients.
         first: number of its first client. rows: of each of its clients, shape ``(m, len(columns))``.
@@ -72,6 +73,7 @@ class HostConfig(msgspec.Struct, frozen=True, kw_only=True):
     options: SwarmOptions
     federation: str
     url: str
+    client: MqttClient
     version: Version
     name: str
     directory: str | None
@@ -218,8 +220,7 @@ class Host:
 
     def _connection(self, name: str, filters: tuple[str, ...], limits: InboxLimits | None = None) -> Transport:
         config = self._config
-        served = config.options.clients if config.nodes else len(config.rows)
-        return connect(config.url, config.version, served, name, filters, self._rng, limits)
+        return connect(config.url, config.client, config.version, name, filters, self._rng, limits)
 
     # --- reports --------------------------------------------------------------------------------------------------
 
@@ -237,21 +238,24 @@ class Host:
                 self._sent[round_id] += actor.hex() not in self._vanished.ids
 
 
+def client_for(served: int) -> MqttClient:
+    """Return the MQTT client of a process that serves so many clients: those that it runs, or all as a Compute node."""
+    return "fleet" if served > FLEET_FROM else "aiomqtt"
+
+
 def connect(
     url: str,
+    client: MqttClient,
     version: Version,
-    clients: int,
     name: str,
     filters: tuple[str, ...],
     rng: random.Random,
     limits: InboxLimits | None = None,
 ) -> Transport:
-    """Return a connection of a process that serves so many clients; timeouts are long, as thousands share the broker.
+    """Return the connection of an actor in a swarm; timeouts are long, as thousands may share the broker.
 
-    It serves those that it runs; where a Compute node runs, all of them.
     The client for fleets speaks MQTT 3.1.1 where its library for 5 is missing.
     """
-    client: Literal["aiomqtt", "fleet"] = "fleet" if clients > FLEET_FROM else "aiomqtt"
     if client == "fleet" and importlib.util.find_spec("mqtt5") is None:
         version = "3.1.1"
     settings = BrokerSettings(url=url, client=client, version=version, session_expiry_s=0, keepalive_s=_KEEPALIVE_S)

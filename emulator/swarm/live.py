@@ -49,7 +49,7 @@ from dca_proto.runtime.mqtt import require_broker
 from dca_proto.runtime.settings import Version
 from dca_proto.runtime.store import SqliteStore
 from emulator.swarm import usage
-from emulator.swarm.host import HostConfig, HostThread, connect
+from emulator.swarm.host import HostConfig, HostThread, client_for, connect
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.timeline import RELEASE_PHASES, SUM_PHASES, RoundLog, Timeline
 from emulator.swarm.usage import ALL, TRAINER, Usage
@@ -308,6 +308,7 @@ class Swarm:
             options=self.options,
             federation=self._keys.federation.to_toml(),
             url=self.broker_url,
+            client=client_for(self.options.clients if has_nodes else count),
             version=self._mqtt_version,
             name=name,
             directory=str(self._directory) if is_here else None,
@@ -331,7 +332,8 @@ class Swarm:
         rng = random.Random(self.options.seed)  # noqa: S311 - waiting times only
         topics = subscriptions(federation.id, Channel.TRAINER, identity.id)
         here = 0 if self.options.processes else self.options.clients
-        transport = connect(self.broker_url, self._mqtt_version, here, identity.id.hex(), topics, rng)
+        mqtt = client_for(here), self._mqtt_version
+        transport = connect(self.broker_url, *mqtt, identity.id.hex(), topics, rng)
         live = store.view(identity.id)
         return LiveTrainer(actor, transport, live, federation=federation.id, on_report=self.timeline.note)
 

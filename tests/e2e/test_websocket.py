@@ -122,6 +122,28 @@ def test_messages_pass_each_kind_of_proxy(kind: str, scheme: str, mosquitto_inst
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
+@pytest.mark.long
+def test_messages_of_1_mib_pass_the_websockets_of_mosquitto_in_small_parts(
+    mosquitto_installed: None, tmp_path: Path
+) -> None:
+    """With their topic, parts have less than 4,096 bytes; mosquitto 2.0.11 stalls on larger packets."""
+
+    async def scenario() -> None:
+        async with mosquitto(tmp_path, "protocol websockets") as port:
+            settings = BrokerSettings(url=f"ws://127.0.0.1:{port}", part_bytes_max=3000)
+            a = MqttTransport(settings, "a", ("x/+",), rng=random.Random(1))
+            await a.open()
+            for number in range(3):
+                payload = bytes([number]) * (1 << 20)
+                sent = asyncio.ensure_future(a.publish("x/a", payload))
+                while (await a.inbox.take()).payload != payload:
+                    pass
+                await sent
+            await a.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
 @pytest.mark.parametrize("kind", ["http", "socks5"])
 def test_a_proxy_that_refuses_is_named_without_its_password(kind: str, tmp_path: Path) -> None:
     password = tmp_path / "password"

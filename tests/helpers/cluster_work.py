@@ -59,10 +59,10 @@ def squares(numbers: range) -> list[int]:
 
 def lost_cluster(engine: str) -> list[bool]:
     """Return whether a pool's squares are right, and whether it has processes, before and after its cluster is lost."""
-    import ray
-
     found = []
     with ProcessPool(open_engine(engine), 2, start_us=0, pays_us=0) as pool:
+        import ray  # not before the engine does, which keeps it from joining clusters by itself
+
         pool.wait()
         for _ in range(2):
             parts = pool.spread(squares, 9, 1.0, lambda start, end: range(start, end))

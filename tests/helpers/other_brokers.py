@@ -1,13 +1,15 @@
 """Brokers that people run, for long tests: RabbitMQ, alone and as a cluster, aedes, and bridged mosquittos.
 
 Each listens on 127.0.0.1 and keeps its files in a folder of the test. A broker that this machine lacks skips the test.
-aedes is taken from the folder that AEDES names: `npm install aedes` there.
+aedes is taken from the folder that AEDES names: `npm install aedes` there, and for two of them `npm install
+aedes-persistence-redis mqemitter-redis` and Redis.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -28,6 +30,27 @@ START_S = 240
 AEDES = """
 const options = { queueLimit: 100000, concurrency: 1000 }
 const serve = broker => require('net').createServer(broker.handle).listen(process.argv[2], '127.0.0.1')
+require('aedes').Aedes.createBroker(options).then(serve)
+"""
+AEDES_WITH_REDIS = """
+const redis = { host: '127.0.0.1', port: Number(process.argv[3]) }
+const persistence = require('aedes-persistence-redis')({ ...redis, maxSessionDelivery: 100000 })
+
+// aedes calls this for each filter of a packet, with all of them; of equal calls at once, only the last one ends.
+const add = persistence.addSubscriptions.bind(persistence), adding = new Map()
+persistence.addSubscriptions = (client, filters) => {
+  if (!adding.has(filters)) adding.set(filters, add(client, filters).finally(() => adding.delete(filters)))
+  return adding.get(filters)
+}
+// aedes takes a message for a repeated one if a later one has overtaken it, and with Redis that happens.
+const forgetful = { get: () => 0, set: () => true, deleteProperty: () => true }
+
+const mq = require('mqemitter-redis')({ ...redis, concurrency: 1000 })
+const options = { id: process.argv[2], queueLimit: 100000, concurrency: 1000, mq, persistence }
+const serve = broker => {
+  broker.on('client', client => { client.duplicates = new Proxy({}, forgetful) })
+  require('net').createServer(broker.handle).listen(process.argv[2], '127.0.0.1')
+}
 require('aedes').Aedes.createBroker(options).then(serve)
 """
 
@@ -152,17 +175,35 @@ def rabbitmq(servers: Servers, count: int = 1) -> None:
         )  # fmt: skip
 
 
-def aedes(servers: Servers) -> None:
-    """aedes, in memory."""
-    folder = Path(os.environ.get("AEDES", "missing"))
+def aedes(servers: Servers, script: str = AEDES, count: int = 1, *more: str) -> None:
+    """aedes, in memory; or several that share what a script says."""
+    packages = Path(os.environ.get("AEDES", "missing")) / "node_modules"
     node = shutil.which("node")
-    if node is None or not (folder / "node_modules" / "aedes").is_dir():
-        pytest.skip("aedes is not installed: `npm install aedes` in a folder, which AEDES names")
-    script = servers.folder / "aedes.js"
-    script.write_text(AEDES)
+    missing = [
+        name
+        for name in ("aedes", *re.findall(r"require\('([a-z]+-[a-z-]+)'\)", script))
+        if not (packages / name).is_dir()
+    ]
+    if node is None or missing:
+        pytest.skip(f"missing: `npm install {' '.join(missing)}` in a folder, which AEDES names")
+    file = servers.folder / "aedes.js"
+    file.write_text(script)
+    for number in range(count):
+        port = free_port()
+        servers.start(f"aedes{number}", [node, str(file), str(port), *more], port, NODE_PATH=str(packages))
+        servers.urls.append(f"mqtt://127.0.0.1:{port}")
+
+
+def two_aedes(servers: Servers) -> None:
+    """Two aedes that share a Redis, which keeps nothing on disk."""
+    redis = shutil.which("redis-server")
+    if redis is None:
+        pytest.skip("Redis is not installed (Debian: apt install redis-server)")
     port = free_port()
-    servers.start("aedes", [node, str(script), str(port)], port, NODE_PATH=str(folder / "node_modules"))
-    servers.urls.append(f"mqtt://127.0.0.1:{port}")
+    servers.start(
+        "redis", [redis, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"], port
+    )
+    aedes(servers, AEDES_WITH_REDIS, 2, str(port))
 
 
 KINDS = {
@@ -170,4 +211,5 @@ KINDS = {
     "RabbitMQ": rabbitmq,
     "three RabbitMQs": lambda servers: rabbitmq(servers, 3),
     "aedes": aedes,
+    "two aedes with one Redis": two_aedes,
 }

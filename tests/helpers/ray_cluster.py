@@ -6,7 +6,6 @@ python tests/helpers/ray_cluster.py < pipe
 from __future__ import annotations
 
 import os
-import socket
 import sys
 
 PATIENCE_S = 180  # a busy machine takes longer than Ray's defaults of 10 to 60 s
@@ -19,13 +18,13 @@ for name in (
     os.environ[f"RAY_{name}"] = str(PATIENCE_S)
 os.environ |= {"RAY_health_check_timeout_ms": str(1000 * PATIENCE_S)}
 
+from ports import free_port  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 
 def main() -> None:
     """Start it, and end it with standard input."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 1, "ray_client_server_port": port, "wait": False}
     )

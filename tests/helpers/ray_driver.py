@@ -2,8 +2,8 @@
 
 python tests/helpers/ray_driver.py ADDRESS
 
-Each line of standard input is a JSON array: a folder, and a command's arguments. Each line of standard output that
-begins with "code" has a command's exit code.
+A line of standard output says "connected". Each line of standard input is a JSON array: a folder, and a command's
+arguments. Each further line of standard output that begins with "code" has a command's exit code.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if __name__ == "__main__":
         except Exception:
             if is_last:
                 raise
+    print("connected", flush=True)
     for line in sys.stdin:
         folder, *arguments = json.loads(line)
         os.chdir(folder)

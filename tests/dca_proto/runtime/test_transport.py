@@ -180,6 +180,18 @@ def test_retained_reaches_the_late_and_the_last_counts(link: Link) -> None:
     play(scenario())
 
 
+def test_what_is_kept_reaches_who_names_its_topic(link: Link) -> None:
+    """All that RabbitMQ keeps: it delivers none of it for a filter with `+`."""
+
+    async def scenario() -> None:
+        async with link.opened("a", "x/+") as a:
+            await a.publish(f"{link.root}/f/epoch/all/a", b"key", True)
+            async with link.opened("late", "f/epoch/all/a") as late:
+                assert (await late.inbox.take()).payload == b"key"
+
+    play(scenario())
+
+
 @pytest.mark.parametrize("place", ["f/compute/b/a", "f/announce/all/a", "f/abort/all/a", "f/hello/b/a"])
 def test_a_message_retained_outside_the_key_topics_reaches_nobody(link: Link, place: str) -> None:
     """Whoever may write to an inbox may leave a message there for good: it is dropped each time it is found."""

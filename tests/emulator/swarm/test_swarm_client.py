@@ -7,46 +7,40 @@ import random
 import subprocess
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
 from dca_proto.runtime.broker import Broker
-from emulator.swarm.host import FLEET_FROM, Host, HostConfig, connect
+from emulator.swarm.host import FLEET_FROM, connect
+from emulator.swarm.live import Swarm
 from emulator.swarm.options import SwarmOptions
 
 
-def settings(version: Any, clients: int) -> Any:
-    return cast(Any, connect("mqtt://127.0.0.1", version, clients, "a", ("x/+",), random.Random(1)))._settings
+def version_of(client: Any, version: Any) -> Any:
+    return cast(Any, connect("mqtt://127.0.0.1", client, version, "a", ("x/+",), random.Random(1)))._settings.version
 
 
-@pytest.mark.parametrize("version", ["3.1.1", "5"])
-@pytest.mark.parametrize(("clients", "expected"), [(FLEET_FROM, "aiomqtt"), (FLEET_FROM + 1, "fleet")])
-def test_a_large_swarm_uses_the_client_for_fleets(clients: int, expected: str, version: str) -> None:
-    assert (settings(version, clients).client, settings(version, clients).version) == (expected, version)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "clients", "here", "expected"),
-    [(0, 9000, 300, "aiomqtt"), (0, 9000, 301, "fleet"), (3, 300, 0, "aiomqtt"), (3, 301, 0, "fleet")],
-)
-def test_each_process_has_the_client_for_those_that_it_serves(
-    nodes: int, clients: int, here: int, expected: str
-) -> None:
+@pytest.mark.parametrize(("name", "count", "expected"), [
+    ("client 1", FLEET_FROM, "aiomqtt"), ("client 1", FLEET_FROM + 1, "fleet"), ("compute", 0, "fleet"),
+])  # fmt: skip
+def test_each_process_has_the_client_for_those_that_it_serves(name: str, count: int, expected: str) -> None:
     """A process with Compute nodes serves all clients, whichever process runs these."""
-    options = SwarmOptions(clients=clients, dimension=1)
-    config = HostConfig(
-        options=options, federation="", url="mqtt://127.0.0.1", version="3.1.1", name="a", directory=None,
-        nodes=(b"",) * nodes, rows=(None,) * here,
-    )  # fmt: skip
-    host: Any = Host.__new__(Host)
-    host._config, host._rng = config, random.Random(1)
-    assert host._connection("a", ("x/+",))._settings.client == expected
+    swarm: Any = Swarm.__new__(Swarm)
+    swarm.options, swarm.broker_url, swarm._mqtt_version = SwarmOptions(clients=9000, dimension=1), "mqtt://h", "5"
+    swarm._keys, swarm._directory, swarm._rows, swarm._columns = MagicMock(), Path(), [()] * 9000, ("x",)
+    swarm._keys.computes, swarm._keys.authority.seed = (), b""
+    swarm._keys.federation.to_toml.return_value = ""
+    assert swarm._config(name, 0, count, is_here=True).client == expected
 
 
-def test_a_large_swarm_without_the_library_for_version_5_speaks_the_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_for_fleets_without_the_library_for_version_5_speaks_the_older_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert version_of("fleet", "5") == "5"
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mqtt5" else find(name))
-    assert (settings("5", FLEET_FROM).version, settings("5", FLEET_FROM + 1).version) == ("5", "3.1.1")
+    assert (version_of("aiomqtt", "5"), version_of("fleet", "5")) == ("5", "3.1.1")
 
 
 @pytest.mark.parametrize(("kind", "version"), [("mosquitto", "5"), ("embedded", "3.1.1")])
