@@ -27,7 +27,7 @@ EXAMPLES = """Examples:
   dca join ward-7.bundle --data readings.csv --no-start
   dca client ward-7/client.toml                      start it again
   dca join ward-7.bundle --renew                     the next certificate, before this one ends
-  dca join dca://10.0.0.1:8884/.../... --data readings.csv
+  dca join dca://10.0.0.1:8884/.../... --folder ward-7 --data readings.csv
       the link of a QR code: dca federation invite ward-7 --qr
 
 A join that was interrupted is repeated by the same command. The invitation is secret until it is used, and no more
