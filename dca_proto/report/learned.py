@@ -170,11 +170,13 @@ def _constant(score: Score) -> str:
 def result(summary: Summary) -> Line | None:
     """Return the most telling result that epsilon covers, as a label and a text; None if there is none.
 
-    That is the log-rank test of a trial, else the clearest coefficient, else the last point of the first curve, else
-    the one that the job names, else the first estimate.
+    That is the log-rank test of a trial, or a test between groups, else the clearest coefficient, else the last point
+    of the first curve, else the one that the job names, else the first estimate.
     """
     if (test := summary.get("log_rank")) is not None:
         return "log-rank test", f"p = {test['p_value']:.2g}"
+    if len(tests := summary.get("tests", [])) == 1:
+        return f"{tests[0]['test']} of {tests[0]['column']}", f"p = {tests[0]['p_value']:.2g}"
     rows = [row for row in rows_of(summary) if row["estimate"] is not None]
     if not rows:
         return None

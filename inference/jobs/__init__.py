@@ -36,6 +36,7 @@ _JOBS = {
     **dict.fromkeys(FAMILIES, "inference.models.conjugate.job:FamilyJob"),
     "quantiles": "inference.models.quantiles.job:Quantiles",
     "describe": "inference.models.table.job:Describe",
+    "compare": "inference.models.table.compare_job:Compare",
     "survival": "inference.models.survival.job:SurvivalCurves",
     "survival-regression": "inference.models.survival.job:SurvivalRegression",
     "ldp-histogram": "inference.models.column.histogram_job:Histogram",

@@ -146,6 +146,13 @@ def _heaps(rng: Rng, n: int) -> Problem:
     return Problem("clean", Schema(("a", "b"), "y", bounds), X, np.zeros(n))
 
 
+def _two_groups(rng: Rng, n: int) -> Problem:
+    arm, y = rng.random(n) < 0.4, rng.normal(20, 3, n).clip(5, 35)
+    return Problem(
+        "clean", Schema(("arm",), "y", {"arm": Interval(0, 1), "y": Interval(5, 35)}), np.array(arm[:, None], float), y
+    )
+
+
 DESIGNS: dict[str, list[Design]] = {
     NUMBER: [_rows(kinds, _number, _REAL) for kinds in _MIXED],
     CLASS: [_rows(kinds, _class, Interval(0, 1)) for kinds in _MIXED],
@@ -156,6 +163,7 @@ DESIGNS: dict[str, list[Design]] = {
     TIME: [_trial(kinds) for kinds in _MIXED],
     "durations alone": [_trial(())],
     "a normal column": [_alone(lambda rng, n: rng.normal(20, 3, n), Interval(5, 35))],
+    "two groups": [_two_groups],
     "a column of classes": [
         _alone(lambda rng, n: rng.random(n) < 0.5, Interval(0, 1)),
         _alone(lambda rng, n: rng.random(n) < SHARE, Interval(0, 1)),

@@ -135,6 +135,17 @@ class AtRisk(TypedDict):
     sd: list[float]
 
 
+class Test(TypedDict):
+    """A test of a column between groups: F with these degrees of freedom, or chi-squared if those below are None."""
+
+    test: str
+    column: str
+    statistic: float
+    degrees: float
+    degrees_below: float | None
+    p_value: float
+
+
 class TableCell(TypedDict):
     """Where an estimate stands in a table of columns: which column, which figure, which group of rows."""
 
@@ -218,6 +229,7 @@ class Summary(TypedDict, total=False):
         naive_title: describes the naive estimates. interval_note: what the intervals leave out.
         stopped: why a job ended early. test: None if no row was held out. remarks: by label, for people.
         headline: the name of the estimate that stands for the result. cells: places in a table, by an estimate's name.
+        tests: between groups.
         log_rank, at_risk, groups, method, outside_bounds: of single jobs.
         not_covered_by_epsilon: in files, the figures from raw rows, which are not private.
         posterior: in files, the law, for `inference.saved.load_result`.
@@ -238,6 +250,7 @@ class Summary(TypedDict, total=False):
     log_rank: LogRank | None
     at_risk: list[AtRisk]
     headline: str
+    tests: list[Test]
     cells: dict[str, TableCell]
     groups: Groups
     method: str

@@ -134,6 +134,28 @@ class Cell:
         return float(count[0] / k), self.sums.sd / k
 
     @property
+    def sums_of_values(self) -> tuple[float, float, float]:
+        """Noisy sums of x and x² of a column of numbers, -c <= x <= c, and the number of values."""
+        (sums, _, _), (number, _), m = self._parts, self.count, self.sums.statistic.moment_weight
+        squares = sums[1] / m + self.sums.statistic.shift(self.sums.fraction_bits) * number
+        return float(sums[0] / m), float(squares), number
+
+    @property
+    def noise(self) -> tuple[float, float]:
+        """The standard deviation of the noise of a sum of numbers, and that of their number."""
+        return self.sums.sd / self.sums.statistic.moment_weight, self.count[1]
+
+    @property
+    def code_counts(self) -> Array:
+        """The noisy number of values of each code, as released."""
+        return np.asarray(self._parts[1] / self.sums.statistic.code_weight)
+
+    @property
+    def code_sd(self) -> float:
+        """The standard deviation of the noise of each of `code_counts`."""
+        return self.sums.sd / self.sums.statistic.code_weight
+
+    @property
     def is_hidden(self) -> bool:
         """Whether noise hides how many values there are."""
         number, sd = self.count

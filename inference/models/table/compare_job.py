@@ -1,0 +1,234 @@
+"""Job `compare`: tests between groups, from one sum: Welch's t, analysis of variance, chi-squared, two shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dca_proto.aggregate import NoisyAggregate
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
+from dca_proto.statistics.counting import about_missing
+from inference.draws import attributes
+from inference.errors import DataError
+from inference.jobs.base import Conditions, LearningJob, Stage, one_round
+from inference.jobs.estimates import SHARE, Estimate, Figure
+from inference.jobs.examples import CLASS, Clean, Example
+from inference.jobs.settings import JobSettings, require_count, setting
+from inference.jobs.summary import Standard, Summary, TableCell
+from inference.jobs.summary import Test as TestSummary
+from inference.models.table.cells import Cell, Law, Sums
+from inference.models.table.columns import ROWS_MAX, Columns, request_of
+from inference.models.table.comparison import Means, Outcome, independence, of_shares
+from inference.posterior import Posterior
+from inference.problem import Problem, Schema, stream
+from inference.rounds import Job
+
+COMPARISON = "comparison"
+WELCH, ANOVA, CHI_SQUARED, SHARES = "Welch's t", "Welch's analysis of variance", "chi-squared", "two shares"
+
+
+@dataclass(frozen=True)
+class Settings(JobSettings):
+    """Settings of `compare`."""
+
+    group: str = setting("group", "The column of groups, codes between its bounds.")
+    column: str | None = setting(None, "Which column to compare; by default the target.")
+    codes: bool | None = setting(None, "Whether the column has codes; by default if its bounds are 0:1.")
+    rows_max: int = setting(ROWS_MAX, "Number of rows of a data node that count, the first ones.", require_count)
+
+    def columns(self, schema: Schema) -> Columns:
+        """Return the compared column and the group. Raises `DataError` as `Columns.of`."""
+        name = schema.column(self.column)
+        if name == self.group:
+            raise DataError(f"column {name!r} is both compared and the group; name two columns")
+        codes = None if self.codes is None else name * self.codes
+        return Columns.of(schema, (name,), self.group, codes)
+
+
+class Compare(LearningJob):
+    """One column between groups: a test, and what it compares."""
+
+    name, title, dataset, settings, scored = "compare", "{target} by group", "simulated-trial", Settings, False
+    kinds = (SecureSum, NodeRelease)
+    estimator = "it compares groups: nothing to predict"
+    about = "[tests between groups](jobs/compare.md): means, shares, a contingency table"
+    examples = (
+        Example(CLASS, {"group": "y", "column": "a"}),
+        Example(CLASS, {"group": "y", "column": "a"}, kind=NodeRelease, label="of data nodes"),
+    )
+    clean = Clean("two groups", {"group": "arm"})
+
+    def check(self, schema: Schema, settings: Settings) -> None:
+        settings.columns(schema).statistic(0)
+
+    def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
+        return one_round(f"counts and sums of {schema.column(settings.column)} in each group")
+
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
+        return (yield request_of(settings.columns(schema).statistic(0), conditions.kind, settings.rows_max))
+
+    def learned(
+        self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
+    ) -> Posterior:
+        private = schema.private and aggregate.private
+        known = attributes(aggregate, private=private)
+        columns = settings.columns(schema)
+        return comparison(Sums.of(aggregate), columns, schema, conditions.rng, private=private, attrs=known)
+
+    def columns(self, settings: Settings) -> tuple[str, ...]:
+        return (settings.group, *([settings.column] if settings.column else []))
+
+    def model(self, schema: Schema, settings: Settings) -> str:
+        columns = settings.columns(schema)
+        return f"{columns.names[0]} by {columns.group}: {test_of(columns)}"
+
+    def reference(self, train: Problem, settings: Settings) -> Posterior:
+        """Return the test of the exact sums of the values that are there."""
+        columns = settings.columns(train.schema)
+        statistic = columns.statistic(0)
+        sums = Sums.exact(statistic, train.rows[:, [train.schema.columns.index(name) for name in statistic.columns]])
+        if not sums.value.any():
+            raise DataError("no row has a value and a known group; nothing to compare")
+        return comparison(sums, columns, train.schema, stream(0, "reference"), private=False)
+
+
+def test_of(columns: Columns) -> str:
+    """Return the name of the test of a column."""
+    codes = int(columns.bounds[0][1] - columns.bounds[0][0]) + 1
+    if not columns.coded[0]:
+        return WELCH if columns.groups == 2 else ANOVA
+    return SHARES if (columns.groups, codes) == (2, 2) else CHI_SQUARED
+
+
+class Result(NamedTuple):
+    """A test, and the difference of two groups with the ends of its interval, if there are two means or shares."""
+
+    outcome: Outcome
+    difference: tuple[float, float, float] | None = None
+
+
+def result_of(cells: list[Cell], rng: np.random.Generator) -> Result:
+    """Test one column between groups.
+
+    Args:
+        cells: of the column, one for each group. rng: for the calibration by simulation, if it is needed.
+    """
+    if cells[0].is_coded:
+        counts, sd = np.array([cell.code_counts for cell in cells]), cells[0].code_sd
+        if counts.shape != (2, 2):
+            return Result(independence(counts, sd))
+        shares = of_shares(counts[:, 1], counts[:, 0], sd)
+        return Result(shares.test(), shares.difference())
+    y, squares, n = (np.array(part) for part in zip(*(cell.sums_of_values for cell in cells), strict=True))
+    means = Means(y, squares, n, *cells[0].noise, cells[0].sums.statistic.reach)
+    if len(cells) != 2:
+        return Result(means.test(rng))
+    low, high = cells[0].ends
+    unit = (high - low) / 2 / means.reach
+    best, *ends = (unit * end for end in means.ratios.difference())
+    return Result(means.test(rng), (best, ends[0], ends[1]))
+
+
+def test_summary(name: str, column: str, result: Result) -> TestSummary:
+    """Return the test as a record; degrees below are None for chi-squared."""
+    outcome = result.outcome
+    below = float(outcome.below)
+    return {
+        "test": name,
+        "column": column,
+        "statistic": float(outcome.statistic),
+        "degrees": float(outcome.degrees),
+        "degrees_below": below if np.isfinite(below) else None,
+        "p_value": float(outcome.p_value),
+    }
+
+
+def words_of(test: TestSummary) -> str:
+    """Describe a test in one line."""
+    kind, below = ("chi-squared", "") if test["degrees_below"] is None else ("F", f" and {test['degrees_below']:.3g}")
+    value = f"{kind} {test['statistic']:.3g} with {test['degrees']:g}{below} degrees of freedom"
+    return f"{test['test']}: {value}, p = {test['p_value']:.2g}; its variance includes the privacy noise"
+
+
+def comparison(
+    sums: Sums,
+    columns: Columns,
+    schema: Schema,
+    rng: np.random.Generator,
+    *,
+    private: bool = True,
+    attrs: object = None,
+) -> Posterior:
+    """Return the posterior of what is compared, with the test in its summary.
+
+    Args:
+        rng: for draws; the privacy noise does not use it. private: False if bounds were read from the data.
+        attrs: the provenance of the draws.
+    """
+    cells, column = [sums.cell(0, group) for group in range(columns.groups)], columns.names[0]
+    result = result_of(cells, rng)
+    test = test_summary(test_of(columns), column, result)
+    named = list(_figures(cells, columns, schema, rng))
+    unit, shares = schema.units.get(column, ""), Standard(unit=SHARE, scale=1.0, centre=0.0)
+
+    def table(asked: Schema | None) -> list[Estimate]:
+        rows = [Estimate(name, of, law.figure, axis=shares if of == SHARE else None) for name, of, law, _ in named]
+        if result.difference is not None:
+            best, low, high = result.difference
+            name = f"difference, {columns.labels[0]} less {columns.labels[1]}"
+            figure = Figure(best, (high - low) / 3.92, (low, high))
+            rows.insert(0, Estimate(name, SHARE if columns.coded[0] else unit, figure))
+        return rows
+
+    draws = np.stack([law.draws for _, _, law, _ in named], axis=-1)
+    remarks = {"test": words_of(test), "groups": f"rows without a code of {columns.group} count nowhere"}
+    cell_places = {name: place for name, _, _, place in named}
+    extras: Summary = {"tests": [test], "remarks": remarks, "cells": cell_places}
+    if result.difference is not None:
+        apart = f"{columns.labels[0]} less {columns.labels[1]}"
+        cell_places[f"difference, {apart}"] = TableCell(column=column, figure="difference", group=apart)
+    return Posterior(
+        COMPARISON,
+        {COMPARISON: draws.reshape(4, -1, len(named))},
+        axes={COMPARISON: ("figure",)},
+        coords={"figure": tuple(name for name, *_ in named)},
+        private=private,
+        attrs=attrs if isinstance(attrs, dict) else {},
+        notes=tuple(_doubts(cells, columns)),
+        table=table,
+        extras=lambda: extras,
+    )
+
+
+def _figures(
+    cells: list[Cell], columns: Columns, schema: Schema, rng: np.random.Generator
+) -> Iterator[tuple[str, str, Law, TableCell]]:
+    """Yield name, unit, law and place of each figure of each group."""
+    column, unit = columns.names[0], schema.units.get(columns.names[0], "")
+    for label, cell in zip(columns.labels, cells, strict=True):
+        yield f"n of {column}, {label}", "", cell.number(rng), TableCell(column=column, figure="n", group=label)
+        if not cell.is_coded:
+            for name, law in zip(("mean", "sd"), cell.moments(rng), strict=True):
+                yield f"{name} of {column}, {label}", unit, law, TableCell(column=column, figure=name, group=label)
+            continue
+        codes = cell.sums.statistic.codes_of(0)
+        for nth, (code, law) in enumerate(zip(codes, cell.shares(rng), strict=True)):
+            if len(codes) > 2 or nth:
+                place = TableCell(column=column, figure=f"{code:g}", group=label)
+                yield f"{column} = {code:g}, {label}", SHARE, law, place
+
+
+def _doubts(cells: list[Cell], columns: Columns) -> Iterator[str]:
+    """Yield reasons to doubt the test, a sentence each."""
+    hidden = [label for label, cell in zip(columns.labels, cells, strict=True) if cell.is_hidden]
+    if hidden:
+        yield (
+            f"the noise hides how many values {', '.join(hidden)} has: the test holds its level, but will find "
+            "nothing there; join groups, ask more clients, or give a larger epsilon"
+        )
+    counts = [cell.count for cell in cells]
+    number, sd = sum(one for one, _ in counts), sum(one**2 for _, one in counts) ** 0.5
+    yield from about_missing(number, sd, cells[0].sums.rows, f"a value of {columns.names[0]} or of {columns.group}")

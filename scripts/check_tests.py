@@ -1,0 +1,203 @@
+#!/usr/bin/env python
+"""Tests between groups by job `compare`: size at the level of 5 %, power beside the test without privacy, intervals.
+
+For each test, number of clients and ε, releases are drawn: exact sums of rows of normal numbers or of codes, and the
+noise of a round of that many clients, whose variance is that of the ideal functionality. Groups are 70 to 30 %, or
+40, 35 and 25 %; variances differ by up to 2.6 to 1; codes are 60, 35 and 5 %, or 70 and 30 %. Then:
+
+    size     the share of p below 5 % if all groups are alike. The target is 4 to 6 %
+    power    the same share if the last group differs by an effect for which the test without privacy has 45 to 86 %
+    holds    the share of 95 % intervals of a difference that hold it
+
+Exit code 4 if a size is outside 4 to 6 % by more than three standard errors, or intervals of a cell hold in fewer than
+86 % of 100 releases, which a job that holds 95 % does less than once in 1,000 cells.
+
+Examples:
+
+    scripts/check_tests.py                      4,000 releases a cell: five minutes on two cores
+    scripts/check_tests.py --repeats 500 --json -
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from scipy import stats
+
+from dca_proto import JobTerms
+from dca_proto.privacy.rounding import at_least
+from dca_proto.protocol.wire.kinds import SecureSum
+from dca_proto.runtime.files import write_json
+from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
+from inference.models.table.columns import Columns, request_of
+from inference.models.table.comparison import Means, independence, of_means, of_shares
+from inference.problem import Schema
+
+CLIENTS, EPSILONS, DELTA = (100, 1_000, 10_000), (0.5, 1.0, 4.0), 1e-5
+LEVEL, LOW, HIGH, HOLDS, FAULT = 0.05, 0.04, 0.06, 0.86, 4
+SHARES = {2: (0.7, 0.3), 3: (0.4, 0.35, 0.25)}
+CODES, HITS = (0.6, 0.35, 0.05), 0.3
+MEAN, SD, SPREADS = 0.1, 0.25, (1.0, 1.6, 1.2)
+"""Of the numbers, in half-widths of the bounds; the standard deviations of groups are the last times `SD`."""
+SIMULATED, SLOW = 400, 1_000
+Rng = np.random.Generator
+
+
+class Noise(NamedTuple):
+    """The noise of a round: standard deviations of a sum or count, and of a number of values; c of the statistic."""
+
+    sd: float
+    n_sd: float
+    reach: float
+
+
+def noise_of(clients: int, epsilon: float, groups: int, codes: int) -> Noise:
+    """Return the noise of a round of that many clients, of which none drops out."""
+    ends = Interval(0, codes - 1) if codes else Interval(-1, 1)
+    schema = Schema(("g",), "y", {"g": Interval(0, groups - 1), "y": ends})
+    statistic = Columns.of(schema, ("y",), "g", "y" if codes else "").statistic(0)
+    terms = JobTerms(epsilon=epsilon, delta=DELTA, clients=clients, tolerate=clients // 10, computes=(b"a", b"b"))
+    released = IdealSwarm(np.zeros((clients, 2)), ["y", "g"], terms).run_round(request_of(statistic, SecureSum, 1))
+    sd = float(released.noise_variance) ** 0.5
+    if codes:
+        return Noise(sd / statistic.code_weight, 0.0, 1.0)
+    return Noise(sd / statistic.moment_weight, sd / statistic.number_count_weight, statistic.reach)
+
+
+def effect_of(test: str, clients: int) -> float:
+    """Return an effect for which the test without privacy has a power of 45 to 86 %."""
+    size = {"Welch's t": 7.5, "analysis of variance": 7.5, "two shares": 6.2, "chi-squared": 6.6}[test]
+    return size / clients**0.5
+
+
+def means(rng: Rng, clients: int, groups: int, effect: float, repeats: int, noise: Noise) -> tuple[Means, Means]:
+    """Return releases of sums of normal numbers, and the exact sums."""
+    n = rng.multinomial(clients, SHARES[groups], repeats).astype(float)
+    c = noise.reach
+    sd = SD * c * np.array(SPREADS[:groups])
+    mean = MEAN * c + effect * SD * c * (np.arange(groups) == groups - 1)
+    y = n * mean + np.sqrt(n) * sd * rng.standard_normal(n.shape)
+    squares = sd**2 * rng.chisquare(np.maximum(n - 1, 1)) + y**2 / np.maximum(n, 1)
+    seen_n = n + noise.n_sd * rng.standard_normal(n.shape)
+    shift = c**2 / 2
+    seen = squares - shift * n + noise.sd * rng.standard_normal(n.shape) + shift * seen_n
+    noisy = Means(y + noise.sd * rng.standard_normal(n.shape), seen, seen_n, noise.sd, noise.n_sd, c)
+    return noisy, Means(y, squares, n, 0.0, 0.0, c)
+
+
+def p_of_means(noisy: Means, rng: Rng) -> np.ndarray:
+    """Return p of each release, as the job has it: by simulation where sizes are in doubt."""
+    found = np.asarray(of_means(*noisy).test().p_value)
+    for place in range(len(found)):
+        own = noisy._replace(y=noisy.y[place], squares=noisy.squares[place], n=noisy.n[place])
+        if own.is_weak:
+            found[place] = float(own.test(rng, SIMULATED).p_value)
+    return found
+
+
+def counts(rng: Rng, clients: int, test: str, effect: float, repeats: int) -> np.ndarray:
+    """Return exact counts, shape ``(repeats, groups, codes)``."""
+    if test == "two shares":
+        n = rng.multinomial(clients, SHARES[2], repeats)
+        hits = rng.binomial(n, np.clip([HITS, HITS + effect * 0.5], 0, 1))
+        return np.stack([n - hits, hits], axis=-1).astype(float)
+    n = rng.multinomial(clients, SHARES[3], repeats)
+    last = np.array(CODES) + effect * np.array([-0.5, 0.5, 0.0])
+    parts = [CODES, CODES, np.clip(last, 0.0, 1.0) / np.clip(last, 0.0, 1.0).sum()]
+    return np.stack([rng.multinomial(n[:, place], parts[place]) for place in range(3)], axis=1).astype(float)
+
+
+class Cell(NamedTuple):
+    """The figures of one cell; `holds` is None for tests without an interval."""
+
+    test: str
+    clients: int
+    epsilon: float
+    repeats: int
+    size: float
+    power: float
+    nonprivate_size: float
+    nonprivate_power: float
+    holds: float | None
+
+
+def measure(test: str, clients: int, epsilon: float, repeats: int) -> Cell:
+    """Measure one cell."""
+    rng, effect = np.random.default_rng(11), effect_of(test, clients)
+    if test in ("Welch's t", "analysis of variance"):
+        groups = 2 if test == "Welch's t" else 3
+        noise = noise_of(clients, epsilon, groups, 0)
+        doubted = means(rng, clients, groups, 0.0, 200, noise)[0]
+        slow = bool((doubted.n < 6 * noise.n_sd).any(axis=-1).mean() > 0.05)
+        repeats = min(repeats, SLOW) if slow else repeats
+        shares = []
+        for own in (0.0, effect):
+            noisy, exact = means(rng, clients, groups, own, repeats, noise)
+            shares += [np.mean(p_of_means(noisy, rng) < LEVEL), np.mean(of_means(*exact).test().p_value < LEVEL)]
+        held = None
+        if groups == 2:
+            noisy, _ = means(rng, clients, 2, effect, 100, noise)
+            truth = -effect * SD * noise.reach
+            ends = [of_means(noisy.y[k], noisy.squares[k], noisy.n[k], *noisy[3:]).difference() for k in range(100)]
+            held = float(np.mean([low <= truth <= high for _, low, high in ends]))
+    else:
+        noise = noise_of(clients, epsilon, *((2, 2) if test == "two shares" else (3, 3)))
+        shares = []
+        for own in (0.0, effect):
+            exact_counts = counts(rng, clients, test, own, repeats)
+            noisy_counts = exact_counts + noise.sd * rng.standard_normal(exact_counts.shape)
+            for table, sd in ((noisy_counts, noise.sd), (exact_counts, 0.0)):
+                shares.append(np.mean(p_of_counts(table, sd, test) < LEVEL))
+        held = None
+        if test == "two shares":
+            ends = [of_shares(one[:, 1], one[:, 0], noise.sd).difference() for one in noisy_counts[:100]]
+            held = float(np.mean([low <= -effect * 0.5 <= high for _, low, high in ends]))
+    size, exact_size, power, exact_power = map(float, shares)
+    return Cell(test, clients, epsilon, repeats, size, power, exact_size, exact_power, held)
+
+
+def p_of_counts(table: np.ndarray, sd: float, test: str) -> np.ndarray:
+    """Return p of each release."""
+    if test == "two shares":
+        return np.asarray(of_shares(table[..., 1], table[..., 0], sd).test().p_value)
+    return np.asarray(independence(table, sd).p_value)
+
+
+def is_off(cell: Cell) -> bool:
+    """Return whether a size is outside the target by more than chance, or intervals hold too rarely."""
+    below = stats.binom.cdf(round(cell.size * cell.repeats), cell.repeats, LOW)
+    above = stats.binom.sf(round(cell.size * cell.repeats) - 1, cell.repeats, HIGH)
+    return min(below, above) < stats.norm.sf(3) or (cell.holds is not None and cell.holds < HOLDS)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the check and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=4_000, help="releases a cell")
+    parser.add_argument("--json", help="write the result to a file, or - for stdout")
+    options = parser.parse_args(arguments)
+    console = Console(stderr=options.json == "-")
+    names = ("Welch's t", "analysis of variance", "two shares", "chi-squared")
+    keys = [(test, n, epsilon) for test in names for n in CLIENTS for epsilon in EPSILONS]
+    cells = [measure(*key, options.repeats) for key in track(keys, "cells", console=Console(stderr=True))]
+    table = Table("test", "clients", "ε", "size", "power", "size, no noise", "power, no noise", "holds")
+    for cell in cells:
+        figures = [f"{100 * part:.1f} %" for part in cell[4:8]]
+        held = "" if cell.holds is None else f"{100 * cell.holds:.0f} %"
+        table.add_row(cell.test, f"{cell.clients:,}", at_least(cell.epsilon), *figures, held)
+    console.print(table)
+    off = [f"{cell.test} with {cell.clients:,} clients at ε = {cell.epsilon:g}" for cell in cells if is_off(cell)]
+    console.print(f"off: {'; '.join(off)}" if off else "all sizes are 4 to 6 % but for chance, and intervals hold")
+    write_json([cell._asdict() for cell in cells], options.json)
+    return FAULT if off else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
