@@ -21,7 +21,7 @@ from dca_proto.privacy.accounting import CLIENTS_MAX
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.protocol.params import Timing
-from dca_proto.protocol.wire.fields import COMPUTES_MAX
+from dca_proto.protocol.wire.fields import COMPUTES_MAX, WindowSeconds
 from dca_proto.protocol.wire.kinds import KINDS, LDP_REPORT, Kind, LdpReport, SecureSum
 from dca_proto.wording import nearest
 
@@ -39,6 +39,9 @@ CollectSeconds = Annotated[Seconds, Meta(description="Seconds for clients to con
 CommitSeconds = Annotated[Seconds, Meta(description="Seconds for Compute nodes to agree.")]
 RowsMax = Annotated[int, Meta(description="R: each client sends the sum of at most R rows; 0: the mean of its rows.")]
 FractionBits = Annotated[int, Meta(description="f of the grid 2^-f, even.")]
+WindowTerm = Annotated[
+    WindowSeconds, Meta(description="Only of clients whose rows are of the last so many seconds; 0: of any window.")
+]
 ComputeCount = Annotated[int, Meta(description="M, the number of Compute nodes.")]
 ComputeNames = Annotated[tuple[str, ...], Meta(description="Names of Compute nodes, A,B,C; by default all.")]
 ComputeIds = tuple[bytes, ...]

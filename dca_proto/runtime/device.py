@@ -322,6 +322,7 @@ def _client(config: Config, identity: Identity, table: Table | Feed) -> tuple[Bu
             config.federation,
             columns=table.columns,
             rows=table.rows,
+            window_s=table.window_s,
             random=secrets.token_bytes,
             policy=config.policy,
             records=records,

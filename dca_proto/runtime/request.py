@@ -36,6 +36,7 @@ from dca_proto.protocol.terms import (
     MechanismName,
     RowsMax,
     Terms,
+    WindowTerm,
     kind_of,
 )
 from dca_proto.protocol.trainer.request import OpenRound
@@ -63,6 +64,7 @@ class RoundSettings(Terms[ComputeNames], frozen=True, kw_only=True, forbid_unkno
         bounds: public lower and upper bound of each column, in its own units.
         parameters: further public parameters of the statistic (a histogram's ``edges``).
         epsilon, delta: the round's cost to each participant; delta is 0 for epsilon-private reports.
+        window_s: clients decline unless their source has this window.
         mechanism: the mechanism of LDP reports. One for categories needs `rows_max` = 1.
         clients: N, how many may answer; the round ends as soon as they have. With 0, a secure sum asks the Compute
             nodes how many clients have a session; the other kinds wait until collect_s and commit_s are over.
@@ -77,6 +79,7 @@ class RoundSettings(Terms[ComputeNames], frozen=True, kw_only=True, forbid_unkno
     computes: ComputeNames = ()
     rows_max: RowsMax = 0
     fraction_bits: FractionBits = 24
+    window_s: WindowTerm = 0
     kind: KindName = SECURE_SUM
     mechanism: MechanismName = ""
 

@@ -28,13 +28,15 @@ class Table:
     Args:
         columns: the columns' names.
         rows: shape ``(m, len(columns))``; NaN marks a missing value.
+        window_s: from how many seconds ago the program keeps rows, if it does: a round may ask for this window.
 
     Raises:
         UsageError: the rows' shape does not fit the columns, or a column is named twice.
     """
 
-    def __init__(self, columns: Sequence[str], rows: ArrayLike) -> None:
+    def __init__(self, columns: Sequence[str], rows: ArrayLike, *, window_s: int = 0) -> None:
         self.columns = tuple(columns)
+        self.window_s = window_s
         self._changing = threading.Lock()
         self._rows = self._checked(rows)  # replaced as a whole, never written to
         if len(set(self.columns)) < len(self.columns):

@@ -67,7 +67,7 @@ class Client(Returning):
         certificate: proves its membership; signed with the enrolment key.
         federation: the content of the federation file.
         columns: names of its data's columns, known without reading a row.
-        rows: reads the rows.
+        rows: reads the rows. window_s: from how many seconds ago they are, by its source; 0 without a window.
         random: returns random bytes; on a device, the operating system's.
         policy: its own limits.
         mechanism: its noise mechanism for sums; it declines rounds with any other.
@@ -93,6 +93,7 @@ class Client(Returning):
         *,
         columns: Iterable[str],
         rows: Rows,
+        window_s: int = 0,
         random: Random,
         policy: Policy | None = None,
         mechanism: Mechanism | None = None,
@@ -103,7 +104,9 @@ class Client(Returning):
         records = tuple(records)
         super().__init__(identity, federation, random, mechanism, limits, timing, records)
         self._certificate = certificate
-        self._consent = Consent(policy or Policy(), self._mechanism, self._limits, certificate, frozenset(columns))
+        self._consent = Consent(
+            policy or Policy(), self._mechanism, self._limits, certificate, frozenset(columns), window_s
+        )
         self._restore(records)
         self._composer = Composer(rows, self._session, self._mechanism, identity, certificate, self._sign, self._random)
 

@@ -110,7 +110,8 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
 class Consent(msgspec.Struct, frozen=True, eq=False):
     """Decides whether a client takes part in a round.
 
-    `mechanism` is the one that it offers for sums; `columns` are the names of its data's columns.
+    `mechanism` is the one that it offers for sums; `columns` are the names of its data's columns. Its rows are of the
+    last `window_s` seconds; 0 without a window.
     """
 
     policy: Policy
@@ -118,6 +119,7 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
     limits: Limits
     certificate: Certificate
     columns: frozenset[str]
+    window_s: int = 0
 
     def to_terms(self, opened: OpenedAnnouncement, federation: Federation, p: int) -> ValidatedRound | Refusal:
         """Return the validated round, or a refusal.
@@ -133,7 +135,7 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
             if revoked:
                 found = f"{federation.title} revokes this client or its registrar"
                 return Refusal("revoked", found, "a client that is enrolled")
-        key = (id(self.policy), id(self.mechanism), self.limits.dimension_max, self.columns)
+        key = (id(self.policy), id(self.mechanism), self.limits.dimension_max, self.columns, self.window_s)
         cached = opened.consents.get(key)  # of all clients with this policy, limit and columns
         if cached is None:  # the entry keeps policy and mechanism alive, so that no other object gets their ids
             cached = opened.consents[key] = (self._to_terms(opened, federation), self.policy, self.mechanism)
@@ -153,6 +155,8 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
         missing = [column for column in validated.statistic.columns if column not in self.columns]
         if missing:
             return Refusal("columns", f"no column {', '.join(missing)}", "columns that this client has")
+        if opened.body.window_s not in (0, self.window_s):
+            return Refusal("window", f"a window of {_window(opened.body.window_s)}", _window(self.window_s))
         missing_computes = self.policy.missing_computes(federation, opened.computes)
         return self.policy.check_announcement(opened.body, validated, missing_computes) or validated
 
@@ -172,3 +176,8 @@ class Consent(msgspec.Struct, frozen=True, eq=False):
         if ledger.next_number > NUMBER_MAX:
             return Refusal("charge-numbers", f"{NUMBER_MAX} charges", "a new enrolment: all numbers are used")
         return self.policy.check_budget(validated.cost, ledger, now_ms)
+
+
+def _window(window_s: int) -> str:
+    """Return a window for people: its seconds, since two that differ may be equal to two digits."""
+    return f"{window_s:,} s" if window_s else "0: this client's source has no window"

@@ -23,7 +23,7 @@ from dca_proto.protocol.params import MESSAGE_BYTES_MAX, MIB, Limits, Timing
 from dca_proto.protocol.terms import Windows, check_ranges
 from dca_proto.protocol.validation import ValidatedRound, relation_of, validate_announcement
 from dca_proto.protocol.wire.codec import decode_body, encode
-from dca_proto.protocol.wire.fields import REPEATS_MAX
+from dca_proto.protocol.wire.fields import REPEATS_MAX, WindowSeconds
 from dca_proto.protocol.wire.kinds import Kind
 from dca_proto.protocol.wire.messages import Announcement, EpochKey, Sessions, Signed
 from dca_proto.statistics import resolve
@@ -49,6 +49,7 @@ class OpenRound(Windows, frozen=True, kw_only=True):
         mu: is charged and determines the noise; 0 for the largest that (epsilon, delta) allows.
         rows_max: 0 for the mean of a client's rows, R for the sum of at most R.
         fraction_bits: f, the number of fraction bits of the fixed-point grid.
+        window_s: from how many seconds ago a client's rows have to be; 0 for any.
         invited: ids of the only clients that receive the announcement and are charged; empty for everybody.
         repeats: ids of the cancelled rounds that this one repeats, without the Compute nodes that were silent (§4.8).
     """
@@ -63,6 +64,7 @@ class OpenRound(Windows, frozen=True, kw_only=True):
     mu: float = 0.0
     rows_max: int = 0
     fraction_bits: int = 24
+    window_s: WindowSeconds = 0
     invited: tuple[bytes, ...] = ()
     repeats: tuple[bytes, ...] = ()
 
@@ -124,6 +126,7 @@ class OpenRound(Windows, frozen=True, kw_only=True):
             close_by_ms=close_by_ms,
             commit_by_ms=close_by_ms + self.commit_ms,
             ended=ended,
+            window_s=self.window_s,
         )
 
     def draft(self, mechanism: Mechanism, limits: Limits) -> tuple[Announcement, ValidatedRound]:

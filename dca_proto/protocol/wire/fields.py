@@ -30,6 +30,8 @@ COUNT_MAX = (1 << 32) - 1
 Count = Annotated[int, Meta(ge=0, lt=COUNT_MAX + 1)]
 Number = Annotated[int, Meta(ge=1, lt=1 << 32)]
 TimeMs = Annotated[int, Meta(ge=0, lt=1 << 53)]
+WINDOW_S_MAX = 366 * 24 * 3600
+WindowSeconds = Annotated[int, Meta(ge=0, le=WINDOW_S_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 SEALED_NAME_BYTES = 88
 SealedName = Annotated[bytes, Meta(max_length=SEALED_NAME_BYTES)]

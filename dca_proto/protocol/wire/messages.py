@@ -38,6 +38,7 @@ from dca_proto.protocol.wire.fields import (
     Tag,
     Text,
     TimeMs,
+    WindowSeconds,
     Wire,
     WrappedKey,
 )
@@ -223,6 +224,7 @@ class Announcement(Wire, frozen=True, array_like=True, tag=13):
     `reply_key` is the trainer's X25519 key for this round. `invited` is the Merkle root of the invited clients' ids
     (§4.9); empty if everybody is invited. No contribution counts after `close_by_ms`. The round has ended at
     `commit_by_ms`. `ended` are the signed aborts of the cancelled rounds that this round repeats (§4.8).
+    `window_s` is from how many seconds ago a client's rows have to be; 0 for any.
     """
 
     round_id: Id
@@ -243,6 +245,7 @@ class Announcement(Wire, frozen=True, array_like=True, tag=13):
     close_by_ms: TimeMs
     commit_by_ms: TimeMs
     ended: Annotated[tuple[Signed, ...], Meta(max_length=REPEATS_MAX * COMPUTES_MAX)] = ()
+    window_s: WindowSeconds = 0
 
 
 class Decline(RoundMessage, frozen=True, array_like=True, tag=14):

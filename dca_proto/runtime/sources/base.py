@@ -27,14 +27,13 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from dca_proto.errors import InputError, UsageError
+from dca_proto.protocol.wire.fields import WindowSeconds
 from dca_proto.runtime.csv_text import is_number
 from dca_proto.runtime.settings import BrokerSettings, anchored
 from dca_proto.runtime.table import ODD, Entry, Say, Table, log_entry
 from dca_proto.wording import counted, duration, listed
 
-WINDOW_S_MAX = 366 * 24 * 3600
 COLUMNS_MAX, ROWS_MAX = 1024, 10_000_000
-WindowSeconds = Annotated[float, Meta(ge=0, le=WINDOW_S_MAX)]
 RowsMax = Annotated[int, Meta(ge=1, le=ROWS_MAX)]
 TimeoutSeconds = Annotated[float, Meta(ge=0.1, le=600)]
 
@@ -52,7 +51,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     key: ClassVar[str] = ""
     advice: ClassVar[str] = "correct the source"
 
-    window_s: WindowSeconds = 0.0
+    window_s: WindowSeconds = 0
 
     @property
     def place(self) -> str:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from dca_proto.errors import InputError
-from dca_proto.runtime.sources.base import Source, TimeoutSeconds, WindowSeconds, check_columns, number_of, table_of
+from dca_proto.protocol.wire.fields import WindowSeconds
+from dca_proto.runtime.sources.base import Source, TimeoutSeconds, check_columns, number_of, table_of
 from dca_proto.runtime.sources.sqlite import opened
 from dca_proto.runtime.table import Say, Table
 from dca_proto.wording import duration, nearest
@@ -53,7 +54,7 @@ class HomeAssistantSource(Source, frozen=True, kw_only=True):
     home_assistant: Path
     entities: dict[str, str]
     take: Literal["last", "mean", "hours"] = "last"
-    window_s: WindowSeconds = 3600.0
+    window_s: WindowSeconds = 3600
     timeout_s: TimeoutSeconds = 10.0
 
     def __post_init__(self) -> None:

@@ -24,9 +24,10 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from dca_proto.errors import DcaError, InputError
+from dca_proto.protocol.wire.fields import WindowSeconds
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.settings import BrokerSettings, anchored
-from dca_proto.runtime.sources.base import Feed, Source, WindowSeconds, check_columns, number_of
+from dca_proto.runtime.sources.base import Feed, Source, check_columns, number_of
 from dca_proto.runtime.table import Table
 from dca_proto.runtime.transport import TOPIC_CHARS_MAX, Connected, Disconnected, Gone, Inbox, InboxLimits
 from dca_proto.wording import duration, listed, printable
@@ -58,7 +59,7 @@ class TopicSource(Source, frozen=True, kw_only=True):
     topic: str
     columns: tuple[str, ...]
     take: Literal["last", "mean"] = "last"
-    window_s: WindowSeconds = 3600.0
+    window_s: WindowSeconds = 3600
     topics_max: Annotated[int, Meta(ge=1, le=10_000)] = 256
     broker: BrokerSettings | None = None
 

@@ -107,6 +107,7 @@ def test_a_source_states_what_it_is_and_what_it_dropped(demo: Path) -> None:
     assert found.data_read is None
     assert found.dropped == {"data: not JSON": 1}
     assert "no value has come for 60 minutes" in found.data_error
+    assert device.actor._consent.window_s == 3600
 
 
 def test_a_node_counts_sessions_and_names_clients(demo: Path) -> None:

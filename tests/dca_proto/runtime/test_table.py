@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from round_helpers import recompose
@@ -19,7 +20,7 @@ from dca_proto.errors import InputError, UsageError
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.events import Received
-from dca_proto.protocol.facts import RoundCompleted
+from dca_proto.protocol.facts import Contributed, Declined, RoundCompleted
 from dca_proto.protocol.wire.codec import decode_frame
 from dca_proto.protocol.wire.messages import Contribution
 from dca_proto.runtime import csv_text
@@ -411,6 +412,23 @@ def test_only_an_announcement_of_a_new_round_makes_a_client_read_its_data() -> N
     assert not any(map(strange.needs_data, payloads))
     assert not new.needs_data(announcement[:-1] + bytes([announcement[-1] ^ 1]))
     assert not new.needs_data(b"")
+
+
+def test_a_client_whose_source_has_another_window_declines() -> None:
+    """Whatever its rows are: the last hour of some and all that others ever measured would make no sum of anything."""
+    actors = TestFederation(4, 2)
+    net = actors.network()
+    for place, window_s in enumerate((3600, 3600, 0, 86400)):
+        client = net.actors[actors.clients[place]]
+        client._consent = msgspec.structs.replace(client._consent, window_s=window_s)
+    for asked in (0, 3600):
+        net.command(actors.trainer_identity.id, actors.request(window_s=asked))
+        net.advance(net.now_ms + 200_000)
+    assert len(net.reported(Contributed)) == 4 + 2
+    assert {(fact.client, fact.reason, fact.found, fact.expected) for fact in net.reported(Declined)} == {
+        (actors.clients[2], "window", "a window of 3,600 s", "0: this client's source has no window"),
+        (actors.clients[3], "window", "a window of 3,600 s", "86,400 s"),
+    }
 
 
 # --- a round in progress ----------------------------------------------------------------------------------------------
