@@ -260,7 +260,7 @@ def over_words(found: Round) -> str:
     """Return the Compute nodes of a round, and how many of them may collude; "" without them."""
     if not found.computes:
         return ""
-    return f"{listed(found.computes, _NAMED)}; {counted(found.p or 0, 'node')} may collude (p)"
+    return f"{listed(found.computes, _NAMED)}; at most {found.p} of them may collude (p)"
 
 
 def lost_words(lost: Sequence[Lost]) -> str:

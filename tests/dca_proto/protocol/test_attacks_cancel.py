@@ -31,10 +31,15 @@ def lie(network: Network, actors: TestFederation, liars: int, until_s: int) -> N
 
 @pytest.mark.parametrize(("liars", "is_cancelled"), [(P, False), (P + 1, True)])
 def test_attack_58_p_nodes_that_lie_about_whom_they_wait_for_cancel_no_round(liars: int, is_cancelled: bool) -> None:
-    """All nodes have released, and their sums are on the way. More liars than p may end rounds (DESIGN §10)."""
+    """All nodes have released; the sums of the liars and of the last node are on the way.
+
+    More liars than p may end rounds (DESIGN §10).
+    """
     actors = four()
     network = actors.network()
-    network.tamper = losing(Sealed, to=actors.trainer_identity.id)
+    lose = [losing(Sealed, sender=node) for node in (*actors.computes[:liars], actors.computes[-1])]
+    network.tamper = lambda one: [one] if one.to.id != trainer or all(each(one) for each in lose) else []
+    trainer = actors.trainer_identity.id
     begin(actors, network)
     assert len(network.reported(Released)) == NODES
     lie(network, actors, liars, until_s=20)
