@@ -23,7 +23,7 @@ from dca_proto.results.figure import Amount, Count, Real, Whole, about, figure
 from dca_proto.results.lost import Lost
 from dca_proto.statistics import resolve
 from dca_proto.statistics.counting import Counting, about_missing
-from dca_proto.wording import counted, iso, listed, printable
+from dca_proto.wording import iso, listed, printable
 
 _NUMBERS_MAX = 10**6  # more numbers of reports are not written to the file of a job
 _BINS = 30
