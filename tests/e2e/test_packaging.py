@@ -118,6 +118,7 @@ PROGRAMS = {
     "broker": BROKER,
     "fleet": FLEET,
     "proxy": PROXY,
+    "postgres": "import psycopg, dca_proto.runtime.sources.postgres; assert psycopg.pq.__impl__ == 'binary'",
     "metrics": "import dca_proto.runtime.metrics",
     "dashboard": "import dca_proto.dashboard.server",
     "inference": INFERENCE,
