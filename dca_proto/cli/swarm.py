@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from dca_proto import engine as engines
@@ -43,6 +44,8 @@ EXAMPLES = """Examples:
   dca swarm                                   442 patients' diabetes data, everything by default
 
   dca swarm --dataset breast-cancer --job logistic --epsilon 4
+
+  dca swarm --dashboard                       its rounds on a live page, at the address that it prints
 
   dca swarm --tolerate 40 --drop 40           as many drop as are tolerated
 
@@ -113,6 +116,9 @@ def swarm(
         Path | None, typer.Option(help="Folder for result.json and coefficients.png, by default run.")
     ] = None,
     json_to: options.Json = None,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Show the rounds on a live page, also afterwards until Ctrl-C.")
+    ] = False,
 ) -> int:
     """Learn a regression, or run another job, on a swarm of clients."""
     configure_logs(level=logging.WARNING)
@@ -126,6 +132,7 @@ def swarm(
         _refuse(context, SUMS, f"{_SUMS}; with --data-nodes J each data node releases by itself, {_NO_COMPUTES}")
     data = DataOptions(**{name: context.params[name] for name in DataOptions.__struct_fields__})
     spec = _spec(find(job or NAMES[0]), sets, data, nodes, clients, seed, output or Path("run"), json_to, no_reference)
+    spec = msgspec.structs.replace(spec, dashboard=dashboard)
     kind = spec.job.kinds[0] if nodes is None else NodeRelease
     if kind is LdpReport:
         why = f"{_SUMS}; in job {spec.job.name!r} each client reports by itself, exactly, {_NO_COMPUTES}; leave it out"

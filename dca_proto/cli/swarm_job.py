@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from dca_proto.cli.job_run import JobRun, claimed_by, show_run, written
 from dca_proto.cli.output import keep_earlier, require_matplotlib, result_console, say
+from dca_proto.cli.swarm_board import Both, SwarmBoard, shown
 from dca_proto.cli.swarm_progress import Progress, broker_words, who_words
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import StorageError, UsageError
@@ -26,6 +28,7 @@ from dca_proto.results.run import Run
 from dca_proto.runtime.files import require_writable, write_json
 from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.statistics.categories import parse_categories
+from dca_proto.wording import counted
 from emulator.counts import check_nodes, check_reporters
 from emulator.swarm.live import Swarm, SwarmResult, play
 from emulator.swarm.options import SwarmOptions
@@ -50,6 +53,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         reference: whether to show the same model without privacy beside the result. Otherwise nothing is computed from
             the rows but what the clients send.
         output: the folder of the result's files. json_to: a further file, or - for stdout.
+        dashboard: whether to serve a page on the rounds, until Ctrl-C.
     """
 
     job: LearningJob
@@ -60,6 +64,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     output: Path
     reference: bool = True
     json_to: str | None = None
+    dashboard: bool = False
 
     @property
     def reports(self) -> str:
@@ -89,10 +94,11 @@ def learn(spec: JobSpec, options: SwarmOptions) -> int:
     """
     learning = _Learning(spec, options, result_console(spec.json_to))
     learning.check()
-    run = learning.play()
-    if run is None:
-        return TERMINATED
-    learning.show(run)
+    with learning.page():
+        run = learning.play()
+        if run is None:
+            return TERMINATED
+        learning.show(run)
     if learning.unfinished is not None:
         raise learning.unfinished
     return exit_code(run)
@@ -130,6 +136,11 @@ class _Learning:
             test=spec.scored_on,
             on_iteration=lambda iteration: self._progress.iterated(iteration),
         )
+        self._board = (
+            SwarmBoard(options.batch or spec.clients, f"A swarm of {counted(spec.clients, 'client')}: {spec.job.name}")
+            if spec.dashboard
+            else None
+        )
         self._learned: Summary = {"test": None}
         self.unfinished: Exception | None = None
 
@@ -163,6 +174,10 @@ class _Learning:
             known = spec.train if spec.job.whole else self._complete
             self._reference = spec.job.reference(known, spec.settings)  # refuses rows that teach nothing
 
+    def page(self) -> AbstractContextManager[None]:
+        """Return what serves the dashboard, if it is asked for."""
+        return shown(self._board, self._console)
+
     # --- rounds ---------------------------------------------------------------------------------------------------
 
     def play(self) -> Run | None:
@@ -178,7 +193,8 @@ class _Learning:
         retries = RETRIES if options.dropped <= options.room else 0  # if more drop, every attempt would be aborted
         job, columns = self._run.make(), spec.train.schema.columns
         with self._progress:
-            result = complete(play(options, self._rows, columns, job, self._progress, self._started, retries))
+            watcher = self._progress if self._board is None else Both(self._progress, self._board)
+            result = complete(play(options, self._rows, columns, job, watcher, self._started, retries))
         if result is None:
             return None
         if result.failure is None:
@@ -189,6 +205,8 @@ class _Learning:
     def _started(self, swarm: Swarm) -> None:
         """Describe the broker, and import what is needed after the rounds while they wait."""
         say(self._console, "broker", broker_words(swarm))
+        if self._board is not None:
+            self._board.started(swarm)
         Thread(target=import_module, args=(_DRAWING,), daemon=True).start()
 
     def _finish(self, done: SwarmResult) -> SwarmResult:

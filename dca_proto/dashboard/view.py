@@ -59,7 +59,7 @@ def view_of(statuses: Statuses, memory: Memory, *, watched: str = "", resting: C
         Part("schedule", "Standing jobs", _schedule(actors)),
         Part("actors", "Actors", _actors(actors, statuses)),
         Part("phases", "Phases of ended rounds", _phases(actors)),
-        Part("dropped", "Declined, dropped and ended", _counts(actors)),
+        Part("dropped", "Declines, drops and ends", _counts(actors)),
         Part("certificates", "Certificates", _certificates(actors)),
     ]
     names = sorted({one.federation for one in actors})
@@ -276,7 +276,7 @@ def _counts(actors: Sequence[Status]) -> list[Block]:
     """Return what was counted by reason since the actors started, the most frequent first."""
     counts: dict[tuple[str, str, str], list[tuple[Status, int]]] = {}
     for one in actors:
-        kinds = {"declined": one.declines, "messages dropped": one.dropped}
+        kinds = {"did not take part": one.declines, "messages dropped": one.dropped}
         kinds |= {f"rounds {end}": reasons for end, reasons in one.ended.items()}
         for what, reasons in kinds.items():
             for reason, times in reasons.items():

@@ -92,7 +92,7 @@ class Tally:
                 if aggregate.round_id.hex() not in {
                     one.round_id for one in self.results
                 }:  # not of a round that resumes
-                    self.results.append(_result(self._iso(), aggregate))
+                    self.results.append(result_of(self._iso(), aggregate))
             case facts.RoundFailed(round_id):
                 self._end(round_id, "failed", why_failed(fact))
             case facts.Declined(_, _, reason):
@@ -151,7 +151,7 @@ def why_failed(fact: facts.RoundFailed) -> str:
     return next((kind for kind, is_so in kinds.items() if is_so), "too few" if fact.needed is not None else OTHER)
 
 
-def _result(at: str, aggregate: NoisyAggregate) -> Result:
+def result_of(at: str, aggregate: NoisyAggregate) -> Result:
     """Return the record of a result; without numbers, if they cannot be estimated from this sum alone."""
     shown: list[Outcome] = []
     more = 0

@@ -78,7 +78,7 @@ def test_a_trainer_that_rests_is_no_warning() -> None:
         ("actors", "connected for 118 minutes"),
         ("phases", "collect 3"),
         ("dropped", "rounds completed all trainer lab 40"),
-        ("dropped", "declined epsilon trainer lab 4"),
+        ("dropped", "did not take part epsilon trainer lab 4"),
         ("dropped", "messages dropped malformed compute berlin 5"),
         ("certificates", "2026-12-05 04:37:41 UTC in 5.9 days TLS certificate lab.pem"),
     ],
