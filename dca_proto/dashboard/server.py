@@ -185,6 +185,7 @@ class _Server(uvicorn.Server):
     def __init__(self, board: Board, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._board = board
+        self.was_interrupted = False
 
     def leave(self) -> None:
         """Make the server end."""
@@ -192,9 +193,10 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: Any) -> None:
+        """Note Ctrl-C, which `Dashboard.run` raises: uvicorn would raise it within its loop, with a traceback."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT  # the second time
+        self.was_interrupted = self.was_interrupted or sig == signal.SIGINT
         self.leave()
-        if sig == signal.SIGINT:  # SIGTERM ends it without an error
-            super().handle_exit(sig, frame)
 
 
 class Dashboard:
@@ -219,7 +221,7 @@ class Dashboard:
         return f"http://{self.listen}/?token={self._token}"
 
     def run(self) -> None:
-        """Answer until Ctrl-C, which is raised again, or `stop`."""
+        """Answer until `stop`, SIGTERM, or Ctrl-C, which is raised again."""
         door = Door(self._board, self.listen, self._token)
         self._server = _Server(
             self._board,
@@ -235,6 +237,8 @@ class Dashboard:
             ),
         )
         self._server.run(sockets=[self._socket])
+        if self._server.was_interrupted:
+            raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
