@@ -4,7 +4,8 @@
     scripts/make_grafana.py                  writes it
     scripts/make_grafana.py --check          compares only; exit code 1 if it differs
 
-A panel's title, help, unit and query follow from the figure (`dca_proto.results.status`). `tests/deploy` checks it.
+A panel's title, help, unit and query follow from the figure (`dca_proto.results.status`).
+`tests/test_monitoring.py` checks it.
 """
 
 from __future__ import annotations
