@@ -107,5 +107,5 @@ def _is_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:
-        return is_host(text) and re.fullmatch(r"[A-Za-z0-9.-]+", text) is not None
-    return True
+        return is_host(text) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", text) is not None
+    return "%" not in text  # the zone of a link-local address means something on one machine only, and may be any text

@@ -16,7 +16,8 @@ What an attacker gains, and what stops them:
 | runs or reads the broker | neither codes nor certificates; the passwords that clients send it, as before |
 | guesses codes | 2⁻¹²⁸ a guess; wrong ones are answered after a pause |
 | reads the registrar's book | names and ids; codes are stored hashed, passwords not at all |
-| steals the registrar's key | Sybils up to its limit of clients, until the owner revokes it (§2.8); no private data |
+| steals the registrar's key | Sybils up to its limit, and its clients' broker passwords, until it is revoked; no data |
+| is a client, and renews without end | one certificate a day: the others' share of `per_day` remains |
 | uses one code on two devices | the second is refused. A repeated request of one key gets the answer of the first |
 | shows another CA | the device verifies the server by the bundle alone, and sends nothing |
 
@@ -191,12 +192,14 @@ class Desk(msgspec.Struct, frozen=True):
     Attributes:
         identity: the registrar's. federation: the newest file.
         enrolled: how many clients it has ever enrolled. issued: how many certificates in the last day.
+        is_taken: another invitation has enrolled the key of the request.
     """
 
     identity: Identity
     federation: Federation
     enrolled: int
     issued: int
+    is_taken: bool = False
 
     @property
     def limits(self) -> Registrar | None:
@@ -219,8 +222,10 @@ class Desk(msgspec.Struct, frozen=True):
             return _refused("cancelled", "this invitation was cancelled; ask for a new one")
         if not known.client_key and now_ms >= known.until_ms:
             return _refused("expired", "this code has expired; ask for a new invitation")
-        if known.certificate is not None and now_ms < known.certificate.expires_ms:
-            return self._check(request.client_key) or self._answer(known)
+        if self.is_taken:
+            return _refused("taken", "this key is enrolled by another invitation; join in a new folder, with a new key")
+        if known.certificate is not None and self._is_valid(known.certificate, now_ms):
+            return self._answer(known)
         return self._issue(known, request.client_key, now_ms)
 
     def renew(self, request: Renew, known: Invitation | None, now_ms: int) -> Decision:
@@ -235,6 +240,14 @@ class Desk(msgspec.Struct, frozen=True):
         if known is None or known.is_cancelled:
             return _refused("unknown", "this registrar did not enrol that key; ask for an invitation")
         return self._issue(known, request.client_key, now_ms)
+
+    def _is_valid(self, certificate: Certificate, now_ms: int) -> bool:
+        """Return True if the file's members accept it: limits or revocations may be newer than it."""
+        try:
+            self.federation.check_certificate(certificate, now_ms)
+        except PeerError:
+            return False
+        return True
 
     def _check(self, client_key: bytes) -> Decision | None:
         """Return a refusal if nobody, or not this key, may have a certificate."""
@@ -251,11 +264,13 @@ class Desk(msgspec.Struct, frozen=True):
             return refused or _refused("registrar", "")
         if not known.client_key and self.enrolled >= limits.clients:
             return _refused("limit", f"this registrar has enrolled {self.enrolled} clients, its limit; ask the owner")
-        if self.issued >= limits.per_day:
-            return _refused("rate", f"this registrar issues {limits.per_day} certificates a day; try again tomorrow")
         expires_ms = min(now_ms + min(known.days, limits.days) * DAY_MS, limits.until_ms)
         if expires_ms <= now_ms:
             return _refused("registrar", "this registrar's time is over; ask the owner for a newer federation file")
+        if known.certificate is not None and abs(expires_ms - known.certificate.expires_ms) < DAY_MS:
+            return self._answer(known)  # one a day for each client, or one of them could use up all of a day
+        if self.issued >= limits.per_day:
+            return _refused("rate", f"this registrar issues {limits.per_day} certificates a day; try again tomorrow")
         certificate = enrol(self.identity, self.federation, client_key, expires_ms, known.name)
         changed = msgspec.structs.replace(known, client_key=client_key, certificate=certificate)
         return self._answer(changed, changed)

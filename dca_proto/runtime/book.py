@@ -99,6 +99,17 @@ class Book:
             database.execute("DELETE FROM issued WHERE at_ms <= ?", (now_ms - DAY_MS,))
             database.execute("INSERT INTO issued VALUES (?)", (now_ms,))
 
+    def is_taken(self, client_key: bytes, code: bytes) -> bool:
+        """Return True if another invitation than that of this code's hash has enrolled a key."""
+        found = self._read("SELECT 1 FROM invitations WHERE client = ? AND code != ?", client_key, code)
+        return bool(found)
+
+    def _read(self, query: str, *values: bytes) -> list[tuple[bytes, ...]]:
+        try:
+            return self._database.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StorageError(f"cannot read the registrar's book {self._path}: {error}") from None
+
     def cancel(self, names: set[str]) -> list[Invitation]:
         """Cancel all invitations of these names; return them as they are now."""
         with self._changing() as database:
@@ -112,16 +123,13 @@ class Book:
 
     def all(self) -> list[Listed]:
         """Return all invitations, by name."""
-        try:
-            rows = self._database.execute("SELECT code, record FROM invitations").fetchall()
-        except sqlite3.Error as error:
-            raise StorageError(f"cannot read the registrar's book {self._path}: {error}") from None
+        rows = self._read("SELECT code, record FROM invitations")
         return sorted((Listed(code, _decoded(record)) for code, record in rows), key=lambda one: one.invitation.name)
 
     def entrance(self, digest: bytes) -> Entrance | None:
         """Return the entrance of a link's digest."""
-        row = self._database.execute("SELECT record FROM entrances WHERE digest = ?", (digest,)).fetchone()
-        return None if row is None else msgspec.msgpack.decode(row[0], type=Entrance)
+        rows = self._read("SELECT record FROM entrances WHERE digest = ?", digest)
+        return msgspec.msgpack.decode(rows[0][0], type=Entrance) if rows else None
 
 
 def _decoded(record: bytes) -> Invitation:

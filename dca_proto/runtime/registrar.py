@@ -40,6 +40,7 @@ from dca_proto.protocol.enrolment import (
     Decision,
     Desk,
     Enrol,
+    Enrolled,
     Entrance,
     EntranceWanted,
     Invitation,
@@ -128,6 +129,8 @@ class Registrar:
             )
         check_private(file.key)
         self._seen = _stamp(file.federation)
+        self._lines: dict[bytes, str] = {}  # of mosquitto's passwords, by client: a hash takes longer than a lookup
+        self._listed: set[bytes] | None = None  # the clients in mosquitto's files; None if these may be wrong
         self._book = Book(file.book)
         self._open = 0
 
@@ -165,7 +168,11 @@ class Registrar:
         """Read the federation file again when it has changed."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            self.refresh()
+            try:
+                self.refresh()
+                self.follow_book()
+            except DcaError as error:  # a full disk, for example: the next look tries again
+                log.error("the broker's lists", reason=str(error))
 
     def refresh(self) -> None:
         """Adopt a newer federation file, and write the broker's lists by it. A damaged or older one changes nothing."""
@@ -187,17 +194,29 @@ class Registrar:
 
     def write_lists(self) -> None:
         """Write mosquitto's passwords and access list, and have it read them."""
-        clients = [
-            actor_id(one.invitation.client_key)
-            for one in self._book.all()
-            if one.invitation.client_key and not one.invitation.is_cancelled
-        ]
-        clients = [client for client in clients if not self._federation.is_revoked(client)]
-        own = [password_line(client.hex(), broker_password(self._identity, client)) for client in clients]
-        passwords = read_text(self._file.members).splitlines() + own
+        self._listed = None
+        clients = self._clients()
+        passwords = read_text(self._file.members).splitlines() + [self._password_line(client) for client in clients]
         replace_private(self._file.passwords, "".join(f"{line}\n" for line in passwords))
         replace_private(self._file.access, "".join(f"{line}\n" for line in self._access(clients)))
         self._reload()
+        self._listed = set(clients)
+
+    def follow_book(self) -> None:
+        """Write the lists if the book has changed beside this process, by a cancellation, or if a write failed."""
+        if set(self._clients()) != self._listed:
+            self.write_lists()
+
+    def _clients(self) -> list[bytes]:
+        """Return the ids of the clients that may use the broker."""
+        invitations = [one.invitation for one in self._book.all()]
+        clients = [actor_id(one.client_key) for one in invitations if one.client_key and not one.is_cancelled]
+        return [client for client in clients if not self._federation.is_revoked(client)]
+
+    def _password_line(self, client: bytes) -> str:
+        if client not in self._lines:
+            self._lines[client] = password_line(client.hex(), broker_password(self._identity, client))
+        return self._lines[client]
 
     def _access(self, clients: list[bytes]) -> Iterator[str]:
         named = {Channel.COMPUTE: self._federation.computes, Channel.TRAINER: self._federation.trainers}
@@ -211,6 +230,8 @@ class Registrar:
         """Send SIGHUP to mosquitto. Without one, it reads the files when it starts."""
         try:
             pid = int(self._file.pid_file.read_text(encoding="ascii"))
+            if not _is_mosquitto(pid):
+                raise ValueError(f"{self._file.pid_file} does not name its process")
             os.kill(pid, signal.SIGHUP)
         except (OSError, ValueError) as error:
             log.warning("mosquitto was not told to read its files again", reason=str(error))
@@ -256,7 +277,8 @@ class Registrar:
         made: list[tuple[Decision, Invitation | None]] = []
 
         def decide(known: Invitation | None, enrolled: int, issued: int) -> Invitation | None:
-            desk = Desk(self._identity, self._federation, enrolled, issued)
+            is_taken = isinstance(request, Enrol) and self._book.is_taken(request.client_key, where)
+            desk = Desk(self._identity, self._federation, enrolled, issued, is_taken)
             if isinstance(request, Enrol):
                 decision = desk.enrol(request, known, at_ms)
             else:
@@ -267,8 +289,9 @@ class Registrar:
         self._book.change(where, decide, at_ms, by_client=isinstance(request, Renew))
         ((decision, known),) = made
         self._log(decision, known)
-        if not isinstance(decision.answer, Refused):
-            self.write_lists()  # also after a repeat: an earlier attempt may have been killed in between
+        answer = decision.answer
+        if isinstance(answer, Enrolled) and actor_id(answer.certificate.client_key) not in (self._listed or ()):
+            self.write_lists()  # not after a repeat, with which a client could keep this and mosquitto busy
         return decision.answer
 
     def _log(self, decision: Decision, known: Invitation | None) -> None:
@@ -281,6 +304,14 @@ class Registrar:
         else:
             client = short_id(actor_id(decision.answer.certificate.client_key))
             log.info("enrolled" if decision.store is not None else "answered again", name=name, client=client)
+
+
+def _is_mosquitto(pid: int) -> bool:
+    """Return False for another process, which SIGHUP would end: the file of a broker that was killed stays behind."""
+    if pid < 1:
+        return False  # a process group, or all processes
+    name = Path(f"/proc/{pid}/comm")
+    return not name.exists() or "mosquitto" in name.read_text(encoding="utf-8", errors="replace")
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -181,6 +181,8 @@ REFUSED = {
     "the owner's folder": ("owner=10.0.0.1,paris=10.0.0.2", "expected NAME=ADDRESS"),
     "no host name": ("berlin=10.0.0.1/8,paris=10.0.0.2", "expected NAME=ADDRESS"),
     "a line break": ("berlin=a\nuser root,paris=b", "expected NAME=ADDRESS"),
+    "an address with a zone": ('berlin=fe80::1%x"\nlistener 1883,paris=b', "expected NAME=ADDRESS"),
+    "an option": ("berlin=-x,paris=b", "expected NAME=ADDRESS"),
     "a name twice": ("berlin=10.0.0.1,berlin=10.0.0.2", "found berlin twice"),
     "one node": ("berlin=10.0.0.1", "found 1 Compute nodes, expected at least 2"),
 }

@@ -146,8 +146,25 @@ def test_who_may_not_renew() -> None:
     assert refusal(desk().renew(asked, stored, NOW_MS + CLOCK_MS + 1)) == "clock", "a replayed request"
     assert refusal(desk().renew(asked, None, NOW_MS)) == "unknown"
     assert refusal(desk().renew(asked, msgspec.structs.replace(stored, is_cancelled=True), NOW_MS)) == "unknown"
-    assert refusal(desk(issued=3).renew(asked, stored, NOW_MS)) == "rate"
+    later = NOW_MS + DAY_MS
+    assert refusal(desk(issued=3).renew(renew_request(DEVICE, FILE.id, later), stored, later)) == "rate"
     assert refusal(desk(file(2, revoked=(DEVICE.id,))).renew(asked, stored, NOW_MS)) == "revoked"
+
+
+def test_a_client_that_renews_without_end_uses_up_one_certificate_a_day() -> None:
+    stored, soon = used(), NOW_MS + DAY_MS - 1
+    decision = desk(issued=3).renew(renew_request(DEVICE, FILE.id, soon), stored, soon)
+    assert (enrolled(decision).certificate, decision.store) == (stored.certificate, None)
+
+
+def test_a_certificate_that_newer_limits_exclude_is_not_given_again() -> None:
+    short = file(2, registrars=(msgspec.structs.replace(LIMITS, days=3),))
+    assert enrolled(desk(short).enrol(request(), used(), NOW_MS)).certificate.expires_ms == NOW_MS + 3 * DAY_MS
+
+
+def test_a_key_of_another_invitation_gets_no_second_name() -> None:
+    taken = msgspec.structs.replace(desk(), is_taken=True)
+    assert refusal(taken.enrol(request(), INVITED, NOW_MS)) == "taken"
 
 
 def test_requests_of_one_purpose_or_federation_are_none_of_another() -> None:

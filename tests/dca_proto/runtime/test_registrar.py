@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import stat
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -13,11 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 from ports import free_port
+from structlog.testing import capture_logs
 
 from dca_proto.cli import main
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import InputError, StorageError, TransportError, UsageError
-from dca_proto.protocol.enrolment import Refused
+from dca_proto.protocol.enrolment import DAY_MS, Refused
 from dca_proto.protocol.federation import sign_federation
 from dca_proto.runtime import joining
 from dca_proto.runtime import registrar as module
@@ -245,7 +247,7 @@ def test_an_odd_link_is_refused_without_its_code(text: str) -> None:
     assert "0000" not in str(caught.value)
 
 
-def test_a_client_renews_until_it_is_cancelled(host: Path, tmp_path: Path) -> None:
+def test_a_client_renews_until_it_is_cancelled(host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bundle,) = invite(host, "ward-7")
 
     async def scene(running: Registrar) -> None:
@@ -253,17 +255,52 @@ def test_a_client_renews_until_it_is_cancelled(host: Path, tmp_path: Path) -> No
         with pytest.raises(InputError, match="join first"):
             await renew(entrance, tmp_path / "a")
         first = await join(read_bundle(bundle), tmp_path / "a", None)
+        for place in (joining, module):
+            monkeypatch.setattr(place, "now_ms", lambda: now_ms() + 2 * DAY_MS)
         later = await renew(entrance, tmp_path / "a")
         assert (later.id, later.config) == (first.id, first.config)
         assert later.certificate.expires_ms > first.certificate.expires_ms
-        read_certificate(tmp_path / "a/client.cert", later.federation, now_ms())
+        read_certificate(tmp_path / "a/client.cert", later.federation, now_ms() + 2 * DAY_MS)
         assert main(["federation", "invite", "ward-7", "--registrar", str(host / "registrar.toml"), "--cancel"]) == 0
         with pytest.raises(InputError, match="unknown"):
             await renew(entrance, tmp_path / "a")
-        running.write_lists()
+        running.follow_book()
         assert clients_of(host) == set()
 
     play(host, scene)
+
+
+def test_an_enrolled_client_cannot_keep_the_broker_busy(host: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+
+    async def scene(running: Registrar) -> None:
+        await join(read_bundle(bundle), tmp_path / "a", None)
+        before = (host / "access").stat().st_mtime_ns
+        await join(read_bundle(bundle), tmp_path / "a", None)
+        await renew(read_bundle(bundle).entrance, tmp_path / "a")
+        assert (host / "access").stat().st_mtime_ns == before
+
+    play(host, scene)
+
+
+def test_a_key_joins_once(host: Path, tmp_path: Path) -> None:
+    first, second = invite(host, "ward-7", "ward-8")
+
+    async def scene(running: Registrar) -> None:
+        await join(read_bundle(first), tmp_path / "a", None)
+        with pytest.raises(InputError, match=r"refuses \(taken\): this key is enrolled by another invitation"):
+            await join(read_bundle(second), tmp_path / "a", None)
+
+    play(host, scene)
+
+
+@pytest.mark.parametrize("pid", ["0", "-1", "own", "odd"])
+def test_only_mosquitto_gets_the_signal(pid: str, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (host / "mosquitto.pid").write_text(str(os.getpid()) if pid == "own" else pid)
+    monkeypatch.setattr(os, "kill", lambda *signal: pytest.fail("another process was told"))
+    with capture_logs() as logged:
+        Registrar(read_registrar(host / "registrar.toml")).write_lists()
+    assert "mosquitto was not told to read its files again" in [one["event"] for one in logged]
 
 
 def next_file(host: Path, **changes: Any) -> None:
