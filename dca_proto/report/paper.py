@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,10 @@ ALL = "all"
 _ESCAPED = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
             "²": "\\textsuperscript{2}",
             "³": "\\textsuperscript{3}", "Σ": r"$\Sigma$", "−": "$-$", "–": "--",
+            "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
             **{sign: f"\\{sign}" for sign in "&%$#_{}"}}  # fmt: skip
+_MARKDOWN = re.compile(r"[\\`*<|&]|(?<!\w)_|_(?!\w)|(?<=\])\(")  # what starts markup; not an underscore within a word
+_FORMULA = tuple("=+-@")  # spreadsheets compute a cell that starts so
 
 
 class Line(NamedTuple):
@@ -111,7 +115,7 @@ def _markdown(summary: Summary) -> str:
     header, *lines = _for_paper(summary)
 
     def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        return f"| {' | '.join(_MARKDOWN.sub(_with_backslash, cell) for cell in cells)} |"
 
     marks = [":--", ":--", *("--:" for _ in header[2:])]
     return "\n".join([line(header), line(marks), *map(line, lines), "", _note(summary), ""])
@@ -140,7 +144,17 @@ def _latex(summary: Summary) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(_ESCAPED.get(sign, sign) for sign in text)
+    """Return text for LaTeX; after the end of a line, [ and * would be arguments of it."""
+    return "{}" * text.startswith(("[", "*")) + "".join(_ESCAPED.get(sign, sign) for sign in text)
+
+
+def _with_backslash(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
+
+
+def _cell(text: str) -> str:
+    """Return text for a spreadsheet, which is no formula."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _note(summary: Summary) -> str:
@@ -159,6 +173,6 @@ def _csv(summary: Summary) -> str:
     for row in rows_of(summary):
         place = _place(row, cells)
         ends = row["interval_95"] or (None, None)
-        writer.writerow([place["column"], place["figure"], place["group"], row["unit"], row["estimate"],
-                         row["estimate_sd"], *ends])  # fmt: skip
+        names = map(_cell, (place["column"], place["figure"], place["group"], row["unit"]))
+        writer.writerow([*names, row["estimate"], row["estimate_sd"], *ends])
     return text.getvalue()

@@ -270,7 +270,7 @@ def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     printed = one_line(capsys.readouterr().out)
     assert "J = 2 data nodes; each adds all the noise for one row" in printed
     assert "epsilon 4 per row, delta 1e-05" in printed
-    assert "another method, coefficient_sd, intercept_sd, feature_sd, residual_sd, chains" in printed
+    assert "with other method, coefficient_sd, intercept_sd, feature_sd, residual_sd, chains" in printed
     assert "warmup, draws, require_mixed, seed, it costs nothing; to learn again" in printed
     result = json.loads((tmp_path / "l.json").read_text())
     (one,) = result["rounds"]
@@ -366,6 +366,8 @@ def test_hospitals_too_small_for_one_method_use_another_at_no_further_cost(
 def test_only_some_jobs_are_for_data_nodes() -> None:
     assert [name for name in NAMES if NodeRelease in find(name).kinds] == [
         "regression-mcmc",
+        "describe",
+        "compare",
         "survival",
         "survival-regression",
     ]

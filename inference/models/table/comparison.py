@@ -30,7 +30,7 @@ from scipy import stats
 
 from inference.problem import Array
 
-_GRID, _ZOOMS, _ZOOM = 33, 4, 6.0
+_GRID, _ZOOMS, _ZOOM, _STEPS = 33, 6, 6.0, 3
 _OWN_SDS = 10.0  # least number of values for a variance about the own mean, in standard deviations of its noise
 _WEAK_SDS = 6.0
 _RANK, _TINY = 1e-9, 1e-12
@@ -80,6 +80,13 @@ class Ratios:
             best = total.argmin(axis=-1)[..., None]
             centre, found = np.take_along_axis(mu, best, -1)[..., 0], np.take_along_axis(total, best, -1)[..., 0]
             width = width / _ZOOM
+        for _ in range(_STEPS):  # to the mean with the weights at the last one: the grid is too coarse for many rows
+            weights = n / self.variance(np.clip(centre[..., None, None] - shift[..., None], self.low, self.high))
+            slope, about = (weights * n).sum(axis=(-2, -1)), (weights * (y + shift[..., None] * n)).sum(axis=(-2, -1))
+            mu = np.clip(np.divide(about, slope, out=centre.copy(), where=slope > 0), low, np.maximum(low, high))
+            own = mu[..., None, None] - shift[..., None]
+            total = ((y - own * n) ** 2 / self.variance(own)).sum(axis=(-2, -1))
+            centre, found = np.where(total < found, mu, centre), np.minimum(total, found)
         return found, centre
 
     def degrees(self, mu: Array) -> tuple[Array, Array]:
@@ -111,7 +118,7 @@ class Ratios:
             np.broadcast_to(self.y, (size, 2)), np.broadcast_to(self.n, (size, 2)), self.low, self.high,
             self.variance, np.broadcast_to(self.relative, (size, 2)),
         )  # fmt: skip
-        for _ in range(2):  # the second time about the ends
+        for _ in range(3):  # each time nearer to the ends
             statistic, mu = many.least(apart)
             inside = np.flatnonzero(_beyond(statistic, 1, many.degrees(mu)[1]) >= 1 - level)
             if not len(inside):
@@ -134,6 +141,8 @@ def of_means(y: Array, squares: Array, n: Array, sd: Array | float, n_sd: Array 
     mean = np.where(n > _OWN_SDS * n_sd, np.clip(y / rows, -reach, reach), pooled)
     spread = np.maximum(squares - 2 * mean * y + mean**2 * n, 0.0)
     spread = np.where(n > _OWN_SDS * n_sd, spread * rows / np.maximum(rows - 1, 1.0), spread)
+    shared = spread.sum(axis=-1, keepdims=True) / np.maximum(n.sum(axis=-1, keepdims=True), 1.0)
+    spread = np.where((n > _OWN_SDS * n_sd) & (n < 1.5), np.maximum(spread, shared * n), spread)  # one value has none
     noise = sd**2 + pooled**2 * n_sd**2 + _TINY
     of_noise = sd**2 * (1 + 4 * mean**2) + mean**4 * n_sd**2
     relative = (2 * spread**2 / np.maximum(rows - 1, 1.0) + of_noise) / (spread + noise) ** 2

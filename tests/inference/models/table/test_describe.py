@@ -199,6 +199,27 @@ def test_tables_for_papers_have_every_figure_and_escape_names(by_group: Posterio
     assert float(rows[2]["low_95"]) < float(rows[2]["estimate"]) < float(rows[2]["high_95"])
 
 
+@pytest.mark.parametrize(
+    ("name", "markdown", "latex", "plain"),
+    [
+        ("=1+2", "=1+2", "=1+2", "'=1+2"),
+        ("-x", "-x", "-x", "'-x"),
+        ("[4pt]", "[4pt]", "{}[4pt]", "[4pt]"),
+        ("*x", r"\*x", "{}*x", "*x"),
+        ("<b>", r"\<b>", r"\textless{}b\textgreater{}", "<b>"),
+        (r"a\|b", r"a\\\|b", r"a\textbackslash{}\textbar{}b", r"a\|b"),
+        ("[a](b)_c", r"[a]\(b)\_c", r"{}[a](b)\_c", "[a](b)_c"),
+        ("a_b", "a_b", r"a\_b", "a_b"),
+    ],
+)
+def test_names_are_neither_markup_nor_formulas(name: str, markdown: str, latex: str, plain: str) -> None:
+    row = {"name": "m", "unit": "", "estimate": 1.0, "estimate_sd": 0.1, "interval_95": [0.0, 2.0], "nonprivate": None}
+    summary: Any = {"estimates": [row], "cells": {"m": {"column": name, "figure": "mean", "group": "all"}}}
+    assert f"| {markdown} | mean |" in paper.written(summary, Path("t.md"))
+    assert f"\n{latex} & mean &" in paper.written(summary, Path("t.tex"))
+    assert next(csv.DictReader(io.StringIO(paper.written(summary, Path("t.csv")))))["column"] == plain
+
+
 def test_other_suffixes_and_runs_without_estimates_are_refused() -> None:
     with pytest.raises(UsageError, match=r"ends in \.md, \.tex or \.csv"):
         paper.written({}, Path("t.xls"))
