@@ -100,6 +100,7 @@ def round_(
         "statistic": name,
         "dimension": dimension,
         "clients": 342,
+        "computes": ["compute-1", "compute-2", "compute-3"],
         "arrived": 342 - len(absent),
         "closed": "quiet" if absent else "all",
         "declined": {},

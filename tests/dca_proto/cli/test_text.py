@@ -168,8 +168,10 @@ DRAWING = {
     "scaling": "scaling --clients 100 --plot a.png --json a.json",
     "swarm": "swarm --clients 20 --dataset diabetes --epsilon 50 --json a.json",
     "learn": "",
+    "results": "",
 }
-"""By command that draws: a call. `learn` has a test with real actors, tests/e2e/test_swarm_nodes.py."""
+"""By command that draws: a call. Real actors make what two of them draw: tests/e2e/test_swarm_nodes.py for `learn`,
+tests/e2e/test_schedule.py for `results`."""
 
 
 def commands_that_draw() -> Iterator[str]:

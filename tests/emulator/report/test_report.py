@@ -76,6 +76,9 @@ def test_the_policy_lets_in_nothing_but_the_style_of_the_page() -> None:
     assert "unsafe" not in said
 
 
+NODES = "compute-1, compute-2, compute-3"
+
+
 def test_a_swarm_shows_result_budget_contributors_phases_drops_noise_and_coefficients() -> None:
     outline = outline_of(swarm())
     for said in (
@@ -84,7 +87,7 @@ def test_a_swarm_shows_result_budget_contributors_phases_drops_noise_and_coeffic
     ):
         assert said in outline.text, said
     rows = [
-        ["second-moments", "4", "342", "336", "0", "6", "quiet", "2.00", "13.0", "12.6"],  # √169.4; 2.0 / 0.1586
+        ["second-moments", "4", "342", "336", "0", "6", "quiet", "2.00", NODES, "13.0", "12.6"],  # √169.4
         ["contributions needed in each round, at least", "308"],
         ["second-moments", "1.78 s", "18.0 ms", "1.80 s", "2,714", "681 kB"],
         ["bmi", "6.16 [0.2, 12.1]", "6.42 [4.9, 8.0]", "points per kg/m²"],
@@ -118,7 +121,7 @@ def test_an_aborted_round_has_no_result_but_a_reason() -> None:
     assert "No result: compute-2 aborted: too-few: 300 contributed, 308 were needed" in outline.text
     assert ["round 1", "compute-2 aborted: too-few: 300 contributed, 308 were needed"] in outline.rows
     came = ["342", "300", "40", "2"]  # asked, contributed, late, dropped
-    assert ["second-moments, aborted", "4", *came, "all"] in outline.rows
+    assert ["second-moments, aborted", "4", *came, "all", NODES] in outline.rows
     assert "sd of the noise" not in outline.text
     assert "Coefficients" not in outline.text
 
