@@ -74,6 +74,22 @@ def require_input(path: Path, advice: str = "") -> None:
     open_input(path, advice).close()
 
 
+def require_unopened(path: Path, advice: str = "") -> None:
+    """Raise as `open_input` if a file cannot be read, without opening it.
+
+    For databases: whoever closes a file loses all locks that his process has on it, SQLite's included
+    (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise unreadable(path, error, advice) from None
+    if not stat.S_ISREG(mode):
+        raise _not_regular(path, mode, advice)
+    if not os.access(path, os.R_OK):
+        raise unreadable(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)), advice)
+
+
 def _not_regular(path: Path, mode: int, advice: str) -> InputError:
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     what = kinds.get(stat.S_IFMT(mode), "a device")

@@ -27,11 +27,11 @@ class Table:
 
     Args:
         columns: the columns' names.
-        rows: shape ``(m, len(columns))``; NaN marks a missing value.
+        rows: shape ``(m, len(columns))``; NaN marks a missing value, as NumPy's mask does.
         window_s: from how many seconds ago the program keeps rows, if it does: a round may ask for this window.
 
     Raises:
-        UsageError: the rows' shape does not fit the columns, or a column is named twice.
+        UsageError: the rows are no numbers, their shape does not fit the columns, or a column is named twice.
     """
 
     def __init__(self, columns: Sequence[str], rows: ArrayLike, *, window_s: int = 0) -> None:
@@ -70,7 +70,7 @@ class Table:
             self._rows = grown if keep is None else grown[max(0, len(grown) - keep) :].copy()
 
     def _checked(self, rows: ArrayLike) -> NDArray[np.float64]:
-        copied = np.array(rows, dtype=np.float64)
+        copied = numbers_of(rows)
         if copied.ndim != 2 or copied.shape[1] != len(self.columns):
             raise InputError(f"rows have shape {copied.shape}; expected (m, {len(self.columns)}), one per column")
         return copied
@@ -80,6 +80,16 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table({', '.join(self.columns)})"
+
+
+def numbers_of(rows: ArrayLike) -> NDArray[np.float64]:
+    """Return a copy of rows as numbers; what is masked is NaN. Raises `UsageError`, without what is in the rows."""
+    try:
+        if isinstance(rows, np.ma.MaskedArray):
+            rows = np.ma.filled(rows.astype(np.float64), np.nan)
+        return np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"rows are no array of numbers ({type(error).__name__}); expected a list of lists") from None
 
 
 Entry = tuple[str, str, dict[str, object]]

@@ -166,7 +166,8 @@ class Client(Returning):
     def needs_data(self, payload: bytes) -> bool:
         """Return True if a message may announce a round that the client does not know, so that it will read its rows.
 
-        Only a trainer of the federation can send such a message. A federation file may make one of a later message.
+        Only a trainer of the federation can send such a message. A newer federation file may make one of a later
+        message.
         """
         try:
             frame = decode_frame(payload)
@@ -174,7 +175,7 @@ class Client(Returning):
             if not isinstance(signed, m.Signed):
                 return False
             if isinstance(decode_body(signed.body), m.FederationFile):
-                return True
+                return self._federation.newer(self._federation.opened(signed)) is not None
             body = open_announcement(signed, self._federation, self._limits).body
         except PeerError:
             return False

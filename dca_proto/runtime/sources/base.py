@@ -118,6 +118,7 @@ class Feed:
         self._failure: InputError | None = None
         self._said: list[Entry] = []  # of the last read: logged again only if it differs
         self._reading: _Reading | None = None
+        self._is_leaving = False
         self.columns: tuple[str, ...] = ()
         self.columns = self._first()
 
@@ -152,6 +153,8 @@ class Feed:
             self._failure = InputError(f"data {place} does not fit into memory; use fewer rows")
         except Exception as error:  # nothing may stop a client; without the message, since it may contain data
             self._failure = InputError(f"data {place} cannot be read: {type(error).__name__}; {advice}")
+        if self._is_leaving:
+            return
         if self._failure is not None and str(self._failure) != str(before):
             log.warning("data cannot be read, so this client contributes zero", error=str(self._failure))
         elif before is not None and self._failure is None:
@@ -159,8 +162,14 @@ class Feed:
 
     @contextlib.asynccontextmanager
     async def live(self) -> AsyncIterator[None]:
-        """Keep the source running, if it has a part that runs, until the context ends."""
-        yield
+        """Keep the source running, if it has a part that runs, until the context ends. Then no read is waited for."""
+        self._is_leaving = False
+        try:
+            yield
+        finally:
+            self._is_leaving = True
+            if (reading := self._reading) is not None:
+                reading.woken.set()
 
     def _first(self) -> tuple[str, ...]:
         """Read for the first time, and return the columns."""
@@ -194,7 +203,9 @@ class Feed:
         if self._reading is not None and not self._reading.ended.is_set():
             raise InputError(f"data {place}: an earlier read has not ended yet; restart the client if it never will")
         self._reading = _Reading(read)
-        if not self._reading.ended.wait(limit_s):
+        if not self._is_leaving:
+            self._reading.woken.wait(limit_s)
+        if not self._reading.ended.is_set():
             raise InputError(f"data {place} was not read within {limit_s:g} s; ask for less, or raise timeout_s")
         reading, self._reading = self._reading, None
         return reading.result()
@@ -212,6 +223,7 @@ class _Reading(threading.Thread):
     def __init__(self, read: Callable[[], Table]) -> None:
         super().__init__(daemon=True, name="dca-data")
         self.ended = threading.Event()
+        self.woken = threading.Event()  # whoever waits for the end is to go on
         self._read = read
         self._table: Table | None = None
         self._error: BaseException | None = None
@@ -224,6 +236,7 @@ class _Reading(threading.Thread):
             self._error = error
         finally:
             self.ended.set()
+            self.woken.set()
 
     def result(self) -> Table:
         if isinstance(self._error, Exception):
@@ -268,7 +281,7 @@ def number_of(value: object) -> float:
     elif isinstance(value, bool | int | float | Decimal):
         try:
             found = float(value)
-        except OverflowError:
+        except (OverflowError, ValueError):  # an int beyond floats, a signalling NaN
             return math.nan
     else:
         return math.nan

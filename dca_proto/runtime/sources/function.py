@@ -10,7 +10,7 @@ import numpy as np
 
 from dca_proto.errors import InputError
 from dca_proto.runtime.sources.base import Source, TimeoutSeconds, check_columns
-from dca_proto.runtime.table import Say, Table
+from dca_proto.runtime.table import Say, Table, numbers_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
@@ -42,7 +42,7 @@ class FunctionSource(Source, frozen=True, kw_only=True):
     def read(self, say: Say) -> Table:
         function = self._function()
         found = function(self.since_s) if self.window_s else function()
-        rows = np.array(found, dtype=np.float64)
+        rows = numbers_of(found)
         if rows.size == 0:
             rows = rows.reshape(0, len(self.columns))
         return Table(self.columns, np.where(np.isfinite(rows), rows, np.nan))

@@ -139,6 +139,8 @@ def _mean(database: sqlite3.Connection, entity: int, since_s: float, until_s: fl
     weighted = lasted_s = 0.0
     at_s, value = since_s, None if before is None else _value(before[0])
     changes = database.execute(query, (entity, since_s, until_s, _STATES_MAX)).fetchall()
+    if len(changes) == _STATES_MAX:
+        raise InputError(f"[data] window_s: found {_STATES_MAX} or more states of an entity; expected a shorter window")
     for next_s, state in [*changes, (until_s, None)]:
         if value is not None:
             weighted += value * (next_s - at_s)

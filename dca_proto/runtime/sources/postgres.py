@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import ipaddress
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -52,7 +53,7 @@ class PostgresSource(Query, frozen=True, kw_only=True):
         if "@" in self.postgres and (odd or parts.password is not None or "@" in parts.path):  # may quote a password
             raise InputError(f"[data] postgres: found a password or another URL, expected {_URL}, with password_file")
         if odd or not parts.path.strip("/") or parts.query or parts.fragment:
-            raise InputError(f"[data] postgres: found {self.postgres!r}, expected {_URL}")
+            raise InputError(f"[data] postgres: found another URL, expected {_URL}")  # a query may have a password
         if parts.hostname and not is_host(parts.hostname):
             raise InputError(f"[data] postgres: {parts.hostname!r} is no host name; expected {_URL}")
         if self.tls is False and self.ca is not None:
@@ -116,7 +117,12 @@ class PostgresSource(Query, frozen=True, kw_only=True):
 
 
 def _is_here(host: str | None) -> bool:
-    if host is None or host == "localhost":
+    """Return whether a connection stays on this machine. The library also reads PGHOST and PGHOSTADDR."""
+    address = os.environ.get("PGHOSTADDR")
+    host = host or os.environ.get("PGHOST")
+    if address:
+        host = address
+    if not host or host == "localhost" or host.startswith(("/", "@")):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from dca_proto.errors import InputError
-from dca_proto.runtime.files import open_input
+from dca_proto.runtime.files import require_unopened
 from dca_proto.runtime.sources.base import Query, check_columns, table_of
 from dca_proto.runtime.table import Say, Table
 
-_ANY_SIZE = 1 << 62
 _CELL_BYTES_MAX = 1 << 20
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 _READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
@@ -53,19 +52,20 @@ def opened(path: Path, timeout_s: float) -> Iterator[sqlite3.Connection]:
 
     Raises `InputError`; of an error while rows are read, only SQLite's name for it, since its message may have data.
     """
-    open_input(path, "expected an SQLite database", bytes_max=_ANY_SIZE).close()
+    require_unopened(path, "expected an SQLite database")
     until_s = time.monotonic() + timeout_s
     try:
         with contextlib.closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=timeout_s)
         ) as database:
+            database.text_factory = lambda text: text.decode("utf-8", "replace")  # what is not UTF-8 is no number
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _CELL_BYTES_MAX)
             database.execute("PRAGMA query_only = ON")
             database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
             database.set_progress_handler(lambda: time.monotonic() > until_s, _STEPS)
             yield database
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorname == "SQLITE_INTERRUPT":
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
             raise InputError(
                 f"data {path} was not read within {timeout_s:g} s; ask for less, or raise timeout_s"
             ) from None

@@ -106,7 +106,7 @@ class TopicFeed(Feed):
     def __init__(self, source: TopicSource, clock: Callable[[], float] | None = None) -> None:
         self._clock = clock or _seconds_with_sleep
         self._changing = threading.Lock()
-        self._sensors: dict[str, _Sensor] = {}
+        self._sensors: dict[str, _Sensor] = {}  # the longest silent first
         self._reason = "not connected yet"
         super().__init__(source)
 
@@ -163,20 +163,20 @@ class TopicFeed(Feed):
     def _keep(self, topic: str, values: NDArray[np.float64]) -> str:
         now_s = self._clock()
         with self._changing:
-            sensor = self._sensors.get(topic)
+            sensor = self._sensors.pop(topic, None)
             if sensor is None:
                 if len(self._sensors) >= self.source.topics_max:
                     self._forget(now_s)
                 if len(self._sensors) >= self.source.topics_max:
                     return "too many topics"
-                sensor = self._sensors[topic] = _Sensor(len(self.columns), self.source.window_s)
+                sensor = _Sensor(len(self.columns), self.source.window_s)
+            self._sensors[topic] = sensor
             sensor.add(values, now_s)
         self.read_ms = time.time_ns() // 1_000_000
         return ""
 
     def _forget(self, now_s: float) -> None:
-        silent = [topic for topic, sensor in self._sensors.items() if sensor.is_silent(now_s)]
-        for topic in silent:
+        while self._sensors and self._sensors[topic := next(iter(self._sensors))].is_silent(now_s):
             del self._sensors[topic]
 
     # --- the connection -----------------------------------------------------------------------------------------------
@@ -264,17 +264,19 @@ class _Sensor:
         place = number % _PARTS
         if self._numbers[place] != number:
             self._numbers[place], self._sums[place], self._counts[place] = number, 0, 0
-        self._sums[place][given] += values[given]
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._sums[place][given] += values[given]
         self._counts[place][given] += 1
 
     def row(self, take: str, now_s: float) -> NDArray[np.float64]:
-        """Return a value for each column; NaN where the window has none."""
+        """Return a value for each column; NaN where the window has none, or has values whose sum is too large."""
         if take == "last":
             return np.where(self._at_s > now_s - self._window_s, self._last, np.nan)
         kept = self._numbers > int(now_s // self._part_s) - _PARTS
         counts = self._counts[kept].sum(axis=0)
-        sums = self._sums[kept].sum(axis=0)
-        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = self._sums[kept].sum(axis=0)
+        return np.where((counts > 0) & np.isfinite(sums), sums / np.maximum(counts, 1), np.nan)
 
     def is_silent(self, now_s: float) -> bool:
         return bool((self._at_s <= now_s - self._window_s).all())

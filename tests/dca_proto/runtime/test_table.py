@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from changes import following, payload_of
 from round_helpers import recompose
 from runner_and_peer import RunnerAndPeer, echo
 from structlog.testing import capture_logs
@@ -51,9 +52,18 @@ def test_rows_that_do_not_fit_change_nothing() -> None:
     for change in (table.replace, table.append):
         with pytest.raises(InputError, match=r"rows have shape \(1, 2\); expected \(m, 1\)"):
             change(np.array([[1.0, 2.0]]))
+        with pytest.raises(InputError, match=r"rows are no array of numbers \(ValueError\)") as caught:
+            change([["Alice"]])  # type: ignore[list-item]
+        assert "Alice" not in str(caught.value)
     with pytest.raises(UsageError, match="keep is -1"):
         table.append(np.array([[2.0]]), keep=-1)
     assert table.rows(("x",)).tolist() == [[1]]
+
+
+def test_what_a_programs_array_masks_is_missing() -> None:
+    """Below the mask there is a number that means nothing."""
+    table = Table(["x"], np.ma.masked_equal([[1], [99]], 99))
+    np.testing.assert_array_equal(table.rows(("x",)), [[1], [NAN]])
 
 
 def test_what_a_program_does_with_its_own_arrays_changes_no_row() -> None:
@@ -412,6 +422,10 @@ def test_only_an_announcement_of_a_new_round_makes_a_client_read_its_data() -> N
     assert not any(map(strange.needs_data, payloads))
     assert not new.needs_data(announcement[:-1] + bytes([announcement[-1] ^ 1]))
     assert not new.needs_data(b"")
+    present, newer = payload_of(actors.federation), payload_of(following(actors))
+    assert new.needs_data(newer), "its trainer may be new"
+    assert not new.needs_data(present), "anybody can send it again"
+    assert not new.needs_data(newer[:-1] + bytes([newer[-1] ^ 1]))
 
 
 def test_a_client_whose_source_has_another_window_declines() -> None:

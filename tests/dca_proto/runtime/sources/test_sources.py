@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pytest
+from patience import PATIENCE_S
 from recorder import Recorder
 from structlog.testing import capture_logs
 
@@ -187,6 +192,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a password in a URL": ({"postgres": "postgresql://u:hunter2@h/d", "query": "SELECT 1"}, "with password_file"),
     "a password with a slash": ({"postgres": "postgresql://u:hunter2/@h/d", "query": "SELECT 1"}, "with password_file"),
     "another URL": ({"postgres": "mysql://h/d", "query": "SELECT 1"}, "expected postgresql://user@host"),
+    "a password of a query": ({"postgres": "postgresql:///d?password=hunter2", "query": "SELECT 1"}, "another URL"),
+    "a password without a host": ({"postgres": "postgresql://u:hunter2/d", "query": "SELECT 1"}, "another URL"),
     "no database": ({"postgres": "postgresql://h", "query": "SELECT 1"}, "expected postgresql://user@host"),
     "no function": ({"python": "sensors", "columns": ["x"]}, "expected module:function"),
     "no columns": ({"python": "sensors:read", "columns": []}, "expected 1 to"),
@@ -225,7 +232,7 @@ def test_a_broker_that_knows_the_client_by_password_is_not_asked_for_sensors(tmp
 def test_what_counts_as_a_number() -> None:
     for value in (1, 1.0, True, "1", " 1e0", msgspec.json.decode(b"1.0")):
         assert number_of(value) == 1
-    for value in (None, "", "on", "1_0", "nan", "inf", float("inf"), b"1", [1], 10**400, "9" * 500):
+    for value in (None, "", "on", "1_0", "nan", "inf", float("inf"), b"1", [1], 10**400, "9" * 500, Decimal("sNaN")):
         assert np.isnan(number_of(value)), value
 
 
@@ -242,6 +249,32 @@ def test_odd_values_of_a_query_are_counted_once_and_not_shown(folder: Path) -> N
     np.testing.assert_array_equal(feed.rows(("x",)), [[1], [36.6], [NAN], [NAN], [NAN]])
     (entry,) = logs
     assert entry["fields"] == {"x": 2}
+
+
+def test_a_text_that_is_not_utf_8_is_missing_and_the_others_count(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "d.db")) as database, database:
+        database.execute("CREATE TABLE r (x)")
+        database.execute("INSERT INTO r VALUES (1), (CAST(x'ff41' AS TEXT))")
+    feed = opened({"sqlite": "d.db", "query": "SELECT x FROM r"}, folder)
+    np.testing.assert_array_equal(feed.rows(("x",)), [[1], [NAN]])
+
+
+def test_a_read_leaves_a_programs_own_lock_on_its_database(folder: Path) -> None:
+    """A process that opens and closes the file itself would lose it, and another could then write at the same time."""
+    _database(folder, 1)
+    other = "import sqlite3; sqlite3.connect('d.db', timeout=0).execute('BEGIN IMMEDIATE')"
+    with closing(sqlite3.connect(folder / "d.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        opened({"sqlite": "d.db", "query": "SELECT x FROM readings"}, folder)
+        found = subprocess.run([sys.executable, "-c", other], cwd=folder, capture_output=True, text=True, check=False)
+    assert "database is locked" in found.stderr
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_is_no_database(kind: str, folder: Path) -> None:
+    (folder / "d.db").mkdir() if kind == "folder" else os.mkfifo(folder / "d.db")
+    with pytest.raises(InputError, match=f"a {kind}"):
+        opened({"sqlite": "d.db", "query": "SELECT 1 AS x"}, folder)
 
 
 QUERIES = {
@@ -307,6 +340,42 @@ def test_a_function_that_never_returns_does_not_stop_the_client(folder: Path) ->
             break
         time.sleep(0.01)
     assert feed.rows(("x",)).tolist() == [[5]]
+
+
+def test_a_client_that_ends_does_not_wait_for_a_function(folder: Path) -> None:
+    module, has_begun, may_return = sys.modules["own_sensors"], threading.Event(), threading.Event()
+    feed = opened({**EXAMPLES["python"].table, "timeout_s": 600}, folder)
+
+    def hanging() -> list[list[float]]:
+        has_begun.set()
+        may_return.wait()
+        return [[5, 5]]
+
+    module.read = hanging  # type: ignore[attr-defined]
+
+    async def story() -> None:
+        async with feed.live():
+            reading = asyncio.create_task(asyncio.to_thread(feed.refresh))
+            await asyncio.to_thread(has_begun.wait)
+        await reading
+
+    with capture_logs() as logs:
+        asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
+    may_return.set()
+    assert feed.failure is not None
+    assert not logs, "that the client ends is no fault of the data"
+
+
+def test_what_a_function_masks_is_missing(folder: Path) -> None:
+    feed = opened(EXAMPLES["python"].table, folder)
+    module = sys.modules["own_sensors"]
+    module.read = lambda: np.ma.masked_equal([[1, 99]], 99)  # type: ignore[attr-defined]
+    feed.refresh()
+    np.testing.assert_array_equal(feed.rows(("x", "y")), [[1, NAN]])
+    module.read = lambda: [["Alice", 1]]  # type: ignore[attr-defined]
+    feed.refresh()
+    assert "rows are no array of numbers" in str(feed.failure)
+    assert "Alice" not in str(feed.failure)
 
 
 def test_a_function_that_ends_the_process_does_not(folder: Path) -> None:

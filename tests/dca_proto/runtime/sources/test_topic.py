@@ -16,6 +16,7 @@ from dca_proto.errors import UsageError
 from dca_proto.runtime.broker import Broker
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.sources import Feed, read_source
+from dca_proto.runtime.sources import topic as module
 from dca_proto.runtime.sources.topic import TopicFeed, TopicSource
 
 NAN = float("nan")
@@ -146,6 +147,31 @@ def test_a_flood_of_topics_neither_grows_nor_displaces() -> None:
     clock.now_s += 1000
     feed.take("home/new", b"22")
     assert sorted(rows(feed, "x").ravel()) == [21, 22], "those that are silent make room"
+
+
+def test_a_flood_of_topics_does_not_look_at_all_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message would take as long as there are topics, in the client's event loop."""
+    feed = feed_of(clock := Clock(), columns=["x"], topics_max=100)
+    for number in range(100):
+        clock.now_s += 1
+        feed.take(f"home/{number}", b"20")
+    looks: list[float] = []
+    is_silent = module._Sensor.is_silent
+    monkeypatch.setattr(module._Sensor, "is_silent", lambda self, now_s: looks.append(now_s) or is_silent(self, now_s))
+    feed.take("home/0", b"21")
+    for number in range(50):
+        feed.take(f"home/new/{number}", b"20")
+    assert len(looks) == 50
+    clock.now_s += 3599
+    feed.take("home/new", b"22")
+    assert sorted(rows(feed, "x").ravel()) == [20, 21, 22], "the first topic has been heard again"
+
+
+def test_a_mean_of_numbers_that_are_too_large_is_missing() -> None:
+    feed = feed_of(Clock(), columns=["x"], take="mean")
+    for number in (b"1e308", b"1e308", b"-1e308"):
+        feed.take("home/a", number)
+    np.testing.assert_array_equal(rows(feed, "x"), [[NAN]])
 
 
 def test_random_payloads_never_raise() -> None:
