@@ -45,14 +45,14 @@ class Renderer:
         self._macros: Any = environment("dca_proto.report").get_template("blocks.html")
         self._page = environment("dca_proto.dashboard").get_template("page.html")
         self._drawn: dict[str, Markup] = {}
+        self._numbers = itertools.count(1)  # an old chart may stand beside a new one, so names are never used again
 
     def sections(self, view: View) -> dict[str, str]:
         """Return the HTML of what changes on the page, by the id of its element."""
-        numbers = itertools.count(1)
         used: dict[str, Markup] = {}
 
         def draw(chart: Chart) -> Markup:
-            used[chart.caption] = self._drawn.get(chart.caption) or drawn(chart, f"{next(numbers)}")
+            used[chart.caption] = self._drawn.get(chart.caption) or drawn(chart, f"{next(self._numbers)}")
             return used[chart.caption]
 
         module = self._macros.make_module({"draw": draw, "source": "dca status --json", "rows_max": 200})

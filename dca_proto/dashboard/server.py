@@ -59,17 +59,26 @@ class Board:
         self._memory, self._renderer = Memory(), Renderer()
         self._news = asyncio.Event()  # set, and replaced, when the sections change
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_looked = asyncio.Event()
         self._is_over = False
         self._watching = 0
         self.sections: dict[str, str] = {}
 
     async def refresh(self) -> None:
         """Look once, and tell those who watch if something has changed."""
-        made = await asyncio.to_thread(self._made)
+        self._put(await asyncio.to_thread(self._made))
+
+    def _put(self, made: dict[str, str]) -> None:
         if made != self.sections:
             self.sections = made
             news, self._news = self._news, asyncio.Event()
             news.set()
+
+    def _failure(self, why: str) -> dict[str, str]:
+        """Return the sections that say why a look failed; all of them before the first one that did not fail."""
+        failed = {"this page": f"it could not be made, so all below is old: {why}"}
+        found = Renderer().sections(view_of(Statuses(actors=[], failed=failed), Memory()))
+        return {name: html for name, html in found.items() if not self.sections or name in ("badge", "warnings")}
 
     def end(self) -> None:
         """Let those who watch go. May be called in any thread."""
@@ -85,14 +94,25 @@ class Board:
         return self._renderer.sections(view)
 
     async def run(self) -> None:
-        """Look again and again, until cancelled. A look that fails is logged."""
+        """Look again and again, until cancelled. Why a look fails is logged when it changes."""
         self._loop = asyncio.get_running_loop()
+        said = ""
         while True:
             try:
                 await self.refresh()
             except Exception as error:  # whatever a statement of an actor of another version leads to
-                log.warning("the dashboard cannot be made", error=f"{type(error).__name__}: {error}")
+                if (why := f"{type(error).__name__}: {error}") != said:
+                    log.warning("the dashboard cannot be made", error=why)
+                    self._put({**self.sections, **self._failure(why)})
+                said = why
+            else:
+                said = ""
+            self._has_looked.set()
             await asyncio.sleep(_LOOK_S)
+
+    async def wait_for_look(self) -> None:
+        """Wait until the first look has ended."""
+        await self._has_looked.wait()
 
     def page(self, token: str) -> str:
         """Return the whole page."""
@@ -133,8 +153,8 @@ class Door:
 
     @contextlib.asynccontextmanager
     async def _living(self, app: Starlette) -> AsyncIterator[None]:
-        await self._board.refresh()
         looking = asyncio.create_task(self._board.run())
+        await self._board.wait_for_look()
         yield
         looking.cancel()
 
@@ -229,6 +249,8 @@ class Dashboard:
                 door.app,
                 log_config=None,
                 access_log=False,
+                http="h11",  # whose headers have a limit
+                ws="none",
                 server_header=False,
                 proxy_headers=False,
                 limit_concurrency=_CONNECTIONS_MAX,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -27,9 +29,16 @@ def results_path(store: Path) -> Path:
 
 def read_results(store: Path) -> list[Result]:
     """Return the results in the file, the latest last; none if there is no file that can be read."""
-    with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError), results_path(store).open("rb") as file:
-        return msgspec.json.decode(file.read(_BYTES_MAX), type=list[Result])
+    with contextlib.suppress(OSError, ValueError), open(_opened(results_path(store)), "rb") as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            found = msgspec.json.decode(file.read(_BYTES_MAX), type=list[Result])
+            return [one for one in found if datetime.fromisoformat(one.at).tzinfo is not None]
     return []
+
+
+def _opened(path: Path) -> int:
+    """Return a descriptor, without waiting: what stands there may be a pipe."""
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def keep_results(store: Path, results: Iterable[Result]) -> None:
@@ -37,10 +46,12 @@ def keep_results(store: Path, results: Iterable[Result]) -> None:
     path = results_path(store)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        draft.unlink(missing_ok=True)  # of a process that was killed
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.encode([*results]))
         draft.replace(path)
     except OSError as error:
         log.warning("latest results not kept", path=str(path), error=error.strerror or str(error))
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -22,6 +21,8 @@ from dca_proto.wording import printable
 OTHER = "other"
 _NAMES_MAX, _NAME_CHARS_MAX = 32, 48
 _ROUNDS_MAX, _RESULTS_MAX, _OUTCOMES_MAX = 1000, 50, 4
+_VALUE_MAX = 1e100
+"""A record with a larger number, or with none, is refused by whoever reads it (`dca_proto.results.figure`)."""
 
 
 class Names(Counter[str]):
@@ -157,7 +158,7 @@ def result_of(at: str, aggregate: NoisyAggregate) -> Result:
     more = 0
     with contextlib.suppress(ArithmeticError, ValueError, LookupError):
         found = estimates(aggregate)
-        finite = [one for one in found if math.isfinite(one.value) and math.isfinite(one.noise_std)]
+        finite = [one for one in found if abs(one.value) <= _VALUE_MAX and one.noise_std <= _VALUE_MAX]
         shown = [
             Outcome(label=printable(one.label), value=one.value, noise_std=one.noise_std)
             for one in finite[:_OUTCOMES_MAX]

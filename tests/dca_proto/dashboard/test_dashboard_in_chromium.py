@@ -46,6 +46,7 @@ def text_of(chromium: Chromium, place: str = "body") -> str:
     return found.replace("\u00a0", " ")
 
 
+@pytest.mark.long
 def test_the_page_is_read_at_a_glance(chromium: Chromium, board: Dashboard) -> None:
     """Wide and narrow, light and dark: nothing is cut, too small or too pale; it loads its own files alone."""
     chromium.show(board.url, DESK, "light")
@@ -67,6 +68,7 @@ def test_the_page_is_read_at_a_glance(chromium: Chromium, board: Dashboard) -> N
     assert chromium.evaluate("document.title") == "3 warnings · Federation wards: 3 actors of 4 run"
 
 
+@pytest.mark.long
 def test_it_is_live_and_survives_that_an_actor_stops_and_starts(
     chromium: Chromium, board: Dashboard, shown: Shown
 ) -> None:
@@ -83,6 +85,7 @@ def test_it_is_live_and_survives_that_an_actor_stops_and_starts(
     assert faults(measured(chromium, PHONE), PHONE) == []
 
 
+@pytest.mark.long
 def test_it_says_when_the_dashboard_itself_has_ended(chromium: Chromium, board: Dashboard) -> None:
     chromium.show(board.url, DESK, "light")
     wait_for(chromium, LIVE)
@@ -91,6 +94,7 @@ def test_it_says_when_the_dashboard_itself_has_ended(chromium: Chromium, board: 
     assert pale(chromium) == []
 
 
+@pytest.mark.long
 def test_the_keyboard_reaches_everything_and_keeps_its_place(
     chromium: Chromium, board: Dashboard, shown: Shown
 ) -> None:
@@ -125,6 +129,7 @@ def test_hostile_texts_become_no_elements_and_no_code_runs(chromium: Chromium, b
     assert faults(measured(chromium, PHONE), PHONE) == []
 
 
+@pytest.mark.long
 def test_the_policy_stops_what_escaping_would_miss(chromium: Chromium, board: Dashboard) -> None:
     """Markup put in by hand, as if the escaping had a hole: nothing runs, and nothing is loaded or styled."""
     chromium.show(board.url, DESK, "light")
@@ -139,6 +144,7 @@ def test_the_policy_stops_what_escaping_would_miss(chromium: Chromium, board: Da
     assert chromium.evaluate("document.title") != "ran"
 
 
+@pytest.mark.long
 def test_the_measure_of_contrast_bites(chromium: Chromium, board: Dashboard) -> None:
     chromium.show(board.url, DESK, "light")
     wait_for(chromium, LIVE)

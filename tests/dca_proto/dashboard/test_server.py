@@ -120,6 +120,20 @@ def test_a_look_that_fails_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         assert "Federation others" in event(answer)["title"]
 
 
+def test_a_page_that_cannot_be_made_says_so_from_the_first_look_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_LOOK_S", 0.02)
+    shown = Shown()
+    shown.actors = [None]  # type: ignore[list-item]
+    with serving(shown) as board, watching(board) as answer:
+        assert "this page: it could not be made" in event(answer)["warnings"]
+        assert ask(board, path_of(board))[0] == 200
+        shown.actors = [status_of(results=[], warnings=[])]
+        assert "could not be made" not in event(answer)["warnings"]
+        shown.actors = [None]  # type: ignore[list-item]
+        last = event(answer)
+        assert {*last} == {"badge", "warnings"}, "what is old stays"
+
+
 def test_few_may_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_WATCHING_MAX", 1)
     with serving(Shown(status_of(results=[]))) as board, watching(board) as answer:

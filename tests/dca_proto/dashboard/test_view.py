@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from unittest.mock import patch
 
@@ -132,6 +133,18 @@ def result_of(number: int) -> Result:
         at=f"2026-11-29T{number // 60:02}:{number % 60:02}:00Z", round_id=f"{number:032x}", statistic="mean",
         contributors=25, outcomes=[Outcome(label="x", value=float(number), noise_std=1.0)],
     )  # fmt: skip
+
+
+def test_a_new_chart_beside_an_old_one_has_names_of_its_own() -> None:
+    sums = [msgspec.structs.replace(result_of(number), statistic="sum") for number in range(10, 15)]
+    memory, renderer = Memory(), Renderer()
+    for results in ([*map(result_of, range(3)), *sums], [result_of(3)]):
+        memory.note([status_of(results=results)])
+        with patch.object(report_page, "svg", lambda chart, width, name: f'<svg id="{name}"></svg>'):
+            html = renderer.sections(view_of(Statuses(actors=[status_of(results=[])]), memory))["results"]
+        names = re.findall(r' id="([^"]+)"', html)
+        assert len(names) == len({*names}) > 0
+    assert html.count('class="desk"') == 2
 
 
 def test_results_are_remembered_though_the_trainer_restarts() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from exact_rounds import aggregate
 from dca_proto.aggregate import RoundRequest
 from dca_proto.protocol import facts
 from dca_proto.results.status import PHASE_S
+from dca_proto.runtime import tally
 from dca_proto.runtime.latest import read_results, results_path
 from dca_proto.runtime.status import Watch
 from dca_proto.runtime.tally import OTHER, Bins, Tally, why_failed
@@ -145,13 +148,31 @@ def test_a_trainers_results_are_kept_for_its_next_process(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["trainer.db-results"]
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b"\xff", b"[" * 10_000])
+ODD = b'[{"at":"%b","round_id":"","statistic":"mean","contributors":1}]'
+
+
+def test_a_pipe_in_place_of_the_results_makes_nobody_wait(tmp_path: Path) -> None:
+    os.mkfifo(results_path(tmp_path / "trainer.db"))
+    assert read_results(tmp_path / "trainer.db") == []
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b"\xff", b"[" * 10_000, ODD % b"noon", ODD % b"2026-11-29"])
 def test_a_damaged_file_of_results_stops_nobody(tmp_path: Path, text: bytes) -> None:
     store = tmp_path / "trainer.db"
     results_path(store).write_bytes(text)
     assert read_results(store) == []
     Watch(lambda fact: None, bytes.hex, store=store)(completed(1))
     assert len(read_results(store)) == 1
+
+
+@pytest.mark.parametrize("value", [1e101, float("inf"), float("nan")])
+def test_a_number_that_no_reader_takes_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    monkeypatch.setattr(tally, "estimates", lambda _: [SimpleNamespace(label="x", value=value, noise_std=1.0)])
+    Watch(lambda fact: None, bytes.hex, store=tmp_path / "trainer.db")(completed(1))
+    (kept,) = read_results(tmp_path / "trainer.db")
+    assert (kept.outcomes, kept.more) == ([], 1)
 
 
 def test_results_that_cannot_be_kept_stop_no_round(tmp_path: Path) -> None:
