@@ -14,6 +14,7 @@ What an attacker gains, and what stops them:
 | steals a bundle after its use | nothing: the code is spent, and only the same key gets the same answer again |
 | records and replays an enrolment | nothing: TLS; the answer would only name the key that is enrolled already |
 | runs or reads the broker | neither codes nor certificates; the passwords that clients send it, as before |
+| opens connections, sends nothing | at most 16 of one address, of 256, each for ten seconds |
 | guesses codes | 2⁻¹²⁸ a guess; wrong ones are answered after a pause |
 | reads the registrar's book | names and ids; codes are stored hashed, passwords not at all |
 | steals the registrar's key | Sybils up to its limit, and its clients' broker passwords, until it is revoked; no data |

@@ -58,7 +58,7 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
         f"# Secret until then. Whoever uses it first is {bundle.name}.\n"
         f'name = {toml_text(bundle.name)}\ncode = "{bundle.code.hex()}"\n'
         f"host = {toml_text(entrance.host)}\nport = {entrance.port}\nbroker = {toml_text(entrance.broker)}\n"
-        f'ca = """\n{entrance.ca}"""\nfederation = """\n{_escaped(entrance.federation)}"""\n',
+        f'ca = """\n{_escaped(entrance.ca)}"""\nfederation = """\n{_escaped(entrance.federation)}"""\n',
     )
 
 

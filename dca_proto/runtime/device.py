@@ -52,7 +52,7 @@ from dca_proto.runtime.config import (
     read_config,
 )
 from dca_proto.runtime.doors import open_doors
-from dca_proto.runtime.endings import EndWarner, certificate_ends
+from dca_proto.runtime.endings import BY_REGISTRAR, OF_CLIENT, EndWarner, certificate_ends
 from dca_proto.runtime.keyfile import certificate_path, read_certificate, read_federation, read_identity, replace_file
 from dca_proto.runtime.listen import MetricsSettings
 from dca_proto.runtime.logs import FactLog, configure_logs
@@ -90,7 +90,7 @@ class Device:
         config: a checked configuration. identity: from its key file.
         build: makes the actor from the records of its store, and a Compute node with a pool of processes.
         data: a client's source of data, which is read before each round; None if a program passes the data.
-        certificate_ms: when a client's certificate ends.
+        ends: when a client's certificate ends, by what it is.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Device:
         identity: Identity,
         build: Build,
         data: Feed | None = None,
-        certificate_ms: int | None = None,
+        ends: dict[str, int] | None = None,
     ) -> None:
         self.config = config
         self.data = data
@@ -107,7 +107,7 @@ class Device:
         self._store_key = identity.store_key
         self._build = build
         self._actor: Actor | None = None
-        self._certificate_ms = certificate_ms
+        self._own_ends = ends or {}
         self.schedule: Callable[[], list[ScheduledJob]] = list
         """Returns the state of a trainer's standing jobs, for its status."""
 
@@ -119,7 +119,7 @@ class Device:
     @cached_property
     def ends(self) -> dict[str, int]:
         """When each certificate ends that the actor depends on, in Unix milliseconds, by what it is."""
-        return certificate_ends(self.config.broker, self._certificate_ms)
+        return certificate_ends(self.config.broker, self._own_ends)
 
     @property
     def actor(self) -> Actor:
@@ -282,15 +282,15 @@ def load(
     identity = read_identity(config.files.identity, config.role)
     if config.role == "client":
         if data is not None:
-            build, ends_ms = _client(config, identity, data)
-            return Device(config, identity, build, None, ends_ms)
+            build, ends = _client(config, identity, data)
+            return Device(config, identity, build, None, ends)
         if config.source is None:
             raise InputError(
                 f'{path}: found no data, expected [client] data = "FILE.csv", a section [data] or data from the program'
             )
         feed = config.source.open()
-        build, ends_ms = _client(config, identity, feed)
-        return Device(config, identity, build, feed, ends_ms)
+        build, ends = _client(config, identity, feed)
+        return Device(config, identity, build, feed, ends)
     if data is not None:
         raise InputError(f"{path}: a {config.role} has no data of its own; only a client does")
     members = config.federation.computes if config.role == "compute" else config.federation.trainers
@@ -302,8 +302,8 @@ def load(
     return Device(config, identity, (_compute if config.role == "compute" else _trainer)(config, identity))
 
 
-def _client(config: Config, identity: Identity, table: Table | Feed) -> tuple[Build, int]:
-    """Return what makes the client, and when its certificate ends."""
+def _client(config: Config, identity: Identity, table: Table | Feed) -> tuple[Build, dict[str, int]]:
+    """Return what makes the client, and when its certificate ends, by what it is."""
     from dca_proto.protocol.client.actor import Client
 
     files = config.files
@@ -328,7 +328,8 @@ def _client(config: Config, identity: Identity, table: Table | Feed) -> tuple[Bu
             records=records,
         )
 
-    return build, certificate.expires_ms
+    is_own = config.federation.signer_of(certificate) == config.federation.enrolment_key
+    return build, {OF_CLIENT if is_own else BY_REGISTRAR: certificate.expires_ms}
 
 
 def _compute(config: Config, identity: Identity) -> Build:

@@ -18,19 +18,28 @@ from dca_proto.wording import duration, moment
 log = structlog.get_logger("dca.certificates")
 DAY_MS = 24 * 3600 * 1000
 WARN_DAYS = (30, 7, 1)
+OF_CLIENT, BY_REGISTRAR, OF_REGISTRAR = "certificate", "certificate by the registrar", "registrar's time"
+_REMEDIES = {
+    OF_CLIENT: "have the client enrolled again",
+    BY_REGISTRAR: "dca join INVITATION --renew, then start it again",
+    OF_REGISTRAR: "dca federation add-registrar",
+}
 _AGAIN_S = 3600.0
 
 
-def certificate_ends(broker: BrokerSettings, certificate_ms: int | None) -> dict[str, int]:
+def certificate_ends(broker: BrokerSettings, own: Mapping[str, int]) -> dict[str, int]:
     """Return when each certificate ends that an actor depends on, in Unix milliseconds, by what it is.
 
-    These are its own for the federation, its own for TLS, and those of the file with the broker's CA.
+    These are its `own` for the federation, its own for TLS, and those of the file with the broker's CA.
     """
-    ends = {} if certificate_ms is None else {"certificate": certificate_ms}
-    for what, path in (("TLS certificate", broker.certificate), ("broker's CA", broker.ca)):
-        if path is not None and (end_ms := tls_end_ms(path)) is not None:
-            ends[f"{what} {path.name}"] = end_ms
-    return ends
+    ends = dict(own)
+    return ends | tls_ends({"TLS certificate": broker.certificate, "broker's CA": broker.ca})
+
+
+def tls_ends(files: Mapping[str, Path | None]) -> dict[str, int]:
+    """Return when the certificates of PEM files end, in Unix milliseconds, by what they are and their names."""
+    known = ((f"{what} {path.name}", tls_end_ms(path)) for what, path in files.items() if path is not None)
+    return {what: end_ms for what, end_ms in known if end_ms is not None}
 
 
 def tls_end_ms(path: Path) -> int | None:
@@ -56,7 +65,7 @@ def warnings_of(ends: Mapping[str, int], at_ms: int) -> list[str]:
 
 
 def _sentence(what: str, end_ms: int, at_ms: int) -> str:
-    remedy = "have the client enrolled again" if what == "certificate" else "renew it"
+    remedy = _REMEDIES.get(what, "renew it")
     if at_ms >= end_ms:
         return f"the {what} ended on {moment(end_ms)}: {remedy}"
     return f"the {what} ends in {duration(end_ms - at_ms)}, on {moment(end_ms)}: {remedy}"
@@ -69,14 +78,14 @@ class EndWarner:
         self._who = who
         self._ends = ends
         self._clock = clock
-        self._said = dict.fromkeys(ends, 0)
+        self._said: dict[str, int] = {}
 
     def check(self) -> None:
         """Log what is due and was not logged yet."""
         at_ms = self._clock()
         for what, end_ms in self._ends.items():
             stage = stage_of(end_ms, at_ms)
-            if stage > self._said[what]:
+            if stage > self._said.get(what, 0):
                 log.warning(_sentence(what, end_ms, at_ms), actor=self._who)
             self._said[what] = stage
 

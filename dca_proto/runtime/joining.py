@@ -8,6 +8,8 @@ repeat writes in the same way.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import ssl
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from dca_proto.protocol.enrolment import (
     renew_request,
 )
 from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.names import check_name
 from dca_proto.protocol.wire.messages import Certificate
 from dca_proto.runtime.aiomqtt_connection import AiomqttConnection
 from dca_proto.runtime.bundle import Link, check_entrance
@@ -49,6 +52,7 @@ from dca_proto.wording import toml_text
 
 _TIMEOUT_S = 20.0
 _TRIES, _PAUSE_S = 100, 0.2
+_REQUESTS, _AGAIN_S = 6, 0.5
 CONFIG = "client.toml"
 
 
@@ -140,7 +144,14 @@ def _identity(folder: Path) -> Identity:
     identity = new_identity()
     draft = folder / f".client.key.{identity.id.hex()}"  # a kill while it is written leaves no half of a key
     write_identity(draft, "client", identity)
-    draft.rename(path)
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:  # of the same command, at the same time: its key may be enrolled by now
+        return read_identity(path, "client")
+    except OSError:  # a file system without links
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     return identity
 
 
@@ -158,6 +169,11 @@ def _checked(enrolled: Enrolled, identity: Identity, known: Federation) -> Feder
     try:
         given = known.opened(Federation.from_toml(enrolled.federation).frame)
         newest = known.newer(given) or known
+        if not enrolled.password or not enrolled.password.isprintable():
+            raise InputError(
+                "the registrar's answer is not valid: an odd password; report it to the federation's owner"
+            )
+        check_name(enrolled.name)
         if newest.check_certificate(enrolled.certificate, now_ms()) == identity.id:
             return newest
         raise InputError("the registrar sent another client's certificate; report it to the federation's owner")
@@ -179,7 +195,22 @@ async def _enrolled(entrance: Entrance, request: Request) -> Enrolled:
 
 
 async def _ask(host: str, port: int, context: ssl.SSLContext, request: Request) -> Answer:
-    """Send a request and return the answer. Raises `TransportError`, or `InputError` for a wrong certificate."""
+    """Send a request and return the answer. Raises `TransportError`, or `InputError` for a wrong certificate.
+
+    A registrar that has too many connections drops this one; each request may be repeated.
+    """
+    for again in range(1, _REQUESTS):
+        with contextlib.suppress(_DroppedError):
+            return await _ask_once(host, port, context, request)
+        await asyncio.sleep(_AGAIN_S * again * (1 + random.random()))  # noqa: S311 - spreads devices that start together
+    return await _ask_once(host, port, context, request)
+
+
+class _DroppedError(TransportError):
+    """The registrar ended the connection without an answer."""
+
+
+async def _ask_once(host: str, port: int, context: ssl.SSLContext, request: Request) -> Answer:
     where = f"the registrar at {host}:{port}"
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -197,7 +228,10 @@ async def _ask(host: str, port: int, context: ssl.SSLContext, request: Request) 
         ) from None
     except (OSError, EOFError, TimeoutError, asyncio.IncompleteReadError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise TransportError(f"{where} does not answer ({reason}); check the network, and try again") from None
+        kind = (
+            _DroppedError if isinstance(error, ConnectionResetError | asyncio.IncompleteReadError) else TransportError
+        )
+        raise kind(f"{where} does not answer ({reason}); check the network, and try again") from None
     except msgspec.MsgspecError:
         raise TransportError(f"{where} sent what is no answer; is it a registrar?") from None
 

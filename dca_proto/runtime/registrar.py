@@ -22,10 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import signal
 import ssl
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -35,7 +37,6 @@ from dca_proto.crypto.sealing import Identity, actor_id
 from dca_proto.errors import DcaError, InputError, UsageError
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.enrolment import (
-    MESSAGE_BYTES_MAX,
     Answer,
     Decision,
     Desk,
@@ -56,6 +57,7 @@ from dca_proto.protocol.names import short_id
 from dca_proto.runtime.access import access_lines, operator_lines, password_line
 from dca_proto.runtime.book import Book
 from dca_proto.runtime.clock import now_ms
+from dca_proto.runtime.endings import OF_REGISTRAR, EndWarner, tls_ends
 from dca_proto.runtime.files import read_text
 from dca_proto.runtime.keyfile import check_private, read_federation, read_identity, replace_private
 from dca_proto.runtime.settings import anchored, check_url, convert
@@ -65,11 +67,13 @@ from dca_proto.wording import parse_toml
 log = structlog.get_logger("dca.registrar")
 PORT = 8884
 _TIMEOUT_S = 10.0
-_CONNECTIONS_MAX = 32
+_CONNECTIONS_MAX = 256
+_PEER_CONNECTIONS_MAX = 16  # of one address: whoever holds all of them open keeps nobody else away
 _PAUSE_S = 1.0  # after a wrong code
 _LOOK_S = 5.0  # between looks at the federation file
 _LENGTH_BYTES = 4
 _REQUEST_BYTES_MAX = 1024
+_IPV6_PREFIX = 64  # what one customer has
 
 
 class RegistrarFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,12 +136,20 @@ class Registrar:
         self._lines: dict[bytes, str] = {}  # of mosquitto's passwords, by client: a hash takes longer than a lookup
         self._listed: set[bytes] | None = None  # the clients in mosquitto's files; None if these may be wrong
         self._book = Book(file.book)
-        self._open = 0
+        self._ends = tls_ends({"TLS certificate": file.certificate, "CA": file.ca})
+        self._connections: set[asyncio.Task[None]] = set()
+        self._of_peer: Counter[str] = Counter()
 
     @property
     def federation(self) -> Federation:
         """The newest federation file."""
         return self._federation
+
+    def ends(self) -> dict[str, int]:
+        """Return when its certificates end, and its time by the federation file; the same mapping at each call."""
+        named = self._federation.registrar(self._identity.public_key)
+        self._ends[OF_REGISTRAR] = 0 if named is None else named.until_ms
+        return self._ends
 
     async def run(self, ready: asyncio.Event | None = None) -> None:
         """Write the broker's lists, and serve until cancelled. Raises `UsageError` if the address cannot be used."""
@@ -145,23 +157,28 @@ class Registrar:
         try:
             context.load_cert_chain(self._file.certificate, self._file.key)
             self.write_lists()
-            server = await asyncio.start_server(
-                self._serve, self._file.listen or self._file.address, self._file.port, ssl=context,
-                ssl_handshake_timeout=_TIMEOUT_S, limit=MESSAGE_BYTES_MAX,
-            )  # fmt: skip
+            server = await asyncio.get_running_loop().create_server(
+                lambda: _Arrival(lambda transport: self._admit(transport, context)),
+                self._file.listen or self._file.address,
+                self._file.port,
+            )
         except OSError as error:
             where = f"{self._file.listen or self._file.address}:{self._file.port}"
             raise InputError(f"the registrar cannot serve at {where}: {error.strerror or error}") from None
         supervisor = Supervisor()
         supervisor.connection("")
         try:
-            async with server, asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow())
+                tasks.create_task(EndWarner("registrar", self.ends()).run())
                 tasks.create_task(supervisor.run())
                 if ready is not None:
                     ready.set()
-                await server.serve_forever()
+                await asyncio.Event().wait()
         finally:
+            server.close()
+            for connection in self._connections:
+                connection.cancel()
             self._book.close()
 
     async def _follow(self) -> None:
@@ -187,6 +204,7 @@ class Registrar:
             return
         if newer is not None:
             self._federation = newer
+            self.ends()
             log.info("federation file", number=newer.number)
             self.write_lists()
 
@@ -238,27 +256,47 @@ class Registrar:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= _CONNECTIONS_MAX:
-            writer.close()
+    def _admit(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        """Serve a connection, unless there are too many. Those that have not shown TLS yet count, too."""
+        peer = peer_of(transport.get_extra_info("peername"))
+        if len(self._connections) >= _CONNECTIONS_MAX or self._of_peer[peer] >= _PEER_CONNECTIONS_MAX:
+            transport.abort()  # a device asks again
             return
-        self._open += 1
+        transport.pause_reading()  # until TLS reads
+        self._of_peer[peer] += 1
+        task = asyncio.get_running_loop().create_task(self._serve(transport, context))
+        self._connections.add(task)
+
+        def gone(task: asyncio.Task[None]) -> None:
+            self._connections.discard(task)
+            self._of_peer[peer] -= 1
+            self._of_peer += Counter()  # forgets those without a connection
+
+        task.add_done_callback(gone)
+
+    async def _serve(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        """Answer one request. No peer holds a connection longer than the time-out, whatever it does."""
+        writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(_TIMEOUT_S):
+                reader, writer = await _start_tls(transport, context)
                 request = decode_request(await receive(reader, _REQUEST_BYTES_MAX))
                 answer = self.answer(request, now_ms())
                 if isinstance(answer, Refused):
                     await asyncio.sleep(_PAUSE_S)
                 await send(writer, answer)
-        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError, asyncio.IncompleteReadError) as error:
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError) as error:
             log.warning("request dropped", reason=type(error).__name__)
         except DcaError as error:
             log.error("request failed", reason=str(error))
         finally:
-            self._open -= 1
-            writer.close()
-            with contextlib.suppress(OSError, TimeoutError):
-                await asyncio.wait_for(writer.wait_closed(), _PAUSE_S)
+            if writer is not None:
+                writer.close()
+                with contextlib.suppress(OSError, TimeoutError):
+                    await asyncio.wait_for(writer.wait_closed(), _PAUSE_S)
+            transport.abort()
 
     def answer(self, request: Request, at_ms: int) -> Answer:
         """Decide on a request; store what changes before this returns."""
@@ -319,6 +357,50 @@ def _stamp(path: Path) -> tuple[int, int, int]:
         found = path.stat()
         return found.st_mtime_ns, found.st_size, found.st_ino
     return 0, 0, 0
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+class _Arrival(asyncio.Protocol):
+    """Hands over a connection that was accepted."""
+
+    def __init__(self, admit: Callable[[asyncio.Transport], None]) -> None:
+        self._admit = admit
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Hand it over."""
+        assert isinstance(transport, asyncio.Transport)
+        self._admit(transport)
+
+
+async def _start_tls(
+    transport: asyncio.Transport, context: ssl.SSLContext
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return the streams of a connection over which nothing was read yet."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(_REQUEST_BYTES_MAX, loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    secured = await loop.start_tls(
+        transport, protocol, context, server_side=True, ssl_handshake_timeout=_TIMEOUT_S,
+        ssl_shutdown_timeout=_TIMEOUT_S,
+    )  # fmt: skip
+    if secured is None:
+        raise ConnectionResetError
+    protocol.connection_made(secured)
+    return reader, asyncio.StreamWriter(secured, protocol, reader, loop)
+
+
+def peer_of(address: Sequence[object] | None) -> str:
+    """Return what stands for a peer: its IPv4 address, or the network of its IPv6 address."""
+    host = str(address[0]).partition("%")[0] if address else ""
+    try:
+        parsed = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
+        return str(ipaddress.ip_network((host, _IPV6_PREFIX), strict=False))
+    return host
 
 
 # --- messages over TLS: the length in 4 bytes, then MessagePack ------------------------------------------------------

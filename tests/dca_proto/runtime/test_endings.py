@@ -15,7 +15,16 @@ from patience import PATIENCE_S
 from structlog.testing import capture_logs
 
 from dca_proto.runtime import endings
-from dca_proto.runtime.endings import DAY_MS, EndWarner, certificate_ends, stage_of, tls_end_ms, warnings_of
+from dca_proto.runtime.endings import (
+    BY_REGISTRAR,
+    DAY_MS,
+    OF_REGISTRAR,
+    EndWarner,
+    certificate_ends,
+    stage_of,
+    tls_end_ms,
+    warnings_of,
+)
 from dca_proto.runtime.process import complete
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.status import Watch
@@ -51,6 +60,16 @@ def test_each_warning_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {one["actor"] for one in logged} == {"ward-7"}
 
 
+@pytest.mark.parametrize(
+    ("what", "remedy"),
+    [(BY_REGISTRAR, "dca join INVITATION --renew"), (OF_REGISTRAR, "dca federation add-registrar"), ("CA", "renew it")],
+)
+def test_a_warning_names_what_to_do(what: str, remedy: str) -> None:
+    (sentence,) = warnings_of({what: END_MS}, END_MS - DAY_MS)
+    assert sentence.startswith(f"the {what} ends in 24 hours, ")
+    assert remedy in sentence
+
+
 def test_the_certificates_of_tls_are_among_them(tmp_path: Path) -> None:
     pem, key = tmp_path / "broker.pem", tmp_path / "broker.key"
     call = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "20", "-subj", "/CN=localhost"]
@@ -59,7 +78,7 @@ def test_the_certificates_of_tls_are_among_them(tmp_path: Path) -> None:
     assert end_ms is not None
     now = datetime.now(UTC).timestamp() * 1000
     assert 19.9 * DAY_MS < end_ms - now <= 20 * DAY_MS
-    ends = certificate_ends(BrokerSettings(url="mqtts://localhost", ca=pem), 5)
+    ends = certificate_ends(BrokerSettings(url="mqtts://localhost", ca=pem), {"certificate": 5})
     assert ends == {"certificate": 5, "broker's CA broker.pem": end_ms}
     (tmp_path / "other.pem").write_text("no certificate")
     assert tls_end_ms(tmp_path / "other.pem") is None

@@ -2,108 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
 import shutil
 import stat
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from ports import free_port
-from structlog.testing import capture_logs
+from joined_devices import HOSTS, clients_of, invite, joins, next_file, play
 
 from dca_proto.cli import main
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import InputError, StorageError, TransportError, UsageError
 from dca_proto.protocol.enrolment import DAY_MS, Refused
-from dca_proto.protocol.federation import sign_federation
 from dca_proto.runtime import joining
 from dca_proto.runtime import registrar as module
 from dca_proto.runtime.book import Book
 from dca_proto.runtime.bundle import link_of, parse_link, read_bundle
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import read_config
+from dca_proto.runtime.device import load
 from dca_proto.runtime.joining import Joined, join, open_link, renew
-from dca_proto.runtime.keyfile import read_certificate, read_federation, read_identity, replace_file
+from dca_proto.runtime.keyfile import read_certificate, read_federation, read_identity
 from dca_proto.runtime.registrar import Registrar, RegistrarFile, read_registrar
-
-HOSTS = "berlin=127.0.0.1,paris=127.0.0.2"
-
-
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A deployment, with a free port for the registrar."""
-    folder = tmp_path_factory.mktemp("deployed") / "hearts"
-    assert main(["federation", "deploy", str(folder), "--hosts", HOSTS, "--per-day", "5"]) == 0
-    return folder
-
-
-@pytest.fixture
-def host(deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The machine of the registrar, with a port of its own. No broker runs: nobody waits for one."""
-    shutil.copytree(deployed, tmp_path / "hearts")
-    path = tmp_path / "hearts/berlin/registrar.toml"
-    path.write_text(path.read_text().replace("port = 8884", f"port = {free_port()}"))
-
-    async def admitted(*_: object) -> None:
-        """A broker that lets everybody in."""
-
-    monkeypatch.setattr(joining, "_admitted", admitted)
-    return path.parent
-
-
-def invite(host: Path, *names: str, **options: Any) -> list[Path]:
-    given = [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-    arguments = [
-        "federation",
-        "invite",
-        *names,
-        "--registrar",
-        str(host / "registrar.toml"),
-        "--output",
-        str(host / "b"),
-    ]
-    assert main([*arguments, *given]) == 0
-    return [host / f"b/{name}.bundle" for name in names]
-
-
-@contextlib.asynccontextmanager
-async def serving(host: Path) -> AsyncIterator[Registrar]:
-    """Run the registrar."""
-    running, ready = Registrar(read_registrar(host / "registrar.toml")), asyncio.Event()
-    task = asyncio.create_task(running.run(ready))
-    try:
-        waiting = asyncio.create_task(ready.wait())
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        assert ready.is_set()
-        yield running
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-def play(host: Path, scene: Callable[[Registrar], Coroutine[Any, Any, Any]]) -> Any:
-    """Play a scene while the registrar serves."""
-
-    async def whole() -> Any:
-        async with serving(host) as running:
-            return await scene(running)
-
-    return asyncio.run(whole())
-
-
-def joins(host: Path, bundle: Path, folder: Path, data: Path | None = None) -> Joined:
-    return play(host, lambda running: join(read_bundle(bundle), folder, data))  # type: ignore[no-any-return]
-
-
-def clients_of(host: Path) -> set[str]:
-    """The users in mosquitto's list that only the registrar writes."""
-    members = (host / "members.passwords").read_text().splitlines()
-    return {line.partition(":")[0] for line in (host / "passwords").read_text().splitlines() if line not in members}
 
 
 def test_a_device_joins_and_its_file_runs(host: Path, tmp_path: Path) -> None:
@@ -123,6 +45,22 @@ def test_a_device_joins_and_its_file_runs(host: Path, tmp_path: Path) -> None:
     assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
 
 
+def test_a_registrar_and_its_devices_warn_before_something_ends(host: Path, tmp_path: Path) -> None:
+    (bundle,) = invite(host, "ward-7")
+    data = tmp_path / "readings.csv"
+    data.write_text("temperature\n20\n")
+    joined = joins(host, bundle, tmp_path / "a", data)
+    assert load(joined.config).ends["certificate by the registrar"] == joined.certificate.expires_ms
+    registrar = Registrar(read_registrar(host / "registrar.toml"))
+    (own,) = registrar.federation.registrars
+    assert set(registrar.ends()) == {"TLS certificate registrar.pem", "CA ca.pem", "registrar's time"}
+    assert registrar.ends()["registrar's time"] == own.until_ms
+    next_file(host, registrars=(msgspec.structs.replace(own, until_ms=own.until_ms + DAY_MS),))
+    ends = registrar.ends()
+    registrar.refresh()
+    assert ends["registrar's time"] == own.until_ms + DAY_MS
+
+
 def test_one_code_admits_one_device_and_repeats_its_answer(host: Path, tmp_path: Path) -> None:
     (bundle,) = invite(host, "ward-7")
 
@@ -137,18 +75,6 @@ def test_one_code_admits_one_device_and_repeats_its_answer(host: Path, tmp_path:
     assert len(clients_of(host)) == 1
 
 
-def test_two_devices_at_the_same_time_with_one_code(host: Path, tmp_path: Path) -> None:
-    (bundle,) = invite(host, "ward-7")
-
-    async def scene(running: Registrar) -> list[Any]:
-        both = [join(read_bundle(bundle), tmp_path / name, None) for name in ("a", "b")]
-        return await asyncio.gather(*both, return_exceptions=True)
-
-    ends = play(host, scene)
-    assert sorted(type(end).__name__ for end in ends) == ["InputError", "Joined"]
-    assert len(clients_of(host)) == 1
-
-
 def test_a_registrar_that_is_killed_before_its_answer_gives_it_later(
     host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +86,7 @@ def test_a_registrar_that_is_killed_before_its_answer_gives_it_later(
 
         with monkeypatch.context() as broken:
             broken.setattr(Registrar, "write_lists", killed)
+            broken.setattr(joining, "_REQUESTS", 1)
             with pytest.raises(TransportError):
                 await join(read_bundle(bundle), tmp_path / "a", None)
         assert clients_of(host) == set()
@@ -203,24 +130,6 @@ def test_a_device_that_is_killed_at_any_write_joins_by_the_same_command(
     joined = play(host, scene)
     assert read_config(joined.config).federation.name == "hearts"
     assert clients_of(host) == {joined.id.hex()}
-
-
-def test_a_server_of_another_ca_or_name_gets_no_code(host: Path, deployed: Path, tmp_path: Path) -> None:
-    (bundle,) = invite(host, "ward-7")
-    assert main(["federation", "deploy", str(tmp_path / "other"), "--hosts", HOSTS]) == 0
-    asked: list[object] = []
-
-    async def scene(running: Registrar) -> None:
-        running.answer = lambda *request: asked.append(request)  # type: ignore[assignment,method-assign,return-value]
-        real = read_bundle(bundle)
-        ca = (tmp_path / "other/owner/ca.pem").read_text()
-        for changes in ({"ca": ca}, {"host": "localhost"}):
-            shown = msgspec.structs.replace(real, entrance=msgspec.structs.replace(real.entrance, **changes))
-            with pytest.raises(InputError, match="is not the one of the invitation, and got no code"):
-                await join(shown, tmp_path / "a", None)
-
-    play(host, scene)
-    assert asked == []
 
 
 def test_a_link_has_all_that_a_bundle_has(host: Path, tmp_path: Path) -> None:
@@ -268,47 +177,6 @@ def test_a_client_renews_until_it_is_cancelled(host: Path, tmp_path: Path, monke
         assert clients_of(host) == set()
 
     play(host, scene)
-
-
-def test_an_enrolled_client_cannot_keep_the_broker_busy(host: Path, tmp_path: Path) -> None:
-    (bundle,) = invite(host, "ward-7")
-
-    async def scene(running: Registrar) -> None:
-        await join(read_bundle(bundle), tmp_path / "a", None)
-        before = (host / "access").stat().st_mtime_ns
-        await join(read_bundle(bundle), tmp_path / "a", None)
-        await renew(read_bundle(bundle).entrance, tmp_path / "a")
-        assert (host / "access").stat().st_mtime_ns == before
-
-    play(host, scene)
-
-
-def test_a_key_joins_once(host: Path, tmp_path: Path) -> None:
-    first, second = invite(host, "ward-7", "ward-8")
-
-    async def scene(running: Registrar) -> None:
-        await join(read_bundle(first), tmp_path / "a", None)
-        with pytest.raises(InputError, match=r"refuses \(taken\): this key is enrolled by another invitation"):
-            await join(read_bundle(second), tmp_path / "a", None)
-
-    play(host, scene)
-
-
-@pytest.mark.parametrize("pid", ["0", "-1", "own", "odd"])
-def test_only_mosquitto_gets_the_signal(pid: str, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (host / "mosquitto.pid").write_text(str(os.getpid()) if pid == "own" else pid)
-    monkeypatch.setattr(os, "kill", lambda *signal: pytest.fail("another process was told"))
-    with capture_logs() as logged:
-        Registrar(read_registrar(host / "registrar.toml")).write_lists()
-    assert "mosquitto was not told to read its files again" in [one["event"] for one in logged]
-
-
-def next_file(host: Path, **changes: Any) -> None:
-    """The owner's next file reaches the registrar."""
-    owner = read_identity(host.parent / "owner/authority.key", "authority")
-    old = read_federation(host / "federation.toml")
-    new = sign_federation(owner, msgspec.structs.replace(old, number=old.number + 1, **changes))
-    replace_file(host / "federation.toml", new.to_toml())
 
 
 def test_a_newer_file_revokes_clients_and_reaches_those_who_join(host: Path, tmp_path: Path) -> None:
@@ -363,33 +231,6 @@ def test_the_limit_of_a_day_holds_over_restarts(host: Path, tmp_path: Path) -> N
     assert len(clients_of(host)) == 5
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [b"", b"\0\0\0\1\xc0", b"\xff\xff\xff\xff", b"\0\0\0\5abcde", b"\0\0\0\2\x91\x02", b"GET / HTTP/1.1\r\n\r\n"],
-)
-def test_odd_requests_are_dropped(payload: bytes, host: Path, tmp_path: Path) -> None:
-    (bundle,) = invite(host, "ward-7")
-
-    async def scene(running: Registrar) -> None:
-        import ssl
-
-        entrance = read_bundle(bundle).entrance
-        context = ssl.create_default_context(cadata=entrance.ca)
-        reader, writer = await asyncio.open_connection(entrance.host, entrance.port, ssl=context)
-        writer.write(payload)
-        writer.write_eof() if writer.can_write_eof() else writer.close()
-        assert await reader.read() == b""
-        await join(read_bundle(bundle), tmp_path / "a", None)
-
-    play(host, scene)
-
-
-def test_nobody_listens_is_said_in_one_line(host: Path, tmp_path: Path) -> None:
-    (bundle,) = invite(host, "ward-7")
-    with pytest.raises(TransportError, match="does not answer"):
-        asyncio.run(join(read_bundle(bundle), tmp_path / "a", None))
-
-
 def test_a_folder_of_another_federation_spends_no_code(host: Path, deployed: Path, tmp_path: Path) -> None:
     (bundle,) = invite(host, "ward-7")
     assert main(["federation", "deploy", str(tmp_path / "other"), "--hosts", HOSTS]) == 0
@@ -434,17 +275,11 @@ def test_a_qr_code_is_drawn(host: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert stat.S_IMODE((host / "ward-7.png").stat().st_mode) == 0o600
 
 
-def test_codes_and_passwords_are_in_no_file_of_the_registrar(
-    host: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_ca_with_comments_goes_into_a_bundle(host: Path) -> None:
+    comment = 'subject=CN="Ward \\ 7"\n'
+    (host / "ca.pem").write_text(comment + (host / "ca.pem").read_text())
     (bundle,) = invite(host, "ward-7")
-    joins(host, bundle, tmp_path / "a")
-    code, password = read_bundle(bundle).code, (tmp_path / "a/client.password").read_text().strip()
-    texts = [path.read_bytes() for path in host.iterdir() if path.is_file()]
-    output = "".join(capsys.readouterr())
-    assert not any(code in text or code.hex().encode() in text or password.encode() in text for text in texts)
-    assert code.hex() not in output
-    assert password not in output
+    assert read_bundle(bundle).entrance.ca == (host / "ca.pem").read_text()
 
 
 def test_a_damaged_bundle_is_named_and_not_quoted(tmp_path: Path, host: Path) -> None:
