@@ -277,7 +277,7 @@ class Trainer(Watching):
         return [effect for request in ready for effect in self._announce(request, now_ms)]
 
     def _announce(self, request: OpenRound, now_ms: int) -> list[Effect]:
-        secret = self._random(KEY_BYTES)
+        secret, lost = self._random(KEY_BYTES), self._waiting.take_lost(request.round_id)
         public, epochs = AgreementKey(secret).public, self._waiting.keys_of(request)
         cancelled = [CancelTimer(Timer(purpose, request.round_id)) for purpose in (KEYS, ASK_NODES, LEAVE)]
         try:
@@ -285,7 +285,6 @@ class Trainer(Watching):
             own = (self.id, file, self._mechanism.name)
             body = request.announcement(*own, epochs, public, now_ms, self._aborts_of(request))
             p = self._federation.p if request.computes else 0
-            lost = self._waiting.take_lost(request.round_id)
             stored = StoredRound(NEW, request, self._sign(body), secret, now_ms, colluding=p, lost=lost)
             current = Round(stored, open_announcement(stored.announcement, self._federation, self._limits))
             dimension = current.opened.validated(self._mechanism, self._limits).dimension

@@ -344,7 +344,9 @@ class Answering(BaseActor[Round]):
             reason = f"{self._federation.compute(node).name} aborted: {body.reason}: {body.detail}"
             reason = stored.cancelled or reason
             if body.reason == PEER_SILENT and not stored.silent:
-                current.store(silent=current.lagging(self._timing.silent_ms))
+                silent = tuple(one for one in current.lagging(self._timing.silent_ms) if one != node)
+                lost = current.with_lost({one: current.last_heard_ms(one) for one in silent})
+                current.store(silent=silent, lost=lost)
             contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
             return self._fail(current, reason, now_ms, contributors, needed, (node,))
         aborted_by = (*stored.aborted_by, node)

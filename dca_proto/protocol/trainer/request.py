@@ -288,6 +288,7 @@ class WaitingRequests:
         failed = [request.round_id for request in self.requests.values() if request.computes and is_changed]
         for round_id in failed:
             self._remove(round_id)
+            self.take_lost(round_id)
         reason = f"{federation.title} names other Compute nodes; request the round again"
         return [RoundFailed(round_id, reason, None, None) for round_id in failed]
 
@@ -373,7 +374,7 @@ class WaitingRequests:
         request = self._remove(round_id)
         if request is None:
             return None
-        self._lost.pop(round_id, None)
+        self.take_lost(round_id)
         reasons: list[tuple[bytes, str]] = []
         for compute in self.missing(request, now_ms):
             why = "has published no epoch key; is it up?"

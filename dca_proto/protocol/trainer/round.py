@@ -179,9 +179,14 @@ class Round(ActorRound[StoredRound]):
         return [self.send(payload, Channel.COMPUTE, compute) for compute in silent]
 
     def lagging(self, silent_ms: int) -> tuple[bytes, ...]:
-        """Return the nodes that were last heard so much earlier than another one."""
-        latest_ms = max(self.heard.values(), default=0)
-        return tuple(node for node in self.computes if self.heard.get(node, 0) < latest_ms - silent_ms)
+        """Return the nodes that were last heard so much earlier than another one, or than this process began."""
+        latest_ms = max(self.heard.values(), default=self.watched_ms)
+        return tuple(node for node in self.computes if self.last_heard_ms(node) < latest_ms - silent_ms)
+
+    def last_heard_ms(self, node: bytes) -> int:
+        """Return when a Compute node was last heard; what an earlier process stored holds until it is heard here."""
+        known = self.heard.get(node)
+        return dict(self.stored.lost).get(node, self.watched_ms) if known is None else known
 
     @property
     def end_ms(self) -> int:

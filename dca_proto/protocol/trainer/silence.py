@@ -21,6 +21,8 @@ from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Cancel, Progress, Query, Signed
 from dca_proto.wording import duration, listed
 
+_TURNS_UNHURRIED = 16  # of `Timing.watch_ms`
+
 
 class Watching(Answering):
     """The part of a trainer that watches the Compute nodes of its rounds."""
@@ -47,8 +49,7 @@ class Watching(Answering):
         timing = self._timing
         waiting = [node for node in current.computes if node not in current.partials]
         quiet = {node: self._quiet_ms(current, node, now_ms) for node in waiting}
-        turns = {node: ms // timing.watch_ms for node, ms in quiet.items()}
-        due = [node for node in waiting if turns[node] and (quiet[node] < timing.silent_ms or turns[node] % 2 == 0)]
+        due = [node for node in waiting if self._is_due(quiet[node])]
         query = encode(self._sign(Query(current.id, current.hash))) if due else b""
         asked = [current.send(query, Channel.COMPUTE, node) for node in due]
         silent = tuple(node for node in waiting if quiet[node] >= timing.silent_ms)
@@ -60,6 +61,17 @@ class Watching(Answering):
         cancelled = self._cancel_if_useless(current, silent, now_ms)
         told = self._tell_silent(current, silent, now_ms) if not cancelled else []
         return cancelled or [*told, *asked, current.timer(WATCH, now_ms + timing.watch_ms)]
+
+    def _is_due(self, quiet_ms: int) -> bool:
+        """Return True if a node that has been quiet for so long should be asked now.
+
+        Where every round needs all nodes, nothing hurries: one question for each message of a node, then one in a
+        while. On a slow link, more of them would fill the queue of the trainer with answers.
+        """
+        turns = quiet_ms // self._timing.watch_ms
+        if self._spare(len(self._federation.computes)) < 1:
+            return turns == 1 or (turns > 0 and turns % _TURNS_UNHURRIED == 0)
+        return turns > 0 and (quiet_ms < self._timing.silent_ms or turns % 2 == 0)
 
     def _tell_silent(self, current: Round, silent: tuple[bytes, ...], now_ms: int) -> list[Effect]:
         """Report the silent nodes, whenever they are others than before."""
@@ -84,7 +96,7 @@ class Watching(Answering):
         open_rounds = [current for current in self._rounds.values() if current.is_open]
         lost = self._owing_since()
         for current in open_rounds:
-            lost |= {node: now_ms - self._quiet_ms(current, node, now_ms) for node in current.told}
+            lost |= {node: current.last_heard_ms(node) for node in current.told if node in self._named(current.told)}
         if not lost:
             return None
         left_ms = max((self._gives_up_ms(one, one.told, now_ms) - now_ms for one in open_rounds if one.told), default=0)
@@ -181,6 +193,7 @@ class Watching(Answering):
             node: dict(current.stored.lost).get(node, current.stored.announced_ms)
             for current in rounds
             for node in self._owing(current)
+            if node in self._named([node])
         }
 
     def _owing(self, current: Round) -> list[bytes]:

@@ -57,7 +57,7 @@ def test_the_default_request_is_a_secure_sum() -> None:
     plain = {"statistic": "mean", "columns": ["x"], "bounds": {"x": [-1, 1]}, "epsilon": 1.0, "delta": 1e-6}
     request = open_round(convert("[round]", {**plain, "tolerate": 3, "colluders": 1}, RoundSettings), actors.federation)
     assert (request.kind, request.computes) == (SecureSum(tolerate=3, colluders=1), actors.computes)
-    assert (request.collect_ms, request.commit_ms) == (60_000, 60_000)
+    assert (request.collect_ms, request.commit_ms) == (120_000, 120_000)
 
 
 @pytest.mark.parametrize(

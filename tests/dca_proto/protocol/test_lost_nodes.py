@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from changes import following, hand
 from round_helpers import (
     announced,
     begin,
@@ -23,7 +24,17 @@ from round_helpers import (
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import NodeAborted, Released
 from dca_proto.protocol.wire.codec import encode
-from dca_proto.protocol.wire.messages import Abort, Announcement, Answer, Cancel, PartialSum, Query, Sealed
+from dca_proto.protocol.wire.messages import (
+    Abort,
+    Announcement,
+    Answer,
+    Cancel,
+    FrozenList,
+    PartialSum,
+    Progress,
+    Query,
+    Sealed,
+)
 from dca_proto.testing import Envelope
 
 HOUR_MS, HALF_MS = 3_600_000, 1_800_000
@@ -156,7 +167,7 @@ def test_a_trainer_that_gives_up_cancels_the_round_and_all_charges_come_back() -
     actors, network, request, lost = waiting_without_a_sum()
     network.advance(announced(network, actors).body.commit_by_ms + 20_000)
     (failure,) = failures(network)
-    assert failure.reason.startswith("compute-2 has not answered for 120 s; ")
+    assert failure.reason.startswith("compute-2 has not answered for 2 minutes; ")
     assert "no confirmation yet from compute-2 that nothing was released" in failure.reason
     assert {fact.reason for fact in network.reported(NodeAborted)} == {"cancelled"}
     network.restart(lost)
@@ -273,3 +284,73 @@ def test_the_kept_answers_leave_the_store_with_the_sum() -> None:
 
 def ledgers(network, actors):
     return [network.actors[client].ledger for client in actors.clients]
+
+
+@pytest.mark.parametrize("late", [0, 1, 2], ids=["none", "one", "both"])
+def test_a_trainer_that_starts_again_names_only_the_lost_node_and_since_when(late: int) -> None:
+    """It stops before `commit_by`; the others' aborts come first. Before, it named nobody, or a node that was up."""
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    lost, trainer = actors.computes[2], actors.trainer_identity.id
+    network.tamper = losing(FrozenList, sender=lost)
+    begin(actors, network)
+    network.crash(lost)
+    network.advance(network.now_ms + 30_000)
+    found = network.actors[trainer].lost_nodes(network.now_ms)
+    assert found is not None
+    network.advance(announced(network, actors).body.commit_by_ms - 500)
+    lose = [losing(Progress, sender=node) for node in actors.computes[:late]]
+    network.tamper = lambda one: [one] if all(each(one) for each in lose) else []
+    network.restart(trainer)
+    again = network.actors[trainer]
+    network.advance(network.now_ms + 400)
+    assert again.lost_nodes(network.now_ms) is None, "it has asked, and waits eight seconds for the answer"
+    network.advance(network.now_ms + 60_000)
+    (failure,) = failures(network)
+    assert failure.lost == ("compute-2",), "so a job asks its owner to start it, and does not pay for a retry"
+    assert [(one.node, one.since_ms) for one in failure.quorum.lost] == [("compute-2", found[1][lost])]
+
+
+def test_a_status_keeps_the_time_of_a_loss_when_the_trainer_starts_again() -> None:
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    lost, trainer = actors.computes[2], actors.trainer_identity.id
+    network.deliver()
+    network.crash(lost)
+    begin(actors, network)
+    network.advance(network.now_ms + 30_000)
+    before = network.actors[trainer].lost_nodes(network.now_ms)
+    network.restart(trainer)
+    network.advance(network.now_ms + 12_000)
+    after = network.actors[trainer].lost_nodes(network.now_ms)
+    assert before is not None
+    assert after is not None
+    assert after[1] == before[1] == {lost: before[1][lost]}
+
+
+def test_a_status_does_not_name_a_node_that_left_the_federation() -> None:
+    """It owes a cancelled round its abort, and never will send it."""
+    actors = exact_actors(4, 4, colluding=1)
+    network = actors.network()
+    lost, trainer = actors.computes[3], actors.trainer_identity.id
+    network.deliver()
+    network.crash(lost)
+    begin(actors, network)
+    network.advance(network.now_ms + 20_000)
+    found = network.actors[trainer].lost_nodes(network.now_ms)
+    assert found is not None
+    assert [*found[1]] == [lost]
+    newer = following(actors, computes=actors.federation.computes[:3])
+    hand(network, trainer, newer)
+    assert network.actors[trainer].lost_nodes(network.now_ms) is None
+
+
+def test_where_nothing_hurries_a_trainer_seldom_asks_nodes_that_are_slow_to_answer() -> None:
+    """Before, it asked every four seconds: on a link that passes a message a second, its own inbox filled up."""
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    begin(actors, network, clients=5, tolerate=1)
+    network.tamper = lambda one: [] if one.sender in actors.computes else [one]
+    network.advance(network.now_ms + 90_000)
+    asked = len(sent(network, Query, sender=actors.trainer_identity.id))
+    assert 3 * 2 <= asked <= 3 * 10, "of each node, with those that ask for a lost answer again"
