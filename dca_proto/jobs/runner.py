@@ -158,7 +158,7 @@ class JobRounds:
     def spent(self) -> PrivacyCost:
         """The cost of all rounds so far to the client with the highest total.
 
-        A failed round counts while the account charges it, which is until all Compute nodes have signed its abort. So
+        A failed round counts while the account charges it, which is until p + 1 Compute nodes have signed its abort. So
         do the rounds that the user discarded from the journal, which the job's own budget does not count.
         """
         return max_client_cost([*self._charged, *self._discarded])

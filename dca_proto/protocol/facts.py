@@ -164,7 +164,7 @@ class Missed(_Fact, frozen=True):
 
 
 class ChargeReturned(_Fact, frozen=True):
-    """A client or the trainer's account got a round's charge back, against M signed aborts.
+    """A client or the trainer's account got a round's charge back, against p + 1 signed aborts.
 
     In a round without Compute nodes, the trainer's account gets it back against signed declines of all invited clients
     or, in a round open to all clients, of as many as expected.

@@ -34,8 +34,8 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
         mu, epsilon, delta: the cost. For an ε-private report, delta is 0 and mu is its μ(ε) (`cost`).
         at_ms: time of the charge.
         number: 1, 2, ... in the order of charging; never reused, even after a return.
-        returned: True if all Compute nodes have signed that they released nothing and never will. In the account, for a
-            round without Compute nodes: True if all invited clients (or as many as expected) have signed declines.
+        returned: True if p + 1 Compute nodes have signed that they released nothing and never will. In the account, for
+            a round without Compute nodes: True if all invited clients (or as many as expected) have signed declines.
         clients: in a trainer's account, ids of the invited clients, the only ones charged; empty if all are.
         relation: the neighbouring relation: all data of a client, or one row. Charges of both together protect one row.
     """
