@@ -10,8 +10,8 @@
     results = "jobs.results.db"        ...
 
 Jobs get equal parts of μ², or parts in proportion to their `share`. The slots of a job get equal parts of the job's.
-Gaussian rounds and node releases then cost μ√(part) each. ε-private reports get the ε that implies this μ; a schedule
-of nothing else gives each an equal part of ε, if that is more (`Budget.repeated`).
+Gaussian rounds and node releases then cost μ√(part) each. ε-private reports get the ε that implies this μ. In a
+schedule of nothing else the parts are of ε, if all slots together then get more.
 """
 
 from __future__ import annotations
@@ -225,16 +225,16 @@ def _planned(tables: Sequence[Any], settings: ScheduleSettings, ends: date) -> l
     for one, other in pairwise(titles):
         if one == other:
             raise UsageError(f"two jobs have the title {one!r}; give each its own")
+    times = [Times(every=when.every, at=when.at, on=when.on, timezone=settings.timezone) for when in whens]
+    slots = [each.slots(settings.begins, ends) for each in times]
     pure = [_is_pure(table) for table in others]
     budget, shares = Budget(settings.epsilon, settings.delta), math.fsum(when.share for when in whens)
+    parts = [when.share / shares * _MARGIN for when in whens]
+    costs = budget.repeated_all(parts, [len(each) for each in slots], pure)
     jobs = []
-    for when, table, is_pure in zip(whens, others, pure, strict=True):
-        times = Times(every=when.every, at=when.at, on=when.on, timezone=settings.timezone)
-        slots = times.slots(settings.begins, ends)
-        part = when.share / shares * _MARGIN
-        cost = budget.repeated(part, len(slots), pure=is_pure, alone=all(pure))
+    for when, table, own_slots, is_pure, cost in zip(whens, others, slots, pure, costs, strict=True):
         own = {"epsilon": cost.epsilon, **({} if is_pure else {"delta": cost.delta})}
-        jobs.append(PlannedSlots(when=when, table={**table, **own}, slots=slots, cost=cost))
+        jobs.append(PlannedSlots(when=when, table={**table, **own}, slots=own_slots, cost=cost))
     spent = total(job.charge for job in jobs for _ in job.slots)
     assert spent.within(settings.epsilon, settings.delta), claim_words(spent.epsilon(settings.delta), settings.delta)
     return jobs

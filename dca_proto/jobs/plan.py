@@ -104,7 +104,8 @@ class PlannedJob(Terms[ComputeCount], frozen=True, kw_only=True):
             costs = self.budget.split(shares)
         else:
             check_shares(shares)
-            costs = tuple(self.budget.repeated(share, self.times, pure=self.is_pure) for share in shares)
+            number = len(shares)
+            costs = tuple(self.budget.repeated_all(shares, [self.times] * number, [self.is_pure] * number))
         pairs = zip(self.statistics, costs, strict=True)
         return [self._round(number, *named, cost) for number, (named, cost) in enumerate(pairs, 1)]
 

@@ -103,6 +103,24 @@ class Budget(msgspec.Struct, frozen=True):
             epsilon *= _ROUNDING
         return RoundCost(accounting.mu_of_pure(epsilon), epsilon, 0.0)
 
+    def repeated_all(self, parts: Sequence[float], times: Sequence[int], pure: Sequence[bool]) -> list[RoundCost]:
+        """Return the cost of a round of each of several series, which have `parts` of the budget together.
+
+        All series count by one rule of `privacy.cost`: if some used their part of ε and others their part of μ², both
+        rules would fail. Series of ε-private rounds alone use the rule that gives all rounds more ε together. Raises
+        `UsageError` as `repeated`.
+        """
+        each = list(zip(parts, times, pure, strict=True))
+        if len(each) == 1:
+            return [self.repeated(part, number, pure=is_pure) for part, number, is_pure in each]
+        by_sum = [self.pure_share(part / number) for part, number, _ in each] if all(pure) else []
+        if by_sum and not self.delta:
+            return by_sum
+        by_mu = [self.repeated(part, number, pure=is_pure, alone=False) for part, number, is_pure in each]
+        if by_sum and sum(n * one.epsilon for n, one in zip(times, by_mu, strict=True)) < sum(parts) * self.epsilon:
+            return by_sum
+        return by_mu
+
     def covers(self, cost: PrivacyCost) -> bool:
         """Return True if rounds of that total cost fit into the budget, up to rounding of their shares.
 

@@ -86,3 +86,17 @@ def test_repeated_rounds_never_exceed_their_part(times: int, alone: bool) -> Non
             if not alone:
                 assert times * one.mu**2 <= part * ALLOWED.mu**2
     assert ALLOWED.repeated(1, 1, pure=True) == type(cost)(mu_of_pure(2.0), 2.0, 0.0)
+
+
+@pytest.mark.parametrize("times", [(1, 365), (4, 672), (8, 8), (365, 365), (1, 1)])
+@pytest.mark.parametrize("pure", [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize("parts", [(0.5, 0.5), (0.95, 0.05), (0.05, 0.95)])
+def test_series_of_rounds_together_never_exceed_the_budget(
+    times: tuple[int, int], pure: tuple[bool, bool], parts: tuple[float, float]
+) -> None:
+    parts = parts[0] * (1 - 1e-8), parts[1] * (1 - 1e-8)
+    costs = ALLOWED.repeated_all(parts, times, pure)
+    ones = [PrivacyCost.of_pure(cost.epsilon) if cost.delta == 0 else PrivacyCost.of_mu(cost.mu) for cost in costs]
+    spent = total(one for one, number in zip(ones, times, strict=True) for _ in range(number))
+    assert spent.within(2, 1e-5)
+    assert spent.epsilon(1e-5) == pytest.approx(2, rel=1e-6)

@@ -21,6 +21,7 @@ delta = 1e-5
 COLUMN = 'target = "x"\nbounds = { x = [0, 50] }\nclients = 500'
 MEAN = f'[[job]]\ntitle = "daily mean"\nname = "gaussian"\n{COLUMN}\ntolerate = 50\n'
 REPORT = f'[[job]]\ntitle = "weekly reports"\nevery = "week"\nname = "ldp-mean"\n{COLUMN}\n'
+MORE_REPORTS = REPORT.replace("weekly", "hourly").replace('"week"', '"hour"')
 NODES = (
     '[[job]]\ntitle = "nodes"\nevery = "week"\nname = "regression-mcmc"\nkind = "node-release"\nclients = 4\n'
     'target = "x"\nbounds = { x = [0, 50], y = [0, 1] }\n'
@@ -42,7 +43,9 @@ def write(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "jobs", [MEAN, REPORT, MEAN + REPORT, MEAN + REPORT + NODES], ids=["means", "reports", "both", "all kinds"]
+    "jobs",
+    [MEAN, REPORT, REPORT + MORE_REPORTS, MEAN + REPORT, MEAN + REPORT + NODES],
+    ids=["means", "reports", "few and many reports", "both", "all kinds"],
 )
 @pytest.mark.parametrize("lasts", ["1y", "30d"])
 def test_all_slots_together_cost_the_budget_and_no_more(folder: Path, jobs: str, lasts: str) -> None:
