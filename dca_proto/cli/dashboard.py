@@ -53,6 +53,9 @@ def dashboard(
             "allows it, without encryption"
         )
     actors = actors_of(files, idle=True)
+    errors = [one for one in actors.values() if isinstance(one, UsageError)]
+    if errors and len(errors) == len(actors):  # one of several stands on the page
+        raise errors[0]
     trainers = {
         path: one.files.store for path, one in actors.items() if isinstance(one, Config) and one.role == "trainer"
     }

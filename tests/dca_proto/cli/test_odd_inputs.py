@@ -66,6 +66,13 @@ INPUTS = {
     ("store compact", "files"): "ODD",
     ("ledger", "file"): "ODD",
     ("report", "run"): "ODD",
+    ("dashboard", "files"): "ODD",
+    ("registrar", "config"): "ODD",
+    ("federation invite", "registrar"): "ward-7 --registrar ODD",
+    ("federation add-registrar", "authority"): f"r={'ab' * 32} --authority ODD",
+    ("federation add-registrar", "federation"): f"r={'ab' * 32} --federation ODD",
+    ("results", "schedule"): "--schedule ODD",
+    ("schedule", "file"): "ODD",
     ("scaling", "journal"): "--journal ODD",
     ("scaling", "calibration_file"): "--calibration ODD --predict clients=10,dimension=2,computes=2",
     **{
@@ -75,10 +82,11 @@ INPUTS = {
     },
 }
 """How each command names an input file."""
-OUTPUTS = {"plot", "plot_to", "draws", "output", "save"}
+OUTPUTS = {"plot", "plot_to", "draws", "output", "save", "png", "table"}
 FOLDERS = {
     ("broker", "passwords"), ("broker", "certificates"), ("federation init", "folder"), ("federation run", "folder"),
-    ("swarm", "data_folder"),
+    ("swarm", "data_folder"), ("federation deploy", "folder"), ("join", "folder"),
+    ("join", "data"),  # named in the client's file, which checks it
     ("keygen", "file"),  # written, and never replaces a file
 }  # fmt: skip
 DEEP = "a = " + "[" * 20_000 + "]" * 20_000

@@ -48,8 +48,10 @@ def test_a_warning_is_coloured_where_the_terminal_can(
 
 # --- earlier results --------------------------------------------------------------------------------------------------
 
-VIEWS = {"account", "inspect", "keygen", "ledger", "members", "report", "status"}
-"""Commands that compute their files from other files or ask for the present state, and so may replace them."""
+VIEWS = {"account", "inspect", "keygen", "ledger", "members", "report", "results", "schedule", "status"}
+"""Commands that compute their files from other files or ask for the present state, and so may replace them.
+
+What `schedule` writes is its plan; its results are in a database."""
 
 
 def test_files_of_one_result_get_one_number(tmp_path: Path) -> None:

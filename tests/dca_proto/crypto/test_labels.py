@@ -22,11 +22,14 @@ METHODS = {"hedged", "agree", "_derive"}
 OTHERS = {"agreement.agree"}
 """A method of one of these names that takes no label: the agreement of nodes on a set."""
 HASHES = {"blake2b", "blake2s", "sha256", "sha512", "sha3_256", "pbkdf2_hmac"}
-BOTH_ENDS = {"REPLY", "PEER_LIST", "NAMES_WRAP"}
-"""Labels that a sealing and an opening function name, side by side. MASK also gives the length of a row."""
+BOTH_ENDS = {"REPLY", "PEER_LIST", "NAMES_WRAP", "ENROL_REQUEST"}
+"""Labels that a sealing and an opening function name, or a signing and a checking one, side by side.
+
+MASK also gives the length of a row."""
 WITHOUT_LABEL = {
     "dca_proto/runtime/access.py hashlib.pbkdf2_hmac",  # mosquitto's format of passwords has no room for one
     "dca_proto/report/page.py hashlib.sha256",  # a browser's of a page's style neither
+    "dca_proto/jobs/standing.py hashlib.blake2b",  # a part of a file's name
     "dca_proto/protocol/pairing.py hashlib.blake2b",  # compared within one process; it never leaves
 }
 REFERENCES = {"emulator/pairs.py", "emulator/derivations.py", "emulator/trials/checkers/sums.py"}
