@@ -175,6 +175,7 @@ def details(one: Status) -> list[tuple[str, str]]:
     ]
     rows += [(f"{what} ends" if len(what) < 13 else what, end) for what, end in one.certificates.items()]
     rows += [("dropped", f"{count:,} {code}") for code, count in one.dropped.items()]
+    rows += [("dropped", f"{count:,} data: {reason}") for reason, count in one.data_dropped.items()]
     rows += [("clock", f"{name} is {offset:+.3g} s ahead") for name, offset in one.clock_offset_s.items()]
     return rows
 

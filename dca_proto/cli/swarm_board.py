@@ -35,7 +35,7 @@ class SwarmBoard:
     def __init__(self, clients: int, description: str) -> None:
         self.description = description
         self._clients = clients
-        self._began_s = time.monotonic()
+        self._began_s, self._began_ms = time.monotonic(), now_ms()
         self._swarm: Swarm | None = None
         self._sessions = 0
         self._is_over = False
@@ -91,11 +91,17 @@ class SwarmBoard:
             declines=dict(declines),
             phases={phase: bins.record for phase, bins in phases.items()},
             results=[
-                result_of(iso(now_ms() - int(1000 * (now_s - log.ended_s))), log.aggregate)
+                result_of(iso(self._began_ms + int(1000 * (log.ended_s - self._began_s))), log.aggregate)
                 for log in logs[-_ROUNDS_MAX:]
                 if log.aggregate is not None
             ],
-            store_bytes=0,
+            store_bytes=None,  # of several actors, some in other processes: these are not counted
+            messages_sent=None,
+            messages_received=None,
+            bytes_sent=None,
+            bytes_received=None,
+            inbox=None,
+            outbox=None,
         )
 
     def _round(self, log: RoundLog) -> RoundStatus:

@@ -223,7 +223,7 @@ def _actors(actors: Sequence[Status], statuses: Statuses) -> list[Block]:
         "epoch": lambda one: count(one.epoch),
         "sessions": lambda one: count(one.sessions),
         "budget left": _budget,
-        "inbox": lambda one: count(one.inbox),
+        "inbox": lambda one: UNKNOWN if one.inbox is None else count(one.inbox),
         "clocks": _clocks,
     }
     blocks = table(actors[:_SHOWN_MAX], columns)
@@ -277,6 +277,7 @@ def _counts(actors: Sequence[Status]) -> list[Block]:
     counts: dict[tuple[str, str, str], list[tuple[Status, int]]] = {}
     for one in actors:
         kinds = {"did not take part": one.declines, "messages dropped": one.dropped}
+        kinds |= {"messages with data dropped": one.data_dropped}
         kinds |= {f"rounds {end}": reasons for end, reasons in one.ended.items()}
         for what, reasons in kinds.items():
             for reason, times in reasons.items():

@@ -148,35 +148,40 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         figure("dropped", "Messages dropped since the start, by code.",
                metric=Metric("counter", ("code",), "dropped_messages")),
     ] = {}  # fmt: skip
+    data_dropped: Annotated[
+        dict[str, Count], about("Messages of a client's data source that were dropped since the start, by reason.")
+    ] = {}
     inbox: Annotated[
-        Count,
+        Count | None,
         figure("inbox", "Messages that wait for the actor.", table=STATUS,
                metric=Metric("gauge", name="inbox_messages")),
     ] = 0  # fmt: skip
     outbox: Annotated[
-        Count,
+        Count | None,
         figure("outbox", "Messages that the broker has not acknowledged.", table=STATUS,
                metric=Metric("gauge", name="outbox_messages")),
     ] = 0  # fmt: skip
-    store_bytes: Annotated[Count, figure("store", "Its files.", unit="bytes", table=STATUS, metric=Metric("gauge"))]
+    store_bytes: Annotated[
+        Count | None, figure("store", "Its files.", unit="bytes", table=STATUS, metric=Metric("gauge"))
+    ]
     log_bytes: Annotated[
         Count | None,
         figure("log", "Of the file that stderr is; null if it is none.", unit="bytes", table=STATUS,
                metric=Metric("gauge")),
     ] = None  # fmt: skip
     messages_sent: Annotated[
-        Count, figure("messages sent", "Since the start.", table=STATUS, metric=Metric("counter"))
+        Count | None, figure("messages sent", "Since the start.", table=STATUS, metric=Metric("counter"))
     ] = 0
     messages_received: Annotated[
-        Count, figure("messages received", "Since the start.", table=STATUS, metric=Metric("counter"))
+        Count | None, figure("messages received", "Since the start.", table=STATUS, metric=Metric("counter"))
     ] = 0
     bytes_sent: Annotated[
-        Count, figure("bytes sent", "In these messages.", unit="bytes", table=STATUS,
-                      metric=Metric("counter", name="sent"))
+        Count | None, figure("bytes sent", "In these messages.", unit="bytes", table=STATUS,
+                             metric=Metric("counter", name="sent"))
     ] = 0  # fmt: skip
     bytes_received: Annotated[
-        Count, figure("bytes received", "In these messages.", unit="bytes", table=STATUS,
-                      metric=Metric("counter", name="received"))
+        Count | None, figure("bytes received", "In these messages.", unit="bytes", table=STATUS,
+                             metric=Metric("counter", name="received"))
     ] = 0  # fmt: skip
     clock_offset_s: Annotated[
         dict[str, Real],

@@ -44,6 +44,8 @@ ABOUT = "actor"
 _ABOUT_FIELDS = ("role", "name", "id", "federation")
 _ENDINGS = {"s": "_seconds", "bytes": "_bytes"}
 _AT_ONCE, _PATIENCE_S = 4, 5.0
+_VISIT_S = 15.0
+"""A visit is cut after this time, however slowly its bytes come."""
 _FAMILIES: dict[str, Any] = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
@@ -145,13 +147,22 @@ class _Server(ThreadingMixIn, WSGIServer):
         return self._room.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        cut = threading.Timer(_VISIT_S, _cut, [request])
+        cut.daemon = True
+        cut.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            cut.cancel()
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Whoever asked has gone, or was too slow."""
+
+
+def _cut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has been closed
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.asynccontextmanager
@@ -193,7 +204,11 @@ def _guarded(app: Any, listen: Listen) -> Any:
             return _refuse(start, "403 Forbidden", f"ask for the metrics by the address {listen}")
         if environ["REQUEST_METHOD"] != "GET" or environ["PATH_INFO"] not in ("/", "/metrics"):
             return _refuse(start, "404 Not Found", "the metrics are at /metrics")
-        return app({**environ, "QUERY_STRING": ""}, start)
+        try:
+            return app({**environ, "QUERY_STRING": ""}, start)
+        except Exception as error:  # whatever the record leads to, or an actor that is busy for longer than patience
+            log.warning("no metrics", error=type(error).__name__)
+            return _refuse(start, "503 Service Unavailable", "the actor did not answer")
 
     return guarded
 

@@ -153,8 +153,6 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
     limit = {"client": config.policy.budget_limit, "trainer": config.account}.get(config.role)
     sessions = getattr(actor, "sessions", None)
     dropped: Counter[str] = Counter(actor.dropped) + runner.dropped + Counter(getattr(runner.transport, "dropped", {}))
-    if device.data is not None:
-        dropped.update({f"data: {reason}": count for reason, count in device.data.dropped.items()})
     is_client = config.role == "client"
     read_ms = watch.read_ms if device.data is None else device.data.read_ms
     error = watch.data_error if device.data is None or device.data.failure is None else str(device.data.failure)
@@ -186,6 +184,7 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
         delta=limit.delta if limit is not None else None,
         period_days=limit.period_days if limit is not None else None,
         dropped=dict(dropped),
+        data_dropped={} if device.data is None else dict(device.data.dropped),
         store_bytes=store_bytes(config.files.store),
         log_bytes=_log_bytes(),
         messages_sent=runner.traffic.messages_sent,

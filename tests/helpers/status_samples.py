@@ -7,8 +7,8 @@ from typing import Any
 from dca_proto.results.status import PHASE_S, Durations, LastRound, Outcome, Result, RoundStatus, ScheduledJob, Status
 
 HOSTILE = "<script>document.title = 'ran'</script>"
-PRIVATE = ("ward-3 (0dcbcd97)", "no such column", "contributed to mean", "temperature 21.5")
-"""What a status names, and a metric may not: clients, errors of data, results."""
+PRIVATE = ("ward-3 (0dcbcd97)", "no such column", "contributed to mean", "temperature 21.5", "no number")
+"""What a status names, and a metric may not: clients, errors of data, results, messages with data."""
 
 
 def status_of(role: str = "trainer", **known: Any) -> Status:
@@ -20,7 +20,8 @@ def status_of(role: str = "trainer", **known: Any) -> Status:
         "delta": 1e-5, "period_days": 365.0, "inbox": 3, "outbox": 2, "store_bytes": 57_344, "log_bytes": 1000,
         "messages_sent": 310, "messages_received": 4021, "bytes_sent": 123_456, "bytes_received": 7_654_321,
         "ended": {"completed": {"all": 40, "quiet": 3}, "failed": {"too few": 2}}, "declines": {"epsilon": 4},
-        "dropped": {"malformed": 5, "phase": 1}, "clock_offset_s": {"berlin (01020304)": -0.25},
+        "dropped": {"malformed": 5, "phase": 1}, "data_dropped": {PRIVATE[4]: 7},
+        "clock_offset_s": {"berlin (01020304)": -0.25},
         "phases": {"collect": Durations(counts=[0, 1, *[0] * (len(PHASE_S) - 2), 2], total_s=8000.5)},
         "certificates": {"TLS certificate lab.pem": "2026-12-05T04:37:41Z"}, "data_read": "2026-11-29T05:59:00Z",
         "data_error": PRIVATE[1], "data_source": "readings.csv",

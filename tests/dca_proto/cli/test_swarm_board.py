@@ -19,10 +19,13 @@ from exact_rounds import aggregate
 from patience import PATIENCE_S
 
 from dca_proto.aggregate import RoundRequest
+from dca_proto.cli import swarm_board
+from dca_proto.cli.status import details
 from dca_proto.cli.swarm_board import Both, SwarmBoard
 from dca_proto.dashboard.memory import Memory
 from dca_proto.dashboard.view import view_of
 from dca_proto.protocol import facts
+from dca_proto.runtime.clock import now_ms
 from emulator.swarm.live import Watcher
 from emulator.swarm.timeline import RoundLog, Timeline
 
@@ -78,6 +81,15 @@ def test_an_ended_round_has_a_result_and_who_did_not_take_part() -> None:
     assert (status.contributions, status.results[0].outcomes[0].value) == (3, 2.0)
     view = view_of(board.look()[0], Memory(), watched=board.description)
     assert (view.title, view.is_well) == ("A swarm of 5 clients: mean", True)
+    assert not {"store", "messages sent", "bytes received", "inbox"} & {label for label, _ in details(status)}
+
+
+def test_a_result_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another time in each look would draw its chart again."""
+    board = board_of(*OPEN, facts.RoundCompleted(CLIENTS[0], MADE))
+    before = board.look()[0].actors[0].results
+    monkeypatch.setattr(swarm_board, "now_ms", lambda: now_ms() + 60_000)
+    assert board.look()[0].actors[0].results == before
 
 
 def test_a_failed_round_has_its_reason() -> None:

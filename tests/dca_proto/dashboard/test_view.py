@@ -81,6 +81,7 @@ def test_a_trainer_that_rests_is_no_warning() -> None:
         ("dropped", "rounds completed all trainer lab 40"),
         ("dropped", "did not take part epsilon trainer lab 4"),
         ("dropped", "messages dropped malformed compute berlin 5"),
+        ("dropped", "messages with data dropped no number compute berlin 7"),
         ("certificates", "2026-12-05 04:37:41 UTC in 5.9 days TLS certificate lab.pem"),
     ],
 )
@@ -97,7 +98,7 @@ def test_every_figure_of_a_status_is_on_the_page(field: str) -> None:
 
 
 TIMES = ("at", "until", "data_read")
-TABLES = ("ended", "declines", "dropped", "clock_offset_s", "certificates", "phases")
+TABLES = ("ended", "declines", "dropped", "data_dropped", "clock_offset_s", "certificates", "phases")
 """Fields whose keys are texts."""
 
 

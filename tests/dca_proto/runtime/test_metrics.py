@@ -7,12 +7,14 @@ import http.client
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from patience import PATIENCE_S
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from status_samples import PRIVATE, status_of
@@ -21,7 +23,7 @@ from dca_proto.cli import main
 from dca_proto.errors import InputError, StorageError, UsageError
 from dca_proto.results.figure import Metric, figures_of
 from dca_proto.results.status import PHASE_S, Status
-from dca_proto.runtime import doors
+from dca_proto.runtime import doors, metrics
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.listen import Listen, MetricsSettings, parse_listen
 from dca_proto.runtime.metrics import ABOUT, PREFIX, _OfStatus, metrics_of, serving
@@ -155,7 +157,7 @@ def test_there_is_nothing_else_to_ask_for(method: str, path: str, status: int) -
     assert ("dca_running_seconds" in text) == (status == 200)
 
 
-def test_a_failure_of_the_record_or_silent_visitors_stop_no_server() -> None:
+def test_a_failure_of_the_record_or_silent_visitors_stop_no_server(capfd: pytest.CaptureFixture[str]) -> None:
     made = iter([RuntimeError("a fault"), status_of()])
 
     def make() -> Status:
@@ -165,7 +167,7 @@ def test_a_failure_of_the_record_or_silent_visitors_stop_no_server() -> None:
         return one
 
     def visited(at: Listen) -> int:
-        assert ask(at)[0] == 500
+        assert ask(at) == (503, "the actor did not answer\n")
         silent = [socket.create_connection((at.host, at.port)) for _ in range(12)]
         for one in silent:
             one.close()
@@ -176,6 +178,28 @@ def test_a_failure_of_the_record_or_silent_visitors_stop_no_server() -> None:
                 continue
 
     assert while_serving(visited, make) == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_visitor_who_sends_byte_by_byte_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_VISIT_S", 0.2)
+
+    def visited(at: Listen) -> bool:
+        with socket.create_connection((at.host, at.port)) as slow:
+            slow.settimeout(0.05)
+            deadline = time.monotonic() + PATIENCE_S
+            while time.monotonic() < deadline:
+                try:
+                    slow.sendall(b"a")
+                    if slow.recv(100) == b"":
+                        return True
+                except TimeoutError:
+                    continue
+                except OSError:
+                    return True
+        return False
+
+    assert while_serving(visited)
 
 
 def test_a_taken_address_is_said() -> None:
