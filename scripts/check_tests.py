@@ -1,20 +1,26 @@
 #!/usr/bin/env python
 """Tests between groups by job `compare`: size at the level of 5 %, power beside the test without privacy, intervals.
 
-For each test, number of clients and ε, releases are drawn: exact sums of rows of normal numbers or of codes, and the
-noise of a round of that many clients, whose variance is that of the ideal functionality. Groups are 70 to 30 %, or
-40, 35 and 25 %; variances differ by up to 2.6 to 1; codes are 60, 35 and 5 %, or 70 and 30 %. Then:
+For each test, number of clients and ε, releases are drawn: exact sums of rows of numbers or codes, and the noise of a
+round of that many clients, whose variance is that of the ideal functionality. Groups are 70 to 30 %, or 40, 35 and
+25 %; variances differ by up to 2.6 to 1; codes are 60, 35 and 5 %, or 70 and 30 %. Skewed columns are lognormal, with
+groups of 90 and 10 %. Then:
 
-    size     the share of p below 5 % if all groups are alike. The target is 4 to 6 %
-    power    the same share if the last group differs by an effect for which the test without privacy has 45 to 86 %
-    holds    the share of 95 % intervals of a difference that hold it
+    size     the share of p below 5 % if all groups are alike
+    power    the same share if the last group differs by an effect for which the test without privacy has 45 to 86 %;
+             not for skewed columns
+    holds    the share of true differences that the 95 % interval does not exclude
 
-Exit code 4 if a size is outside 4 to 6 % by more than three standard errors, or intervals of a cell hold in fewer than
-86 % of 100 releases, which a job that holds 95 % does less than once in 1,000 cells.
+What is too much was stated before the run: a size above 6 %, or intervals that hold in less than 95 %. Each figure has
+an exact binomial test. All of them together raise a false alarm at most once in 1,000 runs, by Bonferroni. With 4,000
+releases a cell, 93 % in place of 95 % is seen nine times in ten; the script prints this tolerance for other numbers.
+A size below 4 % is no fault, but costs power: such cells are listed as conservative.
+
+Exit code 4 if a size is too large or intervals hold too rarely.
 
 Examples:
 
-    scripts/check_tests.py                      4,000 releases a cell: five minutes on two cores
+    scripts/check_tests.py                      4,000 releases a cell: ten minutes on two cores
     scripts/check_tests.py --repeats 500 --json -
 """
 
@@ -22,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from math import isnan, nan
 from typing import NamedTuple
 
 import numpy as np
@@ -41,12 +48,22 @@ from inference.models.table.comparison import Means, independence, of_means, of_
 from inference.problem import Schema
 
 CLIENTS, EPSILONS, DELTA = (100, 1_000, 10_000), (0.5, 1.0, 4.0), 1e-5
-LEVEL, LOW, HIGH, HOLDS, FAULT = 0.05, 0.04, 0.06, 0.86, 4
+LEVEL, LOW, HIGH, HOLDS, FAULT = 0.05, 0.04, 0.06, 0.95, 4
+FALSE_ALARMS, SEEN = 1e-3, 0.9
+"""The most false alarms of a run; and how often a share of the printed tolerance is seen."""
 SHARES = {2: (0.7, 0.3), 3: (0.4, 0.35, 0.25)}
+WELCH, SKEWED, ANOVA, TWO, TABLES = (
+    "Welch's t",
+    "Welch's t, skewed",
+    "analysis of variance",
+    "two shares",
+    "chi-squared",
+)
+SKEWED_CLIENTS, SKEWED_SHARES, LOGNORMAL_END = (100, 1_000), (0.9, 0.1), 20.0
 CODES, HITS = (0.6, 0.35, 0.05), 0.3
 MEAN, SD, SPREADS = 0.1, 0.25, (1.0, 1.6, 1.2)
 """Of the numbers, in half-widths of the bounds; the standard deviations of groups are the last times `SD`."""
-SIMULATED, SLOW = 400, 1_000
+SIMULATED, SLOW = 200, 1_000
 Rng = np.random.Generator
 
 
@@ -73,7 +90,7 @@ def noise_of(clients: int, epsilon: float, groups: int, codes: int) -> Noise:
 
 def effect_of(test: str, clients: int) -> float:
     """Return an effect for which the test without privacy has a power of 45 to 86 %."""
-    size = {"Welch's t": 7.5, "analysis of variance": 7.5, "two shares": 6.2, "chi-squared": 6.6}[test]
+    size = {WELCH: 7.5, SKEWED: 0.0, ANOVA: 7.5, TWO: 6.2, TABLES: 6.6}[test]
     return size / clients**0.5
 
 
@@ -92,6 +109,19 @@ def means(rng: Rng, clients: int, groups: int, effect: float, repeats: int, nois
     return noisy, Means(y, squares, n, 0.0, 0.0, c)
 
 
+def skewed_means(rng: Rng, clients: int, repeats: int, noise: Noise) -> tuple[Means, Means]:
+    """Return releases of sums of lognormal numbers with bounds 0:20, and the exact sums."""
+    c = noise.reach
+    n = rng.multinomial(clients, SKEWED_SHARES, repeats).astype(float)
+    x = (2 * rng.lognormal(0, 1, (repeats, clients)).clip(0, LOGNORMAL_END) / LOGNORMAL_END - 1) * c
+    is_first = np.arange(clients) < n[:, :1]
+    y, squares = (np.stack([(part * is_first).sum(1), (part * ~is_first).sum(1)], -1) for part in (x, x**2))
+    seen_n = n + noise.n_sd * rng.standard_normal(n.shape)
+    seen = squares + c**2 / 2 * (seen_n - n) + noise.sd * rng.standard_normal(n.shape)
+    noisy = Means(y + noise.sd * rng.standard_normal(n.shape), seen, seen_n, noise.sd, noise.n_sd, c)
+    return noisy, Means(y, squares, n, 0.0, 0.0, c)
+
+
 def p_of_means(noisy: Means, rng: Rng) -> np.ndarray:
     """Return p of each release, as the job has it: by simulation where sizes are in doubt."""
     found = np.asarray(of_means(*noisy).test().p_value)
@@ -104,7 +134,7 @@ def p_of_means(noisy: Means, rng: Rng) -> np.ndarray:
 
 def counts(rng: Rng, clients: int, test: str, effect: float, repeats: int) -> np.ndarray:
     """Return exact counts, shape ``(repeats, groups, codes)``."""
-    if test == "two shares":
+    if test == TWO:
         n = rng.multinomial(clients, SHARES[2], repeats)
         hits = rng.binomial(n, np.clip([HITS, HITS + effect * 0.5], 0, 1))
         return np.stack([n - hits, hits], axis=-1).astype(float)
@@ -131,50 +161,61 @@ class Cell(NamedTuple):
 def measure(test: str, clients: int, epsilon: float, repeats: int) -> Cell:
     """Measure one cell."""
     rng, effect = np.random.default_rng(11), effect_of(test, clients)
-    if test in ("Welch's t", "analysis of variance"):
-        groups = 2 if test == "Welch's t" else 3
+    held = None
+    if test in (WELCH, SKEWED, ANOVA):
+        groups = 3 if test == ANOVA else 2
         noise = noise_of(clients, epsilon, groups, 0)
-        doubted = means(rng, clients, groups, 0.0, 200, noise)[0]
+
+        def releases(own: float, size: int) -> tuple[Means, Means]:
+            if test == SKEWED:
+                return skewed_means(rng, clients, size, noise)
+            return means(rng, clients, groups, own, size, noise)
+
+        doubted = releases(0.0, 200)[0]
         slow = bool((doubted.n < 6 * noise.n_sd).any(axis=-1).mean() > 0.05)
-        repeats = min(repeats, SLOW) if slow else repeats
+        repeats = min(repeats, SLOW) if slow or test == SKEWED else repeats
         shares = []
-        for own in (0.0, effect):
-            noisy, exact = means(rng, clients, groups, own, repeats, noise)
+        for own in (0.0, effect)[: 1 if test == SKEWED else 2]:
+            noisy, exact = releases(own, repeats)
             shares += [np.mean(p_of_means(noisy, rng) < LEVEL), np.mean(of_means(*exact).test().p_value < LEVEL)]
-        held = None
         if groups == 2:
-            noisy, _ = means(rng, clients, 2, effect, 100, noise)
-            truth = -effect * SD * noise.reach
-            ends = [of_means(noisy.y[k], noisy.squares[k], noisy.n[k], *noisy[3:]).difference() for k in range(100)]
-            held = float(np.mean([low <= truth <= high for _, low, high in ends]))
+            held = float(np.mean(noisy.ratios.p_of(-effect * SD * noise.reach) >= LEVEL))
     else:
-        noise = noise_of(clients, epsilon, *((2, 2) if test == "two shares" else (3, 3)))
+        noise = noise_of(clients, epsilon, *((2, 2) if test == TWO else (3, 3)))
         shares = []
         for own in (0.0, effect):
             exact_counts = counts(rng, clients, test, own, repeats)
             noisy_counts = exact_counts + noise.sd * rng.standard_normal(exact_counts.shape)
             for table, sd in ((noisy_counts, noise.sd), (exact_counts, 0.0)):
                 shares.append(np.mean(p_of_counts(table, sd, test) < LEVEL))
-        held = None
-        if test == "two shares":
-            ends = [of_shares(one[:, 1], one[:, 0], noise.sd).difference() for one in noisy_counts[:100]]
-            held = float(np.mean([low <= -effect * 0.5 <= high for _, low, high in ends]))
-    size, exact_size, power, exact_power = map(float, shares)
+        if test == TWO:
+            ratios = of_shares(noisy_counts[..., 1], noisy_counts[..., 0], noise.sd)
+            held = float(np.mean(ratios.p_of(-effect * 0.5) >= LEVEL))
+    size, exact_size, *powers = map(float, shares)
+    power, exact_power = powers or (nan, nan)
     return Cell(test, clients, epsilon, repeats, size, power, exact_size, exact_power, held)
 
 
 def p_of_counts(table: np.ndarray, sd: float, test: str) -> np.ndarray:
     """Return p of each release."""
-    if test == "two shares":
+    if test == TWO:
         return np.asarray(of_shares(table[..., 1], table[..., 0], sd).test().p_value)
     return np.asarray(independence(table, sd).p_value)
 
 
-def is_off(cell: Cell) -> bool:
-    """Return whether a size is outside the target by more than chance, or intervals hold too rarely."""
-    below = stats.binom.cdf(round(cell.size * cell.repeats), cell.repeats, LOW)
-    above = stats.binom.sf(round(cell.size * cell.repeats) - 1, cell.repeats, HIGH)
-    return min(below, above) < stats.norm.sf(3) or (cell.holds is not None and cell.holds < HOLDS)
+def chance(cell: Cell) -> list[float]:
+    """Return the probability of a size as large, and of as few intervals that hold, if the cell were just right."""
+    found = [float(stats.binom.sf(round(cell.size * cell.repeats) - 1, cell.repeats, HIGH))]
+    if cell.holds is not None:
+        found.append(float(stats.binom.cdf(round(cell.holds * cell.repeats), cell.repeats, HOLDS)))
+    return found
+
+
+def tolerance(repeats: int, figures: int) -> float:
+    """Return the largest true share of intervals that hold, in 0.1 %, which a cell sees nine times in ten."""
+    most = stats.binom.ppf(FALSE_ALARMS / figures, repeats, HOLDS) - 1
+    shares = np.arange(HOLDS, 0.5, -0.001)
+    return float(shares[(stats.binom.cdf(most, repeats, shares) >= SEEN).argmax()])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -184,19 +225,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", help="write the result to a file, or - for stdout")
     options = parser.parse_args(arguments)
     console = Console(stderr=options.json == "-")
-    names = ("Welch's t", "analysis of variance", "two shares", "chi-squared")
-    keys = [(test, n, epsilon) for test in names for n in CLIENTS for epsilon in EPSILONS]
+    keys = [(test, n, epsilon) for test in (WELCH, ANOVA, TWO, TABLES) for n in CLIENTS for epsilon in EPSILONS]
+    keys += [(SKEWED, n, epsilon) for n in SKEWED_CLIENTS for epsilon in EPSILONS]
     cells = [measure(*key, options.repeats) for key in track(keys, "cells", console=Console(stderr=True))]
     table = Table("test", "clients", "ε", "size", "power", "size, no noise", "power, no noise", "holds")
     for cell in cells:
-        figures = [f"{100 * part:.1f} %" for part in cell[4:8]]
+        figures = ["–" if isnan(part) else f"{100 * part:.1f} %" for part in cell[4:8]]
         held = "" if cell.holds is None else f"{100 * cell.holds:.0f} %"
         table.add_row(cell.test, f"{cell.clients:,}", at_least(cell.epsilon), *figures, held)
     console.print(table)
-    off = [f"{cell.test} with {cell.clients:,} clients at ε = {cell.epsilon:g}" for cell in cells if is_off(cell)]
-    console.print(f"off: {'; '.join(off)}" if off else "all sizes are 4 to 6 % but for chance, and intervals hold")
-    write_json([cell._asdict() for cell in cells], options.json)
+    figures = sum(len(chance(cell)) for cell in cells)
+    off = [_name(cell) for cell in cells if min(chance(cell)) < FALSE_ALARMS / figures]
+    low = [_name(cell) for cell in cells if stats.binom.cdf(round(cell.size * cell.repeats), cell.repeats, LOW) < 1e-3]
+    seen = f"{100 * tolerance(options.repeats, figures):.1f} %"
+    console.print(f"tolerance: intervals that hold in {seen} or less are seen nine times in ten")
+    console.print(f"conservative, with a size below 4 %: {'; '.join(low) or 'none'}")
+    console.print(f"off: {'; '.join(off)}" if off else "no size is above 6 % but for chance, and intervals hold")
+    plain = [{name: None if value != value else value for name, value in cell._asdict().items()} for cell in cells]
+    write_json(plain, options.json)
     return FAULT if off else 0
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.test} with {cell.clients:,} clients at ε = {cell.epsilon:g}"
 
 
 if __name__ == "__main__":

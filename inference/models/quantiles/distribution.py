@@ -99,7 +99,9 @@ class Cumulative:
         return self.rows < _HIDDEN_SDS * self.rows_sd
 
     def estimate(self) -> Array:
-        """Return the nearest possible distribution function to the estimated counts, shape ``(B,)``."""
+        """Return the nearest possible distribution function to the estimated counts, shape ``(B,)``; flat if none."""
+        if not self.sd and self.rows < 0.5:
+            return np.arange(1, len(self.counts) + 1) / len(self.counts)
         rows = self._hidden_rows(np.array([0.5]))[0] if self.is_hidden else self.rows
         return np.asarray(_risen((np.cumsum(self._with_rows(self.counts, rows)) / rows)[None])[0])
 

@@ -50,7 +50,7 @@ class Sums:
 
     Attributes:
         statistic: defines them. value: shape ``(groups, width)``, of clients' weights. sd: of the noise of each.
-        rows: the number of clients, or of data nodes' rows. fraction_bits: of the grid.
+        rows: the number of clients, or of data nodes' rows; `unit` says which. fraction_bits: of the grid.
     """
 
     statistic: Table
@@ -58,13 +58,15 @@ class Sums:
     sd: float
     rows: int
     fraction_bits: int
+    unit: str = "clients"
 
     @classmethod
     def of(cls, aggregate: NoisyAggregate) -> Sums:
         """Return the sums of a round."""
         statistic, sd = msgspec.convert(aggregate.parameters, Table), float(aggregate.noise_variance) ** 0.5
         value = aggregate.value.reshape(statistic.groups, statistic.width)
-        return cls(statistic, value, sd, aggregate.contributors, aggregate.fraction_bits)
+        unit = "rows" if aggregate.nodes else "clients"
+        return cls(statistic, value, sd, aggregate.contributors, aggregate.fraction_bits, unit)
 
     @classmethod
     def exact(cls, statistic: Table, rows: Array, fraction_bits: int = 24) -> Sums:
@@ -228,10 +230,12 @@ class Cell:
 
     def number(self, rng: np.random.Generator) -> Law:
         """Return the number of values, which has no chance of its own; the interval ends at whole numbers."""
-        drawn, (number, sd) = self.drawn_counts(rng), self.count
+        (number, sd), rows = self.count, self.sums.rows
+        drawn = between(number, sd, 0.0, float(max(rows, 1)), rng.random(DRAWS))
         low, high = np.quantile(drawn, TAILS)
-        highest = self.sums.rows if number + _NORMAL * sd >= self.sums.rows else ceil(high)
-        return Law(Figure(round(drawn.mean()), float(drawn.std()), (float(floor(low)), float(highest))), drawn[:KEPT])
+        lowest = 0 if number - _NORMAL * sd <= 0 else floor(low + _SLACK)
+        highest = rows if number + _NORMAL * sd >= rows else ceil(high - _SLACK)
+        return Law(Figure(round(drawn.mean()), float(drawn.std()), (float(lowest), float(highest))), drawn[:KEPT])
 
     def quartiles(self, rng: np.random.Generator) -> list[Law]:
         """Return the quartiles, of a column with bins."""

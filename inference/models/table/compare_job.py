@@ -11,6 +11,7 @@ import numpy as np
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from dca_proto.statistics.counting import about_missing
+from dca_proto.wording import listed
 from inference.draws import attributes
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
@@ -226,9 +227,10 @@ def _doubts(cells: list[Cell], columns: Columns) -> Iterator[str]:
     hidden = [label for label, cell in zip(columns.labels, cells, strict=True) if cell.is_hidden]
     if hidden:
         yield (
-            f"the noise hides how many values {', '.join(hidden)} has: the test holds its level, but will find "
-            "nothing there; join groups, ask more clients, or give a larger epsilon"
+            f"the noise hides how many values there are of {listed(hidden, len(hidden))}: the test holds its level, "
+            "but will find nothing there; join groups, ask more clients, or give a larger epsilon"
         )
     counts = [cell.count for cell in cells]
     number, sd = sum(one for one, _ in counts), sum(one**2 for _, one in counts) ** 0.5
-    yield from about_missing(number, sd, cells[0].sums.rows, f"a value of {columns.names[0]} or of {columns.group}")
+    sums, what = cells[0].sums, f"a value of {columns.names[0]} or of {columns.group}"
+    yield from about_missing(number, sd, sums.rows, what, of=sums.unit)

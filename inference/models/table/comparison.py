@@ -110,6 +110,11 @@ class Ratios:
         value = statistic / above / factor
         return Outcome(value, np.full_like(value, above), below, _beyond(value, above, below))
 
+    def p_of(self, apart: Array | float) -> Array:
+        """Return p of the hypothesis that the first of two groups' ratios is the last one's plus `apart`, (...)."""
+        statistic, mu = self.least(apart)
+        return _beyond(statistic, 1, self.degrees(mu)[1])
+
     def difference(self, level: float = 0.95, size: int = 401) -> tuple[float, float, float]:
         """Return the difference of two groups, first less last, and the ends of its interval; for one release."""
         width = self.high - self.low

@@ -196,7 +196,7 @@ def _doubts(sums: Sums, columns: Columns) -> Iterator[str]:
 
     def names(chosen: list[tuple[int, int]]) -> str:
         by = columns.group is not None
-        texts = [f"{columns.names[place]}, {columns.labels[group]}" if by else columns.names[place]
+        texts = [f"{columns.names[place]} ({columns.labels[group]})" if by else columns.names[place]
                  for place, group in chosen]  # fmt: skip
         return listed(texts, _NAMED_MAX)
 
@@ -216,7 +216,7 @@ def _doubts(sums: Sums, columns: Columns) -> Iterator[str]:
         counts = [cells[place, group].count for group in range(columns.groups)]
         number, sd = sum(one for one, _ in counts), sum(one**2 for _, one in counts) ** 0.5
         what = f"a value of {column}" if columns.group is None else f"a value of {column} or of {columns.group}"
-        yield from about_missing(number, sd, sums.rows, what)
+        yield from about_missing(number, sd, sums.rows, what, of=sums.unit)
 
 
 def _is_vague(cell: Cell) -> bool:

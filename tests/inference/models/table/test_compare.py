@@ -164,7 +164,7 @@ def test_an_empty_group_and_missing_values_are_said() -> None:
     posterior = fitted(data, 1.0)
     assert 0.01 < told(posterior)["p_value"] <= 1
     text = " ".join(posterior.warnings)
-    assert "the noise hides how many values arm 2 has" in text
+    assert "the noise hides how many values there are of arm 2:" in text
     assert "lack a value of y or of arm" in text
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dca_proto import JobTerms, UsageError
+from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.report import paper
 from dca_proto.statistics import Table
 from dca_proto.statistics.contribution import contribution, joint_contribution
@@ -108,8 +109,9 @@ def test_an_empty_group_and_noise_are_said() -> None:
     data = made(300)
     posterior = fitted(Problem("made", data.schema, data.X, np.zeros(300)), 1.0, group="arm", codes="stage")
     (hidden,) = [text for text in posterior.warnings if "hides how many values there are of" in text]
-    assert "age, arm 1" in hidden
+    assert "age (arm 1)" in hidden
     assert figures(posterior)["median of age, arm 1"].interval == (0, 100)
+    assert figures(posterior)["n of age, arm 1"].interval[0] == 0
     vague = fitted(made(2_000).bounded({"age": Interval(-5000, 5000)}), 1.0, codes="stage")
     assert any("the noise hides the sd of age" in text for text in vague.warnings)
     low, high = figures(vague)["sd of age"].interval
@@ -154,6 +156,25 @@ def test_wrong_columns_are_refused(settings: dict[str, Any], said: str | None) -
         return
     with pytest.raises(DataError, match=said):
         JOB.check(schema, JOB.settings(**settings))
+
+
+@pytest.mark.parametrize("job", ["describe", "compare"])
+def test_data_nodes_miss_rows_and_not_clients(job: str) -> None:
+    data, learning = made(2_000), find(job)
+    settings: Any = {"column": "wait"} if job == "compare" else {"codes": "stage"}
+    own = learning.settings(group="arm", **settings)
+    known = Conditions(4, 0, 1.0, np.random.default_rng(1), kind=NodeRelease)
+    terms = JobTerms(epsilon=8.0, delta=1e-5, clients=4, tolerate=0, computes=())
+    nodes = IdealSwarm(np.array_split(data.rows, 4), data.schema.columns, terms, random=seeded("nodes"))
+    posterior: Any = learning.finish(run(learning.make(data.schema, own, known), nodes), data.schema, own, known)
+    assert any("of the rows" in text and "lack a value of wait" in text for text in posterior.warnings)
+    assert not any("of the clients" in text for text in posterior.warnings)
+
+
+def test_a_reference_counts_nobody_in_an_empty_group() -> None:
+    data = made(300)
+    empty = Problem("made", data.schema, data.X, np.zeros(300))
+    assert figures(JOB.reference(empty, JOB.settings(group="arm")))["n of age, arm 1"].interval == (0, 0)
 
 
 def test_a_reference_without_a_value_is_refused() -> None:
