@@ -23,32 +23,44 @@ from emulator.claim import Claim
 from emulator.swarm.options import SwarmOptions
 
 SPECIFIC = {
-    "--broker": {"broker", "federation init"},  # which software; a URL; or either
+    "--broker": {"broker", "federation deploy", "federation init"},  # which software; a machine; a URL; or either
     "--authority": {"federation init"},  # by default a new one
-    "--clients": {"federation init", "scaling", "trainer"},  # created; a list; 0 for all
+    "--clients": {
+        "federation add-registrar",  # limits
+        "federation deploy",
+        "federation init",  # created
+        "scaling",  # a list
+        "trainer",  # 0 for all
+    },
     "--computes": {"federation init", "learn", "scaling", "trainer"},  # created; names; a list; names
-    "--days": {"federation enrol"},
+    "--days": {"federation add-registrar", "federation deploy", "federation enrol", "federation invite"},  # of what
     "--delta": {"audit", "ledger"},  # of a claim; of a total
     "--dimension": {"account", "audit", "fleet", "scaling"},  # columns or numbers; a list
     "--engine": {"audit"},  # with --protocol
     "--epsilon": {"audit"},  # of a claim
     "--federation": {"broker", "federation enrol"},  # read; the other commands replace it
     "--kind": {"learn"},  # by default it follows from the job
+    "--name": {"federation deploy"},  # by default the folder's
     "--no-reference": {"report"},  # swarm also holds out no rows
     "--output": {"broker", "emulate run", "emulate replay", "emulate sweep", "federation enrol", "swarm"},  # a folder
+    "--per-day": {"federation deploy"},  # of its registrar
+    "--port": {"federation deploy"},  # also of its registrar
     "--processes": {"emulate sweep", "scaling"},  # of trials, actors, clients
     "--rounds": {"audit", "scaling"},  # of each world; of each cell
     "--seed": {"audit", "emulate run", "learn"},  # of keys; of a scenario; of draws
     "--statistic": {"account", "audit", "trainer"},  # several; those of an audit; one
     "--tolerate": {"scaling"},  # a list
+    "--trainer": {"federation deploy"},  # a machine
 }
 """By option, the commands whose help adds to, or replaces, the help that the option has elsewhere."""
 LISTS = (
     {("account", "--statistic")}
     | {("scaling", name) for name in ("--clients", "--computes", "--dimension", "--tolerate")}
     | {(command, "--computes") for command in ("learn", "trainer")}
+    | {("federation init", "--trainer")}
+    | {(command, "--days") for command in ("federation enrol", "federation init")}
 )
-"""Options that take a list here and one value elsewhere; a federation's Compute nodes have names."""
+"""Options that take a list here and one value elsewhere, or parts of a day; a federation's Compute nodes have names."""
 
 
 def options() -> Iterator[tuple[str, str, Any]]:
@@ -124,9 +136,12 @@ def test_outputs_are_files_and_folders(name: str) -> None:
 
 
 def test_names_that_differ_by_a_letter_are_few() -> None:
-    """A plural beside its singular is a member, and how many to create; or one bound, and bounds by column."""
+    """A plural beside its singular is a member, and how many to create; or one bound, and bounds by column.
+
+    A broker listens on a host; a deployment has hosts.
+    """
     plurals = {name for name in BY_NAME if f"{name}s" in BY_NAME}
-    assert plurals == {"--bound", "--compute", "--seed", "--trainer"}
+    assert plurals == {"--bound", "--compute", "--host", "--seed", "--trainer"}
 
 
 def test_a_seed_of_keys_is_not_negative(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,10 @@ OWN_FILES = {
     "dca_proto/runtime/broker.py",  # a broker's log, /proc
     "dca_proto/cli/__init__.py",  # this program's own modules
     "dca_proto/cli/new.py",  # files of the package
+    "dca_proto/cli/deployed.py",  # a deployment's own files
+    "dca_proto/dashboard/page.py",  # files of the package
+    "dca_proto/deploy/folder.py",  # files of the package, and those that it has written
+    "dca_proto/runtime/registrar.py",  # a broker's process id
     "emulator/swarm/usage.py",  # /proc
     "emulator/trials/scenario_file.py",  # a file of the package, beside the reader
     "emulator/scaling/record.py",  # /proc
@@ -51,6 +55,7 @@ OWN_FILES = {
 BYTES = {
     "inference/datasets/files.py",  # published files, compared with their hash
     "dca_proto/cli/output.py",  # an earlier output, if it is a regular file
+    "dca_proto/runtime/latest.py",  # a trainer's own file beside its store
     "dca_proto/engine/cluster.py",  # Ray's own TLS files, named by its variables
 }
 """Modules that read bytes without `open_input`."""
