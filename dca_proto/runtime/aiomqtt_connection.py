@@ -1,4 +1,4 @@
-"""A connection by aiomqtt, the usual MQTT client for asyncio. Only its public members are used.
+"""A connection by aiomqtt, the usual MQTT client for asyncio. Only its public members are used, but in `_Client`.
 
 aiomqtt runs paho-mqtt within the event loop. What they do otherwise than we need, and the answer here:
 
@@ -10,6 +10,8 @@ aiomqtt runs paho-mqtt within the event loop. What they do otherwise than we nee
 - The socket of a failed TLS handshake waits for the garbage collector: ours closes itself.
 - With MQTT 5, the broker's limit on unacknowledged publishes is hidden: ten are under way, fewer than any default.
 - TCP_NODELAY is off: it is set before the first answer.
+- A socket is watched for writing one turn of the event loop late. It may be closed by then, and its number be that of
+  another socket. `_Client` looks again.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class AiomqttConnection:
         self._is_stuck = False  # an exception ended the connection, and left its socket open
         if hello.tls is not None:
             hello.tls.sslsocket_class = _ClosingSocket
-        self._client = aiomqtt.Client(
+        self._client = _Client(
             hello.settings.host,
             hello.settings.port,
             username=hello.username,
@@ -218,6 +220,24 @@ def _queue_type(listener: Listener) -> type[asyncio.Queue[aiomqtt.Message]]:
             listener.deliver(Published(message.topic.value, message.payload, message.retain))
 
     return Passing
+
+
+class _Client(aiomqtt.Client):
+    """aiomqtt's client, but that a socket that was closed meanwhile is not watched for writing."""
+
+    def _on_socket_register_write(self, client: Any, userdata: Any, sock: Any) -> None:
+        def write() -> None:
+            try:
+                client.loop_write()
+            except Exception as error:
+                if not self._disconnected.done():
+                    self._disconnected.set_exception(error)
+
+        def watch() -> None:
+            if client.socket() is sock:
+                self._loop.add_writer(sock.fileno(), write)
+
+        self._loop.call_soon_threadsafe(watch)  # a thread that connects calls this, too
 
 
 class _NoDelay:

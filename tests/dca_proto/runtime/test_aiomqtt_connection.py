@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -64,6 +65,28 @@ def test_a_forbidden_topic_ends_the_connection_and_leaves_no_socket(topic: bytes
             assert sockets_to(broker.url) <= 2
             await a.close()
             assert sockets_to(broker.url) == 0
+
+    play(scenario())
+
+
+def test_a_socket_that_closes_while_a_message_waits_is_not_watched() -> None:
+    """Its number may be another socket's by then, which would be written to without end."""
+
+    async def scenario() -> None:
+        wrong: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: wrong.append(context))
+        async with ScriptedBroker() as broker:
+            reports = ReportQueue()
+            settings = client_settings(url=broker.url)
+            a = MqttTransport(settings, "a", ("x/+",), rng=random.Random(1), backoff=QUICK, on_report=reports)
+            await a.open()
+            connection: Any = a._connection
+            connection._client._client.socket().shutdown(socket.SHUT_RD)  # its end is read in the turn of the publish
+            publishing = asyncio.ensure_future(a.publish("x/a", b"payload"))
+            await reports.next(Disconnected)
+            publishing.cancel()
+            await a.close()
+        assert not wrong
 
     play(scenario())
 

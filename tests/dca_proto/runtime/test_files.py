@@ -55,7 +55,6 @@ OWN_FILES = {
 BYTES = {
     "inference/datasets/files.py",  # published files, compared with their hash
     "dca_proto/cli/output.py",  # an earlier output, if it is a regular file
-    "dca_proto/runtime/latest.py",  # a trainer's own file beside its store
     "dca_proto/engine/cluster.py",  # Ray's own TLS files, named by its variables
 }
 """Modules that read bytes without `open_input`."""
