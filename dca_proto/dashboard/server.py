@@ -234,6 +234,7 @@ class Dashboard:
         self._token = secrets.token_urlsafe(TOKEN_BYTES)
         self._board = board
         self._server: _Server | None = None
+        self._is_stopped = False
 
     @property
     def url(self) -> str:
@@ -258,6 +259,9 @@ class Dashboard:
                 timeout_graceful_shutdown=1,
             ),
         )
+        if self._is_stopped:
+            self._socket.close()
+            return
         self._server.run(sockets=[self._socket])
         if self._server.was_interrupted:
             raise KeyboardInterrupt
@@ -278,7 +282,8 @@ class Dashboard:
         self._socket.close()
 
     def stop(self) -> None:
-        """Make `run` return."""
+        """Make `run` return, or not begin."""
+        self._is_stopped = True
         if self._server is not None:
             self._server.leave()
 

@@ -6,11 +6,13 @@ import contextlib
 import http.client
 import json
 import re
+import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 from boards import Shown, ask, serving
+from patience import PATIENCE_S
 from status_samples import status_of
 
 from dca_proto.cli import main
@@ -156,6 +158,15 @@ def test_two_dashboards_have_different_tokens_and_addresses() -> None:
 def test_what_others_reach_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboard", "lab.toml", "--listen", "0.0.0.0:0"]) == 2
     assert "which other machines reach, expected a loopback address; --beyond-loopback" in capsys.readouterr().err
+
+
+def test_a_dashboard_that_was_stopped_first_does_not_begin() -> None:
+    board = Dashboard(Board(Shown()), Listen("127.0.0.1", 0))
+    board.stop()
+    running = threading.Thread(target=board.run, daemon=True)
+    running.start()
+    running.join(PATIENCE_S)
+    assert not running.is_alive()
 
 
 def test_who_watches_is_let_go_at_the_end(board: Dashboard, caplog: pytest.LogCaptureFixture) -> None:
