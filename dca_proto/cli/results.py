@@ -89,10 +89,10 @@ def results(
 
 
 def _overview(series: Series, title: str) -> SeriesOverview:
-    slots = series.slots(title)
-    done = [one for one in slots if one.state == DONE]
-    gaps = sum(one.state not in (DONE, BEGUN) for one in slots)
-    return SeriesOverview(title=title, done=len(done), gaps=gaps, last=done[-1] if done else None)
+    counts = series.all_counts(title)
+    return SeriesOverview(
+        title=title, done=counts.done, gaps=counts.failed + counts.missed, last=series.last_done(title)
+    )
 
 
 def _only(slot: SeriesSlot, estimate: str | None) -> SeriesSlot:

@@ -12,6 +12,7 @@ budget follow from them. The next period is a new plan, and the series of its jo
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -36,6 +37,7 @@ CREATE TABLE IF NOT EXISTS slots (
     ended_ms INTEGER, reason TEXT NOT NULL DEFAULT '', charged INTEGER NOT NULL DEFAULT 0, result BLOB,
     PRIMARY KEY (job, at_ms));
 """
+_COLUMNS = "name, at_ms, state, ended_ms, reason, charged, result"  # as `_slot` takes them
 _BUSY_S = 10.0
 
 
@@ -90,16 +92,32 @@ class Series:
         path: the file; created if missing, readable by the owner only.
         read_only: open an existing one while a schedule may run.
 
+    Only one process at a time may write. Its lock is a file beside the database, `FILE-lock`.
+
     Raises:
-        StorageError: it cannot be opened, or is something else.
+        StorageError: it cannot be opened, is something else, or another process writes to it.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self.path = path
+        self.path, self._lock = path, -1
         if read_only and not path.exists():
             raise InputError(f"{path} does not exist: no schedule has written results there yet; name its jobs file")
+        try:
+            self._open(path, read_only=read_only)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _open(self, path: Path, *, read_only: bool) -> None:
         with self._explained():
             if not read_only:
+                self._lock = os.open(path.with_name(f"{path.name}-lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise StorageError(
+                        f"another schedule writes to {path}; stop it, or name another file of results"
+                    ) from None
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             mode = "ro" if read_only else "rw"
             address = f"{path.absolute().as_uri()}?mode={mode}"
@@ -127,8 +145,14 @@ class Series:
             )
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, so that another process may write."""
         self._connection.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def __enter__(self) -> Series:
         return self
@@ -145,16 +169,14 @@ class Series:
             settings: plain JSON values that identify the plan. begins_ms: the time of its first slot.
 
         Raises:
-            UsageError: another plan has slots at or after that time.
+            UsageError: another plan has slots at or after that time, also if this one is older.
         """
         plain = msgspec.json.encode(settings, order="sorted")
         with self._explained():
             known = self._connection.execute("SELECT number, settings FROM plans ORDER BY number DESC").fetchall()
-            for number, found in known:
-                if bytes(found) == plain:
-                    return int(number)
-            query = "SELECT job, name, plan FROM slots WHERE at_ms >= ? ORDER BY at_ms DESC"
-            if (taken := self._connection.execute(query, (begins_ms,)).fetchone()) is not None:
+            own = next((int(number) for number, found in known if bytes(found) == plain), None)
+            query = "SELECT job, name, plan FROM slots WHERE at_ms >= ? AND plan IS NOT ? ORDER BY at_ms DESC"
+            if (taken := self._connection.execute(query, (begins_ms, own)).fetchone()) is not None:
                 job, name, plan = taken
                 other = msgspec.json.decode(dict(known)[plan])
                 names = [key for key in {**other, **settings} if other.get(key) != settings.get(key)]
@@ -162,6 +184,8 @@ class Series:
                     f"the plan under way in {self.path} has other settings ({', '.join(sorted(names))}), and its slot "
                     f"{name} of {job!r} is not before this one; keep the settings, or begin the new plan on a later day"
                 )
+            if own is not None:
+                return own
             row = self._connection.execute(
                 "INSERT INTO plans (begins_ms, settings) VALUES (?, ?) RETURNING number", (begins_ms, plain)
             ).fetchone()
@@ -210,13 +234,25 @@ class Series:
         with self._explained():
             return [title for (title,) in self._connection.execute("SELECT DISTINCT job FROM slots ORDER BY job")]
 
+    def all_counts(self, job: str) -> Counts:
+        """Return how many slots of a job have ended, in all plans."""
+        query = "SELECT state, COUNT(*) FROM slots WHERE job = ? AND state != ? GROUP BY state"
+        with self._explained():
+            return Counts(**dict(self._connection.execute(query, (job, BEGUN))))
+
+    def last_done(self, job: str) -> SeriesSlot | None:
+        """Return the last slot of a job that has a result."""
+        query = f"SELECT {_COLUMNS} FROM slots WHERE job = ? AND state = ? ORDER BY at_ms DESC LIMIT 1"  # noqa: S608
+        with self._explained():
+            row = self._connection.execute(query, (job, DONE)).fetchone()
+        return None if row is None else _slot(*row)
+
     def slots(self, job: str, last: int | None = None) -> list[SeriesSlot]:
         """Return the slots of a job in order, or the `last` so many. Raises `UsageError` for an unknown job."""
         if job not in (known := self.jobs()):
             listed = ", ".join(map(repr, known)) or "none yet"
             raise UsageError(f"job {job[:64]!r} has no slot in {self.path}{nearest(job, known)}; jobs: {listed}")
-        columns = "name, at_ms, state, ended_ms, reason, charged, result"
-        query = f"SELECT {columns} FROM slots WHERE job = ? ORDER BY at_ms DESC LIMIT ?"  # noqa: S608
+        query = f"SELECT {_COLUMNS} FROM slots WHERE job = ? ORDER BY at_ms DESC LIMIT ?"  # noqa: S608
         with self._explained():
             rows = self._connection.execute(query, (job, -1 if last is None else last)).fetchall()
         return [_slot(*row) for row in reversed(rows)]
