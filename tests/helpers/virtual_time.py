@@ -22,6 +22,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__(_Jumping(self))
+        self._clock_resolution = 1e-6  # a float of half a year's seconds has no nanoseconds: no timer would be due
         VirtualLoop.now_s = max(VirtualLoop.now_s, time.monotonic())
         self.threads_n = 0
 
