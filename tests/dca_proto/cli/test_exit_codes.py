@@ -67,14 +67,14 @@ def test_a_shell_is_offered_commands_their_groups_and_their_options(
         assert end.value.code == 0
         return capsys.readouterr().out.split()
 
-    assert completed("dca s") == ["scaling", "status", "store", "swarm", "schema"]
+    assert completed("dca s") == ["scaling", "schedule", "status", "store", "swarm", "schema"]
     assert completed("dca store ") == ["compact"]
     assert completed("dca broker ") == ["clear"]
     assert completed("dca broker --po") == ["--port"]
     assert completed("dca broker clear --pass") == ["--password-file"]
     assert completed("dca federation set") == ["set-p"]
     assert completed("dca status --ch") == ["--check"]
-    assert completed("dca federation add") == ["add-node", "add-trainer"]
+    assert completed("dca federation add") == ["add-node", "add-trainer", "add-registrar"]
     assert "--epsilon" in completed("dca trainer --e")
     assert completed("dca emulate sweep --see") == ["--seeds"]
     assert completed("dca swarm --job survival-") == ["survival-regression"]
