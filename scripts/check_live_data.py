@@ -96,7 +96,9 @@ KINDS = {
         'query = "SELECT x FROM r WHERE time >= :since ORDER BY time DESC LIMIT 1"',
         lambda folder, n: _sql(folder / f"data-{n}.db", ("CREATE TABLE r (time, x)", ())),
         lambda folder, n, value: _sql(
-            folder / f"data-{n}.db", ("INSERT INTO r VALUES (?, ?)", (time.time(), value)), _OLD
+            folder / f"data-{n}.db",
+            ("INSERT INTO r VALUES (?, ?)", (time.time(), value)),
+            ("DELETE FROM r WHERE time < ?", (time.time() - 600,)),
         ),
     ),
     "home_assistant": Kind(
@@ -108,7 +110,6 @@ KINDS = {
     "topic": Kind('topic = "sensors/{n}"\ncolumns = ["x"]\nwindow_s = 60', lambda folder, n: None, lambda *_: None),
     "table": Kind("", lambda folder, n: None, lambda *_: None),
 }
-_OLD = ("DELETE FROM r WHERE time < ?", (0,))
 
 
 class Truth:
