@@ -247,7 +247,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _name(cell: Cell) -> str:
-    return f"{cell.test} with {cell.clients:,} clients at ε = {cell.epsilon:g}"
+    return f"{cell.test} with {cell.clients:,} clients at ε = {at_least(cell.epsilon)}"
 
 
 if __name__ == "__main__":

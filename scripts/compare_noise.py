@@ -220,14 +220,12 @@ def plot(every: list[Gain], seldom: list[dict[str, Any]], path: Path) -> None:
             left.axhline(each.bound, color=colour, linestyle=":", linewidth=1)
         left.set(xscale="log", xlabel="width of the band, days", ylabel="gain", title="every client, every day")
         left.set_xticks(BANDS, [str(band) for band in BANDS])
-        left.minorticks_off()
         left.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.35))
         apart = [row["apart"] for row in seldom]
         right.plot(apart, [row["gain"] for row in seldom], "o-", color=drawing.PALETTE[0], label="gain")
         right.plot(apart, [row["net"] for row in seldom], "s--", color=drawing.PALETTE[1], label="net of fewer clients")
         right.set(xscale="log", xlabel="days between two days that count", title="running totals")
         right.set_xticks(apart, [str(each) for each in apart])
-        right.minorticks_off()
         right.legend(frameon=False, fontsize=8)
         for axes in (left, right):
             axes.axhline(WORTH, color=drawing.WARNING, linewidth=1)

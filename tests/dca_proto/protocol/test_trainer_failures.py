@@ -37,6 +37,7 @@ from dca_proto.protocol.wire.messages import (
     Query,
     Sealed,
 )
+from dca_proto.quorum import Quorum
 from dca_proto.testing import Envelope, Network, TestFederation
 
 SETTLE_MS = Timing().settle_ms
@@ -174,7 +175,8 @@ def test_the_failure_is_reported_with_the_last_abort_and_the_returned_charge() -
         assert failures(network) == []
         network.handle(actors.trainer_identity.id, Received(*abort_of(actors, network, node)))
     reason = "compute-0 aborted: too-few: 1 contributed, 3 were needed; its charge came back to the account"
-    assert failures(network) == [RoundFailed(round_id, reason, 1, 3)]
+    quorum = Quorum(("compute-0", "compute-1", "compute-2"), p=2)
+    assert failures(network) == [RoundFailed(round_id, reason, 1, 3, quorum=quorum)]
     network.advance(network.now_ms + 2 * SETTLE_MS)
     assert len(failures(network)) == 1
 
