@@ -74,6 +74,7 @@ def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
     }
 
 
+@pytest.mark.long
 def test_prometheus_accepts_the_files_and_the_alerts_fire(promtool: str, tmp_path: Path) -> None:
     run(promtool, "check", "config", "prometheus.yml")
     run(promtool, "test", "rules", "alerts_test.yml")

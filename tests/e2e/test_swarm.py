@@ -111,6 +111,7 @@ def test_a_swarm_of_more_connections_than_open_files_is_refused_before_anything_
     assert raised == [(99, 99)]
 
 
+@pytest.mark.long
 def test_progress_is_printed_line_by_line_without_a_terminal(dca: Dca, table: Path, embedded_broker: Broker) -> None:
     done = dca(*own(table, "--broker", embedded_broker.url, "--drop", "3"))
     phases = re.findall(r"^round (\d)     (\S+): (.*?), [\d.]+ s(, no more arrived)?$", done.stdout, re.MULTILINE)

@@ -251,6 +251,7 @@ def test_proposals_adapt_in_the_warm_up_only(watched: Watched) -> None:
     assert (watched.chains.draws["log_alpha"] >= np.log(D + 1) - 1e-12).all()
 
 
+@pytest.mark.long
 def test_a_seed_repeats_its_draws_and_nothing_is_compiled_again(watched: Watched) -> None:
     compiled = len(sampler._compiled)
     again = sample(watched.kernel, watched.observed, PRIOR, seed=4, **RUN)
@@ -270,6 +271,7 @@ def test_shapes_and_totals(watched: Watched) -> None:
     assert chains.seconds > 0
 
 
+@pytest.mark.long
 def test_chains_start_apart() -> None:
     with jax.enable_x64(True):
         starts = [normal_x.kernel().init(jax.random.key(k), HARD["noise far above the sums"], PRIOR).S for k in (0, 1)]

@@ -257,6 +257,7 @@ def test_a_client_that_starts_again_asks_for_aborts_once_the_round_has_ended(pha
     assert {one.to.id for one in queries} == set(phased.actors.computes)
 
 
+@pytest.mark.long
 def test_one_missed_round_stops_no_client_from_taking_part_in_200_more() -> None:
     """Without the notice that it was late, its charge number would block the client 64 charges later (§4.3)."""
     actors = exact_actors(4, 2, policy=EASY)

@@ -89,6 +89,7 @@ def check(actors: TestFederation, network: PowerCuts) -> None:
     assert network.reported(LedgerReused) == [], "no honest client is taken for a restored one"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failures", [250, pytest.param(1000, marks=pytest.mark.long)])
 def test_power_failures_never_spend_more_than_is_recorded(failures: int) -> None:
     kills: defaultdict[str, int] = defaultdict(int)

@@ -72,6 +72,7 @@ def test_reports_have_their_exact_law_and_the_ratio_is_bounded_also_for_a_missin
         assert max(one[report] / other[report] for report in one) <= math.exp(epsilon) * (1 + 1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", [ANALYTIC_GAUSSIAN, GRID_LAPLACE])
 def test_a_clients_vector_carries_the_stated_noise_and_no_row_is_zero(mechanism: str) -> None:
     """Mean and variance of 300 actors' reports within 4.5 standard errors (kurtosis at most 6), with a row and without.

@@ -121,6 +121,7 @@ def test_hostile_texts_become_no_elements(chromium: Chromium, tmp_path: Path) ->
     assert faults(seen, PHONE) == []
 
 
+@pytest.mark.long
 def test_the_test_detects_a_bad_layout(chromium: Chromium, tmp_path: Path) -> None:
     """The measure bites: a wide page, two labels in one place, small print."""
     page = tmp_path / "bad.html"

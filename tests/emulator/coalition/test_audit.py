@@ -227,6 +227,7 @@ def test_a_planted_fault_is_refuted(run: Run, name: str) -> None:
     assert "does not hold" in shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "point"),
     [
@@ -355,6 +356,7 @@ def test_a_doubt_does_not_change_the_verdict(run: Run, monkeypatch: pytest.Monke
     assert "program shows this in at most 1 % of audits" in shown
 
 
+@pytest.mark.long
 def test_an_unwritable_picture_is_a_one_line_error_after_the_figures(run: Run) -> None:
     Path("full.png").symlink_to("/dev/full")
     code, found, shown = run("--rounds", "2000", "--seed", "8", "--plot", "full.png")

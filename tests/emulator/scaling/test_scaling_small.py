@@ -177,6 +177,7 @@ def test_measured_actors_pay_for_no_trace() -> None:
     assert population._simulator.trace.count == 0
 
 
+@pytest.mark.long
 def test_a_live_cell_counts_the_same_messages_and_has_null_for_what_is_not_measured(mosquitto_installed: None) -> None:
     live = cell(backend="mosquitto", repeats=1)
     figures, emulated_one = (msgspec.to_builtins(measure_apart(one, LOCALLY)) for one in (live, cell(repeats=1)))

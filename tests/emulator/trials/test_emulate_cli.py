@@ -64,6 +64,7 @@ def refused(run: Run, *arguments: str, code: int = 2) -> str:
     return error
 
 
+@pytest.mark.long
 def test_replay_prints_and_writes_the_same_result(run: Run) -> None:
     code, printed, error = run("replay", "4", "--json", "-")
     result = json.loads(printed)
@@ -78,6 +79,7 @@ def test_replay_prints_and_writes_the_same_result(run: Run) -> None:
     assert json.loads(run("replay", "5", "--json", "-")[1])["digest"] != result["digest"]
 
 
+@pytest.mark.long
 def test_a_replay_is_the_same_in_two_processes_under_two_hash_seeds(run: Run) -> None:
     """All of its JSON, but for how long it took."""
     command = [sys.executable, "-c", "import sys; from dca_proto.cli import main; sys.exit(main())"]
@@ -139,6 +141,7 @@ def test_a_scenario_of_reports_is_described_as_such(run: Run, tmp_path: Path) ->
     assert (first["clients"], first["contributors"], first["needed"]) == (6, 6, 1)
 
 
+@pytest.mark.long
 def test_a_broken_invariant_is_reported_shrunk_and_saved(run: Run, broken: None, tmp_path: Path) -> None:
     code, printed, _ = run("replay", "4", "--shrink-s", "60", "--json", "broken.json")
     assert code == 4

@@ -260,6 +260,7 @@ def declining(strikes: Fault, phase: str) -> Scenario:
     return msgspec.structs.replace(scenario, limits=limits) if phase == "declined" else scenario
 
 
+@pytest.mark.long
 def test_coverage_over_seeds() -> None:
     """Drawn scenarios reach most kinds of faults: 30 with faults, of small populations, at least two kinds in three."""
     drawn = map(draw_scenario, range(200))

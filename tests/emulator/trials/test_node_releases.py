@@ -144,6 +144,7 @@ def test_a_planted_fault_breaks_its_invariants_and_no_other(plant: type) -> None
 # --- scenarios ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_first_random_scenarios_of_node_releases_break_nothing() -> None:
     drawn = [draw_scenario(seed) for seed in range(100)]
     releasing = [one for one in drawn if one.rounds.kind == "node-release"]

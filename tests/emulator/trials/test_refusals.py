@@ -38,6 +38,7 @@ def test_every_peer_error_of_the_actors_is_a_site() -> None:
     assert sum(": drops" in site for site in sites) == len(raised) > 80
 
 
+@pytest.mark.long
 def test_executed_refusals_are_noted_and_others_are_not() -> None:
     with refusals.noted() as executed:
         check_trial(small())

@@ -50,6 +50,7 @@ def test_every_seed_is_run_once_over_two_processes() -> None:
     assert found.rounds == {"completed": 10}
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_is_named_and_replaced() -> None:
     found = sweep(0, 6, processes=2, work=faulty_work.dies_at_three)
     (failure,) = found.failed
@@ -97,6 +98,7 @@ def test_a_broken_invariant_is_in_the_figures_with_all_that_repeats_it() -> None
     assert failure["facts"] == ("the last one",)
 
 
+@pytest.mark.long
 def test_noise_is_judged_over_all_trials_together() -> None:
     """Noise that is clipped at three standard deviations shows in no single trial of 8,000 draws."""
     alone, both = (sweep(0, last, processes=2, work=faulty_work.clips_noise) for last in (0, 5))
@@ -133,6 +135,7 @@ def test_a_failure_shows_the_facts_of_its_round_before_the_break() -> None:
     assert all("RoundCompleted" not in fact for fact in broken.facts), "that came after the break"
 
 
+@pytest.mark.long
 def test_a_sweep_lists_the_transitions_it_never_took() -> None:
     seen = sweep(0, 3, processes=1)
     assert set(seen.transitions) == set(TRANSITIONS)
@@ -235,6 +238,7 @@ def test_shrinking_is_bounded_and_never_gives_a_scenario_that_holds() -> None:
     assert shrink(FULL, 3, breaks=breaks, seconds=0).trials == 0
 
 
+@pytest.mark.long
 def test_a_planted_fault_is_shrunk_to_next_to_nothing() -> None:
     plant = {"compute": lambda _: planted.AddsOne}
     full = msgspec.structs.replace(FULL, adversaries=())

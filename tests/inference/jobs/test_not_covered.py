@@ -86,6 +86,7 @@ def page(run: dict[str, Any], folder: Path, *options: str) -> str:
     return html.unescape(" ".join(bare.split()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["swarm", "iterative-swarm", "learned"])
 def test_hardening_12_pages_mark_them_and_leave_them_out_on_request(name: str, tmp_path: Path) -> None:
     marked = page(SAMPLES[name](), tmp_path)

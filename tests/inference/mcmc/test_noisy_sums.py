@@ -106,6 +106,7 @@ COVARIANCE = np.array([[2.0, 0.7], [0.7, 1.0]])
 FACTOR = np.array([[1.0], [0.5]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("covariance", "full"),
     [
@@ -143,6 +144,7 @@ def drawn(sums: NoisySums) -> Posterior:
     return sample(average, {"sums": sums, "prior_sd": 1.0}, warmup=300, draws=500)
 
 
+@pytest.mark.long
 def test_the_posterior_of_a_users_own_model_is_the_closed_form() -> None:
     """Limits at five standard errors of some 700 effective draws: false alarm below 1e-4."""
     sums = NoisySums.of(release(value=np.array([31.0, 0.0])))[:1]

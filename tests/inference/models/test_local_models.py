@@ -204,6 +204,7 @@ def covariance(at: Point) -> np.ndarray:
 PARAMETERS = {"columns": ["a", "b", "y"], "centre": [0.0] * 3, "scale": [1.0] * 3, "bound": [1.0] * 3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("logistic", "intercept"),
     [

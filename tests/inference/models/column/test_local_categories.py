@@ -117,6 +117,7 @@ def test_gradients_are_exact(mechanism: Any, given: Any, function: Any, reports:
         assert np.isfinite(slopes(reports, np.array([-1e6, -1000.0, 0.0, -1.0]), float(p), float(q))).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [20, 1000])
 def test_patterns_count_all_reports(n: int) -> None:
     """With fewer reports than patterns the reports themselves."""

@@ -119,6 +119,7 @@ def test_a_model_without_a_density_anywhere_is_refused() -> None:
             nuts.sample(model, data, Options(**{name: 0}))
 
 
+@pytest.mark.long
 def test_chains_can_be_exchanged() -> None:
     """The summary of the posterior does not depend on the order of the chains."""
     found = rate()

@@ -131,6 +131,7 @@ def one_by_one(given: Scalars) -> dict[str, Any]:
     return {"z": given.z, "weight": np.ones(len(given.z)), "atom": atom, "log_odds": (c - 0.5) / s**2}
 
 
+@pytest.mark.long
 def test_the_mixture_is_the_density_of_both_reports() -> None:
     """By simulation: the mean of p(z, c)/k(z, c) under the noise about (0, 0) is 1, within 5 standard errors."""
     rng, n = np.random.default_rng(3), 20_000
@@ -202,6 +203,7 @@ SITES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("labelled", [False, True])
 def test_reported_rows_are_a_mixture_of_complete_ones_and_of_zeros(labelled: bool) -> None:
     """Against the densities as they are written down; terms that have no parameter cancel between two points."""

@@ -98,6 +98,7 @@ def test_calibration_of_the_gibbs_sampler_over_counts() -> None:
             check(method, (draws[..., 0] < theta[:, None, 0]).mean(axis=1))
 
 
+@pytest.mark.long
 def test_calibration_where_values_are_missing() -> None:
     """The missing share from its prior, Beta(1/2, 1); sums about the bounds' middle, and a noisy count."""
     n, sd, ranks = 150, 9.0, []

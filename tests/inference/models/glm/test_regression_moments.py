@@ -254,6 +254,7 @@ def test_the_means_of_the_sigmoid_and_its_derivatives(m: float, s: float) -> Non
     assert float(np.exp(one) + np.exp(zero)) == pytest.approx(1, abs=1e-14)
 
 
+@pytest.mark.long
 def test_a_law_without_width_is_a_point_and_far_tails_have_logarithms_and_gradients() -> None:
     m, v = np.array([-800.0, -40.0, -1.0, 0.0, 3.0, 800.0]), np.array([0.0, 1e-12, 0.5, 1.0, 9.0, 1e4])
     one, zero = MEANS(m, 0.0)

@@ -197,6 +197,7 @@ def test_counts_of_more_variance_have_hardly_a_bias_and_no_wide_intervals(law: A
     assert np.all(fit.coefficient_sd < 1.2 * exact_fit(X, y, Poisson()).coefficient_sd)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", COUNTS_ARE_LONG)
 def test_bounds_ten_times_too_wide_cost_nothing(family: Family) -> None:
     """Root mean square errors of 4 fits; their ratio is above 3.5 by chance with 1e-3 (an F variable of 8 degrees)."""
@@ -243,6 +244,7 @@ def test_many_degrees_of_freedom_cost_little() -> None:
     assert max(sds) < 1.5 * sds[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", COUNTS_ARE_LONG)
 def test_a_constant_column_leaves_the_others_as_they_are(family: Family) -> None:
     """6 fits, 2 intervals of 90 % each: fewer than 7 of 12 cover by chance with 6e-4."""
@@ -272,6 +274,7 @@ def test_outliers_hardly_move_a_robust_regression() -> None:
     assert model.residual_scale_ < 1 < np.std(y - rows.y) / 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("estimator", [PrivatePoissonRegression, PrivateRobustRegression])
 def test_another_prior_is_one_call_on_the_releases(estimator: Any) -> None:
     family = Poisson() if estimator is PrivatePoissonRegression else StudentT()
@@ -308,6 +311,7 @@ def test_a_predicted_count_is_that_of_a_rate_within_the_public_bound(mean: float
     assert free == pytest.approx(np.exp(2 * mean + 2 * 0.3))
 
 
+@pytest.mark.long
 def test_few_people_predict_no_count_above_the_public_bound() -> None:
     rows = problem(Poisson(), 60)
     most = rows.schema.bounds["y"].upper

@@ -15,6 +15,7 @@ LEAST, WORST_LEAST = 0.82, 0.75
 HARDEST = "collinear"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("epsilon", [1.0, pytest.param(4.0, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind == HARDEST else [pytest.mark.long]) for kind in long_form.KINDS]

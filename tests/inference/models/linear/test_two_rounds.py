@@ -101,6 +101,7 @@ def test_weights_of_normal_features_are_found_from_their_moments(correlation: fl
     np.testing.assert_allclose(np.linalg.eigvalsh(found), np.linalg.eigvalsh(fourth), rtol=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", [pytest.param(0.0, marks=pytest.mark.long), 0.2])
 def test_with_a_huge_budget_its_bias_is_as_planned_and_its_spread_that_of_weighted_rows(missing: float) -> None:
     """Log-normal features, a fifth of the rows missing or none: 100 data sets of 400 rows, each with noise of its own.

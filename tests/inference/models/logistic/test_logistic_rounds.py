@@ -108,6 +108,7 @@ def features(law: str, rng: np.random.Generator, n: int) -> np.ndarray:
     return (rng.random((n, 3)) < shares) * 1.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("law", "low", "high", "n", "epsilon"),
     [
@@ -133,6 +134,7 @@ def test_intervals_cover_whatever_the_law_of_the_features_is(
     assert covered.min() >= 7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "truth",
     [

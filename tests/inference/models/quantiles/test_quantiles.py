@@ -73,6 +73,7 @@ def test_the_counts_are_those_of_least_squares() -> None:
     assert exact.n == 400
 
 
+@pytest.mark.long
 def test_drawn_functions_have_the_noise_of_the_release_and_rise() -> None:
     """Noise alone: 4,000 draws; the false-alarm rate of the comparison at four standard errors is 1 in 16,000."""
     x = np.random.default_rng(0).random(200_000)
@@ -143,6 +144,7 @@ def test_noise_that_hides_everything_is_said() -> None:
     assert low < 20 < high
 
 
+@pytest.mark.long
 def test_few_values_whose_number_noise_hides_have_wide_intervals() -> None:
     """The noise of the number of values has a standard deviation of 5.3; 20 of 2,000 clients have one.
 
