@@ -16,11 +16,11 @@ PREFIX = b"dca5-"
 DERIVE = (
     "hedge", "epoch", "root", "noise", "contrib-id", "receipt-key", "noise-chunk", "noise-spare", "local-chunk",
     "local-spare", "store", "store-owner", "store-tag", "store-sum", "store-seal", "store-count", "one", "ask",
-    "receipt", "late", "names", "name-nonce",
+    "receipt", "late", "names", "name-nonce", "broker-pass",
 )  # fmt: skip
 DIGEST = (
     "federation", "file", "pair", "ephemeral", "reply", "peer-list", "announce", "leaf", "node", "hello", "list", "set",
-    "answer", "releases", "test-random", "names-wrap",
+    "answer", "releases", "test-random", "names-wrap", "enrol-code", "entrance",
 )  # fmt: skip
 HASH = ("id", "long-input", "parts", "journal")
 LABELS = {
@@ -28,7 +28,7 @@ LABELS = {
     "digest": DIGEST,
     "hash": HASH,
     "SHAKE128": ("mask",),
-    "Ed25519": ("signature", "certificate"),
+    "Ed25519": ("signature", "certificate", "enrol-request", "renew-request"),
 }
 """All labels by how they are used, without the prefix."""
 

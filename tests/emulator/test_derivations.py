@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import vector_file
 
 import dca_proto
+from dca_proto.crypto.sealing import KEY_BYTES, Identity, verify
+from dca_proto.protocol import enrolment
+from dca_proto.testing import seeded
 from emulator import derivations
 
 ROOT = Path(dca_proto.__file__).parents[1]
@@ -59,3 +64,21 @@ def test_a_sealed_message() -> None:
     assert derivations.ephemeral_secret([bytes(32)], ephemeral, public, plaintext, associated) is None
     other = derivations.sealing_key("peer-list", secret, public, ephemeral)
     assert derivations.opened(other, nonce, ciphertext, associated) is None
+
+
+def test_what_a_registrar_derives() -> None:
+    """Its passwords, the hashes of its codes and of entrances, and what the two requests of a device sign."""
+    device, registrar = (Identity(seeded(name)(KEY_BYTES)) for name in ("device", "registrar"))
+    federation, code, now_ms = seeded("federation")(32), seeded("code")(16), 1_700_000_000_000
+    password = derivations.derive(registrar.seed, "broker-pass", device.id, 24)
+    assert base64.urlsafe_b64decode(enrolment.broker_password(registrar, device.id)) == password
+    assert enrolment.code_hash(federation, code) == derivations.digest("enrol-code", federation, code)
+    entrance = enrolment.Entrance("host", 1, "mqtts://host", "ca", "file")
+    packed = msgspec.msgpack.encode(["host", 1, "mqtts://host", "ca", "file"])
+    assert entrance.digest == derivations.digest("entrance", packed)[:16]
+    for request, label, inputs in (
+        (enrolment.enrol_request(device, federation, code), b"enrol-request", code + device.public_key),
+        (enrolment.renew_request(device, federation, now_ms), b"renew-request",
+         device.public_key + now_ms.to_bytes(8, "little")),
+    ):  # fmt: skip
+        verify(device.public_key, federation, derivations.PREFIX + label + inputs, request.signature)
