@@ -22,6 +22,7 @@ from dca_proto.protocol.play import play, play_releases
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.kinds import NodeRelease
+from dca_proto.quorum import NO_NODES
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import contribution
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
@@ -32,6 +33,8 @@ from emulator.inexact import RoundedGaussian
 
 CLIENTS, COMPUTES = 6, 2
 BY_ROUND = {"value", "round_id", "announcement_hash", "contributors_hash"}
+BY_SERVERS = {"quorum"}
+"""What the ideal functionality cannot have: it has no Compute nodes, which may answer or be lost."""
 
 
 def request(actors: TestFederation, **changes: Any) -> OpenRound:
@@ -55,8 +58,9 @@ def by_ideal(actors: TestFederation, **changes: Any) -> NoisyAggregate:
 def test_the_metadata_of_the_sum_are_the_same() -> None:
     protocol, direct = (draw(TestFederation(CLIENTS, COMPUTES)) for draw in (by_protocol, by_ideal))
     for field in fields(NoisyAggregate):
-        if field.name not in BY_ROUND:
+        if field.name not in BY_ROUND | BY_SERVERS:
             assert getattr(protocol, field.name) == getattr(direct, field.name), field.name
+    assert (protocol.quorum.nodes, direct.quorum) == (("compute-0", "compute-1"), NO_NODES)
 
 
 class Recording(DistributedDiscreteGaussian):
