@@ -29,12 +29,20 @@ def scaled(value: Any, factor: float) -> Any:
     return value * factor if isinstance(value, float) else None
 
 
+def versions(value: Any, factor: float) -> Iterator[Any]:
+    """Yield a parameter times a factor; of a tuple, also with one part alone: codes, for example, keep their ends."""
+    if whole := scaled(value, factor):
+        yield whole
+        if isinstance(value, tuple) and len(value) > 1:
+            for place, part in enumerate(whole):
+                yield (*value[:place], part, *value[place + 1 :])
+
+
 def changed(statistic: Statistic, bits: int) -> Iterator[Statistic]:
-    """Yield all valid statistics in which one of the parameters is many times larger or smaller."""
+    """Yield all valid statistics in which one parameter, or its part for one column, is much larger or smaller."""
     for field in msgspec.structs.fields(statistic):
         for power in (-9, -6, -3, 3, 6, 12):
-            value = scaled(getattr(statistic, field.name), 10.0**power)
-            if value:
+            for value in versions(getattr(statistic, field.name), 10.0**power):
                 try:
                     one = type(statistic)(**{**msgspec.structs.asdict(statistic), field.name: value})
                     client_sensitivity(one, one.rows_per_value, bits)
