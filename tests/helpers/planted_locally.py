@@ -146,14 +146,12 @@ class Planted(msgspec.Struct, frozen=True):
 
     Attributes:
         stalls: by which mechanisms of reports it keeps a round from its end, too (11).
-        weakens: by which mechanisms a trial has enough reports to see that their noise is too small, too (10).
     """
 
     role: str
     broken: set[int]
     changes: dict[str, Any] = {}
     stalls: tuple[str, ...] = ()
-    weakens: tuple[str, ...] = ()
 
 
 PLANTS: dict[type, Planted] = {

@@ -47,7 +47,7 @@ class PadsReports(AltersReleases):
 
 
 class RandomisesTooLittle(Client):
-    """3: reports are made with 20 times the announced epsilon."""
+    """3 and 10: reports are made with 20 times the announced epsilon."""
 
     def _contribute(
         self, current: ClientRound, opened: OpenedAnnouncement, validated: ValidatedRound, now_ms: int
@@ -153,7 +153,7 @@ PLANTS: dict[type, Planted] = {
     AltersReleases: Planted("client", {3}, stalls=(UNARY_ENCODING,)),
     CountsItsRows: Planted("client", {3, 11}),
     PadsReports: Planted("client", {3, 5}),
-    RandomisesTooLittle: Planted("client", {3}, weakens=(ANALYTIC_GAUSSIAN,)),
+    RandomisesTooLittle: Planted("client", {3, 10}),
     ReleasesWithOneKey: Planted("client", {5, 10, 12}),
     ChargesTheOtherKind: Planted("client", {4}, stalls=(ANALYTIC_GAUSSIAN,)),
     ChargesHalf: Planted("client", {4}),

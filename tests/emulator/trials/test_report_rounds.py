@@ -33,15 +33,16 @@ from emulator.trials.trial import examine
 from emulator.trials.world import TrialWorld
 
 DIMENSION = 5
+WIDE = 40
 
 
-def reports(by: str, *faults: Fault, clients: int = 3, **changes: Any) -> Scenario:
+def reports(by: str, *faults: Fault, clients: int = 3, dimension: int = DIMENSION, **changes: Any) -> Scenario:
     """Clients of three rows each, of which those that name categories report the first."""
     names = by in CATEGORICAL
     scenario = small(
         *faults, **{"clients": clients, "kind": "ldp-report", "mechanism": by, "rows_max": int(names), **changes}
     )
-    people = {"rows": 3, "dimension": DIMENSION, "statistic": "histogram" if names else "sum"}
+    people = {"rows": 3, "dimension": dimension, "statistic": "histogram" if names else "sum"}
     return msgspec.structs.replace(scenario, population=msgspec.structs.replace(scenario.population, **people))
 
 
@@ -174,12 +175,14 @@ def test_a_hostile_router_changes_no_report(kind: str, by: str) -> None:
 @pytest.mark.parametrize("by", [ANALYTIC_GAUSSIAN, UNARY_ENCODING])
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_breaks_its_invariants_and_no_other(plant: type, by: str) -> None:
+    """Of `WIDE` bits, two reports are the same by chance with a probability of 2e-9, and those of `RandomisesTooLittle`
+    are the honest ones with one of 1e-16. Of five bits these were 0.07 and 0.02."""
     planted = PLANTS[plant]
-    scenario = with_limits(reports(by, count=3, every_ms=3_000), epsilon_per_period_max=1.5)
+    scenario = with_limits(reports(by, dimension=WIDE, count=3, every_ms=3_000), epsilon_per_period_max=1.5)
     scenario = msgspec.structs.replace(scenario, **planted.changes)
     check_trial(scenario)
     _, outcome = run(scenario, faulty={planted.role: lambda _: plant})
-    broken = planted.broken | ({11} if by in planted.stalls else set()) | ({10} if by in planted.weakens else set())
+    broken = planted.broken | ({11} if by in planted.stalls else set())
     assert {one.number for one in outcome.invariants if not one.ok} == broken, outcome.invariants
 
 
