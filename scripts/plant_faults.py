@@ -52,10 +52,14 @@ _OURS = ("dca_proto", "emulator", "inference")
 
 
 class Caught(msgspec.Struct, frozen=True):
-    """The number of seeds until a catch, and the invariant: 0 is liveness, -1 an error instead of a result."""
+    """The number of seeds until a catch, and the invariant: 0 is liveness, -1 an error instead of a result.
+
+    `also` has the invariants that break in its place with other noise.
+    """
 
     seeds: int
     invariant: int
+    also: tuple[int, ...] = ()
 
 
 class Fault(msgspec.Struct, frozen=True):

@@ -35,11 +35,11 @@ from emulator.trials.world import TrialWorld
 from emulator.wire import Accepted, body_of
 
 CODES = frozenset({
-    "announcement", "answer", "ask", "certificate", "ciphertext", "computes", "contribution", "deadline", "epoch",
-    "federation", "full", "hello", "holder", "ids", "invited", "key", "kind", "known-release", "known-round", "late",
-    "ledger", "ledger-rollback", "length", "list", "malformed", "nonce", "phase", "receipt", "receiver", "release",
-    "releases", "replay", "revoked", "room", "second-contribution", "sender", "session", "sessions", "signature",
-    "size", "topic", "unknown-compute", "unknown-round", "unknown-trainer",
+    "announcement", "answer", "ask", "certificate", "ciphertext", "computes", "contribution", "deadline", "element",
+    "epoch", "federation", "full", "hello", "holder", "ids", "invited", "key", "kind", "known-release", "known-round",
+    "late", "ledger", "ledger-rollback", "length", "list", "malformed", "nonce", "phase", "receipt", "receiver",
+    "registrar", "release", "releases", "replay", "revoked", "room", "second-contribution", "sender", "session",
+    "sessions", "signature", "size", "topic", "unknown-compute", "unknown-round", "unknown-trainer",
 })  # fmt: skip
 """All codes under which an actor drops a message."""
 
