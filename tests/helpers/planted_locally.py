@@ -93,7 +93,7 @@ class CallsForNothing(Trainer):
 
 
 class KeepsTheLatest(Trainer):
-    """2 and 3: replaces the first release by a second."""
+    """2, and 3 unless the first comes again: replaces the first release by a second."""
 
     def _on_answer(self, sender: bytes, frame: Signed, current: TrainerRound, now_ms: int) -> list[Effect]:
         if current.releases.get(sender, frame) != frame:
@@ -146,14 +146,21 @@ class Planted(msgspec.Struct, frozen=True):
 
     Attributes:
         stalls: by which mechanisms of reports it keeps a round from its end, too (11).
+        besides: invariants that it also breaks in some orders of the messages.
     """
 
     role: str
     broken: set[int]
     changes: dict[str, Any] = {}
     stalls: tuple[str, ...] = ()
+    besides: set[int] = set()
 
 
+TWICE: dict[str, Any] = {
+    "adversaries": (Adversary(kind="two-faced", actor="client 0"),),
+    "faults": (Fault(kind="partition", actor="client 2", for_ms=1_500),),
+}
+"""One of three clients releases twice before the last one does, whatever the order of the messages."""
 PLANTS: dict[type, Planted] = {
     AltersReleases: Planted("client", {3}),
     Miscounts: Planted("client", {3}),
@@ -162,7 +169,7 @@ PLANTS: dict[type, Planted] = {
     ReleasesAgain: Planted("client", {1, 4}),
     ReleasesWithOneKey: Planted("client", {5, 10, 12}),
     CallsForNothing: Planted("trainer", {4}),
-    KeepsTheLatest: Planted("trainer", {2, 3}, {"adversaries": (Adversary(kind="two-faced", actor="client 1"),)}),
+    KeepsTheLatest: Planted("trainer", {2}, TWICE, besides={3, 6, 13}),
     LeavesOneOut: Planted("trainer", {3}),
     KeepsInMemory: Planted("trainer", {3, 8}, {"faults": (Fault(kind="crash", actor="trainer", at_ms=60_000),)}),
     GivesUp: Planted("trainer", {8, 11}),

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import planted_locally
-from planted_locally import AltersReleases, KeepsTheLatest, Planted, ReleasesWithOneKey
+from planted_locally import AltersReleases, Planted, ReleasesWithOneKey
 
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
@@ -29,7 +29,6 @@ from dca_proto.protocol.trainer.round import Round as TrainerRound
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.messages import Release
 from dca_proto.statistics.sensitivity import REPLACE_ONE_ROW
-from emulator.trials.scenario import Adversary
 
 
 class CountsItsRows(AltersReleases):
@@ -159,12 +158,12 @@ PLANTS: dict[type, Planted] = {
     ChargesHalf: Planted("client", {4}),
     ChargesForOneRow: Planted("client", {4}),
     Talkative: Planted("client", {6}),
-    KeepsTheLatest: Planted("trainer", {2, 3}, {"adversaries": (Adversary(kind="two-faced", actor="client 0"),)}),
     Reorders: Planted("trainer", {3}),
     LosesReports: Planted("trainer", {3}),
     **{
         plant: planted_locally.PLANTS[plant]
         for plant in (
+            planted_locally.KeepsTheLatest,
             planted_locally.ReleasesForNothing,
             planted_locally.ReleasesBeyondItsBudget,
             planted_locally.ReleasesAgain,

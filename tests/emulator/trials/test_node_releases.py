@@ -138,7 +138,8 @@ def test_a_planted_fault_breaks_its_invariants_and_no_other(plant: type) -> None
     scenario = msgspec.structs.replace(scenario, **planted.changes)
     check_trial(scenario)
     _, outcome = run(scenario, faulty={planted.role: lambda _: plant})
-    assert {one.number for one in outcome.invariants if not one.ok} == planted.broken, outcome.invariants
+    found = {one.number for one in outcome.invariants if not one.ok}
+    assert planted.broken <= found <= planted.broken | planted.besides, outcome.invariants
 
 
 # --- scenarios ------------------------------------------------------------------------------------------------------

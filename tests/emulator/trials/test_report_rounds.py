@@ -183,7 +183,8 @@ def test_a_planted_fault_breaks_its_invariants_and_no_other(plant: type, by: str
     check_trial(scenario)
     _, outcome = run(scenario, faulty={planted.role: lambda _: plant})
     broken = planted.broken | ({11} if by in planted.stalls else set())
-    assert {one.number for one in outcome.invariants if not one.ok} == broken, outcome.invariants
+    found = {one.number for one in outcome.invariants if not one.ok}
+    assert broken <= found <= broken | planted.besides, outcome.invariants
 
 
 @pytest.mark.parametrize("plant", BESIDE_A_NEIGHBOUR, ids=lambda plant: plant.__name__)
