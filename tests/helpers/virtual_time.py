@@ -56,6 +56,11 @@ class _Jumping(selectors.DefaultSelector):
         return ready
 
 
+def started_ms() -> int:
+    """Return the date and time, in Unix milliseconds, at which the next loop starts: earlier loops were ahead."""
+    return (time.time_ns() - time.monotonic_ns()) // 1_000_000 + round(max(VirtualLoop.now_s, time.monotonic()) * 1000)
+
+
 class LoopClock:
     """A `Clock` of an actor that follows the running loop's time, virtual or not."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from failing_rounds import AccountedFederation
 from memory_broker import MemoryBroker, MemoryTransport
 from round_helpers import begin, body_of
-from virtual_time import LoopClock, run
+from virtual_time import LoopClock, run, started_ms
 
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.protocol.actor import Actor
@@ -137,7 +136,7 @@ def earlier_failure() -> tuple[AccountedFederation, Network]:
     """A round ten minutes ago, of which the trainer received one abort of two; no node is up since."""
     actors = AccountedFederation(3, 2, mechanism=NoNoise())
     actors.account = ONE_ROUND
-    network = actors.network(Network(time.time_ns() // 1_000_000 - 10 * MINUTE_MS))
+    network = actors.network(Network(started_ms() - 10 * MINUTE_MS))
 
     def tamper(one: Envelope) -> list[Envelope]:
         body = body_of(one.payload)
@@ -189,7 +188,7 @@ def test_a_round_that_the_account_refuses_waits_for_charges_of_earlier_ones(node
 
 def test_a_start_gives_old_results_to_those_who_ask_and_not_to_the_log() -> None:
     actors = AccountedFederation(3, 2, mechanism=NoNoise())
-    network = actors.network(Network(time.time_ns() // 1_000_000 - 10 * MINUTE_MS))
+    network = actors.network(Network(started_ms() - 10 * MINUTE_MS))
     begin(actors, network)
     network.advance(network.now_ms + MINUTE_MS)
     (ended,) = network.reported(RoundCompleted)
