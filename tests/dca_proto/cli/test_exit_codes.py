@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -80,7 +81,9 @@ def test_a_shell_is_offered_commands_their_groups_and_their_options(
     assert completed("dca swarm --job survival-") == ["survival-regression"]
     assert completed("dca keygen --role t") == ["trainer"]
     monkeypatch.delenv("_DCA_COMPLETE")
-    shown = subprocess.run([*DCA, "--show-completion", "bash"], capture_output=True, text=True, timeout=60, check=True)
+    named = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # else a shell has to be an ancestor
+    command = [*DCA, "--show-completion", "bash"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=named)
     assert "_DCA_COMPLETE=complete_bash" in shown.stdout
 
 
