@@ -103,6 +103,7 @@ COMMANDS = {
     "cli": ["dca federation init ward --computes 3 --clients 3", "dca emulate sweep --seeds 0..2"],
     "broker": ["dca broker --help"],
     "dashboard": ["dca dashboard --help"],
+    "deploy": ["dca federation deploy hearts --hosts berlin=127.0.0.1,paris=127.0.0.2"],
     "audit": [
         "dca audit --rounds 4000 --plot audit.png --json audit.json",
         "dca report audit.json",
@@ -174,7 +175,7 @@ def test_the_wheel_holds_the_packages_and_the_licence_alone(built: Path) -> None
         assert opened.read(f"{information}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
         assert b"\nLicense-Expression: Apache-2.0\n" in opened.read(f"{information}/METADATA")
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, information}
-    ours = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.*")}
+    ours = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*")}
     kinds = (
         ".py",
         ".md",
@@ -185,6 +186,9 @@ def test_the_wheel_holds_the_packages_and_the_licence_alone(built: Path) -> None
         "/page.js",
         "/example.toml",
         ".template",
+        ".service",
+        ".yaml",
+        "/templates/hardening",
     )
     ours = {name for name in ours if name.endswith(kinds)}
     assert {name for name in names if not name.startswith(information)} == ours
