@@ -19,6 +19,7 @@ from dca_proto.errors import StorageError, UsageError
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
 from dca_proto.protocol.names import check_name
+from dca_proto.protocol.params import DAY_MS
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.keyfile import (
@@ -50,7 +51,6 @@ app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help=__doc__, epilog=verbatim(_GROUP), no_args_is_help=True
 )
 
-_DAY_MS = 24 * 3600 * 1000
 _INIT = """Examples:
 
   dca federation init demo --computes 3 --clients 20 --broker mqtt://127.0.0.1
@@ -251,7 +251,7 @@ def _named_client(text: str, without_names: bool) -> tuple[str, str]:
 def _expiry_ms(days: float) -> int:
     if not 0 < days < 100 * 366:
         raise UsageError(f"--days {days:g}: expected a number above 0 and below {100 * 366}")
-    return now_ms() + int(days * _DAY_MS)
+    return now_ms() + int(days * DAY_MS)
 
 
 OUTPUT = {"show": members.ListedFederation, "members": members.Members}

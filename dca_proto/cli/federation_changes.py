@@ -15,6 +15,7 @@ from dca_proto.cli.output import tell
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import UsageError
 from dca_proto.protocol.federation import Federation, Member, sign_federation
+from dca_proto.protocol.params import DAY_MS
 from dca_proto.protocol.wire.fields import REGISTRAR_DAYS_MAX
 from dca_proto.protocol.wire.messages import Registrar
 from dca_proto.runtime.clock import now_ms
@@ -168,7 +169,7 @@ def add_registrar(
     """Let a registrar enrol clients, within limits, so that the enrolment key stays offline."""
     old = read_federation(federation)
     (member,) = new_members("registrar", [registrar])
-    until_ms = now_ms() + for_days * 24 * 3600 * 1000
+    until_ms = now_ms() + for_days * DAY_MS
     new = Registrar(member.name, member.key, b"", until_ms, clients, days, per_day)
     others = tuple(one for one in old.registrars if one.key != new.key)
     _change(old, federation, authority, registrars=(*others, new))

@@ -10,9 +10,10 @@ import typer
 
 from dca_proto.cli.output import tell
 from dca_proto.errors import StorageError, UsageError
-from dca_proto.protocol.enrolment import CODE_BYTES, DAY_MS, Bundle, Invitation, code_hash
+from dca_proto.protocol.enrolment import CODE_BYTES, Bundle, Invitation, code_hash
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.names import check_name
+from dca_proto.protocol.params import DAY_MS
 from dca_proto.runtime.book import Book
 from dca_proto.runtime.bundle import SUFFIX, link_of, write_bundle
 from dca_proto.runtime.clock import now_ms

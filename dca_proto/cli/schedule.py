@@ -52,7 +52,6 @@ from dca_proto.wording import counted, duration, iso, moment
 from inference.jobs.estimates import interval_words, rows_of
 
 _LABELS_MAX = 4
-_DAY_MS = 86_400_000
 EXAMPLES = """Examples:
 
   dca schedule jobs.toml --plan          what it will cost and how exact it will be; runs nothing

@@ -33,8 +33,8 @@ from dca_proto.deploy.plan import OWNER, Plan
 from dca_proto.deploy.tls import Pair, new_ca, new_server
 from dca_proto.errors import StorageError
 from dca_proto.protocol.effects import Channel
-from dca_proto.protocol.enrolment import DAY_MS
 from dca_proto.protocol.federation import Federation, Member, sign_federation
+from dca_proto.protocol.params import DAY_MS
 from dca_proto.protocol.wire.messages import Registrar
 from dca_proto.runtime import access as lists
 from dca_proto.runtime.broker import TLS_LINE, mosquitto_lines

@@ -37,13 +37,13 @@ from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import Identity, actor_id, derive, digest, verify
 from dca_proto.errors import PeerError
 from dca_proto.protocol.federation import Federation, enrol
+from dca_proto.protocol.params import DAY_MS
 from dca_proto.protocol.wire.fields import Key, Signature, TimeMs
 from dca_proto.protocol.wire.messages import Certificate, Registrar
 
 CODE_BYTES = 16
 MESSAGE_BYTES_MAX = 1 << 19
 """The largest message of a registrar; it holds a federation file."""
-DAY_MS = 24 * 3600 * 1000
 CLOCK_MS = 10 * 60 * 1000
 """How much the clocks of a device and the registrar may differ when a certificate is renewed."""
 _PASSWORD_BYTES = 24

@@ -19,7 +19,7 @@ from dca_proto.crypto.sealing import Identity, actor_id, digest, verify
 from dca_proto.errors import InputError, PeerError, UsageError
 from dca_proto.protocol.federation_text import FileText, text_of
 from dca_proto.protocol.names import MEMBER_NAME, seal_name, short_id, unwrap_name_key, wrap_name_key
-from dca_proto.protocol.params import CERTIFICATES_KNOWN_MAX
+from dca_proto.protocol.params import CERTIFICATES_KNOWN_MAX, DAY_MS
 from dca_proto.protocol.records import signed, unreadable
 from dca_proto.protocol.wire.codec import body_of, encode, sign, verify_signed
 from dca_proto.protocol.wire.fields import COLLUDING_MAX
@@ -28,7 +28,6 @@ from dca_proto.wording import moment, parse_toml
 
 FILES = "federation"
 """The store's table that holds the newest federation file."""
-_DAY_MS = 24 * 3600 * 1000
 ALL_BUT_ONE = COLLUDING_MAX + 1
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
@@ -256,7 +255,7 @@ class Federation(msgspec.Struct, frozen=True, dict=True):
         if registrar is None:
             found = f"a certificate of registrar {actor_id(signer).hex()}"
             raise PeerError("revoked", found=found, expected=f"a registrar of {self.title}")
-        latest_ms = min(registrar.until_ms, now_ms + (registrar.days + 1) * _DAY_MS)  # a day for wrong clocks
+        latest_ms = min(registrar.until_ms, now_ms + (registrar.days + 1) * DAY_MS)  # a day for wrong clocks
         if certificate.expires_ms > latest_ms:
             found = f"a certificate until {moment(certificate.expires_ms)}"
             raise PeerError("certificate", found=found, expected=f"{moment(latest_ms)} at most, of {registrar.name}")

@@ -15,6 +15,7 @@ PROTOCOL_VERSION = 5
 TRAINER_PART = 4
 """One trainer's rounds take at most a quarter of each `Room`: a hostile trainer leaves the rest to the others."""
 MIB = 1 << 20
+DAY_MS = 24 * 3600 * 1000
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -118,7 +119,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
         deadline_ahead_ms_max: a round may end at most this far in the future.
     """
 
-    epoch_ms: int = 24 * 3600 * 1000
+    epoch_ms: int = DAY_MS
     epoch_grace_ms: int = 2 * 3600 * 1000
     epoch_publish_ms: int = 5 * 60 * 1000
     hello_spread_ms: int = 30 * 60 * 1000
@@ -132,13 +133,13 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     resend_jitter: float = 0.5
     abort_grace_ms: int = 3600 * 1000
     late_ms: int = 1800 * 1000
-    retention_ms: int = 7 * 24 * 3600 * 1000
+    retention_ms: int = 7 * DAY_MS
     watch_ms: int = 2_000
     silent_ms: int = 8_000
     hopeless_ms: int = 45_000
     leave_ms: int = 10_000
     settle_ms: int = 5_000
-    deadline_ahead_ms_max: int = 30 * 24 * 3600 * 1000
+    deadline_ahead_ms_max: int = 30 * DAY_MS
 
     def resend_after_ms(self, attempt: int, entropy: bytes) -> int:
         """Return the wait before resend `attempt` (from 0): exponential back-off, spread by a random byte."""

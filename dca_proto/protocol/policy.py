@@ -21,7 +21,7 @@ from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.ledger import CostToClients, Ledger
-from dca_proto.protocol.params import RETURNED_PART, ROUNDS_MAX, Limits
+from dca_proto.protocol.params import DAY_MS, RETURNED_PART, ROUNDS_MAX, Limits
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.fields import COLLUDING_MAX
 from dca_proto.protocol.wire.kinds import Kind, LdpReport, NodeRelease, SecureSum
@@ -29,7 +29,6 @@ from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import Statistic
 from dca_proto.wording import counted
 
-DAY_MS = 24 * 3600 * 1000
 _PERIOD_DAYS_MIN, _PERIOD_DAYS_MAX = 0.01, 100 * 366
 _ROUNDING = 1e-9  # relative to an interval's width: centre ± scale·bound does not restore its ends exactly
 

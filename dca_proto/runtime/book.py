@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from dca_proto.errors import StorageError
-from dca_proto.protocol.enrolment import DAY_MS, Entrance, Invitation
+from dca_proto.protocol.enrolment import Entrance, Invitation
+from dca_proto.protocol.params import DAY_MS
 
 _BUSY_S = 20.0
 _SCHEMA = """

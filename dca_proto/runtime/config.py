@@ -36,7 +36,7 @@ import msgspec
 
 from dca_proto.errors import InputError, UsageError
 from dca_proto.protocol.federation import Federation, Member
-from dca_proto.protocol.params import MIB, Limits, Timing
+from dca_proto.protocol.params import DAY_MS, MIB, Limits, Timing
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.runtime.files import read_text
 from dca_proto.runtime.keyfile import read_federation
@@ -48,7 +48,6 @@ from dca_proto.statistics import registered
 from dca_proto.wording import nearest, parse_toml
 
 _MIB_MAX = 1 << 24  # 16 TiB
-_DAY_MS = 24 * 3600 * 1000
 _RETENTION_DAYS_MIN, _RETENTION_DAYS_MAX = 1 / 24, 3660
 _PROCESSES_MAX = 1024
 
@@ -75,7 +74,7 @@ class ServerFiles(NodeFiles, frozen=True, kw_only=True):
             continues. The space of older ones is used again; `dca store compact` gives it back.
     """
 
-    retention_days: float = Timing().retention_ms / _DAY_MS
+    retention_days: float = Timing().retention_ms / DAY_MS
 
     def __post_init__(self) -> None:
         if not _RETENTION_DAYS_MIN <= self.retention_days <= _RETENTION_DAYS_MAX:
@@ -85,7 +84,7 @@ class ServerFiles(NodeFiles, frozen=True, kw_only=True):
     @property
     def timing(self) -> Timing:
         """How long the actor waits, and keeps rounds."""
-        return Timing(retention_ms=int(self.retention_days * _DAY_MS))
+        return Timing(retention_ms=int(self.retention_days * DAY_MS))
 
 
 class ComputeFiles(ServerFiles, frozen=True, kw_only=True):

@@ -11,12 +11,12 @@ from typing import Any
 
 import structlog
 
+from dca_proto.protocol.params import DAY_MS
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.wording import duration, moment
 
 log = structlog.get_logger("dca.certificates")
-DAY_MS = 24 * 3600 * 1000
 WARN_DAYS = (30, 7, 1)
 OF_CLIENT, BY_REGISTRAR, OF_REGISTRAR = "certificate", "certificate by the registrar", "registrar's time"
 _REMEDIES = {

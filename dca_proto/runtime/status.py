@@ -27,6 +27,7 @@ import structlog
 
 from dca_proto.errors import InputError, StorageError
 from dca_proto.protocol import facts
+from dca_proto.protocol.params import DAY_MS
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.results.lost import Lost
 from dca_proto.results.status import LastRound, RoundStatus, Status
@@ -50,7 +51,7 @@ _AT_ONCE, _PATIENCE_S = 4, 5.0
 _ANSWER_BYTES_MAX = 4 << 20
 _NAMES_MAX, _ROUNDS_MAX = 100, 100
 _GONE_AGAIN_S = 60.0
-_SOON_MS = 7 * 86_400_000  # before the end of a schedule's budget
+_SOON_MS = 7 * DAY_MS  # before the end of a schedule's budget
 _CLOCK_S = 60.0  # deadlines are minutes away
 _PEER = struct.Struct("3i")  # process, user and group of the other side
 

@@ -39,7 +39,7 @@ from dca_proto.protocol import facts
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import Effect, Report
 from dca_proto.protocol.events import Event
-from dca_proto.protocol.params import Timing
+from dca_proto.protocol.params import DAY_MS, Timing
 from dca_proto.testing import TestFederation
 from emulator.scaling.cell import Cell
 from emulator.scaling.figures import COUNTED, PHASES, ROLES, CellMeasurement, Memory, RoundMeasurement
@@ -51,8 +51,7 @@ from emulator.sim.team import Team
 from emulator.sim.world import World
 from emulator.swarm.usage import peak_rss_bytes
 
-_DAY_MS = 24 * 3600 * 1000
-_BEGIN_MS = 19_700 * _DAY_MS  # the start of an epoch, so that all rounds fall into one
+_BEGIN_MS = 19_700 * DAY_MS  # the start of an epoch, so that all rounds fall into one
 _WINDOW_MS = 60_000
 _TIMING = Timing(abort_grace_ms=_WINDOW_MS)
 _BETWEEN_MS = 5 * _WINDOW_MS

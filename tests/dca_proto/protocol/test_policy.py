@@ -13,8 +13,8 @@ from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.ledger import Charge, CostToClients, Ledger
-from dca_proto.protocol.params import Limits
-from dca_proto.protocol.policy import DAY_MS, BudgetLimit, Floors, Policy, Refusal
+from dca_proto.protocol.params import DAY_MS, Limits
+from dca_proto.protocol.policy import BudgetLimit, Floors, Policy, Refusal
 from dca_proto.protocol.validation import validate_announcement
 from dca_proto.protocol.wire.kinds import LdpReport, SecureSum
 from dca_proto.protocol.wire.messages import Announcement, Signed

@@ -20,7 +20,8 @@ from dca_proto.protocol.effects import Channel, Persist, Send
 from dca_proto.protocol.events import Command, Received
 from dca_proto.protocol.facts import Declined, NodeAborted, Released, RoundFailed
 from dca_proto.protocol.ledger import TABLE as LEDGER
-from dca_proto.protocol.policy import DAY_MS, BudgetError, Policy
+from dca_proto.protocol.params import DAY_MS
+from dca_proto.protocol.policy import BudgetError, Policy
 from dca_proto.protocol.trainer.round import ROUNDS
 from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.protocol.wire.messages import Announcement, Contribution, EpochKey

@@ -24,8 +24,8 @@ from round_helpers import (
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import ChargeReturned, RoundFailed
-from dca_proto.protocol.params import Timing
-from dca_proto.protocol.policy import DAY_MS, BudgetError, BudgetLimit
+from dca_proto.protocol.params import DAY_MS, Timing
+from dca_proto.protocol.policy import BudgetError, BudgetLimit
 from dca_proto.protocol.wire.messages import (
     Abort,
     Announcement,

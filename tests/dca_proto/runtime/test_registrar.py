@@ -15,7 +15,8 @@ from joined_devices import HOSTS, clients_of, invite, joins, next_file, play
 from dca_proto.cli import main
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import InputError, StorageError, TransportError, UsageError
-from dca_proto.protocol.enrolment import DAY_MS, Refused
+from dca_proto.protocol.enrolment import Refused
+from dca_proto.protocol.params import DAY_MS
 from dca_proto.runtime import joining
 from dca_proto.runtime import registrar as module
 from dca_proto.runtime.book import Book
