@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +15,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from dca_proto.errors import UsageError
 from dca_proto.results.status import Result
+from dca_proto.runtime.files import read_input
 
 log = structlog.get_logger("dca.results")
 _BYTES_MAX = 1 << 20
@@ -29,16 +30,10 @@ def results_path(store: Path) -> Path:
 
 def read_results(store: Path) -> list[Result]:
     """Return the results in the file, the latest last; none if there is no file that can be read."""
-    with contextlib.suppress(OSError, ValueError), open(_opened(results_path(store)), "rb") as file:
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            found = msgspec.json.decode(file.read(_BYTES_MAX), type=list[Result])
-            return [one for one in found if datetime.fromisoformat(one.at).tzinfo is not None]
+    with contextlib.suppress(UsageError, ValueError):
+        found = msgspec.json.decode(read_input(results_path(store), bytes_max=_BYTES_MAX), type=list[Result])
+        return [one for one in found if datetime.fromisoformat(one.at).tzinfo is not None]
     return []
-
-
-def _opened(path: Path) -> int:
-    """Return a descriptor, without waiting: what stands there may be a pipe."""
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def keep_results(store: Path, results: Iterable[Result]) -> None:

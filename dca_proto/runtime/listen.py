@@ -29,7 +29,7 @@ class Listen(msgspec.Struct, frozen=True):
     @property
     def is_loopback(self) -> bool:
         """True if only this machine reaches it."""
-        return _is_loopback(self.host)
+        return is_loopback(self.host)
 
     def is_named_by(self, header: str) -> bool:
         """Return True if the header ``Host`` of a request names this address, whatever the port.
@@ -40,7 +40,7 @@ class Listen(msgspec.Struct, frozen=True):
             name = (urlsplit(f"//{header}").hostname or "").rstrip(".")
         except ValueError:
             return False
-        if _is_loopback(name):
+        if is_loopback(name):
             return True
         return not self.is_loopback and (name == self.host.lower() or _address(name) is not None)
 
@@ -84,7 +84,8 @@ def parse_listen(where: str, text: str) -> Listen:
     return Listen(host, port)
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
+    """Return True if a host's name or address stays on this machine."""
     address = _address(name)
     return name == _LOCALHOST if address is None else address.is_loopback
 

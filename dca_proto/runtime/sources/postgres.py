@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import ipaddress
 import os
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from dca_proto.errors import InputError, UsageError
 from dca_proto.runtime.files import require_input
 from dca_proto.runtime.keyfile import read_password
+from dca_proto.runtime.listen import is_loopback
 from dca_proto.runtime.settings import is_host
 from dca_proto.runtime.sources.base import Query, check_columns, table_of
 from dca_proto.runtime.table import Say, Table
@@ -122,9 +122,4 @@ def _is_here(host: str | None) -> bool:
     host = host or os.environ.get("PGHOST")
     if address:
         host = address
-    if not host or host == "localhost" or host.startswith(("/", "@")):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return not host or host.startswith(("/", "@")) or is_loopback(host)
