@@ -20,7 +20,6 @@ from dca_proto.cli import options
 from dca_proto.cli.account_options import Columns, named_statistics, parse_also, parse_shares
 from dca_proto.cli.options import completing
 from dca_proto.cli.output import Terminal, draw, require_plot_target, result_console, say, table
-from dca_proto.cli.trainer import NORMAL_SDS, REPORT_SDS
 from dca_proto.errors import UsageError
 from dca_proto.jobs.calendar import ADVERBS, EVERY, SLOTS_MAX, parse_period, require_every
 from dca_proto.jobs.forecast import forecast
@@ -31,6 +30,7 @@ from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.protocol.terms import Windows, kind_of
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.kinds import KINDS, NODE_RELEASE, SECURE_SUM, LdpReport, NodeRelease, SecureSum
+from dca_proto.results.round import NORMAL_SDS, REPORT_SDS
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.request import with_free_count
 from dca_proto.wording import counted

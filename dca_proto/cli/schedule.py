@@ -18,7 +18,6 @@ from dca_proto.cli.options import Json
 from dca_proto.cli.output import Terminal, result_console, say
 from dca_proto.cli.reporter import Reporter
 from dca_proto.cli.schedule_file import PlannedSlots, Schedule, read_schedule
-from dca_proto.cli.trainer import NORMAL_SDS, REPORT_SDS
 from dca_proto.jobs.calendar import ADVERBS
 from dca_proto.jobs.runner import FinishedRequest
 from dca_proto.jobs.series import Series, SeriesEstimate, SeriesResult
@@ -40,6 +39,7 @@ from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.results.figure import Amount, Count, about
+from dca_proto.results.round import NORMAL_SDS, REPORT_SDS
 from dca_proto.results.run import run_of
 from dca_proto.results.status import ScheduledJob
 from dca_proto.runtime.clock import SystemClock, now_ms

@@ -19,6 +19,8 @@ from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.results.round import (
+    NORMAL_SDS,
+    REPORT_SDS,
     Round,
     aborted_round,
     doubts,
@@ -76,10 +78,6 @@ Example of a file:
 """
 )
 
-NORMAL_SDS, REPORT_SDS = 1.96, 2.12
-"""Half-widths of a 95 % interval, in standard deviations of the noise: for Gaussian noise, and for one Laplace number.
-
-The second also holds for sums of Laplace numbers (more than 95 %), and for counts of categories in many reports."""
 _COUNT_VARIANCE_LEAST = 10.0
 """Below this variance of the number of reports that name a category, its interval may cover less than 95 %."""
 

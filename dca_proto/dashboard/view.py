@@ -16,11 +16,10 @@ from dca_proto.report.blocks import Block, Cell, Folded, Heading, Items, Note, s
 from dca_proto.report.charts import Axis, Series, lines
 from dca_proto.report.formats import UNKNOWN, count, number, seconds
 from dca_proto.report.tables import lines_of
+from dca_proto.results.round import NORMAL_SDS
 from dca_proto.results.status import STATUS, Durations, Result, RoundStatus, Status, Statuses
 from dca_proto.wording import counted, duration, listed
 
-NORMAL_SDS = 1.96
-"""Half of a 95 % interval, in standard deviations of the noise."""
 _NOUNS = {"compute": "Compute node"}
 _ORDER = ("trainer", "compute", "client")
 _SHOWN_MAX, _CHARTS_MAX, _POINTS_MAX, _WAITS_MAX, _NAMED_MAX, _ENDS_MAX = 50, 2, 60, 8, 3, 10

@@ -25,6 +25,10 @@ from dca_proto.statistics import resolve
 from dca_proto.statistics.counting import Counting, about_missing
 from dca_proto.wording import iso, listed, printable
 
+NORMAL_SDS, REPORT_SDS = 1.96, 2.12
+"""Half-widths of a 95 % interval, in standard deviations of the noise: for Gaussian noise, and for one Laplace number.
+
+The second also holds for sums of Laplace numbers (more than 95 %), and for counts of categories in many reports."""
 _NUMBERS_MAX = 10**6  # more numbers of reports are not written to the file of a job
 _BINS = 30
 _NAMED = 8
