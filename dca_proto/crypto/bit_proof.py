@@ -19,6 +19,7 @@ PRIVACY.md has the proofs, P1 to P3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -69,10 +70,8 @@ class Block(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _order(bits: int, prime: int) -> int:
-    divisors = {
-        k for low in range(1, int((prime - 1) ** 0.5) + 1) if (prime - 1) % low == 0 for k in (low, (prime - 1) // low)
-    }
-    return min(n for n in divisors if n >= bits)
+    small = [k for k in range(1, math.isqrt(prime - 1) + 1) if (prime - 1) % k == 0]
+    return min(n for k in small for n in (k, (prime - 1) // k) if n >= bits)
 
 
 def prove(block: Block, bits: NDArray[np.int64], blinds: Elements) -> Elements:
@@ -120,8 +119,7 @@ def point(data: bytes, field: Field = DEFAULT) -> Elements:
 def query(block: Block, r: Elements) -> Elements:
     """Return the public weights of the words in an opening at r, ``(block.words, 4)``."""
     field, order = block.field, block.order
-    power = field.power(r, order)
-    vanishing = power.copy()
+    vanishing = field.power(r, order)
     vanishing[0] = (vanishing[0] + np.uint64(field.prime - 1)) % np.uint64(field.prime)  # r^n - 1, which is not 0
     # The j-th bit counts in f(r) with (r^n - 1)·ω^j / (n·(r - ω^j)).
     roots = field.powers(field.root_of_unity(order), order)[: block.bits]

@@ -10,6 +10,7 @@ into digits of 16 bits, and the matrix products of digits are recombined modulo 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -102,12 +103,7 @@ class Field(NamedTuple):
 
     def power(self, base: Elements, exponent: int) -> Elements:
         """Return a power of one element of the extension, ``(2,)``."""
-        result = np.array([1, 0], dtype=np.uint64)
-        for bit in f"{exponent:b}":
-            result = self.times(result, result)
-            if bit == "1":
-                result = self.times(result, base)
-        return result
+        return _power(self.times, np.array([1, 0], dtype=np.uint64), base, exponent)
 
     def extension_powers(self, base: Elements, count: int) -> Elements:
         """Return 1, base, base², … in the extension, ``(count, 2)``."""
@@ -123,17 +119,9 @@ class Field(NamedTuple):
         norms = (self.multiply(elements[:, 0], elements[:, 0]) + self.multiply(elements[:, 1], elements[:, 1])) % (
             np.uint64(self.prime)
         )
-        inverse = self._powers_of_each(norms, self.prime - 2)
+        inverse = _power(self.multiply, np.ones_like(norms), norms, self.prime - 2)
         conjugates = np.stack([elements[:, 0], self.minus(np.zeros_like(norms), elements[:, 1])], axis=-1)
         return self.multiply(conjugates, inverse[:, np.newaxis])
-
-    def _powers_of_each(self, elements: Elements, exponent: int) -> Elements:
-        result = np.ones_like(elements)
-        for bit in f"{exponent:b}":
-            result = self.multiply(result, result)
-            if bit == "1":
-                result = self.multiply(result, elements)
-        return result
 
 
 DEFAULT = Field()
@@ -156,6 +144,18 @@ def interpolate(field: Field, values: Elements) -> Elements:
     rising, falling = _chirp(field, order)
     correlated = field.convolve(field.multiply(values, rising)[::-1], falling)[order - 1 : 2 * order - 1]
     return field.multiply(field.multiply(correlated, rising), np.uint64(pow(order, field.prime - 2, field.prime)))
+
+
+def _power(
+    multiply: Callable[[Elements, Elements], Elements], one: Elements, base: Elements, exponent: int
+) -> Elements:
+    """Return base^exponent by repeated squaring, of each element or of one in the extension."""
+    result = one
+    for bit in f"{exponent:b}":
+        result = multiply(result, result)
+        if bit == "1":
+            result = multiply(result, base)
+    return result
 
 
 def _digits(elements: Elements) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
