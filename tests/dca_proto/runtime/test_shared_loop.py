@@ -169,17 +169,21 @@ def test_each_actors_timers_fire_when_due_and_once() -> None:
     Many(answer).play(scenario)
 
 
+def held_back(many: Many) -> list[asyncio.Future[None]]:
+    """Keep what the first actor publishes pending; return what ends each."""
+    pending: list[asyncio.Future[None]] = []
+
+    def publish(topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None) -> Awaitable[None]:
+        pending.append(asyncio.get_running_loop().create_future())
+        return pending[-1]
+
+    many.transports[0].publish = publish  # type: ignore[method-assign]
+    return pending
+
+
 def test_an_actor_with_too_many_pending_sends_handles_nothing_until_there_is_room() -> None:
     async def scenario(many: Many) -> None:
-        pending: list[asyncio.Future[None]] = []
-
-        def publish(
-            topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None
-        ) -> Awaitable[None]:
-            pending.append(asyncio.get_running_loop().create_future())
-            return pending[-1]
-
-        many.transports[0].publish = publish  # type: ignore[method-assign]
+        pending = held_back(many)
         for payload in (b"1", b"2", b"3", b"4", b"5", b"6"):
             await many.send(0, payload)
             await settle()
@@ -212,15 +216,7 @@ def test_an_actor_without_room_whose_timer_is_due_does_not_keep_the_loop_busy() 
         return [SetTimer(tick, 2_000)] if isinstance(event, Started) else echo(event)
 
     async def scenario(many: Many) -> None:
-        pending: list[asyncio.Future[None]] = []
-
-        def publish(
-            topic: str, payload: bytes, retain: bool = False, expires_s: float | None = None
-        ) -> Awaitable[None]:
-            pending.append(asyncio.get_running_loop().create_future())
-            return pending[-1]
-
-        many.transports[0].publish = publish  # type: ignore[method-assign]
+        pending = held_back(many)
         for payload in (b"1", b"2", b"3", b"4"):
             await many.send(0, payload)
             await settle()
