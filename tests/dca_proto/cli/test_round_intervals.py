@@ -12,9 +12,10 @@ from rich.console import Console
 from scipy.stats import binom, norm
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
-from dca_proto.cli.trainer import NORMAL_SDS, REPORT_SDS, _show, interval_of
+from dca_proto.cli.trainer import _show, interval_of
 from dca_proto.privacy.local import AnalyticGaussian, GridLaplace, LocalMechanism, RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
+from dca_proto.results.round import NORMAL_SDS, REPORT_SDS
 from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, Sensitivity
 
 PLAIN, APPROXIMATE = "95 % interval, noise only", "approximate 95 % interval, noise only"
