@@ -82,7 +82,8 @@ async def _keep(unit: Unit, command: list[str]) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), _STOP_S)
+                    async with asyncio.timeout(_STOP_S):
+                        await process.wait()
                 raise
         tell(f"{unit.name} of {unit.folder.name} ended with {code}; it is started again", stderr=True)
         await asyncio.sleep(pause_s)

@@ -134,7 +134,8 @@ class Board:
                 sent = dict(self.sections)
                 yield f"data: {json.dumps(new)}\n\n" if new else ": alive\n\n"
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), _ALIVE_S)
+                    async with asyncio.timeout(_ALIVE_S):
+                        await news.wait()
         finally:
             self._watching -= 1
 

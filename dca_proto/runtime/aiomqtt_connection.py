@@ -10,6 +10,7 @@ aiomqtt runs paho-mqtt within the event loop. What they do otherwise than we nee
 - The socket of a failed TLS handshake waits for the garbage collector: ours closes itself.
 - With MQTT 5, the broker's limit on unacknowledged publishes is hidden: ten are under way, fewer than any default.
 - TCP_NODELAY is off: it is set before the first answer.
+- Before Python 3.12, it waits in a way that can swallow a cancellation. So only tasks of our own enter and leave it.
 - A socket is watched for writing one turn of the event loop late. It may be closed by then, and its number be that of
   another socket. `_Client` looks again.
 """
@@ -22,7 +23,7 @@ import logging
 import math
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, cast
 
 import aiomqtt
@@ -121,7 +122,13 @@ class AiomqttConnection:
         sending.add_done_callback(self._sending.discard)
 
     async def leave(self) -> None:
-        """Disconnect, even before the connection is complete. Waits for a thread that connects, at most 10 s."""
+        """Disconnect, even before the connection is complete. Waits for a thread that connects, at most 10 s.
+
+        A task that is cancelled meanwhile goes on until then, and is cancelled then.
+        """
+        await _whole(self._leave())
+
+    async def _leave(self) -> None:
         tasks: set[asyncio.Task[Any]] = {*self._sending, *filter(None, [self._watching])}
         if self._entering is not None:
             if not self._entering.done():
@@ -178,6 +185,19 @@ class AiomqttConnection:
         if code == _KEEPALIVE_TIMEOUT:
             return f"the broker was silent for {self._keepalive_s} s"
         return "it ended" if code in (0, _UNSPECIFIED) else f"it ended: {str(cause.rc).lower()} ({code})"
+
+
+async def _whole(work: Coroutine[Any, Any, None]) -> None:
+    """Do work that must not be cancelled in the middle. A cancellation is raised when it is done."""
+    working, cancelled = asyncio.create_task(work), None
+    while not working.done():
+        try:
+            await asyncio.wait([working])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    await working
 
 
 def _session(hello: Hello) -> dict[str, Any]:

@@ -295,7 +295,8 @@ class Registrar:
             if writer is not None:
                 writer.close()
                 with contextlib.suppress(OSError, TimeoutError):
-                    await asyncio.wait_for(writer.wait_closed(), _PAUSE_S)
+                    async with asyncio.timeout(_PAUSE_S):
+                        await writer.wait_closed()
             transport.abort()
 
     def answer(self, request: Request, at_ms: int) -> Answer:

@@ -49,6 +49,24 @@ def sockets_to(url: str) -> int:
     return sum(bool(each.raddr) and each.raddr.port == port for each in psutil.Process().net_connections("tcp"))
 
 
+@pytest.mark.parametrize("turns", range(0, 30, 2))
+def test_a_transport_closes_whatever_it_does_at_that_moment(turns: int) -> None:
+    """Before Python 3.12, `asyncio.wait_for` may swallow a cancellation: then the transport would never close."""
+
+    async def scenario() -> None:
+        async with Feeding(published(b"#", b"\0no")) as broker:
+            a = transport(broker.url, "a", "x/+")
+            await a.open()
+            connection = a._connection
+            assert connection is not None
+            await asyncio.wait([connection.lost])
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await a.close()
+
+    play(scenario())
+
+
 @pytest.mark.parametrize("topic", [b"\xff\xfe", b"x/+", b"#", b"\xed\xa0\x80"])
 def test_a_forbidden_topic_ends_the_connection_and_leaves_no_socket(topic: bytes) -> None:
     """aiomqtt refuses such a topic by an exception, which ends its connection but leaves its socket open."""
