@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Proofs of bits under attack: how many cheats pass, how many honest contributions fail, and what a proof costs.
+"""Proofs of bits under attack: how many cheats pass, how many honest contributions fail, and what they cost.
 
 A cheat is a client's vector of words that breaks the rules. Each is shared among M nodes, opened at random points, and
 judged by the nodes' own rule. The error that is proven is below 2^-47 a trial, so no cheat may pass, and no honest
@@ -28,11 +28,14 @@ from rich.table import Table
 from dca_proto.crypto.bit_proof import Block, accepted, opening, point, prove, query, split
 from dca_proto.crypto.bounded import Statement
 from dca_proto.crypto.field import DEFAULT, PRIME, Elements
+from dca_proto.privacy.verified import largest_step, noise_sd
 from dca_proto.runtime.files import write_json
 
 FAULT = 4
 BOUND = 127
 """Of each coordinate in grid units: its number has eight bits. One noise bit stands beside it."""
+NOISES = [(300, 7), (949, 7), (10_000, 7), (100_000, 5), (300, 16)]
+"""Uniform numbers in a coordinate's noise, and their bits."""
 _POINTS_AT_ONCE = 50
 _VECTORS = 10
 """Different words of one cheat; each is opened at all points."""
@@ -56,6 +59,15 @@ class Cost(NamedTuple):
     upload_bytes: int
     client_us: float
     node_us: float
+
+
+class Step(NamedTuple):
+    """What the noise of so many uniform numbers costs, and how long the first check of an announcement computes it."""
+
+    uniforms: int
+    noise_bits: int
+    kappa: float
+    milliseconds: float
 
 
 def _drawn(rng: Rng, *shape: int) -> Elements:
@@ -164,6 +176,13 @@ def cost(statement: Statement, rng: Rng) -> Cost:
     return Cost(len(statement.bounds), 4 * block.words, client, node)
 
 
+def step(uniforms: int, noise_bits: int) -> Step:
+    """Compute κ, and time it."""
+    start = time.perf_counter()
+    found = largest_step.__wrapped__(uniforms, noise_bits)
+    return Step(uniforms, noise_bits, found * noise_sd(uniforms, noise_bits), (time.perf_counter() - start) * 1e3)
+
+
 def main() -> int:
     """Attack, measure and print."""
     assert __doc__ is not None
@@ -209,8 +228,17 @@ def main() -> int:
     for row in costs:
         prices.add_row(str(row.dimension), f"{row.upload_bytes:,}", f"{row.client_us:,.0f}", f"{row.node_us:,.1f}")
     console.print(prices)
+    steps = [step(uniforms, bits) for uniforms, bits in NOISES]
+    noises = Table("uniform numbers", "bits", "κ", "first check, ms", title="Cost of their noise beside Gaussian noise")
+    for one in steps:
+        noises.add_row(f"{one.uniforms:,}", str(one.noise_bits), f"{one.kappa:.5f}", f"{one.milliseconds:.0f}")
+    console.print(noises)
     if arguments.json:
-        result = {"cells": [cell._asdict() for cell in cells], "costs": [row._asdict() for row in costs]}
+        result = {
+            "cells": [cell._asdict() for cell in cells],
+            "costs": [row._asdict() for row in costs],
+            "noises": [one._asdict() for one in steps],
+        }
         write_json(result, arguments.json)
     wrong = [cell for cell in cells if cell.passed != (cell.trials if cell.cheat == "honest" else 0)]
     for cell in wrong:

@@ -216,12 +216,12 @@ def _log_delta(epsilon: float, mu: float) -> float:
     log_density = -t * t / 2 - math.log(2 * math.pi) / 2
     if mu <= _MU_INTEGRATED:
         middle, half = t + mu / 2, mu / 2
-        slopes = [w * (_mills(middle - half * x)[1] + _mills(middle + half * x)[1]) for x, w in _HALF_RULE]
+        slopes = [w * (mills(middle - half * x)[1] + mills(middle + half * x)[1]) for x, w in _HALF_RULE]
         difference = half * math.fsum(slopes)
     elif t > 0:
-        difference = _mills(t)[0] - _mills(t + mu)[0]
+        difference = mills(t)[0] - mills(t + mu)[0]
     else:
-        return math.log(math.erfc(t / math.sqrt(2)) / 2 - math.exp(log_density) * _mills(t + mu)[0])
+        return math.log(math.erfc(t / math.sqrt(2)) / 2 - math.exp(log_density) * mills(t + mu)[0])
     return log_density + math.log(difference) if difference > 0 else -math.inf
 
 
@@ -230,7 +230,7 @@ def _log_delta_bound(epsilon: float, mu: float) -> float:
     return _log_delta(epsilon, mu) + _LOG_ERROR * (1 + epsilon)
 
 
-def _mills(s: float) -> tuple[float, float]:
+def mills(s: float) -> tuple[float, float]:
     """Return M(s) = Φ(-s)/φ(s) and -M'(s) = 1 - s M(s), for s >= -1."""
     if s < _FRACTION_FROM:
         ratio = math.sqrt(math.pi / 2) * math.exp(s * s / 2) * math.erfc(s / math.sqrt(2))
