@@ -39,10 +39,10 @@ def deploy(
     broker: Annotated[str | None, typer.Option(help="The machine with the broker; by default the first.")] = None,
     trainer: Annotated[str | None, typer.Option(help="The machine with the trainer; by default the last.")] = None,
     port: Annotated[int, typer.Option(min=1, max=65534, help="Of the broker; the registrar's is one higher.")] = 8883,
-    clients: Annotated[int, typer.Option(min=1, max=1_000_000, help="The most that may join.")] = 100,
-    per_day: Annotated[int, typer.Option(min=1, help="The most clients that join in a day.")] = 100,
-    client_days: Annotated[int, typer.Option(min=1, max=3660, help="Validity of clients' certificates.")] = 90,
-    days: Annotated[int, typer.Option(help="Validity of the broker's TLS certificate, and of the registrar.")] = 365,
+    clients: members.RegistrarClients = 100,
+    per_day: members.RegistrarPerDay = 100,
+    days: members.CertificateDays = 90,
+    for_days: members.RegistrarDays = 365,
     colluding: Annotated[
         int, typer.Option(help="p, the most Compute nodes that may be corrupt; 0 for all but one.", metavar="P")
     ] = 0,
@@ -64,8 +64,8 @@ def deploy(
         port=port,
         clients=clients,
         per_day=per_day,
-        client_days=client_days,
         days=days,
+        for_days=for_days,
         colluding=colluding,
         containers=containers,
     )

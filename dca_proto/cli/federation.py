@@ -93,7 +93,7 @@ def init(
     computes: Annotated[int, typer.Option(help="Trial: number of Compute nodes to create here.")] = 0,
     trainers: Annotated[int, typer.Option(help="Trial: number of trainers to create here, by default 1.")] = 0,
     clients: Annotated[int, typer.Option(help="Trial: number of clients to create and enrol here.")] = 0,
-    days: Annotated[float, typer.Option(help="Validity of the clients' certificates, in days.")] = 365.0,
+    days: Annotated[float, typer.Option(help=members.CERTIFICATE_DAYS)] = 365.0,
     broker: Annotated[str | None, typer.Option(help="Trial: also write each actor's file, with this URL.")] = None,
     without_computes: Annotated[
         bool, typer.Option("--without-computes", help="No Compute nodes: only node releases and LDP reports.")
@@ -213,7 +213,7 @@ def enrol_clients(
     clients: Annotated[list[str], typer.Argument(help="Of each client: NAME=PUBLICKEY, or its key file.")],
     federation: Annotated[Path, typer.Option(help="The federation file.")] = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
-    days: Annotated[float, typer.Option(help="Validity of the certificates, in days.")] = 365.0,
+    days: Annotated[float, typer.Option(help=members.CERTIFICATE_DAYS)] = 365.0,
     output: Annotated[Path, typer.Option(help="Folder for the certificates of public keys, as <id>.cert.")] = Path(),
     without_names: _WithoutNames = False,
 ) -> None:

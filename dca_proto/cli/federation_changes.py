@@ -16,7 +16,6 @@ from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import UsageError
 from dca_proto.protocol.federation import Federation, Member, sign_federation
 from dca_proto.protocol.params import DAY_MS
-from dca_proto.protocol.wire.fields import REGISTRAR_DAYS_MAX
 from dca_proto.protocol.wire.messages import Registrar
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.keyfile import (
@@ -161,10 +160,10 @@ def add_registrar(
     registrar: Annotated[str, typer.Argument(help="NAME=PUBLICKEY, or its key file; one that is named already, anew.")],
     federation: _Changed = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
-    clients: Annotated[int, typer.Option(min=1, help="The most clients that Compute nodes accept from it.")] = 100,
-    per_day: Annotated[int, typer.Option(min=1, help="The most certificates that it issues in a day.")] = 20,
-    days: Annotated[int, typer.Option(min=1, max=REGISTRAR_DAYS_MAX, help="Validity of a certificate, at most.")] = 90,
-    for_days: Annotated[int, typer.Option(min=1, max=REGISTRAR_DAYS_MAX, help="None is valid after so many.")] = 365,
+    clients: members.RegistrarClients = 100,
+    per_day: members.RegistrarPerDay = 20,
+    days: members.CertificateDays = 90,
+    for_days: members.RegistrarDays = 365,
 ) -> None:
     """Let a registrar enrol clients, within limits, so that the enrolment key stays offline."""
     old = read_federation(federation)

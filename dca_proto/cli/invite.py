@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dca_proto.cli.members import CertificateDays
 from dca_proto.cli.output import tell
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.protocol.enrolment import CODE_BYTES, Bundle, Invitation, code_hash
@@ -36,9 +37,7 @@ def invite(
     registrar: Annotated[Path, typer.Option(help="The registrar's TOML file.")] = Path("registrar.toml"),
     output: Annotated[Path, typer.Option(help="Folder for the bundles.")] = Path(),
     valid_days: Annotated[float, typer.Option(help="How long the codes can be used, in days.")] = 7.0,
-    days: Annotated[
-        int, typer.Option(min=1, max=3660, help="Validity of certificates; the registrar's limit holds.")
-    ] = 90,
+    days: CertificateDays = 90,
     qr: Annotated[bool, typer.Option("--qr", help="Also show each as a QR code on the terminal.")] = False,
     png: Annotated[Path | None, typer.Option(help="Folder for QR codes as PNG, NAME.png.")] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the invitations of these names.")] = False,

@@ -15,6 +15,7 @@ from dca_proto.protocol.federation import Federation, Member
 from dca_proto.protocol.names import open_name, short_id
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.sessions import SESSIONS, StoredSession
+from dca_proto.protocol.wire.fields import REGISTRAR_DAYS_MAX
 from dca_proto.protocol.wire.messages import Registrar
 from dca_proto.results.figure import about
 from dca_proto.runtime.config import is_actor_file, read_config
@@ -22,6 +23,17 @@ from dca_proto.runtime.files import write_json
 from dca_proto.runtime.keyfile import parse_certificate, read_federation, read_identity
 from dca_proto.runtime.store_check import read_store
 from dca_proto.wording import iso, moment
+
+CERTIFICATE_DAYS = "Validity of a client's certificate, in days."
+CertificateDays = Annotated[int, typer.Option(min=1, max=REGISTRAR_DAYS_MAX, help=CERTIFICATE_DAYS)]
+RegistrarClients = Annotated[int, typer.Option(min=1, max=1_000_000, help="The most clients that a registrar enrols.")]
+RegistrarPerDay = Annotated[int, typer.Option(min=1, help="The most certificates that a registrar issues in a day.")]
+RegistrarDays = Annotated[
+    int,
+    typer.Option(
+        min=1, max=REGISTRAR_DAYS_MAX, help="For how many days a registrar enrols; also TLS certificates of `deploy`."
+    ),
+]
 
 
 class ListedMember(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,9 +16,10 @@ from dca_proto.cli.options import Json, Plot
 from dca_proto.cli.output import draw, require_plot_target, result_console, say, table
 from dca_proto.cli.schedule_file import results_path
 from dca_proto.errors import UsageError
-from dca_proto.jobs.series import BEGUN, DONE, Series, SeriesEstimate, SeriesSlot
+from dca_proto.jobs.series import Series
 from dca_proto.privacy.rounding import at_least
 from dca_proto.results.figure import about
+from dca_proto.results.series import BEGUN, DONE, SeriesEstimate, SeriesSlot
 from dca_proto.runtime.files import write_json
 from dca_proto.wording import counted, nearest
 from inference.jobs.estimates import interval_words

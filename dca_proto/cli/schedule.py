@@ -20,7 +20,7 @@ from dca_proto.cli.reporter import Reporter
 from dca_proto.cli.schedule_file import PlannedSlots, Schedule, read_schedule
 from dca_proto.jobs.calendar import ADVERBS
 from dca_proto.jobs.runner import FinishedRequest
-from dca_proto.jobs.series import Series, SeriesEstimate, SeriesResult
+from dca_proto.jobs.series import Series
 from dca_proto.jobs.standing import (
     NOT_RUN,
     EndsSoon,
@@ -41,6 +41,7 @@ from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.results.figure import Amount, Count, about
 from dca_proto.results.round import NORMAL_SDS, REPORT_SDS
 from dca_proto.results.run import run_of
+from dca_proto.results.series import SeriesEstimate, SeriesResult
 from dca_proto.results.status import ScheduledJob
 from dca_proto.runtime.clock import SystemClock, now_ms
 from dca_proto.runtime.device import Device, load
@@ -80,6 +81,7 @@ Example of a file:
   units = { temperature = "°C" }
   clients = 5000
   tolerate = 500
+  window_s = 86400                       # optional: only of clients whose source has this window
 
 The results are kept beside the file, in jobs.results.db. The trainer runs this schedule alone; other rounds of the
 federation need another trainer.

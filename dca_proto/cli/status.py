@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -15,14 +15,17 @@ from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_most
 from dca_proto.results.figure import figures_of
 from dca_proto.results.status import STATUS, RoundStatus, ScheduledJob, Status, Statuses
-from dca_proto.runtime.config import Config, is_actor_file, read_config
-from dca_proto.runtime.files import write_json
+from dca_proto.runtime.config import is_actor_file, read_config
+from dca_proto.runtime.files import read_text, write_json
+from dca_proto.runtime.registrar import read_registrar
 from dca_proto.runtime.status import ask_status, status_path
 from dca_proto.wording import counted, duration, listed
 
 NEEDS_ATTENTION = 1
 """The exit code of `--check`."""
 _AT_ONCE = 8
+REGISTRAR = "[registrar]"
+"""The section of a registrar's file."""
 EXAMPLES = """Examples:
 
   dca status                                   clients and nodes of this folder that have run; trainers that run
@@ -39,14 +42,14 @@ OUTPUT = Statuses
 
 def status(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Actors' TOML files; by default all of this folder that have run.")
+        list[Path] | None, typer.Argument(help="Their TOML files; by default all of this folder that have run.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with code 1 if an actor needs attention or does not run.")
     ] = False,
     json_to: Json = None,
 ) -> int:
-    """Show how running actors are, and whom their rounds wait for."""
+    """Show how running actors and registrars are, and whom rounds wait for."""
     console = result_console(json_to)
     actors = actors_of(files)
     result = ask_all(actors, alone=len(actors) == 1)
@@ -55,8 +58,15 @@ def status(
     return 0 if result.is_well or not check else NEEDS_ATTENTION
 
 
-Actors = dict[str, Config | UsageError]
-"""Actors' configurations by the name of their file, or why a file cannot be used."""
+class Place(NamedTuple):
+    """An actor, or a registrar, and its store, beside which it answers."""
+
+    role: str
+    store: Path
+
+
+Actors = dict[str, Place | UsageError]
+"""Actors by the name of their file, or why a file cannot be used."""
 
 
 def actors_of(files: list[Path] | None, *, idle: bool = False) -> Actors:
@@ -70,11 +80,18 @@ def actors_of(files: list[Path] | None, *, idle: bool = False) -> Actors:
     found: Actors = {}
     for path in files or _in_folder(idle=idle):
         try:
-            found[str(path)] = read_config(path)
+            found[str(path)] = _place(path)
         except UsageError as error:
             if files is None or len(files) == 1 or not path.exists() or is_actor_file(path):
                 found[str(path)] = error
     return found
+
+
+def _place(path: Path) -> Place:
+    if REGISTRAR in read_text(path, "expected an actor's file").splitlines():
+        return Place("registrar", read_registrar(path).book)
+    config = read_config(path)
+    return Place(config.role, config.files.store)
 
 
 def ask_all(actors: Actors, *, alone: bool = False) -> Statuses:
@@ -91,9 +108,9 @@ def ask_all(actors: Actors, *, alone: bool = False) -> Statuses:
     )
 
 
-def _ask(actor: Config | UsageError) -> Status | UsageError | None:
+def _ask(actor: Place | UsageError) -> Status | UsageError | None:
     try:
-        return actor if isinstance(actor, UsageError) else ask_status(actor.files.store)
+        return actor if isinstance(actor, UsageError) else ask_status(actor.store)
     except UsageError as error:
         return error
 
@@ -102,9 +119,8 @@ def _in_folder(*, idle: bool = False) -> list[Path]:
     paths = []
     for path in sorted(Path().glob("*.toml")):
         try:
-            config = read_config(path)
-            ran = config.files.store
-            is_trainer = config.role == "trainer"  # it ends with its job
+            role, ran = _place(path)
+            is_trainer = role == "trainer"  # it ends with its job
             is_shown = (idle and is_trainer) or (status_path(ran) if is_trainer else ran).exists()
         except UsageError:  # another kind of file, or an actor's that is damaged
             is_shown = is_actor_file(path)
@@ -140,6 +156,10 @@ def show(console: Console, result: Statuses, *, in_full: bool = False) -> None:
 def line(one: Status) -> str:
     """Return a line on an actor."""
     since = duration(1000 * one.since_s)
+    if one.role == "registrar":
+        most = "" if one.enrolled_most is None else f" of at most {counted(one.enrolled_most, 'client')}"
+        codes = counted(one.invited or 0, "open invitation")
+        return f"{one.role:<8} {one.name:<12} serving for {since}, {one.enrolled or 0:,}{most} enrolled, {codes}"
     parts = [f"connected for {since}" if one.connected else f"AWAY for {since}", f"epoch {one.epoch}"]
     if one.sessions is not None:
         parts.append(counted(one.sessions, "session"))

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from dca_proto.cli.dashboard import require_dashboard
 from dca_proto.cli.output import say
+from dca_proto.dashboard.memory import Seen
 from dca_proto.protocol.params import Timing
-from dca_proto.results.status import Result, RoundStatus, Status, Statuses
+from dca_proto.results.status import RoundStatus, Status, Statuses
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.listen import Listen
 from dca_proto.runtime.tally import OTHER, Bins, Names, result_of, why_failed
@@ -52,10 +53,10 @@ class SwarmBoard:
         """The swarm has ended; its page stays."""
         self._is_over = True
 
-    def look(self) -> tuple[Statuses, list[Result]]:
-        """Return the trainer's status, and no further results. Called in the page's thread."""
+    def look(self) -> Seen:
+        """Return the trainer's status. Called in the page's thread."""
         swarm = self._swarm
-        return Statuses(actors=[] if swarm is None else [self._status(swarm, [*swarm.timeline.rounds])]), []
+        return Seen(Statuses(actors=[] if swarm is None else [self._status(swarm, [*swarm.timeline.rounds])]))
 
     def _status(self, swarm: Swarm, logs: list[RoundLog]) -> Status:
         now_s = time.monotonic()

@@ -1,14 +1,25 @@
-"""What the dashboard remembers of each actor while it runs, though the actor stops and starts again."""
+"""What the dashboard sees at each look, and remembers of each actor though the actor stops and starts again."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
-from dca_proto.results.status import Result, Status
+from dca_proto.results.series import SeriesSlot
+from dca_proto.results.status import Result, Status, Statuses
 
 RESULTS_MAX = 200
 _SERIES_MAX = 20
+
+
+class Seen(NamedTuple):
+    """How the actors are now, the results of trainers that do not run, and the slots of standing jobs by title."""
+
+    statuses: Statuses
+    results: Sequence[Result] = ()
+    series: Mapping[str, Sequence[SeriesSlot]] = MappingProxyType({})
 
 
 class Memory:

@@ -14,7 +14,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from typing import Any
 
 import structlog
@@ -24,11 +24,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from dca_proto.dashboard.memory import Memory
+from dca_proto.dashboard.memory import Memory, Seen
 from dca_proto.dashboard.page import POLICY, Renderer, script, style
 from dca_proto.dashboard.view import view_of
 from dca_proto.errors import StorageError
-from dca_proto.results.status import Result, Statuses
+from dca_proto.results.status import Statuses
 from dca_proto.runtime.listen import Listen
 
 log = structlog.get_logger("dca.dashboard")
@@ -42,8 +42,9 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-Look = Callable[[], tuple[Statuses, Sequence[Result]]]
-"""Returns how the actors are now, and the results of trainers that do not run. It is called in a thread."""
+
+Look = Callable[[], Seen]
+"""Looks once. It is called in a thread."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -88,9 +89,9 @@ class Board:
                 self._loop.call_soon_threadsafe(lambda: self._news.set())
 
     def _made(self) -> dict[str, str]:
-        statuses, kept = self._look()
-        self._memory.note(statuses.actors, kept)
-        view = view_of(statuses, self._memory, watched=self._watched, resting=self._resting)
+        seen = self._look()
+        self._memory.note(seen.statuses.actors, seen.results)
+        view = view_of(seen.statuses, self._memory, seen.series, watched=self._watched, resting=self._resting)
         return self._renderer.sections(view)
 
     async def run(self) -> None:

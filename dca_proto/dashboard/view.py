@@ -6,8 +6,9 @@ A figure of `dca_proto.results.status` that `dca status` prints is also here, fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 from dca_proto.dashboard.memory import Memory
@@ -17,12 +18,14 @@ from dca_proto.report.charts import Axis, Series, lines
 from dca_proto.report.formats import UNKNOWN, count, number, seconds
 from dca_proto.report.tables import lines_of
 from dca_proto.results.round import NORMAL_SDS
+from dca_proto.results.series import BEGUN, FAILED, MISSED, SeriesEstimate, SeriesSlot
 from dca_proto.results.status import STATUS, Durations, Result, RoundStatus, Status, Statuses
 from dca_proto.wording import counted, duration, listed
 
 _NOUNS = {"compute": "Compute node"}
 _ORDER = ("trainer", "compute", "client")
 _SHOWN_MAX, _CHARTS_MAX, _POINTS_MAX, _WAITS_MAX, _NAMED_MAX, _ENDS_MAX = 50, 2, 60, 8, 3, 10
+_YEAR, _SLOTS_MAX = 366, 14
 _UNITS = ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
@@ -42,10 +45,18 @@ class View(NamedTuple):
     parts: Sequence[Part]
 
 
-def view_of(statuses: Statuses, memory: Memory, *, watched: str = "", resting: Collection[str] = ()) -> View:
+def view_of(
+    statuses: Statuses,
+    memory: Memory,
+    series: Mapping[str, Sequence[SeriesSlot]] = MappingProxyType({}),
+    *,
+    watched: str = "",
+    resting: Collection[str] = (),
+) -> View:
     """Return what the page shows.
 
     Args:
+        series: the slots of standing jobs, in order, by the title of the job.
         watched: what is watched, if it is not a federation.
         resting: files of actors that need not run all the time: trainers end with their jobs.
     """
@@ -55,7 +66,7 @@ def view_of(statuses: Statuses, memory: Memory, *, watched: str = "", resting: C
         Part("warnings", "Needs attention", [Items(warnings[:_SHOWN_MAX])] if warnings else [Note("Nothing.")]),
         Part("rounds", "Rounds", _rounds(actors)),
         Part("results", "Results", _results(memory)),
-        Part("schedule", "Standing jobs", _schedule(actors)),
+        Part("schedule", "Standing jobs", [*_schedule(actors), *_series(series)]),
         Part("actors", "Actors", _actors(actors, statuses)),
         Part("phases", "Phases of ended rounds", _phases(actors)),
         Part("dropped", "Declines, drops and ends", _counts(actors)),
@@ -182,6 +193,47 @@ def _schedule(actors: Sequence[Status]) -> list[Block]:
     )
 
 
+def _series(series: Mapping[str, Sequence[SeriesSlot]]) -> list[Block]:
+    """Return a chart of each job's first estimate over time, and its last slots with the reasons of gaps."""
+    blocks: list[Block] = []
+    for title, slots in series.items():
+        done = [(slot, slot.result.estimates[0]) for slot in slots if slot.result and slot.result.estimates]
+        known = [(slot, one, one.estimate) for slot, one in done if one.estimate is not None]
+        if len(known) > 1 and len(blocks) < 2 * _CHARTS_MAX:
+            points = []
+            for slot, one, value in known[-_YEAR:]:
+                low, high = one.interval_95 or (value, value)
+                points.append((slot.at_ms / 1000, value, low, high))
+            name = f"{title}: {known[0][1].name}"
+            unit, gaps = known[0][1].unit, sum(slot.state in (FAILED, MISSED) for slot in slots)
+            caption = f"{name}: {len(points)} slots until {known[-1][0].slot}, with 95 % intervals"
+            caption += f"; {counted(gaps, 'gap')}." if gaps else "."
+            blocks.append(_over_time(f"{name} ({unit})" if unit else name, points, caption))
+        blocks += table(
+            [*reversed(slots)][:_SLOTS_MAX],
+            {
+                title: lambda slot: Cell(slot.slot, "", "bad" if slot.state in (FAILED, MISSED) else ""),
+                "estimate and 95 % interval": lambda slot: _found(slot),
+                "from": lambda slot: UNKNOWN if slot.result is None else count(slot.result.contributors),
+            },
+            note=f"The last {_SLOTS_MAX} of {len(slots):,}: dca results has all." if len(slots) > _SLOTS_MAX else "",
+        )
+    return blocks
+
+
+def _found(slot: SeriesSlot) -> str | Cell:
+    if slot.result is None:
+        return "runs now" if slot.state == BEGUN else Cell("gap", slot.reason)
+    return ", ".join(f"{one.name} {_interval(one)}" for one in slot.result.estimates[:_NAMED_MAX])
+
+
+def _interval(one: SeriesEstimate) -> str:
+    if one.estimate is None:
+        return UNKNOWN
+    ends = "" if one.interval_95 is None else f" [{', '.join(number(end, 4) for end in one.interval_95)}]"
+    return f"{number(one.estimate, 4)}{ends}{f' {one.unit}' if one.unit else ''}"
+
+
 def _label(result: Result, place: int) -> str:
     more = f" and {counted(result.more, 'other number')}" if result.more and place == len(result.outcomes) - 1 else ""
     return f"{result.statistic} {result.outcomes[place].label}{more}" if result.outcomes else result.statistic
@@ -198,17 +250,22 @@ def _estimate(result: Result, place: int) -> tuple[str, str]:
 def _chart(name: str, series: Sequence[tuple[Result, int]]) -> Block:
     """Return a chart of one number over time, with its intervals."""
     shown = series[-_POINTS_MAX:]
-    times = [datetime.fromisoformat(result.at).timestamp() for result, _ in shown]
-    unit, words = next(((size, words) for size, words in _UNITS if times[-1] - times[0] >= 2 * size), _UNITS[-1])
-    points, spread = [], []
-    for at, (result, place) in zip(times, shown, strict=True):
-        one, x = result.outcomes[place], (at - times[-1]) / unit
+    points = []
+    for result, place in shown:
+        one = result.outcomes[place]
         half = NORMAL_SDS * one.noise_std
-        points.append((x, one.value))
-        spread.append((x, one.value - half, one.value + half))
-    curve = Series(name, points, 0, "", "o", spread)
+        points.append((datetime.fromisoformat(result.at).timestamp(), one.value, one.value - half, one.value + half))
     until = f"until {_moment(shown[-1][0].at)}, with 95 % intervals of the privacy noise"
-    caption = f"{name}: {len(shown)} results {until}."
+    return _over_time(name, points, f"{name}: {len(shown)} results {until}.")
+
+
+def _over_time(name: str, found: Sequence[tuple[float, float, float, float]], caption: str) -> Block:
+    """Return a chart of one number over time: (Unix seconds, value, low, high) of each point."""
+    last, span = found[-1][0], found[-1][0] - found[0][0]
+    unit, words = next(((size, words) for size, words in _UNITS if span >= 2 * size), _UNITS[-1])
+    points = [((at - last) / unit, value) for at, value, _, _ in found]
+    spread = [((at - last) / unit, low, high) for at, _, low, high in found]
+    curve = Series(name, points, 0, "", "o", spread)
     return lines([curve], Axis(f"{words} from the latest result"), Axis(name), caption=caption)
 
 

@@ -78,8 +78,8 @@ class _Writer:
         for name in ("", OWNER, *self._units):
             (self._folder / name).mkdir(mode=0o700)
         authority, trainer, registrar = new_identity(), new_identity(), new_identity()
-        limits = (plan.clients, plan.client_days, plan.per_day)
-        until_ms = int(now.timestamp() * 1000) + plan.days * DAY_MS
+        limits = (plan.clients, plan.days, plan.per_day)
+        until_ms = int(now.timestamp() * 1000) + plan.for_days * DAY_MS
         nodes = {name: new_identity() for name in plan.nodes}
         federation = sign_federation(
             authority,
@@ -92,7 +92,7 @@ class _Writer:
                 registrars=(Registrar("registrar", registrar.public_key, b"", until_ms, *limits),),
             ),
         )
-        ca = new_ca(f"CA of federation {plan.federation}", now, 10 * plan.days)
+        ca = new_ca(f"CA of federation {plan.federation}", now, 10 * plan.for_days)
         for name in (OWNER, *self._units):
             self._public(f"{name}/ca.pem", ca.certificate)
             self._public(f"{name}/federation.toml", federation.to_toml())
@@ -126,7 +126,7 @@ class _Writer:
     ) -> None:
         plan = self._plan
         host, folder = plan.host(plan.broker), self._folder / plan.broker
-        server = new_server(ca, tuple(dict.fromkeys((host.address, host.name))), now, plan.days)
+        server = new_server(ca, tuple(dict.fromkeys((host.address, host.name))), now, plan.for_days)
         self._public(f"{plan.broker}/broker.pem", server.certificate)
         write_private(folder / "broker.key", server.key)
         operator = secrets.token_urlsafe(_PASSWORD_BYTES)
@@ -140,7 +140,7 @@ class _Writer:
         """Write the registrar's files, beside mosquitto's. The passwords of servers are kept apart from clients'."""
         plan = self._plan
         host, folder = plan.host(plan.broker), self._folder / plan.broker
-        server = new_server(ca, tuple(dict.fromkeys((host.address, host.name))), now, plan.days)
+        server = new_server(ca, tuple(dict.fromkeys((host.address, host.name))), now, plan.for_days)
         write_identity(folder / "registrar.key", "registrar", registrar)
         self._public(f"{host.name}/registrar.pem", server.certificate)
         write_private(folder / "tls.key", server.key)

@@ -41,8 +41,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         federation: its name. hosts: all machines.
         nodes: the names of those with a Compute node. broker, trainer: the machine that runs it.
         port: of the broker; the registrar's is one higher. clients: the most that may join.
-        per_day: the most certificates that the registrar issues in a day. client_days: their validity, at most.
-        days: how long the servers' TLS certificates are valid; the CA's is, ten times as long.
+        per_day: the most certificates that the registrar issues in a day. days: their validity, at most.
+        for_days: how long the registrar enrols, and the servers' TLS certificates are valid; the CA's is ten times as
+            long.
         colluding: p, the most Compute nodes that may be corrupt; 0 for all but one.
         containers: for how many devices a Compose file is written.
     """
@@ -55,8 +56,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8883
     clients: int = 100
     per_day: int = 100
-    client_days: int = 90
-    days: int = 365
+    days: int = 90
+    for_days: int = 365
     colluding: int = 0
     containers: int = 0
 
@@ -69,8 +70,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                     raise UsageError(f"--{option} {name!r}: is no host{nearest(name, names)}; known: {known}")
         if len(set(self.nodes)) != len(self.nodes):
             raise UsageError("--nodes: found a host twice, expected each once")
-        if not 1 <= self.days <= DAYS_MAX:
-            raise UsageError(f"--days {self.days}: expected 1 to {DAYS_MAX}")
+        if not 1 <= self.for_days <= DAYS_MAX:
+            raise UsageError(f"--for-days {self.for_days}: expected 1 to {DAYS_MAX}")
 
     def host(self, name: str) -> Host:
         """Return the machine of this name, which exists."""

@@ -18,16 +18,15 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from dca_proto.errors import InputError, StorageError, UsageError
 from dca_proto.jobs.calendar import Slot
-from dca_proto.results.figure import Amount, Count, Real, about
+from dca_proto.results.series import BEGUN, DONE, FAILED, MISSED, SeriesResult, SeriesSlot
 from dca_proto.wording import moment, nearest
 
-BEGUN, DONE, FAILED, MISSED = "begun", "done", "failed", "missed"
 _APPLICATION_ID = 0x44434153  # "DCAS"
 _FORMAT = 1
 _SCHEMA = """
@@ -39,42 +38,6 @@ CREATE TABLE IF NOT EXISTS slots (
 """
 _COLUMNS = "name, at_ms, state, ended_ms, reason, charged, result"  # as `_slot` takes them
 _BUSY_S = 10.0
-
-
-class SeriesEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """One estimate of a slot."""
-
-    name: Annotated[str, about("What is estimated.")]
-    unit: Annotated[str, about("Of the figures.")] = ""
-    estimate: Annotated[Real | None, about("Its value.")] = None
-    sd: Annotated[Real | None, about("Its standard deviation, with the noise.")] = None
-    interval_95: Annotated[list[Real] | None, about("Lower and upper end.")] = None
-
-
-class SeriesResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a slot.
-
-    `rounds` has the records of its rounds with the noisy sums, from which the result can be computed again.
-    """
-
-    estimates: Annotated[list[SeriesEstimate], about("In the job's order.")]
-    contributors: Annotated[Count | None, about("The most contributions in one of its sums.")] = None
-    epsilon: Annotated[Amount | None, about("What the slot cost each participant.")] = None
-    delta: Annotated[Amount | None, about("As epsilon.")] = None
-    warnings: Annotated[list[str], about("About the result.")] = []
-    rounds: Annotated[list[Any], about("The records of its rounds, as `dca learn --json` writes them.")] = []
-
-
-class SeriesSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot of a series: its result, or why it has none."""
-
-    slot: Annotated[str, about("Its name: a date, or a date with the hour in UTC.")]
-    at_ms: Annotated[int, about("When it was due, in Unix milliseconds.")]
-    state: Annotated[str, about("begun, done, failed (it was tried) or missed (it was not tried).")]
-    ended_ms: Annotated[int | None, about("When it ended; null while it runs.")] = None
-    reason: Annotated[str, about("Why it has no result.")] = ""
-    charged: Annotated[bool, about("Whether a slot without a result has kept its charge.")] = False
-    result: Annotated[SeriesResult | None, about("Null for a gap.")] = None
 
 
 class Counts(msgspec.Struct, frozen=True):

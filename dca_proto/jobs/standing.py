@@ -30,9 +30,10 @@ from dca_proto.errors import DcaError, RoundAborted, StorageError, TransportErro
 from dca_proto.jobs.calendar import LENGTH_MS, Slot
 from dca_proto.jobs.journal import Journal
 from dca_proto.jobs.runner import RETRIES, FinishedRequest, JobTrainer, learn
-from dca_proto.jobs.series import BEGUN, DONE, Series, SeriesResult
+from dca_proto.jobs.series import Series
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.results.series import BEGUN, DONE, SeriesResult
 from dca_proto.wording import duration, printable
 
 LOOK_S = 30.0

@@ -85,7 +85,7 @@ class ScheduledJob(msgspec.Struct, frozen=True, kw_only=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a running actor."""
 
-    role: Annotated[str, about("client, compute or trainer.")]
+    role: Annotated[str, about("client, compute, trainer or registrar.")]
     name: Annotated[str, about("In the federation file; a client's is that of its key file.")]
     id: Annotated[str, figure("id", "In hexadecimal.", table=STATUS)]
     federation: Annotated[str, figure("federation", "Its name.", table=STATUS)]
@@ -183,6 +183,18 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         Count | None, figure("bytes received", "In these messages.", unit="bytes", table=STATUS,
                              metric=Metric("counter", name="received"))
     ] = 0  # fmt: skip
+    enrolled: Annotated[
+        Count | None, figure("enrolled", "Clients that this registrar has ever enrolled.", table=STATUS)
+    ] = None
+    enrolled_most: Annotated[
+        Count | None, figure("at most", "Clients that it may enrol, by the federation file.", table=STATUS)
+    ] = None
+    invited: Annotated[
+        Count | None, figure("open invitations", "Codes that nobody has used and that are still valid.", table=STATUS)
+    ] = None
+    issued: Annotated[
+        Count | None, figure("issued today", "Certificates that it has signed in the last 24 hours.", table=STATUS)
+    ] = None
     clock_offset_s: Annotated[
         dict[str, Real],
         figure("clock", "At a trainer: by how much each node's clock was ahead at its last answer, by name.", unit="s",

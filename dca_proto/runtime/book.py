@@ -10,6 +10,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -100,12 +101,16 @@ class Book:
             database.execute("DELETE FROM issued WHERE at_ms <= ?", (now_ms - DAY_MS,))
             database.execute("INSERT INTO issued VALUES (?)", (now_ms,))
 
+    def issued(self, since_ms: int) -> int:
+        """Return how many certificates were issued since then, within the last day."""
+        return int(self._read("SELECT COUNT(*) FROM issued WHERE at_ms > ?", since_ms)[0][0])
+
     def is_taken(self, client_key: bytes, code: bytes) -> bool:
         """Return True if another invitation than that of this code's hash has enrolled a key."""
         found = self._read("SELECT 1 FROM invitations WHERE client = ? AND code != ?", client_key, code)
         return bool(found)
 
-    def _read(self, query: str, *values: bytes) -> list[tuple[bytes, ...]]:
+    def _read(self, query: str, *values: bytes | int) -> list[tuple[Any, ...]]:
         try:
             return self._database.execute(query, values).fetchall()
         except sqlite3.Error as error:

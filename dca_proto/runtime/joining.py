@@ -46,8 +46,8 @@ from dca_proto.runtime.keyfile import (
     write_certificate,
     write_identity,
 )
-from dca_proto.runtime.registrar import receive, send
 from dca_proto.runtime.settings import BrokerSettings
+from dca_proto.runtime.tls_messages import receive, send
 from dca_proto.wording import toml_text
 
 _TIMEOUT_S = 20.0

@@ -26,6 +26,7 @@ import ipaddress
 import os
 import signal
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -54,15 +55,19 @@ from dca_proto.protocol.enrolment import (
 )
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.names import short_id
+from dca_proto.protocol.params import DAY_MS
+from dca_proto.results.status import Status
 from dca_proto.runtime.access import access_lines, operator_lines, password_line
 from dca_proto.runtime.book import Book
 from dca_proto.runtime.clock import now_ms
-from dca_proto.runtime.endings import OF_REGISTRAR, EndWarner, tls_ends
+from dca_proto.runtime.endings import OF_REGISTRAR, EndWarner, tls_ends, warnings_of
 from dca_proto.runtime.files import read_text
 from dca_proto.runtime.keyfile import check_private, read_federation, read_identity, replace_private
 from dca_proto.runtime.settings import anchored, check_url, convert
+from dca_proto.runtime.status import answering, status_path, store_bytes
 from dca_proto.runtime.supervisor import Supervisor
-from dca_proto.wording import parse_toml
+from dca_proto.runtime.tls_messages import decode_request, receive, send
+from dca_proto.wording import counted, iso, parse_toml, printable
 
 log = structlog.get_logger("dca.registrar")
 PORT = 8884
@@ -71,7 +76,6 @@ _CONNECTIONS_MAX = 256
 _PEER_CONNECTIONS_MAX = 16  # of one address: whoever holds all of them open keeps nobody else away
 _PAUSE_S = 1.0  # after a wrong code
 _LOOK_S = 5.0  # between looks at the federation file
-_LENGTH_BYTES = 4
 _REQUEST_BYTES_MAX = 1024
 _IPV6_PREFIX = 64  # what one customer has
 
@@ -139,6 +143,9 @@ class Registrar:
         self._ends = tls_ends({"TLS certificate": file.certificate, "CA": file.ca})
         self._connections: set[asyncio.Task[None]] = set()
         self._of_peer: Counter[str] = Counter()
+        self._untold = ""  # why mosquitto was not told to read its files
+        self._refused: Counter[str] = Counter()
+        self._started_s = time.monotonic()
 
     @property
     def federation(self) -> Federation:
@@ -150,6 +157,35 @@ class Registrar:
         named = self._federation.registrar(self._identity.public_key)
         self._ends[OF_REGISTRAR] = 0 if named is None else named.until_ms
         return self._ends
+
+    def status(self) -> Status:
+        """Return its state, for `dca status`."""
+        at_ms, running_s = now_ms(), time.monotonic() - self._started_s
+        named, issued = self._federation.registrar(self._identity.public_key), self._book.issued(at_ms - DAY_MS)
+        invited = [one.invitation for one in self._book.all()]
+        enrolled = sum(bool(one.client_key) for one in invited)
+        unspent = sum(not one.client_key and not one.is_cancelled and one.until_ms > at_ms for one in invited)
+        warnings = warnings_of(self.ends(), at_ms)
+        if named is None:
+            warnings = ["the federation file does not name it, so it enrols nobody: dca federation add-registrar"]
+        elif enrolled >= named.clients:
+            warnings.append(
+                f"it has enrolled {counted(enrolled, 'client')}, its limit: dca federation add-registrar raises it"
+            )
+        elif issued >= named.per_day:
+            warnings.append(
+                f"it has issued {issued:,} certificates today, its limit: others have to wait until tomorrow"
+            )
+        if self._untold:
+            warnings.append(f"mosquitto was not told to read its files again: {self._untold}")
+        return Status(
+            role="registrar", name="registrar" if named is None else named.name, id=self._identity.id.hex(),
+            federation=self._federation.name, file=self._federation.number, at=iso(at_ms), running_s=running_s,
+            broker=self._file.broker, connected=True, since_s=running_s, epoch=at_ms // DAY_MS,
+            store_bytes=store_bytes(self._file.book), enrolled=enrolled, invited=unspent, issued=issued,
+            enrolled_most=None if named is None else named.clients, dropped=dict(self._refused), warnings=warnings,
+            certificates={what: iso(end_ms) for what, end_ms in self.ends().items()},
+        )  # fmt: skip
 
     async def run(self, ready: asyncio.Event | None = None) -> None:
         """Write the broker's lists, and serve until cancelled. Raises `UsageError` if the address cannot be used."""
@@ -168,7 +204,7 @@ class Registrar:
         supervisor = Supervisor()
         supervisor.connection("")
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with answering(status_path(self._file.book), self.status), asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow())
                 tasks.create_task(EndWarner("registrar", self.ends()).run())
                 tasks.create_task(supervisor.run())
@@ -251,7 +287,9 @@ class Registrar:
             if not _is_mosquitto(pid):
                 raise ValueError(f"{self._file.pid_file} does not name its process")
             os.kill(pid, signal.SIGHUP)
+            self._untold = ""
         except (OSError, ValueError) as error:
+            self._untold = printable(str(error))
             log.warning("mosquitto was not told to read its files again", reason=str(error))
 
     # --- requests -------------------------------------------------------------------------------------------------
@@ -339,6 +377,7 @@ class Registrar:
             assert known is not None, "somebody used its code"
             log.error("a code was used twice", name=name, first=actor_id(known.client_key).hex())
         elif isinstance(decision.answer, Refused):
+            self._refused[decision.answer.code] += 1
             log.warning("refused", code=decision.answer.code, name=name)
         else:
             client = short_id(actor_id(decision.answer.certificate.client_key))
@@ -402,27 +441,3 @@ def peer_of(address: Sequence[object] | None) -> str:
     if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
         return str(ipaddress.ip_network((host, _IPV6_PREFIX), strict=False))
     return host
-
-
-# --- messages over TLS: the length in 4 bytes, then MessagePack ------------------------------------------------------
-
-
-def decode_request(payload: bytes) -> Request:
-    """Decode a device's request. Raises `msgspec.MsgspecError`."""
-    request: Request = msgspec.msgpack.decode(payload, type=Request)
-    return request
-
-
-async def send(writer: asyncio.StreamWriter, message: Request | Answer) -> None:
-    """Send one message."""
-    payload = msgspec.msgpack.encode(message)
-    writer.write(len(payload).to_bytes(_LENGTH_BYTES, "big") + payload)
-    await writer.drain()
-
-
-async def receive(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
-    """Receive one message's bytes. Raises `EOFError` if it is too long, or `asyncio.IncompleteReadError`."""
-    size = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
-    if size > bytes_max:
-        raise EOFError(f"a message of {size} bytes")
-    return await reader.readexactly(size)

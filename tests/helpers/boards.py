@@ -6,6 +6,7 @@ import contextlib
 import http.client
 from collections.abc import Iterator, Sequence
 
+from dca_proto.dashboard.memory import Seen
 from dca_proto.dashboard.server import Board, Dashboard
 from dca_proto.results.status import Result, Status, Statuses
 from dca_proto.runtime.listen import Listen
@@ -17,8 +18,8 @@ class Shown:
     def __init__(self, *actors: Status, stopped: Sequence[str] = (), kept: Sequence[Result] = ()) -> None:
         self.actors, self.stopped, self.kept = [*actors], [*stopped], [*kept]
 
-    def __call__(self) -> tuple[Statuses, Sequence[Result]]:
-        return Statuses(actors=[*self.actors], stopped=[*self.stopped]), self.kept
+    def __call__(self) -> Seen:
+        return Seen(Statuses(actors=[*self.actors], stopped=[*self.stopped]), self.kept)
 
 
 @contextlib.contextmanager

@@ -13,10 +13,11 @@ from memory_swarm import Power, Swarm, ask
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.jobs.calendar import DAY, Slot, Times
 from dca_proto.jobs.runner import FinishedRequest
-from dca_proto.jobs.series import Series, SeriesEstimate, SeriesResult, SeriesSlot
+from dca_proto.jobs.series import Series
 from dca_proto.jobs.standing import Fact, Prepared, Standing, StandingJob
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.results.series import SeriesEstimate, SeriesResult, SeriesSlot
 from dca_proto.runtime.live import LiveTrainer
 
 TITLE, HOUR_MS = "daily mean", 3_600_000

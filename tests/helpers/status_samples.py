@@ -24,6 +24,7 @@ def status_of(role: str = "trainer", **known: Any) -> Status:
         "clock_offset_s": {"berlin (01020304)": -0.25},
         "phases": {"collect": Durations(counts=[0, 1, *[0] * (len(PHASE_S) - 2), 2], total_s=8000.5)},
         "certificates": {"TLS certificate lab.pem": "2026-12-05T04:37:41Z"}, "data_read": "2026-11-29T05:59:00Z",
+        "enrolled": 21, "enrolled_most": 100, "invited": 4, "issued": 2,
         "data_error": PRIVATE[1], "data_source": "readings.csv",
         "warnings": ["the TLS certificate lab.pem ends in 6 days: renew it"],
         "rounds": [RoundStatus(round_id="3f2a91c0" * 4, statistic="mean", phase="collecting", arrived=23, expected=25,

@@ -26,14 +26,13 @@ SPECIFIC = {
     "--broker": {"broker", "federation deploy", "federation init"},  # which software; a machine; a URL; or either
     "--authority": {"federation init"},  # by default a new one
     "--clients": {
-        "federation add-registrar",  # limits
+        "federation add-registrar",  # limits, as one command states them after the other
         "federation deploy",
         "federation init",  # created
         "scaling",  # a list
         "trainer",  # 0 for all
     },
     "--computes": {"federation init", "learn", "scaling", "trainer"},  # created; names; a list; names
-    "--days": {"federation add-registrar", "federation deploy", "federation enrol", "federation invite"},  # of what
     "--delta": {"audit", "ledger"},  # of a claim; of a total
     "--dimension": {"account", "audit", "fleet", "scaling"},  # columns or numbers; a list
     "--engine": {"audit"},  # with --protocol
@@ -43,7 +42,6 @@ SPECIFIC = {
     "--name": {"federation deploy"},  # by default the folder's
     "--no-reference": {"report"},  # swarm also holds out no rows
     "--output": {"broker", "emulate run", "emulate replay", "emulate sweep", "federation enrol", "swarm"},  # a folder
-    "--per-day": {"federation deploy"},  # of its registrar
     "--port": {"federation deploy"},  # also of its registrar
     "--processes": {"emulate sweep", "scaling"},  # of trials, actors, clients
     "--rounds": {"audit", "scaling"},  # of each world; of each cell
@@ -114,6 +112,16 @@ def test_the_exceptions_are_needed() -> None:
         assert not specific & others, name
     for command, name in LISTS:
         assert command in BY_NAME[name]
+
+
+def test_both_commands_that_limit_a_registrar_have_the_same_options() -> None:
+    for name in ("--clients", "--per-day", "--days", "--for-days"):
+        one, other = (BY_NAME[name][f"federation {command}"] for command in ("add-registrar", "deploy"))
+        assert one.help == other.help
+        least_and_most = [
+            (each.type_descriptor.parameter_info.min, each.type_descriptor.parameter_info.max) for each in (one, other)
+        ]
+        assert least_and_most[0] == least_and_most[1]
 
 
 def test_all_commands_have_the_same_default_delta() -> None:

@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 
 from dca_proto.cli import main
+from dca_proto.cli.dashboard import History
+from dca_proto.cli.schedule import _job_run
 from dca_proto.cli.schedule_file import read_schedule
 from dca_proto.errors import UsageError
+from dca_proto.jobs.series import Series
 from dca_proto.privacy.cost import total
+from dca_proto.results.series import DONE, MISSED, SeriesResult
+from dca_proto.runtime.keyfile import read_federation
 
 SCHEDULE = """
 [schedule]
@@ -102,3 +107,28 @@ def test_a_wrong_file_is_refused_in_one_line(
 def test_a_title_is_printable(folder: Path) -> None:
     with pytest.raises(UsageError, match="title = "):
         read_schedule(write(folder, SCHEDULE + MEAN.replace("daily mean", "a\\u0007b")))
+
+
+def test_each_round_of_a_job_asks_for_its_window(folder: Path) -> None:
+    (job,) = read_schedule(write(folder, f"{SCHEDULE}{MEAN}window_s = 86400\n")).jobs
+    task = job.task(read_federation(folder / "federation.toml"))
+    _, drafts = _job_run(task).plan("")
+    assert [announcement.window_s for announcement, _ in drafts] == [86_400] * len(drafts)
+    assert task.identity["window_s"] == 86_400
+
+
+def test_the_dashboard_reads_the_results_of_standing_jobs_when_they_change(folder: Path) -> None:
+    path = write(folder, SCHEDULE + MEAN)
+    found, history = read_schedule(path), History(path)
+    assert history.read() == {}
+    (job,) = found.jobs
+    first, second = job.slots[:2]
+    with Series(found.results) as series:
+        plan = series.adopt({}, found.begins_ms)
+        series.begin(plan, "daily mean", first)
+        series.finish("daily mean", first, SeriesResult(estimates=[]), first.at_ms)
+        seen = history.read()
+        assert [(slot.slot, slot.state) for slot in seen["daily mean"]] == [("2027-01-01", DONE)]
+        assert history.read() is seen
+        series.leave_out(plan, "daily mean", [second], "the trainer did not run", second.at_ms)
+        assert [slot.state for slot in history.read()["daily mean"]] == [DONE, MISSED]

@@ -17,6 +17,7 @@ from dca_proto.dashboard.view import view_of
 from dca_proto.report import page as report_page
 from dca_proto.report.tables import as_text
 from dca_proto.results.figure import figures_of
+from dca_proto.results.series import BEGUN, DONE, FAILED, SeriesEstimate, SeriesResult, SeriesSlot
 from dca_proto.results.status import STATUS, Outcome, Result, Status, Statuses
 
 ACTORS = [
@@ -127,6 +128,39 @@ def test_a_page_without_actors_says_so() -> None:
     found = sections_of(Statuses(actors=[]))
     assert words(found["title"]) == "No actor runs: 0 actors of 0 run"
     assert found["results"] == found["phases"] == ""
+
+
+def slot_of(day: int, **known: Any) -> SeriesSlot:
+    """A slot of a day in November: 20 plus a tenth of the day, or a gap."""
+    estimate = SeriesEstimate(
+        name="mean", unit="°C", estimate=20 + day / 10, interval_95=[19.5 + day / 10, 20.5 + day / 10]
+    )
+    usual: dict[str, Any] = {"state": DONE, "result": SeriesResult(estimates=[estimate], contributors=day)}
+    at_ms = 86_400_000 * (20_758 + day)
+    return SeriesSlot(slot=f"2026-11-{day:02}", at_ms=at_ms, **{**usual, **known})
+
+
+def test_the_series_of_standing_jobs_is_drawn_and_its_gaps_have_reasons() -> None:
+    slots = [slot_of(day) for day in range(1, 17)]
+    slots[9] = slot_of(10, state=FAILED, result=None, reason="only 3 clients answered")
+    slots.append(slot_of(17, state=BEGUN, result=None))
+    found = sections_of(Statuses(actors=[]), series={"daily mean": slots}, drawn=True)["schedule"]
+    text = words(found)
+    assert "daily mean: mean: 15 slots until 2026-11-16, with 95 % intervals; 1 gap." in text
+    assert "2026-11-16 mean 21.60 [21.10, 22.10] °C 16" in text
+    assert "2026-11-10 gap only 3 clients answered" in text
+    assert "2026-11-17 runs now" in text
+    assert "The last 14 of 17: dca results has all." in text
+    assert "2026-11-03" not in text
+    assert "mean (°C)" in found
+
+
+def test_few_slots_and_unknown_estimates_are_listed_without_a_chart() -> None:
+    nothing = SeriesResult(estimates=[SeriesEstimate(name="mean")])
+    for slots in ([], [slot_of(1)], [slot_of(1, result=nothing), slot_of(2, result=SeriesResult(estimates=[]))]):
+        found = sections_of(Statuses(actors=[]), series={HOSTILE: slots}, drawn=True)["schedule"]
+        assert "<svg" not in found
+        assert HOSTILE not in found
 
 
 def result_of(number: int) -> Result:

@@ -9,7 +9,8 @@ import pytest
 from dca_proto.cli.results import _overview
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.jobs.calendar import Slot
-from dca_proto.jobs.series import Series, SeriesResult
+from dca_proto.jobs.series import Series
+from dca_proto.results.series import SeriesResult
 
 RESULT = SeriesResult(estimates=[])
 FIRST, SECOND, THIRD = (Slot(number, f"day {number}", 1000 * number) for number in (1, 2, 3))

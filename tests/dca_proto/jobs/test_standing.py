@@ -11,9 +11,9 @@ from memory_swarm import WHOLE, Killed, Power, Swarm
 from standing_work import HOUR_MS, LATE_MS, TITLE, Year
 from virtual_time import run
 
-from dca_proto.jobs.series import DONE, FAILED, MISSED
 from dca_proto.jobs.standing import NOT_RUN, EndsSoon, SlotDelayed
 from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.results.series import DONE, FAILED, MISSED
 
 WEEK_S = 8 * 86_400
 

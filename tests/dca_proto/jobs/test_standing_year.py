@@ -16,13 +16,13 @@ from memory_swarm import ROWS, Muted, Swarm
 from standing_work import Year
 from virtual_time import run
 
-from dca_proto.jobs.series import DONE, FAILED, MISSED
 from dca_proto.privacy.cost import total
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import BudgetLimit
 from dca_proto.protocol.wire.topics import subscriptions
+from dca_proto.results.series import DONE, FAILED, MISSED
 from dca_proto.runtime.runner import Runner
 from dca_proto.runtime.store import MemoryStore
 from dca_proto.testing import NoNoise, TestFederation

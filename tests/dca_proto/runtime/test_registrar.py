@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import stat
 from collections.abc import Callable
@@ -316,3 +317,29 @@ def test_a_book_that_is_none_is_refused(host: Path) -> None:
         Book(host / "registrar.db")
     assert isinstance(Refused("a", "b"), module.Refused)
     assert "book" in RegistrarFile.__struct_fields__
+
+
+def test_a_registrar_states_its_limits_and_what_needs_attention(
+    host: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bundle, _) = invite(host, "ward-7", "ward-8")
+
+    async def scene(running: Registrar) -> list[str]:
+        await join(read_bundle(bundle), tmp_path / "a", None)
+        seen = []
+        for limit in (100, 1):
+            (own,) = running.federation.registrars
+            next_file(host, registrars=(msgspec.structs.replace(own, clients=limit),))
+            running.refresh()
+            capsys.readouterr()
+            await asyncio.to_thread(main, ["status", str(host / "registrar.toml"), "--check"])
+            seen.append(" ".join(capsys.readouterr().out.split()))
+        return seen
+
+    free, full = play(host, scene)
+    assert "1 of at most 100 clients enrolled, 1 open invitation" in free
+    assert "its limit" not in free
+    assert "mosquitto was not told to read its files again" in free
+    assert "it has enrolled 1 client, its limit: dca federation add-registrar raises it" in full
+    assert main(["status", str(host / "registrar.toml"), "--check"]) == 1
+    assert "does not run" in capsys.readouterr().out
