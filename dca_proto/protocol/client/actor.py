@@ -278,6 +278,7 @@ class Client(Returning):
             now_ms,
             self.ledger.next_number,
             relation=validated.sensitivity.relation,
+            slack=validated.cost.slack,
         )
         outbound, errors = self._composer.compose(opened, validated, charge.number)
         charged = self.ledger.charge(charge)
@@ -293,7 +294,7 @@ class Client(Returning):
             stored,
             *current.answers(),
             current.resend_timer(self._timing, self.id, now_ms),  # spread by the id, not by data
-            Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.cost.pure)),
+            Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.cost.pure, charge.slack)),
             *(Report(facts.DataFailed(current.id, body.statistic, error)) for error in errors),
         ]
 
