@@ -25,6 +25,7 @@ from dca_proto.statistics.survival_score import BEYOND, CODE
 from dca_proto.wording import nearest
 
 _FEWEST = {"regression": 2, "averaged-regression": 2, "gradient": 2, "histogram": 2}  # columns or bins; others: 1
+_CELLS = 2  # bins of a column in a marginal
 _TIMES_DIGITS = 5
 _ALSO: dict[str, tuple[type[privacy_loss.Release], str]] = {
     "gaussian": (privacy_loss.Gaussian, "gaussian:MU"),
@@ -102,6 +103,11 @@ def named_statistic(name: str, columns: Columns, given: dict[str, Any]) -> Named
         return name, {**_binned(name, columns), **mine}
     if "times" in known:
         return name, {**_survival(columns, "theta" in known), **mine}
+    if "marginals" in known:
+        names = columns.named(name)
+        ends = [(columns.bounds or {}).get(column, (0.0, 1.0)) for column in names]
+        sides = {"lower": [low for low, _ in ends], "upper": [high for _, high in ends]}
+        return name, {"columns": names, **sides, "bins": [_CELLS] * len(names), **mine}
     if "coded" in known:
         names = columns.named(name)
         ends = [(columns.bounds or {}).get(column, (-1.0, 1.0)) for column in names]

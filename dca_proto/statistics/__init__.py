@@ -8,6 +8,7 @@ from dca_proto.statistics.averaged_regression import AveragedRegression
 from dca_proto.statistics.base import Statistic, register, registered, resolve
 from dca_proto.statistics.gradient import Gradient
 from dca_proto.statistics.histogram import Histogram
+from dca_proto.statistics.marginals import Marginals
 from dca_proto.statistics.mixture import Mixture
 from dca_proto.statistics.model_gradient import ModelGradient
 from dca_proto.statistics.moments import Moments, SecondMoments
@@ -27,6 +28,7 @@ __all__ = [
     "AveragedRegression",
     "Gradient",
     "Histogram",
+    "Marginals",
     "Mean",
     "Mixture",
     "ModelGradient",
