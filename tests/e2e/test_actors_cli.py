@@ -165,6 +165,7 @@ def test_a_trainer_stops_before_it_exceeds_its_account(folder: Path, dca: Dca) -
     assert "expected <= 1.2 at delta 1e-06 in 365 days; at most 0.6" in last
 
 
+@pytest.mark.long
 def test_a_trainer_without_the_command_line_holds_its_files_round(folder: Path, processes: Processes, dca: Dca) -> None:
     with (folder / "trainer.toml").open("a") as file:
         file.write(
@@ -182,6 +183,7 @@ def test_a_trainer_without_the_command_line_holds_its_files_round(folder: Path, 
     assert parsed(again.stdout, "trainer") == [parsed(output, "trainer")], "the same answer, no fresh noise"
 
 
+@pytest.mark.long
 def test_a_trainer_killed_in_mid_round_finishes_it_later(folder: Path, processes: Processes, dca: Dca) -> None:
     """The last contribution comes only when it runs again, however slow all of it is."""
     with Actors(folder, *EARLY, "compute-*"):
@@ -307,6 +309,7 @@ def test_a_broker_that_dies_ends_the_command_and_leaves_its_log(tmp_path: Path, 
     shutil.rmtree(log_path.parent)
 
 
+@pytest.mark.long
 def test_members_get_in_with_passwords_and_others_do_not(
     mosquitto_installed: None, tmp_path: Path, processes: Processes
 ) -> None:

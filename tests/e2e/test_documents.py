@@ -200,6 +200,7 @@ def printed_by(page: Path, folder: Path, marks: tuple[str, ...], timeout_s: floa
     return printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in PAGES[1:] if typed(page, "")], ids=name_of)
 def test_quick_blocks_can_be_followed_to_the_letter(page: Path, tmp_path: Path) -> None:
     printed_by(page, tmp_path, ("",), QUICK_S)

@@ -128,6 +128,7 @@ def test_rounds_with_a_connection_for_each_client(mosquitto_broker: Broker) -> N
     json.dumps(result, allow_nan=False)
 
 
+@pytest.mark.long
 def test_all_actors_in_one_process_hold_the_same_rounds(mosquitto_broker: Broker) -> None:
     """The counts there separate messages only by the sender's role."""
     run = run_rounds(changed(broker=mosquitto_broker.url, connections="shared", processes=0, dropped=4))
@@ -189,6 +190,7 @@ def test_an_abort_reports_its_traffic(fleet: Dca, embedded_broker: Broker) -> No
     assert not list(Path.cwd().iterdir())
 
 
+@pytest.mark.long
 def test_a_round_that_is_never_announced_is_a_one_line_error(
     mosquitto_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

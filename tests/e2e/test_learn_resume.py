@@ -75,6 +75,7 @@ def folder(embedded_broker: Broker, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_job_survives_kill_9_at_every_stage_without_a_double_charge(folder: Path) -> None:
     file = folder / "trainer.toml"
     trainer = device.load(file)

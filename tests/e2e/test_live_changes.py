@@ -215,6 +215,7 @@ def test_a_client_is_revoked_between_two_rounds(tmp_path: Path) -> None:
     asyncio.run(scenario(tmp_path, "embedded", "revoke"))
 
 
+@pytest.mark.long
 def test_nodes_and_a_trainer_join_and_leave(tmp_path: Path) -> None:
     asyncio.run(scenario(tmp_path, "embedded", "nodes"))
 

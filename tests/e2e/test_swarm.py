@@ -135,6 +135,7 @@ def test_each_phase_is_printed_once_and_an_aborted_round_has_one() -> None:
     assert screen.getvalue().splitlines() == ["round 1     sum: 1 of 2 contributed, 1.5 s, the deadline passed"]
 
 
+@pytest.mark.long
 def test_clients_may_share_a_connection(dca: Dca, table: Path, embedded_broker: Broker) -> None:
     done = dca(*own(table, "--broker", embedded_broker.url, "--connections", "shared", "--drop", "3", "--json", "-"))
     assert done.returncode == 0, done.stderr
@@ -337,6 +338,7 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
+@pytest.mark.long
 def test_fast_noise_claims_nothing(
     dca: Dca, table: Path, embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,6 +362,7 @@ def test_fast_noise_claims_nothing(
     assert not re.search(r'"(epsilon|delta|mu)\w*": [^n]', written)
 
 
+@pytest.mark.long
 def test_an_aborted_round_with_fast_noise_claims_nothing(dca: Dca, table: Path, embedded_broker: Broker) -> None:
     options = ("--tolerate", "4", "--drop", "5", "--fast-noise", "--json", "-")
     done = dca(*own(table, "--broker", embedded_broker.url, *options))

@@ -107,6 +107,7 @@ def test_data_nodes_release_without_compute_nodes(
     assert "Compute nodes (M)" not in page
 
 
+@pytest.mark.long
 def test_a_data_node_that_vanishes_is_not_waited_for_beyond_the_close(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_data_node_that_vanishes_is_not_waited_for_beyond_the_close(
     assert re.search(r"^dropped +round 1: data nodes \d \(", done.stderr, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_round_without_contributions_aborts_with_advice(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_release_is_lost_and_no_contribution() -> None:
     assert lost == {Channel.COMPUTE: False, Channel.TRAINER: True}
 
 
+@pytest.mark.long
 def test_one_sum_over_all_clients_is_one_node(dca: Dca, table: Path, embedded_broker: Broker) -> None:
     few = ("--clients", "40", "--drop", "2", "--tolerate", "2")
     done = dca(*own(table, *few, "--broker", embedded_broker.url, "--json", "-"))
@@ -162,6 +165,7 @@ def test_one_sum_over_all_clients_is_one_node(dca: Dca, table: Path, embedded_br
     assert estimates_are_near(result)
 
 
+@pytest.mark.long
 def test_data_nodes_release_averages_of_their_rows(dca: Dca, table: Path, embedded_broker: Broker) -> None:
     group = ("--data-nodes", "3", "--set", "group=5", "--broker", embedded_broker.url, "--json", "-")
     done = dca(*own(table, *group))
@@ -175,6 +179,7 @@ def test_data_nodes_release_averages_of_their_rows(dca: Dca, table: Path, embedd
     assert "(Algorithm 3), in closed form, from averages of 5 rows; no chains" in one_line(done.stderr)
 
 
+@pytest.mark.long
 def test_releases_are_written_even_without_a_result(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,6 +263,7 @@ def hospitals(folder: Path, broker: Broker, rows: tuple[int, ...]) -> None:
     federation(folder, broker.url, data, computes=0, limits="", policy=policy, trainer=JOB)
 
 
+@pytest.mark.long
 def test_a_trainer_learns_from_two_hospitals_and_pays_once(
     embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

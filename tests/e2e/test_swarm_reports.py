@@ -177,6 +177,7 @@ def test_a_mean_from_reports_with_some_missing(
     assert "The distribution of the reports" in page_of(capsys)
 
 
+@pytest.mark.long
 @sampled
 def test_a_regression_from_reports(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
@@ -204,6 +205,7 @@ def test_a_regression_from_reports(
     assert result["sampling"]["method"] == "NUTS"
 
 
+@pytest.mark.long
 @sampled
 def test_two_reports_of_each_client_cost_it_the_budget_together(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
@@ -246,6 +248,7 @@ def test_gradient_steps_over_groups_of_clients(
     assert "clients in a step (B)" in page_of(capsys)
 
 
+@pytest.mark.long
 def test_a_round_without_contributions_aborts_with_advice(
     dca: Dca, table: Path, embedded_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +345,7 @@ def shares_of_three(options: Options, model: Any, data: Any, *start: Any) -> Sam
     return Sampled({"shares": shares}, {}, Sampling(chains.astype(int), chains + 0.9, chains.astype(int), chains, 1.0))
 
 
+@pytest.mark.long
 @sampled
 def test_a_trainer_learns_from_reports_and_pays_once(
     embedded_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

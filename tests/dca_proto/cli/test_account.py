@@ -427,6 +427,7 @@ def test_json_alone_is_on_stdout_and_the_table_beside_it(run: Run) -> None:
     assert "noise multiplier" in output
 
 
+@pytest.mark.long
 def test_the_picture_is_a_png(run: Run) -> None:
     job = ("--clients", "60", "--tolerate", "7", "--statistic", "sum", "--statistic", "histogram", "--dimension", "4")
     assert run(*job, "--plot", "cost.png")[0] == 0

@@ -70,6 +70,7 @@ def test_a_study_passes_its_own_tests_and_mypy_and_finds_a_share(study: Path) ->
         assert said in refused.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),
     [

@@ -242,6 +242,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", TEXTS)
 def test_no_value_of_a_file_ends_in_a_traceback(folder: Path, capsys: pytest.CaptureFixture[str], file: str) -> None:
     """Each value in turn is replaced by one that no program writes; most are refused, in a line."""

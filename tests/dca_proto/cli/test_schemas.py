@@ -73,6 +73,7 @@ def test_a_wrong_field_is_found(call: Call) -> None:
             validator("account").validate(wrong)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -112,6 +112,7 @@ def test_each_command_with_results_keeps_the_earlier_ones() -> None:
     assert views == VIEWS
 
 
+@pytest.mark.long
 def test_an_audit_keeps_the_earlier_result_and_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

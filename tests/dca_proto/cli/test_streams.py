@@ -139,6 +139,7 @@ def test_each_command_has_a_quick_call() -> None:
     assert sorted(CHEAP) == commands()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", CHEAP, ids=" ".join)
 def test_no_stream_ends_a_command(path: tuple[str, ...], told: Any) -> None:
     usual = told(CHEAP[path], "utf-8", "open")

@@ -72,6 +72,7 @@ def test_an_error_is_one_line_whoever_chose_its_words(capsys: pytest.CaptureFixt
         assert not {"\x1b", "\u202e", "\x7f", "\t"} & set(error)
 
 
+@pytest.mark.long
 def test_only_one_place_makes_consoles_columns_of_text_and_figures() -> None:
     """So all of them have what keeps text text."""
     found: dict[str, set[str]] = {}
@@ -99,6 +100,7 @@ def test_toml_that_we_write_has_the_same_text() -> None:
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", ["coefficients", "panels", "curves"])
 def test_a_picture_shows_it_as_it_is(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Titles, warnings, names, units, legends and axes."""

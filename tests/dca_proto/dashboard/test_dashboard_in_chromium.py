@@ -117,6 +117,7 @@ def test_the_keyboard_reaches_everything_and_keeps_its_place(
     assert chromium.evaluate("document.activeElement.parentElement.open"), "and the list is still unfolded"
 
 
+@pytest.mark.long
 def test_hostile_texts_become_no_elements_and_no_code_runs(chromium: Chromium, board: Dashboard, shown: Shown) -> None:
     chromium.show(board.url, PHONE, "light")
     wait_for(chromium, LIVE)

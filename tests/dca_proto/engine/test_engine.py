@@ -147,6 +147,7 @@ def test_a_map_whose_processes_die_repeatedly_raises_an_error() -> None:
     assert done == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 def test_work_that_died_is_tried_once_more(tmp_path: Path) -> None:
     found = {done.item: done.value() for done in open_engine().map(dies_once, [str(tmp_path / "a")], processes=2)}
     assert found == {str(tmp_path / "a"): 7}

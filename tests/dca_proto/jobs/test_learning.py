@@ -77,6 +77,7 @@ def killed_at(point: int, path: Path) -> tuple[bool, Swarm]:
     return power.passed >= point, swarm
 
 
+@pytest.mark.long
 def test_a_job_killed_anywhere_continues_without_a_double_charge(tmp_path: Path) -> None:
     """Before, while and after each entry is written, and before and after each of the trainer's transactions."""
     for point in range(1, 200):

@@ -79,6 +79,7 @@ async def play(swarm: Swarm, path: Path, power: Power | None = None) -> Releases
             return await learn(releases(0, 2), trainer, swarm.terms(), journal)
 
 
+@pytest.mark.long
 def test_a_job_of_node_releases_killed_anywhere_continues_without_a_double_charge(tmp_path: Path) -> None:
     """Before, while and after each entry is written, and before and after each of the trainer's transactions."""
     for point in range(1, 200):

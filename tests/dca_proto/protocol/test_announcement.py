@@ -148,6 +148,7 @@ def test_a_round_without_compute_nodes_is_held_by_its_trainer() -> None:
 # Memory
 
 
+@pytest.mark.long
 def test_a_process_verifies_an_announcement_once_while_it_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[bytes] = []
     verify = module.verify_signed

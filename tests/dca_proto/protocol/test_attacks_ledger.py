@@ -155,6 +155,7 @@ def test_attack_17_cheap_rounds_lead_a_restored_ledger_past_dear_ones() -> None:
     assert len(network.reported(LedgerReused, victim)) == 3
 
 
+@pytest.mark.long
 def test_attack_17_more_forgotten_charges_than_the_window_holds() -> None:
     """A number 64 or more below the highest is refused unseen. The client, whose own ledger is far from there, has no
     reason to take its contribution for a late one."""

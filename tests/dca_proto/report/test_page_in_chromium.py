@@ -65,6 +65,7 @@ def require_picture(png: bytes, scheme: str) -> None:
     assert len(set((pixels[ink] * 7).astype(np.uint8) @ np.array([64, 8, 1]))) > 20, "colours"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SAYS)
 def test_a_page_is_read_at_a_glance(name: str, chromium: Chromium, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.json"
@@ -108,6 +109,7 @@ def test_the_content_policy_blocks_foreign_content_in_a_page(chromium: Chromium,
     assert loaded(chromium, page) == []
 
 
+@pytest.mark.long
 def test_hostile_texts_become_no_elements(chromium: Chromium, tmp_path: Path) -> None:
     run = swarm()
     run["rounds"][0]["name"] = run["broker"] = "<script>document.title = 'ran'</script><img src=x>"

@@ -99,6 +99,7 @@ def poisoned_texts(value: Any) -> Any:
     return ATTACK if isinstance(value, str) else value
 
 
+@pytest.mark.long
 def test_long_texts_and_many_rows_are_cut() -> None:
     run = emulation()
     run["faults"] = [{**run["faults"][0], "kind": "x" * 20_000 + str(place)} for place in range(300)]
@@ -252,6 +253,7 @@ def dca(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
+@pytest.mark.long
 def test_the_command_has_its_exit_codes(dca: Callable[..., tuple[int, str, str]], write: Write) -> None:
     path = str(write(swarm()))
     assert dca(path, "--json", "-")[:2] == (

@@ -58,6 +58,7 @@ def test_a_full_inbox_drops_the_newest_and_takes_again_when_read(limits: InboxLi
     asyncio.run(scenario())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 1000, 50_000])
 def test_a_flood_of_parts_stays_within_what_a_client_has_and_lets_an_announcement_through(size: int) -> None:
     """Measured: unsigned parts from 10,000 made-up senders, and as many whole messages."""

@@ -98,6 +98,7 @@ def waits(_: int) -> None:
     time.sleep(0.2)
 
 
+@pytest.mark.long
 def test_long_work_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else systemd's watchdog would end a node in the last step of a large round, again and again."""
     said: list[str] = []
@@ -191,6 +192,7 @@ class Crossed:
         return answer
 
 
+@pytest.mark.long
 def test_a_cluster_cannot_give_a_question_another_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = open_engine()
     monkeypatch.setattr(engine, "is_local", False)
@@ -407,6 +409,7 @@ def test_no_signature_is_checked_ahead_of_what_is_refused_without_one(monkeypatc
     assert ahead(hello(0, NOW_MS + 9)) == 1, "its certificate is known"
 
 
+@pytest.mark.long
 def test_keys_that_were_agreed_on_ahead_go_with_their_epoch() -> None:
     actors = TestFederation(2, 1, name="ahead", pool=Here())
     node = actors.compute(0)

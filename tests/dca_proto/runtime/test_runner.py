@@ -282,6 +282,7 @@ def test_a_silent_broker_pauses_the_handling_without_a_deadlock() -> None:
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("turns", range(4))
 def test_who_is_cancelled_twice_leaves_no_connection_behind(turns: int) -> None:
     """Else it comes back by itself, under the identity of who runs next, and takes what is meant for that one."""

@@ -86,6 +86,7 @@ def test_the_weights_depend_on_features_alone() -> None:
     assert (factor < 0.9).mean() > 0.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_no_two_rows_are_further_apart_than_stated_and_some_come_near(seed: int) -> None:
     """Random parameters and rows, far ones and a missing one; no row leaves the ball before its integers are cut."""

@@ -108,6 +108,7 @@ def test_all_nodes_but_one_and_the_broker_see_nothing_that_depends_on_data(train
     assert len(seen.uniformity) == 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "setting",
     [
@@ -192,6 +193,7 @@ def test_all_nodes_see_more_than_the_sum_also_where_one_noise_would_do() -> None
     assert (seen.verdict, seen.evidence) == (NOT_COVERED, ())
 
 
+@pytest.mark.long
 def test_all_nodes_recover_values_from_rounds_that_are_aborted() -> None:
     seen = finding_of(setting_of(Coalition(computes=3), dropped=3))
     assert seen.messages is not None
@@ -213,6 +215,7 @@ def test_what_all_nodes_make_of_contributions_adds_up_to_the_sum_in_the_ring(col
         assert from_ring(np.sum(one.partials, axis=0)).tolist() == one.total.tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "coalition", [Coalition(computes=2, clients=4), Coalition(computes=1, omitting=3, left_out=2)], ids=str
 )
@@ -227,6 +230,7 @@ def test_more_clients_than_are_reserved_leave_less_than_the_floor(coalition: Coa
     assert "The claim does not cover this coalition" in sentence(seen)
 
 
+@pytest.mark.long
 def test_more_silent_clients_than_t_minus_c_end_the_round() -> None:
     seen = finding_of(setting_of(Coalition(computes=2, trainer=True), RESERVED, 3))
     assert seen.messages is not None
@@ -236,6 +240,7 @@ def test_more_silent_clients_than_t_minus_c_end_the_round() -> None:
     assert any("no sum" in item for item in seen.messages.sees)
 
 
+@pytest.mark.long
 def test_nodes_that_leave_out_too_many_end_the_round_and_the_break_is_reported() -> None:
     """T + 1 clients tell their noise, and the claim holds; if nodes left out T - c more, it would not: that is said."""
     aborted = finding_of(setting_of(Coalition(computes=1, left_out=3))).messages
@@ -465,9 +470,6 @@ def test_a_residual_is_the_honest_clients_noise_to_the_last_bit(monkeypatch: pyt
     assert (left - one.honest).tolist() == (sum(drawn) - spied).tolist()
 
 
-# the command
-
-
 @pytest.mark.long
 def test_the_command_prints_and_writes_the_whole_finding(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -482,9 +484,7 @@ def test_the_command_prints_and_writes_the_whole_finding(
     assert page["noise"]["planned"] >= page["noise"]["floor"]
     assert (page["messages"]["contributors"], page["messages"]["needed"]) == (4, 3)
     assert "broker: client to compute" in shown
-    assert "Its view shows no dependence on any client's data, except through the private sum" in " ".join(
-        shown.split()
-    )
+    assert "no dependence on any client's data, except through the private sum" in " ".join(shown.split())
 
 
 @pytest.mark.long

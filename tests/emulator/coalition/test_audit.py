@@ -88,6 +88,7 @@ def test_the_protocols_claim_stands_and_is_nearly_reached(run: Run) -> None:
     assert "There is no evidence against the claim" in shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setting", [claim(), claim(columns=3)])
 def test_a_correct_program_is_not_accused(setting: Setting) -> None:
     """100 audits of 1,000 runs, of one line and of five: 0.01 false alarms are allowed on average, so one in all would
@@ -97,6 +98,7 @@ def test_a_correct_program_is_not_accused(setting: Setting) -> None:
     assert sum(bool(one.doubts) for one in found) <= 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [
@@ -168,6 +170,7 @@ class Short(Programme):
         return noise
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("programme", [Bare(), Correlated(), Short()])
 @pytest.mark.parametrize(
     ("statistic", "columns"), [("second-moments", 4), ("regression", 3), ("regression", 6), ("sum", 4)]
@@ -214,6 +217,7 @@ def test_the_adversary_weighs_coordinates_by_their_noise() -> None:
 # Planted faults
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_refuted(run: Run, name: str) -> None:
     code, found, shown = run("--plant", name, "--rounds", "20000", "--seed", "3")
