@@ -233,6 +233,40 @@ class Estimate(NamedTuple):
     high: float
 
 
+FALSE_ALARM = 0.01  # probability that chance alone fails some coverage of a whole table
+DEPENDENT = 1.1  # variance of the coverage of one fit's coefficients, over that of independent intervals
+
+
+def outside(share: float, count: float, low: float, high: float = 1.0) -> float:
+    """Return how likely chance is to bring a coverage so far outside of its limits, if the true one is a limit.
+
+    It is the binomial tail; 1 within the limits. With K looks at a table, fail those below `FALSE_ALARM`/K: if all true
+    coverages are within their limits, some look then fails with a probability of at most `FALSE_ALARM` (Bonferroni).
+
+    Args:
+        share: of the intervals that hold. count: of independent intervals. low, high: limits of the true coverage.
+    """
+    from scipy.stats import binom  # slow to import
+
+    held = share * count
+    if low <= share <= high:
+        return 1.0
+    return float(
+        binom.cdf(round(held), round(count), low) if share < low else binom.sf(round(held) - 1, round(count), high)
+    )
+
+
+def larger(ratio: float, count: float, limit: float) -> float:
+    """Return how likely chance is to bring such a ratio of two root mean squares, if the true one is the limit.
+
+    Args:
+        ratio: of two root mean squares of normal errors. count: of independent errors in each.
+    """
+    from scipy.stats import f
+
+    return float(f.sf((ratio / limit) ** 2, count, count))
+
+
 def joint_interval(values: Any, level: float, count: int = 1) -> Estimate:
     """Return the mean of independent runs, ``(n,)``, with Student's interval; unbounded for a single run.
 

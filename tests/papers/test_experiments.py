@@ -22,6 +22,7 @@ from rich.console import Console
 
 from dca_proto.errors import UsageError
 from papers import picture, runner
+from papers.experiment import FALSE_ALARM, larger, outside
 from papers.runner import Check, Record, add_common_options, finish, main, run_cells, table, versions
 
 SETTINGS = {"seed": 1, "draws": 20}
@@ -77,6 +78,25 @@ def test_a_worker_that_dies_is_named_and_finished_results_are_kept(tmp_path: Pat
     kept = Record(record, SETTINGS)
     assert "squares: 11" in kept or "squares: 12" in kept  # one of them had to finish before 13 was begun
     assert "squares: 13" not in kept
+
+
+def test_a_coverage_fails_only_where_chance_does_not_explain_it() -> None:
+    """39 of 40 intervals is no sign that more than 97 % hold; 99 % of 480 is one that more than 95 % do."""
+    assert outside(0.9, 40, 0.85, 0.97) == 1
+    assert outside(39 / 40, 40, 0.85, 0.97) == pytest.approx(0.66, abs=0.01)  # 0.97^40 + 40 · 0.03 · 0.97^39
+    assert outside(0.99, 480, 0.85, 0.95) < FALSE_ALARM / 100 < outside(0.97, 480, 0.85, 0.95)
+    assert outside(0.75, 480, 0.85) < FALSE_ALARM / 100 < outside(0.82, 480, 0.85)
+    assert larger(1.15, 48, 1.15) == pytest.approx(0.5)
+    assert larger(1.4, 480, 1.15) < FALSE_ALARM / 100 < larger(1.4, 48, 1.15)
+
+
+def test_looks_at_right_coverages_fail_as_rarely_as_stated() -> None:
+    """26 cells at the limit, 20,000 tables: at most 1 % fail, where a limit without chance fails half of the cells."""
+    rng = np.random.default_rng(3)
+    held = rng.binomial(436, 0.95, (20_000, 26))
+    fails = {count: outside(count / 436, 436, 0.85, 0.95) < FALSE_ALARM / 26 for count in np.unique(held)}
+    assert np.mean([any(fails[count] for count in row) for row in held]) <= FALSE_ALARM
+    assert np.mean(held / 436 > 0.95) > 0.4
 
 
 @pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGINT])

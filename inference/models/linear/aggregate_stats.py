@@ -263,11 +263,12 @@ def regression_of(
     statistics, parameters = statistics_of(listed), parameters_of(listed[0])
     d = len(parameters["columns"]) - 1
     base = None if schema else plausible_prior(statistics, d, residual_variance)
+    located = next((means(one) for one in before if one.statistic == PHASES), None)
+    if parameters["whole_rows"]:
+        statistics = curved(statistics, located)
     fitted = fitted_to(statistics, d, prior_precision, residual_variance, repair=repair, base=base)
     if parameters["whole_rows"]:
-        located = next((means(one) for one in before if one.statistic == PHASES), None)
         fitted = anchored(fitted, statistics, parameters, sum(one.contributors for one in listed), located)
-        fitted = curved(fitted, statistics.lost)
     doubts: tuple[str, ...] = ()
     if schema and parameters["whole_rows"]:
         doubts = about_columns(statistics, fitted, parameters)

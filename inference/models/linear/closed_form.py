@@ -162,7 +162,8 @@ class SufficientStatistics:
         constant: whether the first feature is a constant; the noise in its own square is ``Noise.constant``.
         residuals: the matrix R, shape ``(m, m)``, for which Σ xᵢrᵢ has the covariance λ⁻¹ R; None: R = xx. For rows
             multiplied by weights s (`rows`) it is Σ s² xᵢxᵢᵀ over the weighted rows, and n is Σ s².
-        lost: 1 - E s², the share of the rows' weight that scaling takes away.
+        bend: a matrix that the spread adds to R, shape ``(m, m)``, for what weights change in a curved relation
+            (`rows`); None if there are no weights.
     """
 
     n: float | Array
@@ -172,7 +173,7 @@ class SufficientStatistics:
     noise_variance: ArrayLike | Noise = 0.0
     constant: bool = False
     residuals: Array | None = None
-    lost: float = 0.0
+    bend: Array | None = None
 
     @property
     def noise(self) -> Noise:
@@ -277,12 +278,18 @@ class Fit:
         with np.errstate(divide="ignore"):
             return NormalBeta(self.beta, spread, self.variance, 1 / np.diag(self.prior))
 
-    def learnt(self, cov: Array | None = None) -> tuple[Array, Array]:
-        """Return the data's part of Λ̂, and Λ̂ μ̂: Aᵀ S⁻¹ A and Aᵀ S⁻¹ b; if not aware, λ xx (repaired) and λ xy."""
+    def learnt(self, cov: Array | None = None, *, bent: bool = False) -> tuple[Array, Array]:
+        """Return the data's part of Λ̂, and Λ̂ μ̂: Aᵀ S⁻¹ A and Aᵀ S⁻¹ b; if not aware, λ xx (repaired) and λ xy.
+
+        Args:
+            cov: of β about its mean, if it is uncertain. bent: whether S includes `SufficientStatistics.bend`.
+        """
         A, b, scale = self.statistics.xx, self.statistics.xy, self.variance[..., None]
         if not self.aware:
             return self.plus / scale[..., None], b / scale
         S = self._of_residuals(cov)
+        if bent and self.statistics.bend is not None:
+            S = S + self.variance[..., None, None] * self.statistics.bend
         weighted = np.swapaxes(np.linalg.solve(S, A), -1, -2)  # AᵀS⁻¹
         return weighted @ A, _apply(weighted, b)
 
@@ -313,7 +320,7 @@ class Fit:
         """
         cov = self.published_spread()
         if self.aware:
-            return np.asarray(np.linalg.inv(self.prior + self.learnt(cov)[0]), float)
+            return np.asarray(np.linalg.inv(self.prior + self.learnt(cov, bent=True)[0]), float)
         return np.asarray(cov + cov @ self._privacy(cov) @ cov / self.variance[..., None, None] ** 2)
 
     def _privacy(self, cov: Array | None) -> Array:

@@ -37,13 +37,13 @@ from inference.jobs.base import Conditions, Estimable, RefitJob, Stage, one_roun
 from inference.jobs.estimates import BY_BOUNDS
 from inference.jobs.examples import NUMBER
 from inference.jobs.settings import JobSettings, one_of, require_positive, require_share, setting
-from inference.locate import Located, about_clamped, locate, phases_request
+from inference.locate import Located, about_clamped, locate, means, phases_request
 from inference.models.coefficients import Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, regression_of
 from inference.models.linear.baselines import exact_fit, nonprivate_regression
 from inference.models.linear.closed_form import REPAIR, REPAIRS
 from inference.models.linear.prior import check_precision, prior_precision
-from inference.models.linear.rows import Plan, plan, sensitivity
+from inference.models.linear.rows import Plan, bends, plan, sensitivity
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
@@ -69,7 +69,9 @@ def regression_with_projection(
     phases: NoisyAggregate = yield phases_request(schema, std_share, schema.columns)
     located = locate(phases)
     per_sensitivity = sqrt(phases.noise_variance * std_share / (1 - std_share)) / phases.sensitivity
-    planned = plan(phases.contributors, len(schema.features), lambda q, r: per_sensitivity * sensitivity(q, r))
+    d = len(schema.features)
+    bend = float((bends(means(phases), d) ** 2).mean())
+    planned = plan(phases.contributors, d, lambda q, r: per_sensitivity * sensitivity(q, r), bend)
     aggregate: NoisyAggregate = yield RoundRequest(STATISTIC, parameters(schema, located, planned), 1 - std_share)
     notes = (*located.warnings, *about_clamped(phases, schema.target))
     return regression_of(

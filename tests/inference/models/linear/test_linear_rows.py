@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
 import pytest
 
-from inference.models.linear.closed_form import Noise, NormalBeta, SufficientStatistics, posterior, summarise
+from inference.locate import Means
+from inference.models.linear.closed_form import Noise, SufficientStatistics, posterior, summarise
 from inference.models.linear.prior import prior_precision
-from inference.models.linear.rows import SHIFT, about_boxes, counted, curved
+from inference.models.linear.rows import BENT, CURVED, about_boxes, counted, curved, with_weights
 
 
 def released(square: float, n: int, variance: float) -> SufficientStatistics:
@@ -78,11 +80,23 @@ def test_intervals_of_an_intercept_hold_where_rows_lack_a_value() -> None:
     assert covered >= 360
 
 
-def test_a_curved_relation_may_move_each_slope_that_the_data_decide() -> None:
-    fitted = NormalBeta(np.zeros(3), np.diag([0.1, 0.01, 1e-6]) ** 2, np.array(1.0), np.array([np.inf, 1.0, 1e-12]))
-    sd = np.sqrt(np.diag(curved(fitted, 0.16).cov))
-    assert sd == pytest.approx([0.1, np.hypot(0.01, SHIFT * 0.4), 1e-6], rel=1e-3)
-    assert (curved(fitted, 0.0).cov == fitted.cov).all()
+def test_a_possible_curve_widens_intervals_and_moves_no_estimate() -> None:
+    """500 rows in a ball. The allowance is γ times the bound that Cauchy and Schwarz give, more for skewed features."""
+    rng = np.random.default_rng(5)
+    v = np.column_stack([np.ones(500), rng.standard_normal((500, 2))])
+    y = v @ [0.5, 1.0, -1.0] + rng.standard_normal(500)
+    s = np.minimum(1.0, 1.2 / np.linalg.norm(v, axis=1))
+    whole = with_weights(summarise(v * s[:, None], y * s), 1.0, 1.2)
+    plain, bent = (posterior(one, np.zeros(3)) for one in (replace(whole, bend=None), curved(whole, None)))
+    np.testing.assert_array_equal(bent.mean, plain.mean)
+    usual = np.mean(s**2 * (v**2).sum(axis=1)) / (v**2).sum(axis=1).mean()
+    M, N = ((v * weight[:, None]).T @ v / 500 for weight in (s**2, (s**2 - usual) ** 2))
+    most = np.sqrt(plain.residual_variance * np.diag(np.linalg.inv(M) @ N @ np.linalg.inv(M)))
+    added = np.sqrt(np.diag(bent.cov - plain.cov))
+    np.testing.assert_allclose(added, CURVED * most, rtol=0.15)
+    means = Means(np.zeros(3), np.zeros(3), np.ones(3), np.array([1.0, 0.0, 1.0]))
+    skewed = np.sqrt(np.diag(posterior(curved(whole, means), np.zeros(3)).cov - plain.cov))
+    np.testing.assert_allclose(skewed / added, [1.0, 1 + BENT, 1.0], rtol=0.15)
 
 
 BOX = {"columns": ["x", "y"], "centre": [0.0, 5.0], "scale": [4.0, 5.0], "bound": [1.0, 1.0], "intercept_bound": 0.5}
