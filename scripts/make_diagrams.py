@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes the generated parts of documents: the tables and diagrams of DESIGN §9, and the lists of jobs.
+"""Writes the generated parts of documents: the tables and diagrams of DESIGN §9, sensitivities, and the lists of jobs.
 
     scripts/make_diagrams.py                  writes them between their markers
     scripts/make_diagrams.py --check          compares only; exit code 1 if they differ
@@ -28,6 +28,7 @@ from dca_proto.protocol.compute import round as compute_round
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.wire import messages
 from dca_proto.protocol.wire.kinds import KINDS
+from dca_proto.statistics.base import built_in
 from inference.jobs import NAMES, find
 from inference.jobs.base import Conditions, plan_words
 from inference.jobs.examples import problem
@@ -134,9 +135,22 @@ def cost_table() -> str:
     return "\n".join(["| job | rounds, and their shares of μ² by default |", "| --- | --- |", *rows])
 
 
+def sensitivity_table() -> str:
+    """Return the table of the statistics' sensitivities, with their proofs and tests."""
+    head = ["| statistic | Δ₂ (grid units) | Δ₁ | proof, code | tests |", "| --- | --- | --- | --- | --- |"]
+    rows = {}
+    for kind in built_in().values():
+        home = next(one for one in kind.__mro__ if "proofs" in vars(one)).__module__
+        for proof in kind.proofs:
+            file = f"`{'/'.join(home.split('.')[1:])}.py`"
+            cells = (proof.of, proof.l2, proof.l1, proof.proof or file, proof.tests)
+            rows[proof] = f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return "\n".join([*head, *rows.values()])
+
+
 GENERATED = {
     "dca_proto/DESIGN.md": {"messages": message_table, "labels": label_table, "diagrams": diagrams},
-    "dca_proto/PRIVACY.md": {"jobs": cost_table},
+    "dca_proto/PRIVACY.md": {"sensitivities": sensitivity_table, "jobs": cost_table},
     "docs/learning.md": {"jobs": job_table},
 }
 """By file: what stands between the markers of each name."""

@@ -1,14 +1,14 @@
 """Converts the options of `dca account` to statistics with their parameters.
 
 Without public bounds, the columns are x1, x2, ... around 0, each within ± the bound in its own units. Their number, or
-that of a histogram's bins, is the smallest possible by default. The noise of a gradient depends only on its clip, so by
-default θ = 0 and the clip is 1. The noise of a mixture does not depend on its components; by default there are two,
-both at the centre.
+that of a histogram's bins, is the smallest possible by default. Other parameters without a default are those of
+`Statistic.planned`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -18,14 +18,13 @@ from dca_proto.errors import UsageError
 from dca_proto.jobs.plan import NamedStatistic
 from dca_proto.privacy import composition as privacy_loss
 from dca_proto.runtime.request import parameters_of
-from dca_proto.statistics import registered
-from dca_proto.statistics.base import COLUMNS_MAX, parameter_names
+from dca_proto.statistics import registered, resolve
+from dca_proto.statistics.base import COLUMNS_MAX, parameter_names, planned
 from dca_proto.statistics.histogram import BINS_MAX
 from dca_proto.statistics.survival_score import BEYOND, CODE
 from dca_proto.wording import nearest
 
-_FEWEST = {"regression": 2, "averaged-regression": 2, "gradient": 2, "histogram": 2}  # columns or bins; others: 1
-_CELLS = 2  # bins of a column in a marginal
+_FEWEST_BINS, _COLUMNS_TRIED = 2, 8
 _TIMES_DIGITS = 5
 _ALSO: dict[str, tuple[type[privacy_loss.Release], str]] = {
     "gaussian": (privacy_loss.Gaussian, "gaussian:MU"),
@@ -54,9 +53,9 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         if self.bound is not None and self.bounds is not None:
             raise UsageError("--bound and --bounds exclude each other; keep one")
 
-    def size(self, statistic: str, most: int = COLUMNS_MAX, what: str = "columns") -> int:
-        """Return the number of columns or bins. Raises `UsageError` for more than a round can have."""
-        size = _FEWEST.get(statistic, 1) if self.dimension is None else self.dimension
+    def size(self, fewest: int, most: int = COLUMNS_MAX, what: str = "columns") -> int:
+        """Return the number of columns or bins, by default the `fewest`. Raises `UsageError` beyond 1 to `most`."""
+        size = fewest if self.dimension is None else self.dimension
         if not 1 <= size <= most:
             raise UsageError(f"--dimension {size}: expected 1 to {most} {what}")
         return size
@@ -67,7 +66,8 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         if given and self.dimension is not None:
             option = "--columns" if self.names else "--bounds"
             raise UsageError(f"{option} names the columns of a {statistic}, and so excludes --dimension; keep one")
-        return given or [f"x{j}" for j in range(1, self.size(statistic) + 1)]
+        fewest = 1 if given or self.dimension is not None else _fewest(statistic)
+        return given or [f"x{j}" for j in range(1, self.size(fewest) + 1)]
 
     def about_zero(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the parameters of unscaled columns, each within ± the bound."""
@@ -100,41 +100,47 @@ def named_statistic(name: str, columns: Columns, given: dict[str, Any]) -> Named
     known = parameter_names(name)
     mine = {key: value for key, value in given.items() if key in known}
     if "edges" in known:
-        return name, {**_binned(name, columns), **mine}
+        return name, {**_binned(columns), **mine}
     if "times" in known:
         return name, {**_survival(columns, "theta" in known), **mine}
-    if "marginals" in known:
-        names = columns.named(name)
-        ends = [(columns.bounds or {}).get(column, (0.0, 1.0)) for column in names]
-        sides = {"lower": [low for low, _ in ends], "upper": [high for _, high in ends]}
-        return name, {"columns": names, **sides, "bins": [_CELLS] * len(names), **mine}
-    if "coded" in known:
-        names = columns.named(name)
-        ends = [(columns.bounds or {}).get(column, (-1.0, 1.0)) for column in names]
-        sides = {"lower": [low for low, _ in ends], "upper": [high for _, high in ends]}
-        return name, {"columns": names, **sides, "coded": [False] * len(names), **mine}
     if "lower" in known:
-        column = (columns.names or list(columns.bounds or ()) or ["x1"])[0]
-        low, high = (columns.bounds or {}).get(column, (0.0, 1.0))
-        return name, {"columns": [column], "lower": low, "upper": high, **mine}
+        return name, {**_between(name, columns, mine), **mine}
     names = columns.named(name)
-    if "theta" in known:  # a gradient at θ = 0; the last column is the target
-        mine = {"theta": [0.0] * (len(names) - 1 + bool(mine.get("intercept"))), "clip": 1.0, **mine}
-    if "log_weights" in known:
-        lists = [mine[key] for key in ("log_weights", "means", "precisions") if isinstance(mine.get(key), list)]
-        count, d = len(lists[0]) if lists else 2, len(names)
-        equal = {"log_weights": [0.0] * count, "means": [[0.0] * d] * count, "precisions": [[1.0] * d] * count}
-        mine = {**equal, **mine}
+    chosen = {**planned(name, names, mine), "columns": names}
     if "bound" not in known:
-        return name, {"columns": names, **mine}
+        return name, {**chosen, **mine}
     if columns.bounds is None:
-        return name, {"columns": names, **columns.about_zero(names), **mine}
-    return name, parameters_of(name, names, {key: (low, high) for key, (low, high) in columns.bounds.items()}, mine)
+        return name, {**chosen, **columns.about_zero(names), **mine}
+    bounds = {key: (low, high) for key, (low, high) in columns.bounds.items()}
+    return name, parameters_of(name, names, bounds, {**chosen, **mine})
 
 
-def _binned(name: str, columns: Columns) -> dict[str, Any]:
+def _fewest(name: str) -> int:
+    """Return the least number of columns with which a statistic is valid; 1 if it needs more parameters."""
+    for size in range(1, _COLUMNS_TRIED):
+        with suppress(UsageError):
+            resolve(*named_statistic(name, Columns(dimension=size), {}))
+            return size
+    return 1
+
+
+def _between(name: str, columns: Columns, given: dict[str, Any]) -> dict[str, Any]:
+    """Return columns with their bounds, in lists; or the first column alone, if the statistic has one."""
+    bounds = columns.bounds or {}
+    if not isinstance(planned(name, ["x1"], given).get("lower"), list):
+        column = (columns.names or [*bounds, "x1"])[0]
+        sides = dict(zip(("lower", "upper"), bounds[column], strict=True)) if column in bounds else {}
+        return {**planned(name, [column], given), "columns": [column], **sides}
+    names = columns.named(name)
+    chosen = planned(name, names, given)
+    ends = zip(names, chosen["lower"], chosen["upper"], strict=True)
+    known = [bounds.get(column, (low, high)) for column, low, high in ends]
+    return {**chosen, "columns": names, "lower": [low for low, _ in known], "upper": [high for _, high in known]}
+
+
+def _binned(columns: Columns) -> dict[str, Any]:
     """Return one column, and the edges of equal bins between its bounds, or of bins of width 1."""
-    bins = columns.size(name, BINS_MAX, "bins")
+    bins = columns.size(_FEWEST_BINS, BINS_MAX, "bins")
     column = (columns.names or list(columns.bounds or ()) or ["x1"])[0]
     low, high = (columns.bounds or {}).get(column, (0.0, float(bins)))
     return {"columns": [column], "edges": [low + (high - low) * k / bins for k in range(bins + 1)]}
@@ -142,7 +148,7 @@ def _binned(name: str, columns: Columns) -> dict[str, Any]:
 
 def _survival(columns: Columns, has_features: bool) -> dict[str, Any]:
     """Return a time grid with one group; `has_features` adds one feature, and parameters of zero."""
-    intervals = columns.size("survival", what="intervals")
+    intervals = columns.size(1, what="intervals")
     names = columns.names or ["duration", "event", *["x1"] * has_features]
     times = [float(k) for k in range(1, intervals + 1)]
     if not has_features:

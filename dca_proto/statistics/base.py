@@ -15,9 +15,9 @@ own parameters in `__post_init__`, raises `UsageError` with one line, and calls 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -33,14 +33,31 @@ COLUMN_NAME_CHARS_MAX = 128
 DIMENSION_MAX = 2**24
 
 
+class Proof(NamedTuple):
+    """A row of the table of sensitivities in `PRIVACY.md`, where `scripts/make_diagrams.py` writes it.
+
+    Attributes:
+        of: the statistic, or the case. l2, l1: the bounds Δ₂ and Δ₁, in grid units. tests: their files, and how tight.
+        proof: the file with the proof; by default that of the statistic.
+    """
+
+    of: str
+    l2: str
+    l1: str
+    tests: str
+    proof: str = ""
+
+
 class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """A named statistic of one row; the fields of a subclass are its public parameters.
 
     Attributes:
         columns: the columns that it reads from a client's data, in this order.
+        proofs: of a built-in statistic, what the head of its file proves about its sensitivity.
     """
 
     name: ClassVar[str] = ""
+    proofs: ClassVar[tuple[Proof, ...]] = ()
     columns: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -68,6 +85,24 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         (`dca_proto.statistic_check.check_statistic`).
         """
         return ()
+
+    @classmethod
+    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values of parameters without a default, at which `dca account` plans a round of these columns.
+
+        `given` are the parameters that the user chose. By default, values are those of the first example; a list with
+        an entry for each of its columns is repeated as far as necessary. A subclass may choose others.
+        """
+        if not (examples := cls.examples()):
+            return {}
+        example, found = examples[0], {}
+        for field in _fields(cls):
+            value = getattr(example, field.name)
+            if isinstance(value, tuple) and len(value) == len(example.columns):
+                value = [value[place % len(value)] for place in range(len(columns))]
+            if field.required:
+                found[field.name] = value
+        return {**found, "columns": list(columns)}
 
     @property
     @abstractmethod
@@ -204,9 +239,14 @@ def register(statistic: S) -> S:
     return statistic
 
 
-def is_built_in(statistic: Statistic) -> bool:
+def is_built_in(kind: type[Statistic]) -> bool:
     """Return False for a user's own statistic, whose code the tests of this package do not judge."""
-    return type(statistic).__module__.startswith(f"{__package__}.")
+    return kind.__module__.startswith(f"{__package__}.")
+
+
+def built_in() -> dict[str, type[Statistic]]:
+    """Return the statistics of this package by name, sorted."""
+    return {name: kind for name, kind in sorted(_REGISTRY.items()) if is_built_in(kind)}
 
 
 def registered() -> tuple[str, ...]:
@@ -234,6 +274,11 @@ def _check_keys(name: str, parameters: Mapping[str, object], kind: type[Statisti
     missing = [field.name for field in fields if field.required and field.name not in parameters]
     if missing:
         raise UsageError(f"statistic {name!r} needs the parameter {missing[0]!r}, which is missing")
+
+
+def planned(name: str, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `Statistic.planned` of a statistic. Raises `UsageError` for an unknown one."""
+    return _registered(name).planned(columns, given)
 
 
 def parameter_names(name: str) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.counting import Counting
 from dca_proto.statistics.model_gradient import GRADIENT_MAX, ModelGradient
 from dca_proto.statistics.scaled import ball_limit, example_box, example_ends
@@ -74,6 +74,15 @@ class Gradient(Counting, ModelGradient, frozen=True, kw_only=True):
     """
 
     name = "gradient"
+    proofs = (
+        Proof(
+            "clipped gradient, C = ⌊clip·2^f⌋, of a built-in or a user's model",
+            "2C",
+            "2⌊√d·C⌋",
+            "`test_gradient.py`, `test_model_gradient.py`",
+            proof="`statistics/model_gradient.py`; NaN, infinities and rows on which a model fails count as zero",
+        ),
+    )
 
     family: str = NORMAL
     intercept: bool = False

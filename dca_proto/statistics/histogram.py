@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.counting import Counting
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import Combinations, ValueRange, box, total_of
@@ -39,6 +39,7 @@ class Histogram(Counting, Statistic, frozen=True, kw_only=True):
     """
 
     name = "histogram"
+    proofs = (Proof("histogram", "√2·2^f (one bin: 2^f)", "2·2^f (2^f)", "`test_sensitivity.py`"),)
 
     edges: tuple[float, ...]
     count_weight: float = 0.0

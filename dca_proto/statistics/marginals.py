@@ -13,16 +13,18 @@ weight 1 have Δ2 = √(2M), however many cells they have.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise, product
 from math import prod
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.table import CODES_MAX
 from dca_proto.statistics.value_range import Combinations, ValueRange, box
@@ -45,6 +47,14 @@ class Marginals(Statistic, frozen=True, kw_only=True):
     """
 
     name = "marginals"
+    proofs = (
+        Proof(
+            "marginals: cells of M tables of one to three columns, weights w",
+            "√(2Σw²)·2^f, whatever the number of cells",
+            "2Σw·2^f",
+            "`test_statistic_check.py`, `test_marginals.py`: attained",
+        ),
+    )
 
     lower: tuple[float, ...]
     upper: tuple[float, ...]
@@ -62,6 +72,12 @@ class Marginals(Statistic, frozen=True, kw_only=True):
                 marginals=((0,), (1, 2)), weights=(2, 3),
             ),
         )  # fmt: skip
+
+    @classmethod
+    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return columns of two bins."""
+        d = len(columns)
+        return {"lower": [0.0] * d, "upper": [1.0] * d, "bins": [2] * d}
 
     def __post_init__(self) -> None:
         d = len(self.columns)

@@ -45,6 +45,7 @@ add at most √D to Δ2 and D to Δ1. The number of bits g is f, or less if need
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -52,7 +53,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.moments import widest_squared
 from dca_proto.statistics.regression import WEIGHT_MAX
 from dca_proto.statistics.scaled import ScaledColumns, example_box, example_ends, half_bits
@@ -81,6 +82,14 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
     """
 
     name = "mixture"
+    proofs = (
+        Proof(
+            "mixture, D coordinates",
+            "max(√2·|v|, that of both weighted moments) + √D, with the longest v = (w₁, w₂x, w₃(x² - h)); any K",
+            "2|v|₁ + D",
+            "`test_mixture_statistic.py`: attained to 0.1 %",
+        ),
+    )
 
     log_weights: Vector
     means: tuple[Vector, ...]
@@ -99,6 +108,13 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
             "weights": (3, 2, 1),
         }
         return cls(**two), cls(**two, within=example_ends(2))
+
+    @classmethod
+    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return two components, or as many as a given list has, all at the centre: the noise is that of any others."""
+        lists = [given[key] for key in ("log_weights", "means", "precisions") if isinstance(given.get(key), list)]
+        count, d = len(lists[0]) if lists else 2, len(columns)
+        return {"log_weights": [0.0] * count, "means": [[0.0] * d] * count, "precisions": [[1.0] * d] * count}
 
     def __post_init__(self) -> None:
         if not 2 <= self.components <= COMPONENTS_MAX:

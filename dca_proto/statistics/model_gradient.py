@@ -24,7 +24,7 @@ With JAX (the extra ``samplers``) `gradient` may be left out: JAX derives it fro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
@@ -58,6 +58,11 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
 
     theta: tuple[float, ...]
     clip: float
+
+    @classmethod
+    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return θ = 0, with a number for each feature and for an intercept, and a clip of 1; only that matters."""
+        return {"theta": [0.0] * (len(columns) - 1 + bool(given.get("intercept"))), "clip": 1.0}
 
     def __post_init__(self) -> None:
         for index, value in enumerate(self.theta):

@@ -13,6 +13,7 @@ a cumulative count is 3.78 times that of one number with sensitivity 1, in place
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.counting import Counting
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import Combinations, ValueRange, box
@@ -44,6 +45,7 @@ class NestedCounts(Counting, Statistic, frozen=True, kw_only=True):
     """
 
     name = "nested-counts"
+    proofs = (Proof("nested counts, L levels of bins", "√(2L)·2^f", "2L·2^f", "`test_statistic_check.py`: attained"),)
 
     lower: float
     upper: float
@@ -54,6 +56,11 @@ class NestedCounts(Counting, Statistic, frozen=True, kw_only=True):
     def examples(cls) -> tuple[Statistic, ...]:
         two: dict[str, Any] = {"columns": ("x",), "lower": -4.0, "upper": 4.0, "levels": 2}
         return cls(**two), cls(columns=("x",), lower=0.0, upper=1.0, levels=1), cls(**two, count_weight=1.0)
+
+    @classmethod
+    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the ends 0 and 1; others give the same noise."""
+        return {"lower": 0.0, "upper": 1.0}
 
     def __post_init__(self) -> None:
         if len(self.columns) != 1:

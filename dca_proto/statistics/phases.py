@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.scaled import ScaledColumns, example_box, example_ends, half_bits
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import ValueRange, box
@@ -50,6 +50,14 @@ class Phases(ScaledColumns, frozen=True, kw_only=True):
     """
 
     name = "phases"
+    proofs = (
+        Proof(
+            "phases, D columns at K doubling frequencies",
+            "√(D·min(4K, 3K + 4/3))·2^f + 2√(2DK), whatever the bounds are",
+            "√(2DK)·Δ₂",
+            "`test_phases.py`: all pairs of a fine grid, tight to 4/3",
+        ),
+    )
 
     levels: int = LEVELS
 

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.counting import Counting
 from dca_proto.statistics.scaled import ScaledColumns, ball_limit, check_radius, example_box, example_ends, into_ball
 from dca_proto.statistics.sensitivity import Sensitivity
@@ -27,6 +27,17 @@ class _Linear(Counting, ScaledColumns, frozen=True, kw_only=True):
     Attributes:
         radius: the L2 ball, in units of ``scale``, that scaled rows are brought into; None for the box alone.
     """
+
+    proofs = (
+        Proof("sum, mean in a box", "2√ΣC_j²", "2ΣC_j", "`test_sensitivity.py`"),
+        Proof(
+            "sum, mean in a ball of radius C",
+            "2C",
+            "2√d·C",
+            "`test_l2_ball.py`: exact integers up to d = 4,095",
+            proof="truncated towards zero, `statistics/scaled.py`",
+        ),
+    )
 
     radius: float | None = None
     count_weight: float = 0.0

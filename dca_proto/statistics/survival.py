@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import Combinations, ValueRange, box
 
@@ -46,6 +46,14 @@ class Survival(Statistic, frozen=True, kw_only=True):
     """
 
     name = "survival"
+    proofs = (
+        Proof(
+            "survival: public integers b_c of a row's cell c",
+            "max |b_c - b_c'|·2^f over cells and zero",
+            "√D·Δ₂",
+            "`test_survival_statistic.py`: attained",
+        ),
+    )
 
     times: tuple[float, ...]
     groups: int = 1

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.model_gradient import ModelGradient
 from dca_proto.statistics.scaled import ANY
 from dca_proto.statistics.survival import check_grid
@@ -68,6 +68,16 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
     """
 
     name = "survival-score"
+    proofs = (
+        Proof(
+            "survival score: score, information, squares and a constant, weighted by features",
+            "2C, C = ⌊clip·2^f⌋",
+            "2⌊√D·C⌋",
+            "`test_survival_score.py`: random parameters, far rows",
+            proof="`statistics/survival_score.py`: the weights keep a row in the ball, "
+            "`statistics/model_gradient.py` enforces it",
+        ),
+    )
 
     times: tuple[float, ...]
     groups: int = 1

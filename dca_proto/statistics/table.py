@@ -24,15 +24,16 @@ A bound c of 1.3 is best by groups, where lengths matter: 2(c² + c⁴/4) = 4c²
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
-from dca_proto.statistics.base import Statistic, register
+from dca_proto.statistics.base import Proof, Statistic, register
 from dca_proto.statistics.moments import FREE_BOUND, widest_squared
 from dca_proto.statistics.nested import LEVELS_MAX, SPLIT
 from dca_proto.statistics.scaled import half_bits
@@ -79,6 +80,15 @@ class Table(Statistic, frozen=True, kw_only=True):
     """
 
     name = "table"
+    proofs = (
+        Proof(
+            "table: counts and moments of many columns by group, weights m, b, k",
+            "√Σ max(S, ℓ)·2^f over columns, by groups at least √(2Σℓ); S = 4m²c² + 2Lb², "
+            "ℓ = m²(c² + c⁴/4) + Lb² + k² of numbers, 2b² and b² + k² of codes",
+            "the same with L1 lengths",
+            "`test_statistic_check.py`: attained",
+        ),
+    )
 
     lower: tuple[float, ...]
     upper: tuple[float, ...]
@@ -104,6 +114,12 @@ class Table(Statistic, frozen=True, kw_only=True):
             ),
             cls(columns=("x", "g"), lower=(-2.0,), upper=(2.0,), coded=(False,), levels=0, groups=2),
         )  # fmt: skip
+
+    @classmethod
+    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return columns of numbers within ±1."""
+        d = len(columns)
+        return {"lower": [-1.0] * d, "upper": [1.0] * d, "coded": [False] * d}
 
     def __post_init__(self) -> None:
         d = len(self.lower)

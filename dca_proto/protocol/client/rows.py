@@ -78,7 +78,7 @@ class HostRows:
         self, tables: Tables, statistic: Statistic, rows_max: int, fraction_bits: int
     ) -> NDArray[np.int64] | None:
         rows = len(tables[0])
-        if not is_built_in(statistic):
+        if not is_built_in(type(statistic)):
             return None
         is_too_large = clients_at_once(statistic, rows, rows_max) < len(tables)
         if is_too_large or any(len(table) != rows for table in tables):

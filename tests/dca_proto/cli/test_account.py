@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from statistic_samples import KINDS
 
 from dca_proto.cli import main
 from dca_proto.cli.account_options import Columns, named_statistic, parse_also
@@ -30,7 +31,7 @@ from dca_proto.protocol.validation import validate_announcement
 from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.runtime.request import RoundSettings, open_round
 from dca_proto.runtime.settings import convert
-from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Regression, Sensitivity, registered
+from dca_proto.statistics import ADD_OR_REMOVE_ONE_CLIENT, REPLACE_ONE_CLIENT, Regression, Sensitivity
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.testing import TestFederation
 
@@ -243,7 +244,7 @@ def test_the_best_weights_of_a_regression_are_offered_with_their_gain(run: Run, 
     assert client_sensitivity(statistic, 0, 24).l2 / 2**24 == pytest.approx(weighted["sensitivity"], rel=1e-12)
 
 
-@pytest.mark.parametrize("name", registered())
+@pytest.mark.parametrize("name", KINDS)
 def test_every_statistic_has_an_account(answer: Any, name: str) -> None:
     for dimension in ("", " --dimension 2"):
         found = answer(f"--clients 50 --statistic {name}{dimension}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from statistic_samples import STATISTICS
+from statistic_samples import KINDS, STATISTICS
 
 from dca_proto.errors import UsageError
 from dca_proto.statistics import Moments, Regression, SecondMoments, Statistic
@@ -88,9 +89,12 @@ def test_the_largest_numbers_are_values_like_any_other(statistic: Statistic) -> 
         statistic.evaluate(np.full((k, width), size), 40)
 
 
-def test_the_privacy_table_has_a_row_for_each_statistic() -> None:
-    text = (ROOT / "dca_proto" / "PRIVACY.md").read_text(encoding="utf-8")
-    table = text[text.index("| statistic |") : text.index("Weights shape the noise")]
-    for statistic in STATISTICS:
-        modules = {f"statistics/{kind.__module__.rpartition('.')[2]}.py" for kind in type(statistic).__mro__[:2]}
-        assert any(module in table for module in modules), statistic.name
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_each_built_in_statistic_names_the_tests_of_its_sensitivity(kind: type[Statistic]) -> None:
+    """The table in PRIVACY.md is made of these; tests/test_tidy.py compares it."""
+    assert kind.proofs
+    for proof in kind.proofs:
+        named = re.findall(r"`(\S+\.py)`", f"`statistics/base.py` {proof.proof} {proof.tests}")
+        assert any(name.startswith("test_") for name in named), proof.tests
+        for name in named:
+            assert [*ROOT.rglob(f"tests/**/{name}")] or (ROOT / "dca_proto" / name).exists(), name
