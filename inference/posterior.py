@@ -72,6 +72,7 @@ class Posterior:
         moments: exact ones, if known. sample: makes new draws of an exact law; None if `draws` are all there are.
         private: False if no epsilon may be claimed.
         refitter: makes the posterior from the same aggregates under another prior; None if no aggregates are kept.
+        synthetic: rows that resemble the clients' rows (`inference.models.synthetic.rows`), if the model makes them.
 
     Raises:
         DataError: a draw is not finite.
@@ -95,6 +96,7 @@ class Posterior:
     sample: Sample | None = None
     private: bool = True
     refitter: Callable[..., Any] | None = None
+    synthetic: Any = None
 
     def __post_init__(self) -> None:
         for name, array in () if isinstance(self.draws, Drawn) else self.draws.items():

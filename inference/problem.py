@@ -31,6 +31,7 @@ class Schema:
         bounds: public bounds of each of them, in the column's own units; a pair (LO, HI) becomes an `Interval`.
         units: units by column name, for people; a column without one is a plain number.
         alone: allow a target without features, for jobs that describe one column.
+        categories: texts of the codes 0, 1, ... by column, for people and files; other columns are numbers.
     """
 
     features: tuple[str, ...]
@@ -38,6 +39,7 @@ class Schema:
     bounds: Mapping[str, Interval]
     units: Mapping[str, str] = field(default_factory=dict)
     alone: bool = False
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.features, str):

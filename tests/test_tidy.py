@@ -112,6 +112,11 @@ LAYERS = {
         "numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "dca_proto.wording", "inference",
     },
     "inference.models.survival": NUMPYRO | {"dca_proto.statistics"},  # their public codes
+    "inference.models.synthetic": {
+        "numpy", "scipy", "msgspec", "sklearn", "dca_proto.aggregate", "dca_proto.statistics",
+        "dca_proto.protocol.wire.kinds", "dca_proto.runtime.files", "dca_proto.wording", "inference",
+    },
+    "inference.models.synthetic.pgm": {"numpy", "jax", "mbi", "inference"},
     "inference.models.table": {"numpy", "scipy", "msgspec", "dca_proto.aggregate", "dca_proto.statistics",
                                "dca_proto.protocol.wire.kinds", "dca_proto.wording", "inference"},
     "emulator": {"numpy", "msgspec", "emulator", "inference", "dca_proto.aggregate", *PROTOCOL, *JOBS,

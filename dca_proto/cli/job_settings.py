@@ -49,6 +49,7 @@ class JobSettings(Terms[ComputeNames], frozen=True, kw_only=True, forbid_unknown
     Attributes:
         name: the job. features, target: columns of the clients' data.
         bounds: public lower and upper bound of each column, in its own units. units: by column, for display.
+        categories: texts of the codes 0, 1, ... by column, as in the clients' files, for synthetic rows.
         epsilon, delta: the cost of all rounds together to each participant. A job on epsilon-private reports spends no
             delta and may leave it out.
         kind: the kind of the rounds, if the job has a choice: ``secure-sum``, or ``node-release`` by data nodes, each
@@ -63,6 +64,7 @@ class JobSettings(Terms[ComputeNames], frozen=True, kw_only=True, forbid_unknown
     target: str
     bounds: dict[str, tuple[float, float]]
     units: dict[str, str] = msgspec.field(default_factory=dict)
+    categories: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     delta: Delta = 0.0
     computes: ComputeNames = ()
     window_s: WindowTerm = 0
@@ -154,7 +156,9 @@ def task_of(table: Mapping[str, Any], federation: Federation) -> Task:
     features = settings.features or tuple(column for column in bounds if column != settings.target)
     if not job.scored:  # the job describes one column; the file may list a regression's others
         features = tuple(column for column in features if column in bounds)
-    schema = Schema(features, settings.target, bounds, settings.units, alone=not job.scored)
+    schema = Schema(
+        features, settings.target, bounds, settings.units, alone=not job.scored, categories=settings.categories
+    )
     job.check(schema, own)
     table = {**asdict(settings), **{key: getattr(own, key) for key in own_keys}, "kind": name_of(kind)}
     if pure:

@@ -42,7 +42,7 @@ from dca_proto.statistics.categories import parse_categories
 from dca_proto.wording import counted, to_install
 from inference.datasets import from_csv
 from inference.jobs import NAMES
-from inference.jobs.base import Stage, plan_words, uses
+from inference.jobs.base import Stage, as_posterior, plan_words, uses
 from inference.jobs.settings import parse_words
 from inference.jobs.summary import Summary
 from inference.problem import Problem, stream
@@ -59,6 +59,8 @@ EXAMPLES = """Examples:
   dca learn trainer.toml --test held_out.csv --json result.json --plot coefficients.png
 
   dca learn trainer.toml --job logistic --epsilon 4 --set epochs=2
+
+  dca learn trainer.toml --job synthetic --synthetic rows.csv
 
   dca learn trainer.toml --draws posterior.nc            for ArviZ: arviz.from_netcdf("posterior.nc")
 
@@ -104,7 +106,7 @@ change the draws, the prior and the method, and ldp-mean also the family.
 """.replace("NAMES", ", ".join(NAMES[:4]) + ", ...")
 
 
-@options.with_options(JobSettings, without=("units",), name=JobName)
+@options.with_options(JobSettings, without=("units", "categories"), name=JobName)
 def learn(
     config: options.Config,
     chosen: options.Chosen,
@@ -126,6 +128,7 @@ def learn(
     json_to: options.Json = None,
     plot: options.Plot = None,
     draws: Annotated[Path | None, typer.Option(help="Write draws of the posterior for ArviZ: FILE.nc.")] = None,
+    synthetic: Annotated[Path | None, typer.Option(help="Write the rows of job synthetic: FILE.csv.")] = None,
     metrics: Metrics = None,
     json_logs: JsonLogs = False,
 ) -> int:
@@ -133,10 +136,12 @@ def learn(
     configure_command_logs(json_logs)
     actor = load(config, roles=("trainer",), metrics=metrics)
     task = task_of({**(actor.config.job or {}), **chosen, **parse_words(sets or ())}, actor.config.federation)
-    outputs = Outputs(json_to, plot, draws, json_logs)
+    outputs = Outputs(json_to, plot, draws, json_logs, synthetic)
     console = outputs.console()
     if draws is not None and not task.job.drawable:
         raise UsageError(f"--draws {draws}: job {task.job.name!r} gives a point estimate, no posterior; leave it out")
+    if synthetic is not None and not task.job.makes_rows:
+        raise UsageError(f"--synthetic {synthetic}: job {task.job.name!r} makes no rows; leave it out")
     invite = invited_by(actor, config.parent / task.settings.invite) if task.settings.invite else ()
     held_out = None
     if test is not None:
@@ -175,11 +180,14 @@ class Outputs(NamedTuple):
     plot: Path | None
     draws: Path | None
     json_logs: bool
+    synthetic: Path | None = None
 
     def console(self) -> Console:
         """Return the console. Raise an error before the work if a target could not be written after it."""
         console = result_console(self.json_to, json_logs=self.json_logs)
         require_plot_target(self.plot)
+        if self.synthetic is not None:
+            require_writable(self.synthetic)
         if self.draws is not None:
             if self.draws.suffix != DRAWS_SUFFIX:
                 raise UsageError(f"--draws {self.draws}: expected a name that ends in {DRAWS_SUFFIX}")
@@ -395,12 +403,14 @@ class _Run:
         task, outputs = self._task, self._outputs
         run = self._run_record(ok=True)
         summary = claimed_by(run, self._run.summarise(result))
-        keep_earlier(self._console, outputs.json_to, outputs.plot, outputs.draws)
+        keep_earlier(self._console, outputs.json_to, outputs.plot, outputs.draws, outputs.synthetic)
         write_json(written(run, summary), outputs.json_to)
         if outputs.draws is not None and task.job.drawable:
             drawn = result.inference_data(stream(task.settings.seed, "draws"))
             with whole_file(outputs.draws) as place:
                 drawn.to_netcdf(str(place))
+        if outputs.synthetic is not None:
+            as_posterior(result).synthetic.write(outputs.synthetic)
         show_run(self._console, run, summary)
         if outputs.plot is not None:
             self._run.draw(self._console, summary, outputs.plot, run)

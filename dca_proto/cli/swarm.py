@@ -57,6 +57,8 @@ EXAMPLES = """Examples:
 
   dca swarm --job survival --set group=arm    a simulated trial: survival curves of its arms, and the log-rank test
 
+  dca swarm --job synthetic --set bins=4 --epsilon 4      rows that resemble the patients', in run/synthetic.csv
+
   dca swarm --csv houses.csv --target price --bounds "rooms=0:10,area=0:400,price=0:1e6" --epsilon 4
 
   dca swarm --engine ray://head:10001 --processes 40 --broker mqtt://head:1883       on a cluster
@@ -175,7 +177,9 @@ def _spec(
     settings = settings_from(job.settings, parse_words(sets or ()), job.name)
     check_outputs(output, json_to)
     needed = job.columns(settings)
-    train, test = problem_of(data, default=job.dataset, alone=not job.scored, needed=needed, whole=job.whole), None
+    alone, coded = not job.scored, job.makes_rows
+    train = problem_of(data, default=job.dataset, alone=alone, needed=needed, whole=job.whole, coded=coded)
+    test = None
     if job.scored and not no_reference:
         train, test = hold_out(train, seed)
     if job.mechanism(settings) and clients is not None:

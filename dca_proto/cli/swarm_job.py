@@ -36,12 +36,12 @@ from emulator.swarm.summary import exit_code, not_private_because, summarise
 from inference.bounds import MissingBoundsError, given_bounds
 from inference.datasets import from_csv, load
 from inference.datasets.csv_file import MISSING, REFUSE
-from inference.jobs.base import LearningJob, plan_words, uses
+from inference.jobs.base import LearningJob, as_posterior, plan_words, uses
 from inference.jobs.summary import Summary
 from inference.problem import Problem, assign
 
 _DRAWING = "matplotlib.backends.backend_agg"  # imported while rounds wait for their clients
-RESULT, PICTURE = "result.json", "coefficients.png"
+RESULT, PICTURE, ROWS = "result.json", "coefficients.png", "synthetic.csv"
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +142,7 @@ class _Learning:
             else None
         )
         self._learned: Summary = {"test": None}
+        self._rows_made: Any = None
         self.unfinished: Exception | None = None
 
     # --- before it starts -----------------------------------------------------------------------------------------
@@ -214,6 +215,7 @@ class _Learning:
         try:
             result = self._run.finish(done.result, self._console)
             self._learned = self._run.summarise(result, self._reference, self._complete)
+            self._rows_made = as_posterior(result).synthetic
         except Exception as error:  # raised after the released sums are written
             self.unfinished = error
             return done._replace(failure=str(error) or type(error).__name__)
@@ -240,7 +242,7 @@ class _Learning:
     def show(self, run: Run) -> None:
         """Write the files, then print the tables."""
         summary, output = claimed_by(run, self._learned), self._spec.output
-        views = (output / PICTURE, (output / RESULT).with_suffix(".html"))
+        views = (output / PICTURE, (output / RESULT).with_suffix(".html"), output / ROWS)
         plain = written(run, summary)
         folder = (output / RESULT, *views) if run.ok or self.unfinished is not None else ()
         keep_earlier(self._console, self._spec.json_to, *folder)
@@ -260,6 +262,9 @@ class _Learning:
         files = [output / RESULT]
         if self._run.draw(self._console, summary, output / PICTURE, run):
             files.append(output / PICTURE)
+        if self._rows_made is not None:
+            self._rows_made.write(output / ROWS)
+            files.append(output / ROWS)
         say(self._console, "files", " · ".join(map(str, files)))
         say(self._console, "next", 'dca swarm --help · README: "Embed a client"')
 
@@ -320,6 +325,7 @@ def problem_of(
     alone: bool = False,
     needed: tuple[str, ...] = (),
     whole: bool = False,
+    coded: bool = False,
 ) -> Problem:
     """Load the problem that the options name.
 
@@ -328,6 +334,7 @@ def problem_of(
         alone: the job describes the target and predicts nothing, so that a table needs no features.
         needed: columns of a table that such a job reads besides the target.
         whole: the job describes all columns with bounds, so that a table needs no target.
+        coded: a column of texts is one column of codes.
 
     Raises:
         UsageError: the options exclude each other.
@@ -354,7 +361,8 @@ def problem_of(
     features = list(needed) if alone and options.features is None else options.features
     target = options.target or ""
     if whole:
-        features, target = _described(list(options.features or dict.fromkeys([*given, *texts])), target, texts)
+        numbers = () if coded else texts
+        features, target = _described(list(options.features or dict.fromkeys([*given, *texts])), target, numbers)
     try:
         return from_csv(
             options.csv,
@@ -366,6 +374,7 @@ def problem_of(
             categories=texts,
             missing=options.missing or REFUSE,
             delimiter=options.delimiter,
+            coded=coded,
         )
     except MissingBoundsError as error:
         raise MissingBoundsError(error.columns, _BOUNDS_ADVICE) from None

@@ -37,6 +37,7 @@ def from_csv(
     categories: Categories | None = None,
     missing: str = REFUSE,
     delimiter: str = "",
+    coded: bool = False,
 ) -> Problem:
     """Read a problem from a CSV file whose first line names the columns.
 
@@ -49,13 +50,14 @@ def from_csv(
         alone: allow a target without features, for jobs that describe one column.
         categories: of the text columns, public. missing: one of `MISSING`, for a used cell that is empty, not a number,
             or not a listed category. delimiter: the sign between cells; "" to detect it in the first line.
+        coded: a feature with categories becomes its code, not its indicators.
 
     Raises:
         DataError: names the file, and the row and column or the columns at fault.
     """
     try:
         with open_csv(path, delimiter, strict=True) as text:
-            return _problem(path, text, target, bounds, features, categories, trial_bounds, alone, missing)
+            return _problem(path, text, target, bounds, features, categories, trial_bounds, alone, missing, coded)
     except UsageError as error:
         raise DataError(str(error)) from None
 
@@ -70,6 +72,7 @@ def _problem(
     trial_bounds: bool,
     alone: bool,
     missing: str,
+    coded: bool,
 ) -> Problem:
     header, listed = text.columns, check_categories(categories or {})
     for column in listed:
@@ -77,7 +80,7 @@ def _problem(
             raise _unknown(column, path, header)
     names, known = numeric_columns(header, listed), _known(listed)
     predicting = [name for name in header if name != target] if features is None else features
-    chosen = [indicators(name, listed)[1:] if name in listed else (name,) for name in predicting]
+    chosen = [indicators(name, listed)[1:] if name in listed and not coded else (name,) for name in predicting]
     columns = (*chain.from_iterable(chosen), target)
     for column in (*columns, *(bounds or {})):
         if column not in names:
@@ -97,7 +100,9 @@ def _problem(
             raise DataError(f"{path.name}: no row has all of its values, so they give no bounds; correct them")
         places = [place for place, column in enumerate(columns) if column not in known]
         given = bounds_from_data([columns[place] for place in places], whole[:, places]) | known
-    schema = Schema(columns[:-1], target, {column: given[column] for column in columns}, alone=alone)
+    texts = {name: tuple(listed[name]) for name in columns if name in listed}
+    own = {column: given[column] for column in columns}
+    schema = Schema(columns[:-1], target, own, alone=alone, categories=texts)
     note = f"{path.name}: {text.format}" if text.format else ""
     return Problem(path.stem, schema, rows[:, :-1], rows[:, -1], note)
 

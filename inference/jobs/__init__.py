@@ -37,6 +37,7 @@ _JOBS = {
     "quantiles": "inference.models.quantiles.job:Quantiles",
     "describe": "inference.models.table.job:Describe",
     "compare": "inference.models.table.compare_job:Compare",
+    "synthetic": "inference.models.synthetic.job:Synthetic",
     "survival": "inference.models.survival.job:SurvivalCurves",
     "survival-regression": "inference.models.survival.job:SurvivalRegression",
     "ldp-histogram": "inference.models.column.histogram_job:Histogram",

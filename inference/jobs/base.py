@@ -120,6 +120,7 @@ class LearningJob(ABC):
         dataset: the default. scored: True if it is scored on held-out rows; otherwise it learns from all rows.
         whole: True if it describes all columns with bounds alike, so that no target need be named.
         iterative: True if it has many rounds, one per iteration. drawable: True if its result has draws of a posterior.
+        makes_rows: True if its result has synthetic rows, for a CSV file; a column of texts is then one of codes.
         kinds: the kinds of rounds that it can learn from, its default first.
         about: what it learns, for the list of jobs in `docs/learning.md`.
         estimator: what its estimator needs, or a sentence why there is none.
@@ -136,6 +137,7 @@ class LearningJob(ABC):
     whole: bool = False
     iterative: bool = False
     drawable: bool = True
+    makes_rows: bool = False
     kinds: tuple[type[Kind], ...] = (SecureSum,)
     changeable: tuple[str, ...] = ()
     about: str

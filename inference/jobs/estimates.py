@@ -160,7 +160,7 @@ def separated(summary: Summary) -> Summary:
     """
     kept: dict[str, Any] = {**summary}
     apart: dict[str, Any] = {}
-    for key in ("coefficients", "estimates"):
+    for key in ("coefficients", "estimates", "marginals"):
         if key in kept:
             pairs = [_parted(row) for row in kept[key]]
             kept[key], others = [own for own, _ in pairs], [other for _, other in pairs if other]
@@ -177,10 +177,11 @@ def separated(summary: Summary) -> Summary:
 
 
 def _parted(row: Mapping[str, object]) -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """Split a row into its private part and, with the row's name, its estimate without privacy; empty if unknown."""
+    """Split a row into its private part and, with the row's name, its figures without privacy; empty if unknown."""
     own = {key: value for key, value in row.items() if not key.startswith("nonprivate")}
-    other = {key: value for key, value in row.items() if key == "name" or key not in own}
-    return own, {} if row.get("nonprivate") is None else other
+    other = {key: value for key, value in row.items() if key not in own}
+    named = {key: row[key] for key in ("name",) if key in row}
+    return own, {} if all(value is None for value in other.values()) else named | other
 
 
 def claim(summary: Summary) -> str:

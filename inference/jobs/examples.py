@@ -146,6 +146,13 @@ def _heaps(rng: Rng, n: int) -> Problem:
     return Problem("clean", Schema(("a", "b"), "y", bounds), X, np.zeros(n))
 
 
+def _dependent(rng: Rng, n: int) -> Problem:
+    kind = rng.random(n) < 0.5
+    X = np.column_stack([kind, np.where(kind, 1.0, -1.0) + 0.7 * rng.standard_normal(n)])
+    bounds = {"kind": Interval(0, 1), "x": Interval(-4, 4), "y": Interval(-6, 6)}
+    return Problem("clean", Schema(("kind", "x"), "y", bounds), X, (2 * X[:, 1] + rng.standard_normal(n)).clip(-6, 6))
+
+
 def _two_groups(rng: Rng, n: int) -> Problem:
     arm, y = rng.random(n) < 0.4, rng.normal(20, 3, n).clip(5, 35)
     return Problem(
@@ -164,6 +171,7 @@ DESIGNS: dict[str, list[Design]] = {
     "durations alone": [_trial(())],
     "a normal column": [_alone(lambda rng, n: rng.normal(20, 3, n), Interval(5, 35))],
     "two groups": [_two_groups],
+    "dependent columns": [_dependent],
     "a column of classes": [
         _alone(lambda rng, n: rng.random(n) < 0.5, Interval(0, 1)),
         _alone(lambda rng, n: rng.random(n) < SHARE, Interval(0, 1)),

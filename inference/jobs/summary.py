@@ -154,6 +154,32 @@ class TableCell(TypedDict):
     group: str
 
 
+class MarginalFit(TypedDict):
+    """A released marginal beside synthetic rows; distances are total variations, shares of rows in another cell.
+
+    Attributes:
+        name: of its columns. cells: of the table. noise_distance: what noise makes of the release, on average.
+        released_distance: from the release to the synthetic rows.
+        nonprivate_distance, nonprivate_released_distance: from the true rows to the synthetic ones, and to the release;
+            files have them in `not_covered_by_epsilon` instead.
+    """
+
+    name: str
+    cells: int
+    noise_distance: float
+    released_distance: float
+    nonprivate_distance: NotRequired[float | None]
+    nonprivate_released_distance: NotRequired[float | None]
+
+
+class MarginalError(TypedDict):
+    """How far a marginal of synthetic rows, and its release, are from that of the true rows."""
+
+    name: str
+    nonprivate_distance: float | None
+    nonprivate_released_distance: float | None
+
+
 class Groups(TypedDict):
     """Groups of clients that are asked in turn: the number of groups, and of clients in each."""
 
@@ -217,6 +243,7 @@ class NotCovered(TypedDict):
     coefficients: NotRequired[list[Nonprivate]]
     estimates: NotRequired[list[Nonprivate]]
     intercept: NotRequired[Nonprivate]
+    marginals: NotRequired[list[MarginalError]]
     test: NotRequired[HeldOut]
     iterations: NotRequired[list[Iterated]]
 
@@ -229,7 +256,7 @@ class Summary(TypedDict, total=False):
         naive_title: describes the naive estimates. interval_note: what the intervals leave out.
         stopped: why a job ended early. test: None if no row was held out. remarks: by label, for people.
         headline: the name of the estimate that stands for the result. cells: places in a table, by an estimate's name.
-        tests: between groups.
+        tests: between groups. marginals: of synthetic rows.
         log_rank, at_risk, groups, method, outside_bounds: of single jobs.
         not_covered_by_epsilon: in files, the figures from raw rows, which are not private.
         posterior: in files, the law, for `inference.saved.load_result`.
@@ -251,6 +278,7 @@ class Summary(TypedDict, total=False):
     at_risk: list[AtRisk]
     headline: str
     tests: list[Test]
+    marginals: list[MarginalFit]
     cells: dict[str, TableCell]
     groups: Groups
     method: str

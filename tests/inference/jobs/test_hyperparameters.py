@@ -105,7 +105,7 @@ class NoRounds:
 
 
 ESTIMATORS = [getattr(inference.estimators, name) for name in inference.estimators.__all__]
-FREE = {"duration": str, "event": str, "group": str}
+FREE = {"duration": str, "event": str, "group": str, "codes": str, "whole": str}
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda kind: kind.__name__)
