@@ -16,7 +16,7 @@ PREFIX = b"dca5-"
 DERIVE = (
     "hedge", "epoch", "root", "noise", "contrib-id", "receipt-key", "noise-chunk", "noise-spare", "local-chunk",
     "local-spare", "store", "store-owner", "store-tag", "store-sum", "store-seal", "store-count", "one", "ask",
-    "receipt", "late", "names", "name-nonce", "broker-pass",
+    "backup", "receipt", "late", "names", "name-nonce", "broker-pass",
 )  # fmt: skip
 DIGEST = (
     "federation", "file", "pair", "ephemeral", "reply", "peer-list", "announce", "leaf", "node", "hello", "list", "set",

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dca_proto.cli.output import Terminal
 from dca_proto.cli.progress import Display, score_text
-from dca_proto.privacy.rounding import at_least
+from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol import facts
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.runtime.logs import FactLog
@@ -139,6 +139,9 @@ class Reporter:
                 return f"{reason}; trying again"
             case Gone(sender):
                 return f"the broker says that the connection of {self._name(sender)} broke off; it may be back by now"
+            case facts.LedgerRestored(forgotten, left):
+                counts = f"the client counts {counted(forgotten, 'charge')} that its restored store lacks"
+                return f"all Compute nodes have answered: {counts}; epsilon {at_most(left)} is left"
             case facts.FederationChanged(number, file_hash):
                 return f"received federation file {number} (hash {file_hash.hex()[:16]}), which applies from now on"
             case _:
@@ -149,9 +152,8 @@ class Reporter:
             case facts.DataFailed(round_id, statistic, error):
                 failed = f"reading the data, or some rows, failed with {error}"
                 return f"round {_short(round_id)}: {failed}; they count as zero in {statistic}"
-            case facts.Contributed(round_id, statistic, mu, pure, slack):
+            case facts.Contributed(round_id, statistic, mu, pure):
                 charged = f"epsilon = {at_least(pure)} at delta 0" if pure else f"mu = {at_least(mu)}"
-                charged += f", slack = {at_least(slack)}" if slack else ""
                 return f"round {_short(round_id)}: contributed to {statistic}, charged {charged}"
             case facts.LedgerReused(round_id, compute, charge, highest):
                 seen = f"{self._name(compute)} has already seen charge {charge}, and charges up to {highest}"

@@ -1,8 +1,9 @@
-"""Look after the stores of actors that have stopped."""
+"""Back up, restore and compact the stores of actors."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +11,24 @@ import typer
 
 from dca_proto.cli import verbatim
 from dca_proto.cli.output import tell
-from dca_proto.errors import InputError
+from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.errors import InputError, UsageError
+from dca_proto.protocol.restore import restored, spent_since
+from dca_proto.runtime.backup import make_backup, make_store, read_backup, write_backup
+from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.status import store_bytes
 from dca_proto.runtime.store import SqliteStore
+from dca_proto.wording import counted, moment
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, help=__doc__, no_args_is_help=True)
+_GROUP = """Examples:
+
+  dca store backup client.toml --to client.backup            while it runs
+  dca store restore client.toml --from client.backup         after its store is lost
+  dca store compact trainer.toml compute.toml                before: stop these actors
+"""
 _COMPACT = """Example:
 
   dca store compact trainer.toml compute.toml        before: stop these actors
@@ -24,11 +36,76 @@ _COMPACT = """Example:
 An actor forgets a round some days after its end: retention_days in its file. Its store then uses the space again, but
 the file stays as large as it ever was. This command makes it as small as its content.
 """
+_BACKUP = """Example, for a timer of every night:
+
+  dca store backup /var/lib/dca/client.toml --to /backup/client.backup
+
+The actor may run. The file is encrypted under the actor's key, so keep a copy of the key elsewhere. It replaces an
+earlier one as a whole.
+"""
+_RESTORE = """Examples:
+
+  dca store restore client.toml --from client.backup
+  dca store restore trainer.toml --from trainer.backup --spent 0.4       what its rounds have cost since
+
+Never copy the files of a store back instead. What the actor did since the backup is forgotten, so:
+- a client declines until each Compute node has told it its highest charge number. Then it counts a charge for each
+  number that it lacks, at the most that its policy allows a round, and goes on;
+- a Compute node takes part in rounds that are announced from now on;
+- a trainer's account counts what --spent states, or all that it allows. Its open rounds are lost.
+"""
+_File = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="FILE")]
 
 
-@app.callback(epilog=verbatim(_COMPACT))
+@app.callback(epilog=verbatim(_GROUP))
 def store() -> None:
-    """Look after the stores of actors that have stopped."""
+    """Back up, restore and compact the stores of actors."""
+
+
+@app.command(epilog=verbatim(_BACKUP))
+def backup(
+    file: _File, to: Annotated[Path, typer.Option("--to", help="The backup; it replaces an earlier one.")]
+) -> None:
+    """Write a backup of an actor's store while the actor runs."""
+    config = read_config(file)
+    identity = read_identity(config.files.identity, config.role)
+    made = make_backup(config.files.store, config.role, identity, now_ms())
+    write_backup(to, made, identity)
+    tell(f"backup     {to}: {counted(len(made.records), 'record')} of {config.files.store}")
+
+
+@app.command(epilog=verbatim(_RESTORE))
+def restore(
+    file: _File,
+    source: Annotated[Path, typer.Option("--from", help="A backup of this actor.")],
+    spent: Annotated[
+        float | None,
+        typer.Option(help="Of a trainer: epsilon of its rounds since the backup; by default all that is allowed."),
+    ] = None,
+) -> None:
+    """Make a new store from a backup, in place of one that is lost."""
+    config = read_config(file)
+    if spent is not None and config.role != "trainer":
+        raise UsageError(f"--spent is of a trainer's account, and {file} is a {config.role}'s; leave it out")
+    identity = read_identity(config.files.identity, config.role)
+    found = read_backup(source, config.role, identity)
+    at_ms = now_ms()
+    if found.at_ms > at_ms:
+        raise InputError(f"{source} is of {moment(found.at_ms)}, which is not yet: correct this machine's clock")
+    records = restored(config.role, found.records, config.federation, found.at_ms)
+    if config.role == "trainer":
+        round_id = secrets.token_bytes(ID_BYTES)
+        records.append(spent_since(records, config.account, spent, round_id, identity.id, at_ms))
+    make_store(config.files.store, identity, records)
+    tell(f"restored   {config.files.store}, as it was on {moment(found.at_ms)}")
+    tell(f"next       {_NEXT[config.role]}")
+
+
+_NEXT = {
+    "client": "start it: it declines until all Compute nodes have told it its highest charge number",
+    "compute": "start it: it takes part in rounds that are announced from now on",
+    "trainer": "dca ledger shows what its account counts; jobs continue with their journals",
+}
 
 
 @app.command(epilog=verbatim(_COMPACT))

@@ -107,6 +107,7 @@ STORE_OWNER = _label("store-owner", DERIVE, "store key", "the store's owner, 16 
 STORE_TAG = _label("store-tag", DERIVE, "store key; record", "a record's tag, 16 bytes", ONE)
 STORE_SUM = _label("store-sum", DERIVE, "store key; record's tag", "the tag's part of the seal, 16 bytes", ONE)
 STORE_SEAL = _label("store-seal", DERIVE, "store key; number and sum of records, count", "the seal, 16 bytes", ONE)
+BACKUP = _label("backup", DERIVE, "store key", "the key of the store's backups", ONE)
 STORE_COUNT = _label("store-count", DERIVE, "store key; transactions, time", "the counter's tag, 16 bytes", ONE)
 
 # --- what a client and a Compute node share (§2.4) ---

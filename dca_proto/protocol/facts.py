@@ -113,20 +113,18 @@ class Closed(_Fact, frozen=True):
 class Contributed(_Fact, frozen=True):
     """The client charged its budget with `mu` and sent its contribution, its release or its report.
 
-    `pure` is the ε of a report with δ = 0, for which `mu` is the smallest μ that this ε implies; otherwise 0. `slack`
-    is that of a verified sum.
+    `pure` is the ε of a report with δ = 0, for which `mu` is the smallest μ that this ε implies; otherwise 0.
     """
 
     round_id: bytes
     statistic: str
     mu: float
     pure: float = 0.0
-    slack: float = 0.0
 
     @property
     def cost(self) -> PrivacyCost:
         """The privacy cost that was charged."""
-        return PrivacyCost.of_pure(self.pure) if self.pure else PrivacyCost.of_mu(self.mu, self.slack)
+        return PrivacyCost.of_pure(self.pure) if self.pure else PrivacyCost.of_mu(self.mu)
 
 
 class DataFailed(_Fact, frozen=True):
@@ -138,6 +136,16 @@ class DataFailed(_Fact, frozen=True):
     round_id: bytes
     statistic: str
     error: str
+
+
+class LedgerRestored(_Fact, frozen=True):
+    """At a restored client: all Compute nodes have answered, and it has booked so many `forgotten` charges.
+
+    `epsilon_left` is what its policy still allows.
+    """
+
+    forgotten: int
+    epsilon_left: float
 
 
 class LedgerReused(_Fact, frozen=True):

@@ -32,7 +32,6 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
         statistic: the round's statistic.
         trainer: id of the trainer that announced the round, 16 bytes.
         mu, epsilon, delta: the cost. For an ε-private report, delta is 0 and mu is its μ(ε) (`cost`).
-        slack: of a verified sum, beside mu (`privacy.verified`).
         at_ms: time of the charge.
         number: 1, 2, ... in the order of charging; never reused, even after a return.
         returned: True if p + 1 Compute nodes have signed that they released nothing and never will. In the account, for
@@ -52,12 +51,11 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
     returned: bool = False
     clients: tuple[bytes, ...] = ()
     relation: str = REPLACE_ONE_CLIENT
-    slack: float = 0.0
 
     @property
     def cost(self) -> PrivacyCost:
         """The privacy cost of the charge."""
-        return PrivacyCost.of_mu(self.mu, self.slack) if self.delta else PrivacyCost.of_pure(self.epsilon)
+        return PrivacyCost.of_mu(self.mu) if self.delta else PrivacyCost.of_pure(self.epsilon)
 
 
 class CostToClients(msgspec.Struct, frozen=True, gc=False):
@@ -80,7 +78,6 @@ def max_client_cost(costs: Iterable[CostToClients], of: Collection[bytes] = ()) 
         _largest([(cost.each.gaussian, cost.clients) for cost in costs], among),
         _largest([(cost.each.pure, cost.clients) for cost in costs], among),
         _largest([(cost.each.converted, cost.clients) for cost in costs], among),
-        _largest([(cost.each.slack, cost.clients) for cost in costs], among),
     )
 
 
@@ -109,7 +106,7 @@ def _shared(value: Value) -> Value:
 
 def _slim(charge: Charge) -> Charge:
     """Return the charge with values that it shares with others: a ledger keeps one for each round of a year."""
-    fields = ("statistic", "trainer", "mu", "epsilon", "delta", "relation", "slack")
+    fields = ("statistic", "trainer", "mu", "epsilon", "delta", "relation")
     return msgspec.structs.replace(charge, **{name: _shared(getattr(charge, name)) for name in fields})
 
 
@@ -175,14 +172,15 @@ class Ledger:
         made = self._charges.values()
         return len(made) >= number and sum(charge.at_ms >= since_ms for charge in made) >= number
 
-    def charge(self, charge: Charge) -> Persist:
+    def charge(self, charge: Charge, *, skips: bool = False) -> Persist:
         """Record a charge; the effect must be durable before any message of the round leaves.
 
-        Raises `RuntimeError` if the round is charged already or the number is not the next. That would be a bug.
+        Raises `RuntimeError` if the round is charged already or the number is not the next. That would be a bug. With
+        `skips`, the number may be higher: a restored ledger lacks some (DESIGN §8.1).
         """
         if charge.round_id in self._charges:
             raise RuntimeError("a round is charged once")
-        if charge.number != self.next_number:
+        if charge.number < self.next_number or (charge.number > self.next_number and not skips):
             raise RuntimeError(f"charges are numbered in order: found {charge.number}, next is {self.next_number}")
         self._highest = charge.number
         self._has_batches |= bool(charge.clients)

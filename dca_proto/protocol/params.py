@@ -116,6 +116,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
             needs all nodes, it waits for them until `commit_by` instead.
         leave_ms: a trainer waits this long for a node's key and count, then announces without it if it can.
         settle_ms: a trainer waits this long for the other nodes' aborts before it reports a failed round.
+        clocks_ms: by how much two members' clocks may differ where no deadline shows it (DESIGN §8.1).
         deadline_ahead_ms_max: a round may end at most this far in the future.
     """
 
@@ -139,6 +140,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     hopeless_ms: int = 45_000
     leave_ms: int = 10_000
     settle_ms: int = 5_000
+    clocks_ms: int = 600_000
     deadline_ahead_ms_max: int = 30 * DAY_MS
 
     def resend_after_ms(self, attempt: int, entropy: bytes) -> int:

@@ -196,6 +196,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             the federation file asks for. A charge comes back only if all of them have aborted.
         rows_of_many: True if each row is another person's data. Only then does the client release as a data node, which
             protects single rows instead of all its data. Its budget is then each row's.
+        sums_only: True if the client takes part in secure sums only. Then Compute nodes have counted all its rounds, so
+            a store that is restored from a backup need not count the whole budget as spent. Set it before the backup.
     """
 
     epsilon_per_round_max: float = 1.0
@@ -216,6 +218,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trusted_computes: tuple[str, ...] = ()
     accept_p: Annotated[int, msgspec.Meta(ge=0, le=COLLUDING_MAX)] = 0
     rows_of_many: bool = False
+    sums_only: bool = False
 
     def __post_init__(self) -> None:
         epsilons = {name: getattr(self, name) for name in ("epsilon_per_round_max", "epsilon_per_period_max")}
@@ -276,6 +279,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         match kind:
             case SecureSum():
                 yield from self._refusals_of_sum(kind, computes, missing)
+            case NodeRelease() | LdpReport() if self.sums_only:
+                yield Refusal("sums-only", "a round without Compute nodes", "a secure sum, by sums_only of the policy")
             case NodeRelease() if not self.rows_of_many:
                 found = "a node release, which protects one row and not all rows of a client"
                 expected = "a secure sum or an LDP report, because the policy does not set rows_of_many = true"

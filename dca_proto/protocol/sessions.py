@@ -248,6 +248,19 @@ class Sessions:
             self._agreed_in(self._ahead_epoch).note(kept.slot, ahead.key)
         return [write]
 
+    def take_alone(self, sender: bytes, frame: Signed, body: Hello, now_ms: int) -> list[Write]:
+        """Take a client's Hello, and forget its earlier session; no contribution under that counts any more (§8.1).
+
+        Raises `PeerError`, also if the Hello is not the client's newest.
+        """
+        writes = self.take(sender, frame, body, now_ms)
+        stored = self._stored(self.slots[sender])
+        if stored.current is None or stored.current.hash != hello_hash(encode(frame)):
+            raise PeerError("hello", found=f"epoch {body.epoch}, an older Hello", expected="the client's newest")
+        if stored.previous is None:
+            return writes
+        return [self._keep(sender, msgspec.structs.replace(stored, previous=None))]
+
     def _without_future(self, stored: StoredSession, now_ms: int) -> StoredSession:
         """Drop sessions of future epochs, made while both clocks ran ahead: no later Hello could replace them."""
         latest = now_ms // self._timing.epoch_ms + 1

@@ -27,6 +27,7 @@ from dca_proto.wording import printable
 _LEVELS = {
     Disconnected: "warning",
     facts.Dropped: "warning",
+    facts.LedgerRestored: "warning",  # the owner sees what a restore has cost
     facts.DataFailed: "warning",  # the owner has to look at the data source
     facts.LedgerReused: "error",  # the owner has to look at the device
     # one per client or message, so many of them: logged only with `verbose`

@@ -46,6 +46,9 @@ _SIZES = {
 """Amounts to draw, by the unit of a fault's `amount`."""
 
 
+_BACKUP = "from-backup"
+
+
 def draw_scenario(seed: int) -> Scenario:
     """Return the scenario of a seed. Each part has its own random stream: a new kind of fault changes only faults."""
     streams = Streams(seed)
@@ -83,6 +86,7 @@ def draw_scenario(seed: int) -> Scenario:
     if simple is not None:
         rounds, faults, adversaries = simple.rounds, simple.faults, simple.adversaries
         limits, broker, network, heal_ms = simple.limits, BrokerOptions(), LinkOptions(), 0
+    faults += _backups(streams("draw/backups"), population, rounds)
     leaps = any(FAULTS[fault.kind].amount == EPOCHS for fault in faults)
     if any(fault.kind == "mix-parts" for fault in faults):
         has_files = any(FAULTS[fault.kind].at_all for fault in faults)  # a file is retained, so it fits one part
@@ -242,11 +246,16 @@ def _apart(stream: random.Random, population: Population, rounds: Rounds) -> tup
     """In every second trial, draw one or two of the faults of owners, files, neighbours and wrong clocks."""
     if stream.random() >= 0.5:
         return ()
-    kinds = {name: kind.weight for name, kind in FAULTS.items() if kind.weight}
+    kinds = {name: kind.weight for name, kind in FAULTS.items() if kind.weight and name != _BACKUP}
     names = stream.choices(list(kinds), weights=list(kinds.values()), k=stream.choice([1, 1, 2]))
     drawn = [_fault(stream, name, population, rounds) for name in dict.fromkeys(names)]
     drawn = [msgspec.structs.replace(one, phase="") if stream.random() < 0.5 else one for one in drawn]
     return tuple(fault for one in drawn for fault in _for_groups(stream, one))
+
+
+def _backups(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Fault, ...]:
+    """In one trial of ten, a client's store is lost and made anew from a backup."""
+    return (_fault(stream, _BACKUP, population, rounds),) if stream.random() < 0.1 else ()
 
 
 def _for_groups(stream: random.Random, fault: Fault) -> list[Fault]:

@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
-from dca_proto.protocol.effects import Channel
+from dca_proto.protocol.effects import Channel, Persist
 from dca_proto.protocol.facts import Acknowledged
+from dca_proto.protocol.restore import kept_in_backup, restored
 from dca_proto.protocol.wire.messages import Announcement, Invitation
 from emulator.sim.broker import Memory
+from emulator.sim.disk import Disk
 from emulator.sim.process import KillPoint, Process, Where, usual_options
 from emulator.trials import neighbours, owners, tampering
 from emulator.trials.fault import DELIVERED, END, HANDLED, KILLED, REPORTED, FaultKind, Injection, Steps
@@ -265,6 +267,22 @@ def _restore(it: Injection) -> Steps:
     process.restart()
 
 
+def _from_backup(it: Injection) -> Steps:
+    """Make a backup now, lose the store later, and restart with one that is made from the backup."""
+    (process,) = it.targets
+    role, backup_ms = process.role.value, process.now_ms
+    backup = kept_in_backup(role, process.disk.load())
+    it.stop_after(it.fault.for_ms or 5_000)
+    yield END
+    it.world.backed_up.add(process.id)
+    it.reached(process)
+    made = Disk()
+    given = it.world.actors.federation
+    made.commit([Persist(*row) for row in restored(role, backup, given, backup_ms)])
+    process.restore(made)
+    process.restart()
+
+
 def _renew(it: Injection, process: Process) -> None:
     """Renew a certificate, which `TrialFederation.ends_ms` made end at the time of the fault."""
     it.world.actors.ends_ms.pop(process.id, None)
@@ -349,6 +367,8 @@ FAULTS: dict[str, FaultKind] = {
         is_of_one=True, once=True, **_BEYOND),
     "restore": FaultKind("its store is replaced by an old copy", _MEMBER, _restore,
         heals=True, is_of_one=True, once=True, **_BEYOND),
+    "from-backup": FaultKind("its store is lost, and made anew from a backup", _CLIENT, _from_backup,
+        heals=True, is_of_one=True, weight=6, **_BEYOND),
     "certificate-ends": FaultKind("its certificate ends", _CLIENT, _each(lambda it, process: None, _renew), **_BEYOND),
     "floors": FaultKind("its floors forbid every round", ("compute",), owners.strict_floors, early=True,
         **_BEYOND),

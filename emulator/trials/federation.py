@@ -111,6 +111,7 @@ class TrialFederation(ObservedFederation):
                 epsilon_per_period_max=limits.epsilon_per_period_max,
                 delta_max=rounds.delta,
                 rows_of_many=rounds.kind == NODE_RELEASE,
+                sums_only=rounds.is_summed,
                 period_days=limits.period_days,
                 trusted_computes=tuple(f"compute-{number}" for number in range(limits.trusted)),
             ),

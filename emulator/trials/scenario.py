@@ -235,6 +235,7 @@ class Scenario(_Part, frozen=True, kw_only=True):
         part = self.epoch_ms / usual.epoch_ms
         lasting = ("epoch_grace_ms", "hello_spread_ms", "abort_grace_ms", "late_ms", "retention_ms")
         scaled = {name: int(part * getattr(usual, name)) for name in lasting}
+        scaled["clocks_ms"] = 0  # a node's store begins with the trial, seconds before a backup
         publish_ms = min(usual.epoch_publish_ms, self.epoch_ms // 12)
         if self._is_slow:  # a node that answers is not silent
             scaled["silent_ms"] = SILENT_MS

@@ -125,6 +125,7 @@ class TrialWorld(World, Observer):
         duplicated: ids of actors of which two processes have run, and of Compute nodes whose store was replaced by an
             old copy. DESIGN §10 states what either can break.
         restored: ids of clients whose store was replaced by an old copy.
+        backed_up: ids of clients whose store was lost and made anew from a backup.
         warned_old: ids of clients that have reported that their ledger is an old copy.
         mended_ms: when all faults were mended; None before.
         killed_ms: id -> time of its last kill. injections: the faults, in the scenario's order.
@@ -150,6 +151,7 @@ class TrialWorld(World, Observer):
         self.further: RoundLog | None = None
         self.duplicated: set[bytes] = set()
         self.restored: set[bytes] = set()
+        self.backed_up: set[bytes] = set()
         self.warned_old: set[bytes] = set()
         self.killed_ms: dict[bytes, int] = {}
         self.mended_ms: int | None = None
@@ -318,6 +320,11 @@ class TrialWorld(World, Observer):
         build = functools.partial(self.actors.client if is_client else self.actors.compute, index)
         self.duplicated.add(original.id)
         return self.simulator.add(original.role, build, link=self.scenario.network, disk=original.disk.copy())
+
+    @property
+    def copied(self) -> set[bytes]:
+        """Return the ids of actors that have run with an old copy, from a backup, or twice."""
+        return self.restored | self.duplicated | self.backed_up
 
     def mend(self) -> None:
         """End all faults and restart what is down.

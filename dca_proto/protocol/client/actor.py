@@ -26,8 +26,8 @@ from dca_proto.protocol.announcement import (
     seal_answer,
 )
 from dca_proto.protocol.charges import check_reused
-from dca_proto.protocol.client.aborts import Returning
 from dca_proto.protocol.client.answer import Composer, Consent
+from dca_proto.protocol.client.asking import ASK_NODES, Asking
 from dca_proto.protocol.client.round import (
     ANNOUNCEMENTS,
     ASK,
@@ -59,7 +59,7 @@ from dca_proto.protocol.wire.fields import TEXT_CHARS_MAX
 HELLO = b"hello"
 
 
-class Client(Returning):
+class Client(Asking):
     """A client, which holds the data of one person or of many.
 
     Args:
@@ -80,10 +80,17 @@ class Client(Returning):
         m.Receipt: "_on_receipt",
         m.Abort: "_on_abort",
         m.ChargeReused: "_on_reused",
+        m.ChargesStated: "_on_charges_stated",
         m.HelloWanted: "_on_hello_wanted",
         m.FederationFile: "_on_file",
     }
-    timers: ClassVar = {EPOCH: "_greet", RESEND: "_resend", ASK: "_ask", CLOSE: "_forget"}
+    timers: ClassVar = {
+        EPOCH: "_greet",
+        ASK_NODES: "_ask_nodes",
+        RESEND: "_resend",
+        ASK: "_ask",
+        CLOSE: "_forget",
+    }
 
     def __init__(
         self,
@@ -123,6 +130,7 @@ class Client(Returning):
             random=self._random,
         )
         self._trust = Trust(self._consent.policy, records)
+        self._restore_mark(records)
         self._rounds = {}
         self._pending_charges: dict[bytes, int] = {}  # charge numbers of contributions without a receipt, by round
         self._room = ClientRoom()
@@ -147,7 +155,8 @@ class Client(Returning):
         tables = (ROUNDS, ANNOUNCEMENTS)
         forgotten = [Forget(table, round_id) for round_id in self._foreign for table in tables]
         resumed = [effect for _, current in sorted(self._rounds.items()) for effect in self._resume(current, now_ms)]
-        return [*self._file_effects(), *self._trust.pin(self._federation), *forgotten, *self._greet(now_ms), *resumed]
+        begun = [*self._file_effects(), *self._trust.pin(self._federation), *forgotten, *self._greet(now_ms)]
+        return [*begun, *self._ask_nodes(now_ms), *resumed]
 
     def _waits(self, current: Round, now_ms: int) -> Waiting:
         """Wait for the receipt; nobody confirms a decline."""
@@ -157,7 +166,7 @@ class Client(Returning):
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
         self._session.adopt(self._federation)  # everything else reads `self._federation` at each message
-        return self._trust.pin(self._federation)
+        return [*self._trust.pin(self._federation), *self._book_when_known(now_ms)]
 
     def _receive(self, sender: bytes, payload: bytes, now_ms: int) -> list[Effect]:
         known = recall(payload, self._federation)  # verified before in this process, maybe by another client
@@ -250,6 +259,8 @@ class Client(Returning):
 
     def _consider(self, opened: OpenedAnnouncement, now_ms: int) -> ValidatedRound | Refusal:
         """Check the round against the client's limits, without reading a row."""
+        if (unknown := self._asks_nodes()) is not None:
+            return unknown
         if self._outdated is not None:
             return self._outdated  # the remaining budget of a ledger that lost charges is unknown
         validated = self._consent.to_terms(opened, self._federation, self._trust.p(self._federation))
@@ -278,7 +289,6 @@ class Client(Returning):
             now_ms,
             self.ledger.next_number,
             relation=validated.sensitivity.relation,
-            slack=validated.cost.slack,
         )
         outbound, errors = self._composer.compose(opened, validated, charge.number)
         charged = self.ledger.charge(charge)
@@ -294,7 +304,7 @@ class Client(Returning):
             stored,
             *current.answers(),
             current.resend_timer(self._timing, self.id, now_ms),  # spread by the id, not by data
-            Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.cost.pure, charge.slack)),
+            Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.cost.pure)),
             *(Report(facts.DataFailed(current.id, body.statistic, error)) for error in errors),
         ]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from dca_proto.crypto.masks import ContributionKeys
-from dca_proto.crypto.sealing import Identity, Random
+from dca_proto.crypto.sealing import Identity, Random, actor_id
 from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol import facts
@@ -35,17 +35,21 @@ from dca_proto.protocol.compute.round import (
     restored_rounds,
 )
 from dca_proto.protocol.contribution import HeldContribution, dimension_of, open_contribution
-from dca_proto.protocol.effects import Channel, Effect, Persist, Report, SetTimer
+from dca_proto.protocol.effects import Channel, Effect, Persist, Report, SetTimer, Write
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.keyring import Keyring, SeenEpochs
 from dca_proto.protocol.params import QUESTIONS_BURST, Limits, Timing
 from dca_proto.protocol.policy import Floors, Refusal
 from dca_proto.protocol.pool import Pool
-from dca_proto.protocol.records import Records
+from dca_proto.protocol.records import Records, sized
 from dca_proto.protocol.sessions import Sessions
 from dca_proto.protocol.wire import messages as m
-from dca_proto.protocol.wire.codec import encode, verify_signed
+from dca_proto.protocol.wire.codec import decode_body, encode, verify_signed
+
+SINCE = "since"
+"""The store's table of the time since when it has recorded charge numbers."""
+_SINCE_BYTES = 8
 
 
 class ComputeNode(Queried):
@@ -63,6 +67,7 @@ class ComputeNode(Queried):
 
     messages: ClassVar = {
         m.Hello: "_on_hello",
+        m.ChargesWanted: "_on_charges_wanted",
         m.SessionsWanted: "_on_sessions_wanted",
         m.Announcement: "_on_announcement",
         m.InvitedRound: "_take_part",
@@ -111,6 +116,8 @@ class ComputeNode(Queried):
         self._seen = SeenEpochs(records, self._timing)
         self._keys = Keyring(records, self._timing, self._identity, self._random)
         self._charges = SeenCharges(records)
+        since = [sized(SINCE, value, _SINCE_BYTES) for table, _, value in records if table == SINCE]
+        self._since_ms = int.from_bytes(since[0], "big") if since else -1
         self._sessions = Sessions(
             records, self._federation, self.id, self._keys, self._pool, limits=self._limits, timing=self._timing,
             name_key=self._federation.name_key(self._identity),
@@ -130,8 +137,15 @@ class ComputeNode(Queried):
         lost = [current for current in rounds if current.is_open and not current.is_loaded]
         aborted = [effect for current in lost for effect in self._abort(current, "unreadable", detail)]
         resumed = [effect for current in rounds if current not in lost for effect in self._resume(current, now_ms)]
-        ended = self._sessions.adopt(self._federation)
+        ended = [*self._begin_counting(now_ms), *self._sessions.adopt(self._federation)]
         return [*ended, *aborted, *self._turn_epoch(now_ms, starts=True), *resumed]
+
+    def _begin_counting(self, now_ms: int) -> list[Write]:
+        """Store since when this store records charge numbers; a restored one begins anew (§8.1)."""
+        if self._since_ms >= 0:
+            return []
+        self._since_ms = max(now_ms, 0)
+        return [Persist(SINCE, b"", self._since_ms.to_bytes(_SINCE_BYTES, "big"))]
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
         """Abort open rounds whose trainer or Compute nodes the file no longer names; end revoked clients' sessions."""
@@ -167,6 +181,21 @@ class ComputeNode(Queried):
     def _on_hello(self, sender: bytes, frame: m.Signed, body: m.Hello, now_ms: int) -> list[Effect]:
         writes = self._sessions.take(sender, frame, body, now_ms)
         return [*writes, Report(facts.SessionKept(sender, len(self._sessions)))] if writes else []
+
+    def _on_charges_wanted(self, sender: bytes, frame: m.Signed, body: m.ChargesWanted, now_ms: int) -> list[Effect]:
+        """Tell a restored client its highest charge number; its earlier session counts no more (§8.1)."""
+        if self._pace.waits(sender + SINCE.encode(), now_ms):
+            return []
+        hello = decode_body(body.hello.body)
+        if not isinstance(hello, m.Hello) or actor_id(hello.certificate.client_key) != sender:
+            raise PeerError("sender", found=sender.hex(), expected="the client of the enclosed Hello")
+        verify_signed(frame, hello.certificate.client_key, self._federation_id)
+        writes = self._sessions.take_alone(sender, body.hello, hello, now_ms)
+        self._pace.note(sender + SINCE.encode(), now_ms)
+        highest = self._charges.highest(self._sessions.slots[sender])
+        answer = m.ChargesStated(sender, body.nonce, highest, self._since_ms)
+        kept = [Report(facts.SessionKept(sender, len(self._sessions)))] if writes else []
+        return [*writes, *kept, self._send(answer, Channel.CLIENT, sender)]
 
     def _on_sessions_wanted(self, sender: bytes, frame: m.Signed, body: m.SessionsWanted, now_ms: int) -> list[Effect]:
         trainer = self._federation.trainer(sender)

@@ -54,3 +54,16 @@ class Signed(Wire, frozen=True, array_like=True, tag=1):
 
     def __repr__(self) -> str:  # short, because the trainer stores signed releases
         return f"Signed(<{len(self.body)} bytes>)"
+
+
+class Certificate(Wire, frozen=True, array_like=True):
+    """§2.1: the enrolment key certifies that a client belongs to the federation until `expires_ms`.
+
+    `client_key` is the client's Ed25519 key. `name` is the client's name, sealed under the name key; empty without one.
+    The enrolment key's `signature` covers all three.
+    """
+
+    client_key: Key
+    expires_ms: TimeMs
+    signature: Signature
+    name: SealedName

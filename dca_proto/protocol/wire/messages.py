@@ -33,8 +33,6 @@ from dca_proto.protocol.wire.fields import (
     Key,
     Name,
     Number,
-    SealedName,
-    Signature,
     Tag,
     Text,
     TimeMs,
@@ -42,6 +40,7 @@ from dca_proto.protocol.wire.fields import (
     Wire,
     WrappedKey,
 )
+from dca_proto.protocol.wire.fields import Certificate as Certificate
 from dca_proto.protocol.wire.fields import Signed as Signed
 from dca_proto.protocol.wire.kinds import Kind
 
@@ -122,19 +121,6 @@ class RoundMessage(Wire, frozen=True, array_like=True):
 
     round_id: Id
     announcement_hash: Hash
-
-
-class Certificate(Wire, frozen=True, array_like=True):
-    """§2.1: the enrolment key certifies that a client belongs to the federation until `expires_ms`.
-
-    `client_key` is the client's Ed25519 key. `name` is the client's name, sealed under the name key; empty without one.
-    The enrolment key's `signature` covers all three.
-    """
-
-    client_key: Key
-    expires_ms: TimeMs
-    signature: Signature
-    name: SealedName
 
 
 Members = Annotated[tuple[tuple[Name, Key, WrappedKey], ...], Meta(max_length=MEMBERS_MAX)]
@@ -412,6 +398,28 @@ class Release(RoundMessage, frozen=True, array_like=True, tag=24):
         return f"Release({self.round_id.hex()}, {self.contribution.hex()}, <{len(self.vector)} bytes>)"
 
 
+class ChargesWanted(Wire, frozen=True, array_like=True, tag=30):
+    """§8.1: a restored client asks a Compute node for its highest charge number. `nonce` are fresh random bytes.
+
+    `hello` is the client's newest Hello. The node forgets the client's earlier session before it answers.
+    """
+
+    hello: Signed
+    nonce: Id
+
+
+class ChargesStated(Wire, frozen=True, array_like=True, tag=31):
+    """§8.1: the answer to `ChargesWanted`: the `highest` charge number of the `client` that the node has recorded.
+
+    `nonce` is the question's. The node's store has recorded numbers since `since_ms`, by the node's clock.
+    """
+
+    client: Id
+    nonce: Id
+    highest: Count
+    since_ms: TimeMs
+
+
 Body = (
     EpochKey
     | Hello
@@ -433,4 +441,6 @@ Body = (
     | SessionsWanted
     | Sessions
     | FederationFile
+    | ChargesWanted
+    | ChargesStated
 )

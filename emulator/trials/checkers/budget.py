@@ -8,6 +8,10 @@ A charge is returned only against signed aborts of its announcement by more than
 of what held when it was charged and of what holds now. They are in the member's own federation file, and all nodes that
 a client's policy trusts are among them. If at most p of the nodes are dishonest, an honest one has durably aborted.
 
+A client whose store was made from a backup pays for nothing before it knows its charges. Whatever it has forgotten: the
+sums of honest nodes that have its contributions, and the releases that it sent, cost together no more than its policy
+allows, over all its stores.
+
 A client whose store was replaced by an old copy does not spend a number twice in released sums. A node that remembers
 the number reports it, and the client then takes part in no further round until it restarts.
 """
@@ -33,6 +37,7 @@ from dca_proto.protocol.facts import LedgerReused
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.records import decoded
+from dca_proto.protocol.restore import RESTORED
 from dca_proto.protocol.sessions import SESSIONS, StoredSession
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
@@ -76,6 +81,8 @@ class Budget(Checker):
             int
         )  # client -> the largest p of the files that it followed
         self._colluding: dict[Key, int] = {}  # p when it was charged, by member and round
+        self._ever: dict[Key, Charge] = {}  # the last charge, by client and round, also if its store has forgotten it
+        self._seen: defaultdict[bytes, dict[bytes, Charge]] = defaultdict(dict)  # those that somebody has seen
         self._warned: dict[bytes, int] = {}  # client -> the number of its start in which it warned its owner
 
     def on_paid(self, client: Process, round_id: bytes, outbound: ClientMessage) -> None:
@@ -111,7 +118,7 @@ class Budget(Checker):
         self.expect(ledger.next_number == next_number, f"{process.name}: its next charge number is not {next_number}")
         for since_ms, of in ((0, ()), (newest_ms, ()), (0, some)):
             found = ledger.spent(since_ms, of=of)
-            total = found.gaussian, found.pure, found.converted, found.slack
+            total = found.gaussian, found.pure, found.converted
             expected = _largest_of([charge for charge in counting if charge.at_ms >= since_ms], of)
             text = f"{process.name}: its ledger in memory totals {total} since {since_ms}, not {expected}"
             self.expect(_are_close(total, expected), text)
@@ -125,8 +132,16 @@ class Budget(Checker):
         self._paid[process.id, charge.round_id].add(charge.number)
         if before is None:
             self._colluding[process.id, charge.round_id] = self.log.colluding.of(process)
+            if charge.statistic == RESTORED:
+                self._check_booked(process, charge, highest)
+                return
+            self._ever[process.id, charge.round_id] = charge
+            if process.role is Channel.CLIENT and not self.log.is_summed(charge.round_id):
+                self._note_seen(process.id, charge.round_id)
             self.expect(not charge.returned, f"{who}: a charge is returned before it was made")
             self.expect(charge.number == highest + 1, f"{who}: charge {charge.number} follows {highest}")
+            marked = (RESTORED, b"") in process.disk.records
+            self.expect(not marked, f"{who}: it pays before it knows what its store has forgotten")
             warned = self._warned.get(process.id) == process.starts
             self.expect(not warned, f"{who}: it pays after a report that its ledger is an old copy")
             self._check_cost(process, who, charge)
@@ -141,6 +156,33 @@ class Budget(Checker):
         self.expect(charge.mu == before.mu and charge.number == before.number, f"{who}: a charge is changed")
         if self.log.is_summed(charge.round_id):
             self._check_aborts(process, charge.round_id, who)
+
+    def _check_booked(self, process: Process, charge: Charge, highest: int) -> None:
+        """A restored client books charges above those that it knows, each at a round's or the budget's cost."""
+        policy = self.world.actors.policy_of(process.id)
+        allowed = {(policy.epsilon_per_round_max, policy.delta_max), (policy.epsilon_per_period_max, policy.delta_max)}
+        self.expect(process.id in self.world.backed_up, f"{process.name} books a charge without having been restored")
+        self.expect(charge.number > highest, f"{process.name} books charge {charge.number} after {highest}")
+        self.expect((charge.epsilon, charge.delta) in allowed, f"{process.name} books a cost that no round has")
+        exact = isclose(charge.mu, reference.mu_of(charge.epsilon, charge.delta), rel_tol=1e-6)
+        self.expect(exact, f"{process.name} books a charge of mu {charge.mu}")
+
+    def _note_seen(self, client: bytes, round_id: bytes) -> None:
+        """What somebody has seen of a client is within its policy, although its store may have forgotten it."""
+        charge = self._ever.get((client, round_id))
+        copied = self.world.restored | self.world.duplicated
+        if charge is None or client in self.log.dishonest or client in copied:
+            return
+        if not copied.isdisjoint(self.world.actors.computes):
+            return  # a node with an old copy is corrupt
+        self._seen[client][round_id] = charge
+        limit = self.world.actors.policy_of(client).budget_limit
+        since_ms = charge.at_ms - limit.period_days * _DAY_MS
+        spent = _spent_by(one for one in self._seen[client].values() if one.at_ms >= since_ms)
+        epsilon_max = limit.epsilon * (1 + _ROUNDING)
+        within = reference.is_within(spent, epsilon_max, limit.delta, limit.epsilon_for_reports * (1 + _ROUNDING))
+        who = f"round {round_id.hex()[:8]}: client {client.hex()[:8]}"
+        self.expect(within, f"{who}: what was seen of it costs more than {at_most(limit.epsilon)}, over all its stores")
 
     def _check_consent(self, client: bytes, round_id: bytes, who: str) -> None:
         """A client that pays is invited, and its policy allows the announced terms."""
@@ -184,7 +226,7 @@ class Budget(Checker):
         relation = REPLACE_ONE_ROW if isinstance(body.kind, NodeRelease) else REPLACE_ONE_CLIENT
         self.expect(charge.relation == relation, f"{who}: a charge for {charge.relation}, expected {relation}")
         pure = body.kind.mechanism in PURE_MECHANISMS
-        cost, announced = _spent_by([charge]), reference.composed([(body.mu, body.epsilon, 0.0 if pure else 1.0, 0.0)])
+        cost, announced = _spent_by([charge]), reference.composed([(body.mu, body.epsilon, 0.0 if pure else 1.0)])
         self.expect(_are_close(cost, announced), f"{who}: a charge of {cost}, but {announced} was announced")
         own_claim, claim = (charge.epsilon, charge.delta), (body.epsilon, body.delta)
         self.expect(own_claim == claim, f"{who}: a charge of (epsilon, delta) {own_claim}, but {claim} was announced")
@@ -240,6 +282,8 @@ class Budget(Checker):
     def on_partial_sum(self, release: Release) -> None:
         """No charge number pays for two sums, even if a client's ledger has forgotten it."""
         for entry in self.log.agreed(release) or ():
+            if release.sender not in self.log.dishonest:
+                self._note_seen(entry.client, release.round_id)
             first = self._spent.setdefault((entry.client, entry.charge), release.round_id)
             charge = f"round {release.round_id.hex()[:8]}: charge {entry.charge} of {entry.client.hex()[:8]}"
             self.expect(first == release.round_id, f"{charge} pays for a second sum")
@@ -355,18 +399,17 @@ class Budget(Checker):
                 self._check_live(process)
 
 
-def _largest_of(charges: list[Charge], of: tuple[bytes, ...]) -> tuple[float, float, float, float]:
+def _largest_of(charges: list[Charge], of: tuple[bytes, ...]) -> tuple[float, float, float]:
     """Return the total of charges: the largest of any one client, in each part; of the clients `of` alone if given."""
     named = {client for charge in charges for client in charge.clients}
     clients = (named & set(of) or {b""}) if of else (named or {b""})
     borne = [[charge for charge in charges if not charge.clients or client in charge.clients] for client in clients]
     totals = [_spent_by(each) for each in borne]
-    gaussian, pure, converted, slack = (max(part) for part in zip(*totals, strict=True))
-    return gaussian, pure, converted, slack
+    return max(one[0] for one in totals), max(one[1] for one in totals), max(one[2] for one in totals)
 
 
-def _spent_by(charges: Iterable[Charge]) -> tuple[float, float, float, float]:
-    return reference.composed((charge.mu, charge.epsilon, charge.delta, charge.slack) for charge in charges)
+def _spent_by(charges: Iterable[Charge]) -> tuple[float, float, float]:
+    return reference.composed((charge.mu, charge.epsilon, charge.delta) for charge in charges)
 
 
 def _are_close(found: tuple[float, ...], expected: tuple[float, ...]) -> bool:

@@ -229,7 +229,7 @@ class Dues(Checker):
     def _judge_wanted(self, node: Process, client: bytes, outbound: ClientMessage, effects: Sequence[Effect]) -> None:
         """A node that has the session of a contribution opens it, instead of asking for a Hello."""
         record, round_id = node.disk.records.get((SESSIONS, client)), _round_and_id(outbound.payload)[0]
-        accepted, copied = self.log.accepted.get((node.id, round_id)), self.world.restored | self.world.duplicated
+        accepted, copied = self.log.accepted.get((node.id, round_id)), self.world.copied
         if record is None or accepted is None or not copied.isdisjoint((client, node.id)):
             return
         if any(type(one) is Send and one.to.id == client and kind_of(one.payload) is m.HelloWanted for one in effects):

@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.protocol import charges, facts, keyring, own_session, sessions
+from dca_proto.protocol import charges, facts, keyring, own_session, restore, sessions
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.client import trust
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.compute import round as node_round
-from dca_proto.protocol.compute.actor import ComputeNode
+from dca_proto.protocol.compute.actor import SINCE, ComputeNode
 from dca_proto.protocol.contribution import HeldContribution
 from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, Send, Write
 from dca_proto.protocol.events import Event, Received
@@ -157,12 +157,15 @@ class Inputs(Checker):
                 charges.TABLE: 1 + enrolled // charges.PAGE,
                 keyring.SEEN: nodes,
                 keyring.TABLE: _EPOCHS_MAX,
+                SINCE: 1,
             }
         if role is Channel.TRAINER:
             releases = rounds * enrolled
             return {FILES: 1, trainer_round.ROUNDS: rounds, LEDGER: rounds, trainer_round.RELEASES: releases}
         return {
-            **dict.fromkeys((client_round.ROUNDS, client_round.ANNOUNCEMENTS, LEDGER), rounds),
+            **dict.fromkeys((client_round.ROUNDS, client_round.ANNOUNCEMENTS), rounds),
+            LEDGER: 2 * rounds,  # with those that a client books after it was restored
+            restore.RESTORED: 1,
             trust.PIN: 1,
             client_round.DECLINES: min(rounds, client_round.DECLINES_MAX),
             own_session.HELLO: 1,

@@ -348,6 +348,7 @@ def _sizes(world: TrialWorld) -> Any:
         m.Answer: _FRAME_BYTES + 34 * nodes + 4 * clients * nodes,
         m.Abort: _FRAME_BYTES + _TEXT_BYTES + 2 * nodes * _FRAME_BYTES,
         m.Hello: 2 * _FRAME_BYTES,
+        m.ChargesWanted: 3 * _FRAME_BYTES,  # with a Hello
         m.FederationFile: 1 << 20,
         m.Declines: _FRAME_BYTES + 18 * clients,
     }

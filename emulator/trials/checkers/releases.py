@@ -123,7 +123,7 @@ class EnoughContributors(Checker):
         ended = [entry.client.hex()[:8] for entry in admitted if self._has_ended(entry.client, node)]
         self.expect(not ended, f"{node.name} accepts {', '.join(ended)}, whose certificate has ended")
         own, tags = accepted.epochs[accepted.computes.index(node.id)], self.log.tags[node.id, accepted.body.round_id]
-        excused = self.log.dishonest | self.world.restored | self.world.duplicated  # may reuse a charge number
+        excused = self.log.dishonest | self.world.copied  # may reuse a charge number, or have a session no more
         for entry in [union[place] for place in objected] if union else ():
             record = node.disk.records.get((SESSIONS, entry.client))
             if record is None or not excused.isdisjoint((entry.client, entry.holder)):

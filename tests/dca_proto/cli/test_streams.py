@@ -67,6 +67,8 @@ CHEAP = {
     ("status",): "status client-1.toml",
     ("store",): "store",
     ("store", "compact"): "store compact client-1.toml",
+    ("store", "backup"): "store backup client-1.toml --to client-1.backup",
+    ("store", "restore"): "store restore client-1.toml --from no.backup",
     ("swarm",): "swarm --broker nobody",
     ("trainer",): "trainer trainer.toml",
 }

@@ -31,12 +31,14 @@ from dca_proto.privacy.mechanism import GRID_LAPLACE
 from dca_proto.protocol.announcement import open_answer
 from dca_proto.protocol.effects import Effect, Send
 from dca_proto.protocol.events import Received
+from dca_proto.protocol.facts import LedgerRestored
 from dca_proto.protocol.params import QUESTIONS_BURST
+from dca_proto.protocol.restore import kept_in_backup, restored
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body
 from dca_proto.testing import Network, NoNoise
 
-COPIES = 20
+COPIES, HOUR_MS = 20, 3_600_000
 KINDS = {*get_args(m.Body), *get_args(m.Frame)} - {m.Signed, m.Sealed}
 """Every message; `Signed` and `Sealed` carry others."""
 Scenario = Callable[["Copying"], None]
@@ -155,9 +157,21 @@ def a_newer_file(network: Copying) -> None:
     network.deliver()
 
 
+def a_client_from_a_backup(network: Copying) -> None:
+    actors = exact_actors(4, 3)
+    actors.network(network)
+    begin(actors, network)
+    client, now_ms = actors.clients[0], network.now_ms + HOUR_MS
+    kept = kept_in_backup("client", [(*place, value) for place, value in network.stores[client].items()])
+    network.advance(now_ms + HOUR_MS)
+    restore(network, client, {row[:2]: row[2] for row in restored("client", kept, actors.federation, now_ms)})
+    network.advance(network.now_ms + 1_000)
+    assert network.reported(LedgerRestored, client)
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     a_sum_that_one_client_declines, a_batch_without_receipts, an_aborted_sum, reports, lost_sessions, a_restored_ledger,
-    a_newer_file, a_cancelled_sum,
+    a_newer_file, a_cancelled_sum, a_client_from_a_backup,
 )  # fmt: skip
 
 

@@ -81,6 +81,8 @@ class HonestWorld(World):
     strangers: frozenset[bytes] = frozenset()
     duplicated: frozenset[bytes] = frozenset()
     restored: frozenset[bytes] = frozenset()
+    backed_up: frozenset[bytes] = frozenset()
+    copied: frozenset[bytes] = frozenset()
     rounds: tuple[RoundLog, ...] = ()
     scenario = Scenario()
     mended_ms: int | None = None

@@ -9,7 +9,7 @@ import pytest
 from trial_helpers import FAST, check_trial, contributors, dropped, facts_of, results, small
 
 from dca_proto.protocol.effects import Send
-from dca_proto.protocol.facts import DataFailed, RoundFailed
+from dca_proto.protocol.facts import DataFailed, LedgerRestored, RoundFailed
 from dca_proto.protocol.wire.messages import Abort, Hello
 from emulator.sim.events import Observer
 from emulator.sim.process import Process, usual_options
@@ -92,6 +92,10 @@ BITES: dict[str, tuple[Fault, Callable[[TrialWorld], bool]]] = {
     "duplicate-instance": (
         fault("duplicate-instance", "client 0", at_ms=1_050),
         lambda world: len(world.simulator.machines) == 8,
+    ),
+    "from-backup": (
+        fault("from-backup", "client 0", at_ms=500, for_ms=3_000),
+        lambda world: len(facts_of(world, LedgerRestored)) == 1,
     ),
     "restore": (fault("restore", "client 0", at_ms=500, for_ms=3_000), restarted("client 0")),
     "certificate-ends": (fault("certificate-ends", "client 0", at_ms=1_500), n_contributed(3)),
