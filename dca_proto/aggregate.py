@@ -82,6 +82,7 @@ class NoisyAggregate:
             were read from the data are not detected here; whoever chose them must keep track of it.)
         nodes: the releases of the data nodes, sorted by client id. Each is an aggregate with `clients` 1, its rows as
             `contributors`, and no `nodes`. Their values, variances and rows add up to this aggregate's.
+        client: the id of the data node that made a release, 16 bytes; empty for all others.
         reports: the LDP reports behind this sum, which for categories holds the estimated counts.
         rows_max: how many rows of a client count: 0 for their mean, R >= 1 for the sum of at most R.
         fraction_bits: f; the clients' contributions are multiples of 2^-f.
@@ -109,6 +110,7 @@ class NoisyAggregate:
     contributors_hash: bytes
     private: bool = True
     nodes: tuple[NoisyAggregate, ...] = ()
+    client: bytes = b""
     reports: LocalReports | None = None
     rows_max: int = 0
     fraction_bits: int = 24

@@ -332,6 +332,8 @@ def _release(request: OpenRound, clients: Clients, absent: frozenset[int], noise
     request = msgspec.structs.replace(request, kind=msgspec.structs.replace(request.kind, clients=len(clients)))
     announcement, validated = request.draft(noise.mechanism, Limits())
     present = clients.without(absent)
+    expected = request.invited or tuple(map(_id_of, range(len(clients))))
+    ids = tuple(client for place, client in enumerate(expected) if place not in absent)
     match announcement.kind:
         case SecureSum():
             return _secure_sum(announcement, validated, present, len(clients), noise)
@@ -341,10 +343,8 @@ def _release(request: OpenRound, clients: Clients, absent: frozenset[int], noise
                 "trusted out"
             )
         case NodeRelease():
-            return _node_releases(announcement, validated, present, noise)
+            return _node_releases(announcement, validated, present, ids, noise)
         case LdpReport():
-            expected = request.invited or tuple(map(_id_of, range(len(clients))))
-            ids = tuple(client for place, client in enumerate(expected) if place not in absent)
             return _reports(announcement, validated, present, ids, noise)
 
 
@@ -374,7 +374,7 @@ def _secure_sum(
 
 
 def _node_releases(
-    announcement: Announcement, validated: ValidatedRound, present: Clients, noise: _Noise
+    announcement: Announcement, validated: ValidatedRound, present: Clients, ids: tuple[bytes, ...], noise: _Noise
 ) -> NoisyAggregate:
     values, counts = present.contributions(validated.statistic, announcement.rows_max, announcement.fraction_bits)
     if not counts.any():
@@ -382,8 +382,8 @@ def _node_releases(
     values += noise.of_nodes(validated, len(present))
     private = noise.mechanism.private
     nodes = [
-        release_of(announcement, validated, to_ring(value), rows, Hashes(), private=private)
-        for value, rows in zip(values, counts.tolist(), strict=True)
+        release_of(announcement, validated, to_ring(value), rows, Hashes(), client=client, private=private)
+        for value, rows, client in zip(values, counts.tolist(), ids, strict=True)
         if rows  # a node without rows releases nothing
     ]
     return sum_releases(nodes, Hashes())

@@ -157,6 +157,18 @@ def assign(rows: NDArray[np.float64], clients: int) -> list[NDArray[np.float64]]
     return [rows[index::clients] for index in range(clients)]
 
 
+def sites_of(rows: Problem, column: str) -> dict[str, NDArray[np.intp]]:
+    """Return the places of the rows of each data node, by label: there is one for each code of the column that occurs.
+
+    Raises:
+        DataError: the column is unknown, or a code is missing or no whole number.
+    """
+    codes = rows.values(rows.schema.column(column))
+    if not np.isfinite(codes).all() or not (codes == np.rint(codes)).all():
+        raise DataError(f"column {column!r} names sites, and a row has none, or no whole number; leave such rows out")
+    return {f"{column} {code:g}": np.flatnonzero(codes == code) for code in np.unique(codes)}
+
+
 def hold_out(problem: Problem, seed: int) -> tuple[Problem, Problem]:
     """Split as `split` does, with `TEST_FRACTION` of the rows in the test part."""
     return split(problem, max(1, round(TEST_FRACTION * len(problem.y))), seed)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -121,10 +121,15 @@ class JobRun:
         """Return the job, not yet started."""
         return self.job.make(self.schema, self.settings, self._conditions())
 
-    def finish(self, result: Any, console: Console) -> Any:
-        """Compute the job's result from its rounds, with a progress bar. Raises whatever the job raises."""
+    def finish(self, result: Any, console: Console, sites: Mapping[bytes, str] | None = None) -> Any:
+        """Compute the job's result from its rounds, with a progress bar. Raises whatever the job raises.
+
+        Args:
+            sites: names of data nodes by their ids, where they are known.
+        """
         with SamplingBar(console) as bar:
-            return self.job.finish(result, self.schema, self.settings, replace(self._conditions(), on_sampling=bar))
+            known = replace(self._conditions(), on_sampling=bar, sites=sites or {})
+            return self.job.finish(result, self.schema, self.settings, known)
 
     def summarise(self, result: Any, reference: Any = None, rows: Problem | None = None) -> Summary:
         """Return a summary of the result, with the score after each iteration if the job has any.

@@ -28,7 +28,7 @@ from inference.jobs import NAMES, find, require_kind
 from inference.jobs.base import LearningJob
 from inference.jobs.settings import parse_words, settings_from
 from inference.jobs.summary import Summary
-from inference.problem import hold_out
+from inference.problem import hold_out, sites_of
 
 _PROCESSES = 2
 SHARED = ("computes", "tolerate", "colluders")
@@ -130,12 +130,12 @@ def swarm(
     processes = _PROCESSES * (chosen.get("engine", engines.LOCAL) != engines.LOCAL)
     shared: dict[str, Any] = {"processes": processes, **chosen, "mechanism": RoundedGaussian() if fast_noise else EXACT}
     seed = chosen.get("seed", 0)
-    if nodes is not None:
-        _refuse(context, SUMS, f"{_SUMS}; with --data-nodes J each data node releases by itself, {_NO_COMPUTES}")
     data = DataOptions(**{name: context.params[name] for name in DataOptions.__struct_fields__})
     spec = _spec(find(job or NAMES[0]), sets, data, nodes, clients, seed, output or Path("run"), json_to, no_reference)
     spec = msgspec.structs.replace(spec, dashboard=dashboard)
     kind = spec.job.kinds[0] if nodes is None else NodeRelease
+    if kind is NodeRelease:
+        _refuse(context, SUMS, f"{_SUMS}; with data nodes each node releases by itself, {_NO_COMPUTES}")
     if kind is LdpReport:
         why = f"{_SUMS}; in job {spec.job.name!r} each client reports by itself, exactly, {_NO_COMPUTES}; leave it out"
         _refuse(context, (*SHARED, "fast_noise"), why)
@@ -175,6 +175,11 @@ def _spec(
         require_kind(job, NodeRelease)
         clients = nodes
     settings = settings_from(job.settings, parse_words(sets or ()), job.name)
+    column = job.site_column(settings)
+    if column and nodes is not None:
+        raise UsageError(f"--data-nodes {nodes} and --set site={column}: leave one out; the column has one node a code")
+    if job.kinds[0] is NodeRelease and clients is None and not column:
+        raise UsageError(f"job {job.name!r} learns from data nodes; give --data-nodes J, or --set site=COLUMN")
     check_outputs(output, json_to)
     needed = job.columns(settings)
     alone, coded = not job.scored, job.makes_rows
@@ -184,12 +189,15 @@ def _spec(
         train, test = hold_out(train, seed)
     if job.mechanism(settings) and clients is not None:
         train = first_rows(train, clients)
+    sites = sites_of(train, column) if column else {}
+    clients = len(sites) or clients
     return JobSpec(
         job=job,
         settings=settings,
         train=train,
         test=test,
         clients=len(train.y) if clients is None else clients,
+        sites=sites,
         reference=not no_reference,
         output=output,
         json_to=json_to,

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from dca_proto.cli.job_run import JobRun, claimed_by, show_run, written
@@ -50,6 +51,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         job, settings: the job. train, test: the clients' rows, and the held-out rows.
         clients: N clients, or J data nodes, that share the training rows. If clients send LDP reports, each has one.
+        sites: the places of each data node's rows, by its name, if a column names them; empty to deal rows out evenly.
         reference: whether to show the same model without privacy beside the result. Otherwise nothing is computed from
             the rows but what the clients send.
         output: the folder of the result's files. json_to: a further file, or - for stdout.
@@ -62,6 +64,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     test: Problem | None
     clients: int
     output: Path
+    sites: dict[str, NDArray[np.intp]] = {}
     reference: bool = True
     json_to: str | None = None
     dashboard: bool = False
@@ -124,7 +127,8 @@ class _Learning:
 
     def __init__(self, spec: JobSpec, options: SwarmOptions, console: Console) -> None:
         self._spec, self._options, self._console = spec, options, console
-        self._rows = assign(spec.train.rows, spec.clients)
+        rows = spec.train.rows
+        self._rows = [rows[places] for places in spec.sites.values()] or assign(rows, spec.clients)
         self._not_private = not_private_because(spec.train.schema.read_columns, options.mechanism)
         self._run = JobRun(
             spec.job,
@@ -213,7 +217,9 @@ class _Learning:
     def _finish(self, done: SwarmResult) -> SwarmResult:
         """Learn from the rounds' results; if that fails, keep the error."""
         try:
-            result = self._run.finish(done.result, self._console)
+            names = list(self._spec.sites)
+            sites = {client: names[number] for client, number in done.swarm.numbers.items()} if names else {}
+            result = self._run.finish(done.result, self._console, sites)
             self._learned = self._run.summarise(result, self._reference, self._complete)
             self._rows_made = as_posterior(result).synthetic
         except Exception as error:  # raised after the released sums are written

@@ -125,7 +125,7 @@ def _sum_of_nodes(opened: OpenedAnnouncement, validated: ValidatedRound, members
     for member in members:
         body, hashes = body_of(member[1], Release), _hashes(opened, [member])
         noisy = ring_from_bytes(body.vector, validated.dimension)
-        node = release_of(opened.body, validated, noisy, body.rows, hashes, private=private)
+        node = release_of(opened.body, validated, noisy, body.rows, hashes, client=member[0], private=private)
         try:
             nodes.append(checked(node))
             kept.append(member)
@@ -265,11 +265,18 @@ def _described(body: Announcement, validated: ValidatedRound, hashes: Hashes) ->
 
 
 def release_of(
-    body: Announcement, validated: ValidatedRound, noisy: RingVector, rows: int, hashes: Hashes, *, private: bool
+    body: Announcement,
+    validated: ValidatedRound,
+    noisy: RingVector,
+    rows: int,
+    hashes: Hashes,
+    *,
+    client: bytes,
+    private: bool,
 ) -> NoisyAggregate:
     """Return the aggregate of one data node's release: `noisy` is its sum over `rows` rows with the whole noise."""
     release = aggregate_of(body, validated, noisy, 1, hashes, clients=1, private=private)
-    return dataclasses.replace(release, contributors=rows)
+    return dataclasses.replace(release, contributors=rows, client=client)
 
 
 def sum_releases(nodes: Sequence[NoisyAggregate], hashes: Hashes) -> NoisyAggregate:
@@ -282,6 +289,7 @@ def sum_releases(nodes: Sequence[NoisyAggregate], hashes: Hashes) -> NoisyAggreg
         clients=len(nodes),
         contributors_hash=hashes.contributors,
         nodes=tuple(nodes),
+        client=b"",
     )
 
 

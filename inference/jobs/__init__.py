@@ -40,6 +40,8 @@ _JOBS = {
     "synthetic": "inference.models.synthetic.job:Synthetic",
     "survival": "inference.models.survival.job:SurvivalCurves",
     "survival-regression": "inference.models.survival.job:SurvivalRegression",
+    "sites-regression": "inference.models.sites.job:SitesRegression",
+    "sites-logistic": "inference.models.sites.job:SitesLogistic",
     "ldp-histogram": "inference.models.column.histogram_job:Histogram",
     "ldp-mean": "inference.models.column.mean_job:Mean",
     "ldp-regression": "inference.models.glm.ldp_job:LdpRegression",

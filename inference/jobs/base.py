@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,7 @@ class Conditions:
         on_sampling: called with the iterations done and their total, while draws are made after the rounds.
         weights: returns the block weights with the least total error for these parameters of the statistic
             "regression".
+        sites: names of data nodes by their ids, where they are known.
     """
 
     clients: int
@@ -52,6 +53,7 @@ class Conditions:
     on_sampling: Callable[[int, int], None] = lambda done, total: None
     epsilon: float = 0.0
     weights: Callable[[Mapping[str, Any]], tuple[int, int, int]] = lambda parameters: (1, 1, 1)
+    sites: Mapping[bytes, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,10 @@ class LearningJob(ABC):
 
     def mechanism(self, settings: Any) -> str:
         """Return the local mechanism of the clients' reports; "" if the job does not learn from LDP reports."""
+        return ""
+
+    def site_column(self, settings: Any) -> str:
+        """Return the column that names the data node of each row in a trial on one machine; "" if there is none."""
         return ""
 
     def batch(self, settings: Any) -> int:

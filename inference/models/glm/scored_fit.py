@@ -100,13 +100,14 @@ def regression_of_scores(
         private=(schema is None or schema.private) and all(aggregate.private for aggregate in aggregates),
         epochs=rounds,
         iterations=rounds,
-        warnings=(*notes, *located, *_warnings(released, phi)),
+        warnings=(*notes, *located, *warnings_of(released, phi)),
         aggregates=tuple(aggregates),
         refitter=partial(regression_of_scores, tuple(aggregates), schema=schema, notes=notes),
     )
 
 
-def _warnings(released: Scores, phi: Normal) -> list[str]:
+def warnings_of(released: Scores, phi: Normal) -> list[str]:
+    """Return reasons to doubt this posterior of φ given the rounds."""
     first, logistic = released.scores[0], isinstance(released.family, Bernoulli)
     squares, noise = symmetric(first.curved)[1:, 1:], float(np.sqrt(first.noise_variance))
     warnings = list(about_collinearity(released.columns.columns, squares, noise))

@@ -1,0 +1,164 @@
+"""What the data nodes' scores of a logistic regression say of each site's coefficients.
+
+    φ_k          the public coefficients of round k, the same for all sites      s̃_jk, A_jk  the site's noisy sums of
+    w_k(x)       how far a row is shortened, by its features alone                Σ w_k x (y - p_k), Σ w_k q_k x xᵀ
+
+Rounds ask the same rows, so their sampling errors are nearly the same. One score per site, with weights ω_k by the
+rounds' precision, therefore has the sampling variance once, and the noise of all rounds together:
+
+    G_j = Σ_k ω_k s̃_jk       mean n_j Σ_k ω_k E[w_k x (p(β) - p_k)]      variance n_j E[w² p(1 - p) x xᵀ], w = Σ ω_k w_k
+
+No slope is linearised: E is over simulated rows (`glm.scoring`), normal with the features' moments in all sites. The
+features of one site differ from them. A_jk shows how, as far as noise allows: the mean moves by the difference of A_jk
+to the simulated information, times β - φ_k. What noise hides of it, and a third of what is not linear in the step from
+the last φ_k, are part of the variance, as in `glm.scoring`. n_j is the number of rows times the share of complete rows
+in all sites.
+
+`fitted` makes the same likelihood normal about each site's own estimate, which is computed again until it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from dca_proto.aggregate import NoisyAggregate
+from inference.errors import DataError
+from inference.models.glm.scored_fit import Scores
+from inference.models.glm.scoring import LAW, WRONG, Simulation, positive
+from inference.models.linear.closed_form import symmetric
+from inference.models.sites.evidence import Evidence, Posterior, posterior
+from inference.problem import Array
+
+ROWS = 512  # simulated rows, the first of the Sobol points
+PASSES, STEP_MAX = 8, 1.0  # of Newton's method about each site's estimate; the largest step of a coefficient
+
+
+class Released(NamedTuple):
+    """The scores of J sites, standardised; float64, a JAX pytree.
+
+    Attributes:
+        score: G_j, shape ``(J, p)``. noise: its variance in each coordinate. n: rows, ``(J,)``.
+        x: simulated rows, ``(m, p)``. weight: Σ ω_k w_k of each, ``(m,)``. asked: E Σ ω_k w_k x p_k, ``(p,)``.
+        slope, shift: what a site's own information adds to the mean, slope β - shift: ``(J, p, p)``, ``(J, p)``.
+        information: of a simulated row about ``last``, the last φ_k: ``(p, p)``, ``(p,)``.
+        hidden: variance that each squared distance from ``last`` adds, ``(J,)``.
+    """
+
+    score: Array
+    noise: Array
+    n: Array
+    x: Array
+    weight: Array
+    asked: Array
+    slope: Array
+    shift: Array
+    information: Array
+    last: Array
+    hidden: Array
+
+
+def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Released:
+    """Return the scores of the sites.
+
+    Args:
+        scores: the rounds' sums over all sites. nodes: the releases of each round, of the same sites in order.
+    """
+    rows, p = scores.rows, len(scores.columns.columns)
+    x = rows.x[:ROWS]
+    n = np.array([float(node.contributors) for node in nodes[0]])
+    parts = [Scores.of(list(of_round)) for of_round in zip(*nodes, strict=True)]
+    precision = np.array([1 / max(part.noise_variance, np.finfo(float).tiny) for part in parts[0].scores])
+    omega = precision / precision.sum()
+    asked, slope, shift = np.zeros(p), np.zeros((len(n), p, p)), np.zeros((len(n), p))
+    weight, information, hidden = np.zeros(len(x)), np.zeros((p, p)), np.zeros(len(n))
+    score = np.zeros((len(n), p))
+    complete = _complete(scores, n)
+    for k, (share, one) in enumerate(zip(omega, scores.scores, strict=True)):
+        theta, shorter = one.terms.phi[:-1], _shorter(Simulation(rows, one.terms, one.terms.phi), one.terms.clip)
+        odds = expit(x @ theta)
+        asked += share * (shorter * odds) @ x / len(x)
+        weight += share * shorter
+        own = (x * (shorter * odds * (1 - odds))[:, None]).T @ x / len(x)
+        information += share * own
+        released = np.array([symmetric(part.scores[k].curved) for part in parts]) / one.terms.information
+        noise = np.array([part.scores[k].noise_variance for part in parts]) / one.terms.information**2
+        law = (LAW * np.trace(own) / p * n * complete) ** 2
+        known = law / (law + noise)
+        differs = known[:, None, None] * (released - (n * complete)[:, None, None] * own)
+        slope += share * differs
+        shift += share * differs @ theta
+        hidden += share**2 * known * noise
+        score += share * np.array([part.scores[k].score[:p] for part in parts])
+    last = scores.scores[-1].terms.phi[:-1]
+    return Released(
+        score, np.array(1 / precision.sum()), n * complete, x, weight, asked, slope, shift, information, last, hidden
+    )
+
+
+def _shorter(simulation: Simulation, clip: float) -> Array:
+    return np.asarray(1 / np.maximum(1.0, simulation.norms[:ROWS] / clip))
+
+
+def _complete(scores: Scores, n: Array) -> float:
+    """Return the share of complete rows in all sites, from their information beside the simulated one."""
+    rows, first = scores.rows, scores.scores[0]
+    simulated = Simulation(rows, first.terms, first.terms.phi).information(first.terms.clip)
+    seen = positive(symmetric(first.curved) / (first.terms.information * n.sum()))
+    return float(np.clip(np.trace(np.linalg.solve(simulated, seen)) / len(seen), 0.05, 1.0))
+
+
+class Moments(NamedTuple):
+    """Of G_j at the site's coefficients: what is left of it, the derivative of its mean, and its covariance."""
+
+    left: Array
+    slope: Array
+    cov: Array
+
+
+def moments(released: Released, beta: Array) -> Moments:
+    """Return the moments at coefficients ``(J, p)``; shapes ``(J, p)``, ``(J, p, p)``, ``(J, p, p)``."""
+    x, w, n = released.x, released.weight, released.n[:, None]
+    odds = expit(beta @ x.T)
+    mean = (odds * w) @ x / len(x) - released.asked
+    rise = odds * (1 - odds)
+    slope = np.einsum("js,si,sk->jik", rise * w, x, x, optimize=True) / len(x)
+    step = beta - released.last
+    bent = mean - step @ released.information.T
+    differs = (released.slope @ beta[..., None])[..., 0] - released.shift
+    cov = n[..., None] * np.einsum("js,si,sk->jik", rise * w**2, x, x, optimize=True) / len(x)
+    extra = released.noise + released.hidden[:, None] * (step**2).sum(axis=1, keepdims=True) + (WRONG * n * bent) ** 2
+    cov = cov + extra[..., None] * np.eye(beta.shape[1])
+    return Moments(released.score - n * mean - differs, n[..., None] * slope + released.slope, cov)
+
+
+def evidence_at(released: Released, beta: Array) -> Evidence:
+    """Return the normal evidence about these coefficients of the sites, ``(J, p)``."""
+    left, slope, cov = moments(released, beta)
+    weighted = np.swapaxes(np.linalg.solve(cov, slope), 1, 2)
+    return Evidence((weighted @ (left[..., None] + slope @ beta[..., None]))[..., 0], weighted @ slope)
+
+
+def fitted(released: Released, mean_sd: Array, tau_sd: Array) -> Posterior:
+    """Return the posterior on a grid. For the arguments and errors see `sites.evidence.posterior`."""
+    beta = np.tile(released.last, (len(released.n), 1))
+    for _ in range(PASSES):
+        typical = posterior(evidence_at(released, beta), mean_sd, tau_sd).typical()
+        beta = beta + np.clip(typical.effect - beta, -STEP_MAX, STEP_MAX)
+    return posterior(evidence_at(released, beta), mean_sd, tau_sd)
+
+
+def matched(rounds: Sequence[NoisyAggregate]) -> list[list[NoisyAggregate]]:
+    """Return the releases of the sites that took part in all rounds, in the same order.
+
+    Raises:
+        DataError: fewer than two sites took part in all of them.
+    """
+    by_site = [{node.client: node for node in one.nodes} for one in rounds]
+    everywhere = [client for client in by_site[0] if all(client in known for known in by_site)]
+    if len(everywhere) < 2:
+        raise DataError(f"{len(everywhere)} sites released in all rounds; a model of sites needs two or more")
+    return [[known[client] for client in everywhere] for known in by_site]
