@@ -251,13 +251,13 @@ def curved(statistics: SufficientStatistics, means: Means | None) -> SufficientS
         statistics: of whole rows. means: of the columns, from the first round, if there is one.
     """
     assert statistics.bend is not None, "rows are whole"
-    sizes = np.r_[CURVED, bends(means, len(statistics.bend) - 1)]
+    sizes = np.r_[CURVED, bends(np.zeros(len(statistics.bend) - 1) if means is None else means.shown[:-1])]
     return replace(statistics, bend=sizes[:, None] * sizes * statistics.bend)
 
 
-def bends(means: Means | None, features: int) -> Array:
-    """Return γ of each feature, as skewed as the first round shows it; without that round, as not skewed."""
-    return CURVED * (1 + BENT * (np.zeros(features) if means is None else means.shown[:-1]))
+def bends(skewed: Array) -> Array:
+    """Return γ of features. Args: skewed: how much, from 0 to 1."""
+    return CURVED * (1 + BENT * skewed)
 
 
 def about_columns(

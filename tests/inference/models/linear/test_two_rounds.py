@@ -25,7 +25,7 @@ from inference.models.linear.closed_form import NormalBeta, SufficientStatistics
 from inference.models.linear.job import parameters, regression_with_projection
 from inference.models.linear.nodes.observed import nodes_of
 from inference.models.linear.prior import SCALES, WIDE, fitted_to
-from inference.models.linear.rows import Plan, about_columns, plan, sensitivity, weighted
+from inference.models.linear.rows import CURVED, Plan, about_columns, plan, sensitivity, weighted
 from inference.problem import Problem, Schema
 from inference.rounds import run
 
@@ -82,6 +82,16 @@ def test_radius_and_bound_grow_with_the_rows() -> None:
     assert plans[0].radius < 1.5
     assert plans[-1].radius > 3
     assert plans[0].bound < plans[-1].bound / 3
+
+
+def test_skewed_features_have_a_larger_radius() -> None:
+    """Scaling shifts their slopes most if the relation is curved. Where noise is larger than any shift, none grows."""
+    few, many = (
+        [plan(n, 3, lambda bound, radius: 3 * sensitivity(bound, radius), bend).radius for bend in (CURVED**2, 0.15**2)]
+        for n in (100, 3000)
+    )
+    assert few[0] == few[1]
+    assert many[0] < many[1]
 
 
 @pytest.mark.parametrize("radius", [1.0, 2.0, 4.0])
