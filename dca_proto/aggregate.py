@@ -88,6 +88,7 @@ class NoisyAggregate:
         fraction_bits: f; the clients' contributions are multiples of 2^-f.
         doubts: warnings that the sum is hardly possible, or that releases were left out (`dca_proto.plausibility`).
         quorum: the Compute nodes of a secure sum that a trainer ran, and those that it lost.
+        slack: what a verified sum costs each participant beside mu (`dca_proto.privacy.verified`); 0 for other rounds.
     """
 
     value: NDArray[np.float64]
@@ -116,6 +117,7 @@ class NoisyAggregate:
     fraction_bits: int = 24
     doubts: tuple[str, ...] = ()
     quorum: Quorum = NO_NODES
+    slack: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.private:

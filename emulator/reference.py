@@ -83,23 +83,29 @@ def least_variance(l2: float, epsilon: float, delta: float, honest: int = 1) -> 
     return (l2 / mu_of(epsilon, delta)) ** 2 / honest
 
 
-def composed(charges: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
-    """Return Σμ² of Gaussian releases, and Σε and Σμ(ε)² of ε-private ones. Each is (μ, ε, δ), ε-private if δ = 0."""
+def composed(charges: Iterable[tuple[float, float, float, float]]) -> tuple[float, float, float, float]:
+    """Return Σμ² of Gaussian releases, Σε and Σμ(ε)² of ε-private ones, and all slack.
+
+    Each is (μ, ε, δ, slack), ε-private if δ = 0.
+    """
     known = list(charges)
-    pure = [epsilon for _, epsilon, delta in known if not delta]
+    pure = [epsilon for _, epsilon, delta, _ in known if not delta]
     squares = (4 * NormalDist().inv_cdf(1 / (1 + exp(epsilon))) ** 2 for epsilon in pure)
-    return sum(mu**2 for mu, _, delta in known if delta), sum(pure), sum(squares)
+    return sum(mu**2 for mu, _, delta, _ in known if delta), sum(pure), sum(squares), sum(one[3] for one in known)
 
 
-def is_within(spent: tuple[float, float, float], epsilon: float, delta: float, for_reports: float = 0.0) -> bool:
+def is_within(spent: tuple[float, float, float, float], epsilon: float, delta: float, for_reports: float = 0.0) -> bool:
     """Return True if releases, as `composed`, are together (ε, δ)-private.
 
     for_reports: the part of ε that is reserved for ε-private releases; 0 reserves none.
     """
-    gaussian, pure, converted = spent
+    gaussian, pure, converted, slack = spent
+    for_sums = epsilon - for_reports
+    rest = delta - slack * (1 + exp(for_sums))
+    mu_max = mu_of(for_sums, rest) if rest > 0 else 0.0
     if for_reports:
-        return pure <= for_reports and (not gaussian or sqrt(gaussian) <= mu_of(epsilon - for_reports, delta))
-    return (not gaussian and pure <= epsilon) or sqrt(gaussian + converted) <= mu_of(epsilon, delta)
+        return pure <= for_reports and (not gaussian or sqrt(gaussian) <= mu_max)
+    return (not gaussian and pure <= epsilon) or sqrt(gaussian + converted) <= mu_max
 
 
 def dimension(statistic: str, parameters: Mapping[str, Any]) -> int:

@@ -225,13 +225,14 @@ def attributes(*aggregates: NoisyAggregate, private: bool = True) -> dict[str, o
     """
     private = private and all(aggregate.private for aggregate in aggregates)
     mus = [aggregate.mu for aggregate in aggregates if aggregate.mu is not None]
-    first = aggregates[0]
+    first, slack = aggregates[0], math.fsum(aggregate.slack for aggregate in aggregates)
     return {
         "mechanism": first.mechanism,
         "statistics": " ".join(aggregate.statistic for aggregate in aggregates),
         "contributors": min(aggregate.contributors for aggregate in aggregates),
         "private": private,
         "mu": accounting.compose(mus) if private and mus else None,
+        **({"slack": slack} if private and slack else {}),
         "epsilon": first.epsilon if private and len(aggregates) == 1 else None,
         "delta": first.delta if private else None,
     }

@@ -104,6 +104,7 @@ def charges_table(spent: Spending) -> Table:
         counts += ", of one row" if charge.relation == REPLACE_ONE_ROW else ""
         state = counts if charge.counts else "returned" if charge.returned else "past its period"
         mu = at_least(charge.mu) if charge.delta else ""
+        mu += f", slack {at_least(charge.slack)}" if charge.slack else ""
         cost = (at_least(charge.epsilon or 0), at_least(charge.delta or 0), mu)
         rows.append((str(charge.number), *_round_cells(charge), *cost, state))
     return table(("no.", *_ROUND_COLUMNS, "epsilon", "delta", "mu", "state"), rows, title="charged", align="><ww>>>w")
@@ -119,6 +120,7 @@ def totals(result: Spending) -> list[tuple[str, str]]:
     kept = result.epsilon_for_reports
     pure = kept or any(charge.counts and charge.delta == 0 for charge in result.charges)
     details = f"{counted(sum(charge.counts for charge in result.charges), 'charge')}, mu = {at_least(result.mu_spent)}"
+    details += f", slack = {at_least(result.slack_spent)}" if result.slack_spent else ""
     if pure:
         details += ", and epsilon" if kept else ", those at delta 0 converted; their epsilons add up to"
         details += f" {at_least(result.pure_spent)}{' at delta 0' if kept else ''}"

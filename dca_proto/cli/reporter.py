@@ -152,8 +152,9 @@ class Reporter:
             case facts.DataFailed(round_id, statistic, error):
                 failed = f"reading the data, or some rows, failed with {error}"
                 return f"round {_short(round_id)}: {failed}; they count as zero in {statistic}"
-            case facts.Contributed(round_id, statistic, mu, pure):
+            case facts.Contributed(round_id, statistic, mu, pure, slack):
                 charged = f"epsilon = {at_least(pure)} at delta 0" if pure else f"mu = {at_least(mu)}"
+                charged += f", slack = {at_least(slack)}" if slack else ""
                 return f"round {_short(round_id)}: contributed to {statistic}, charged {charged}"
             case facts.LedgerReused(round_id, compute, charge, highest):
                 seen = f"{self._name(compute)} has already seen charge {charge}, and charges up to {highest}"

@@ -200,15 +200,15 @@ def forecast_job(
     budget, also = job.budget, job.also
     mu = accounting.compose(request.cost.mu for _ in range(job.times) for request in requests)
     reports = total(request.cost for _ in range(job.times) for request in requests)
-    cost = reports if job.is_pure else PrivacyCost.of_mu(mu)
+    cost = reports if job.is_pure else PrivacyCost.of_mu(mu, reports.slack)
 
     def spent(delta: float) -> float:
-        return cost.epsilon(delta) if job.is_pure else accounting.epsilon_of(mu, delta)
+        return cost.epsilon(delta) if job.is_pure else accounting.epsilon_of(mu, delta, cost.slack)
 
     rounds = [_planned(request, share) for request, share in zip(requests, shares, strict=True)]
     signals = [planned.signal_to_noise for planned in rounds]
     charged = _charged(cost, also)
-    own = _releases(job, mu, requests)
+    own = _releases(job, cost, requests)
     return JobForecast(
         epsilon=budget.epsilon,
         delta=budget.delta,
@@ -295,10 +295,10 @@ def _error(statistic: Regression, weights: Weights, request: OpenRound) -> float
     return math.sqrt(sensitivity.l2_squared * math.fsum(size / weight**2 for size, weight in sizes))
 
 
-def _releases(job: PlannedJob, mu: float, requests: Sequence[OpenRound]) -> tuple[privacy_loss.Release, ...]:
+def _releases(job: PlannedJob, cost: PrivacyCost, requests: Sequence[OpenRound]) -> tuple[privacy_loss.Release, ...]:
     """Return all rounds as releases whose joint cost is known."""
     if not job.is_pure:
-        return (privacy_loss.Gaussian(mu),)
+        return (privacy_loss.Gaussian(cost.mu, cost.slack),)
     return tuple(privacy_loss.PureDP(request.epsilon) for _ in range(job.times) for request in requests)
 
 

@@ -37,6 +37,8 @@ PURE_MAX = 500.0
 """Largest ε of an ε-private release, far above what mechanisms offer; beyond it, normal tails underflow floats."""
 _PURE_MU_MAX = 70.0  # above the μ of that ε
 _HALVINGS = 47
+_ROUNDING = 2.0**-50  # relative, of what remains of δ
+_STEPS_MAX = 100  # towards an ε with slack; a slack far below δ needs two or three
 _WRAP_BITS = 40  # a sum leaves `largest_sum` with probability β = 2^-40 at most
 _HALF_RULE = (  # nodes x > 0 and weights of the 10-point Gauss-Legendre rule; the nodes -x have the same weights
     (0.14887433898163122, 0.29552422471475287),
@@ -61,24 +63,31 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def mu_of(epsilon: float, delta: float) -> float:
+def mu_of(epsilon: float, delta: float, slack: float = 0.0) -> float:
     """Return the largest μ that is (ε, δ)-private, rounded down: the true δ(ε; μ) never exceeds δ.
 
-    It is within 1e-9 relative of the largest for δ <= 0.9, and less close as δ nears 1. Raises `UsageError` for an ε
-    that is not positive and finite, or a δ outside (0, 1).
+    It is within 1e-9 relative of the largest for δ <= 0.9, and less close as δ nears 1. With a slack (`verified`), it
+    is the largest for δ - (1 + e^ε)·slack; 0.0 if that is not positive. Raises `UsageError` for an ε that is not
+    positive and finite, a δ outside (0, 1), or a negative slack.
     """
     _require("epsilon", epsilon, _EPSILON_MIN <= epsilon < math.inf, "a finite number > 0 (1e-100 at least)")
     _require("delta", delta, 0 < delta < 1, "a number in (0, 1), such as 1e-6")
-    target = math.log(delta)
+    rest = _without_slack(epsilon, delta, slack)
+    if rest <= 0:
+        return 0.0
+    target = math.log(rest)
     return _bisect(lambda mu: _log_delta_bound(epsilon, mu) <= target)[0]
 
 
 @functools.lru_cache(maxsize=1024)
-def epsilon_of(mu: float, delta: float) -> float:
+def epsilon_of(mu: float, delta: float, slack: float = 0.0) -> float:
     """Return the smallest ε >= 0 for which μ is (ε, δ)-private, rounded up: the true δ(ε; μ) never exceeds δ.
 
-    Raises `UsageError` for a negative or infinite μ, or a δ outside (0, 1).
+    With a slack (`verified`), it is the smallest with δ(ε; μ) + (1 + e^ε)·slack <= δ; infinite if none is found.
+    Raises `UsageError` for a negative or infinite μ, a δ outside (0, 1), or a negative slack.
     """
+    if slack:
+        return with_slack(lambda rest: epsilon_of(mu, rest), delta, slack)
     _require("mu", mu, 0 <= mu < math.inf, "a finite number >= 0")
     _require("delta", delta, 0 < delta < 1, "a number in (0, 1), such as 1e-6")
     target = math.log(delta)
@@ -87,6 +96,34 @@ def epsilon_of(mu: float, delta: float) -> float:
     precise = _bisect(lambda epsilon: _log_delta_bound(epsilon, mu) > target)[1]
     short = float(f"{precise:.12g}")  # the largest μ that is (1, δ)-private gives ε = 1, not 1.0000000001
     return short if short < precise and _log_delta_bound(short, mu) <= target else precise
+
+
+def _without_slack(epsilon: float, delta: float, slack: float) -> float:
+    """Return δ - (1 + e^ε)·slack, rounded down."""
+    _require("slack", slack, 0 <= slack < math.inf, "a finite number >= 0")
+    if not slack:
+        return delta
+    if epsilon > PURE_MAX:  # far beyond a promise, and e^ε would soon overflow
+        return 0.0
+    return (delta - (1 + math.exp(epsilon)) * slack * (1 + _ROUNDING)) * (1 - _ROUNDING)
+
+
+def with_slack(epsilon_at: Callable[[float], float], delta: float, slack: float) -> float:
+    """Return the smallest ε with ε = `epsilon_at`(δ - (1 + e^ε)·slack), or the next above; infinite if none is found.
+
+    `epsilon_at` gives the ε of releases without their slack at some δ. It is approached from below: a larger ε leaves
+    less of δ, which asks for a larger ε.
+    """
+    epsilon = epsilon_at(delta)
+    for _ in range(_STEPS_MAX if slack else 0):
+        rest = _without_slack(epsilon, delta, slack)
+        if rest <= 0:
+            return math.inf
+        needed = epsilon_at(rest)
+        if needed <= epsilon:
+            return epsilon
+        epsilon = needed
+    return math.inf if slack else epsilon
 
 
 @functools.lru_cache(maxsize=1024)
@@ -263,12 +300,12 @@ def _require(name: str, found: float, fits: bool, expected: str) -> None:
         raise UsageError(f"{name} is {found}, expected {expected}")
 
 
-def check_mu(mu: float, epsilon: float, delta: float) -> None:
-    """Refuse a μ that is not (ε, δ)-private, or too large for any round.
+def check_mu(mu: float, epsilon: float, delta: float, slack: float = 0.0) -> None:
+    """Refuse a μ that, with its slack, is not (ε, δ)-private, or that is too large for any round.
 
     The `UsageError` names the largest μ that may be announced.
     """
-    largest, quoted = mu_of(epsilon, delta), f"epsilon {at_least(epsilon)} at delta {at_least(delta)}"
+    largest, quoted = mu_of(epsilon, delta, slack), f"epsilon {at_least(epsilon)} at delta {at_least(delta)}"
     if not 0 < mu <= largest and not min(mu, largest) > MU_MAX:
         raise UsageError(f"mu is {mu!r}, expected above 0 and at most {largest!r}, which is {quoted}")
     if mu > MU_MAX:

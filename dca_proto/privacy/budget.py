@@ -42,20 +42,21 @@ def quoted(mu: float, delta: float) -> float:
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """The privacy budget (ε, δ) of a job, or of one of its rounds."""
+    """The privacy budget (ε, δ) of a job, or of one of its rounds; `slack` is that of its verified sums together."""
 
     epsilon: float
     delta: float
+    slack: float = 0.0
 
     @property
     def mu(self) -> float:
         """The Gaussian DP parameter that this budget allows. Raises `UsageError` for values out of range."""
-        return accounting.mu_of(self.epsilon, self.delta)
+        return accounting.mu_of(self.epsilon, self.delta, self.slack)
 
     @property
     def cost(self) -> PrivacyCost:
         """The cost of Gaussian rounds that use the whole budget. Raises `UsageError` for values out of range."""
-        return PrivacyCost.of_mu(self.mu)
+        return PrivacyCost.of_mu(self.mu, self.slack)
 
     def share(self, part: float) -> RoundCost:
         """Return the cost of a Gaussian round that gets `part` of μ²; the budget's own (ε, δ) for a part of 1.

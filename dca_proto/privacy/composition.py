@@ -46,12 +46,14 @@ class _Pure(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 
 
 class Gaussian(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """Gaussian noise with μ = Δ/σ; for a round of the protocol, the μ of its plan."""
+    """Gaussian noise with μ = Δ/σ; for a round of the protocol, the μ of its plan, and a verified sum's slack."""
 
     mu: float
+    slack: float = 0.0
 
     def __post_init__(self) -> None:
         _require("mu", self.mu, _EPSILON_MIN <= self.mu <= accounting.MU_MAX, _RANGE.format(accounting.MU_MAX))
+        _require("slack", self.slack, 0 <= self.slack < 1, "at least 0 and below 1")
 
 
 class Laplace(_Pure, frozen=True):
@@ -103,7 +105,11 @@ def epsilon_of(releases: Iterable[Release], delta: float) -> float:
     if delta < DELTA_MIN and pure < math.inf:
         return pure
     _require("delta", delta, delta >= DELTA_MIN, f"at least {at_least(DELTA_MIN)} if a release is Gaussian")
-    return min(pure, float(_composed(given).get_epsilon_for_delta(delta * (1 - _ROUNDING) - _NOISE)))
+    composed = _composed(given)
+    together = accounting.with_slack(
+        lambda rest: float(composed.get_epsilon_for_delta(rest * (1 - _ROUNDING) - _NOISE)), delta, _slack(given)
+    )
+    return min(pure, together)
 
 
 def delta_of(releases: Iterable[Release], epsilon: float) -> float:
@@ -115,7 +121,12 @@ def delta_of(releases: Iterable[Release], epsilon: float) -> float:
     _require("epsilon", epsilon, 0 <= epsilon < math.inf, "a finite number >= 0")
     if epsilon >= _pure_epsilon(given):
         return 0.0
-    return min(1.0, float(_composed(given).get_delta_for_epsilon(epsilon)) * (1 + _ROUNDING) + _NOISE)
+    of_slack = (1 + math.exp(epsilon)) * slack if (slack := _slack(given)) else 0.0
+    return min(1.0, float(_composed(given).get_delta_for_epsilon(epsilon)) * (1 + _ROUNDING) + _NOISE + of_slack)
+
+
+def _slack(releases: tuple[Release, ...]) -> float:
+    return math.fsum(release.slack for release in releases if isinstance(release, Gaussian))
 
 
 def _pure_epsilon(releases: tuple[Release, ...]) -> float:

@@ -5,6 +5,9 @@ They are `within` (ε, δ) if one of (1) and (2) holds, where μ(ε, δ) is the 
 
     (1)  none is Gaussian, and Σε_r <= ε,        (2)  √(Σμ_r² + Σμ(ε_r)²) <= μ(ε, δ).
 
+A release of a verified sum has a slack besides its μ (`privacy.verified`). Slacks add up, and in (2) and (3) the
+largest μ is that for δ - (1 + e^ε)·slack, with the ε of the Gaussian releases together.
+
 If a part ε₁ of ε is set aside for ε-private releases, they are `within` if (3)  Σε_r <= ε₁ and √Σμ_r² <= μ(ε - ε₁, δ).
 
 "Costs that add up" in PRIVACY.md proves that both hold for releases chosen by earlier results, and shows why a mixture
@@ -30,16 +33,18 @@ class PrivacyCost(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         gaussian: Σμ² of the Gaussian releases. pure: Σε of the ε-private ones. converted: Σμ(ε)² of the ε-private ones.
+        slack: how far the releases are, in total variation, from Gaussian ones of that μ; 0 without verified sums.
     """
 
     gaussian: float = 0.0
     pure: float = 0.0
     converted: float = 0.0
+    slack: float = 0.0
 
     @classmethod
-    def of_mu(cls, mu: float) -> PrivacyCost:
+    def of_mu(cls, mu: float, slack: float = 0.0) -> PrivacyCost:
         """The cost of one Gaussian release; infinite if μ is too large for any round."""
-        return cls(gaussian=mu**2 if mu < _SQUARE_MAX else math.inf)
+        return cls(gaussian=mu**2 if mu < _SQUARE_MAX else math.inf, slack=slack)
 
     @classmethod
     def of_pure(cls, epsilon: float) -> PrivacyCost:
@@ -66,7 +71,7 @@ class PrivacyCost(msgspec.Struct, frozen=True, gc=False):
 
     def __add__(self, other: PrivacyCost) -> PrivacyCost:
         pure, converted = self.pure + other.pure, self.converted + other.converted
-        return PrivacyCost(self.gaussian + other.gaussian, pure, converted)
+        return PrivacyCost(self.gaussian + other.gaussian, pure, converted, self.slack + other.slack)
 
     def epsilon(self, delta: float, *, apart: bool = False) -> float:
         """Return the least known ε for which the releases together are (ε, δ)-private.
@@ -76,11 +81,16 @@ class PrivacyCost(msgspec.Struct, frozen=True, gc=False):
         a δ outside [0, 1).
         """
         if apart:
-            return self.pure_epsilon + PrivacyCost(self.gaussian).epsilon(delta)
+            return self.pure_epsilon + self._gaussian.epsilon(delta)
         if delta == 0:
             return math.inf if self.gaussian else self.pure_epsilon
-        together = accounting.epsilon_of(self.mu, delta)
+        together = accounting.epsilon_of(self.mu, delta, self.slack)
         return together if self.gaussian else min(self.pure_epsilon, together)
+
+    @property
+    def _gaussian(self) -> PrivacyCost:
+        """The cost of the Gaussian releases alone."""
+        return PrivacyCost(self.gaussian, slack=self.slack)
 
     @property
     def pure_epsilon(self) -> float:
@@ -94,16 +104,16 @@ class PrivacyCost(msgspec.Struct, frozen=True, gc=False):
         With `for_reports` > 0, which is ε₁ < ε for the ε-private ones, return True if (3) holds.
         """
         if for_reports:
-            rest = PrivacyCost(self.gaussian).within(epsilon - for_reports, delta)
+            rest = self._gaussian.within(epsilon - for_reports, delta)
             return rest and self.pure <= for_reports * (1 + _ROUNDING)
         if not self.gaussian and self.pure <= epsilon * (1 + _ROUNDING):
             return True
-        return delta > 0 and self.mu <= accounting.mu_of(epsilon, delta)
+        return delta > 0 and self.mu <= accounting.mu_of(epsilon, delta, self.slack)
 
     def left(self, epsilon: float, delta: float, for_reports: float = 0.0) -> float:
         """Return the ε at δ of the largest further Gaussian release that fits (see `within`); 0.0 if none does."""
         if for_reports:
-            return PrivacyCost(self.gaussian).left(epsilon - for_reports, delta)
+            return self._gaussian.left(epsilon - for_reports, delta)
         return epsilon if self == PrivacyCost() else accounting.epsilon_of(self._rest(epsilon, delta), delta)
 
     def left_pure(self, epsilon: float, delta: float, for_reports: float = 0.0) -> float:
@@ -115,7 +125,7 @@ class PrivacyCost(msgspec.Struct, frozen=True, gc=False):
 
     def _rest(self, epsilon: float, delta: float) -> float:
         """Return the μ that (2) leaves, or 0.0."""
-        allowed, spent = accounting.mu_of(epsilon, delta), self.mu
+        allowed, spent = accounting.mu_of(epsilon, delta, self.slack), self.mu
         return _SHAVED * math.sqrt(max(0.0, (allowed - spent) * (allowed + spent) - _SLACK * allowed**2))
 
 
@@ -134,4 +144,5 @@ def total(costs: Iterable[PrivacyCost]) -> PrivacyCost:
         math.fsum(cost.gaussian for cost in parts),
         math.fsum(cost.pure for cost in parts),
         math.fsum(cost.converted for cost in parts),
+        math.fsum(cost.slack for cost in parts),
     )

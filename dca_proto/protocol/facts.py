@@ -113,18 +113,20 @@ class Closed(_Fact, frozen=True):
 class Contributed(_Fact, frozen=True):
     """The client charged its budget with `mu` and sent its contribution, its release or its report.
 
-    `pure` is the ε of a report with δ = 0, for which `mu` is the smallest μ that this ε implies; otherwise 0.
+    `pure` is the ε of a report with δ = 0, for which `mu` is the smallest μ that this ε implies; otherwise 0. `slack`
+    is that of a verified sum.
     """
 
     round_id: bytes
     statistic: str
     mu: float
     pure: float = 0.0
+    slack: float = 0.0
 
     @property
     def cost(self) -> PrivacyCost:
         """The privacy cost that was charged."""
-        return PrivacyCost.of_pure(self.pure) if self.pure else PrivacyCost.of_mu(self.mu)
+        return PrivacyCost.of_pure(self.pure) if self.pure else PrivacyCost.of_mu(self.mu, self.slack)
 
 
 class DataFailed(_Fact, frozen=True):

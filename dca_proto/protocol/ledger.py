@@ -32,6 +32,7 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
         statistic: the round's statistic.
         trainer: id of the trainer that announced the round, 16 bytes.
         mu, epsilon, delta: the cost. For an ε-private report, delta is 0 and mu is its μ(ε) (`cost`).
+        slack: of a verified sum, beside mu (`privacy.verified`).
         at_ms: time of the charge.
         number: 1, 2, ... in the order of charging; never reused, even after a return.
         returned: True if p + 1 Compute nodes have signed that they released nothing and never will. In the account, for
@@ -51,11 +52,12 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
     returned: bool = False
     clients: tuple[bytes, ...] = ()
     relation: str = REPLACE_ONE_CLIENT
+    slack: float = 0.0
 
     @property
     def cost(self) -> PrivacyCost:
         """The privacy cost of the charge."""
-        return PrivacyCost.of_mu(self.mu) if self.delta else PrivacyCost.of_pure(self.epsilon)
+        return PrivacyCost.of_mu(self.mu, self.slack) if self.delta else PrivacyCost.of_pure(self.epsilon)
 
 
 class CostToClients(msgspec.Struct, frozen=True, gc=False):
@@ -78,6 +80,7 @@ def max_client_cost(costs: Iterable[CostToClients], of: Collection[bytes] = ()) 
         _largest([(cost.each.gaussian, cost.clients) for cost in costs], among),
         _largest([(cost.each.pure, cost.clients) for cost in costs], among),
         _largest([(cost.each.converted, cost.clients) for cost in costs], among),
+        _largest([(cost.each.slack, cost.clients) for cost in costs], among),
     )
 
 
@@ -106,7 +109,7 @@ def _shared(value: Value) -> Value:
 
 def _slim(charge: Charge) -> Charge:
     """Return the charge with values that it shares with others: a ledger keeps one for each round of a year."""
-    fields = ("statistic", "trainer", "mu", "epsilon", "delta", "relation")
+    fields = ("statistic", "trainer", "mu", "epsilon", "delta", "relation", "slack")
     return msgspec.structs.replace(charge, **{name: _shared(getattr(charge, name)) for name in fields})
 
 

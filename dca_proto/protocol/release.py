@@ -256,6 +256,7 @@ def _described(body: Announcement, validated: ValidatedRound, hashes: Hashes) ->
         epsilon=body.epsilon,
         delta=body.delta,
         mu=validated.mu,
+        slack=validated.cost.slack,
         round_id=body.round_id,
         announcement_hash=hashes.announcement,
         contributors_hash=hashes.contributors,

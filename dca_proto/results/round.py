@@ -172,6 +172,9 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     epsilon: Annotated[Amount | None, about("The cost to each participant; null if none is claimed.")] = None
     delta: Annotated[Amount | None, about("As epsilon.")] = None
     mu: Annotated[Amount | None, about("The same cost as a parameter of Gaussian differential privacy.")] = None
+    slack: Annotated[Amount | None, about("Of a verified sum, beside mu: it takes (1 + e^epsilon)·slack of delta.")] = (
+        None
+    )
     relation: Annotated[str | None, about("The neighbouring relation of the sensitivity.")] = None
     mechanism: Annotated[str | None, about("Of the noise.")] = None
     sigma_local: Annotated[Amount | None, about("Standard deviation of one client's share of the noise.")] = None
@@ -226,6 +229,7 @@ def round_of(aggregate: NoisyAggregate, *, alone: bool = False, **known: Any) ->
     found: dict[str, Any] = {
         **{name: getattr(aggregate, name) for name in _COPIED},
         "n_min": aggregate.n_min,
+        "slack": aggregate.slack or None,
         "round_id": aggregate.round_id.hex(),
         "announcement_hash": aggregate.announcement_hash.hex(),
         "contributors_hash": aggregate.contributors_hash.hex(),

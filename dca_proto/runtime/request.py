@@ -101,7 +101,7 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
         request.draft(DistributedDiscreteGaussian(), Limits())
         return _counting(request, settings)
     request.check_statistic()
-    check_mu(request.cost.mu, request.epsilon, request.delta)
+    check_mu(request.cost.mu, request.epsilon, request.delta, request.cost.slack)
     return _counting(request, settings)
 
 

@@ -71,6 +71,7 @@ class Charged(Asked, frozen=True, kw_only=True):
 
     number: Annotated[int, about("Of the charge: 1, 2, ...")]
     mu: Annotated[float, about("The cost as a parameter of Gaussian differential privacy.")]
+    slack: Annotated[float, about("Of a verified sum: its distance, in total variation, from a release of that mu.")]
     invited: Annotated[int | None, about("How many clients the trainer invited, if not all; only they are charged.")]
     relation: Annotated[
         str, about("`replace-one-row` for a node release, which protects a row; so does a total that includes it.")
@@ -97,6 +98,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     period_days: Annotated[float | None, about("Of the limit.")]
     mu_spent: Annotated[float, about("Includes converted rounds of delta 0, unless a part is kept for them.")]
     pure_spent: Annotated[float, about("Σε of the rounds of delta 0.")]
+    slack_spent: Annotated[float, about("Of verified sums; epsilon_spent includes it.")]
     epsilon_spent: Annotated[
         float,
         about(
@@ -161,6 +163,8 @@ def _sound(charge: Charge) -> Charge:
         value = getattr(charge, name)
         if not 0 < value <= largest:
             raise _damaged(f"charge {charge.number} has {name} = {value:g}, expected above 0 and at most {largest:g}")
+    if not 0 <= charge.slack < 1:
+        raise _damaged(f"charge {charge.number} has slack = {charge.slack:g}, expected at least 0 and below 1")
     if charge.number < 1:
         raise _damaged(f"a charge has number {charge.number}, expected 1 or more")
     return _dated(charge)
@@ -195,6 +199,7 @@ def spending(view: LedgerView, delta: float, at_ms: int) -> Spending:
         period_days=limit.period_days if limit else None,
         mu_spent=math.sqrt(spent.gaussian) if kept else spent.mu,
         pure_spent=spent.pure_epsilon,
+        slack_spent=spent.slack,
         epsilon_spent=spent.epsilon(delta, apart=bool(kept)),
         epsilon_allowed=limit.epsilon if limit else None,
         epsilon_for_reports=kept or None,
@@ -206,6 +211,7 @@ def spending(view: LedgerView, delta: float, at_ms: int) -> Spending:
                 **_asked(charge, names),
                 number=charge.number,
                 mu=charge.mu,
+                slack=charge.slack,
                 invited=len(charge.clients) or None,
                 relation=printable(charge.relation),
                 returned=charge.returned,

@@ -410,10 +410,14 @@ def composed(aggregates: Sequence[NoisyAggregate]) -> tuple[float, float] | None
 
     Return None if a round was not private, because then nothing can be claimed.
     """
-    if not aggregates or any(one.mu is None or one.epsilon is None for one in aggregates):
+    costs = []
+    for one in aggregates:
+        if one.mu is None or one.epsilon is None:
+            return None
+        costs.append(PrivacyCost.of_mu(one.mu, one.slack) if one.delta else PrivacyCost.of_pure(one.epsilon))
+    if not costs:
         return None
     delta = max(one.delta or 0.0 for one in aggregates)
     if len(aggregates) == 1:
         return aggregates[0].epsilon or 0.0, delta
-    costs = [PrivacyCost.of_mu(one.mu) if one.delta else PrivacyCost.of_pure(one.epsilon) for one in aggregates]  # type: ignore[arg-type]
     return total(costs).epsilon(delta), delta

@@ -87,9 +87,9 @@ def test_the_product_contributes_the_same_and_its_ledger_comes_to_the_same() -> 
             rows[generator.random(rows.shape) < 0.2] = np.nan
             found = contribution(statistic, rows, rows_max, 16)
             assert found.tolist() == reference.contribution(name, parameters, rows.tolist(), rows_max, 16)
-    spent = total([PrivacyCost.of_mu(0.3), PrivacyCost.of_mu(0.4), PrivacyCost.of_pure(1.0)])
-    composed = reference.composed([(0.3, 1.0, 1e-6), (0.4, 1.0, 1e-6), (0.0, 1.0, 0.0)])
-    assert composed == pytest.approx((spent.gaussian, spent.pure, spent.converted))
+    spent = total([PrivacyCost.of_mu(0.3, 1e-9), PrivacyCost.of_mu(0.4, 2e-9), PrivacyCost.of_pure(1.0)])
+    composed = reference.composed([(0.3, 1.0, 1e-6, 1e-9), (0.4, 1.0, 1e-6, 2e-9), (0.0, 1.0, 0.0, 0.0)])
+    assert composed == pytest.approx((spent.gaussian, spent.pure, spent.converted, spent.slack))
     for epsilon, kept in itertools.product((0.9, 1.5, 3.0, 8.0), (0.0, 0.5, 1.0)):
         if kept < epsilon:
             assert reference.is_within(composed, epsilon, 1e-5, kept) == spent.within(epsilon, 1e-5, kept)

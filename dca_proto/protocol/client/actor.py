@@ -289,6 +289,7 @@ class Client(Asking):
             now_ms,
             self.ledger.next_number,
             relation=validated.sensitivity.relation,
+            slack=validated.cost.slack,
         )
         outbound, errors = self._composer.compose(opened, validated, charge.number)
         charged = self.ledger.charge(charge)
@@ -304,7 +305,7 @@ class Client(Asking):
             stored,
             *current.answers(),
             current.resend_timer(self._timing, self.id, now_ms),  # spread by the id, not by data
-            Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.cost.pure)),
+            Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.cost.pure, charge.slack)),
             *(Report(facts.DataFailed(current.id, body.statistic, error)) for error in errors),
         ]
 

@@ -87,7 +87,8 @@ class OpenRound(Windows, frozen=True, kw_only=True):
         """Return the charge of this round in the trainer's account."""
         cost = (self.cost.mu, float(self.epsilon), float(self.delta))
         identity = (self.round_id, self.statistic, trainer)
-        return Charge(*identity, *cost, now_ms, number, clients=self.invited, relation=relation_of(self.kind))
+        clients, relation = self.invited, relation_of(self.kind)
+        return Charge(*identity, *cost, now_ms, number, clients=clients, relation=relation, slack=self.cost.slack)
 
     def announcement(
         self,

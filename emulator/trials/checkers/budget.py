@@ -118,7 +118,7 @@ class Budget(Checker):
         self.expect(ledger.next_number == next_number, f"{process.name}: its next charge number is not {next_number}")
         for since_ms, of in ((0, ()), (newest_ms, ()), (0, some)):
             found = ledger.spent(since_ms, of=of)
-            total = found.gaussian, found.pure, found.converted
+            total = found.gaussian, found.pure, found.converted, found.slack
             expected = _largest_of([charge for charge in counting if charge.at_ms >= since_ms], of)
             text = f"{process.name}: its ledger in memory totals {total} since {since_ms}, not {expected}"
             self.expect(_are_close(total, expected), text)
@@ -226,7 +226,7 @@ class Budget(Checker):
         relation = REPLACE_ONE_ROW if isinstance(body.kind, NodeRelease) else REPLACE_ONE_CLIENT
         self.expect(charge.relation == relation, f"{who}: a charge for {charge.relation}, expected {relation}")
         pure = body.kind.mechanism in PURE_MECHANISMS
-        cost, announced = _spent_by([charge]), reference.composed([(body.mu, body.epsilon, 0.0 if pure else 1.0)])
+        cost, announced = _spent_by([charge]), reference.composed([(body.mu, body.epsilon, 0.0 if pure else 1.0, 0.0)])
         self.expect(_are_close(cost, announced), f"{who}: a charge of {cost}, but {announced} was announced")
         own_claim, claim = (charge.epsilon, charge.delta), (body.epsilon, body.delta)
         self.expect(own_claim == claim, f"{who}: a charge of (epsilon, delta) {own_claim}, but {claim} was announced")
@@ -399,17 +399,18 @@ class Budget(Checker):
                 self._check_live(process)
 
 
-def _largest_of(charges: list[Charge], of: tuple[bytes, ...]) -> tuple[float, float, float]:
+def _largest_of(charges: list[Charge], of: tuple[bytes, ...]) -> tuple[float, float, float, float]:
     """Return the total of charges: the largest of any one client, in each part; of the clients `of` alone if given."""
     named = {client for charge in charges for client in charge.clients}
     clients = (named & set(of) or {b""}) if of else (named or {b""})
     borne = [[charge for charge in charges if not charge.clients or client in charge.clients] for client in clients]
     totals = [_spent_by(each) for each in borne]
-    return max(one[0] for one in totals), max(one[1] for one in totals), max(one[2] for one in totals)
+    gaussian, pure, converted, slack = (max(part) for part in zip(*totals, strict=True))
+    return gaussian, pure, converted, slack
 
 
-def _spent_by(charges: Iterable[Charge]) -> tuple[float, float, float]:
-    return reference.composed((charge.mu, charge.epsilon, charge.delta) for charge in charges)
+def _spent_by(charges: Iterable[Charge]) -> tuple[float, float, float, float]:
+    return reference.composed((charge.mu, charge.epsilon, charge.delta, charge.slack) for charge in charges)
 
 
 def _are_close(found: tuple[float, ...], expected: tuple[float, ...]) -> bool:

@@ -328,7 +328,7 @@ class Completion(Checker):
             return False
         invited = log.request.invited or world.actors.clients
         clients = [world.simulator.processes[client] for client in invited]
-        policy, charge = world.actors.policy, (announced.mu, announced.epsilon, announced.delta)
+        policy, charge = world.actors.policy, (announced.mu, announced.epsilon, announced.delta, 0.0)
         limits = policy.epsilon_per_period_max, policy.delta_max, policy.epsilon_for_reports
         fits = reference.is_within(reference.composed([charge] * count), *limits)
         if not fits or any(self._is_beyond(client, end_ms) for client in clients):

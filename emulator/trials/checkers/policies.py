@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from math import sqrt
 from typing import Any
 
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
@@ -89,8 +88,8 @@ def _costs_at_most(body: Announcement, epsilon: float, delta: float) -> bool:
     """Return True if a round is (epsilon, delta)-private, by its ε if that suffices, else by its μ."""
     if body.kind.mechanism in PURE_MECHANISMS:
         return body.epsilon <= epsilon * (1 + _ROUNDING) or reference.epsilon_of(body.mu, delta) <= epsilon
-    spent = reference.composed([(body.mu, body.epsilon, body.delta)])
-    return reference.epsilon_of(sqrt(spent[0]), delta) <= epsilon * (1 + _ROUNDING)
+    spent = reference.composed([(body.mu, body.epsilon, body.delta, 0.0)])
+    return reference.is_within(spent, epsilon * (1 + _ROUNDING), delta)
 
 
 def _within_bounds(body: Announcement, policy: Policy) -> bool:

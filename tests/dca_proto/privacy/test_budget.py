@@ -144,3 +144,16 @@ def test_the_best_shares_are_those_of_the_roots_and_nothing_is_better() -> None:
 def test_best_shares_refuses(errors: list[float]) -> None:
     with pytest.raises(UsageError, match=r"error of a round|no rounds"):
         best_shares(errors)
+
+
+def test_a_budget_leaves_room_for_the_slack_of_its_verified_sums() -> None:
+    """Four rounds that spend all of μ² fit together with their slacks, and would not fit without that room."""
+    slack = 2.0**-40  # far more than a release has, so that it shows
+    budget = Budget(1.0, 1e-6, slack=slack)
+    costs = [PrivacyCost.of_mu(one.mu, slack / 4) for one in budget.split([0.25] * 4)]
+    assert budget.covers(total(costs))
+    assert total(costs).within(1.0, 1e-6)
+    assert budget.mu < Budget(1.0, 1e-6).mu
+    careless = [PrivacyCost.of_mu(one.mu, slack / 4) for one in Budget(1.0, 1e-6).split([0.25] * 4)]
+    assert not total(careless).within(1.0, 1e-6)
+    assert Budget(1.0, 1e-6, slack=slack).cost.slack == slack

@@ -27,6 +27,7 @@ from dca_proto.privacy.composition import (
     RandomisedResponse,
     Release,
     UnaryEncoding,
+    delta_of,
     epsilon_of,
 )
 from dca_proto.privacy.cost import PrivacyCost, total
@@ -243,6 +244,92 @@ def test_decimals_that_add_up_to_an_allowance_fit_although_floats_do_not() -> No
     assert both.within(0.3, 0.0)
     assert not both.within(0.3 * (1 - 1e-14), 1e-5)
     assert total([PrivacyCost.of_pure(0.1)] * 10).within(1.0, 1e-12)
+
+
+# --- slack ------------------------------------------------------------------------------------------------------------
+
+
+def true_delta(epsilon: float, mu: float, slack: float) -> mpmath.mpf:
+    with mpmath.workdps(40):
+        e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+        gaussian = mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+        return gaussian + (1 + mpmath.exp(e)) * slack
+
+
+@pytest.mark.parametrize("slack", [2.0**-64, 1e-12, 1e-7])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-5), (4.0, 1e-5), (2.0, 1e-3)])
+def test_with_slack_mu_and_epsilon_are_the_best_that_hold(epsilon: float, delta: float, slack: float) -> None:
+    mu = mu_of(epsilon, delta, slack)
+    assert true_delta(epsilon, mu, slack) <= delta < true_delta(epsilon, mu * (1 + 1e-6), slack)
+    assert mu <= mu_of(epsilon, delta)
+    back = accounting.epsilon_of(mu, delta, slack)
+    assert true_delta(back, mu, slack) <= delta
+    assert back <= epsilon * (1 + 1e-9)
+
+
+def test_slack_beyond_delta_leaves_nothing() -> None:
+    assert mu_of(1.0, 1e-6, 1e-6) == mu_of(800.0, 1e-6, 1e-300) == 0.0
+    assert accounting.epsilon_of(0.1, 1e-6, 1e-6) == math.inf
+    assert accounting.epsilon_of(2.0, 1e-6, 1e-9) == math.inf, "no ε leaves enough of δ"
+    for slack in (-1e-9, math.nan, math.inf):
+        with pytest.raises(UsageError, match="slack"):
+            mu_of(1.0, 1e-6, slack)
+
+
+def test_slacks_add_up_and_the_whole_epsilon_weighs_them() -> None:
+    """Each of two releases fits by itself; together they need their slacks off δ at the ε of both."""
+    slack = 1e-8
+    one, both = PrivacyCost.of_mu(0.3, slack), PrivacyCost.of_mu(0.3, slack) + PrivacyCost.of_mu(0.4, slack)
+    assert both == total([PrivacyCost.of_mu(0.4, slack), one]) == PrivacyCost(0.25, slack=2 * slack)
+    epsilon = both.epsilon(1e-5)
+    assert true_delta(epsilon, 0.5, 2 * slack) <= 1e-5 < true_delta(epsilon * (1 - 1e-6), 0.5, 2 * slack)
+    assert both.within(epsilon, 1e-5)
+    assert not both.within(epsilon * (1 - 1e-6), 1e-5)
+    assert not both.within(accounting.epsilon_of(0.5, 1e-5), 1e-5), "μ alone would fit"
+    assert both.epsilon(1e-5) > accounting.epsilon_of(0.5, 1e-5)
+
+
+def test_slack_at_another_delta_is_another_epsilon() -> None:
+    """A slack has no ε of its own: what is (1, 1e-5)-private with it need not be as private at 1e-7 as μ says."""
+    cost = PrivacyCost.of_mu(0.2, 2e-8)
+    assert cost.epsilon(1e-5) == pytest.approx(accounting.epsilon_of(cost.mu, 1e-5), rel=0.01)
+    assert cost.epsilon(1e-7) > 1.05 * accounting.epsilon_of(cost.mu, 1e-7)
+    assert cost.epsilon(4e-8) == math.inf
+    assert not cost.within(100.0, 4e-8)
+
+
+def test_slack_beside_reports() -> None:
+    """Reports set apart: the ε of the others weighs their slack. Together: the whole ε does."""
+    cost = PrivacyCost.of_mu(0.3, 1e-8) + PrivacyCost.of_pure(0.5)
+    apart = PrivacyCost.of_mu(0.3, 1e-8).epsilon(1e-5)
+    assert cost.epsilon(1e-5, apart=True) == 0.5 + apart
+    assert cost.within(0.5 + apart * (1 + 1e-9), 1e-5, 0.5)
+    assert not cost.within(0.5 + apart * (1 - 1e-6), 1e-5, 0.5)
+    assert cost.epsilon(1e-5) == accounting.epsilon_of(cost.mu, 1e-5, 1e-8)
+    assert cost.epsilon(0.0) == math.inf
+
+
+@pytest.mark.parametrize("slack", [0.0, 2.0**-64, 1e-8])
+def test_what_is_left_beside_slack_fits(slack: float) -> None:
+    spent = PrivacyCost.of_mu(0.2, slack)
+    left, pure = spent.left(2.0, 1e-5), spent.left_pure(2.0, 1e-5)
+    assert (spent + PrivacyCost.of(left, 1e-5)).within(2.0, 1e-5)
+    assert not (spent + PrivacyCost.of(left * 1.0001, 1e-5)).within(2.0, 1e-5)
+    assert (spent + PrivacyCost.of_pure(pure)).within(2.0, 1e-5)
+
+
+@pytest.mark.parametrize("slack", [2.0**-64, 1e-8])
+def test_a_slack_composes_with_other_mechanisms(slack: float) -> None:
+    """Beside privacy-loss distributions: the same ε as by μ, to the grid."""
+    found, without = epsilon_of([Gaussian(0.3, slack)], 1e-5), epsilon_of([Gaussian(0.3)], 1e-5)
+    assert found == pytest.approx(accounting.epsilon_of(0.3, 1e-5, slack), rel=1e-3)
+    assert found >= without
+    both = epsilon_of([Gaussian(0.3, slack), Laplace(0.1)], 1e-5)
+    excess = (1 + math.exp(both)) * slack
+    assert delta_of([Gaussian(0.3), Laplace(0.1)], both) + excess <= 1e-5
+    assert delta_of([Gaussian(0.3, slack)], 1.0) == pytest.approx(
+        delta_of([Gaussian(0.3)], 1.0) + (1 + math.e) * slack, rel=1e-9
+    )
 
 
 costs = st.builds(

@@ -60,6 +60,33 @@ def test_a_mini_batch_is_weighed_by_the_most_that_one_of_it_has_spent_in_each_ki
     assert ledger.spent(of=[b, c]) == ledger.spent(of=[b])
 
 
+def verified(number: int, mu: float, slack: float, clients: tuple[bytes, ...] = ()) -> Charge:
+    """Of a verified sum."""
+    return msgspec.structs.replace(charge(number, mu), slack=slack, clients=clients)
+
+
+def test_slack_adds_up_and_comes_back_with_the_charge() -> None:
+    ledger = Ledger([charge(1, 3.0), verified(2, 4.0, 2.0**-60)])
+    assert ledger.spent() == PrivacyCost(25.0, slack=2.0**-60)
+    stored = ledger.charge(verified(3, 12.0, 2.0**-61))
+    assert ledger.spent() == PrivacyCost(169.0, slack=3 * 2.0**-61)
+    assert msgspec.msgpack.decode(stored.value, type=Charge) == verified(3, 12.0, 2.0**-61)
+    ledger.give_back(verified(3, 12.0, 0).round_id)
+    assert ledger.spent() == PrivacyCost(25.0, slack=2.0**-60)
+    ledger.count_again(verified(3, 12.0, 0).round_id)
+    assert ledger.spent() == PrivacyCost(169.0, slack=3 * 2.0**-61)
+    assert Ledger(ledger.charges).spent() == ledger.spent()
+
+
+def test_a_mini_batch_is_weighed_by_the_most_slack_of_one_of_it() -> None:
+    a, b = (bytes([number]) * 16 for number in range(2))
+    ledger = Ledger([verified(1, 3.0, 1e-9), verified(2, 4.0, 2e-9, (a,)), verified(3, 4.0, 3e-9, (b,))])
+    assert ledger.spent(of=[a]) == PrivacyCost(25.0, slack=1e-9 + 2e-9)
+    assert ledger.spent() == ledger.spent(of=[b]) == PrivacyCost(25.0, slack=1e-9 + 3e-9)
+    more = ledger.spent(of=[a], reserved=[CostToClients(PrivacyCost.of_mu(12.0, 1e-9), frozenset([a]))])
+    assert more == PrivacyCost(169.0, slack=pytest.approx(4e-9))
+
+
 def test_what_is_written_restores_the_ledger() -> None:
     ledger = Ledger()
     writes = [

@@ -64,6 +64,32 @@ def test_a_ledger_from_before_there_were_reports_is_read_as_gaussian_rounds() ->
     assert spent.mu == 0.2672663466514906, "the result of that version"
 
 
+BEFORE_SLACK = (
+    "8ba8726f756e645f6964c41072727272727272727272727272727272a9737461746973746963a373756da7747261696e6572c410747474747474"
+    "74747474747474747474a26d75cb3fd127bfe5f64cc0a7657073696c6f6ecb3ff0000000000000a564656c7461cb3ee4f8b588e368f1a561745f"
+    "6d73cf000001a0c4506c00a66e756d62657201a872657475726e6564c2a7636c69656e747390a872656c6174696f6eb27265706c6163652d6f6e"
+    "652d636c69656e74",
+    "8ba8726f756e645f6964c41073737373737373737373737373737373a9737461746973746963a36c6470a7747261696e6572c410747474747474"
+    "74747474747474747474a26d75cb4000000000000000a7657073696c6f6ecb3fe0000000000000a564656c7461cb0000000000000000a561745f"
+    "6d73cf000001a0c4506c01a66e756d62657202a872657475726e6564c3a7636c69656e747391c41063636363636363636363636363636363a872"
+    "656c6174696f6eaf7265706c6163652d6f6e652d726f77",
+)
+"""As they were written before there were verified sums: a round of ε = 1, and a returned charge of one client."""
+
+
+def test_a_ledger_from_before_there_were_verified_sums_has_no_slack() -> None:
+    records = [(LEDGER, bytes([number]), bytes.fromhex(text)) for number, text in enumerate(BEFORE_SLACK)]
+    ledger = TestFederation(4, 2).trainer(records).ledger
+    assert ledger.spent() == PrivacyCost(gaussian=mu_of(1.0, 1e-5) ** 2)
+    assert [(one.slack, one.returned, one.clients) for one in ledger.charges] == [
+        (0.0, False, ()),
+        (0.0, True, (b"c" * 16,)),
+    ]
+    again = ledger.count_again(b"s" * 16)
+    plain, before = (msgspec.msgpack.decode(text) for text in (again.value, bytes.fromhex(BEFORE_SLACK[1])))
+    assert plain == {**before, "returned": False, "slack": 0.0}, "what is written again keeps all that was known"
+
+
 def test_a_ledger_without_numbers_is_of_an_older_version() -> None:
     """The protocol's first version did not number charges. Such a ledger must neither start nor be taken for empty."""
     build, stored = records("client")
