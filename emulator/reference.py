@@ -101,8 +101,9 @@ def is_within(spent: tuple[float, float, float, float], epsilon: float, delta: f
     """
     gaussian, pure, converted, slack = spent
     for_sums = epsilon - for_reports
-    rest = delta - slack * (1 + exp(for_sums))
-    mu_max = mu_of(for_sums, rest) if rest > 0 else 0.0
+    parts = [for_sums * (100 - k) / 100 for k in range(100 if slack else 1)]
+    rests = [(part, delta - slack * (1 + exp(min(part, 700)))) for part in parts]
+    mu_max = max((mu_of(part, rest) for part, rest in rests if rest > 0), default=0.0)
     if for_reports:
         return pure <= for_reports and (not gaussian or sqrt(gaussian) <= mu_max)
     return (not gaussian and pure <= epsilon) or sqrt(gaussian + converted) <= mu_max

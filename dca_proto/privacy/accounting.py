@@ -38,6 +38,7 @@ PURE_MAX = 500.0
 _PURE_MU_MAX = 70.0  # above the μ of that ε
 _HALVINGS = 47
 _ROUNDING = 2.0**-50  # relative, of what remains of δ
+_SHORTER, _EPSILON_PART, _THIRDS = 1 - 1e-4, 1e-4, 40  # of the search for the best ε' <= ε, if ε costs too much slack
 _STEPS_MAX = 100  # towards an ε with slack; a slack far below δ needs two or three
 _WRAP_BITS = 40  # a sum leaves `largest_sum` with probability β = 2^-40 at most
 _HALF_RULE = (  # nodes x > 0 and weights of the 10-point Gauss-Legendre rule; the nodes -x have the same weights
@@ -67,15 +68,15 @@ def mu_of(epsilon: float, delta: float, slack: float = 0.0) -> float:
     """Return the largest μ that is (ε, δ)-private, rounded down: the true δ(ε; μ) never exceeds δ.
 
     It is within 1e-9 relative of the largest for δ <= 0.9, and less close as δ nears 1. With a slack (`verified`), it
-    is the largest for δ - (1 + e^ε)·slack; 0.0 if that is not positive. Raises `UsageError` for an ε that is not
-    positive and finite, a δ outside (0, 1), or a negative slack.
+    is the largest for δ - (1 + e^ε')·slack at any ε' <= ε, since what is (ε', δ)-private is (ε, δ)-private; 0.0 if
+    there is none. Raises `UsageError` for an ε that is not positive and finite, a δ outside (0, 1), or a negative
+    slack.
     """
     _require("epsilon", epsilon, _EPSILON_MIN <= epsilon < math.inf, "a finite number > 0 (1e-100 at least)")
     _require("delta", delta, 0 < delta < 1, "a number in (0, 1), such as 1e-6")
-    rest = _without_slack(epsilon, delta, slack)
-    if rest <= 0:
-        return 0.0
-    target = math.log(rest)
+    if slack:
+        return _mu_with_slack(epsilon, delta, slack)
+    target = math.log(delta)
     return _bisect(lambda mu: _log_delta_bound(epsilon, mu) <= target)[0]
 
 
@@ -98,11 +99,29 @@ def epsilon_of(mu: float, delta: float, slack: float = 0.0) -> float:
     return short if short < precise and _log_delta_bound(short, mu) <= target else precise
 
 
+def _mu_with_slack(epsilon: float, delta: float, slack: float) -> float:
+    """Return the largest μ(ε', δ - (1 + e^ε')·slack) for ε' <= ε.
+
+    It grows with ε' until Φ(-μ/2 - ε'/μ) = slack, where more ε' costs as much of δ as it gains, and falls from there.
+    """
+
+    def at(part: float) -> float:
+        rest = _without_slack(part, delta, slack)
+        return mu_of(part, rest) if rest > 0 else 0.0
+
+    whole = at(epsilon)
+    if whole > at(epsilon * _SHORTER):
+        return whole
+    low, high = epsilon * _EPSILON_PART, epsilon
+    for _ in range(_THIRDS):
+        third = (high - low) / 3
+        low, high = (low, high - third) if at(low + third) >= at(high - third) else (low + third, high)
+    return max(whole, at(low))
+
+
 def _without_slack(epsilon: float, delta: float, slack: float) -> float:
     """Return δ - (1 + e^ε)·slack, rounded down."""
     _require("slack", slack, 0 <= slack < math.inf, "a finite number >= 0")
-    if not slack:
-        return delta
     if epsilon > PURE_MAX:  # far beyond a promise, and e^ε would soon overflow
         return 0.0
     return (delta - (1 + math.exp(epsilon)) * slack * (1 + _ROUNDING)) * (1 - _ROUNDING)

@@ -6,7 +6,7 @@ They are `within` (ε, δ) if one of (1) and (2) holds, where μ(ε, δ) is the 
     (1)  none is Gaussian, and Σε_r <= ε,        (2)  √(Σμ_r² + Σμ(ε_r)²) <= μ(ε, δ).
 
 A release of a verified sum has a slack besides its μ (`privacy.verified`). Slacks add up, and in (2) and (3) the
-largest μ is that for δ - (1 + e^ε)·slack, with the ε of the Gaussian releases together.
+largest μ is that for δ - (1 + e^ε')·slack, where ε' is at most the ε of the Gaussian releases together.
 
 If a part ε₁ of ε is set aside for ε-private releases, they are `within` if (3)  Σε_r <= ε₁ and √Σμ_r² <= μ(ε - ε₁, δ).
 

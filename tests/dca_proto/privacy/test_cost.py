@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -267,8 +268,22 @@ def test_with_slack_mu_and_epsilon_are_the_best_that_hold(epsilon: float, delta:
     assert back <= epsilon * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("slack", [2.0**-64, 1e-12, 1e-9])
+def test_more_epsilon_never_allows_less(slack: float) -> None:
+    """At ε = 40 the slack times e^ε is more than δ. But what is private at a lower ε is private at this one."""
+    allowed = [mu_of(epsilon, 1e-5, slack) for epsilon in (0.5, 2.0, 5.0, 9.0, 15.0, 25.0, 40.0, 100.0, 800.0)]
+    assert all(low <= high * (1 + 1e-9) for low, high in pairwise(allowed))
+    dense = max(mu_of(epsilon, 1e-5 - (1 + math.exp(epsilon)) * slack)
+                for epsilon in np.linspace(0.1, 40, 400) if (1 + math.exp(epsilon)) * slack < 1e-5)  # fmt: skip
+    assert dense * (1 - 1e-9) <= allowed[-1] <= dense * (1 + 3e-4)
+    less = 0.98 * allowed[-1]
+    assert true_delta(accounting.epsilon_of(less, 1e-5, slack), less, slack) <= 1e-5
+    assert PrivacyCost.of_mu(0.1, 10 * slack).within(40.0, 1e-5)
+
+
 def test_slack_beyond_delta_leaves_nothing() -> None:
-    assert mu_of(1.0, 1e-6, 1e-6) == mu_of(800.0, 1e-6, 1e-300) == 0.0
+    assert mu_of(1.0, 1e-6, 1e-6) == 0.0
+    assert 0 < mu_of(800.0, 1e-6, 1e-300) <= mu_of(800.0, 1e-6)
     assert accounting.epsilon_of(0.1, 1e-6, 1e-6) == math.inf
     assert accounting.epsilon_of(2.0, 1e-6, 1e-9) == math.inf, "no ε leaves enough of δ"
     for slack in (-1e-9, math.nan, math.inf):
