@@ -87,7 +87,7 @@ def release_cost(
 
 @functools.lru_cache(maxsize=256)
 def largest_step(uniforms: int, noise_bits: int) -> float:
-    """Return D, the μ of one grid unit in one coordinate, rounded up by some 1e-5.
+    """Return D, the μ of one grid unit in one coordinate, rounded up, by 2e-4 of itself at most.
 
     Raises `UsageError` as `kappa`.
     """

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import chisquare
 
 from dca_proto.crypto.bit_proof import (
     OPENED,
@@ -127,6 +128,38 @@ def test_one_pair_of_blinds_would_not_hide_a_second_query() -> None:
         laws.append(Counter(map(bytes, np.concatenate([opening(block, np.stack(words), w) for w in pair], axis=1))))
     assert QUERIES == 2
     assert laws[0] != laws[1]
+
+
+def uniform_p_values(elements: Elements) -> NDArray[np.float64]:
+    """Of χ² tests of each column's highest eight bits against the uniform law."""
+    bins = np.stack([np.bincount(column, minlength=256) for column in (elements >> np.uint64(23)).astype(np.int64).T])
+    p_values: NDArray[np.float64] = chisquare(bins, axis=1).pvalue
+    return p_values
+
+
+@pytest.mark.parametrize("blinds", ["fresh", "none", "repeated"])
+@pytest.mark.parametrize("bit", [0, 1])
+def test_a_view_is_uniform_but_for_its_opening(bit: int, blinds: str) -> None:
+    """Of a cancelled round, M - 1 nodes see masked words and one opening. C follows from A; all else is uniform.
+
+    That is v, A, and A beside each word of v, in the protocol's field, for all bits 0 and all 1. 86 p-values of 2,000
+    contributions: a correct program shows one below 1e-7 in 1e-5 of all seeds. Without blinds of its own, A shows it.
+    """
+    block, count, rng = Block(8), 2_000, np.random.default_rng(11 + bit)
+    r = point(rng.bytes(64))
+    drawn_blinds = rng.integers(0, PRIME, (count, block.blinds)).astype(np.uint64)
+    if blinds != "fresh":
+        drawn_blinds[:] = drawn_blinds[0] if blinds == "repeated" else np.uint64(0)
+    words = np.stack([prove(block, np.full(8, bit), own) for own in drawn_blinds])
+    pads = rng.integers(0, PRIME, words.shape).astype(np.uint64)
+    seen, weights = split(block.field, words, pads[np.newaxis]), query(block, r)
+    opened = (opening(block, seen, weights) + opening(block, pads, weights)) % PRIME
+    a, c = opened[:, :2], opened[:, 2:]
+    assert (DEFAULT.minus(DEFAULT.times(a, a), a) == c).all()
+    beside = [(seen + a[:, side : side + 1]) % PRIME for side in (0, 1)]
+    of_view, of_opening = uniform_p_values(np.concatenate([seen, *beside], axis=1)), uniform_p_values(a)
+    assert of_view.min() > 1e-7
+    assert bool(of_opening.min() > 1e-7) is (blinds == "fresh")
 
 
 def test_the_sizes_are_those_of_the_specification() -> None:
