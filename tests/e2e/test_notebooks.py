@@ -58,3 +58,19 @@ def test_a_survival_curve() -> None:
     assert abs(private.survival_ - exact.survival_).max() < 0.12
     low, high = private.band_
     assert ((low <= exact.survival_) & (exact.survival_ <= high)).mean() > 0.7
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("default")
+def test_a_study_spends_one_budget() -> None:
+    """All noise is seeded: no chance of a false alarm."""
+    values = values_of("study")
+    assert 0.999 * values["whole"].mu < values["mu"] <= values["whole"].mu
+    found, exact = values["described"].estimates(), values["described_exactly"].estimates()
+    ends = [(one.figure.interval, other.figure.mean) for one, other in zip(found, exact, strict=True)]
+    held = [low - 0.5 <= truth <= high + 0.5 for (low, high), truth in ends]
+    assert sum(held) / len(held) > 0.9, "quartiles end at bins"
+    assert values["test"]["p_value"] > 0.01
+    curves, exact = values["curves"], values["exact"]
+    assert abs(curves.survival - exact.survival).max() < 0.12
+    assert curves.log_rank.p_value < 0.05

@@ -225,7 +225,7 @@ def _posterior(
         "marginals": f"noise moves a mean of {noise} of the rows of a marginal to other cells, the rows are {own} from "
         f"the release; farthest {worst['name']}, {_part(worst['released_distance'])}, where noise makes "
         f"{_part(worst['noise_distance'])}",
-        "no intervals": NOT_THE_TRUTH,
+        "caution": NOT_THE_TRUTH,
     }
     extras: Summary = {"remarks": remarks, "interval_note": INTERVALS}
     return Posterior(

@@ -216,4 +216,4 @@ def test_a_tree_of_noisy_pairs_gives_rows_near_the_truth() -> None:
 def test_noise_as_large_as_the_counts_is_warned_of_and_an_interval_is_not_one_of_the_truth() -> None:
     posterior, _ = learned(made(40), pairs="none")
     assert any("hardly more than a guess" in text for text in posterior.warnings)
-    assert "not one of the truth" in posterior.extras()["remarks"]["no intervals"]
+    assert "not one of the truth" in posterior.extras()["remarks"]["caution"]
