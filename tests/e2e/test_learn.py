@@ -107,6 +107,22 @@ def test_a_job_from_a_file_gives_a_result_and_is_not_paid_for_twice(learn: Learn
     assert "is the journal of a job with another epsilon" in other.stderr
 
 
+def test_synthetic_rows_are_written_and_drawn_again_at_no_cost(learn: Learn, folder: Path) -> None:
+    settings = ("--job", "synthetic", "--set", "pairs=none", "--set", "bins=3", "--epsilon", "1")
+    done = learn(*settings, "--synthetic", "rows.csv", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    first, *lines = (folder / "rows.csv").read_text().splitlines()
+    assert (first, len(lines)) == ("x,y", CLIENTS)
+    assert all(-3 <= float(x) <= 3 and -6 <= float(y) <= 6 for x, y in (line.split(",") for line in lines))
+    spent = parsed(done.stdout, "learn")["rounds"]
+    again = learn(*settings, "--set", "rows=3", "--synthetic", "rows.csv", "--json", "-")
+    assert again.returncode == 0, again.stderr
+    assert [one["recalled"] for one in parsed(again.stdout, "learn")["rounds"]] == [True] * len(spent)
+    assert len((folder / "rows.csv").read_text().splitlines()) == 1 + 3
+    refused = learn("--synthetic", "rows.csv")
+    assert "makes no rows" in one_line(refused.stderr)
+
+
 def test_an_aborted_round_reports_what_is_kept(learn: Learn, folder: Path) -> None:
     options = ("--job", "gaussian", "--clients", "9", "--tolerate", "0", "--set", "collect_s=0.3", "--set", "retries=0")
     done = learn(*options, "--json", "-")
