@@ -7,12 +7,13 @@ rows, or those of an emulation.
 have to move to another cell.
 
 **Models.** A linear regression and gradient-boosted trees are trained on synthetic rows and scored on held-out real
-ones, beside the same models trained on the real rows. A numeric target is classified as above or below its median.
+ones, beside the same models trained on the real rows. A numeric target is classified as above or below its median. For
+codes, both models predict whether the target is the second of two, or the most frequent of more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -26,6 +27,7 @@ from inference.models.synthetic.release import Release, counted
 from inference.models.synthetic.rows import SyntheticRows
 from inference.problem import Array, Problem
 
+Question = Callable[[Array], Any]
 TRAIN_MAX = 50_000  # rows that a model is trained on
 
 
@@ -100,30 +102,41 @@ class Comparison:
         from sklearn.metrics import roc_auc_score
 
         own, place = self.rows.values, self.rows.grid.names.index(test.schema.target)
-        middle = np.nanmedian(own[:, place])
-        codes = self.rows.grid.sizes[place] - 1 if self.rows.grid.kinds[place] == CODE else None
-        lower = self.rows.grid.bounds[place][0] if codes == 2 else middle
-        trained = [rows for rows in (own, real) if rows is not None]
-        sets = [_complete(rows, place)[:TRAIN_MAX] for rows in (*trained, held)]
-        X, y = self._features(sets[-1], place), sets[-1][:, place]
+        trained = [_complete(rows, place)[:TRAIN_MAX] for rows in (own, real) if rows is not None]
+        kept = _complete(held, place)
+        target, asked, label = self._question(trained[0][:, place], place, test.schema.target)
+        X, y, wanted = self._features(kept, place), target(kept[:, place]), asked(kept[:, place])
         errors, areas = [], []
-        for rows in sets[:-1]:
-            features, target = self._features(rows, place), rows[:, place]
-            fit = LinearRegression().fit(features, target)
+        for rows in trained:
+            fit = LinearRegression().fit(self._features(rows, place), target(rows[:, place]))
             errors.append(float(np.sqrt(np.mean((fit.predict(X) - y) ** 2))))
-            classes = target > lower
-            area = 0.5
-            if 0 < classes.mean() < 1:
-                model = HistGradientBoostingClassifier(random_state=0).fit(np.delete(rows, place, axis=1), classes)
-                area = _area(roc_auc_score, y > lower, model.predict_proba(np.delete(sets[-1], place, axis=1))[:, 1])
+            classes, area = asked(rows[:, place]), 0.5
+            if 0 < classes.mean() < 1 and 0 < wanted.mean() < 1:
+                trees = HistGradientBoostingClassifier(random_state=0).fit(np.delete(rows, place, axis=1), classes)
+                area = float(roc_auc_score(wanted, trees.predict_proba(np.delete(kept, place, axis=1))[:, 1]))
             areas.append(area)
-        name, constant = test.schema.target, float(np.sqrt(np.mean((sets[0][:, place].mean() - y) ** 2)))
-        above = name if codes == 2 else f"{name} above {middle:.3g}"
+        constant = float(np.sqrt(np.mean((target(trained[0][:, place]).mean() - y) ** 2)))
+        what = test.schema.target if self.rows.grid.kinds[place] != CODE else label
         second = [figures[1] if real is not None else None for figures in (errors, areas)]
         return [
-            score(f"RMSE of a linear regression of {name}", errors[0], second[0], constant, higher_is_better=False),
-            score(f"AUC of boosted trees for {above}", areas[0], second[1], 0.5, higher_is_better=True),
+            score(f"RMSE of a linear regression of {what}", errors[0], second[0], constant, higher_is_better=False),
+            score(f"AUC of boosted trees for {label}", areas[0], second[1], 0.5, higher_is_better=True),
         ]
+
+    def _question(self, y: Array, place: int, name: str) -> tuple[Question, Question, str]:
+        """Return what a regression predicts of the target, what a classifier does, and the latter's name.
+
+        Args:
+            y: synthetic targets. place, name: of the target.
+        """
+        if self.rows.grid.kinds[place] != CODE:
+            middle = float(np.median(y))
+            return lambda x: x, lambda x: x > middle, f"{name} above {middle:.3g}"
+        first, codes = self.rows.grid.bounds[place][0], self.rows.grid.sizes[place] - 1
+        code = first + 1 if codes == 2 else float(first + np.bincount((y - first).astype(int)).argmax())
+        texts = self.rows.categories.get(name)
+        label = f"{name} = {texts[int(code)] if texts else f'{code:g}'}"
+        return lambda x: (x == code).astype(float), lambda x: x == code, label
 
     def _features(self, rows: Array, target: int) -> Array:
         """Return numbers and indicators of codes, without the target; a missing number is the middle of the bounds."""
@@ -143,7 +156,3 @@ class Comparison:
 def _complete(rows: Array, place: int) -> Array:
     """Return the rows that have the target."""
     return np.asarray(rows[np.isfinite(rows[:, place])])
-
-
-def _area(measure: Any, classes: Any, scores: Array) -> float:
-    return float(measure(classes, scores)) if 0 < classes.mean() < 1 else 0.5

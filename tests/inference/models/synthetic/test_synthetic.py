@@ -15,7 +15,7 @@ from emulator.ideal import IdealSwarm
 from inference.errors import DataError
 from inference.jobs import find
 from inference.jobs.base import Conditions
-from inference.models.synthetic.comparison import distance, marginal_fits
+from inference.models.synthetic.comparison import Comparison, distance, marginal_fits
 from inference.models.synthetic.grid import Grid
 from inference.models.synthetic.model import Model, independent
 from inference.models.synthetic.release import Release, counted
@@ -217,3 +217,17 @@ def test_noise_as_large_as_the_counts_is_warned_of_and_an_interval_is_not_one_of
     posterior, _ = learned(made(40), pairs="none")
     assert any("hardly more than a guess" in text for text in posterior.warnings)
     assert "not one of the truth" in posterior.extras()["remarks"]["caution"]
+
+
+@pytest.mark.long
+def test_scores_are_those_of_held_out_rows_and_rows_like_these_score_as_they_do() -> None:
+    """Real rows in place of synthetic ones score as the real ones, a target of codes by its most frequent one."""
+    train, test = made(800), made(300)
+    cells = GRID.statistic().cells_of(train.rows)
+    rows = SyntheticRows(GRID, cells, train.rows, SCHEMA.categories)
+    scores = Comparison(Release.exact(GRID.statistic(), cells), rows).held_out_scores(None, train, test)["scores"]
+    assert all(one["private"] == one["nonprivate"] for one in scores)
+    assert [one["name"].rpartition(" of ")[2] for one in scores[2:3]] == ["y = d"]
+    area = scores[3]["private"]
+    assert area is not None
+    assert area > 0.9
