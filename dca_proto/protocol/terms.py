@@ -55,6 +55,10 @@ MechanismName = Annotated[
 ]
 
 
+_OF_SUMS = {*SecureSum.__struct_fields__, "computes"} - {*LdpReport.__struct_fields__}
+"""The terms that only secure sums have."""
+
+
 class Windows(msgspec.Struct, frozen=True, kw_only=True):
     """How long a round may take: the terms that a trainer keeps besides the kind of its round.
 
@@ -134,10 +138,11 @@ class Terms(Windows, Generic[C], frozen=True, kw_only=True):
         if is_counted and not self.clients:
             raise UsageError(f"{where}clients is 0; give their number N, 1 to {CLIENTS_MAX}")
         if not is_summed:
-            if self.tolerate or self.colluders or self.computes:
+            stated = [name for name in Terms.__struct_fields__ if name in _OF_SUMS]
+            if any(getattr(self, name) for name in stated):
                 raise UsageError(
                     f"{where}rounds of this kind have no Compute nodes, and each client adds all the noise: leave out "
-                    "tolerate, colluders and computes"
+                    f"{', '.join(stated[:-1])} and {stated[-1]}"
                 )
             return
         known = self.computes if isinstance(self.computes, int) else None

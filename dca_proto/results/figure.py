@@ -4,12 +4,14 @@
 
 From this line follow the JSON schema with its description and unit (`dca schema`), the site's page *Results as JSON*,
 and, by `dca_proto.report.tables`, a column or a line of the named table on terminals and pages. To add a figure, add
-its field, and compute its value where the record is made. A property whose return type is annotated in this way is
-shown in tables, and is not in JSON.
+its field, and compute its value where the record is made; or, if it follows from the record's other fields, name the
+function that computes it as `of`. A property whose return type is annotated in this way is shown in tables, and is not
+in JSON.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
@@ -22,6 +24,8 @@ Real = Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]
 """Numbers that a page can show. A file with other numbers is refused."""
 Unit = Literal["", "s", "ms", "µs", "bytes", "MiB"]
 Several = Literal["range", "sum"]
+Computed = Callable[[Any], Any]
+"""A function of a record, by which one of its fields follows from the others."""
 
 
 class Metric(NamedTuple):
@@ -67,19 +71,37 @@ def figure(
     page_only: bool = False,
     several: Several = "range",
     metric: Metric | None = None,
+    of: Computed | None = None,
 ) -> msgspec.Meta:
-    """Return the annotation of a figure; `help` is its description, and the others are as in `Figure`."""
+    """Return the annotation of a figure.
+
+    Args:
+        help: its description. of: the function of the record that computes it, if it follows from other fields.
+        title, unit, table, page_only, several, metric: as in `Figure`.
+    """
     return msgspec.Meta(
         title=title,
         description=help,
         extra_json_schema={"unit": unit} if unit else None,
-        extra={"figure": Figure(title, unit, table, page_only, several, metric, help)},
+        extra={"figure": Figure(title, unit, table, page_only, several, metric, help), "of": of},
     )
 
 
-def about(help: str, *, unit: Unit = "") -> msgspec.Meta:  # noqa: A002
-    """Return the annotation of a field that no table shows by itself: its description and its unit."""
-    return msgspec.Meta(description=help, extra_json_schema={"unit": unit} if unit else None)
+def about(help: str, *, unit: Unit = "", of: Computed | None = None) -> msgspec.Meta:  # noqa: A002
+    """Return the annotation of a field that no table shows by itself; `of` is as in `figure`."""
+    return msgspec.Meta(description=help, extra_json_schema={"unit": unit} if unit else None, extra={"of": of})
+
+
+def compute_fields(record: msgspec.Struct) -> None:
+    """Compute each field with `of` by that function of the others: a record does so when made, changed or read."""
+    for name, compute in computed(type(record)).items():
+        msgspec.structs.force_setattr(record, name, compute(record))
+
+
+@cache
+def computed(record: Any) -> dict[str, Computed]:
+    """Return the functions that compute fields of a record, by name."""
+    return {name: extra["of"] for name, extra in _extras(get_type_hints(record, include_extras=True)) if extra["of"]}
 
 
 @cache
@@ -89,9 +111,12 @@ def figures_of(record: Any) -> dict[str, Figure]:
     for name, value in vars(record).items():
         if isinstance(value, property) and value.fget is not None:
             hints[name] = get_type_hints(value.fget, include_extras=True).get("return")
-    found = {}
+    return {name: extra["figure"] for name, extra in _extras(hints) if "figure" in extra}
+
+
+def _extras(hints: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what `figure` or `about` has declared of each field."""
     for name, hint in hints.items():
         for meta in getattr(hint, "__metadata__", ()):
             if isinstance(meta, msgspec.Meta) and meta.extra is not None:
-                found[name] = meta.extra["figure"]
-    return found
+                yield name, meta.extra

@@ -19,7 +19,7 @@ import numpy as np
 from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.errors import ImplausibleSum, RoundAborted
 from dca_proto.quorum import Quorum
-from dca_proto.results.figure import Amount, Count, Real, Whole, about, figure
+from dca_proto.results.figure import Amount, Count, Real, Whole, about, compute_fields, figure
 from dca_proto.results.lost import Lost
 from dca_proto.statistics import resolve
 from dca_proto.statistics.counting import Counting, about_missing
@@ -162,7 +162,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         Amount | None, figure("bytes", "Sent by all actors.", unit="bytes", table="times", several="sum")
     ] = None
     roles: Annotated[dict[str, Traffic], about("Sent by each role.")] = {}
-    core_s: Annotated[Amount | None, about("Processor seconds of all roles.")] = None
+    core_s: Annotated[Amount | None, about("Processor seconds of all roles.", of=_core_s)] = None
     core_s_by_role: Annotated[dict[str, Amount], about("Processor seconds of each role.")] = {}
     n_min: Annotated[
         Count | None, about("The fewest contributions that the sum may have; 0 without Compute nodes.")
@@ -196,6 +196,9 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         about("Warnings that the sum is hardly possible, that releases were left out, or that values are missing."),
     ] = []
 
+    def __post_init__(self) -> None:
+        compute_fields(self)
+
     @property
     def over(self) -> Annotated[str, figure("Compute nodes (K)", table="rounds", page_only=True)]:
         """The names of its Compute nodes."""
@@ -213,22 +216,24 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         return self.sensitivity / self.mu if is_summed and self.sensitivity and self.mu else None
 
 
-# --- made from results and aborts -------------------------------------------------------------------------------------
+def _core_s(found: Round) -> float | None:
+    return sum(found.core_s_by_role.values()) if found.core_s_by_role else None
 
-_COPIED = ("statistic", "dimension", "clients", "contributors", "colluders", "sigma_local", "noise_variance",
-           "sensitivity", "relation", "mechanism", "private", "epsilon", "delta", "mu")  # fmt: skip
+
+# --- made from results and aborts -------------------------------------------------------------------------------------
 
 
 def round_of(aggregate: NoisyAggregate, *, alone: bool = False, **known: Any) -> Round:
     """Return the record of a round with a result. Without a privacy claim, it has no epsilon.
+
+    Fields of the same name have the aggregate's values, unless JSON needs another form.
 
     Args:
         alone: whether the round is no part of a job, so that its record has parameters and estimates.
         known: further fields, or other values of these.
     """
     found: dict[str, Any] = {
-        **{name: getattr(aggregate, name) for name in _COPIED},
-        "n_min": aggregate.n_min,
+        **{name: getattr(aggregate, name) for name in Round.__struct_fields__ if hasattr(aggregate, name)},
         "slack": aggregate.slack or None,
         "round_id": aggregate.round_id.hex(),
         "announcement_hash": aggregate.announcement_hash.hex(),
@@ -237,12 +242,12 @@ def round_of(aggregate: NoisyAggregate, *, alone: bool = False, **known: Any) ->
         **fields_of(aggregate.quorum),
         "nodes": [node_of(node, alone=alone) for node in aggregate.nodes],
         "doubts": [*doubts(aggregate)] if alone else [*aggregate.doubts],
+        "parameters": aggregate.parameters if alone else {},
+        "estimates": [*estimates(aggregate)] if alone else [],
     }
     if aggregate.reports is not None:
         counted, most = aggregate.parameters.get("count_weight", 0.0) > 0, math.inf if alone else _NUMBERS_MAX
         found["reports"] = reports_of(aggregate.reports, counted=counted, most=most)
-    if alone:
-        found |= {"parameters": aggregate.parameters, "estimates": [*estimates(aggregate)]}
     return Round(ok=True, **{**found, **known})
 
 

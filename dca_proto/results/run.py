@@ -13,7 +13,7 @@ import msgspec
 
 from dca_proto.protocol.terms import Terms
 from dca_proto.protocol.wire.kinds import LDP_REPORT, NODE_RELEASE, SECURE_SUM, Kind, SecureSum, name_of
-from dca_proto.results.figure import Amount, Count, Real, Whole, about, figure
+from dca_proto.results.figure import Amount, Count, Real, Whole, about, compute_fields, figure
 from dca_proto.results.round import Node, Round, Traffic
 
 Setting = bool | int | float | str | list[float | str] | dict[str, float | str | list[float | str] | None] | None
@@ -89,6 +89,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     facts: Annotated[dict[str, Count], about("Facts that clients and Compute nodes reported since the start.")] = {}
     wall_s: Annotated[Amount | None, about("Seconds of the whole run.")] = None
 
+    def __post_init__(self) -> None:
+        compute_fields(self)
+
     @property
     def last(self) -> Round | None:
         """The last round whose contributors are known."""
@@ -163,7 +166,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 def run_of(
     terms: Terms[Any], round_kind: type[Kind], rounds: list[Round], not_private: Sequence[str], **known: Any
 ) -> Run:
-    """Return the record of a run with these terms. Without a privacy claim, it has no epsilon.
+    """Return the record of a run with these terms: fields of the same name. Without a privacy claim, it has no epsilon.
 
     Args:
         round_kind: of its rounds. not_private: the reasons why no epsilon may be claimed.
@@ -171,14 +174,10 @@ def run_of(
     """
     batch, is_summed = known.get("batch"), issubclass(round_kind, SecureSum)
     found: dict[str, Any] = {
-        "clients": terms.clients,
-        "tolerate": terms.tolerate,
-        "colluders": terms.colluders,
+        **{name: getattr(terms, name) for name in Terms.__struct_fields__ if name in Run.__struct_fields__},
         "computes": terms.computes if isinstance(terms.computes, int) else len(terms.computes),
         "n_min": (terms.in_batch(batch) if batch else terms).n_min if is_summed else None,
         "round_kind": name_of(round_kind),
-        "epsilon": terms.epsilon,
-        "delta": terms.delta,
         **known,
     }
     if not_private:

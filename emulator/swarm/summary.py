@@ -148,8 +148,7 @@ def _used(log: RoundLog) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.structs.asdict(sum(roles.values(), Traffic()))
     if core_s := after.core_s_by_role():
         earlier = before.core_s_by_role()
-        by_role = {role: seconds - earlier[role] for role, seconds in core_s.items()}
-        found |= {"roles": roles, "core_s": sum(by_role.values()), "core_s_by_role": by_role}
+        found |= {"roles": roles, "core_s_by_role": {role: seconds - earlier[role] for role, seconds in core_s.items()}}
     return found
 
 
