@@ -53,7 +53,8 @@ def test_every_value_reaches_the_command_and_the_kind_of_the_round() -> None:
     job = JobTerms(**{**PLAIN, "computes": (b"a" * 16, b"b" * 16)}, collect_s=2.5, commit_s=0.001)
     shared = job.shared(OpenRound)
     assert shared == {
-        "collect_s": 2.5, "commit_s": 0.001, "computes": (b"a" * 16, b"b" * 16), "epsilon": 1.0, "delta": 1e-6
+        "collect_s": 2.5, "commit_s": 0.001, "computes": (b"a" * 16, b"b" * 16), "epsilon": 1.0, "delta": 1e-6,
+        "window_s": 0,
     }  # fmt: skip
     assert (job.collect_ms, job.commit_ms) == (2500, 1)
     assert job.fill(SecureSum("m", most=7)) == SecureSum("m", 20, 4, 1, 7)
