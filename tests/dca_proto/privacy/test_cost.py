@@ -333,7 +333,7 @@ def test_what_is_left_beside_slack_fits(slack: float) -> None:
     assert (spent + PrivacyCost.of_pure(pure)).within(2.0, 1e-5)
 
 
-@pytest.mark.parametrize("slack", [2.0**-64, 1e-8])
+@pytest.mark.parametrize("slack", [pytest.param(2.0**-64, marks=pytest.mark.long), 1e-8])
 def test_a_slack_composes_with_other_mechanisms(slack: float) -> None:
     """Beside privacy-loss distributions: the same ε as by μ, to the grid."""
     found, without = epsilon_of([Gaussian(0.3, slack)], 1e-5), epsilon_of([Gaussian(0.3)], 1e-5)
