@@ -107,6 +107,8 @@ LAYERS = {
     "inference.saved": {"numpy", "msgspec", "dca_proto.errors", "dca_proto.runtime.files", "inference"},
     "inference.mcmc": NUMPYRO,
     "inference.models": NUMPYRO,
+    "inference.models.categories": NUMPYRO | {"dca_proto.statistics"},  # what a row sends at θ
+    "inference.models.classifiers": {"numpy", "sklearn", "dca_proto.aggregate", "inference"},
     "inference.models.conjugate": {"numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "inference"},
     "inference.models.quantiles": {
         "numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "dca_proto.wording", "inference",

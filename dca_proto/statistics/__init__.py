@@ -11,6 +11,7 @@ from dca_proto.statistics.base import Statistic as Statistic
 from dca_proto.statistics.base import register as register
 from dca_proto.statistics.base import registered as registered
 from dca_proto.statistics.base import resolve as resolve
+from dca_proto.statistics.category_score import CategoryScore as CategoryScore
 from dca_proto.statistics.gradient import Gradient as Gradient
 from dca_proto.statistics.histogram import Histogram as Histogram
 from dca_proto.statistics.marginals import Marginals as Marginals

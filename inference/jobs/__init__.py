@@ -32,6 +32,8 @@ _JOBS = {
     "logistic": "inference.models.logistic.job:Logistic",
     "poisson-regression": "inference.models.glm.job:PoissonRegression",
     "robust-regression": "inference.models.glm.job:RobustRegression",
+    "ordinal-regression": "inference.models.categories.job:OrdinalRegression",
+    "multinomial-regression": "inference.models.categories.job:MultinomialRegression",
     "mixture": "inference.models.mixture.job:Mixture",
     **dict.fromkeys(FAMILIES, "inference.models.conjugate.job:FamilyJob"),
     "quantiles": "inference.models.quantiles.job:Quantiles",

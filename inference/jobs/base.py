@@ -94,7 +94,7 @@ def uses(stages: Sequence[Stage]) -> int:
 
 
 class Estimable(NamedTuple):
-    """What an estimator with scikit-learn's interface needs beside a regression's job (`inference.models.estimator`).
+    """What an estimator with scikit-learn's interface needs beside a regression's job (`inference.estimators`).
 
     Attributes:
         name: of its class. target: the kind of its target (`inference.jobs.examples`).

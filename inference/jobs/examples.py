@@ -18,8 +18,11 @@ from dca_proto.protocol.wire.kinds import Kind
 from inference.bounds import Interval
 from inference.problem import Problem, Schema
 
-NUMBER, CLASS, COUNT, PAIRS, TIME = TARGETS = ("number", "class", "count", "pairs", "time")
-"""Kinds of targets: with outliers or not, of two classes, 0 to 4, two heaps of features without a target, durations."""
+NUMBER, CLASS, COUNT, PAIRS, TIME = "number", "class", "count", "pairs", "time"
+GRADE, KIND = "grade", "kind"
+TARGETS = NUMBER, CLASS, COUNT, PAIRS, TIME, GRADE, KIND
+"""Kinds of targets: with outliers or not, of two classes, 0 to 4, two heaps of features without a target, durations,
+grades 1 to 4 in an order, and kinds 0 to 2 without one."""
 QUICK_DRAWS = {"chains": 2, "warmup": 60, "draws": 60, "require_mixed": False}
 """Settings of a job that samples, far too few for a real result."""
 SHARE = 0.1  # of the rare category
@@ -69,6 +72,8 @@ def problem(target: str, n: int) -> Problem:
         COUNT: (rng.poisson(2.0, size=n).clip(0, 4).astype(float), (0, 4)),
         PAIRS: (np.zeros(n), (-1, 1)),
         TIME: (rng.exponential(5.0, size=n).clip(0, 20), (0, 20)),
+        GRADE: (_grade(rng, eta), (1, 4)),
+        KIND: (_kind(rng, eta), (0, 2)),
     }[target]
     bounds: dict[str, Any] = {"a": (-4, 4), "b": (-4, 4), "y": ends}
     features: tuple[str, ...] = ("a", "b")
@@ -126,6 +131,17 @@ def _outliers(rng: Rng, eta: np.ndarray) -> np.ndarray:
     return 1 + eta + 0.7 * rng.standard_t(4, len(eta))
 
 
+def _grade(rng: Rng, eta: np.ndarray) -> np.ndarray:
+    latent = eta + rng.logistic(size=len(eta))
+    return np.asarray(1.0 + np.searchsorted([-1.5, 0.0, 1.5], latent))
+
+
+def _kind(rng: Rng, eta: np.ndarray) -> np.ndarray:
+    """Draw from a softmax by Gumbel's trick."""
+    size = np.column_stack([0.5 + 0 * eta, eta, -0.5 * eta]) + rng.gumbel(size=(len(eta), 3))
+    return np.asarray(size.argmax(axis=1), float)
+
+
 def _trial(kinds: tuple[str, ...]) -> Design:
     """Return a design of durations with censoring, an event column last among the features."""
 
@@ -164,6 +180,8 @@ DESIGNS: dict[str, list[Design]] = {
     NUMBER: [_rows(kinds, _number, _REAL) for kinds in _MIXED],
     CLASS: [_rows(kinds, _class, Interval(0, 1)) for kinds in _MIXED],
     COUNT: [_rows(kinds, _count, Interval(0, 60)) for kinds in _MIXED],
+    GRADE: [_rows(kinds, _grade, Interval(1, 4)) for kinds in _MIXED],
+    KIND: [_rows(kinds, _kind, Interval(0, 2)) for kinds in _MIXED],
     "outliers": [_rows(kinds, _outliers, Interval(-20, 22)) for kinds in _MIXED],
     "normal features": [_rows(kinds, _number, _REAL) for kinds in _PLAIN],
     PAIRS: [_heaps],
@@ -184,4 +202,4 @@ DESIGNS: dict[str, list[Design]] = {
     "a column of counts": [_alone(lambda rng, n: rng.poisson(4, n), Interval(0, 20))],
     "a column of waits": [_alone(lambda rng, n: rng.exponential(2.0, n), Interval(0, 40))],
 }
-"""By name; the first seven have features of several laws, but "normal features" is for models that take them so."""
+"""By name; the first nine have features of several laws, but "normal features" is for models that take them so."""

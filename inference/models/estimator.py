@@ -5,8 +5,9 @@
     fit(rounds)        anything that runs rounds (`inference.rounds.Rounds`): a running trainer or the ideal
                        functionality; the estimator runs its learning job over them
 
-An estimator is a dataclass; its fields are its parameters. `estimator_of` makes that of a regression from its job: the
-parameters are the job's settings, and `inference.jobs.base.Estimable` states what is learned from rows and aggregates.
+An estimator is a dataclass; its fields are its parameters. `inference.estimators` makes a regression's from its job:
+the parameters are the job's settings, and `inference.jobs.base.Estimable` states what is learned from rows and
+aggregates.
 All estimators have `predict`, `predict_interval` and `warnings_`; those of regressions also `coef_interval_`.
 """
 
@@ -15,13 +16,11 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import field, fields, make_dataclass
+from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
@@ -30,9 +29,8 @@ from dca_proto.privacy.cost import PrivacyCost, total
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Estimable, LearningJob, as_posterior
 from inference.jobs.estimates import LEVEL
-from inference.jobs.examples import CLASS, COUNT
-from inference.jobs.settings import described
-from inference.models.coefficients import Coefficients, probability
+from inference.jobs.examples import COUNT
+from inference.models.coefficients import Coefficients
 from inference.posterior import Posterior
 from inference.problem import Array, Schema
 from inference.rounds import CostedRounds, Rounds, run
@@ -174,7 +172,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
 
 class JobEstimator(PrivateEstimator):
-    """The base class of estimators that `estimator_of` makes."""
+    """The base class of estimators that are made from jobs."""
 
     job: ClassVar[LearningJob]
     schema: Schema | None
@@ -258,122 +256,6 @@ class JobRegressor(RegressorMixin, JobEstimator):  # type: ignore[misc]
         tags.target_tags.positive_only = self._learns.target == COUNT
         tags.regressor_tags.poor_score = self._learns.target == COUNT or tags.regressor_tags.poor_score
         return tags
-
-
-class JobClassifier(ClassifierMixin, JobEstimator):  # type: ignore[misc]
-    """The base class of regressions with a target of two classes.
-
-    Attributes:
-        classes_: the two labels; over rounds, the target's bounds.
-    """
-
-    def decision_function(self, X: Any) -> Array:
-        """Return the posterior mean of the log odds of the second class, shape ``(k,)``."""
-        return self._log_odds(X)[0]
-
-    def predict_proba(self, X: Any) -> Array:
-        """Return the probabilities of the two classes, averaged over the posterior, shape ``(k, 2)``."""
-        second = probability(*self._log_odds(X))
-        return np.column_stack([1 - second, second])
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the more probable class of each row, shape ``(k,)``."""
-        is_second = self.decision_function(X) > 0
-        labels: NDArray[Any] = self.classes_[is_second.astype(int)]
-        return labels
-
-    def _log_odds(self, X: Any) -> tuple[Array, Array]:
-        """Return mean and variance of each row's log odds."""
-        check_is_fitted(self, "fit_")
-        odds: tuple[Array, Array] = self.fit_.predictor.linear_predictor(self._checked(X))
-        return odds
-
-    def _validated(self, X: Any, y: Any) -> tuple[Array, Array]:
-        X, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
-        self.classes_, second = np.unique(y, return_inverse=True)
-        if len(self.classes_) > 2:
-            raise DataError("Only binary classification is supported. The type of the target is multiclass.")
-        if len(self.classes_) < 2:
-            raise DataError(f"all rows are of one class, {self.classes_[0]!r}; expected rows of two classes")
-        return X, second.astype(float)
-
-    def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Any:
-        fit = super()._of_aggregates(aggregates)
-        columns = fit.columns
-        self.classes_ = columns.centre[-1] + columns.scale[-1] * columns.bound[-1] * np.array([-1.0, 1.0])
-        return fit
-
-    def _over_rounds(self, rounds: Rounds) -> Posterior:
-        fit = super()._over_rounds(rounds)
-        assert self.schema is not None, "rounds need it"
-        bounds = self.schema.bounds[self.schema.target]
-        self.classes_ = np.array([bounds.lower, bounds.upper])
-        return fit
-
-    def _keep(self, fit: Posterior) -> None:
-        super()._keep(fit)
-        for name in ("coef_", "coef_sd_", "coef_interval_", "intercept_", "intercept_sd_"):
-            setattr(self, name, np.array([getattr(self, name)]))
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
-
-def estimator_of(job: LearningJob) -> type[JobEstimator]:
-    """Make the estimator of a job: a dataclass of its settings, the schema, and a seed if it draws while it learns."""
-    learns = job.estimator
-    assert isinstance(learns, Estimable), f"job {job.name!r} has an estimator"
-    parameters: list[Any] = [(name, Any, None) for name in learns.own]
-    parameters += [
-        (one.name, one.type, field(default=one.default)) for one in fields(job.settings) if one.name not in learns.own
-    ]
-    parameters.append(("schema", Schema | None, None))
-    if job.iterative:
-        parameters.append(("random_state", Any, None))
-    base = JobClassifier if learns.target == CLASS else JobRegressor
-    made: type[JobEstimator] = make_dataclass(
-        learns.name,
-        parameters,
-        bases=(base,),
-        namespace={
-            "__module__": "inference.estimators",
-            "__doc__": _words(job, learns),
-            "job": job,
-            "settings": job.settings,
-            "own": tuple(learns.own),
-        },
-        kw_only=True,
-        eq=False,
-        repr=False,
-    )
-    return made
-
-
-def _words(job: LearningJob, learns: Estimable) -> str:
-    """Return the docstring of an estimator."""
-    meant = {name: meaning for name, _, meaning in described(job.settings)}
-    meant |= {name: meant.get(name, "of the targets, if it is known; None estimates it.") for name in learns.own}
-    meant["schema"] = "names and public bounds of features and target; needed only over rounds."
-    lines = [f"        {name}: {meaning[:1].lower()}{meaning[1:]}" for name, meaning in meant.items()]
-    if job.iterative:
-        lines.append("        random_state: seed of the Monte Carlo draws, or a numpy `Generator`; not of the noise.")
-    return "\n".join(
-        [
-            f"The estimator of job `{job.name}`: from raw rows without privacy, from aggregates, or over rounds.",
-            "",
-            "    Args:",
-            *lines,
-            "",
-            "    Attributes:",
-            "        coef_, coef_sd_, coef_interval_: posterior mean, sd and 95 % interval of the slopes.",
-            "        intercept_, intercept_sd_, intercept_interval_: the same at features of zero; all in own units.",
-            "        fit_: the whole posterior, with `draws`, `refit` and `predict_interval`.",
-            "        private_, epsilon_, delta_, warnings_, n_features_in_, feature_names_in_: `PrivateEstimator`.",
-        ]
-    )
 
 
 def check_schema(schema: Any) -> None:

@@ -339,7 +339,7 @@ def _carried_over(one: NoisyScore, rows: Rows, n: float, near: Array | None) -> 
     if near is not None:
         known = _known(simulated, one.noise_variance * noise / n**2)
         information, noise = positive(simulated + known * (information - simulated)), noise * known
-    across = _root(information, 0.5) @ _root(simulated, -0.5)
+    across = root(information, 0.5) @ root(simulated, -0.5)
     across = block_diag(across, np.eye(p - len(across)))
     if near is not None:
         as_simulated = terms.phi + across.T @ (drawn - terms.phi)
@@ -359,7 +359,8 @@ def _known(information: Array, noise: float) -> float:
     return law / (law + noise)
 
 
-def _root(matrix: Array, power: float) -> Array:
+def root(matrix: Array, power: float) -> Array:
+    """Return a power of a symmetric matrix, brought to eigenvalues above 0."""
     values, vectors = np.linalg.eigh(positive(matrix))
     return np.asarray((vectors * values**power) @ vectors.T)
 

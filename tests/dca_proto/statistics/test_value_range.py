@@ -13,7 +13,7 @@ from dca_proto.statistics.base import built_in
 from dca_proto.statistics.contribution import contribution
 from dca_proto.statistics.value_range import CONSTANT
 
-WIDER = ("mixture", "gradient", "phases", "survival-score")
+WIDER = ("mixture", "gradient", "phases", "survival-score", "category-score")
 """Statistics whose range is wider than what rows reach; so are ranges of balls."""
 
 

@@ -1,0 +1,90 @@
+"""Reasons to doubt a regression of categories from noisy sums: categories, features and values that noise hides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dca_proto.statistics.category_score import chances_of
+from dca_proto.wording import listed
+from inference.contraction import percent
+from inference.locate import about_collinearity
+from inference.models.categories.scoring import Released, Rows
+from inference.models.glm.scored_fit import inseparable
+
+HIDDEN = 3.0  # rows of a category below which noise hides it, in standard deviations of the noise
+FEW = 12.0  # rows of a category below which its own figures are not nearly normal
+AWAY_MAX = 1.0  # largest distance of a standardised effect from the last request
+RARE_SD = 0.6  # largest sd of the log odds of a feature's rare values for which their law is nearly normal
+MISSING_SDS = 4.0
+HIDDEN_SDS = 5.0  # of a combination of features: its variance, in sds of the noise in the features' covariances
+
+
+def warnings_of(law: Any, released: Sequence[Released], rows: Rows, n: float) -> list[str]:
+    """Return doubts, a sentence each. Args: law: a `Categories`."""
+    model, last = law.model, released[-1]
+    warnings = list(about_collinearity(law.features, rows.cov, rows.doubt))
+    heads = model.effects.reshape(-1, model.features)
+    one = max((law.cov[np.ix_(head, head)] for head in heads), key=lambda cov: float(np.linalg.eigvalsh(cov)[-1]))
+    if not warnings and (mixed := inseparable(law.features, one) or _repeated(law.features, rows)):
+        warnings.append(
+            f"noise hides the separate effects of {listed(mixed, len(mixed))}, which may repeat other features; their "
+            "intervals, and those of features that vary with them, rest on the prior and may fail; only predictions "
+            "are sure; leave out features that repeat others, raise epsilon, or take more rows"
+        )
+    share, sd = last.counted
+    if 1 - share > MISSING_SDS * sd + 1e-6:
+        warnings.append(
+            f"about {percent(1 - share)} of the rows did not count: they lack a value, or {law.target} is not a whole "
+            "number; check these, for the result describes the others"
+        )
+    warnings += _about_categories(law, last, rows, n)
+    away = np.abs(law.mean - model.phi(last.request.theta))[model.effects]
+    if away.max() > AWAY_MAX:
+        warnings.append(
+            f"the last round asked at effects that differ from the result by {away.max():.2g} (standardised), too far "
+            "for a linear approximation; intervals may fail; ask for more rounds, or raise epsilon"
+        )
+    spread = np.sqrt(np.diag(law.cov))[heads].max(axis=0)
+    rare = spread * np.abs(rows.far) > RARE_SD
+    if rare.any():
+        named = listed(list(np.array(law.features)[rare]))
+        warnings.append(
+            f"noise hides the effects of rare values of {named}, so their intervals may fail; raise epsilon, take more "
+            "rows, or merge rare categories"
+        )
+    return warnings
+
+
+def _repeated(columns: Sequence[str], rows: Rows) -> list[str]:
+    """Return the features of the combination that varies least, if noise hides how little it varies."""
+    sd = np.sqrt(np.diag(rows.cov))
+    values, vectors = np.linalg.eigh(rows.cov / np.outer(sd, sd))
+    if values[0] > HIDDEN_SDS * rows.doubt:
+        return []
+    shares = np.abs(vectors[:, 0])
+    return [name for name, share in zip(columns, shares, strict=True) if share > shares.max() / 2]
+
+
+def _about_categories(law: Any, last: Released, rows: Rows, n: float) -> list[str]:
+    """Warn of categories that noise hides, or that are too rare."""
+    noise = float(np.sqrt(last.noise)) * n
+    model = law.model
+    chances = chances_of(model.theta(law.mean), rows.x, model.classes, ordered=model.ordered).each
+    expected = n * rows.share * chances.mean(axis=0)
+    few = expected < np.maximum(HIDDEN * noise, FEW)
+    if not few.any():
+        return []
+    names = listed([f"{code:g}" for code in law.codes[few]], 8)
+    which = "thresholds beside" if law.model.ordered else "all figures of"
+    advice = (
+        f"state bounds of {law.target} that end before them, so that they count as the last category"
+        if law.model.ordered
+        else "merge them with others"
+    )
+    return [
+        f"noise hides how many rows have {law.target} {names}, or there are few: {which} {names} may lie beyond their "
+        f"intervals; {advice}, raise epsilon, or take more rows"
+    ]
