@@ -87,6 +87,9 @@ class NoisyAggregate:
         rows_max: how many rows of a client count: 0 for their mean, R >= 1 for the sum of at most R.
         fraction_bits: f; the clients' contributions are multiples of 2^-f.
         doubts: warnings that the sum is hardly possible, or that releases were left out (`dca_proto.plausibility`).
+        verified: True if each contribution was proven to be within the statistic's range, and the noise was made by
+            public coins. One lying Compute node passes or fails any contribution, unseen.
+        unproven: ids of the clients whose proofs failed, which the sum leaves out.
         quorum: the Compute nodes of a secure sum that a trainer ran, and those that it lost.
         slack: what a verified sum costs each participant beside mu (`dca_proto.privacy.verified`); 0 for other rounds.
     """
@@ -118,6 +121,8 @@ class NoisyAggregate:
     doubts: tuple[str, ...] = ()
     quorum: Quorum = NO_NODES
     slack: float = 0.0
+    verified: bool = False
+    unproven: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.private:

@@ -240,8 +240,10 @@ class _LyingComposer(Composer, frozen=True, eq=False, kw_only=True):
         composer = Composer(*(getattr(self, name) for name in Composer.__struct_fields__))
         return msgspec.structs.replace(composer, sign=sign).compose(opened, validated, charge)
 
-    def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
-        _, rows, errors = super()._value(validated, body)
+    def _value(
+        self, validated: ValidatedRound, body: Announcement, fraction_bits: int
+    ) -> tuple[NDArray[np.int64], int, list[str]]:
+        _, rows, errors = super()._value(validated, body, fraction_bits)
         return self.lie(validated.dimension), rows, errors
 
 

@@ -16,18 +16,20 @@ PREFIX = b"dca5-"
 DERIVE = (
     "hedge", "epoch", "root", "noise", "contrib-id", "receipt-key", "noise-chunk", "noise-spare", "local-chunk",
     "local-spare", "store", "store-owner", "store-tag", "store-sum", "store-seal", "store-count", "one", "ask",
-    "backup", "receipt", "late", "names", "name-nonce", "broker-pass",
+    "backup", "receipt", "late", "names", "name-nonce", "broker-pass", "blinds", "noise-bits", "rounding", "coin",
+    "point",
 )  # fmt: skip
 DIGEST = (
     "federation", "file", "pair", "ephemeral", "reply", "peer-list", "announce", "leaf", "node", "hello", "list", "set",
     "answer", "releases", "test-random", "names-wrap", "enrol-code", "entrance",
+    "challenge",
 )  # fmt: skip
 HASH = ("id", "long-input", "parts", "journal")
 LABELS = {
     "derive": DERIVE,
     "digest": DIGEST,
     "hash": HASH,
-    "SHAKE128": ("mask",),
+    "SHAKE128": ("mask", "share", "noise-coins"),
     "Ed25519": ("signature", "certificate", "enrol-request", "renew-request"),
 }
 """All labels by how they are used, without the prefix."""

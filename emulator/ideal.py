@@ -12,6 +12,9 @@ sum of N_Z(0, kS) and one more share has the probability of N_Z(0, (k + 1)S) up 
 probability in d coordinates of n shares differs by more than a factor of 1 ± dn·1e-272, whatever is done with them. If
 the keys of the shares are given, the shares are drawn one by one, and the result equals the protocol's bit for bit.
 
+**Verified sums**: each client rounds as in the protocol. The noise is a sum of n·m uniform numbers of a bits: of each
+bit, a count of random bits.
+
 **Node releases**: each data node releases the sum of its rows plus its own draw of the whole noise N_Z(0, S).
 
 **LDP reports**: each client reports by the round's local mechanism, whatever mechanism draws the noise of sums. One
@@ -26,6 +29,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -33,16 +37,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.crypto.bounded import Statement
 from dca_proto.crypto.fixedpoint import to_ring
-from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
+from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random, expand
+from dca_proto.crypto.shares import random_bits
 from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.jobs.forecast import EXACT
 from dca_proto.jobs.job import Batches, JobTerms
 from dca_proto.privacy.local import LocalMechanism
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.privacy.noise import MAX_VARIANCE
+from dca_proto.protocol.contribution import value_bits
 from dca_proto.protocol.params import Limits
-from dca_proto.protocol.release import Hashes, aggregate_of, merge_reports, release_of, sum_releases
+from dca_proto.protocol.release import (
+    Hashes,
+    aggregate_of,
+    merge_reports,
+    release_of,
+    sum_releases,
+    verified_aggregate,
+)
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
@@ -355,6 +369,8 @@ def _secure_sum(
     n_min = validated.kind.n_min
     if len(present) < n_min:
         raise RoundAborted("too few contributions", contributors=len(present), needed=n_min)
+    if validated.statement is not None:
+        return _verified_sum(announcement, validated, validated.statement, present, expected, noise)
     total = present.contribution(validated.statistic, announcement.rows_max, announcement.fraction_bits)
     if noise.trusted:
         drawn, variance = noise.of_trusted(validated)
@@ -371,6 +387,32 @@ def _secure_sum(
         announcement, validated, to_ring(total), len(present), Hashes(), clients=expected, private=private
     )
     return replace(aggregate, **known)
+
+
+def _verified_sum(
+    announcement: Announcement,
+    validated: ValidatedRound,
+    statement: Statement,
+    present: Clients,
+    expected: int,
+    noise: _Noise,
+) -> NoisyAggregate:
+    if noise.trusted or noise.keys is not None:
+        raise UsageError("public coins make the noise of a verified sum; leave trusted and keys out")
+    f, count = announcement.fraction_bits, len(present)
+    fine = value_bits(validated, f)
+    values, _ = present.contributions(validated.statistic, announcement.rows_max, fine)
+    dither = np.frombuffer(expand(noise.random(KEY_BYTES), 2 * count), dtype="<u2").astype(np.int64)
+    rounded = statement.clipped(values + (dither[:, np.newaxis] & (1 << fine - f) - 1) >> fine - f)
+    for place in np.flatnonzero([not statement.holds(value) for value in rounded] if statement.limits else []):
+        rounded[place] = 0
+    total = (rounded - np.array(statement.lows)).sum(axis=0)
+    drawn = count * statement.noises
+    for at, bit in product(range(len(total)), range(statement.noise_bits * bool(drawn))):
+        total[at] += int(random_bits(noise.random(KEY_BYTES), drawn).sum()) << bit
+    elements = statement.field.of(total)
+    private = noise.mechanism.private
+    return verified_aggregate(announcement, validated, elements, count, Hashes(), clients=expected, private=private)
 
 
 def _node_releases(

@@ -241,7 +241,7 @@ class RoundLoad:
         body = request.announcement(
             trainer.id,
             (federation.number, federation.hash),
-            self._actors.mechanism.name,
+            self._actors.mechanism,
             tuple(keys),
             self.reply.public,
             NOW_MS,

@@ -76,8 +76,8 @@ def _drawn(rng: Rng, *shape: int) -> Elements:
 
 def honest(statement: Statement, rng: Rng) -> Elements:
     """Return the words of a client that follows the protocol."""
-    bounds = np.array(statement.bounds)
-    bits = statement.encode(rng.integers(-bounds, bounds + 1), rng.integers(0, 2, statement.noise_size))
+    x = statement.lows + rng.integers(0, np.array(statement.sizes) + 1)
+    bits = statement.encode(x, rng.integers(0, 2, statement.noise_size))
     return prove(statement.block, bits, _drawn(rng, statement.block.blinds))
 
 
@@ -173,7 +173,7 @@ def cost(statement: Statement, rng: Rng) -> Cost:
 
     client = median_us(lambda: prove(block, bits, blinds), 1)
     node = median_us(lambda: opening(block, shares, weights), len(shares))
-    return Cost(len(statement.bounds), 4 * block.words, client, node)
+    return Cost(len(statement.sizes), 4 * block.words, client, node)
 
 
 def step(uniforms: int, noise_bits: int) -> Step:
@@ -195,7 +195,7 @@ def main() -> int:
     parser.add_argument("--json", help="write the cells to this file, or - for standard output")
     arguments = parser.parse_args()
     rng = np.random.default_rng(arguments.seed)
-    statements = [Statement((BOUND,) * d) for d in arguments.dimensions]
+    statements = [Statement.within(*(BOUND,) * d) for d in arguments.dimensions]
     cells, costs = [], [cost(statement, rng) for statement in statements]
     each = max(arguments.honest // (len(statements) * _VECTORS * 10), 1)
     console = Console(file=sys.stderr if arguments.json == "-" else sys.stdout)
@@ -207,7 +207,7 @@ def main() -> int:
             progress.advance(task, count)
 
         for statement in statements:
-            d, block = len(statement.bounds), statement.block
+            d, block = len(statement.sizes), statement.block
             for nodes in arguments.nodes:
                 for name, cheat in CHEATS.items():
                     vectors = np.stack([cheat(statement, rng) for _ in range(_VECTORS)])

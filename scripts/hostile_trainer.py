@@ -83,7 +83,7 @@ class HostileTrainer:
             collect_s=COLLECT_MS / 1000, commit_s=COMMIT_MS / 1000,
         )  # fmt: skip
         file, keys = (self.federation.number, self.federation.hash), tuple(self.keys[node] for node in self.nodes)
-        mechanism, reply = DistributedDiscreteGaussian().name, AgreementKey(secrets.token_bytes(32)).public
+        mechanism, reply = DistributedDiscreteGaussian(), AgreementKey(secrets.token_bytes(32)).public
         now_ms = time.time_ns() // 1_000_000
         body = request.announcement(self.identity.id, file, mechanism, keys, reply, now_ms)
         return msgspec.structs.replace(body, **changes)

@@ -27,7 +27,7 @@ from dca_proto.protocol.client import round as client_round
 from dca_proto.protocol.compute import round as compute_round
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.protocol.wire import messages
-from dca_proto.protocol.wire.kinds import KINDS
+from dca_proto.protocol.wire.kinds import Kind
 from dca_proto.statistics.base import built_in
 from inference.jobs import NAMES, find
 from inference.jobs.base import Conditions, plan_words
@@ -61,7 +61,7 @@ def structs() -> tuple[type[msgspec.Struct], ...]:
     """Return all types that are encoded: frames and bodies by their tags, kinds of rounds, and the parts of others."""
     unions = (messages.Frame, messages.Body)
     tagged = [sorted(union.__args__, key=lambda one: one.__struct_config__.tag) for union in unions]
-    return *tagged[0], *tagged[1], *KINDS.values(), messages.Certificate, messages.FileStamp, messages.Registrar
+    return *tagged[0], *tagged[1], *Kind.__args__, messages.Certificate, messages.FileStamp, messages.Registrar
 
 
 def encoding(kind: inspect.Type) -> str:

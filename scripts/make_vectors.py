@@ -26,6 +26,7 @@ from nacl.signing import SigningKey
 from dca_proto.crypto import labels
 from dca_proto.crypto.masks import ask_tag, contribution_keys, entry_of, holder_index, tag_and_mask
 from dca_proto.crypto.sealing import AgreementKey, Identity, derive, digest, encrypt, seal_to
+from dca_proto.crypto.shares import challenge, coins_of, open_shares, pads_of, point_of
 from dca_proto.privacy.local import (
     MISSING,
     AnalyticGaussian,
@@ -36,14 +37,22 @@ from dca_proto.privacy.local import (
 )
 from dca_proto.privacy.mechanism import UNARY_ENCODING, DistributedDiscreteGaussian
 from dca_proto.protocol.announcement import announcement_hash, invitation_root, invitations
-from dca_proto.protocol.contribution import contribution_id, hedged_root, make_contribution, noise_key
+from dca_proto.protocol.contribution import (
+    contribution_id,
+    hedged_root,
+    make_contribution,
+    noise_key,
+    open_contribution,
+    value_bits,
+)
 from dca_proto.protocol.lists import answer_hash, encode_places, list_hash, set_hash
 from dca_proto.protocol.names import seal_name, wrap_name_key
 from dca_proto.protocol.pairing import hello_hash, pair_key
 from dca_proto.protocol.params import PROTOCOL_VERSION, Limits
+from dca_proto.protocol.verified import MECHANISM as VERIFIED
 from dca_proto.protocol.wire import messages
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode, sign
-from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, VerifiedSum
 from dca_proto.protocol.wire.messages import (
     Abort,
     AbortWanted,
@@ -51,6 +60,7 @@ from dca_proto.protocol.wire.messages import (
     ChargeReused,
     ChargesStated,
     ChargesWanted,
+    Contribution,
     Decline,
     Declines,
     FrozenList,
@@ -62,6 +72,9 @@ from dca_proto.protocol.wire.messages import (
     Release,
     Sealed,
     Signed,
+    VerifiedAnswer,
+    VerifiedHeader,
+    VerifiedPart,
 )
 from dca_proto.statistics import Sensitivity
 from dca_proto.testing import Network, TestFederation
@@ -120,6 +133,9 @@ def all_messages(actors: TestFederation, network: Network) -> dict[str, Any]:
         header,
         FrozenList(*head, actors.computes[1], signed, entries, bytes(range(16))),
         PartialSum(*about, set_hash(about[1], entries), 2, (HASH, ROOT), clients[0] + clients[2], bytes(8)),
+        VerifiedHeader(*about, list_hash(about[1], actors.computes[0], entries, CONTRIBUTION), 2, CONTRIBUTION),
+        VerifiedAnswer(*about, actors.computes[0], (HASH, ROOT), bytes(4), bytes(range(16))),
+        VerifiedPart(*about, HASH, 1, (HASH, ROOT), clients[0], bytes(4), clients[2]),
         Abort(*about, actors.computes[0], "equivocation", "compute-1 signed two lists", 0, 3, (signed,) * 2),
         Query(*about),
         Cancel(*about, announced),
@@ -144,6 +160,9 @@ def all_messages(actors: TestFederation, network: Network) -> dict[str, Any]:
     variants = {
         "Announcement of a node release": alone,
         "Announcement of an LDP report": reports,
+        "Announcement of a verified sum": msgspec.structs.replace(
+            found["Announcement"], kind=VerifiedSum(VERIFIED, sums.clients, sums.tolerate, noises=100, noise_bits=4)
+        ),
         "Release of a report": msgspec.structs.replace(release, rows=1, vector=b"\5"),
     }
     met = {name: one for name, one in found.items() if not name.startswith("signed ")}
@@ -167,6 +186,8 @@ def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
     before, after = announcement[:map_at] + b"\x85", announcement[map_at + 1 :]
     tag = b"\xaasecure-sum"
     ask, _, terms = announcement.partition(b"\x96" + tag)
+    end = len(encode(found["Announcement"].kind.mechanism)) + 4  # behind four small numbers
+    more = ask + b"\x98" + tag + terms[:end] + b"\1\1"
     wrong: dict[str, tuple[str, bytes]] = {
         "empty": ("frame", b""),
         "trailing byte": ("frame", receipt + b"\0"),
@@ -205,6 +226,7 @@ def negative(found: dict[str, Any]) -> list[dict[str, Any]]:
         "text that is not UTF-8": ("body", before + b"\xa1\xff\x01" + after),
         "an unknown kind of round": ("body", ask + b"\x96" + tag.swapcase() + terms),
         "a secure sum without its terms": ("body", ask + b"\x91" + tag + terms),
+        "a secure sum with the terms of a verified one": ("body", more + terms[end:]),
         "a node release with terms": ("body", ask + b"\x96\xacnode-release" + terms),
         "no kind of round": ("body", ask + b"\xc0" + terms),
     }  # fmt: skip
@@ -269,9 +291,18 @@ def keys() -> list[dict[str, Any]]:
         ("announcement hash", {"payload": b"abc"}, announcement_hash(b"abc")),
         ("hello hash", {"payload": b"abc"}, hello_hash(b"abc")),
         ("list hash", {"ah": HASH, "compute": ROUND, "entries": entry}, list_hash(HASH, ROUND, entry)),
+        ("list hash with a coin", {"ah": HASH, "compute": ROUND, "entries": entry, "coin": CONTRIBUTION},
+         list_hash(HASH, ROUND, entry, CONTRIBUTION)),
         ("set hash", {"ah": HASH, "entries": entry}, set_hash(HASH, entry)),
         ("answer hash", {"ah": HASH, "compute": ROUND, "lists": [SECRET, ROOT], "objections": places},
          answer_hash(HASH, ROUND, [SECRET, ROOT], places)),
+        ("answer hash with openings", {"ah": HASH, "compute": ROUND, "lists": [SECRET, ROOT], "objections": places,
+                                       "openings": SECRET}, answer_hash(HASH, ROUND, [SECRET, ROOT], places, SECRET)),
+        ("challenge", {"ah": HASH, "lists": [SECRET, ROOT]}, challenge(HASH, [SECRET, ROOT])),
+        ("point and coins", {"challenge": HASH, "entry": entry, "count": 20},
+         [point_of(HASH).tolist(), coins_of(HASH, [entry], 20)[0].astype(int).tolist()]),
+        ("share", {"pair key": ROOT, "ah": HASH, "entry": entry, "words": 5},
+         pads_of([ROOT], [entry], HASH, 5)[0].tolist()),
         ("holders", {"ah": HASH, "nodes": 10, "clients": [bytes((one,)) * 16 for one in range(20)]},
          [holder_index(HASH, bytes((one,)) * 16, 10) for one in range(20)]),
         ("wrapped name key", {"seed": SECRET, "member": Identity(OTHER_SECRET).public_key, "federation id": HASH},
@@ -315,6 +346,42 @@ def contribution() -> dict[str, Any]:
         "noise": mechanism.sample(variance, 3, noise_key(root)).tolist(),
         "payload": plain(made.payload),
         "receipt": plain(made.receipt),
+    }
+
+
+def verified() -> dict[str, Any]:
+    """Return a verified contribution of two bins on its way to the second of three nodes, and each node's opening."""
+    mechanism, bins = DistributedDiscreteGaussian(), {"columns": ["x"], "edges": [0.0, 1.0, 2.0]}
+    actors, kind = TestFederation(4, 3, name="vectors"), VerifiedSum(clients=40, tolerate=1)
+    request = actors.request(statistic="histogram", parameters=bins, rows_max=1, kind=kind)
+    body, validated = request.draft(mechanism, Limits())
+    assert validated.statement is not None, "it is verified"
+    keys, statement, f = [SECRET, OTHER_SECRET, ROOT], validated.statement, body.fraction_bits
+    value = np.array([0, 1 << value_bits(validated, f)], dtype=np.int64)
+    identity = Identity(SECRET)
+    fields = {"seed": SECRET, "fresh": ROOT, "hello": OTHER_SECRET, "round": ROUND, "ah": HASH, "charge": 258}
+    made = make_contribution(
+        value, validated=validated, mechanism=mechanism, identity=identity, hello=OTHER_SECRET, round_id=ROUND,
+        announcement_hash=HASH, charge=258, holder=CONTRIBUTION, holder_key=keys[1], pair_keys=keys,
+        random=lambda size: ROOT[:size],
+    )  # fmt: skip
+    message = decode_frame(made.payload)
+    assert isinstance(message, Contribution), "a client sends one"
+    about = {"announcement_hash": HASH, "client": identity.id, "holder": CONTRIBUTION, "nodes": 3}
+    held, _ = open_contribution(message, pair_key=keys[1], vector_bytes=validated.vector_bytes, **about)
+    y = [held.y if place == 1 else b"" for place in range(3)]
+    opened = [
+        open_shares(statement, ROOT, [key], [held.entry], [part], HASH) for key, part in zip(keys, y, strict=True)
+    ]
+    return {
+        **plain(fields | {"holder": CONTRIBUTION, "pair keys": keys, "value": value.tolist(), "challenge": ROOT}),
+        "fraction bits": f,
+        "noises": statement.noises,
+        "noise bits": statement.noise_bits,
+        "words": statement.block.words,
+        "payload": plain(made.payload),
+        "openings": [one.openings[0].tolist() for one in opened],
+        "sums": [one.total.tolist() for one in opened],
     }
 
 
@@ -381,6 +448,7 @@ def render() -> str:
         "labels": all_labels(),
         "keys": keys(),
         "contribution": contribution(),
+        "verified contribution": verified(),
         "invitations": merkle(),
         "reports": local_reports(),
         "must_not_verify": forgeries(),

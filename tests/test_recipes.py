@@ -56,6 +56,7 @@ HANDLED |= {kind.__name__ for kind in Trainer.answers}
 INSIDE = {
     "Signed": "the frame of a signed body",
     "ListHeader": "signed, inside a FrozenList",
+    "VerifiedHeader": "signed, inside a FrozenList of a verified sum",
     "FrozenList": "sealed: `ComputeNode._on_sealed`",
     "Certificate": "inside a Hello or a Release",
 }

@@ -70,6 +70,7 @@ LAYERS = {
     "dca_proto.drawing": {"matplotlib", "dca_proto.wording"},
     "dca_proto.crypto": CRYPTO,
     "dca_proto.statistics": STATISTICS,
+    "dca_proto.statistics.statement": STATISTICS | {"dca_proto.crypto.bounded"},
     "dca_proto.statistics.model_gradient": STATISTICS | {"jax"},
     "dca_proto.privacy": PRIVACY,
     "dca_proto.privacy.composition": PRIVACY | {"dp_accounting"},

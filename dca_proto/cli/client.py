@@ -35,6 +35,7 @@ EXAMPLES = (
   bounds = { age = [0, 120] }        # the widest bounds accepted for a column
   trainers = ["lab"]
   trusted_computes = ["hospital-a"]  # decline rounds without it
+  verified = true                    # decline sums whose contributions are not proven to be within the bounds
   rows_of_many = true                # each row is another person's: also take part in node releases, which protect rows
 
 Many clients can share a policy: policy = "policy.toml" in [client] names a file of these keys without [policy].

@@ -13,6 +13,7 @@ EXAMPLES = (
   [floors]                           # the node's own limits
   clients_min = 100
   honest_min = 50
+  verified = true                    # abort sums whose contributions are not proven to be within the bounds
 """
 )
 

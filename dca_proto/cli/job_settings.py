@@ -24,7 +24,7 @@ from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.terms import ComputeNames, Delta, Terms, Windows, WindowTerm, check_kind
+from dca_proto.protocol.terms import ComputeNames, Delta, VerifiableTerms, Windows, WindowTerm, check_kind
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.kinds import KINDS, Kind, NodeRelease, SecureSum, name_of
 from dca_proto.protocol.wire.messages import Announcement
@@ -43,7 +43,7 @@ from inference.problem import Schema
 from inference.rounds import Job
 
 
-class JobSettings(Terms[ComputeNames], frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobSettings(VerifiableTerms[ComputeNames], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings that all jobs have; a job's own settings are further keys of the same table.
 
     Attributes:

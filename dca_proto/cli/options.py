@@ -123,12 +123,13 @@ def _annotation(field: msgspec.structs.FieldInfo, shown: str | None) -> Any:
     if shown is None and isinstance(field.default, int | float | str) and field.default:
         shown = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
     option = typer.Option(
+        *([f"--{field.name.replace('_', '-')}"] if declared is bool else []),
         help=text,
         show_default=shown or False,
         callback=parse_names if declared == tuple[str, ...] else None,
         autocompletion=completing(examples) if examples else None,
     )
-    return Annotated[(declared if declared in (int, float, str) else str) | None, option]
+    return Annotated[(declared if declared in (int, float, str, bool) else str) | None, option]
 
 
 BOUND = typer.Option(help="Bound of every column: its values are clamped to ± this.")

@@ -1,11 +1,14 @@
 """Bounded numbers and noise of verified distribution as bits that a client proves (DESIGN §12).
 
-A number x from -C to C becomes x + C on 0..R, R = 2C, as b bits with the weights 1, 2, 4, …, 2^(b-2), R - 2^(b-1) + 1.
-Every choice of bits is a number on 0..R, and every number on 0..R has one: proven bits are a proven bound.
+A number x from l to l + R becomes x - l on 0..R, as b bits with the weights 1, 2, 4, …, 2^(b-2), R - 2^(b-1) + 1. Every
+choice of bits is a number on 0..R, and every number on 0..R has one: proven bits are a proven bound.
 
-Beside it stand m noise numbers of `width` bits each. When no client can change its bits, public coins flip each noise
-bit: b XOR c = c + (1 - 2c)·b is linear in b. So a noise number is uniform on 0..2^width - 1 whatever the client chose.
-The sum has the noise that the coins made, minus its known mean.
+A limit l <= Σ w_k x_k <= l + s has such a number on 0..s, too: Σ w_k x_k - l. The nodes open, for all limits together,
+whether these numbers are what they have to be. The opening is public beforehand for an honest client.
+
+Beside each x stand m noise numbers of `width` bits each. When no client can change its bits, public coins flip each
+noise bit: b XOR c = c + (1 - 2c)·b is linear in b. So a noise number is uniform on 0..2^width - 1 whatever the client
+chose. The sum has the noise that the coins made, minus its known mean.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.bit_proof import Block
+from dca_proto.crypto.bit_proof import OPENED, Block, query
+from dca_proto.crypto.bit_proof import accepted as proves
 from dca_proto.crypto.field import DEFAULT, Elements, Field
 from dca_proto.errors import UsageError
 
@@ -33,53 +37,126 @@ def weights_of(largest: int) -> NDArray[np.int64]:
     return weights
 
 
-class Statement(msgspec.Struct, frozen=True, dict=True):
-    """What a verified contribution proves: each coordinate lies within its bound, and its noise numbers are bits.
+class Limit(msgspec.Struct, frozen=True):
+    """A limit of a public combination: low <= Σ w_k x_k <= low + size.
 
     Attributes:
-        bounds: C_k ≥ 1 in grid units, one for each coordinate; x_k lies from -C_k to C_k.
+        weights: w_k, one for each coordinate.
+        low: in grid units. size: 0 for an equality.
+    """
+
+    weights: tuple[int, ...]
+    low: int = 0
+    size: int = 0
+
+
+class Statement(msgspec.Struct, frozen=True, dict=True):
+    """What a verified contribution proves: each coordinate lies within its bounds, and its noise numbers are bits.
+
+    Attributes:
+        lows: l_k in grid units, one for each coordinate.
+        sizes: R_k >= 1; x_k lies from l_k to l_k + R_k.
         noises: m, noise numbers for each coordinate of one client.
         noise_bits: bits of a noise number; its variance is (4^noise_bits - 1) / 12 square grid units.
+        limits: of combinations of the coordinates.
         field: where words live.
     """
 
-    bounds: tuple[int, ...]
+    lows: tuple[int, ...]
+    sizes: tuple[int, ...]
     noises: int = 1
     noise_bits: int = 1
+    limits: tuple[Limit, ...] = ()
     field: Field = DEFAULT
+
+    @classmethod
+    def within(cls, *bounds: int, noises: int = 1, noise_bits: int = 1) -> Statement:
+        """Return the statement that each x_k lies from -C_k to C_k."""
+        return cls(tuple(-bound for bound in bounds), tuple(2 * bound for bound in bounds), noises, noise_bits)
 
     def check(self, clients: int) -> None:
         """Raise `UsageError` if sums over so many clients do not fit the field, or a proof's block is too large."""
-        if not self.bounds or min(self.bounds) < 1 or self.noises < 0 or not 1 <= self.noise_bits <= NOISE_BITS_MAX:
+        if not self.sizes or min(self.sizes) < 1 or self.noises < 0 or not 1 <= self.noise_bits <= NOISE_BITS_MAX:
             raise UsageError(
-                f"a verified sum has bounds of 1 or more, noise numbers of 1 to {NOISE_BITS_MAX} bits and no fewer "
-                f"than 0 of them; found {self!r}"
+                f"a verified sum has numbers on 0..R with R of 1 or more, and noise numbers of 1 to {NOISE_BITS_MAX} "
+                f"bits, no fewer than 0; found R of {min(self.sizes, default=0)}, and {self.noises} noise numbers of "
+                f"{self.noise_bits} bits"
             )
-        largest = clients * (2 * max(self.bounds) + self.noises * ((1 << self.noise_bits) - 1))
+        largest = clients * (max(self.sizes) + self.noises * ((1 << self.noise_bits) - 1))
         if largest >= self.field.prime:
             raise UsageError(
                 f"a verified sum over {clients} clients reaches {largest}, and has to stay below {self.field.prime}: "
                 "use a coarser grid, smaller bounds or fewer clients"
             )
-        if self.block.bits > BLOCK_BITS_MAX:
+        if max(map(self._reach, self.limits), default=0) >= self.field.prime:
             raise UsageError(
-                f"a verified sum of {len(self.bounds)} coordinates proves {self.block.bits} bits; the most is "
+                f"a limit of a verified sum reaches {max(map(self._reach, self.limits))}, and has to stay below "
+                f"{self.field.prime}: use a coarser grid or smaller bounds"
+            )
+        numbers = (*self.sizes, *(limit.size for limit in self.limits))
+        bits = sum(number.bit_length() for number in numbers) + self.noise_size
+        if bits > BLOCK_BITS_MAX:
+            raise UsageError(
+                f"a verified sum of {len(self.sizes)} coordinates proves {bits} bits; the most is "
                 f"{BLOCK_BITS_MAX}: use fewer coordinates or a coarser grid"
             )
 
+    def _reach(self, limit: Limit) -> int:
+        """Return the largest |Σ w_k x_k - low - number| of any numbers within their bounds."""
+        ends = [
+            sorted((w * low, w * (low + size)))
+            for w, low, size in zip(limit.weights, self.lows, self.sizes, strict=True)
+        ]
+        least, most = (sum(end[side] for end in ends) - limit.low for side in (0, 1))
+        return max(most, limit.size - least, 0)
+
+    def holds(self, x: NDArray[np.int64]) -> bool:
+        """Return True if numbers in grid units, ``(d,)``, are within all bounds and limits."""
+        shifted = x - self._lows
+        if ((shifted < 0) | (shifted > np.array(self.sizes))).any():
+            return False
+        numbers = self._combined(x)
+        return bool(((numbers >= 0) & (numbers <= self._limit_sizes)).all())
+
+    def clipped(self, x: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return numbers within their bounds, each the nearest; limits may still not hold."""
+        nearest: NDArray[np.int64] = np.minimum(np.maximum(x, self._lows), self._lows + np.array(self.sizes))
+        return nearest
+
     @cached_property
     def block(self) -> Block:
-        """The sizes of the proof about all bits: those of numbers first, then those of noise."""
-        return Block(len(self._weights) + self.noise_size, self.field)
+        """The sizes of the proof about all bits: of numbers first, of limits' numbers then, of noise last."""
+        return Block(self._numbers_end + self.noise_size, self.field)
 
     @property
     def noise_size(self) -> int:
         """Noise bits of one client: coordinate by coordinate, number by number, lowest bit first."""
-        return len(self.bounds) * self.noises * self.noise_bits
+        return len(self.sizes) * self.noises * self.noise_bits
+
+    @cached_property
+    def _lows(self) -> NDArray[np.int64]:
+        return np.array(self.lows, dtype=np.int64)
+
+    @cached_property
+    def _limit_weights(self) -> NDArray[np.int64]:
+        """w of all limits, ``(e, d)``."""
+        return np.array([limit.weights for limit in self.limits], dtype=np.int64).reshape(-1, len(self.sizes))
+
+    @cached_property
+    def _limit_sizes(self) -> NDArray[np.int64]:
+        return np.array([limit.size for limit in self.limits], dtype=np.int64)
+
+    def _combined(self, x: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return Σ w_k x_k - low of each limit, ``(e,)``."""
+        numbers: NDArray[np.int64] = self._limit_weights @ x - np.array(
+            [limit.low for limit in self.limits], dtype=np.int64
+        )
+        return numbers
 
     @cached_property
     def _parts(self) -> list[NDArray[np.int64]]:
-        return [weights_of(2 * bound) for bound in self.bounds]
+        """Weights of the bits of each number: of the coordinates, then of the limits that have one."""
+        return [weights_of(size) for size in (*self.sizes, *(limit.size for limit in self.limits if limit.size))]
 
     @cached_property
     def _weights(self) -> NDArray[np.int64]:
@@ -87,27 +164,70 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
-        """Where the bits of each coordinate's number start."""
-        widths = [len(part) for part in self._parts]
-        return np.cumsum([0, *widths[:-1]])
+        """Where the bits of each number start, and where those of the last one end."""
+        return np.cumsum([0, *map(len, self._parts)])
+
+    @property
+    def _coordinates_end(self) -> int:
+        return int(self._starts[len(self.sizes)])
+
+    @property
+    def _numbers_end(self) -> int:
+        return int(self._starts[-1])
 
     def encode(self, x: NDArray[np.int64], noise: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bits of a client's numbers and noise.
 
         Args:
-            x: the numbers in grid units, each within its bound, ``(d,)``.
+            x: the numbers in grid units, for which `holds`, ``(d,)``.
             noise: fresh random bits, ``(noise_size,)``.
         """
-        shifted = x + np.array(self.bounds)
-        tops, widths = self._weights[[*(self._starts[1:] - 1), -1]], [len(part) for part in self._parts]
-        is_high = shifted >= 1 << np.array(widths) - 1
-        low = shifted - np.where(is_high, tops, 0)
-        bits = [
-            np.append(value >> np.arange(width - 1) & 1, high)
-            for value, width, high in zip(low, widths, is_high, strict=True)
-        ]
-        return np.concatenate([*bits, noise])
+        shifted = np.concatenate([x - self._lows, self._combined(x)[self._limit_sizes > 0]])
+        widths = np.diff(self._starts)
+        is_high = shifted >= 1 << widths - 1
+        low = shifted - np.where(is_high, self._weights[self._starts[1:] - 1], 0)
+        places = np.arange(self._numbers_end) - np.repeat(self._starts[:-1], widths)
+        bits = np.repeat(low, widths) >> places & 1
+        bits[self._starts[1:] - 1] = is_high
+        return np.concatenate([bits, noise])
 
+    # --- openings -----------------------------------------------------------------------------------------------------
+
+    @property
+    def opened(self) -> int:
+        """Elements of an opening: A and C, and E if there are limits."""
+        return OPENED + 2 * bool(self.limits)
+
+    def query(self, r: Elements) -> Elements:
+        """Return the public weights of the words in an opening at r, ``(block.words, opened)``."""
+        weights = np.zeros((self.block.words, self.opened), dtype=np.uint64)
+        weights[:, :OPENED] = query(self.block, r)
+        if self.limits:
+            powers = self.field.extension_powers(r, len(self.limits))
+            weights[: self._numbers_end, OPENED:] = self.field.matrix_product(self._limits_of_bits.T, powers)
+        return weights
+
+    @cached_property
+    def _limits_of_bits(self) -> Elements:
+        """What each bit adds to each limit's Σ w_k (x_k - l_k) - number, ``(e, bits of numbers)``, modulo P."""
+        owners = np.repeat(np.arange(len(self._parts)), np.diff(self._starts))
+        of_numbers = np.zeros((len(self.limits), len(self._parts)), dtype=np.int64)
+        of_numbers[:, : len(self.sizes)] = self._limit_weights
+        with_number = np.flatnonzero(self._limit_sizes)
+        of_numbers[with_number, len(self.sizes) + np.arange(len(with_number))] = -1
+        return self.field.multiply(self.field.of(of_numbers)[:, owners], self.field.of(self._weights))
+
+    def accepted(self, total: Elements, r: Elements) -> NDArray[np.bool_]:
+        """Return for which clients the sums of all nodes' openings at r, ``(n, opened)``, prove the statement."""
+        right = proves(self.field, [total[:, :OPENED]])
+        if not self.limits:
+            return right
+        known = self.field.of(-self._combined(self._lows))[np.newaxis]
+        expected = self.field.matrix_product(known, self.field.extension_powers(r, len(self.limits)))
+        same: NDArray[np.bool_] = right & (total[:, OPENED:] % np.uint64(self.field.prime) == expected).all(axis=1)
+        return same
+
+    # --- sums ---------------------------------------------------------------------------------------------------------
     def sum_of_shares(self, shares: Elements, coins: NDArray[np.bool_]) -> Elements:
         """Return a node's share of the noisy sum of all coordinates, ``(d,)``.
 
@@ -115,12 +235,12 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
             shares: the node's shares of the clients' words, or only of their bits, ``(n, ≥ block.bits)``.
             coins: the public coins, ``(n, noise_size)``.
         """
-        numbers, modulus = len(self._weights), np.uint64(self.field.prime)
-        of_numbers = shares[:, :numbers].sum(axis=0) % modulus
-        of_noise = shares[:, numbers : self.block.bits]
+        end, modulus = self._coordinates_end, np.uint64(self.field.prime)
+        of_numbers = shares[:, :end].sum(axis=0) % modulus
+        of_noise = shares[:, self._numbers_end : self.block.bits]
         flipped = np.where(coins, modulus - of_noise, of_noise).sum(axis=0) % modulus
-        weighted = self.field.multiply(of_numbers, self._weights.astype(np.uint64))
-        total = np.add.reduceat(weighted, self._starts)
+        weighted = self.field.multiply(of_numbers, self._weights[:end].astype(np.uint64))
+        total = np.add.reduceat(weighted, self._starts[: len(self.sizes)])
         return (total + self._noise_sums(flipped)) % modulus
 
     def coins_part(self, coins: NDArray[np.bool_]) -> Elements:
@@ -130,17 +250,17 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
     def _noise_sums(self, of_bits: Elements) -> Elements:
         powers = np.uint64(1) << np.arange(self.noise_bits, dtype=np.uint64)
         modulus = np.uint64(self.field.prime)
-        by_bit = of_bits.reshape(len(self.bounds), self.noises, self.noise_bits)
+        by_bit = of_bits.reshape(len(self.sizes), self.noises, self.noise_bits)
         sums: Elements = (by_bit.sum(axis=1) % modulus * powers).sum(axis=1) % modulus
         return sums
 
     def decode(self, total: Elements, clients: int) -> NDArray[np.float64]:
-        """Return the noisy sums of x in grid units, ``(d,)``: without the shift by C, and without the noise's mean.
+        """Return the noisy sums of x in grid units, ``(d,)``: without the shift by l, and without the noise's mean.
 
         `total` adds up the shares of all nodes and the coins' part. Sums within `check` never wrap around.
         """
-        shift = clients * (np.array(self.bounds) + self.noises * ((1 << self.noise_bits) - 1) / 2)
-        return (total % np.uint64(self.field.prime)).astype(np.float64) - shift
+        shift = clients * (self._lows - self.noises * ((1 << self.noise_bits) - 1) / 2)
+        return (total % np.uint64(self.field.prime)).astype(np.float64) + shift
 
     def noise_variance(self, clients: int) -> float:
         """Return the variance of the noise in a sum over so many clients, in square grid units."""

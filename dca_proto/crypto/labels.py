@@ -97,6 +97,10 @@ ROOT = _label(
 LONG_INPUT = _label("long-input", HASH, "an input of `root` above 65,536 bytes", "its stand-in, 64 bytes", ONE)
 NOISE = _label("noise", DERIVE, "root", "the noise key", ONE)
 CONTRIBUTION_ID = _label("contrib-id", DERIVE, "root", "the contribution's or release's id, 16 bytes", ONE)
+BLINDS = _label("blinds", DERIVE, "root", "the key of a verified contribution's blinds", ONE)
+NOISE_BITS = _label("noise-bits", DERIVE, "root", "the key of its noise bits", ONE)
+ROUNDING = _label("rounding", DERIVE, "root", "the dither of its rounding, 2 bytes", ONE)
+COIN = _label("coin", DERIVE, "hedge secret; 32 fresh bytes, *ah*, entries", "a node's coin, 16 bytes", ONE)
 RECEIPT_KEY = _label("receipt-key", DERIVE, "root", "the key of a release's receipt", "client and trainer")
 NOISE_CHUNK = _label("noise-chunk", DERIVE, "noise key; chunk's number", "the ChaCha20 key of a chunk of noise", ONE)
 NOISE_SPARE = _label("noise-spare", DERIVE, "noise key; position, block", "further bits of a rare candidate", ONE)
@@ -115,6 +119,9 @@ PAIR = _label(
     "pair", DIGEST, "X25519 point, both public keys, federation id, both ids and epochs", "the pair key k_ij", PAIR_ONLY
 )
 MASK = _label("mask", SHAKE, "k_ij; *ah*, entry", "tag and mask of one contribution", PAIR_ONLY)
+SHARE = _label(
+    "share", SHAKE, "k_ij; *ah*, entry, attempt", "the key of a share of a verified contribution's words", PAIR_ONLY
+)
 ONE_KEYS = _label(
     "one", DERIVE, "k_ij; *ah*, contribution id", "encryption key, receipt and late notice, 64 bytes", PAIR_ONLY
 )
@@ -135,9 +142,19 @@ ANNOUNCEMENT = _label("announce", DIGEST, "signed announcement", "*ah*", ALL)
 LEAF = _label("leaf", DIGEST, "invited client's id", "a leaf of the invitations' tree", ALL)
 NODE = _label("node", DIGEST, "left node, right node", "an inner node of that tree", ALL)
 HELLO = _label("hello", DIGEST, "signed Hello", "the Hello's hash", ALL)
-LIST = _label("list", DIGEST, "*ah*, node, entries", "the hash of a frozen list", "Compute nodes")
+LIST = _label(
+    "list", DIGEST, "*ah*, node, entries; in a verified sum, coin", "the hash of a frozen list", "Compute nodes"
+)
 SET = _label("set", DIGEST, "*ah*, entries of A", "the hash of A", "Compute nodes")
-ANSWER = _label("answer", DIGEST, "*ah*, node, hashes of lists, objections", "the hash of an answer", ALL)
+ANSWER = _label(
+    "answer", DIGEST, "*ah*, node, hashes of lists, objections; in a verified sum, openings",
+    "the hash of an answer", ALL,
+)  # fmt: skip
+CHALLENGE = _label(
+    "challenge", DIGEST, "*ah*, hashes of lists", "the challenge of a verified sum, 32 bytes", "Compute nodes"
+)
+POINT = _label("point", DERIVE, "challenge", "the point r, 64 bytes", "Compute nodes")
+NOISE_COINS = _label("noise-coins", SHAKE, "challenge; entry", "the noise coins of an entry", "Compute nodes")
 RELEASES = _label("releases", DIGEST, "*ah*, ids and signed releases", "the hash of a round's releases", "the trainer")
 PARTS = _label("parts", HASH, "payload", "the hash in each part of a message, 16 bytes", ALL)
 

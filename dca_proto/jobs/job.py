@@ -21,13 +21,13 @@ from dca_proto.crypto.sealing import Random
 from dca_proto.errors import UsageError
 from dca_proto.privacy.budget import RoundCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
-from dca_proto.protocol.terms import ComputeIds, Terms, WindowTerm
+from dca_proto.protocol.terms import ComputeIds, VerifiableTerms, WindowTerm
 from dca_proto.protocol.trainer.request import OpenRound
 
 FRACTION_BITS = 24
 
 
-class JobTerms(Terms[ComputeIds], frozen=True, kw_only=True):
+class JobTerms(VerifiableTerms[ComputeIds], frozen=True, kw_only=True):
     """The terms that all rounds of a job share. T is that of a round open to all. `window_s` as in `OpenRound`."""
 
     window_s: WindowTerm = 0

@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.crypto import labels
+from dca_proto.crypto.bit_proof import pack, prove, split
+from dca_proto.crypto.bounded import Statement
+from dca_proto.crypto.field import ELEMENT_BYTES, PRIME, Elements
+from dca_proto.crypto.fixedpoint import FRACTION_BITS_MAX
 from dca_proto.crypto.masks import (
     CHARGE_BYTES,
     TAG_BYTES,
-    WORD_BYTES,
     ContributionKeys,
     contribution_keys,
     entry_of,
@@ -25,6 +28,7 @@ from dca_proto.crypto.masks import (
 )
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, SINGLE_USE_NONCE, Identity, Random, decrypt, derive, encrypt
 from dca_proto.crypto.sealing import TAG_BYTES as SEAL_BYTES
+from dca_proto.crypto.shares import pads_of, random_bits, uniform_elements
 from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.records import unreadable
@@ -32,6 +36,8 @@ from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Contribution
 
+DITHER_BITS = 16
+"""A verified statistic is evaluated on a grid with so many more bits, and then rounded without bias."""
 _NODES_AT, _CHARGE_AT = 2 * ID_BYTES, 2 * ID_BYTES + 1
 _TAGS_AT = _CHARGE_AT + CHARGE_BYTES
 
@@ -79,6 +85,25 @@ def contribution_id(root: bytes) -> bytes:
     return derive(root, labels.CONTRIBUTION_ID, size=ID_BYTES)
 
 
+def value_bits(validated: ValidatedRound, fraction_bits: int) -> int:
+    """Return the fraction bits on whose grid a client evaluates its statistic: in a verified sum, a finer one."""
+    return fraction_bits if validated.statement is None else min(fraction_bits + DITHER_BITS, FRACTION_BITS_MAX)
+
+
+def _rounded(value: NDArray[np.int64], bits: int, root: bytes) -> NDArray[np.int64]:
+    """Round a value down by so many bits, after adding one uniform dither to all coordinates: without bias."""
+    dither = int.from_bytes(derive(root, labels.ROUNDING, size=DITHER_BITS // 8), "little") & (1 << bits) - 1
+    found: NDArray[np.int64] = value + dither >> bits
+    return found
+
+
+def proven_words(statement: Statement, value: NDArray[np.int64], root: bytes) -> Elements:
+    """Return the words of a verified contribution: bits of its value and of noise, blinds, quotient (DESIGN §12)."""
+    noise = random_bits(derive(root, labels.NOISE_BITS), statement.noise_size)
+    blinds = uniform_elements(derive(root, labels.BLINDS), statement.block.blinds)
+    return prove(statement.block, statement.encode(value, noise), blinds)
+
+
 def make_contribution(
     value: NDArray[np.int64],
     *,
@@ -93,23 +118,38 @@ def make_contribution(
     holder_key: bytes,
     pair_keys: Sequence[bytes],
     random: Random,
+    failures: list[str] | None = None,
 ) -> ClientMessage:
-    """Noise, mask and seal one client's statistic.
+    """Noise, mask and seal one client's statistic; in a verified sum, round and prove it.
 
     Args:
-        value: the clipped, quantised statistic, shape ``(dimension,)``, in grid units.
+        value: the clipped, quantised statistic, shape ``(dimension,)``, in units of the grid of `value_bits`.
         hello: hash of the client's session.
         charge: number of the charge in the client's ledger that pays for it.
         holder: id of the Compute node that receives the message.
         holder_key: the key shared with the holder.
         pair_keys: the keys shared with all M nodes, in the announcement's order.
+        failures: gets a word if the value breaks a limit of the statement: then it counts as zero.
     """
     root = hedged_root(identity, random(KEY_BYTES), hello, announcement_hash, charge, value)
     contribution = contribution_id(root)
-    noise = mechanism.sample(validated.noise_variance, validated.dimension, noise_key(root))
-    noisy = (value + noise).view(np.uint64)
     entry = entry_of(identity.id, contribution, charge)
-    tags, y = masked(noisy, pair_keys, announcement_hash, entry)
+    if validated.statement is None:
+        noise = mechanism.sample(validated.noise_variance, validated.dimension, noise_key(root))
+        noisy = (value + noise).view(np.uint64)
+        tags, y = masked(noisy, pair_keys, announcement_hash, entry)
+    else:
+        fraction_bits = -int(np.log2(validated.unit))
+        rounded = _rounded(value, value_bits(validated, fraction_bits) - fraction_bits, root)
+        rounded = validated.statement.clipped(rounded)
+        if not validated.statement.holds(rounded):
+            rounded = np.zeros_like(rounded)
+            if failures is not None:
+                failures.append("OutOfLimits")
+        tags, _ = masked(np.zeros(0, dtype=np.uint64), pair_keys, announcement_hash, entry)
+        words = proven_words(validated.statement, rounded, root)
+        pads = pads_of(pair_keys, [entry] * len(pair_keys), announcement_hash, len(words))
+        y = pack(split(validated.statement.field, words, pads))
     plaintext = b"".join((charge.to_bytes(CHARGE_BYTES, "little"), tags, y))
     keys = contribution_keys(holder_key, announcement_hash, contribution)
     associated = b"".join((announcement_hash, identity.id, holder, contribution))
@@ -147,7 +187,7 @@ class HeldContribution(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def y(self) -> bytes:
-        """The masked vector, `WORD_BYTES` for each coordinate."""
+        """The masked vector: 8 bytes for each coordinate; in a verified sum, 4 for each word."""
         return self.record[self._vector_at :]
 
     @property
@@ -162,14 +202,14 @@ def restore_contribution(table: str, record: bytes) -> HeldContribution:
     """Read a stored contribution. Raises `UsageError` if it is damaged."""
     kept = HeldContribution(record)
     size = len(record) - kept._vector_at if len(record) >= _TAGS_AT else 0
-    if size <= 0 or size % WORD_BYTES:
+    if size <= 0 or size % ELEMENT_BYTES:
         raise unreadable(table, f"{len(record)} bytes")
     return kept
 
 
-def dimension_of(message: Contribution, nodes: int) -> int:
-    """Return the dimension that a contribution's length implies, in a round whose own dimension is not known."""
-    return max(len(message.ciphertext) - CHARGE_BYTES - TAG_BYTES * nodes - SEAL_BYTES, 0) // WORD_BYTES
+def vector_bytes_of(message: Contribution, nodes: int) -> int:
+    """Return the size of y that a contribution's length implies, in a round whose own numbers are not known."""
+    return max(len(message.ciphertext) - CHARGE_BYTES - TAG_BYTES * nodes - SEAL_BYTES, 0)
 
 
 def open_contribution(
@@ -180,13 +220,15 @@ def open_contribution(
     client: bytes,
     holder: bytes,
     nodes: int,
-    dimension: int,
+    vector_bytes: int,
+    is_verified: bool = False,
 ) -> tuple[HeldContribution, ContributionKeys]:
     """Open a contribution at its holder; also return the keys for the holder's answer.
 
-    Raises `PeerError`: ``contribution`` for a wrong length or charge number, ``ciphertext`` if it is not authentic.
+    Raises `PeerError`: ``contribution`` for a wrong length, charge number or word, ``ciphertext`` if it is not
+    authentic.
     """
-    expected = CHARGE_BYTES + TAG_BYTES * nodes + WORD_BYTES * dimension + SEAL_BYTES
+    expected = CHARGE_BYTES + TAG_BYTES * nodes + vector_bytes + SEAL_BYTES
     if len(message.ciphertext) != expected:
         raise PeerError("contribution", found=f"{len(message.ciphertext)} bytes", expected=f"{expected} bytes")
     keys = contribution_keys(pair_key, announcement_hash, message.contribution)
@@ -194,4 +236,6 @@ def open_contribution(
     opened = decrypt(keys.seal, SINGLE_USE_NONCE, message.ciphertext, associated)
     if opened.startswith(bytes(CHARGE_BYTES)):
         raise PeerError("contribution", found="charge number 0", expected="1 or more")
+    if is_verified and (np.frombuffer(opened, dtype="<u4", offset=CHARGE_BYTES + TAG_BYTES * nodes) >= PRIME).any():
+        raise PeerError("contribution", found="a word that is P or more", expected=f"elements below {PRIME}")
     return HeldContribution(b"".join((client, message.contribution, nodes.to_bytes(1, "little"), opened))), keys

@@ -27,9 +27,9 @@ Places = NDArray[np.int64]
 _CHARGE_AT = 2 * ID_BYTES
 
 
-def list_hash(announcement_hash: bytes, compute: bytes, entries: bytes) -> bytes:
-    """Return the hash that identifies a node's frozen list."""
-    return digest(labels.LIST, announcement_hash, compute, entries)
+def list_hash(announcement_hash: bytes, compute: bytes, entries: bytes, coin: bytes = b"") -> bytes:
+    """Return the hash that identifies a node's frozen list; in a verified sum, its coin as well."""
+    return digest(labels.LIST, announcement_hash, compute, entries, *([coin] if coin else []))
 
 
 def set_hash(announcement_hash: bytes, entries: bytes) -> bytes:
@@ -37,9 +37,11 @@ def set_hash(announcement_hash: bytes, entries: bytes) -> bytes:
     return digest(labels.SET, announcement_hash, entries)
 
 
-def answer_hash(announcement_hash: bytes, compute: bytes, lists: Iterable[bytes], objections: bytes) -> bytes:
-    """Return the hash that identifies a node's answer."""
-    return digest(labels.ANSWER, announcement_hash, compute, *lists, objections)
+def answer_hash(
+    announcement_hash: bytes, compute: bytes, lists: Iterable[bytes], objections: bytes, openings: bytes = b""
+) -> bytes:
+    """Return the hash that identifies a node's answer; in a verified sum, its openings as well."""
+    return digest(labels.ANSWER, announcement_hash, compute, *lists, objections, *([openings] if openings else []))
 
 
 def check_list(announcement_hash: bytes, entries: bytes, tags: bytes, owner: int, nodes: int, most: int) -> None:

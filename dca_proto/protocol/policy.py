@@ -168,8 +168,8 @@ class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """A client's own limits. The defaults favour privacy over taking part.
 
-    `clients_min`, `honest_min`, `colluders_min`, `colluders_part_min`, `computes_min` and `trusted_computes` apply to
-    secure sums only.
+    `clients_min`, `honest_min`, `colluders_min`, `colluders_part_min`, `computes_min`, `trusted_computes` and
+    `verified` apply to secure sums only.
 
     Attributes:
         epsilon_per_round_max: largest ε of one round, at `delta_max`.
@@ -194,6 +194,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         trainers: ids (hex) of allowed trainers; empty allows every trainer of the federation file.
         trusted_computes: names or ids (hex) of Compute nodes that every round must include, beside the p + 1 nodes that
             the federation file asks for. A charge comes back only if all of them have aborted.
+        verified: True for verified sums only, so that no lying client makes a result useless.
         rows_of_many: True if each row is another person's data. Only then does the client release as a data node, which
             protects single rows instead of all its data. Its budget is then each row's.
         sums_only: True if the client takes part in secure sums only. Then Compute nodes have counted all its rounds, so
@@ -217,6 +218,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trainers: tuple[str, ...] = ()
     trusted_computes: tuple[str, ...] = ()
     accept_p: Annotated[int, msgspec.Meta(ge=0, le=COLLUDING_MAX)] = 0
+    verified: bool = False
     rows_of_many: bool = False
     sums_only: bool = False
 
@@ -293,6 +295,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _refusals_of_sum(self, kind: SecureSum, computes: int, missing: frozenset[str]) -> Iterator[Refusal]:
         if computes < self.computes_min:
             yield Refusal("computes", f"{computes} Compute nodes", f">= {self.computes_min}")
+        if self.verified and not kind.is_verified:
+            yield _NOT_VERIFIED
         if missing:
             yield Refusal("trusted-computes", f"without {', '.join(sorted(missing))}", "every trusted Compute node")
         size = _check_size(kind, self.clients_min, self.honest_min)
@@ -345,11 +349,13 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         clients_min: smallest n_min.
         honest_min: smallest n_min - 1 - c.
+        verified: True for verified sums only.
         trainers: ids (hex) of allowed trainers; empty allows every trainer of the federation file.
     """
 
     clients_min: int = 20
     honest_min: int = 10
+    verified: bool = False
     trainers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -359,7 +365,12 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Check the announcement of a secure sum against the floors."""
         if self.trainers and announcement.trainer.hex() not in self.trainers:
             return Refusal("trainer", announcement.trainer.hex(), "one of this node's trainers")
+        if self.verified and not kind.is_verified:
+            return _NOT_VERIFIED
         return _check_size(kind, self.clients_min, self.honest_min)
+
+
+_NOT_VERIFIED = Refusal("verified", "a sum whose contributions are not proven", "a verified sum")
 
 
 def _check_size(kind: SecureSum, clients_min: int, honest_min: int) -> Refusal | None:

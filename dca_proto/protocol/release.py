@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.crypto import labels
+from dca_proto.crypto.bit_proof import unpack
+from dca_proto.crypto.bounded import Statement
+from dca_proto.crypto.field import Elements
 from dca_proto.crypto.fixedpoint import dequantise, from_ring, ring_from_bytes, ring_to_bytes, to_ring
 from dca_proto.crypto.masks import WORD_BYTES, RingVector, sum_words
 from dca_proto.crypto.sealing import ID_BYTES, derive, digest
@@ -32,7 +35,8 @@ from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
-from dca_proto.protocol.wire.messages import Announcement, PartialSum, Receipt, Release, Signed
+from dca_proto.protocol.wire.messages import Announcement, PartialSum, Receipt, Release, Signed, VerifiedPart
+from dca_proto.wording import counted
 
 if TYPE_CHECKING:  # devices that only take part in sums start faster
     from dca_proto.privacy.local import LocalMechanism
@@ -210,12 +214,49 @@ def combine(
             contributors=first.count,
             needed=kind.n_min,
         )
-    if any(len(partial.vector) != WORD_BYTES * validated.dimension for partial in ordered):
+    about = Hashes(opened.hash, first.set_hash)
+    known: dict[str, Any] = {"clients": max(expected, len(ids)), "private": private}
+    if validated.statement is None:
+        if any(len(partial.vector) != WORD_BYTES * validated.dimension for partial in ordered):
+            raise RoundAborted("a Compute node released a sum of the wrong length")
+        total = sum_words((partial.vector for partial in ordered), validated.dimension)
+        aggregate = aggregate_of(opened.body, validated, total, len(ids), about, **known)
+    else:
+        summed = _verified_total(validated.statement, ordered)
+        aggregate = verified_aggregate(
+            opened.body, validated, summed, len(ids), about, failed=_failed(ordered), **known
+        )
+    found = checked(aggregate)
+    return dataclasses.replace(found, doubts=(*_left_out(found.unproven), *found.doubts)), tuple(sorted(ids))
+
+
+def _left_out(failed: tuple[bytes, ...]) -> tuple[str, ...]:
+    """Return a warning that names the clients whose proofs failed, if there are any."""
+    if not failed:
+        return ()
+    named = ", ".join(client.hex()[:12] for client in failed[:_NAMED_MAX]) + ", ..." * (len(failed) > _NAMED_MAX)
+    return (f"{counted(len(failed), 'client')} did not prove to be within the bounds, and were left out: {named}",)
+
+
+def _verified_total(statement: Statement, partials: Sequence[PartialSum]) -> Elements:
+    """Return the sum of the nodes' shares. Raises `RoundAborted` if one has no d elements."""
+    try:
+        parts = np.stack([unpack(partial.vector) for partial in partials])
+    except (PeerError, ValueError) as error:
+        raise RoundAborted(f"a Compute node released a sum that cannot be read: {error}") from None
+    if parts.shape[1] != len(statement.sizes):
         raise RoundAborted("a Compute node released a sum of the wrong length")
-    total = sum_words((partial.vector for partial in ordered), validated.dimension)
-    hashes, clients = Hashes(opened.hash, first.set_hash), max(expected, len(ids))
-    aggregate = aggregate_of(opened.body, validated, total, len(ids), hashes, clients=clients, private=private)
-    return checked(aggregate), tuple(sorted(ids))
+    total: Elements = parts.sum(axis=0) % np.uint64(statement.field.prime)
+    return total
+
+
+def _failed(partials: Sequence[PartialSum]) -> tuple[bytes, ...]:
+    """Return the clients whose proofs failed. Raises `RoundAborted` if the nodes name different ones."""
+    named = {partial.failed if isinstance(partial, VerifiedPart) else b"" for partial in partials}
+    (joined, *others) = named
+    if others or len(joined) % ID_BYTES:
+        raise RoundAborted("the Compute nodes name different clients whose proofs failed")
+    return tuple(joined[at : at + ID_BYTES] for at in range(0, len(joined), ID_BYTES))
 
 
 def aggregate_of(
@@ -234,11 +275,36 @@ def aggregate_of(
     """
     return _described(body, validated, hashes)(
         value=dequantise(from_ring(total), body.fraction_bits),
-        noise_variance=contributors * validated.noise_variance * validated.unit**2,
+        noise_variance=contributors * validated.client_variance,
         contributors=contributors,
         clients=clients,
         sigma_local=validated.noise_std,
         private=private,
+    )
+
+
+def verified_aggregate(
+    body: Announcement,
+    validated: ValidatedRound,
+    total: Elements,
+    contributors: int,
+    hashes: Hashes,
+    *,
+    clients: int,
+    private: bool,
+    failed: tuple[bytes, ...] = (),
+) -> NoisyAggregate:
+    """Return the aggregate of a verified sum: `total` has elements of the field; `failed` are the ids of clients."""
+    assert validated.statement is not None, "the caller looked"
+    return _described(body, validated, hashes)(
+        value=validated.statement.decode(total, contributors) * validated.unit,
+        noise_variance=contributors * validated.client_variance,
+        contributors=contributors,
+        clients=clients,
+        sigma_local=validated.noise_std,
+        private=private,
+        verified=True,
+        unproven=failed,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -22,9 +22,10 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import LOCAL_MECHANISMS
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.wire.fields import COMPUTES_MAX, WindowSeconds
-from dca_proto.protocol.wire.kinds import KINDS, LDP_REPORT, Kind, LdpReport, SecureSum
+from dca_proto.protocol.wire.kinds import KINDS, LDP_REPORT, Kind, LdpReport, SecureSum, VerifiedSum
 from dca_proto.wording import nearest
 
+_SLACK_OF_ALL = 2.0**-44
 C = TypeVar("C")
 T = TypeVar("T", bound="Terms[Any]")
 K = TypeVar("K", bound=Kind)
@@ -41,6 +42,10 @@ RowsMax = Annotated[int, Meta(description="R: each client sends the sum of at mo
 FractionBits = Annotated[int, Meta(description="f of the grid 2^-f, even.")]
 WindowTerm = Annotated[
     WindowSeconds, Meta(description="Only of clients whose rows are of the last so many seconds; 0: of any window.")
+]
+Verified = Annotated[
+    bool,
+    Meta(description="Clients prove that their contributions are within the bounds, and public coins make the noise."),
 ]
 ComputeCount = Annotated[int, Meta(description="M, the number of Compute nodes.")]
 ComputeNames = Annotated[tuple[str, ...], Meta(description="Names of Compute nodes, A,B,C; by default all.")]
@@ -152,6 +157,29 @@ class Terms(Windows, Generic[C], frozen=True, kw_only=True):
                 f"{where}a batch of {batch} clients, of which {smallest.tolerate} may drop out, leaves no honest "
                 "noise; raise batch or lower tolerate"
             )
+
+
+class VerifiableTerms(Terms[C], frozen=True, kw_only=True):
+    """The terms of rounds that may be verified sums (DESIGN §12)."""
+
+    verified: Verified = False
+
+    @property
+    def budget(self) -> Budget:
+        """(ε, δ) of all rounds together, with room for the slack of verified sums of a million coordinates."""
+        return Budget(self.epsilon, self.delta, _SLACK_OF_ALL * self.verified)
+
+    def fill(self, kind: K) -> K:
+        filled = super().fill(kind)
+        if not self.verified or not isinstance(filled, SecureSum):
+            return filled
+        given = {name: getattr(filled, name) for name in filled.__struct_fields__}
+        return cast("K", VerifiedSum(**given))
+
+    def check_terms(self, where: str = "", *, is_summed: bool = True, is_counted: bool = True, batch: int = 0) -> None:
+        super().check_terms(where, is_summed=is_summed, is_counted=is_counted, batch=batch)
+        if self.verified and not is_summed:
+            raise UsageError(f"{where}rounds of this kind cannot be verified, only secure sums; leave out verified")
 
 
 def check_sum(kind: SecureSum, computes: int | None, where: str = "", *, is_counted: bool = True) -> None:

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
+from dca_proto.crypto.bounded import Statement
+from dca_proto.crypto.field import ELEMENT_BYTES
+from dca_proto.crypto.masks import WORD_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
@@ -20,7 +23,8 @@ from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS, Mecha
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol.params import MU_MIN, Limits
 from dca_proto.protocol.terms import check_sum
-from dca_proto.protocol.wire.kinds import Kind, LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.verified import check_statement, mechanism_name, noise_variance, slack_of, statement_of
+from dca_proto.protocol.wire.kinds import Kind, LdpReport, NodeRelease, SecureSum, VerifiedSum
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
@@ -38,9 +42,10 @@ class ValidatedRound(msgspec.Struct, frozen=True):
         sensitivity: how far the protected data can move a contribution, in grid units.
         cost: the round's cost to each participant.
         noise_variance: S, the variance of one client's noise (of a report: of its noise in the sum), in squared grid
-            units.
+            units; of a verified sum, rounded up.
         unit: 2^-f, the size of a grid unit in the statistic's units.
         report: the mechanism of each client's LDP report; None for the other kinds.
+        statement: what each client of a verified sum proves; None for the other kinds.
     """
 
     kind: Kind
@@ -50,11 +55,17 @@ class ValidatedRound(msgspec.Struct, frozen=True):
     noise_variance: int
     unit: float
     report: LocalMechanism | None = None
+    statement: Statement | None = None
 
     @property
     def dimension(self) -> int:
         """d, the number of the statistic's coordinates."""
         return self.statistic.dimension
+
+    @property
+    def vector_bytes(self) -> int:
+        """Size of the masked vector in a contribution to a sum."""
+        return WORD_BYTES * self.dimension if self.statement is None else ELEMENT_BYTES * self.statement.block.words
 
     @property
     def honest(self) -> int:
@@ -78,9 +89,15 @@ class ValidatedRound(msgspec.Struct, frozen=True):
         return self.sensitivity.l2 * self.unit
 
     @property
+    def client_variance(self) -> float:
+        """The variance of one client's noise, in squared units of the statistic."""
+        variance = self.noise_variance if self.statement is None else self.statement.noise_variance(1)
+        return variance * self.unit**2
+
+    @property
     def noise_std(self) -> float:
         """Standard deviation of one client's noise, in the statistic's units."""
-        return math.sqrt(self.noise_variance) * self.unit
+        return math.sqrt(self.client_variance)
 
 
 def validate_announcement(announcement: Announcement, mechanism: Mechanism, limits: Limits) -> ValidatedRound:
@@ -94,29 +111,34 @@ def validate_announcement(announcement: Announcement, mechanism: Mechanism, limi
         raise UsageError(f"dimension {statistic.dimension} exceeds {limits.dimension_max}; ask for fewer columns")
     kind, rows_max, bits = announcement.kind, announcement.rows_max, announcement.fraction_bits
     privacy = (announcement.mu, announcement.epsilon, announcement.delta)
-    check_terms(kind, len(announcement.epochs), mechanism.name)
+    check_terms(kind, len(announcement.epochs), mechanism)
     sensitivity = sensitivity_of(kind, statistic, rows_max, bits)
-    cost = cost_of(kind, *privacy)
-    unit, report = math.ldexp(1.0, -bits), None
+    cost = cost_of(kind, *privacy, statistic.dimension)
+    unit, report, statement = math.ldexp(1.0, -bits), None, None
     if isinstance(kind, LdpReport):
         report = report_of(kind, statistic, sensitivity, rows_max, *privacy)
         variance = math.ceil(report.variance_in_sum(unit) / unit**2)
+    elif isinstance(kind, VerifiedSum):
+        statement = statement_of(kind, statistic, rows_max, bits)
+        check_statement(statement, kind, limits)
+        variance = math.ceil(noise_variance(kind, statement, sensitivity.l2, announcement.mu, mechanism))
     else:
         variance = noise_of(kind, mechanism, sensitivity, announcement.mu, statistic.dimension)
     if cost.mu < MU_MIN:
         few = "a round that costs less has more noise than any federation averages out; ask for another epsilon"
         raise UsageError(f"mu is {cost.mu!r}, expected at least {MU_MIN!r}: {few}")
-    return ValidatedRound(kind, statistic, sensitivity, cost, variance, unit, report)
+    return ValidatedRound(kind, statistic, sensitivity, cost, variance, unit, report, statement)
 
 
-def check_terms(kind: Kind, computes: int, mechanism: str) -> None:
+def check_terms(kind: Kind, computes: int, mechanism: Mechanism) -> None:
     """Check a kind's mechanism, and N, T, c and n_max of a secure sum. Raises `UsageError`.
 
     `computes` is M. `mechanism` is the one that the actor offers for sums and for data nodes' releases.
     """
+    offered = mechanism_name(mechanism) if kind.is_verified else mechanism.name
     match kind:
-        case SecureSum() | NodeRelease() if kind.mechanism != mechanism:
-            raise UsageError(f"mechanism {kind.mechanism!r} is not offered here; use {mechanism!r}")
+        case SecureSum() | NodeRelease() if kind.mechanism != offered:
+            raise UsageError(f"mechanism {kind.mechanism!r} is not offered here; use {offered!r}")
         case LdpReport() if kind.mechanism not in LOCAL_MECHANISMS:
             named = ", ".join(LOCAL_MECHANISMS)
             raise UsageError(f"mechanism {kind.mechanism!r} makes no reports; use one of {named}")
@@ -150,8 +172,11 @@ def sensitivity_of(kind: Kind, statistic: Statistic, rows_max: int, fraction_bit
     return sensitivity
 
 
-def cost_of(kind: Kind, mu: float, epsilon: float, delta: float) -> PrivacyCost:
-    """Return a round's cost to each participant. Raises `UsageError` if μ exceeds what (ε, δ) allow."""
+def cost_of(kind: Kind, mu: float, epsilon: float, delta: float, dimension: int) -> PrivacyCost:
+    """Return a round's cost to each participant. Raises `UsageError` if μ exceeds what (ε, δ) allow.
+
+    `dimension` is d: each coordinate of a verified sum has its slack.
+    """
     match kind:
         case LdpReport(mechanism=mechanism) if mechanism in PURE_MECHANISMS:
             cost = PrivacyCost.of_pure(epsilon)
@@ -161,6 +186,10 @@ def cost_of(kind: Kind, mu: float, epsilon: float, delta: float) -> PrivacyCost:
                     f"mu {mu!r}, expected delta 0 and mu {cost.mu!r}"
                 )
             return cost
+        case VerifiedSum():
+            slack = slack_of(dimension)
+            accounting.check_mu(mu, epsilon, delta, slack)
+            return PrivacyCost.of_mu(mu, slack)
         case SecureSum() | NodeRelease() | LdpReport():
             accounting.check_mu(mu, epsilon, delta)
             return PrivacyCost.of_mu(mu)

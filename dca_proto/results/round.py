@@ -136,6 +136,13 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         Count | None,
         figure("may collude (p)", "p, the most Compute nodes that may be corrupt.", table="rounds", page_only=True),
     ] = None  # fmt: skip
+    verified: Annotated[
+        bool, about("Whether each contribution was proven to be within its bounds. A lying Compute node can pass or "
+                    "fail any of them, unseen.")
+    ] = False  # fmt: skip
+    unproven: Annotated[
+        list[str], about("Ids of the clients whose proofs failed, in hexadecimal. The sum leaves them out.")
+    ] = []
     lost: Annotated[
         list[Lost], about("Compute nodes that did not answer the round or one that it repeats; some may be back.")
     ] = []
@@ -239,6 +246,7 @@ def round_of(aggregate: NoisyAggregate, *, alone: bool = False, **known: Any) ->
         "announcement_hash": aggregate.announcement_hash.hex(),
         "contributors_hash": aggregate.contributors_hash.hex(),
         "value": aggregate.value.tolist(),
+        "unproven": [client.hex() for client in aggregate.unproven],
         **fields_of(aggregate.quorum),
         "nodes": [node_of(node, alone=alone) for node in aggregate.nodes],
         "doubts": [*doubts(aggregate)] if alone else [*aggregate.doubts],
@@ -273,7 +281,8 @@ def over_words(found: Round) -> str:
     """Return the Compute nodes of a round, and how many of them may collude; "" without them."""
     if not found.computes:
         return ""
-    return f"{listed(found.computes, _NAMED)}; at most {found.p} of them may collude (p)"
+    verified = "; contributions are proven, and one lying node passes or fails any of them unseen" * found.verified
+    return f"{listed(found.computes, _NAMED)}; at most {found.p} of them may collude (p){verified}"
 
 
 def lost_words(lost: Sequence[Lost]) -> str:

@@ -35,7 +35,7 @@ from dca_proto.protocol.terms import (
     KindName,
     MechanismName,
     RowsMax,
-    Terms,
+    VerifiableTerms,
     WindowTerm,
     kind_of,
 )
@@ -53,7 +53,7 @@ _CLIENTS = "N, the number of clients; the round ends when all have answered. 0: 
 _RATIOS = (Sum, Mean, Moments, SecondMoments)
 
 
-class RoundSettings(Terms[ComputeNames], frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RoundSettings(VerifiableTerms[ComputeNames], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The statistic and the terms of one round.
 
     Attributes:
@@ -108,9 +108,10 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
 def _counting(request: OpenRound, settings: RoundSettings) -> OpenRound:
     """Return the round with a count of complete rows beside means and sums, as far as that costs nothing.
 
-    Reports have a count only if it is asked for, since its noise would be that of all clients.
+    Reports have a count only if it is asked for, since its noise would be that of all clients; and so have verified
+    means of rows, since rounding would break the limits between means and count.
     """
-    if settings.kind == LDP_REPORT:
+    if settings.kind == LDP_REPORT or (settings.verified and not settings.rows_max):
         return request
     counted = with_free_count(request.statistic, request.parameters, request.fraction_bits)
     return msgspec.structs.replace(request, parameters=counted)

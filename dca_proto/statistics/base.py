@@ -164,6 +164,14 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         stated, d = self.stated_sensitivity(fraction_bits), self.dimension
         return box(np.full(d, -stated.bound), np.full(d, stated.bound), stated.l2)
 
+    @property
+    def is_boxed(self) -> bool:
+        """Whether coordinates and combinations of `value_range` are its only limits, so that rounds may be verified.
+
+        A statistic that says so must have a sensitivity that covers all whole points of that range.
+        """
+        return False
+
     def require_libraries(self) -> None:
         """Raise `UsageError` if this machine cannot evaluate the statistic. A client calls it before it joins."""
         return

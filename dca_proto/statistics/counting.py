@@ -61,6 +61,11 @@ class Counting:
         return self.count_weight > 0
 
     @property
+    def compares_count(self) -> bool:
+        """Whether `value_range` compares each coordinate with the count, or there is no count."""
+        return not self.counts or self.plain_dimension <= _COMBINED_MAX
+
+    @property
     @abstractmethod
     def plain_dimension(self) -> int:
         """Number of coordinates without the count."""
@@ -116,7 +121,7 @@ class Counting:
         weight, (_, squared) = float(self._weight(fraction_bits)), self.lengths(fraction_bits)
         longest = math.sqrt(squared + weight**2) * (1 + 2.0**-40)
         limits = box(np.append(plain.low, 0.0), np.append(plain.high, weight), longest)
-        if self.plain_dimension > _COMBINED_MAX:
+        if not self.compares_count:
             return limits
         return replace(limits, combinations=self.counted_combinations(plain, weight))
 

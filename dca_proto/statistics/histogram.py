@@ -91,6 +91,10 @@ class Histogram(Counting, Statistic, frozen=True, kw_only=True):
         limits = box(np.zeros(d), np.full(d, unit), unit)
         return msgspec.structs.replace(limits, combinations=total_of("the sum of all bins", d, unit))
 
+    @property
+    def is_boxed(self) -> bool:
+        return self.compares_count
+
     def counted_combinations(self, limits: ValueRange, weight: float) -> Combinations:
         """All bins add up to the count."""
         weights = np.append(np.ones(self.plain_dimension), -float(limits.high[0]) / weight)

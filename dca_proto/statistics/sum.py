@@ -81,6 +81,11 @@ class _Linear(Counting, ScaledColumns, frozen=True, kw_only=True):
         limits = np.minimum(limits, radius)
         return box(-limits, limits, radius)
 
+    @property
+    def is_boxed(self) -> bool:
+        """Without a ball, and if there is a count, with few enough columns to compare each with it."""
+        return self.radius is None and self.compares_count
+
     def plain_values(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         values = self.quantised(rows, fraction_bits)
         if self.radius is None:

@@ -136,6 +136,11 @@ class Survival(Statistic, frozen=True, kw_only=True):
         limit = box(words.min(axis=0), words.max(axis=0), length)
         return ValueRange(limit.low, limit.high, limit.length, self._cell_counts(self.dimension, fraction_bits))
 
+    @property
+    def is_boxed(self) -> bool:
+        """Without codes, or if the code words determine the cells' counts."""
+        return self._cell_counts(self.dimension, 0) is not None
+
     def _cell_counts(self, dimension: int, fraction_bits: int) -> Combinations | None:
         """The counts of the cells, and their sum, if the code words are independent and so determine them."""
         cells, coordinates = self.words.shape

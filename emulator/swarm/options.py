@@ -21,7 +21,7 @@ from dca_proto.privacy.accounting import DELTA
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, Mechanism
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import Floors, Policy
-from dca_proto.protocol.terms import CollectSeconds, CommitSeconds, ComputeCount, Delta, Epsilon, Terms
+from dca_proto.protocol.terms import CollectSeconds, CommitSeconds, ComputeCount, Delta, Epsilon, VerifiableTerms
 from dca_proto.protocol.wire.kinds import Kind, LdpReport, NodeRelease, SecureSum
 from dca_proto.runtime.settings import check_url
 from emulator.counts import check_dropped
@@ -33,7 +33,7 @@ _RELEASING_MS, _RELEASING_EACH_MS = 2_000, 20  # each of two windows of a round 
 _CONNECTING_MAX, _CONNECTING_EACH_MAX = 96, 32  # in all processes (mosquitto's backlog is 100), and in one
 
 
-class SwarmOptions(Terms[ComputeCount], frozen=True, kw_only=True):
+class SwarmOptions(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
     """The settings of a swarm.
 
     With data nodes, `clients` is J. Without Compute nodes M = T = c = 0. `collect_s` and `commit_s` are 0 for ten times
@@ -135,7 +135,7 @@ class SwarmOptions(Terms[ComputeCount], frozen=True, kw_only=True):
     @property
     def floors(self) -> Floors:
         """The least numbers that a Compute node accepts: those of the smallest round."""
-        return Floors(clients_min=self.smallest.n_min, honest_min=self.smallest.honest)
+        return Floors(clients_min=self.smallest.n_min, honest_min=self.smallest.honest, verified=self.verified)
 
     def policy(self) -> Policy:
         """Return the policy of a client: one round may spend its whole budget.
@@ -155,6 +155,7 @@ class SwarmOptions(Terms[ComputeCount], frozen=True, kw_only=True):
             honest_min=floors.honest_min,
             colluders_min=self.colluders,
             computes_min=self.computes,
+            verified=self.verified,
         )
 
     def terms(self, computes: tuple[bytes, ...]) -> JobTerms:

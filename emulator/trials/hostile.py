@@ -61,7 +61,9 @@ class HostileClient(Client):
 class _Far(Composer, frozen=True, eq=False):
     """Composes a statistic far beyond the announced bounds."""
 
-    def _value(self, validated: ValidatedRound, body: m.Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
+    def _value(
+        self, validated: ValidatedRound, body: m.Announcement, fraction_bits: int
+    ) -> tuple[NDArray[np.int64], int, list[str]]:
         return np.full(validated.dimension, _FAR, dtype=np.int64), body.rows_max, []
 
 

@@ -198,7 +198,7 @@ def test_a_real_client_declines_it_by_its_name() -> None:
 def test_an_exact_actors_plan_refuses_it_and_the_other_way_round() -> None:
     actors = TestFederation(4, 3)
     for offered, requested in ((DistributedDiscreteGaussian(), RoundedGaussian()), (RoundedGaussian(), NoNoise())):
-        announcement = actors.request().announcement(bytes(16), (1, bytes(32)), requested.name, (), bytes(32), 0)
+        announcement = actors.request().announcement(bytes(16), (1, bytes(32)), requested, (), bytes(32), 0)
         with pytest.raises(UsageError, match=f"{requested.name}' is not offered here; use '{offered.name}'"):
             validate_announcement(announcement, offered, Limits())
 

@@ -56,7 +56,7 @@ def opened_contribution(client: Client, send: Send) -> HeldContribution:
                 client=client.id,
                 holder=send.to.id,
                 nodes=len(keys),
-                dimension=validated.dimension,
+                vector_bytes=validated.vector_bytes,
             )[0]
         except PeerError:
             continue  # of an older epoch

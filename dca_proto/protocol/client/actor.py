@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from dca_proto.crypto.masks import TAG_BYTES, WORD_BYTES, ask_tag
+from dca_proto.crypto.masks import TAG_BYTES, ask_tag
 from dca_proto.crypto.sealing import Identity, Random, same
 from dca_proto.errors import PeerError
 from dca_proto.privacy.mechanism import Mechanism
@@ -266,7 +266,7 @@ class Client(Asking):
         validated = self._consent.to_terms(opened, self._federation, self._trust.p(self._federation))
         if isinstance(validated, Refusal):
             return validated
-        message_bytes = WORD_BYTES * validated.dimension + TAG_BYTES * len(opened.computes)
+        message_bytes = validated.vector_bytes + TAG_BYTES * len(opened.computes)
         refusal = self._room.refusal(self._limits, opened, message_bytes)
         if refusal is not None:
             return refusal

@@ -20,7 +20,14 @@ from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
 from dca_proto.protocol.charges import NUMBER_MAX, WINDOW
 from dca_proto.protocol.client.rows import MemberRows, Rows
-from dca_proto.protocol.contribution import ClientMessage, contribution_id, hedged_root, make_contribution, noise_key
+from dca_proto.protocol.contribution import (
+    ClientMessage,
+    contribution_id,
+    hedged_root,
+    make_contribution,
+    noise_key,
+    value_bits,
+)
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.own_session import OwnSession
@@ -51,7 +58,7 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
 
         `charge` is the number of the charge in the client's ledger.
         """
-        value, rows, errors = self._value(validated, opened.body)
+        value, rows, errors = self._value(validated, opened.body, value_bits(validated, opened.body.fraction_bits))
         if not validated.kind.is_summed:
             return self._release(value, rows, opened, validated, charge), errors
         holder, keys = opened.holder(self.identity.id), self.session.pair_keys(opened.epochs)
@@ -68,6 +75,7 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
             holder_key=keys[opened.computes.index(holder.id)],
             pair_keys=keys,
             random=self.random,
+            failures=errors,
         )
         return message, errors
 
@@ -84,8 +92,10 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
         )
         return ClientMessage(release_id, seal_answer(self.sign(body), opened, self.random), *receipt_tags(receipt_key))
 
-    def _value(self, validated: ValidatedRound, body: Announcement) -> tuple[NDArray[np.int64], int, list[str]]:
-        """Return the client's value, the number of rows that it covers, and the type of the first error.
+    def _value(
+        self, validated: ValidatedRound, body: Announcement, fraction_bits: int
+    ) -> tuple[NDArray[np.int64], int, list[str]]:
+        """Return the client's value on a grid, the number of rows that it covers, and the type of the first error.
 
         Data that cannot be read count as zero, and so does a row on which the statistic fails. So whether the client
         takes part never depends on its rows.
@@ -95,11 +105,11 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
         failures: list[Exception] = []
         try:
             if isinstance(self.rows, MemberRows):
-                value, counted = self.rows.value(statistic, body.rows_max, body.fraction_bits) or (None, 0)
+                value, counted = self.rows.value(statistic, body.rows_max, fraction_bits) or (None, 0)
             if value is None:
                 rows = self.rows(statistic.columns)
                 counted = counted_rows(statistic, len(rows), body.rows_max)
-                value = contribution(statistic, rows, body.rows_max, body.fraction_bits, failures=failures)
+                value = contribution(statistic, rows, body.rows_max, fraction_bits, failures=failures)
         except Exception as error:  # a data source may raise anything
             failures.append(error)
         if value is None:

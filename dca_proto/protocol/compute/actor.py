@@ -34,7 +34,7 @@ from dca_proto.protocol.compute.round import (
     announced,
     restored_rounds,
 )
-from dca_proto.protocol.contribution import HeldContribution, dimension_of, open_contribution
+from dca_proto.protocol.contribution import HeldContribution, open_contribution, vector_bytes_of
 from dca_proto.protocol.effects import Channel, Effect, Persist, Report, SetTimer, Write
 from dca_proto.protocol.events import Timer
 from dca_proto.protocol.federation import Federation
@@ -76,6 +76,7 @@ class ComputeNode(Queried):
         m.Close: "_on_close",
         m.Sealed: "_on_sealed",
         m.Answer: "_on_answer",
+        m.VerifiedAnswer: "_on_answer",
         m.Abort: "_on_abort",
         m.Query: "_on_query",
         m.Cancel: "_on_cancel",
@@ -321,7 +322,8 @@ class ComputeNode(Queried):
                     client=client,
                     holder=self.id,
                     nodes=len(current.computes),
-                    dimension=current.stored.dimension or dimension_of(message, len(current.computes)),
+                    vector_bytes=current.stored.vector_bytes or vector_bytes_of(message, len(current.computes)),
+                    is_verified=current.is_verified,
                 )
             except PeerError as error:
                 if error.code != "ciphertext":

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dca_proto.crypto.fixedpoint import ring_to_bytes
 from dca_proto.errors import PeerError
 from dca_proto.protocol import facts
 from dca_proto.protocol.actor import RESEND, BaseActor
 from dca_proto.protocol.announcement import open_list, seal_answer, seal_list
 from dca_proto.protocol.charges import SeenCharges
+from dca_proto.protocol.compute import proofs
 from dca_proto.protocol.compute.agreement import Agreement
 from dca_proto.protocol.compute.room import NodeRoom
 from dca_proto.protocol.compute.round import (
@@ -93,8 +93,8 @@ class Committing(BaseActor[Round]):
         """Accept no further contribution: store this node's list, then send it to every peer."""
         count, absent = len(current.kept), self._waits(current, now_ms).members
         entries = current.sorted_entries()
-        own_hash = list_hash(current.hash, self.id, entries)
-        header = self._sign(m.ListHeader(current.id, current.hash, own_hash, count))
+        random = self._random if current.is_verified else None  # for a coin
+        header = self._sign(proofs.new_header(current.id, current.hash, entries, count, self._identity, random))
         stored = current.advance(FREEZE, entries=entries, header=header)
         current.lists[self.id] = current.own_list()
         self._room.note_contributions(current)
@@ -137,7 +137,7 @@ class Committing(BaseActor[Round]):
             return self._abort(
                 current, "equivocation", self._equivocation_detail(sender, "lists"), (known.header, body.header)
             )
-        if list_hash(current.hash, sender, body.entries) != header.list_hash:
+        if list_hash(current.hash, sender, body.entries, proofs.coin_of(header)) != header.list_hash:
             raise PeerError("list", found="a list with another hash", expected="the hash in its header")
         self._room.require(self._limits, current, len(body.entries) + len(body.tags))
         frozen = self._freeze(current, now_ms) if current.takes(FREEZE) else []
@@ -162,6 +162,7 @@ class Committing(BaseActor[Round]):
             raise PeerError("announcement", found="a list of another announcement", expected=current.hash.hex())
         if sender not in current.peers:
             raise PeerError("unknown-compute", found=sender.hex(), expected="another Compute node of the round")
+        proofs.check_kind(header, is_verified=current.is_verified)
         return header
 
     def _equivocation_detail(self, compute: bytes, messages: str) -> str:
@@ -176,7 +177,9 @@ class Committing(BaseActor[Round]):
         current.agreement = Agreement(current, self._sessions, now_ms, self._pool)
         judgement = current.agreement.judge(self._charges)
         hashes = tuple(current.lists[compute].hash for compute in current.computes)
-        body = m.Answer(current.id, current.hash, self.id, hashes, encode_places(judgement.objections))
+        fields = (current.id, current.hash, self.id, hashes, encode_places(judgement.objections))
+        is_verified = current.is_verified
+        body = m.VerifiedAnswer(*fields, judgement.openings) if is_verified else m.Answer(*fields)
         signed = self._sign(body)
         current.answers[self.id] = (signed, body)
         self._room.note_contributions(current)
@@ -207,16 +210,14 @@ class Committing(BaseActor[Round]):
             current.step("repeated answer")
             return []
         current.step("peer answer")
-        bytes_max = 4 * current.kind.n_max * len(current.computes)  # 4 for each position in the union of M lists
-        if len(body.objections) > bytes_max:
-            raise PeerError("answer", found=f"{len(body.objections)} bytes of objections", expected=f"<= {bytes_max}")
+        proofs.check_answer(body, current.validated, current.kind.n_max * len(current.computes))
         known = current.answers.get(author)
         if known is not None:
             current.step("repeated answer")
             if known[1] != body:
                 return self._abort(current, "equivocation", self._equivocation_detail(author, "answers"))
             return []
-        self._room.require(self._limits, current, len(frame.body) + len(body.objections))
+        self._room.require(self._limits, current, len(frame.body) + proofs.answer_bytes(body))
         current.answers[author] = (frame, body)
         self._room.note_contributions(current)
         stored = Persist(ANSWERS, current.id + author, encode(frame))
@@ -248,23 +249,22 @@ class Committing(BaseActor[Round]):
         agreement = current.agreement or Agreement(current, self._sessions, min(now_ms, over_ms), self._pool)
         try:
             answers = [current.answers[compute][1] for compute in current.computes]
-            chosen = agreement.agree(answer.objections for answer in answers)
+            chosen = agreement.agree(answers)
             n_min, n_max = current.kind.n_min, current.kind.n_max
             if not n_min <= chosen.count <= n_max:
                 is_few = chosen.count < n_min
                 limit = f"{n_min} were needed" if is_few else f"{n_max} are allowed"
-                detail = f"{chosen.count} contributed, {limit}"
+                detail = f"{chosen.count} contributed, {limit}{proofs.failed_words(chosen.failed, self.client_name)}"
                 return self._abort(current, TOO_FEW if is_few else TOO_MANY, detail, contributors=chosen.count)
             clients, vector = agreement.partial_sum(chosen)
         except PeerError as error:
             return self._abort(current, "invalid-answer", str(error))
         hashes = tuple(
-            answer_hash(current.hash, compute, answer.lists, answer.objections)
+            answer_hash(current.hash, compute, answer.lists, answer.objections, proofs.openings_of(answer))
             for compute, answer in zip(current.computes, answers, strict=True)
         )
-        partial = m.PartialSum(
-            current.id, current.hash, chosen.hash, chosen.count, hashes, clients, ring_to_bytes(vector)
-        )
+        fields = (current.id, current.hash, chosen.hash, chosen.count, hashes, clients, vector)
+        partial = m.VerifiedPart(*fields, b"".join(chosen.failed)) if current.is_verified else m.PartialSum(*fields)
         message = seal_answer(self._sign(partial), current.opened, self._random)
         return [
             *self._finish(current, "all answers", message),

@@ -141,7 +141,7 @@ class Queried(Committing):
         epoch = opened.epochs[opened.computes.index(self.id)].epoch
         current = self._load(StoredRound(NEW, *fields, kind.n_min, body.commit_by_ms, epoch), payload)
         if current.is_loaded:
-            current.store(dimension=current.validated.dimension)
+            current.store(vector_bytes=current.validated.vector_bytes)
         self._rounds[current.id] = current
         self._open.add(current.id)
         self._room.note(current)

@@ -25,6 +25,7 @@ from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.actor import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.protocol.announcement import OpenedAnnouncement, open_announcement
+from dca_proto.protocol.compute.proofs import answer_bytes, coin_of
 from dca_proto.protocol.contribution import HeldContribution, restore_contribution
 from dca_proto.protocol.effects import Forget
 from dca_proto.protocol.federation import Federation
@@ -35,7 +36,7 @@ from dca_proto.protocol.room import Amounts
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import body_of, decode_frame
 from dca_proto.protocol.wire.kinds import SecureSum
-from dca_proto.protocol.wire.messages import Answer, Contribution, Frame, InvitedRound, Signed
+from dca_proto.protocol.wire.messages import Answer, Contribution, Frame, InvitedRound, ListHeader, Signed
 
 if TYPE_CHECKING:
     from dca_proto.protocol.compute.agreement import Agreement
@@ -74,7 +75,8 @@ class StoredRound(Stored, frozen=True):
         n_min: the fewest contributions of a sum.
         commit_by_ms: the announced end.
         epoch: the epoch of this node's key that the announcement names.
-        dimension: d; 0 if this node has not worked out the round's numbers, because it refused the round.
+        vector_bytes: size of y in a contribution; 0 if this node has not worked out the round's numbers, because it
+            refused the round.
         entries: the node's own list, once frozen.
         header: the signed header of this list.
         answer: the node's signed answer to all lists.
@@ -89,7 +91,7 @@ class StoredRound(Stored, frozen=True):
     n_min: int
     commit_by_ms: int
     epoch: int
-    dimension: int = 0
+    vector_bytes: int = 0
     entries: bytes = b""
     header: Signed | None = None
     answer: Signed | None = None
@@ -199,6 +201,11 @@ class Round(ActorRound[StoredRound]):
         return kind
 
     @property
+    def is_verified(self) -> bool:
+        """True for an open round whose clients prove their contributions."""
+        return self.is_loaded and self.kind.is_verified
+
+    @property
     def stage(self) -> int:
         """The phase of an open round as a number: 0, 1, 2 for collecting, frozen, answered."""
         return OPEN.index(self.phase) if self.is_in(*OPEN) else 0
@@ -227,7 +234,7 @@ class Round(ActorRound[StoredRound]):
         stored = self.stored
         if not (self.lists or self.answers) and self.takes("contribution"):  # most often, after each contribution
             return self.kept_bytes + len(self.declined.ids)
-        answers = sum(len(frame.body) + len(body.objections) for frame, body in self.answers.values())
+        answers = sum(len(frame.body) + answer_bytes(body) for frame, body in self.answers.values())
         released = len(stored.final_message) if self.is_released else 0
         lists = sum(len(peer.entries) + len(peer.tags) for peer in self.lists.values())
         return self.kept_bytes + len(self.declined.ids) + len(stored.entries) + lists + answers + released
@@ -286,7 +293,8 @@ class Round(ActorRound[StoredRound]):
         """Return this node's frozen list with the tags for itself."""
         assert self.stored.header is not None, "a frozen list is signed"
         tags = self.tags_for(self.computes.index(self.own))
-        own_hash = list_hash(self.hash, self.own, self.stored.entries)
+        coin = coin_of(body_of(self.stored.header, ListHeader))
+        own_hash = list_hash(self.hash, self.own, self.stored.entries, coin)
         return StoredList(self.stored.header, own_hash, self.stored.entries, tags)
 
     def restore_messages(self) -> None:

@@ -73,7 +73,8 @@ class Trainer(Watching):
         m.Abort: "_on_abort",
         m.FederationFile: "_on_file",
     }
-    answers: ClassVar = {m.Decline: "_on_decline", m.PartialSum: "_on_partial", m.Release: "_on_release"}
+    answers: ClassVar = {m.Decline: "_on_decline", m.PartialSum: "_on_partial", m.Release: "_on_release",
+                                 m.VerifiedPart: "_on_partial"}  # fmt: skip
     """The method that handles each kind of sealed answer."""
     timers: ClassVar = {
         QUIET: "_close_when_complete",
@@ -282,7 +283,7 @@ class Trainer(Watching):
         cancelled = [CancelTimer(Timer(purpose, request.round_id)) for purpose in (KEYS, ASK_NODES, LEAVE)]
         try:
             file = (self._federation.number, self._federation.hash)
-            own = (self.id, file, self._mechanism.name)
+            own = (self.id, file, self._mechanism)
             body = request.announcement(*own, epochs, public, now_ms, self._aborts_of(request))
             p = self._federation.p if request.computes else 0
             stored = StoredRound(NEW, request, self._sign(body), secret, now_ms, colluding=p, lost=lost)

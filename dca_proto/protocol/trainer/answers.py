@@ -39,7 +39,17 @@ from dca_proto.protocol.trainer.round import CLOSE_BY, END, QUIET, RELEASES, SET
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
-from dca_proto.protocol.wire.messages import Abort, Cancel, Close, Decline, PartialSum, Query, Release, Signed
+from dca_proto.protocol.wire.messages import (
+    Abort,
+    Cancel,
+    Close,
+    Decline,
+    PartialSum,
+    Query,
+    Release,
+    Signed,
+    VerifiedPart,
+)
 from dca_proto.quorum import LostNode, Quorum
 
 ABORT_BYTES_MAX = 1024
@@ -157,6 +167,8 @@ class Answering(BaseActor[Round]):
 
     def _on_partial(self, sender: bytes, frame: Signed, body: PartialSum, current: Round, now_ms: int) -> list[Effect]:
         self._node_round(sender, frame, body)
+        if isinstance(body, VerifiedPart) is not current.opened.body.kind.is_verified:
+            raise PeerError("kind", found=type(body).__name__, expected="a partial sum of a round of this kind")
         if sender in current.partials:
             current.step("repeated partial")
             return []  # the first partial sum counts

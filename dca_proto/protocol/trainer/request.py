@@ -12,6 +12,7 @@ import msgspec
 from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, Random
 from dca_proto.errors import PeerError, UsageError
+from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.announcement import invitation_root, last_commit_ms, open_epoch_key
@@ -22,9 +23,10 @@ from dca_proto.protocol.ledger import Charge, CostToClients
 from dca_proto.protocol.params import MESSAGE_BYTES_MAX, MIB, Limits, Timing
 from dca_proto.protocol.terms import Windows, check_ranges
 from dca_proto.protocol.validation import ValidatedRound, relation_of, validate_announcement
+from dca_proto.protocol.verified import slack_of, with_noise
 from dca_proto.protocol.wire.codec import decode_body, encode
 from dca_proto.protocol.wire.fields import REPEATS_MAX, WindowSeconds
-from dca_proto.protocol.wire.kinds import Kind
+from dca_proto.protocol.wire.kinds import Kind, VerifiedSum
 from dca_proto.protocol.wire.messages import Announcement, EpochKey, Sessions, Signed
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
@@ -81,6 +83,10 @@ class OpenRound(Windows, frozen=True, kw_only=True):
     @property
     def cost(self) -> PrivacyCost:
         """The round's cost to a client. Raises `UsageError` for values out of range."""
+        if self.kind.is_verified:
+            slack = slack_of(resolve(self.statistic, self.parameters).dimension)
+            largest = accounting.mu_of(float(self.epsilon), float(self.delta), slack)
+            return PrivacyCost.of_mu(min(self.mu or largest, largest), slack)
         return PrivacyCost.of_mu(self.mu) if self.mu and self.delta else PrivacyCost.of(self.epsilon, self.delta)
 
     def charge(self, trainer: bytes, number: int, now_ms: int) -> Charge:
@@ -94,7 +100,7 @@ class OpenRound(Windows, frozen=True, kw_only=True):
         self,
         trainer: bytes,
         file: tuple[int, bytes],
-        mechanism: str,
+        mechanism: Mechanism,
         epochs: tuple[Signed, ...],
         reply_key: bytes,
         now_ms: int,
@@ -106,8 +112,13 @@ class OpenRound(Windows, frozen=True, kw_only=True):
         name none. `ended` are the aborts of the rounds that it repeats.
         """
         close_by_ms = now_ms + self.collect_ms
-        named, clients = self.kind.mechanism or mechanism, self.answers_expected
-        kind = msgspec.structs.replace(self.kind, mechanism=named, clients=clients)
+        kind = msgspec.structs.replace(self.kind, clients=self.answers_expected)
+        mu, fraction_bits = self.cost.mu, self.fraction_bits
+        if isinstance(kind, VerifiedSum):
+            statistic = resolve(self.statistic, self.parameters)
+            kind, fraction_bits = with_noise(kind, statistic, self.rows_max, fraction_bits, mu, mechanism)
+        else:
+            kind = msgspec.structs.replace(kind, mechanism=kind.mechanism or mechanism.name)
         return Announcement(
             round_id=self.round_id,
             trainer=trainer,
@@ -116,8 +127,8 @@ class OpenRound(Windows, frozen=True, kw_only=True):
             statistic=self.statistic,
             parameters=self.parameters,
             rows_max=self.rows_max,
-            fraction_bits=self.fraction_bits,
-            mu=self.cost.mu,
+            fraction_bits=fraction_bits,
+            mu=mu,
             epsilon=float(self.epsilon),
             delta=float(self.delta),
             kind=kind,
@@ -136,7 +147,7 @@ class OpenRound(Windows, frozen=True, kw_only=True):
         Raises `UsageError` if the round is invalid.
         """
         epochs = tuple(Signed(bytes(_EPOCH_KEY_BYTES_MAX), bytes(64)) for _ in self.computes)
-        placeholders = (bytes(ID_BYTES), (1, bytes(KEY_BYTES)), mechanism.name, epochs, bytes(KEY_BYTES))
+        placeholders = (bytes(ID_BYTES), (1, bytes(KEY_BYTES)), mechanism, epochs, bytes(KEY_BYTES))
         draft = self.announcement(*placeholders, now_ms=0)
         validated = validate_announcement(draft, mechanism, limits)
         require_reach(validated.statistic, self.fraction_bits)

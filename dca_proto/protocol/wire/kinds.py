@@ -1,8 +1,9 @@
-"""The three kinds of rounds: the fields that each adds to a round's terms.
+"""The kinds of rounds: the fields that each adds to a round's terms.
 
 | kind | noise | receiver of the clients' messages | protected data |
 | --- | --- | --- | --- |
 | `SecureSum` | each client adds a share | Compute nodes, masked | all data of one client |
+| `VerifiedSum` | the same, and proves it | the same | the same |
 | `NodeRelease` | each data node adds all of it | the trainer | one row |
 | `LdpReport` | each client adds all of it | the trainer | all data of one client |
 
@@ -26,12 +27,14 @@ class _Kind(Wire, frozen=True, array_like=True):
 
     Attributes:
         is_summed: True if Compute nodes add up the clients' messages.
+        is_verified: True if clients prove that their contributions are within the statistic's range.
         participant, messages: the words for a client of the round, and for what the clients send.
         mechanism: name of the noise mechanism; in a request, "" for the trainer's own.
         clients: N, how many clients are expected; in a request, 0 if that is not known yet.
     """
 
     is_summed: ClassVar[bool] = False
+    is_verified: ClassVar[bool] = False
     participant: ClassVar[str] = "client"
     messages: ClassVar[str]
     mechanism: Annotated[str, Meta(max_length=NAME_CHARS_MAX)] = ""
@@ -84,6 +87,19 @@ class SecureSum(_Kind, frozen=True, array_like=True, tag="secure-sum"):
         return self.clients - self.tolerate - 1
 
 
+class VerifiedSum(SecureSum, frozen=True, array_like=True, tag="verified-sum"):
+    """§12: a secure sum in which clients prove bounds, and public coins make the noise.
+
+    Attributes:
+        noises: m, noise numbers of each client for each coordinate.
+        noise_bits: a, bits of each of them; 0 in a request, for the trainer to choose both.
+    """
+
+    is_verified: ClassVar[bool] = True
+    noises: Count = 0
+    noise_bits: Count = 0
+
+
 class NodeRelease(_Kind, frozen=True, array_like=True, tag="node-release"):
     """§5.1: a release by each data node, which sums at most R >= 1 of its rows."""
 
@@ -97,7 +113,7 @@ class LdpReport(_Kind, frozen=True, array_like=True, tag="ldp-report"):
     messages: ClassVar[str] = "LDP reports of single clients"
 
 
-Kind = SecureSum | NodeRelease | LdpReport
+Kind = SecureSum | VerifiedSum | NodeRelease | LdpReport
 
 
 def name_of(kind: Kind | type[Kind]) -> str:
@@ -105,7 +121,7 @@ def name_of(kind: Kind | type[Kind]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-KINDS: dict[str, type[Kind]] = {name_of(kind): kind for kind in get_args(Kind)}
-"""The kinds by name."""
+KINDS: dict[str, type[Kind]] = {name_of(kind): kind for kind in get_args(Kind) if not kind.is_verified}
+"""The kinds by name that a request can name; a secure sum is verified by the term of that name."""
 SECURE_SUM, NODE_RELEASE, LDP_REPORT = name_of(SecureSum), name_of(NodeRelease), name_of(LdpReport)
 """Their names."""

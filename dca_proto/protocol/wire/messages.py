@@ -282,6 +282,12 @@ class ListHeader(RoundMessage, frozen=True, array_like=True, tag=17):
     count: Count
 
 
+class VerifiedHeader(ListHeader, frozen=True, array_like=True, tag=32):
+    """§12: the header of a list of `count` entries in a verified sum. `list_hash` covers the node's `coin`, too."""
+
+    coin: Id
+
+
 class FrozenList(Wire, frozen=True, array_like=True, tag=18):
     """§4.7: a list for one peer, the `receiver`.
 
@@ -307,6 +313,15 @@ class Answer(RoundMessage, frozen=True, array_like=True, tag=19):
     objections: bytes
 
 
+class VerifiedAnswer(Answer, frozen=True, array_like=True, tag=33):
+    """§12: an `Answer` (`compute`, `lists`, `objections`) of a verified sum, with the node's `openings`.
+
+    They are its shares of A, C and, if there are limits, E: 8 bytes each, of all entries to which it does not object.
+    """
+
+    openings: bytes
+
+
 class PartialSum(RoundMessage, frozen=True, array_like=True, tag=20):
     """§4.7: a Compute node's partial sum, released once, sealed to the trainer.
 
@@ -319,6 +334,12 @@ class PartialSum(RoundMessage, frozen=True, array_like=True, tag=20):
     answers: Annotated[tuple[Hash, ...], Meta(max_length=COMPUTES_MAX)]
     clients: bytes
     vector: bytes
+
+
+class VerifiedPart(PartialSum, frozen=True, array_like=True, tag=34):
+    """§12: a `PartialSum` (`set_hash`, `count`, `answers`, `clients`, `vector`) and who `failed`: ids, ascending."""
+
+    failed: bytes
 
 
 class Abort(RoundMessage, frozen=True, array_like=True, tag=21):
@@ -421,26 +442,8 @@ class ChargesStated(Wire, frozen=True, array_like=True, tag=31):
 
 
 Body = (
-    EpochKey
-    | Hello
-    | HelloWanted
-    | Announcement
-    | Decline
-    | Progress
-    | Declines
-    | Close
-    | ListHeader
-    | FrozenList
-    | Answer
-    | PartialSum
-    | Abort
-    | Query
-    | Cancel
-    | ChargeReused
-    | Release
-    | SessionsWanted
-    | Sessions
-    | FederationFile
-    | ChargesWanted
+    EpochKey | Hello | HelloWanted | Announcement | Decline | Progress | Declines | Close | ListHeader
+    | VerifiedHeader | FrozenList | Answer | VerifiedAnswer | PartialSum | VerifiedPart | Abort | Query | Cancel
+    | ChargeReused | Release | SessionsWanted | Sessions | FederationFile | ChargesWanted
     | ChargesStated
-)
+)  # fmt: skip

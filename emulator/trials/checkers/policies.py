@@ -14,7 +14,7 @@ from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.ledger import Charge
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum, VerifiedSum
 from dca_proto.protocol.wire.messages import Announcement
 from emulator import reference
 from emulator.sim.process import Process
@@ -74,6 +74,8 @@ def _against_sum(policy: Policy, kind: SecureSum, computes: int) -> Iterator[str
     counts = counts_of(kind)
     if computes < policy.computes_min:
         yield "computes_min"
+    if policy.verified and not isinstance(kind, VerifiedSum):
+        yield "verified"
     if counts.n_min < policy.clients_min:
         yield "clients_min"
     if counts.honest < policy.honest_min:

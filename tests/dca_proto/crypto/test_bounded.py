@@ -12,7 +12,8 @@ from dca_proto.crypto.bounded import Statement, weights_of
 from dca_proto.crypto.field import DEFAULT, PRIME, Elements
 from dca_proto.errors import UsageError
 
-UGLY = Statement(bounds=(1, 3, 100, 128, 7, 2**20 + 1), noises=2, noise_bits=3)
+BOUNDS = (1, 3, 100, 128, 7, 2**20 + 1)
+UGLY = Statement.within(*BOUNDS, noises=2, noise_bits=3)
 
 
 def shares_of(words: Elements, nodes: int) -> list[Elements]:
@@ -36,7 +37,7 @@ def test_every_choice_of_bits_is_within_the_bound_and_every_number_has_one(large
 @pytest.mark.parametrize("nodes", [2, 10])
 def test_a_sum_is_that_of_the_numbers_and_the_flipped_noise(nodes: int) -> None:
     rng, count = np.random.default_rng(1), 40
-    bounds = np.array(UGLY.bounds)
+    bounds = np.array(BOUNDS)
     x = rng.integers(-bounds, bounds + 1, (count, len(bounds)))
     x[0], x[1] = bounds, -bounds
     noise, coins = rng.integers(0, 2, (2, count, UGLY.noise_size))
@@ -48,16 +49,16 @@ def test_a_sum_is_that_of_the_numbers_and_the_flipped_noise(nodes: int) -> None:
 
 
 def test_no_bits_reach_beyond_a_bound() -> None:
-    quiet = Statement(bounds=(5, 9), noises=0)
+    quiet = Statement.within(5, 9, noises=0)
     width = quiet.block.bits
     coins = np.zeros((1, 0), dtype=bool)
     sums = np.array([noisy_sum(quiet, np.array([bits]), coins) for bits in itertools.product((0, 1), repeat=width)])
-    assert (np.abs(sums) <= quiet.bounds).all()
+    assert (np.abs(sums) <= [5, 9]).all()
     assert set(sums[:, 0]) == set(range(-5, 6))
 
 
 def test_coins_make_the_noise_uniform_whatever_a_client_chose() -> None:
-    statement = Statement(bounds=(1,), noises=1, noise_bits=3)
+    statement = Statement.within(1, noises=1, noise_bits=3)
     all_coins = np.array(list(itertools.product((False, True), repeat=3)))
     for chosen in itertools.product((0, 1), repeat=3):
         bits = statement.encode(np.array([0]), np.array(chosen))
@@ -69,12 +70,12 @@ def test_coins_make_the_noise_uniform_whatever_a_client_chose() -> None:
 @pytest.mark.parametrize(
     ("statement", "clients", "expected"),
     [
-        (Statement(bounds=()), 1, "bounds of 1 or more"),
-        (Statement(bounds=(0,)), 1, "bounds of 1 or more"),
-        (Statement(bounds=(1,), noise_bits=17), 1, "1 to 16 bits"),
-        (Statement(bounds=(2**20,)), 1024, "has to stay below 2147483647"),
-        (Statement(bounds=(1,), noises=4, noise_bits=16), 10_000, "has to stay below 2147483647"),
-        (Statement(bounds=(2**10,) * 100_000), 2, "the most is 1015839"),
+        (Statement.within(), 1, "R of 1 or more"),
+        (Statement.within(0), 1, "R of 1 or more"),
+        (Statement.within(1, noise_bits=17), 1, "1 to 16 bits"),
+        (Statement.within(2**20), 1024, "has to stay below 2147483647"),
+        (Statement.within(1, noises=4, noise_bits=16), 10_000, "has to stay below 2147483647"),
+        (Statement.within(*(2**10,) * 100_000), 2, "the most is 1015839"),
     ],
 )
 def test_a_statement_beyond_the_field_is_refused(statement: Statement, clients: int, expected: str) -> None:
@@ -83,7 +84,7 @@ def test_a_statement_beyond_the_field_is_refused(statement: Statement, clients: 
 
 
 def test_a_statement_at_the_fields_limit_is_right() -> None:
-    statement = Statement(bounds=(2**20,), noises=0)
+    statement = Statement.within(2**20, noises=0)
     count = (PRIME - 1) // 2**21
     statement.check(count)
     bits = np.repeat(statement.encode(np.array([2**20]), np.zeros(0, dtype=np.int64))[np.newaxis], count, axis=0)

@@ -57,7 +57,7 @@ def opened(out: ClientMessage, nodes: int = 3, dimension: int = 3, **changes: An
     """As its holder opens it."""
     message = changes.pop("message", decode_frame(out.payload))
     plain = {"pair_key": KEYS[1], "announcement_hash": AH, "client": CLIENT.id, "holder": HOLDER}
-    return open_contribution(message, nodes=nodes, dimension=dimension, **{**plain, **changes})[0]
+    return open_contribution(message, nodes=nodes, vector_bytes=8 * dimension, **{**plain, **changes})[0]
 
 
 def words_of(data: bytes) -> list[int]:

@@ -36,6 +36,7 @@ from dca_proto.protocol.params import QUESTIONS_BURST
 from dca_proto.protocol.restore import kept_in_backup, restored
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body
+from dca_proto.protocol.wire.kinds import VerifiedSum
 from dca_proto.testing import Network, NoNoise
 
 COPIES, HOUR_MS = 20, 3_600_000
@@ -77,7 +78,7 @@ class Copying(Network):
         if current is None:
             return []
         if not hasattr(current, "reply_key"):
-            return [m.FrozenList, m.ListHeader]
+            return [m.FrozenList, m.VerifiedHeader if current.is_verified else m.ListHeader]
         try:
             return [type(decode_body(open_answer(body, current.reply_key, current.hash).body))]
         except PeerError:
@@ -119,6 +120,12 @@ def a_cancelled_sum(network: Copying) -> None:
     network.tamper = losing(m.Answer)
     begin(actors, network)
     network.advance(network.now_ms + 185_000)
+
+
+def a_verified_sum(network: Copying) -> None:
+    actors = exact_actors(4, 3)
+    actors.network(network)
+    begin(actors, network, kind=VerifiedSum(tolerate=1))
 
 
 def reports(network: Copying) -> None:
@@ -171,7 +178,7 @@ def a_client_from_a_backup(network: Copying) -> None:
 
 SCENARIOS: tuple[Scenario, ...] = (
     a_sum_that_one_client_declines, a_batch_without_receipts, an_aborted_sum, reports, lost_sessions, a_restored_ledger,
-    a_newer_file, a_cancelled_sum, a_client_from_a_backup,
+    a_newer_file, a_cancelled_sum, a_client_from_a_backup, a_verified_sum,
 )  # fmt: skip
 
 

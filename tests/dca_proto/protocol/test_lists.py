@@ -29,7 +29,7 @@ from dca_proto.protocol.lists import (
     set_hash,
 )
 from dca_proto.protocol.pool import Pool
-from dca_proto.protocol.wire.messages import Signed
+from dca_proto.protocol.wire.messages import Answer, Signed
 
 AH = hashlib.blake2b(b"ah", digest_size=32).digest()
 CLIENTS = sorted(hashlib.blake2b(index.to_bytes(2, "big"), digest_size=16).digest() for index in range(60))
@@ -193,7 +193,7 @@ class Table:
             own=self.NODES[0],
             lists=self.lists,
             kept=kept,
-            validated=SimpleNamespace(dimension=self.DIMENSION),
+            validated=SimpleNamespace(dimension=self.DIMENSION, statement=None),
             stored=SimpleNamespace(epoch=1),
         )
         self.sessions = Sessions({client: key_of(client, 0) for client in CLIENTS})
@@ -207,10 +207,18 @@ class Table:
 
     def sum_of(self, agreement: Agreement, objections: bytes) -> list[int]:
         """This node's masks over the union without some objections: its partial sum less what it holds."""
-        clients, vector = agreement.partial_sum(agreement.agree([objections]))
+        clients, vector = agreement.partial_sum(agreement.agree(answers(objections)))
         held = [clients[at : at + 16] for at in range(0, len(clients), 16)]
         values = self.total(held, masks=False)
-        return [(int(word) - value) % 2**64 for word, value in zip(vector, values, strict=True)]
+        return [(word - value) % 2**64 for word, value in zip(words_of(vector), values, strict=True)]
+
+
+def answers(*objections: bytes) -> list[Answer]:
+    return [Answer(bytes(16), AH, bytes(16), (), one) for one in objections]
+
+
+def words_of(vector: bytes) -> list[int]:
+    return [int.from_bytes(vector[at : at + 8], "little") for at in range(0, len(vector), 8)]
 
 
 def test_a_node_objects_to_what_does_not_hold_and_remembers_the_rest() -> None:
@@ -259,7 +267,7 @@ def test_the_partial_sum_is_of_the_agreed_set_with_or_without_a_restart(restarte
     own = encode_places(agreement.judge(SeenCharges(())).objections)
     agreement = table.agreement() if restarted else agreement
     places = sorted(table.union.index(client) for client in (CLIENTS[0], CLIENTS[1]))
-    chosen = agreement.agree([own, encode_places(np.array(places)), b""])
+    chosen = agreement.agree(answers(own, encode_places(np.array(places)), b""))
     inside = [client for client in table.union if client not in (CLIENTS[0], CLIENTS[1], CLIENTS[5])]
     assert chosen.count == len(inside)
     entries = b"".join(entry_of(client, client[::-1], 1) for client in inside)
@@ -269,7 +277,7 @@ def test_the_partial_sum_is_of_the_agreed_set_with_or_without_a_restart(restarte
     held = [client for client in held_by(0) if client in inside]
     assert clients == b"".join(held)
     masks, values = table.total(inside), table.total(held, masks=False)
-    assert vector.tolist() == [(mask + value) % 2**64 for mask, value in zip(masks, values, strict=True)]
+    assert words_of(vector) == [(mask + value) % 2**64 for mask, value in zip(masks, values, strict=True)]
 
 
 def test_after_a_restart_no_sum_is_made_without_the_sessions_of_the_answer() -> None:
@@ -277,7 +285,7 @@ def test_after_a_restart_no_sum_is_made_without_the_sessions_of_the_answer() -> 
     del table.sessions.keys[CLIENTS[3]]
     agreement = table.agreement()
     with pytest.raises(PeerError, match="session: found 1 sessions missing"):
-        agreement.partial_sum(agreement.agree([b"", b"", b""]))
+        agreement.partial_sum(agreement.agree(answers(b"", b"", b"")))
 
 
 def test_a_session_that_changes_after_the_answer_changes_no_sum() -> None:

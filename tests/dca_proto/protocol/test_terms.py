@@ -17,7 +17,7 @@ from dca_proto.jobs.job import JobTerms
 from dca_proto.jobs.plan import PlannedJob
 from dca_proto.protocol.terms import ComputeCount, Terms, Windows, check_sum, description_of
 from dca_proto.protocol.trainer.request import OpenRound
-from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum, VerifiedSum
 from dca_proto.runtime.request import RoundSettings
 from emulator.claim import Claim
 from emulator.swarm.options import SwarmOptions
@@ -59,6 +59,17 @@ def test_every_value_reaches_the_command_and_the_kind_of_the_round() -> None:
     assert (job.collect_ms, job.commit_ms) == (2500, 1)
     assert job.fill(SecureSum("m", most=7)) == SecureSum("m", 20, 4, 1, 7)
     assert (job.fill(NodeRelease("m")), job.fill(LdpReport("m"))) == (NodeRelease("m", 20), LdpReport("m", 20))
+
+
+def test_verified_terms_make_a_secure_sum_a_verified_one_and_refuse_other_kinds() -> None:
+    job = JobTerms(**{**PLAIN, "computes": (b"a" * 16, b"b" * 16)}, verified=True)
+    assert job.fill(SecureSum("m", most=7)) == VerifiedSum("m", 20, 4, 1, 7)
+    assert job.fill(LdpReport("m")) == LdpReport("m", 20)
+    assert (job.n_min, job.honest, job.in_batch(10).verified) == (17, 15, True)
+    assert 0 < job.budget.slack < 1e-13
+    alone = {"tolerate": 0, "colluders": 0, "computes": ()}
+    with pytest.raises(UsageError, match="rounds of this kind cannot be verified"):
+        msgspec.structs.replace(job, **alone).check_terms(is_summed=False)
 
 
 def test_n_min_and_honest_are_those_of_the_announced_kind() -> None:

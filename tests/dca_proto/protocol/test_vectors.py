@@ -30,7 +30,10 @@ from dca_proto.statistics import Sensitivity
 
 DESIGN = Path(__file__).parents[3] / "dca_proto" / "DESIGN.md"
 SCRIPT = Path(__file__).parents[3] / "scripts" / "make_vectors.py"
-VARIANTS = {"Announcement of a node release", "Announcement of an LDP report", "Release of a report"}
+VARIANTS = {
+    "Announcement of a node release", "Announcement of an LDP report", "Announcement of a verified sum",
+    "Release of a report",
+}  # fmt: skip
 """Kinds that stand there more than once."""
 DECODE = {"frame": decode_frame, "body": decode_body}
 
@@ -97,8 +100,11 @@ def test_hashes() -> None:
         ("announcement hash", "dca5-announce"),
         ("hello hash", "dca5-hello"),
         ("list hash", "dca5-list"),
+        ("list hash with a coin", "dca5-list"),
         ("set hash", "dca5-set"),
         ("answer hash", "dca5-answer"),
+        ("answer hash with openings", "dca5-answer"),
+        ("challenge", "dca5-challenge"),
     ):
         given, expected = answer(what)
         given.pop("person", None)
@@ -246,6 +252,93 @@ def test_a_contribution_byte_for_byte() -> None:
     assert own[32:48] == given["receipt"]
     assert any(given["noise"])
     assert [abs(one) < 10 * given["noise variance"] ** 0.5 for one in given["noise"]] == [True] * 3
+
+
+P = 2**31 - 1
+"""The field of verified sums; here an element of its extension is a pair of plain integers (DESIGN §12)."""
+
+
+def share(key: bytes, ah: bytes, entry: bytes, count: int) -> list[int]:
+    seed = hashlib.shake_128(key + b"dca5-share" + ah + entry + b"\0").digest(32)
+    stream = bindings.randombytes_buf_deterministic(4 * count, seed)
+    words = [int.from_bytes(stream[at : at + 4], "little") & P for at in range(0, 4 * count, 4)]
+    assert P not in words, "the next attempt would follow"
+    return words
+
+
+def point_and_coins(seed: bytes, entry: bytes, count: int) -> tuple[tuple[int, int], list[int]]:
+    stream = blake2b("dca5-point", key=seed, size=64)
+    words = [int.from_bytes(stream[at : at + 4], "little") & P for at in (0, 4)]
+    assert words[0] < P > words[1] > 0
+    octets = hashlib.shake_128(seed + b"dca5-noise-coins" + entry).digest(-(-count // 8))
+    return (words[0], words[1]), [octets[at // 8] >> at % 8 & 1 for at in range(count)]
+
+
+def times(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return (a[0] * b[0] - a[1] * b[1]) % P, (a[0] * b[1] + a[1] * b[0]) % P
+
+
+def at_point(coefficients: list[int], r: tuple[int, int]) -> tuple[int, int]:
+    """The value of a polynomial, lowest coefficient first, by Horner's rule."""
+    value = (0, 0)
+    for one in reversed(coefficients):
+        real, cross = times(value, r)
+        value = (real + one) % P, cross
+    return value
+
+
+def test_shares_points_and_coins_of_a_verified_sum() -> None:
+    given, expected = answer("share")
+    assert share(*given.values()) == expected
+    given, expected = answer("point and coins")
+    r, coins = point_and_coins(*given.values())
+    assert [list(r), coins] == expected
+
+
+def test_a_verified_contribution_from_the_payload_to_the_sum() -> None:
+    """The nodes' shares add up to words that prove a vote for the second bin, and open as DESIGN §12 says."""
+    given = parsed(VECTORS["verified contribution"])
+    ah, keys, charge = given["ah"], given["pair keys"], given["charge"].to_bytes(4, "little")
+    client, count, f = Identity(given["seed"]).id, given["words"], given["fraction bits"]
+    value = np.array(given["value"], dtype="<i8").tobytes()
+    hedge = blake2b("dca5-hedge", key=given["seed"])
+    root = blake2b("dca5-root", given["fresh"], given["hello"], ah, charge, value, key=hedge)
+    contribution = blake2b("dca5-contrib-id", key=root, size=16)
+    tag, round_id, sent, ciphertext = msgpack.unpackb(given["payload"])
+    assert (tag, round_id, sent) == (3, given["round"], contribution)
+    own = blake2b("dca5-one", ah, contribution, key=keys[1], size=64)
+    about = ah + client + given["holder"] + contribution
+    opened = bindings.crypto_aead_xchacha20poly1305_ietf_decrypt(ciphertext, about, bytes(24), own[:32])
+    entry = client + contribution + charge
+    assert opened[:28] == charge + b"".join(pad(key, ah, entry, 0)[:8] for key in keys)
+    y = [int.from_bytes(opened[at : at + 4], "little") for at in range(28, len(opened), 4)]
+    shares = [share(key, ah, entry, count) for key in keys]
+    shares[1] = [(word + more) % P for word, more in zip(shares[1], y, strict=True)]
+    words = [sum(parts) % P for parts in zip(*shares, strict=True)]
+    m, a, width = given["noises"], given["noise bits"], f + 1  # two bins and their sum are numbers on 0..2^f
+    end = 3 * width + 2 * m * a
+    bits, blinds, quotient = words[:end], words[end : end + 4], words[end + 4 :]
+    assert set(bits) == {0, 1}
+    weights = [*(1 << at for at in range(width - 1)), 2**f - 2 ** (width - 1) + 1]
+    numbers = [sum(w * bit for w, bit in zip(weights, bits[at:], strict=False)) for at in (0, width, 2 * width)]
+    assert numbers == [0, 2**f, 2**f]
+    n = next(n for n in range(len(bits), P) if (P - 1) % n == 0)
+    assert len(quotient) == n + 7
+    omega = pow(7, (P - 1) // n, P)
+    u = [sum(bit * pow(omega, -at * place, P) for place, bit in enumerate(bits)) * pow(n, -1, P) % P for at in range(n)]
+    f_of_x = [*((one - blind) % P for one, blind in zip(u, [*blinds, *[0] * (n - 4)], strict=True)), *blinds]
+    r, coins = point_and_coins(given["challenge"], entry, 2 * m * a)
+    power = (1, 0)
+    for _ in range(n):
+        power = times(power, r)
+    a_opened, c_opened = at_point(f_of_x, r), times(((power[0] - 1) % P, power[1]), at_point(quotient, r))
+    assert [sum(parts) % P for parts in zip(*given["openings"], strict=True)] == [*a_opened, *c_opened, 0, 0]
+    square = times(a_opened, a_opened)
+    assert ((square[0] - a_opened[0]) % P, (square[1] - a_opened[1]) % P) == c_opened
+    noise = [bit if not coin else -bit for bit, coin in zip(bits[3 * width :], coins, strict=True)]
+    of_noise = [sum((noise[k * m * a + at]) << at % a for at in range(m * a)) for k in (0, 1)]
+    sums = [(number + more) % P for number, more in zip(numbers, of_noise, strict=False)]
+    assert [sum(parts) % P for parts in zip(*given["sums"], strict=True)] == sums
 
 
 @pytest.mark.parametrize("vector", VECTORS["invitations"], ids=lambda one: str(len(one["clients"])))

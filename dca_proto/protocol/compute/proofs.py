@@ -1,0 +1,70 @@
+"""What a verified sum adds to a Compute node's messages: a coin, openings, and who failed (DESIGN §12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dca_proto.crypto import labels
+from dca_proto.crypto.field import ELEMENT_BYTES
+from dca_proto.crypto.sealing import KEY_BYTES, Identity, Random
+from dca_proto.crypto.shares import COIN_BYTES
+from dca_proto.errors import PeerError
+from dca_proto.protocol.lists import list_hash
+from dca_proto.protocol.validation import ValidatedRound
+from dca_proto.protocol.wire.messages import Answer, ListHeader, VerifiedAnswer, VerifiedHeader
+
+_NAMED_MAX = 5
+"""Clients whose proofs failed that an abort names."""
+_PLACE_BYTES = 4
+
+
+def new_header(
+    round_id: bytes, hashed: bytes, entries: bytes, count: int, identity: Identity, random: Random | None
+) -> ListHeader:
+    """Return the header of a node's list; with `random`, of a verified sum, with a fresh coin that nobody else knows.
+
+    `hashed` is ah.
+    """
+    if random is None:
+        return ListHeader(round_id, hashed, list_hash(hashed, identity.id, entries), count)
+    coin = identity.hedged(labels.COIN, b"".join((random(KEY_BYTES), hashed, entries)), COIN_BYTES)
+    return VerifiedHeader(round_id, hashed, list_hash(hashed, identity.id, entries, coin), count, coin)
+
+
+def coin_of(header: ListHeader) -> bytes:
+    """Return the coin in a list's header; empty but in a verified sum."""
+    return header.coin if isinstance(header, VerifiedHeader) else b""
+
+
+def openings_of(answer: Answer) -> bytes:
+    """Return the openings in an answer; empty but in a verified sum."""
+    return answer.openings if isinstance(answer, VerifiedAnswer) else b""
+
+
+def answer_bytes(answer: Answer) -> int:
+    """Return the size of the parts of an answer that grow with the number of clients."""
+    return len(answer.objections) + len(openings_of(answer))
+
+
+def check_kind(message: ListHeader | Answer, *, is_verified: bool) -> None:
+    """Check that a header or an answer is of the round's kind. Raises `PeerError("kind")`."""
+    if isinstance(message, VerifiedHeader | VerifiedAnswer) is not is_verified:
+        raise PeerError("kind", found=type(message).__name__, expected="a message of a round of this kind")
+
+
+def check_answer(answer: Answer, validated: ValidatedRound, union: int) -> None:
+    """Check the kind of an answer, and its size in a round with so many entries at most. Raises `PeerError`."""
+    statement = validated.statement
+    check_kind(answer, is_verified=statement is not None)
+    bytes_max = (_PLACE_BYTES if statement is None else _PLACE_BYTES + ELEMENT_BYTES * statement.opened) * union
+    if answer_bytes(answer) > bytes_max:
+        found = f"{answer_bytes(answer)} bytes of objections and openings"
+        raise PeerError("answer", found=found, expected=f"<= {bytes_max}")
+
+
+def failed_words(failed: Sequence[bytes], name_of: Callable[[bytes], str]) -> str:
+    """Return the clients whose proofs failed, as the end of a sentence."""
+    if not failed:
+        return ""
+    named = [name_of(client) or client.hex()[:12] for client in failed[:_NAMED_MAX]]
+    return f"; the proofs of {len(failed)} failed: {', '.join(named)}{', ...' * (len(failed) > _NAMED_MAX)}"

@@ -1,0 +1,160 @@
+"""The terms of a verified sum: its statement, its noise, and the choices that a trainer makes for it (DESIGN §12).
+
+Everybody computes the statement and the cost from the announcement. Only the trainer chooses the grid and the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from dca_proto.crypto.bounded import NOISE_BITS_MAX, Statement
+from dca_proto.crypto.field import ELEMENT_BYTES
+from dca_proto.crypto.masks import WORD_BYTES
+from dca_proto.errors import UsageError
+from dca_proto.privacy.mechanism import Mechanism
+from dca_proto.privacy.verified import TAU, UNIFORMS_MIN, release_cost
+from dca_proto.protocol.params import MIB, Limits
+from dca_proto.protocol.wire.kinds import VerifiedSum
+from dca_proto.statistics import Statistic
+from dca_proto.statistics.contribution import client_sensitivity
+from dca_proto.statistics.statement import range_statement
+
+MECHANISM = "coin-flipped-bits"
+"""The name of the noise mechanism of verified sums."""
+OPENINGS_BYTES_MAX = 8 * MIB
+"""The most bytes of a node's openings of n_max entries."""
+_CLIENT_VARIANCE_MAX, _CLIENT_VARIANCE_MIN = 64.0**2, 2.0**2
+"""Square grid units: a finer grid makes proofs longer and no result better, a coarser one adds rounding errors."""
+_ROUNDING_VARIANCE = 0.25
+"""Square grid units: the most that rounding adds to a client's noise."""
+_KAPPA = 13.5
+"""About κ - 1 times the number of uniform numbers, to begin with (`privacy.verified` computes κ)."""
+_WASTE = 1.15
+"""Variance relative to what μ asks for, rounding and κ included, that a short proof may have."""
+
+
+def mechanism_name(mechanism: Mechanism) -> str:
+    """Return the name of the mechanism of verified sums, for actors with this one; tests have one without noise."""
+    return MECHANISM if mechanism.private else mechanism.name
+
+
+def statement_of(kind: VerifiedSum, statistic: Statistic, rows_max: int, fraction_bits: int) -> Statement:
+    """Return what each client proves. Raises `UsageError` if the statistic cannot be verified."""
+    statement = range_statement(statistic, rows_max, fraction_bits)
+    return msgspec.structs.replace(statement, noises=kind.noises, noise_bits=kind.noise_bits)
+
+
+def check_statement(statement: Statement, kind: VerifiedSum, limits: Limits) -> None:
+    """Refuse a statement that does not fit the field, or messages. Raises `UsageError`."""
+    statement.check(kind.n_max)
+    opened = ELEMENT_BYTES * statement.opened * kind.n_max
+    if opened > OPENINGS_BYTES_MAX:
+        most = OPENINGS_BYTES_MAX // (ELEMENT_BYTES * statement.opened)
+        raise UsageError(f"n_max is {kind.n_max}; a verified sum has at most {most:,} clients: lower clients or n_max")
+    if ELEMENT_BYTES * statement.block.words > WORD_BYTES * limits.dimension_max:
+        raise UsageError(
+            f"a verified contribution has {statement.block.words:,} words; expected at most "
+            f"{WORD_BYTES * limits.dimension_max // ELEMENT_BYTES:,}: ask for fewer columns or bins"
+        )
+
+
+def slack_of(dimension: int) -> float:
+    """Return how far a verified release differs from one that is μ-private, at most."""
+    return dimension * TAU
+
+
+def noise_variance(
+    kind: VerifiedSum, statement: Statement, sensitivity: float, mu: float, mechanism: Mechanism
+) -> float:
+    """Return the variance of one client's noise in squared grid units. Raises `UsageError` if it is too small for μ."""
+    if not mechanism.private:
+        return statement.noise_variance(1)
+    if not kind.noises or kind.honest * kind.noises < UNIFORMS_MIN:
+        raise UsageError(
+            f"noises is {kind.noises} with {kind.honest} honest clients; a verified sum has {UNIFORMS_MIN} noise "
+            "numbers of honest clients or more for each coordinate"
+        )
+    cost = release_cost(sensitivity, len(statement.sizes), kind.honest, kind.noises, kind.noise_bits)
+    if cost.mu > mu:
+        raise UsageError(f"the noise of this verified sum costs mu {cost.mu!r}, and {mu!r} is announced; add noise")
+    return statement.noise_variance(1)
+
+
+class _Choice(NamedTuple):
+    """A grid with noise: how much variance it has relative to what is wanted, and bits of a coordinate's proof."""
+
+    waste: float
+    bits: float
+    fraction_bits: int
+    noises: int
+    noise_bits: int
+
+
+def with_noise(
+    kind: VerifiedSum, statistic: Statistic, rows_max: int, fraction_bits: int, mu: float, mechanism: Mechanism
+) -> tuple[VerifiedSum, int]:
+    """Return the kind with a trainer's choice of noise, and the fraction bits of the grid.
+
+    Of grids up to `fraction_bits`, and of noises that are hardly more than μ asks for, it takes those with the shortest
+    proof. Raises `UsageError` for a statistic that cannot be verified, or if no noise is enough.
+    """
+    if not mu > 0:
+        raise UsageError("delta is too small for a verified sum: its slack takes all of it; raise delta")
+    kind = msgspec.structs.replace(kind, mechanism=mechanism_name(mechanism))
+    found: list[_Choice] = []
+    for bits in range(fraction_bits, -1, -2):
+        if not _fits(kind, statistic, rows_max, bits) and bits:
+            continue
+        if not mechanism.private:
+            return msgspec.structs.replace(kind, noises=0, noise_bits=1), bits
+        wanted = (client_sensitivity(statistic, rows_max, bits).l2 / mu) ** 2 / max(kind.honest, 1)
+        if wanted < _CLIENT_VARIANCE_MAX or not bits:
+            found += _noises(kind, statistic, rows_max, bits, wanted)
+        if wanted < _CLIENT_VARIANCE_MIN:
+            break
+    least = min(found).waste
+    chosen = min((one for one in found if one.waste <= max(_WASTE, 1.02 * least)), key=lambda one: one.bits)
+    sensitivity = client_sensitivity(statistic, rows_max, chosen.fraction_bits).l2
+    noises = _enough(kind, sensitivity, statistic.dimension, mu, chosen.noises, chosen.noise_bits)
+    return msgspec.structs.replace(kind, noises=noises, noise_bits=chosen.noise_bits), chosen.fraction_bits
+
+
+def _fits(kind: VerifiedSum, statistic: Statistic, rows_max: int, fraction_bits: int) -> bool:
+    """Return True if sums on a grid fit the field, with as much room again for noise."""
+    try:
+        msgspec.structs.replace(range_statement(statistic, rows_max, fraction_bits), noises=0).check(2 * kind.n_max)
+    except UsageError:
+        return False
+    return True
+
+
+def _noises(
+    kind: VerifiedSum, statistic: Statistic, rows_max: int, fraction_bits: int, wanted: float
+) -> Iterator[_Choice]:
+    """Yield the least noise of each width, on one grid, where one client needs a variance of `wanted` units²."""
+    honest = max(kind.honest, 1)
+    fewest, statement = math.ceil(UNIFORMS_MIN / honest), range_statement(statistic, rows_max, fraction_bits)
+    numbers = (*statement.sizes, *(limit.size for limit in statement.limits))
+    of_range = sum(number.bit_length() for number in numbers) / len(statement.sizes)
+    for noise_bits in range(1, NOISE_BITS_MAX + 1):
+        each, noises = ((1 << 2 * noise_bits) - 1) / 12, fewest
+        for _ in range(3):  # κ depends on the number of noise numbers
+            kappa = 1 + _KAPPA / (honest * noises)
+            noises = max(fewest, math.ceil(wanted * kappa**2 / each))
+        waste = (noises * each + _ROUNDING_VARIANCE) / wanted
+        yield _Choice(waste, of_range + noises * noise_bits, fraction_bits, noises, noise_bits)
+        if noises == fewest:
+            return  # more bits would only add noise
+
+
+def _enough(kind: VerifiedSum, sensitivity: float, dimension: int, mu: float, noises: int, noise_bits: int) -> int:
+    """Return the least number of noise numbers from `noises` on, or a little more, that costs at most μ."""
+    while True:
+        cost = release_cost(sensitivity, dimension, max(kind.honest, 1), noises, noise_bits)
+        if cost.mu <= mu:
+            return noises
+        noises = max(noises + 1, math.floor(noises * (cost.mu / mu) ** 2))

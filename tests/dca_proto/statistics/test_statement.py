@@ -1,0 +1,73 @@
+"""The statement of a verified sum: the whole points of a statistic's range, and nothing beyond it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dca_proto.errors import UsageError
+from dca_proto.statistics import Statistic, registered, resolve
+from dca_proto.statistics.base import _REGISTRY
+from dca_proto.statistics.contribution import client_sensitivity, contribution
+from dca_proto.statistics.statement import range_statement
+
+BITS = 6
+BOXED = [one for name in registered() for one in _REGISTRY[name].examples() if one.is_boxed]
+
+
+def rows_of(statistic: Statistic, count: int) -> np.ndarray:
+    """Rows within the ranges of columns, at their ends and beyond, some with a missing value."""
+    rng = np.random.default_rng(5)
+    ranges = [statistic.ranges().get(column, (-9.0, 9.0)) for column in statistic.columns]
+    low, high = np.array(ranges).T
+    rows = rng.choice([*np.linspace(-0.5, 1.5, 9)], (count, len(low))) * (high - low) + low
+    rows[rng.random(rows.shape) < 0.1] = np.nan
+    whole = rng.random(count) < 0.5
+    rows[whole] = np.rint(rows[whole])
+    return rows
+
+
+def test_sums_histograms_and_survival_counts_are_verified_and_others_refused() -> None:
+    names = {one.name for one in BOXED}
+    assert names == {"histogram", "mean", "sum", "survival"}
+    for name in set(registered()) - names:
+        for one in _REGISTRY[name].examples():
+            with pytest.raises(UsageError, match="cannot be verified: its values are not in a box"):
+                range_statement(one, 1, BITS)
+
+
+@pytest.mark.parametrize("statistic", BOXED, ids=lambda one: one.name)
+@pytest.mark.parametrize("rows_max", [1, 3])
+def test_the_statement_holds_for_all_contributions(statistic: Statistic, rows_max: int) -> None:
+    statement = range_statement(statistic, rows_max, BITS)
+    statement.check(2)
+    rows = rows_of(statistic, 300)
+    values = [contribution(statistic, rows[at : at + rows_max], rows_max, BITS) for at in range(300 - rows_max)]
+    assert all(statement.holds(value) for value in values)
+    assert not statement.holds(statement.clipped(np.full(statistic.dimension, 1 << 20)) + 1)
+
+
+@pytest.mark.parametrize("statistic", BOXED, ids=lambda one: one.name)
+def test_no_two_points_of_a_statement_are_farther_apart_than_the_sensitivity(statistic: Statistic) -> None:
+    """Vertices of the range are found by linear programs in random directions: the sensitivity is theirs."""
+    from scipy.optimize import linprog
+
+    statement = range_statement(statistic, 1, BITS)
+    lows, highs = np.array(statement.lows), np.array(statement.lows) + statement.sizes
+    weights = np.array([limit.weights for limit in statement.limits]).reshape(-1, len(lows))
+    low = np.array([limit.low for limit in statement.limits])
+    high = low + [limit.size for limit in statement.limits]
+    rng = np.random.default_rng(6)
+    directions = [*np.eye(len(lows)), *-np.eye(len(lows)), *rng.normal(size=(30, len(lows)))]
+    ends = [
+        linprog(one, np.vstack([weights, -weights]), np.r_[high, -low], bounds=[*zip(lows, highs, strict=True)]).x
+        for one in directions
+    ]
+    apart = max(float(np.sum((a - b) ** 2)) for a in ends for b in ends)
+    assert apart <= client_sensitivity(statistic, 1, BITS).l2_squared * (1 + 1e-9)
+
+
+def test_a_limit_that_means_of_rows_may_break_is_refused() -> None:
+    votes = resolve("histogram", {"columns": ["x"], "edges": [0.0, 1.0, 2.0]})
+    with pytest.raises(UsageError, match="can be verified as a sum of rows only: give rows_max"):
+        range_statement(votes, 0, BITS)
