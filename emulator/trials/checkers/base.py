@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dca_proto.crypto.masks import ENTRY_BYTES, RingVector
 from dca_proto.crypto.sealing import ID_BYTES, AgreementKey
+from dca_proto.errors import PeerError
 from dca_proto.protocol.announcement import open_answer
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.client.round import ANNOUNCEMENTS as CLIENT_ANNOUNCEMENTS
@@ -323,22 +324,21 @@ class RunLog(Observer):
         self._answers[answer_hash(body.announcement_hash, node, body.lists, body.objections)] = body
 
     def _read_sealed(self, sender: Process, round_id: bytes, payload: bytes) -> None:
-        """Open a partial sum, release or report that is sealed to the trainer under the announcement of its sender.
-
-        Aborts are not sealed. A sealed message may also decline, which needs no note.
-        """
+        """Open a partial sum, release or report that is sealed to the trainer; a decline needs no note."""
         frame, known = decode_frame(payload), self._sent[sender.id, round_id]
-        if payload in known or not isinstance(frame, Sealed):
-            return
-        if round_id in self.stray:
-            return  # a decline; nobody pays for such a round (invariant 4) or begins it (invariant 2)
+        if payload in known or not isinstance(frame, Sealed) or round_id in self.stray:
+            return  # the last is a decline: nobody pays for such a round (invariant 4) or begins it (invariant 2)
+        accepted, is_node = self.accepted.get((sender.id, round_id)), sender.role is Channel.COMPUTE
         if round_id not in self._reply_keys:
             self._notify("on_unannounced", sender, round_id)
             return
-        accepted, is_node = self.accepted.get((sender.id, round_id)), sender.role is Channel.COMPUTE
         if accepted is None:
             return  # it declines: it has stored nothing of the announcement
-        body = decode_body(open_answer(frame, self._reply_keys[round_id], accepted.hash).body)
+        try:
+            body = decode_body(open_answer(frame, self._reply_keys[round_id], accepted.hash).body)
+        except PeerError:
+            assert sender.id in self._world.copied, "else it forgets no announcement, and declines no other"
+            return
         if isinstance(body, PartialSum if is_node else ReleaseBody):
             known.append(payload)
             release = Release(sender.id, round_id, len(known) - 1, body)

@@ -64,6 +64,9 @@ INPUTS = {
     ("inspect", "file"): "ODD",
     ("status", "files"): "ODD",
     ("store compact", "files"): "ODD",
+    ("store backup", "file"): "ODD --to c.backup",
+    ("store restore", "file"): "ODD --from c.backup",
+    ("store restore", "source"): "client-1.toml --from ODD",
     ("ledger", "file"): "ODD",
     ("report", "run"): "ODD",
     ("dashboard", "files"): "ODD",
@@ -82,7 +85,7 @@ INPUTS = {
     },
 }
 """How each command names an input file."""
-OUTPUTS = {"plot", "plot_to", "draws", "output", "save", "png", "table"}
+OUTPUTS = {"plot", "plot_to", "draws", "output", "save", "png", "table", "to"}
 FOLDERS = {
     ("broker", "passwords"), ("broker", "certificates"), ("federation init", "folder"), ("federation run", "folder"),
     ("swarm", "data_folder"), ("federation deploy", "folder"), ("join", "folder"),
