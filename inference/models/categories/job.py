@@ -140,7 +140,7 @@ class OrdinalRegression(MultinomialRegression):
     """Regression of grades, which have an order."""
 
     name, title = "ordinal-regression", "Effect on the log odds of a higher {target}"
-    about = "[grades](jobs/categories.md) in their order, by proportional odds, in five rounds"
+    about = "[grades](jobs/categories.md) in their order, in five rounds"
     ordered = True
     estimator = Estimable("PrivateOrdinalRegression", GRADE, of_rows, of_released)
     examples, clean = (Example(GRADE),), Clean(GRADE)
