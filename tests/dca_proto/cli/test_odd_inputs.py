@@ -85,7 +85,7 @@ INPUTS = {
     },
 }
 """How each command names an input file."""
-OUTPUTS = {"plot", "plot_to", "draws", "output", "save", "png", "table", "to"}
+OUTPUTS = {"plot", "plot_to", "draws", "output", "save", "png", "table", "to", "synthetic"}
 FOLDERS = {
     ("broker", "passwords"), ("broker", "certificates"), ("federation init", "folder"), ("federation run", "folder"),
     ("swarm", "data_folder"), ("federation deploy", "folder"), ("join", "folder"),
