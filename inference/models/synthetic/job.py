@@ -91,7 +91,7 @@ class Synthetic(LearningJob):
     kinds = (SecureSum, NodeRelease)
     changeable = ("rows",)
     estimator = "rows are no prediction: `PrivateSynthesizer` has fit and sample, and is made by hand"
-    about = "[synthetic rows](jobs/synthetic.md), as a CSV file, from marginals of columns and pairs"
+    about = "a CSV of [synthetic rows](jobs/synthetic.md) from marginals of columns and pairs"
     examples = (
         Example(NUMBER, {"bins": 3, "pairs": "none"}),
         Example(CLASS, {"bins": 3, "pairs": "none"}, kind=NodeRelease, label="of data nodes"),
