@@ -98,8 +98,14 @@ class CategoryClassifier(ClassifierMixin, JobEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each row, shape ``(k,)``."""
-        labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        most_probable = self.predict_proba(X).argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[most_probable]
         return labels
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = self._learns.target == GRADE  # of classes without an order
+        return tags
 
     def _validated(self, X: Any, y: Any) -> tuple[Array, Array]:
         return numbered(self, X, y)
