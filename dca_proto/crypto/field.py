@@ -55,11 +55,14 @@ class Field(NamedTuple):
         return (a + (np.uint64(self.prime) - b)) % np.uint64(self.prime)
 
     def matrix_product(self, a: Elements, b: Elements) -> Elements:
-        """Return the product of matrices of shapes ``(n, k)`` and ``(k, m)``, for k up to 2^20."""
-        assert a.shape[-1] <= _TERMS_MAX, a.shape
+        """Return the product of matrices of shapes ``(n, k)`` and ``(k, m)``; sums of over 2^20 terms are halved."""
+        modulus, terms = np.uint64(self.prime), a.shape[-1]
+        if terms > _TERMS_MAX:
+            half = terms // 2
+            parts = self.matrix_product(a[:, :half], b[:half]), self.matrix_product(a[:, half:], b[half:])
+            return (parts[0] + parts[1]) % modulus
         low_a, high_a = _digits(a)
         low_b, high_b = _digits(b)
-        modulus = np.uint64(self.prime)
         low = (low_a @ low_b).astype(np.uint64) % modulus
         middle = (low_a @ high_b + high_a @ low_b).astype(np.uint64) % modulus
         high = (high_a @ high_b).astype(np.uint64) % modulus

@@ -37,9 +37,10 @@ def test_a_matrix_product_is_exact(terms: int, is_largest: bool) -> None:
     assert DEFAULT.matrix_product(a, b).tolist() == expected
 
 
-def test_the_longest_sum_of_the_largest_products_is_exact() -> None:
-    row = np.full((1, 1 << 20), PRIME - 1, dtype=np.uint64)
-    assert DEFAULT.matrix_product(row, row.T) == (1 << 20) % PRIME
+@pytest.mark.parametrize("terms", [1 << 20, (1 << 20) + 5])  # the words of the largest block are more than 2^20
+def test_the_longest_sum_of_the_largest_products_is_exact(terms: int) -> None:
+    row = np.full((1, terms), PRIME - 1, dtype=np.uint64)
+    assert DEFAULT.matrix_product(row, row.T) == terms % PRIME
 
 
 @pytest.mark.parametrize("size", [1, 2, 93, 9_362])
