@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.optimize import minimize
 
 from dca_proto.aggregate import NoisyAggregate
@@ -37,7 +38,7 @@ from inference.models.categories.scoring import Released, Request, Rows
 from inference.models.coefficients import LOG_ODDS, NormalLaw, with_prior
 from inference.models.score_regression import Normal
 from inference.posterior import Posterior
-from inference.problem import Array, Problem, Schema
+from inference.problem import AnyArray, Array, Problem, Schema
 
 ERROR = "mean absolute error"
 SCORES = {"log likelihood": True, "accuracy": True, ERROR: False}
@@ -351,22 +352,24 @@ def exact_categories(
 
 def _mode(model: Model, x: Array, place: Any, prior_sd: float) -> Normal:
     """Find the mode by BFGS, then Newton's method with a numerical curvature of the exact gradient."""
-    prior, rows = model.prior(prior_sd), np.arange(len(x))
+    prior, rows, counts = model.prior(prior_sd), np.arange(len(x)), np.bincount(place, minlength=model.classes)
+    free = _free(model, counts)
+    heads = free.shape[1] - model.features if model.ordered else 0
 
-    def loss(phi: Array) -> tuple[float, Array]:
-        theta = model.basis @ phi
-        if model.ordered and (np.diff(theta[: model.heads]) <= 0).any():
-            return np.inf, np.zeros_like(phi)
-        each, by = _own_moves(model, theta, x, place)
+    def loss(part: Array) -> tuple[float, Array]:
+        phi = free @ part
+        if (np.diff(part[:heads]) <= 0).any():
+            return np.inf, np.zeros_like(part)
+        each, by = _own_moves(model, model.basis @ phi, x, place)
         left = phi - prior.mean
         gradient = -(by / np.maximum(each, TINY)[:, None]).sum(axis=0) + prior.precision * left
-        return float(-np.log(np.maximum(each, TINY)).sum() + 0.5 * prior.precision @ left**2), gradient
+        return float(-np.log(np.maximum(each, TINY)).sum() + 0.5 * prior.precision @ left**2), free.T @ gradient
 
     start = prior.mean.copy()
-    counts = np.bincount(place, minlength=model.classes) + 0.5
     if model.ordered:
-        below = np.cumsum(counts)[:-1] / counts.sum()
+        below = np.cumsum(counts + 0.5)[:-1] / (counts + 0.5).sum()
         start[: model.heads] = np.log(below / (1 - below))
+    start = free.T @ start / free.sum(axis=0)
     found = minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-6 * max(len(rows), 1)}).x
     for _ in range(10):
         gradient, curvature = loss(found)[1], _curvature(loss, found)
@@ -374,7 +377,18 @@ def _mode(model: Model, x: Array, place: Any, prior_sd: float) -> Normal:
         found = found - step
         if np.abs(step).max() < 1e-8:
             break
-    return Normal(found, np.asarray(np.linalg.inv(_curvature(loss, found)), float))
+    return Normal(free @ found, np.asarray(free @ np.linalg.inv(_curvature(loss, found)) @ free.T, float))
+
+
+def _free(model: Model, counts: AnyArray) -> Array:
+    """Return φ by what is free in the mode, ``(p, q)``.
+
+    The two thresholds of an ordered category without rows meet there.
+    """
+    if not model.ordered:
+        return np.eye(model.basis.shape[1])
+    groups = np.r_[0, np.cumsum(counts[1:-1] > 0)]
+    return np.asarray(block_diag(np.eye(groups[-1] + 1)[groups], np.eye(model.features)))
 
 
 def _own_moves(model: Model, theta: Array, x: Array, place: Any) -> tuple[Array, Array]:

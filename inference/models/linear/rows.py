@@ -109,6 +109,7 @@ OFF_CENTRE = 0.5  # the distance of a skewed feature's mean from its centre, in 
 REPEATED, UNSURE = 3.5, 0.3  # warn of a slope from this variance inflation, and sd in standardised units, on
 CLIPPED = 0.6  # warn if a target's mean square exceeds this share of its bound's: a third of a normal is then clipped
 NEAR_END = 0.9  # warn of a column whose mean is this near to an end of its bounds, in its standard deviations
+AT_END = 0.1  # largest doubt of a target's mean, in half-widths, from which the mean seems to be an end itself
 TWO_VALUES = 0.9  # share of the largest variance at its mean from which on a column seems to have two values
 TURNS = 60  # iterations of the fixed point
 LEAST = 1e-4  # smallest share of the trace for a direction's variance; noise and repair may leave less
@@ -303,7 +304,9 @@ def _about_clamped(statistics: SufficientStatistics, parameters: Mapping[str, An
     """Warn of columns whose values seem to lie at an end of their bounds or beyond, as means and squares show it.
 
     The mean of a normal column is `NEAR_END` of its standard deviations from an end if nearly half of it is beyond.
-    Amounts end at 0, and columns of two values have a mean near one of them: neither is named.
+    Amounts end at 0, and columns of two values have a mean near one of them: neither is named. A target is, if noise
+    does not tell its mean from an end though it knows the mean to `AT_END` of the half-width: then all of it may be
+    beyond.
     """
     names, bound = parameters["columns"], np.array(parameters["bound"], float)
     if statistics.yy is None:
@@ -319,7 +322,9 @@ def _about_clamped(statistics: SufficientStatistics, parameters: Mapping[str, An
     ends = np.array(parameters["centre"]) + np.array(parameters["scale"]) * np.copysign(bound, mean)
     nearest = np.minimum(np.abs(mean) + doubt / constant, bound)
     two_valued = variance + doubt > TWO_VALUES * (bound**2 - nearest**2)
-    clamped = (gap < NEAR_END * spread) & ~two_valued & (np.abs(ends) > np.finfo(float).eps)
+    clamped = (gap < NEAR_END * spread) & ~two_valued
+    clamped[-1] |= nearest[-1] >= bound[-1] and doubt / constant < AT_END * bound[-1]
+    clamped &= np.abs(ends) > np.finfo(float).eps
     return tuple(
         f"many values of {name} seem to lie at {end:g}, an end of its bounds or beyond: those beyond count as the end, "
         "so coefficients may lie outside their intervals; widen the bounds unless no value can be beyond"

@@ -33,7 +33,8 @@ from inference.jobs.examples import CLASS, Clean, Example
 from inference.jobs.reports import SAMPLED, SamplerSettings, check_installed
 from inference.jobs.settings import one_of, require_count, require_positive, require_share, setting
 from inference.laws import Draws
-from inference.locate import phases_request
+from inference.locate import STATISTIC as PHASES
+from inference.locate import locate, phases_request
 from inference.mcmc.run import PRIOR_DRAWS, Options, numpyro_module
 from inference.models.coefficients import IDENTITY, LOGIT
 from inference.models.glm.families import Bernoulli
@@ -247,6 +248,7 @@ class SitesLogistic(SitesRegression):
         notes = [f"{left_out} sites did not release in all rounds, and are left out"] if left_out else []
         typical = found.typical()
         whole = Normal(np.r_[typical.mean, 0.0], np.pad(typical.cov, (0, 1)))
+        notes += [warning for one in rounds if one.statistic == PHASES for warning in locate(one).warnings]
         notes += warnings_of(sums, whole)
         fit = Fit(nodes[0], units, schema, settings, conditions)
         return fit.posterior(rounds, found, released, sampling, tuple(notes))

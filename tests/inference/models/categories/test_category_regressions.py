@@ -82,6 +82,19 @@ def test_without_privacy_grades_have_the_likelihoods_mode_and_curvature() -> Non
     assert sd == pytest.approx(np.sqrt(np.diag(np.linalg.inv(np.array(hessian) / 4e-6))), rel=0.02)
 
 
+def test_without_privacy_the_thresholds_of_a_grade_that_no_row_has_meet() -> None:
+    """The others are those of the grades that rows have; thresholds beyond all rows are far from these."""
+    rows, _ = made(400, 1, True)
+    given: dict[str, Any] = {"ordered": True, "prior_sd": 1e3}
+    alone = exact_categories(rows.X, rows.y, np.arange(3.0, 7.0), **given)
+    gap = exact_categories(rows.X, rows.y + (rows.y > 4), np.arange(2.0, 10.0), **given)
+    assert gap.offsets[2] == gap.offsets[3], "nobody has 5"
+    assert gap.offsets[[1, 2, 4]] == pytest.approx(alone.offsets, abs=0.05)
+    assert gap.effects == pytest.approx(alone.effects, abs=0.02)
+    assert gap.offsets[0] < gap.offsets[1] - 3
+    assert gap.offsets[4] + 3 < gap.offsets[5] == gap.offsets[6]
+
+
 def test_without_privacy_kinds_have_scikit_learns_coefficients() -> None:
     rows, _ = made(400, 1, False)
     ours = PrivateMultinomialRegression(prior_sd=1e3).fit(rows.X, rows.y)

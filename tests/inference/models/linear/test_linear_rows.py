@@ -128,3 +128,12 @@ def test_columns_of_which_nearly_half_is_beyond_an_end_are_named() -> None:
     ):
         assert not clamped(normal, y)
     assert not clamped(normal, 10 + twice, 1e8), "noise hides it"
+
+
+def test_a_target_that_is_all_beyond_an_end_is_named() -> None:
+    rng = np.random.default_rng(4)
+    normal, twice = rng.standard_normal((2, 10_000))
+    assert clamped(normal, 20 + twice)[0].startswith("many values of y seem to lie at 10")
+    assert not clamped(normal, 9.6 + 0.1 * twice)
+    assert not clamped(normal, -5 + twice), "amounts end at 0"
+    assert not clamped(normal, 20 + twice, 1e8), "noise hides it"
