@@ -17,7 +17,6 @@ from dca_proto.crypto import labels
 from dca_proto.crypto.bit_proof import pack, prove, split
 from dca_proto.crypto.bounded import Statement
 from dca_proto.crypto.field import ELEMENT_BYTES, PRIME, Elements
-from dca_proto.crypto.fixedpoint import FRACTION_BITS_MAX
 from dca_proto.crypto.masks import (
     CHARGE_BYTES,
     TAG_BYTES,
@@ -35,9 +34,8 @@ from dca_proto.protocol.records import unreadable
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Contribution
+from dca_proto.statistics.statement import DITHER_BITS, fine_bits
 
-DITHER_BITS = 16
-"""A verified statistic is evaluated on a grid with so many more bits, and then rounded without bias."""
 _NODES_AT, _CHARGE_AT = 2 * ID_BYTES, 2 * ID_BYTES + 1
 _TAGS_AT = _CHARGE_AT + CHARGE_BYTES
 
@@ -87,7 +85,7 @@ def contribution_id(root: bytes) -> bytes:
 
 def value_bits(validated: ValidatedRound, fraction_bits: int) -> int:
     """Return the fraction bits on whose grid a client evaluates its statistic: in a verified sum, a finer one."""
-    return fraction_bits if validated.statement is None else min(fraction_bits + DITHER_BITS, FRACTION_BITS_MAX)
+    return fraction_bits if validated.statement is None else fine_bits(fraction_bits)
 
 
 def _rounded(value: NDArray[np.int64], bits: int, root: bytes) -> NDArray[np.int64]:

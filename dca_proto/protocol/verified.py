@@ -16,12 +16,12 @@ from dca_proto.crypto.field import ELEMENT_BYTES
 from dca_proto.crypto.masks import WORD_BYTES
 from dca_proto.errors import UsageError
 from dca_proto.privacy.mechanism import Mechanism
-from dca_proto.privacy.verified import TAU, UNIFORMS_MIN, release_cost
+from dca_proto.privacy.verified import TAU, UNIFORMS_MIN, ReleaseCost, release_cost
 from dca_proto.protocol.params import MIB, Limits
 from dca_proto.protocol.wire.kinds import VerifiedSum
 from dca_proto.statistics import Statistic
 from dca_proto.statistics.contribution import client_sensitivity
-from dca_proto.statistics.statement import range_statement
+from dca_proto.statistics.statement import Moved, moved, range_statement
 
 MECHANISM = "coin-flipped-bits"
 """The name of the noise mechanism of verified sums."""
@@ -67,9 +67,7 @@ def slack_of(dimension: int) -> float:
     return dimension * TAU
 
 
-def noise_variance(
-    kind: VerifiedSum, statement: Statement, sensitivity: float, mu: float, mechanism: Mechanism
-) -> float:
+def noise_variance(kind: VerifiedSum, statement: Statement, reach: Moved, mu: float, mechanism: Mechanism) -> float:
     """Return the variance of one client's noise in squared grid units. Raises `UsageError` if it is too small for μ."""
     if not mechanism.private:
         return statement.noise_variance(1)
@@ -78,10 +76,15 @@ def noise_variance(
             f"noises is {kind.noises} with {kind.honest} honest clients; a verified sum has {UNIFORMS_MIN} noise "
             "numbers of honest clients or more for each coordinate"
         )
-    cost = release_cost(sensitivity, len(statement.sizes), kind.honest, kind.noises, kind.noise_bits)
+    cost = _cost(kind, reach, len(statement.sizes), kind.noises, kind.noise_bits)
     if cost.mu > mu:
         raise UsageError(f"the noise of this verified sum costs mu {cost.mu!r}, and {mu!r} is announced; add noise")
     return statement.noise_variance(1)
+
+
+def _cost(kind: VerifiedSum, reach: Moved, dimension: int, noises: int, noise_bits: int) -> ReleaseCost:
+    honest = max(kind.honest, 1)
+    return release_cost(reach.sensitivity, dimension, honest, noises, noise_bits, structured=reach.is_rounded)
 
 
 class _Choice(NamedTuple):
@@ -104,22 +107,28 @@ def with_noise(
     """
     if not mu > 0:
         raise UsageError("delta is too small for a verified sum: its slack takes all of it; raise delta")
+    client_sensitivity(statistic, rows_max, fraction_bits)  # a grid that no plain sum can have is refused
     kind = msgspec.structs.replace(kind, mechanism=mechanism_name(mechanism))
     found: list[_Choice] = []
+    coarsest: list[_Choice] = []  # of a range that coarser grids do not fit, or under more noise than they ask for
     for bits in range(fraction_bits, -1, -2):
-        if not _fits(kind, statistic, rows_max, bits) and bits:
+        if not _fits(kind, statistic, rows_max, bits) and (bits or coarsest):
             continue
         if not mechanism.private:
             return msgspec.structs.replace(kind, noises=0, noise_bits=1), bits
-        wanted = (client_sensitivity(statistic, rows_max, bits).l2 / mu) ** 2 / max(kind.honest, 1)
-        if wanted < _CLIENT_VARIANCE_MAX or not bits:
-            found += _noises(kind, statistic, rows_max, bits, wanted)
+        reach = moved(statistic, rows_max, bits)
+        farthest = reach.sensitivity + math.sqrt(statistic.dimension) * reach.is_rounded
+        wanted = (farthest / mu) ** 2 / max(kind.honest, 1)
+        coarsest = list(_noises(kind, statistic, rows_max, bits, wanted))
+        if wanted < _CLIENT_VARIANCE_MAX:
+            found += coarsest
         if wanted < _CLIENT_VARIANCE_MIN:
             break
+    found = found or coarsest
     least = min(found).waste
     chosen = min((one for one in found if one.waste <= max(_WASTE, 1.02 * least)), key=lambda one: one.bits)
-    sensitivity = client_sensitivity(statistic, rows_max, chosen.fraction_bits).l2
-    noises = _enough(kind, sensitivity, statistic.dimension, mu, chosen.noises, chosen.noise_bits)
+    reach = moved(statistic, rows_max, chosen.fraction_bits)
+    noises = _enough(kind, reach, statistic.dimension, mu, chosen.noises, chosen.noise_bits)
     return msgspec.structs.replace(kind, noises=noises, noise_bits=chosen.noise_bits), chosen.fraction_bits
 
 
@@ -151,10 +160,10 @@ def _noises(
             return  # more bits would only add noise
 
 
-def _enough(kind: VerifiedSum, sensitivity: float, dimension: int, mu: float, noises: int, noise_bits: int) -> int:
+def _enough(kind: VerifiedSum, reach: Moved, dimension: int, mu: float, noises: int, noise_bits: int) -> int:
     """Return the least number of noise numbers from `noises` on, or a little more, that costs at most μ."""
     while True:
-        cost = release_cost(sensitivity, dimension, max(kind.honest, 1), noises, noise_bits)
+        cost = _cost(kind, reach, dimension, noises, noise_bits)
         if cost.mu <= mu:
             return noises
         noises = max(noises + 1, math.floor(noises * (cost.mu / mu) ** 2))

@@ -43,6 +43,7 @@ from dca_proto.crypto.field import PRIME, Elements
 from dca_proto.errors import UsageError
 from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
+from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.privacy.verified import release_cost
 from dca_proto.protocol import contribution
 from dca_proto.protocol.charges import SeenCharges
@@ -54,10 +55,11 @@ from dca_proto.protocol.lists import list_hash
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Floors
 from dca_proto.protocol.validation import validate_announcement
-from dca_proto.protocol.verified import MECHANISM
+from dca_proto.protocol.verified import MECHANISM, with_noise
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, sign
 from dca_proto.protocol.wire.kinds import SecureSum, VerifiedSum
+from dca_proto.statistics import resolve
 from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
 Words = Callable[[Statement, NDArray[np.int64], bytes], Elements]
@@ -433,3 +435,12 @@ def test_a_node_may_want_verified_sums_only() -> None:
     network, _ = begin(actors)
     until_the_end(network)
     assert {fact.reason for fact in network.reported(NodeAborted)} == {"verified"}
+
+
+def test_a_grid_is_as_fine_as_the_smallest_bound_asks_for() -> None:
+    """Noise asks for a grid of 1/16, which has no point within a bound of 0.01."""
+    statistic = resolve("mean", {"columns": ["x", "y"], "centre": [0, 0], "scale": [1, 1], "bound": [0.7, 0.01]})
+    kind = VerifiedSum(clients=1000, tolerate=100)
+    kind, bits = with_noise(kind, statistic, 1, 24, 0.03, DistributedDiscreteGaussian())
+    assert bits == 8
+    assert kind.noises

@@ -9,7 +9,7 @@ from dca_proto.errors import UsageError
 from dca_proto.statistics import Statistic, registered, resolve
 from dca_proto.statistics.base import _REGISTRY
 from dca_proto.statistics.contribution import client_sensitivity, contribution
-from dca_proto.statistics.statement import range_statement
+from dca_proto.statistics.statement import fine_bits, moved, range_statement
 
 BITS = 6
 BOXED = [one for name in registered() for one in _REGISTRY[name].examples() if one.is_boxed]
@@ -71,3 +71,22 @@ def test_a_limit_that_means_of_rows_may_break_is_refused() -> None:
     votes = resolve("histogram", {"columns": ["x"], "edges": [0.0, 1.0, 2.0]})
     with pytest.raises(UsageError, match="can be verified as a sum of rows only: give rows_max"):
         range_statement(votes, 0, BITS)
+
+
+@pytest.mark.parametrize("rows_max", [1, 3])
+@pytest.mark.parametrize("weight", [0.0, 1.732])
+@pytest.mark.parametrize("bits", [2, 4])
+def test_on_a_coarse_grid_no_value_at_its_ends_is_clipped(bits: int, weight: float, rows_max: int) -> None:
+    """A grid that lacks the ends of a range may move no client's value: all would move alike."""
+    columns = {"columns": ["x", "y"], "centre": [0.0, 0.0], "scale": [1.0, 1.0], "bound": [0.7, 3.1]}
+    statistic = resolve("mean", {**columns, "count_weight": weight})
+    statement, fine = range_statement(statistic, rows_max, bits), fine_bits(bits)
+    rows = rows_of(statistic, 100)
+    for at in range(100 - rows_max):
+        value = contribution(statistic, rows[at : at + rows_max], rows_max, fine)
+        for dither in (0, 1 << 15, (1 << 16) - 1):
+            assert statement.holds(value + dither >> fine - bits)
+    reach = moved(statistic, rows_max, bits)
+    exact = client_sensitivity(statistic, rows_max, 40).l2 / 2.0 ** (40 - bits)
+    assert reach.is_rounded
+    assert reach.sensitivity == pytest.approx(exact, rel=1e-4)
