@@ -41,7 +41,7 @@ _BACKUP = """Example, for a timer of every night:
   dca store backup /var/lib/dca/client.toml --to /backup/client.backup
 
 The actor may run. The file is encrypted under the actor's key, so keep a copy of the key elsewhere. It replaces an
-earlier one as a whole.
+earlier backup as a whole, and no other file.
 """
 _RESTORE = """Examples:
 
@@ -64,7 +64,8 @@ def store() -> None:
 
 @app.command(epilog=verbatim(_BACKUP))
 def backup(
-    file: _File, to: Annotated[Path, typer.Option("--to", help="The backup; it replaces an earlier one.")]
+    file: _File,
+    to: Annotated[Path, typer.Option("--to", help="The backup; it replaces an earlier one, and no other file.")],
 ) -> None:
     """Write a backup of an actor's store while the actor runs."""
     config = read_config(file)

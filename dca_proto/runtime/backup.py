@@ -53,7 +53,12 @@ def make_backup(store: Path, role: str, identity: Identity, at_ms: int) -> Backu
 
 
 def write_backup(path: Path, backup: Backup, identity: Identity) -> None:
-    """Write a backup, durably and in place of an earlier one. Raises `StorageError`."""
+    """Write a backup, durably and in place of an earlier one.
+
+    Raises:
+        StorageError: it cannot be written, or another kind of file is there, such as a store or a key.
+    """
+    _require_no_other_file(path)
     head = _MAGIC + bytes([_FORMAT]) + secrets.token_bytes(NONCE_BYTES)
     sealed = encrypt(_key(identity), head[-NONCE_BYTES:], msgspec.msgpack.encode(backup), head[:-NONCE_BYTES])
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -68,6 +73,20 @@ def write_backup(path: Path, backup: Backup, identity: Identity) -> None:
         raise StorageError(f"cannot write the backup {path}: {error.strerror}; name another place") from None
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _require_no_other_file(path: Path) -> None:
+    """Raise `StorageError` if something is there that does not begin as a backup does."""
+    try:
+        if not path.exists():
+            return
+        if path.is_file():
+            with path.open("rb") as file:
+                if file.read(len(_MAGIC)) == _MAGIC:
+                    return
+    except OSError as error:
+        raise StorageError(f"cannot write the backup {path}: {error.strerror}; name another place") from None
+    raise StorageError(f"{path} is there and is no backup: only an earlier backup is replaced; name another place")
 
 
 def read_backup(path: Path, role: str, identity: Identity) -> Backup:

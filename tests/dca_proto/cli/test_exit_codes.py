@@ -69,7 +69,7 @@ def test_a_shell_is_offered_commands_their_groups_and_their_options(
         return capsys.readouterr().out.split()
 
     assert completed("dca s") == ["scaling", "schedule", "status", "store", "swarm", "schema"]
-    assert completed("dca store ") == ["compact"]
+    assert completed("dca store ") == ["backup", "restore", "compact"]
     assert completed("dca broker ") == ["clear"]
     assert completed("dca broker --po") == ["--port"]
     assert completed("dca broker clear --pass") == ["--password-file"]

@@ -83,6 +83,17 @@ def test_a_backup_belongs_to_one_identity_and_role(running: SqliteStore, tmp_pat
         write_backup(tmp_path / "no/folder", make_backup(running.path, "client", IDENTITY, 5), IDENTITY)
 
 
+@pytest.mark.parametrize("name", ["client-1.key", "client-1.toml", "client-1.db", "federation.toml", "."])
+def test_a_backup_replaces_no_file_of_another_kind(demo: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Who mistakes `--to` for the store would lose it, with the actor running."""
+    config = read_config(demo / "client-1.toml")
+    asyncio.run(SqliteStore(config.files.store, read_identity(config.files.identity, config.role).store_key).close())
+    before = (demo / name).read_bytes() if name != "." else b""
+    assert main(["store", "backup", "client-1.toml", "--to", name]) == 8
+    assert "is no backup: only an earlier backup is replaced" in capsys.readouterr().err
+    assert name == "." or (demo / name).read_bytes() == before
+
+
 @pytest.mark.parametrize("kept", ["", "-wal", "-counter"])
 def test_no_file_of_a_store_is_overwritten(tmp_path: Path, kept: str) -> None:
     there = tmp_path / f"client.db{kept}"
