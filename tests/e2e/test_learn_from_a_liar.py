@@ -43,9 +43,9 @@ def test_a_lie_ends_a_round_with_code_3_and_a_discarded_round_runs_again_at_its_
     monkeypatch.chdir(tmp_path)
     liar, honest = read_identity(tmp_path / "client-3.key", "client").id, Composer._value
 
-    def lies(self: Composer, validated: Any, body: Any) -> Any:
+    def lies(self: Composer, validated: Any, *others: Any) -> Any:
         far = np.full(validated.dimension, 1 << 55)
-        return (far, 1, []) if self.identity.id == liar else honest(self, validated, body)
+        return (far, 1, []) if self.identity.id == liar else honest(self, validated, *others)
 
     assert main(["learn", "trainer.toml", "--discard-round", "last"]) == 2
     assert "there is no journal" in one_line(capsys.readouterr().err)
