@@ -34,7 +34,7 @@ from dca_proto.runtime.keyfile import (
     write_private,
 )
 from dca_proto.runtime.settings import check_url
-from dca_proto.wording import toml_text
+from dca_proto.wording import counted, toml_text
 
 _GROUP = """Examples:
 
@@ -149,7 +149,7 @@ def _print_created(folder: Path, federation: Federation, actors: Iterable[_NewAc
         tell(f"            {members.colluding_in_words(federation)}")
     tell(f"            trainers: {', '.join(member.name for member in federation.trainers)}")
     if "client" in roles:
-        tell(f"            {roles.count('client')} clients enrolled")
+        tell(f"            {counted(roles.count('client'), 'client')} enrolled")
     if "authority" in roles:
         tell(f"authority   {folder / 'authority.key'}: it can enrol clients; keep it secret and offline")
 

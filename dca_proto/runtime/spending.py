@@ -249,7 +249,12 @@ def _time(at_ms: int) -> str:
 
 
 def _warnings(view: LedgerView) -> Iterator[str]:
-    """Yield a warning if the records were not authenticated, and if the ledger looks like an old copy."""
+    """Yield a warning if there is no store, if its records were not authenticated, and if it looks like an old copy."""
+    if not view.store.exists():
+        yield (
+            "there is no store: if this actor has run before, its store is lost, and more was spent than is shown; "
+            "restore a backup before it starts"
+        )
     if view.budget_limit is None and view.ledger.charges:
         yield "the records were not authenticated, since the store lacks the key: name the actor's TOML file instead"
     numbers = {charge.number for charge in view.ledger.charges}

@@ -30,7 +30,8 @@ COLUMN = "category"
 def request(options: SwarmOptions) -> RoundRequest:
     """Return the request for one round: how many clients are in each of d categories."""
     edges = [place - 0.5 for place in range(options.dimension + 1)]
-    return RoundRequest("histogram", {"columns": [COLUMN], "edges": edges}, 1 / options.rounds)
+    parameters = {"columns": [COLUMN], "edges": edges}
+    return RoundRequest("histogram", parameters, 1 / options.rounds, rows_max=int(options.verified))
 
 
 def check(options: SwarmOptions) -> None:

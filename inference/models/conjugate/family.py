@@ -125,6 +125,7 @@ class Family(ABC):
         column: the clients' column. interval: its public bounds, in its own units.
         least: the smallest number of values that has a posterior.
         scale: the parameter that noise may hide, or "". hidden_below: whether it hides small values, else large ones.
+        counts: whether its rate is a mean, in the column's unit; else it is one over a mean.
     """
 
     name: ClassVar[str]
@@ -135,6 +136,7 @@ class Family(ABC):
     least: ClassVar[int] = 1
     scale: ClassVar[str] = ""
     hidden_below: ClassVar[bool] = True
+    counts: ClassVar[bool] = False
     column: str
     interval: Interval
 
@@ -248,7 +250,8 @@ class Conjugate:
         sd, ends, before = self.sd, self.quantile(TAILS), self.family.prior_quantiles(np.array(TAILS), self.release.n)
         column, labels = self.family.column, self.family.labels()
         unit = "" if schema is None else schema.units.get(column, "")
-        units = {"mean": unit, "variance": f"({unit})²" if unit else "", "rate": f"1/{unit}" if unit else ""}
+        rate = unit if self.family.counts or not unit else f"1/{unit}"
+        units = {"mean": unit, "variance": f"({unit})²" if unit else "", "rate": rate}
         rows, tailed, hidden = [], "" if self.family.hidden_below else self.family.scale, bool(self.about_hidden)
         for name, mean in self.mean.items():
             named = [f"share of {column} = {label}" for label in labels.get(name, ())]

@@ -217,6 +217,7 @@ class Poisson(RateFamily):
         "are too narrow; job gaussian learns the mean of any column"
     )
     scale: ClassVar[str] = "rate"
+    counts: ClassVar[bool] = True
     integers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

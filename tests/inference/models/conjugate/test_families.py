@@ -34,6 +34,7 @@ from inference.models.conjugate.family import Released, posterior_of
 from inference.models.conjugate.quadrature import Grid
 from inference.models.conjugate.scalar import ScalarFamily
 from inference.posterior import Posterior
+from inference.problem import Schema
 
 Array = NDArray[np.float64]
 BITS = 24
@@ -249,6 +250,14 @@ def test_a_client_outside_the_bounds_counts_as_at_the_bound_and_the_fit_estimate
     assert model.outside(at)[0, 0] == pytest.approx(st.expon(scale=0.5).sf(4))
     poisson = family("poisson", "x", Interval(1, 5))
     assert poisson.outside(at)[0, 0] == pytest.approx(st.poisson(2).sf(5) + st.poisson(2).pmf(0))
+
+
+def test_the_unit_of_a_rate_is_that_of_counts_or_one_over_that_of_waits() -> None:
+    for model, unit in ((Poisson("x", Interval(0, 40)), "falls"), (Exponential("x", Interval(0, 50)), "1/falls")):
+        x = data_of(model, np.random.default_rng(5), 200)
+        schema = Schema((), "x", {"x": model.interval}, {"x": "falls"}, alone=True)
+        (rate,) = fit(model, released(model.request(), x, variance=0.01)).estimates(schema)
+        assert rate.unit == unit
 
 
 def test_a_posterior_with_nothing_against_it_has_no_warnings() -> None:
