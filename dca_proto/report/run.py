@@ -161,7 +161,12 @@ def privacy_lines(run: Run) -> list[Line]:
     spent = f"epsilon {at_least(run.epsilon)}" if run.epsilon_spent is None else (
         f"epsilon {at_least(run.epsilon_spent)} of {at_least(run.epsilon)}"
     )  # fmt: skip
-    return [("spent", f"{spent} per {unit}, delta {at_least(run.delta)}; {trust}"), ("holds for", holds)]
+    found = [("spent", f"{spent} per {unit}, delta {at_least(run.delta)}; {trust}"), ("holds for", holds)]
+    if run.rounds and all(one.verified for one in run.rounds):
+        found.append(
+            ("verified", "bounds and noise of each contribution are proven; one lying node can hide a false one")
+        )
+    return found
 
 
 def closing_lines(run: Run, summary: Summary) -> list[Line]:

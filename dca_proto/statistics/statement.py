@@ -73,8 +73,9 @@ def range_statement(statistic: Statistic, rows_max: int, fraction_bits: int) -> 
     """
     if not statistic.is_boxed:
         raise UsageError(
-            f"statistic {statistic.name!r} with these parameters cannot be verified: its values are not in a box. "
-            "Leave verified out, or use a sum without a radius, a mean, a histogram or survival counts"
+            f"statistic {statistic.name!r} with these parameters cannot be verified: its numbers do not each have "
+            "bounds of their own. Leave verified out, or use a sum without a radius, a mean, a histogram or survival "
+            "counts"
         )
     fine = fine_bits(fraction_bits)
     client_sensitivity(statistic, rows_max, fine)  # values fit 53 bits
@@ -130,5 +131,7 @@ def _whole(weights: NDArray[np.float64], name: str) -> tuple[NDArray[np.int64], 
     factor = math.lcm(*(part.denominator for part in parts))
     apart = max(abs(float(part) - weight) for part, weight in zip(parts, weights.tolist(), strict=True))
     if factor > _DENOMINATOR_MAX or apart > 1e-9:
-        raise UsageError(f"{name} cannot be verified: its weights are no ratios of small whole numbers")
+        raise UsageError(
+            f"{name} cannot be verified: its weights are no ratios of small whole numbers; leave verified out"
+        )
     return np.array([int(part * factor) for part in parts], dtype=np.int64), factor

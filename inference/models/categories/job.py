@@ -50,7 +50,7 @@ def codes_of(schema: Schema) -> Array:
     if not (float(bounds.lower).is_integer() and float(bounds.upper).is_integer()):
         raise DataError(f"{found}; number its categories, and give the first and the last whole number, as in 1:5")
     if not 2 <= (classes := int(bounds.upper - bounds.lower) + 1) <= CLASSES_MAX:
-        raise DataError(f"{found}: {classes} categories; expected 2 to {CLASSES_MAX}")
+        raise DataError(f"{found}: {classes} categories; expected 2 to {CLASSES_MAX}: choose a target of categories")
     return np.arange(bounds.lower, bounds.upper + 1)
 
 

@@ -32,7 +32,7 @@ def test_sums_histograms_and_survival_counts_are_verified_and_others_refused() -
     assert names == {"histogram", "mean", "sum", "survival"}
     for name in set(registered()) - names:
         for one in _REGISTRY[name].examples():
-            with pytest.raises(UsageError, match="cannot be verified: its values are not in a box"):
+            with pytest.raises(UsageError, match="cannot be verified: its numbers do not each have bounds"):
                 range_statement(one, 1, BITS)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dca_proto.cli.show import show
 from dca_proto.protocol import facts
-from dca_proto.report.run import aborted_lines, rounds_table
+from dca_proto.report.run import aborted_lines, privacy_lines, rounds_table
 from dca_proto.results.run import Run, grouped
 from emulator.swarm.summary import missing, public_round
 from emulator.swarm.timeline import Timeline
@@ -51,3 +51,11 @@ def test_rounds_of_one_sort_are_shown_together_once_there_are_many() -> None:
     one = run_of(aborted_swarm()).rounds[0]
     assert len(grouped([one] * 4)) == 4
     assert [len(group) for group in grouped([one, *[msgspec.structs.replace(one, ok=True)] * 4])] == [1, 4]
+
+
+def test_a_run_states_that_its_contributions_are_proven_if_those_of_all_rounds_are() -> None:
+    one = run_of(aborted_swarm()).rounds[0]
+    proven = msgspec.structs.replace(one, verified=True)
+    for rounds, says in ([proven, proven], True), ([proven, one], False):
+        run = Run(ok=True, clients=342, computes=3, tolerate=34, private=True, epsilon=1, delta=1e-5, rounds=rounds)
+        assert ("verified" in dict(privacy_lines(run))) == says
