@@ -142,7 +142,7 @@ def all_messages(actors: TestFederation, network: Network) -> dict[str, Any]:
         decode_body(actors.federation.frame.body),
         ChargeReused(*about, clients[0], 6, 9),
         ChargesWanted(found["signed Hello"], CONTRIBUTION),
-        ChargesStated(clients[0], CONTRIBUTION, 9, 1_700_000_000_000),
+        ChargesStated(clients[0], CONTRIBUTION, 9, 1_700_000_000_000, actors.federation.stamp),
         Declines(*about, clients[0] + clients[2]),
         release,
         invitations(announced, clients)[clients[2]],

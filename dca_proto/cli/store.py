@@ -13,7 +13,7 @@ from dca_proto.cli import verbatim
 from dca_proto.cli.output import tell
 from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import InputError, UsageError
-from dca_proto.protocol.restore import restored, spent_since
+from dca_proto.protocol.restore import spent_since
 from dca_proto.runtime.backup import make_backup, make_store, read_backup, write_backup
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import read_config
@@ -70,7 +70,7 @@ def backup(
     """Write a backup of an actor's store while the actor runs."""
     config = read_config(file)
     identity = read_identity(config.files.identity, config.role)
-    made = make_backup(config.files.store, config.role, identity, now_ms())
+    made = make_backup(config.files.store, config.role, identity, config.federation, now_ms(), config.policy)
     write_backup(to, made, identity)
     tell(f"backup     {to}: {counted(len(made.records), 'record')} of {config.files.store}")
 
@@ -93,7 +93,7 @@ def restore(
     at_ms = now_ms()
     if found.at_ms > at_ms:
         raise InputError(f"{source} is of {moment(found.at_ms)}, which is not yet: correct this machine's clock")
-    records = restored(config.role, found.records, config.federation, found.at_ms)
+    records = [*found.records]
     if config.role == "trainer":
         round_id = secrets.token_bytes(ID_BYTES)
         records.append(spent_since(records, config.account, spent, round_id, identity.id, at_ms))

@@ -22,7 +22,7 @@ from dca_proto.protocol.federation import FILES, Federation, newest_file
 from dca_proto.protocol.keyring import SEEN
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge, Ledger
-from dca_proto.protocol.policy import BudgetLimit
+from dca_proto.protocol.policy import BudgetLimit, Policy
 from dca_proto.protocol.records import decoded, loaded
 from dca_proto.protocol.sessions import SESSIONS, StoredSession
 from dca_proto.protocol.wire.codec import encode
@@ -39,45 +39,47 @@ Rows = list[tuple[str, bytes, bytes]]
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """The record of a client that has been restored and has not heard all Compute nodes.
+    """The record of a client that has been restored and has not heard all Compute nodes. Its backup has it.
 
     Attributes:
         backup_ms: when the backup was made; the oldest one, if the store was restored twice before it knew all.
-        computes: ids of the Compute nodes of that time.
+        computes: ids of the Compute nodes of that time, by the file that the client then had.
+        sums_only: True if its policy allowed secure sums only at that time.
+        epsilon, delta: the most that its policy allowed a round at that time.
     """
 
     backup_ms: int
     computes: tuple[bytes, ...]
+    sums_only: bool = False
+    epsilon: float = 0.0
+    delta: float = 0.0
 
 
-def kept_in_backup(role: str, records: Iterable[tuple[str, bytes, bytes]]) -> Rows:
-    """Return the records of a store that its backup has."""
-    return [
+def kept_in_backup(
+    role: str, records: Rows, federation: Federation, backup_ms: int, policy: Policy | None = None
+) -> Rows:
+    """Return the records of a store that its backup has.
+
+    Args:
+        federation: the file given to the actor; a newer one in its store replaces it. policy: a client's.
+    """
+    kept = [
         (table, key, _without_sessions(value) if table == SESSIONS else value)
         for table, key, value in records
         if table in _TABLES[role]
     ]
+    if role != "client" or mark_of(kept) is not None:  # a client with a mark has paid for nothing since that backup
+        return kept
+    limits = policy or Policy()
+    nodes = tuple(member.id for member in newest_file(federation, kept).computes)
+    mark = Mark(backup_ms, nodes, limits.sums_only, limits.epsilon_per_round_max, limits.delta_max)
+    return [*kept, (RESTORED, b"", msgspec.msgpack.encode(mark))]
 
 
 def _without_sessions(record: bytes) -> bytes:
     """Return a Compute node's record of a client without its sessions: its slot, which the charge numbers need."""
     stored = decoded(SESSIONS, record, StoredSession)
     return encode(StoredSession(stored.slot, name=stored.name, registrar=stored.registrar))
-
-
-def restored(role: str, records: Rows, federation: Federation, backup_ms: int) -> Rows:
-    """Return the records with which a store begins that is made from a backup.
-
-    Args:
-        records: the backup's. federation: the given file; a newer one in the backup replaces it.
-    """
-    kept = kept_in_backup(role, records)
-    if role != "client":
-        return kept
-    earlier = [decoded(RESTORED, value, Mark) for table, _, value in kept if table == RESTORED]
-    nodes = tuple(member.id for member in newest_file(federation, kept).computes)
-    mark = min([*earlier, Mark(backup_ms, nodes)], key=lambda one: one.backup_ms)
-    return [*(row for row in kept if row[0] != RESTORED), (RESTORED, b"", msgspec.msgpack.encode(mark))]
 
 
 def spent_since(

@@ -25,13 +25,15 @@ from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import NONCE_BYTES, Identity, decrypt, derive, encrypt
 from dca_proto.errors import InputError, PeerError, StorageError
 from dca_proto.protocol.effects import Persist
+from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.restore import Rows, kept_in_backup
 from dca_proto.runtime.counter import counter_path
 from dca_proto.runtime.files import read_input
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.runtime.store_check import STORE_BYTES_MAX, read_store
 
-_MAGIC, _FORMAT = b"DCA-BACKUP", 1
+_MAGIC, _FORMAT = b"DCA-BACKUP", 2
 _HEAD_BYTES = len(_MAGIC) + 1 + NONCE_BYTES
 _ADVICE = "expected a backup that `dca store backup` wrote"
 
@@ -44,12 +46,17 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     records: list[tuple[str, bytes, bytes]]
 
 
-def make_backup(store: Path, role: str, identity: Identity, at_ms: int) -> Backup:
-    """Read a store, whose actor may run. Raises `UsageError` if there is none, or it is damaged."""
+def make_backup(
+    store: Path, role: str, identity: Identity, federation: Federation, at_ms: int, policy: Policy | None = None
+) -> Backup:
+    """Read a store, whose actor may run. Raises `UsageError` if there is none, or it is damaged.
+
+    `federation` and a client's `policy` are those of its TOML file.
+    """
     if not store.exists():
         raise InputError(f"there is no store {store} yet: start its actor once")
     rows = [(table, key, value) for _, table, key, value in read_store(store, identity.store_key)]
-    return Backup(role=role, at_ms=at_ms, records=kept_in_backup(role, rows))
+    return Backup(role=role, at_ms=at_ms, records=kept_in_backup(role, rows, federation, at_ms, policy))
 
 
 def write_backup(path: Path, backup: Backup, identity: Identity) -> None:

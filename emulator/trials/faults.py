@@ -12,7 +12,7 @@ import msgspec
 
 from dca_proto.protocol.effects import Channel, Persist
 from dca_proto.protocol.facts import Acknowledged
-from dca_proto.protocol.restore import kept_in_backup, restored
+from dca_proto.protocol.restore import kept_in_backup
 from dca_proto.protocol.wire.messages import Announcement, Invitation
 from emulator.sim.broker import Memory
 from emulator.sim.disk import Disk
@@ -271,14 +271,15 @@ def _from_backup(it: Injection) -> Steps:
     """Make a backup now, lose the store later, and restart with one that is made from the backup."""
     (process,) = it.targets
     role, backup_ms = process.role.value, process.now_ms
-    backup = kept_in_backup(role, process.disk.load())
+    given = it.world.actors.federation
+    policy = it.world.actors.policy_of(process.id) if process.role is Channel.CLIENT else None
+    backup = kept_in_backup(role, process.disk.load(), given, backup_ms, policy)
     it.stop_after(it.fault.for_ms or 5_000)
     yield END
     it.world.backed_up.add(process.id)
     it.reached(process)
     made = Disk()
-    given = it.world.actors.federation
-    made.commit([Persist(*row) for row in restored(role, backup, given, backup_ms)])
+    made.commit([Persist(*row) for row in backup])
     process.restore(made)
     process.restart()
 

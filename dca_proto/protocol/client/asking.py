@@ -21,6 +21,7 @@ from dca_proto.protocol.own_session import OwnSession
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.records import Records
 from dca_proto.protocol.restore import RESTORED, mark_of, words
+from dca_proto.protocol.verified import slack_of
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_frame, encode, verify_signed
 
@@ -48,6 +49,9 @@ class Asking(Returning):
         if old:
             found = f"{words(self._mark)}; Compute node {self._federation.name_of(old[0])} has no record since then"
             return Refusal("restored", found, "a client that is enrolled anew: its forgotten charges are unknown")
+        if not missing and (newest := self._behind()):
+            found = f"{words(self._mark)}; it follows {self._federation.title}, and a Compute node has number {newest}"
+            return Refusal("restored", found, "the newest federation file, whose Compute nodes it asks")
         found = f"{words(self._mark)}; {len(missing)} of {len(self._federation.computes)} Compute nodes are silent"
         return Refusal("restored", found, "the client's highest charge number from all of them")
 
@@ -63,6 +67,14 @@ class Asking(Returning):
         left = [node for node in self._mark.computes if node not in known]
         stated = self._stated.items()
         return left + [node for node, one in stated if node in self._mark.computes and one.since_ms > latest_ms]
+
+    def _behind(self) -> int:
+        """Return the number of the newest federation file that a node has, if this client lacks it; otherwise 0.
+
+        Nodes that joined since the backup may be the only honest ones of a round that the client has forgotten.
+        """
+        newest = max((one.file.number for one in self._stated.values()), default=0)
+        return newest if newest > self._federation.number else 0
 
     def _ask_nodes(self, now_ms: int) -> list[Effect]:
         """Ask the Compute nodes that have not answered, and set the timer of the next question."""
@@ -83,12 +95,13 @@ class Asking(Returning):
         if self._mark is None or (body.client, body.nonce) != (self.id, self._nonce):
             raise PeerError("phase", found="a charge number that nobody asked for", expected="the answer to a question")
         verify_signed(frame, self._federation.compute(sender).key, self._federation_id)
+        self._federation.check_stamp(body.file)
         self._stated.setdefault(sender, body)
         return self._book_when_known(now_ms)
 
     def _book_when_known(self, now_ms: int) -> list[Effect]:
         """Book a charge for each forgotten number, once all nodes have answered."""
-        if self._mark is None or self._missing() or self._unusable():
+        if self._mark is None or self._missing() or self._unusable() or self._behind():
             return []
         named = [self._stated[member.id].highest for member in self._federation.computes]
         first, highest = self.ledger.next_number, max([*named, self.ledger.next_number - 1])
@@ -102,17 +115,22 @@ class Asking(Returning):
 
     def _forgotten(self, first: int, highest: int, now_ms: int) -> list[Charge]:
         """Return the charges to book: one for each number at the largest cost of a round, or one of all the budget."""
+        assert self._mark is not None, "the client was restored"
         policy, limit = self._consent.policy, self._consent.policy.budget_limit
-        epsilon, delta = policy.epsilon_per_round_max, policy.delta_max
-        count, mu = highest - first + 1, mu_of(epsilon, delta)
-        total = PrivacyCost(gaussian=count * mu**2)
-        if policy.sums_only and (not count or limit.check(total, self.ledger, now_ms, rounds=count) is None):
-            each = [(number, mu, epsilon, delta) for number in range(first, highest + 1)]
+        limits = [(policy.epsilon_per_round_max, policy.delta_max)]
+        if self._mark.epsilon:
+            limits.append((self._mark.epsilon, self._mark.delta))
+        mu, epsilon, delta = max((mu_of(*one), *one) for one in limits)
+        count, slack = highest - first + 1, slack_of(policy.dimension_max)  # any of them may have been verified
+        total = PrivacyCost(gaussian=count * mu**2, slack=count * slack)
+        is_counted = policy.sums_only and self._mark.sums_only
+        if is_counted and (not count or limit.check(total, self.ledger, now_ms, rounds=count) is None):
+            each = [(number, mu, epsilon, delta, slack) for number in range(first, highest + 1)]
         else:
-            each = [(min(max(first, highest), NUMBER_MAX), limit.mu, limit.epsilon, limit.delta)]
+            each = [(min(max(first, highest), NUMBER_MAX), limit.mu, limit.epsilon, limit.delta, 0.0)]
         return [
-            Charge(self._random(ID_BYTES), RESTORED, bytes(ID_BYTES), cost, epsilon, delta, now_ms, number)
-            for number, cost, epsilon, delta in each
+            Charge(self._random(ID_BYTES), RESTORED, bytes(ID_BYTES), cost, epsilon, delta, now_ms, number, slack=slack)
+            for number, cost, epsilon, delta, slack in each
         ]
 
     def _left(self, now_ms: int) -> float:

@@ -194,7 +194,7 @@ class ComputeNode(Queried):
         writes = self._sessions.take_alone(sender, body.hello, hello, now_ms)
         self._pace.note(sender + SINCE.encode(), now_ms)
         highest = self._charges.highest(self._sessions.slots[sender])
-        answer = m.ChargesStated(sender, body.nonce, highest, self._since_ms)
+        answer = m.ChargesStated(sender, body.nonce, highest, self._since_ms, self._federation.stamp)
         kept = [Report(facts.SessionKept(sender, len(self._sessions)))] if writes else []
         return [*writes, *kept, self._send(answer, Channel.CLIENT, sender)]
 

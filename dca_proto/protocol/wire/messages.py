@@ -432,18 +432,19 @@ class ChargesWanted(Wire, frozen=True, array_like=True, tag=30):
 class ChargesStated(Wire, frozen=True, array_like=True, tag=31):
     """§8.1: the answer to `ChargesWanted`: the `highest` charge number of the `client` that the node has recorded.
 
-    `nonce` is the question's. The node's store has recorded numbers since `since_ms`, by the node's clock.
+    `nonce` is the question's. The node's store has recorded numbers since `since_ms`, by the node's clock. `file` is
+    the federation file that it follows: the client asks the Compute nodes of the newest one.
     """
 
     client: Id
     nonce: Id
     highest: Count
     since_ms: TimeMs
+    file: FileStamp
 
 
 Body = (
     EpochKey | Hello | HelloWanted | Announcement | Decline | Progress | Declines | Close | ListHeader
     | VerifiedHeader | FrozenList | Answer | VerifiedAnswer | PartialSum | VerifiedPart | Abort | Query | Cancel
-    | ChargeReused | Release | SessionsWanted | Sessions | FederationFile | ChargesWanted
-    | ChargesStated
+    | ChargeReused | Release | SessionsWanted | Sessions | FederationFile | ChargesWanted | ChargesStated
 )  # fmt: skip

@@ -160,12 +160,17 @@ class Budget(Checker):
     def _check_booked(self, process: Process, charge: Charge, highest: int) -> None:
         """A restored client books charges above those that it knows, each at a round's or the budget's cost."""
         policy = self.world.actors.policy_of(process.id)
-        allowed = {(policy.epsilon_per_round_max, policy.delta_max), (policy.epsilon_per_period_max, policy.delta_max)}
+        limits = (policy, self.world.actors.policy)  # that of the backup may have been the usual one
+        allowed = {(one.epsilon_per_round_max, one.delta_max) for one in limits}
+        allowed.add((policy.epsilon_per_period_max, policy.delta_max))
         self.expect(process.id in self.world.backed_up, f"{process.name} books a charge without having been restored")
         self.expect(charge.number > highest, f"{process.name} books charge {charge.number} after {highest}")
         self.expect((charge.epsilon, charge.delta) in allowed, f"{process.name} books a cost that no round has")
         exact = isclose(charge.mu, reference.mu_of(charge.epsilon, charge.delta), rel_tol=1e-6)
         self.expect(exact, f"{process.name} books a charge of mu {charge.mu}")
+        is_whole = (charge.epsilon, charge.delta) == (policy.epsilon_per_period_max, policy.delta_max)
+        slack = policy.dimension_max * 2.0**-64  # of the largest verified sum (DESIGN §12)
+        self.expect(is_whole or charge.slack == slack, f"{process.name} books a charge of slack {charge.slack}")
 
     def _note_seen(self, client: bytes, round_id: bytes) -> None:
         """What somebody has seen of a client is within its policy, although its store may have forgotten it."""

@@ -33,7 +33,7 @@ from dca_proto.protocol.effects import Effect, Send
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import LedgerRestored
 from dca_proto.protocol.params import QUESTIONS_BURST
-from dca_proto.protocol.restore import kept_in_backup, restored
+from dca_proto.protocol.restore import kept_in_backup
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body
 from dca_proto.protocol.wire.kinds import VerifiedSum
@@ -169,9 +169,10 @@ def a_client_from_a_backup(network: Copying) -> None:
     actors.network(network)
     begin(actors, network)
     client, now_ms = actors.clients[0], network.now_ms + HOUR_MS
-    kept = kept_in_backup("client", [(*place, value) for place, value in network.stores[client].items()])
+    records = [(*place, value) for place, value in network.stores[client].items()]
+    kept = kept_in_backup("client", records, actors.federation, now_ms, actors.policy)
     network.advance(now_ms + HOUR_MS)
-    restore(network, client, {row[:2]: row[2] for row in restored("client", kept, actors.federation, now_ms)})
+    restore(network, client, {row[:2]: row[2] for row in kept})
     network.advance(network.now_ms + 1_000)
     assert network.reported(LedgerRestored, client)
 

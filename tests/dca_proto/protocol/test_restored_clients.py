@@ -24,32 +24,39 @@ from round_helpers import (
 
 from dca_proto.protocol import restore as backups
 from dca_proto.protocol.charges import NUMBER_MAX
-from dca_proto.protocol.effects import Send
+from dca_proto.protocol.effects import Channel, Send
 from dca_proto.protocol.facts import Declined, LedgerRestored, LedgerReused
 from dca_proto.protocol.federation import sign_federation
 from dca_proto.protocol.keyring import TABLE as EPOCH_KEYS
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.restore import RESTORED
-from dca_proto.protocol.wire.messages import Abort, ChargesStated, ChargesWanted, FrozenList, Hello, Sealed
+from dca_proto.protocol.wire.messages import (
+    Abort,
+    ChargesStated,
+    ChargesWanted,
+    FederationFile,
+    FrozenList,
+    Hello,
+    Sealed,
+)
 from dca_proto.testing import Envelope, Network, TestFederation
 
-SUMS_ONLY = msgspec.structs.replace(EASY, sums_only=True)
+SUMS_ONLY = msgspec.structs.replace(EASY, sums_only=True, epsilon_per_round_max=2.0, epsilon_per_period_max=20.0)
 HOUR_MS = 3_600_000
 
 
 def backup_of(network: Network, actor: bytes, role: str = "client") -> tuple[backups.Rows, int]:
     """A backup, and its time."""
     records = [(table, key, value) for (table, key), value in sorted(network.stores[actor].items())]
-    return backups.kept_in_backup(role, records), network.now_ms
+    running = network.actors[actor]
+    policy = running._consent.policy if role == "client" else None
+    return backups.kept_in_backup(role, records, running._federation, network.now_ms, policy), network.now_ms
 
 
-def from_backup(
-    network: Network, actors: TestFederation, actor: bytes, backup: tuple[backups.Rows, int], role: str = "client"
-) -> None:
+def from_backup(network: Network, actor: bytes, backup: tuple[backups.Rows, int]) -> None:
     """Restart an actor with a store that was made from a backup."""
-    rows, at_ms = backup
-    restore(network, actor, {(t, k): v for t, k, v in backups.restored(role, rows, actors.federation, at_ms)})
+    restore(network, actor, {(t, k): v for t, k, v in backup[0]})
 
 
 def lived(
@@ -75,12 +82,12 @@ def numbers(network: Network, client: bytes) -> list[int]:
 @pytest.mark.parametrize("lost", [0, 1, 3])
 def test_a_restored_client_books_what_it_has_forgotten_and_goes_on(lost: int) -> None:
     actors, network, victim, backup = lived(2, lost)
-    from_backup(network, actors, victim, backup)
+    from_backup(network, victim, backup)
     network.deliver()
     assert [(one.forgotten, one.epsilon_left > 0) for one in network.reported(LedgerRestored, victim)] == [(lost, True)]
     assert numbers(network, victim) == [*range(1, 3 + lost)]
     booked = network.actors[victim].ledger.charges[2:]
-    assert {(one.statistic, one.epsilon) for one in booked} == ({(RESTORED, 20.0)} if lost else set())
+    assert {(one.statistic, one.epsilon) for one in booked} == ({(RESTORED, 2.0)} if lost else set())
     assert (RESTORED, b"") not in network.stores[victim]
     begin(actors, network)
     until_the_end(network)
@@ -92,7 +99,7 @@ def test_it_declines_until_the_last_node_has_answered() -> None:
     actors, network, victim, backup = lived(1, 1)
     last = actors.computes[2]
     network.tamper = losing(ChargesWanted, to=last)
-    from_backup(network, actors, victim, backup)
+    from_backup(network, victim, backup)
     begin(actors, network)
     until_the_end(network)
     (declined,) = network.reported(Declined, victim)
@@ -109,7 +116,7 @@ def test_it_declines_until_the_last_node_has_answered() -> None:
 def test_a_client_whose_policy_allows_other_rounds_books_all_its_budget() -> None:
     """Nobody has counted those."""
     actors, network, victim, backup = lived(1, 1, EASY)
-    from_backup(network, actors, victim, backup)
+    from_backup(network, victim, backup)
     network.deliver()
     assert [one.epsilon_left for one in network.reported(LedgerRestored, victim)] == [0.0]
     begin(actors, network)
@@ -118,8 +125,8 @@ def test_a_client_whose_policy_allows_other_rounds_books_all_its_budget() -> Non
 
 def test_more_forgotten_charges_than_the_budget_has_room_for_book_all_of_it() -> None:
     tight = msgspec.structs.replace(SUMS_ONLY, epsilon_per_round_max=3.0, epsilon_per_period_max=4.0)
-    actors, network, victim, backup = lived(0, 3, tight)
-    from_backup(network, actors, victim, backup)
+    _, network, victim, backup = lived(0, 3, tight)
+    from_backup(network, victim, backup)
     network.deliver()
     assert numbers(network, victim) == [3]
     assert network.reported(LedgerRestored, victim)[0].epsilon_left == 0.0
@@ -134,7 +141,7 @@ def test_a_forgotten_contribution_that_is_still_on_its_way_is_in_no_sum() -> Non
     network.tamper = losing(FrozenList)
     begin(actors, network)  # the client pays with its third charge, and the nodes hold it
     assert numbers(network, victim) == [1, 2, 3]
-    from_backup(network, actors, victim, backup)
+    from_backup(network, victim, backup)
     network.deliver()
     assert numbers(network, victim) == [1, 2], "no node has recorded the third"
     network.tamper = passing
@@ -149,7 +156,7 @@ def test_that_test_bites_if_nodes_keep_the_earlier_session(monkeypatch: pytest.M
     actors, network, victim, backup = lived(1, 1)
     network.tamper = losing(FrozenList)
     begin(actors, network)
-    from_backup(network, actors, victim, backup)
+    from_backup(network, victim, backup)
     network.deliver()
     network.tamper = passing
     until_the_end(network)
@@ -160,7 +167,7 @@ def test_that_test_bites_if_nodes_keep_the_earlier_session(monkeypatch: pytest.M
 def test_a_lost_hello_that_comes_again_revives_no_session() -> None:
     actors, network, victim, backup = lived(1, 1)
     old = [one for one in network.sent if one.sender == victim and isinstance(body_of(one.payload), Hello)][-1]
-    from_backup(network, actors, victim, backup)
+    from_backup(network, victim, backup)
     network.deliver()
     for node in actors.computes:
         refused(network, node, victim, old.payload, "hello")
@@ -194,7 +201,7 @@ def test_lying_nodes_only_raise_what_is_booked(lie: int, liars: int) -> None:
         return found
 
     network.tamper = hook
-    from_backup(network, actors, victim, backup)
+    from_backup(network, victim, backup)
     network.deliver()
     assert numbers(network, victim)[-1] == max(lie, 3), "an honest node's statement is the least"
     assert network.reported(LedgerRestored, victim)[0].forgotten == max(lie, 3) - 1
@@ -204,8 +211,8 @@ def test_a_node_with_a_store_from_after_the_backup_does_not_count() -> None:
     """Neither does one with a restored store: it begins to count anew."""
     actors, network, victim, backup = lived(1, 1)
     node = actors.computes[1]
-    from_backup(network, actors, node, backup_of(network, node, "compute"), "compute")
-    from_backup(network, actors, victim, backup)
+    from_backup(network, node, backup_of(network, node, "compute"))
+    from_backup(network, victim, backup)
     begin(actors, network)
     (declined,) = network.reported(Declined, victim)
     assert "has no record since then" in declined.found
@@ -217,7 +224,7 @@ def test_a_nodes_store_has_to_be_older_than_the_backup_by_what_clocks_may_differ
     actors, network, victim, backup = lived(1, 0)
     since_ms = backup[1] - actors.timing.clocks_ms + ahead_ms
     network.tamper = lying(actors, 0, since_ms=since_ms)
-    from_backup(network, actors, victim, backup)
+    from_backup(network, victim, backup)
     network.deliver()
     assert len(network.reported(LedgerRestored, victim)) == 1 - ahead_ms
 
@@ -231,21 +238,66 @@ def test_a_node_that_has_left_since_the_backup_is_missed_for_good() -> None:
         computes=federation.computes[:2],
         revoked=(federation.computes[2].id,),
     )
-    from_backup(network, actors, victim, backup)
-    network.actors[victim]._federation = sign_federation(actors.authority, without)
+    actors.federation = sign_federation(actors.authority, without)  # the owner gives the newest file to the restore
+    from_backup(network, victim, backup)
+    assert network.actors[victim]._federation.number == 2
     network.deliver()
     assert network.reported(LedgerRestored, victim) == []
     assert network.actors[victim]._unusable() == [federation.computes[2].id]
 
 
-def test_a_store_that_is_restored_twice_counts_from_the_older_backup() -> None:
+def test_a_client_with_an_old_federation_file_waits_for_the_newest() -> None:
+    """A node that it does not know may have been the only honest one of a round that it has forgotten."""
     actors, network, victim, backup = lived(1, 1)
+    old = actors.federation
+    actors.federation = sign_federation(actors.authority, msgspec.structs.replace(old, number=2))
+    network.tamper = losing(FederationFile)
+    for node in actors.computes:
+        network.restart(node)
+        del network._retained[node, Channel.FEDERATION]
+    actors.federation = old
+    from_backup(network, victim, backup)
+    network.deliver()
+    assert network.reported(LedgerRestored, victim) == []
+    refusal = network.actors[victim]._asks_nodes()
+    assert refusal is not None
+    assert "a Compute node has number 2" in refusal.found
+    network.tamper = passing
+    actors.federation = sign_federation(actors.authority, msgspec.structs.replace(old, number=2))
+    network.restart(actors.computes[0])  # it publishes the file again
+    network.deliver()
+    assert network.actors[victim]._federation.number == 2
+    assert numbers(network, victim) == [1, 2]
+
+
+@pytest.mark.parametrize("then", [False, True])
+def test_sums_only_counts_if_it_was_set_when_the_backup_was_made(then: bool) -> None:
+    """Nobody has counted the reports of a client whose owner sets it only afterwards."""
+    actors, network, victim, backup = lived(1, 1, SUMS_ONLY if then else EASY)
+    actors.policy = SUMS_ONLY
+    from_backup(network, victim, backup)
+    network.deliver()
+    assert [one.epsilon_left > 0 for one in network.reported(LedgerRestored, victim)] == [then]
+
+
+def test_forgotten_rounds_cost_what_the_policy_allowed_then_and_the_slack_of_verified_ones() -> None:
+    actors, network, victim, backup = lived(1, 1)
+    actors.policy = msgspec.structs.replace(SUMS_ONLY, epsilon_per_round_max=0.1)
+    from_backup(network, victim, backup)
+    network.deliver()
+    booked = network.actors[victim].ledger.charges[-1]
+    assert (booked.statistic, booked.epsilon) == (RESTORED, SUMS_ONLY.epsilon_per_round_max)
+    assert booked.slack == SUMS_ONLY.dimension_max * 2.0**-64
+
+
+def test_a_store_that_is_restored_twice_counts_from_the_older_backup() -> None:
+    _, network, victim, backup = lived(1, 1)
     network.tamper = losing(ChargesWanted)
-    from_backup(network, actors, victim, backup)
+    from_backup(network, victim, backup)
     network.deliver()
     until_the_end(network)
     again = backup_of(network, victim)
-    from_backup(network, actors, victim, again)
+    from_backup(network, victim, again)
     assert network.actors[victim]._mark.backup_ms == backup[1]
 
 
@@ -255,13 +307,13 @@ def test_a_store_that_is_restored_twice_counts_from_the_older_backup() -> None:
 def test_answers_to_earlier_questions_and_of_others_count_for_nothing() -> None:
     actors, network, victim, backup = lived(1, 1)
     network.tamper = losing(ChargesWanted)
-    from_backup(network, actors, victim, backup)
+    from_backup(network, victim, backup)
     network.deliver()
     node, identity = actors.computes[0], actors.compute_identities[0]
-    nonce = network.actors[victim]._nonce
+    nonce, file = network.actors[victim]._nonce, actors.federation.stamp
     for client, named in ((victim, bytes(16)), (actors.clients[1], nonce)):
-        refused(network, victim, node, forged(actors, identity, ChargesStated(client, named, 1, 1)), "phase")
-    own = forged(actors, identity, ChargesStated(victim, nonce, 1, 1))
+        refused(network, victim, node, forged(actors, identity, ChargesStated(client, named, 1, 1, file)), "phase")
+    own = forged(actors, identity, ChargesStated(victim, nonce, 1, 1, file))
     refused(network, victim, actors.computes[1], own, "signature")
     refused(network, victim, actors.clients[1], own, "unknown-compute")
     refused(network, actors.clients[1], node, own, "phase")
@@ -270,7 +322,7 @@ def test_answers_to_earlier_questions_and_of_others_count_for_nothing() -> None:
 
 def test_questions_need_the_clients_own_newest_hello() -> None:
     actors, network, victim, backup = lived(1, 1)
-    from_backup(network, actors, victim, backup)
+    from_backup(network, victim, backup)
     network.deliver()
     questions = sent(network, ChargesWanted, victim)
     assert [one.to.id for one in questions] == list(actors.computes)
@@ -312,7 +364,7 @@ def test_a_restored_node_is_as_one_with_a_fresh_store_but_knows_older_numbers() 
     network.tamper = losing(Sealed)  # no lists arrive
     _, request = begin(actors, network)
     network.tamper = passing
-    from_backup(network, actors, node, backup, "compute")
+    from_backup(network, node, backup)
     assert not network.actors[node].knows(request.round_id)
     assert network.actors[node]._charges.highest(network.actors[node]._sessions.slots[victim]) == 2
     until_the_end(network)
@@ -330,9 +382,5 @@ def test_a_restored_trainers_account_counts_what_its_owner_states() -> None:
     for stated, left in ((1.5, True), (None, False)):
         charge = backups.spent_since(rows, limit, stated, bytes(16), trainer, at_ms)
         assert charge[0] == LEDGER
-        restore(
-            network,
-            trainer,
-            {(t, k): v for t, k, v in [*backups.restored("trainer", rows, actors.federation, at_ms), charge]},
-        )
+        restore(network, trainer, {(t, k): v for t, k, v in [*rows, charge]})
         assert (limit.left(network.actors[trainer].ledger, at_ms) > 0) == left

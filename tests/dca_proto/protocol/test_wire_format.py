@@ -26,7 +26,7 @@ from dca_proto.crypto import labels
 from dca_proto.protocol.params import PROTOCOL_VERSION
 from make_diagrams import ROOT, encoding, fields_of, structs
 
-FINGERPRINTS = {5: "4896de454154ddb6d02192a7958db779"}
+FINGERPRINTS = {5: "9b67c13694789303aa100860229da2eb"}
 RELEASED = 4
 """The highest protocol version in a release of the package."""
 DESIGN = (ROOT / "dca_proto" / "DESIGN.md").read_text(encoding="utf-8")

@@ -17,17 +17,19 @@ from dca_proto.protocol.effects import Persist
 from dca_proto.protocol.keyring import TABLE as EPOCH_KEYS
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
-from dca_proto.protocol.restore import RESTORED
+from dca_proto.protocol.restore import RESTORED, mark_of
 from dca_proto.runtime import backup as module
-from dca_proto.runtime.backup import Backup, make_backup, make_store, read_backup, write_backup
+from dca_proto.runtime.backup import make_backup, make_store, read_backup, write_backup
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.counter import counter_path
 from dca_proto.runtime.device import load
 from dca_proto.runtime.keyfile import read_identity
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.runtime.store_check import read_store
+from dca_proto.testing import TestFederation
 
 IDENTITY = Identity(bytes(range(32)))
+FEDERATION = TestFederation(1, 2).federation
 SECRET = b"a secret of an epoch" + bytes(12)
 CHARGE = Charge(bytes(16), "mean", bytes(16), 0.2, 1.0, 1e-5, 1_700_000_000_000, 1)
 RECORDS = [(LEDGER, bytes(16), msgspec.msgpack.encode(CHARGE)), (EPOCH_KEYS, bytes(4), SECRET)]
@@ -46,8 +48,12 @@ def test_a_backup_of_a_running_actors_store_comes_back(running: SqliteStore, tmp
     path = tmp_path / "b/client.backup"
     path.parent.mkdir()
     for at_ms in (5, 6):  # the second replaces the first
-        write_backup(path, make_backup(running.path, "client", IDENTITY, at_ms), IDENTITY)
-    assert read_backup(path, "client", IDENTITY) == Backup(role="client", at_ms=6, records=RECORDS[:1])
+        write_backup(path, make_backup(running.path, "client", IDENTITY, FEDERATION, at_ms), IDENTITY)
+    found = read_backup(path, "client", IDENTITY)
+    assert (found.role, found.at_ms, found.records[:-1]) == ("client", 6, RECORDS[:1])
+    mark = mark_of(found.records)
+    assert mark is not None
+    assert (mark.backup_ms, mark.computes) == (6, tuple(member.id for member in FEDERATION.computes))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [one.name for one in path.parent.iterdir()] == ["client.backup"]
     content = path.read_bytes()
@@ -59,11 +65,11 @@ def test_a_backup_of_a_running_actors_store_comes_back(running: SqliteStore, tmp
 @pytest.mark.parametrize("place", [0, 10, 11, 40, -1])
 def test_a_damaged_backup_is_refused(running: SqliteStore, tmp_path: Path, place: int) -> None:
     path = tmp_path / "client.backup"
-    write_backup(path, make_backup(running.path, "client", IDENTITY, 5), IDENTITY)
+    write_backup(path, make_backup(running.path, "client", IDENTITY, FEDERATION, 5), IDENTITY)
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"is no backup|is of another version \(found format 0, expected 1\)|damaged"):
+    with pytest.raises(InputError, match=r"is no backup|is of another version \(found format 3, expected 2\)|damaged"):
         read_backup(path, "client", IDENTITY)
     path.write_bytes(content[:20])
     with pytest.raises(InputError):
@@ -72,15 +78,15 @@ def test_a_damaged_backup_is_refused(running: SqliteStore, tmp_path: Path, place
 
 def test_a_backup_belongs_to_one_identity_and_role(running: SqliteStore, tmp_path: Path) -> None:
     path = tmp_path / "client.backup"
-    write_backup(path, make_backup(running.path, "client", IDENTITY, 5), IDENTITY)
+    write_backup(path, make_backup(running.path, "client", IDENTITY, FEDERATION, 5), IDENTITY)
     with pytest.raises(InputError, match="was made under another identity"):
         read_backup(path, "client", Identity(bytes(32)))
     with pytest.raises(InputError, match="is of a client, expected one of a trainer"):
         read_backup(path, "trainer", IDENTITY)
     with pytest.raises(InputError, match="there is no store"):
-        make_backup(tmp_path / "none.db", "client", IDENTITY, 5)
+        make_backup(tmp_path / "none.db", "client", IDENTITY, FEDERATION, 5)
     with pytest.raises(StorageError, match="cannot write the backup"):
-        write_backup(tmp_path / "no/folder", make_backup(running.path, "client", IDENTITY, 5), IDENTITY)
+        write_backup(tmp_path / "no/folder", make_backup(running.path, "client", IDENTITY, FEDERATION, 5), IDENTITY)
 
 
 @pytest.mark.parametrize("name", ["client-1.key", "client-1.toml", "client-1.db", "federation.toml", "."])
