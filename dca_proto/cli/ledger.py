@@ -126,8 +126,10 @@ def totals(result: Spending) -> list[tuple[str, str]]:
         details += f" {at_least(result.pure_spent)}{' at delta 0' if kept else ''}"
     details += ", of the client charged most" if any(charge.invited for charge in result.charges) else ""
     spent, at = f"epsilon {at_least(result.epsilon_spent)}", f"at delta {at_least(result.delta)}"
-    if result.epsilon_left is None or result.epsilon_allowed is None:
+    if result.epsilon_allowed is None:
         return [("spent", f"{spent} {at} in total ({details}); name the actor's TOML file to see what is left")]
+    if result.epsilon_left is None:  # of a restored client
+        return [("spent", f"at least {spent} {at} in the last {result.period_days:g} days ({details})")]
     left = f"epsilon {at_most(result.epsilon_left)} {at} for one more round"
     whole = f", of {at_least(result.epsilon_allowed)} in total"
     reports = f"{at_most(result.pure_left or 0)} at delta 0"

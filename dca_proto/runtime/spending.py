@@ -21,6 +21,7 @@ from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.policy import BudgetLimit
 from dca_proto.protocol.records import decoded
+from dca_proto.protocol.restore import Mark, mark_of, words
 from dca_proto.protocol.trainer import round as trainer_round
 from dca_proto.results.figure import about
 from dca_proto.runtime.config import Config, read_config
@@ -43,6 +44,7 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
         ledger: the charges. declined: a client's newest declines, in their order.
         budget_limit: the limit on a period, per_round: the largest ε of a client's round; both from the actor's file.
         federation: from the actor's file.
+        mark: of a client that was restored and has not heard all Compute nodes: its later charges are unknown.
     """
 
     store: Path
@@ -52,6 +54,7 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
     budget_limit: BudgetLimit | None = None
     per_round: float | None = None
     federation: Federation | None = None
+    mark: Mark | None = None
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +111,10 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     ]
     epsilon_allowed: Annotated[float | None, about("In the period.")]
     epsilon_for_reports: Annotated[float | None, about("The part of it that is kept for rounds of delta 0.")]
-    epsilon_left: Annotated[float | None, about("Of the largest single Gaussian round that still fits.")]
+    epsilon_left: Annotated[
+        float | None,
+        about("Of the largest single Gaussian round that still fits; null for a restored client that asks the nodes."),
+    ]
     pure_left: Annotated[float | None, about("Of the largest one of delta 0.")]
     epsilon_per_round_max: Annotated[float | None, about("From a client's policy.")]
     charges: Annotated[list[Charged], about("The rounds that were charged.")]
@@ -151,10 +157,11 @@ def _view(store: Path, known: Mapping[str, Any], key: bytes | None = None) -> Le
     try:
         spent = Ledger(_sound(decoded(kind, value, Charge)) for _, kind, _, value in rows if kind == records.TABLE)
         declined = tuple(map(_dated, Declines([row[1:] for row in rows]).rounds))
+        mark = mark_of(row[1:] for row in rows)
     except UsageError as error:
         raise InputError(f"store {store}: {error}") from None
     role = "trainer" if trainer_round.ROUNDS in kinds else "client" if kinds - {records.TABLE} else ""
-    return LedgerView(**{"store": store, "role": role, "ledger": spent, "declined": declined, **known})
+    return LedgerView(**{"store": store, "role": role, "ledger": spent, "declined": declined, "mark": mark, **known})
 
 
 def _sound(charge: Charge) -> Charge:
@@ -203,8 +210,8 @@ def spending(view: LedgerView, delta: float, at_ms: int) -> Spending:
         epsilon_spent=spent.epsilon(delta, apart=bool(kept)),
         epsilon_allowed=limit.epsilon if limit else None,
         epsilon_for_reports=kept or None,
-        epsilon_left=limit.left(view.ledger, at_ms) if limit else None,
-        pure_left=limit.left(view.ledger, at_ms, pure=True) if limit else None,
+        epsilon_left=limit.left(view.ledger, at_ms) if limit and not view.mark else None,
+        pure_left=limit.left(view.ledger, at_ms, pure=True) if limit and not view.mark else None,
         epsilon_per_round_max=view.per_round,
         charges=[
             Charged(
@@ -257,6 +264,8 @@ def _warnings(view: LedgerView) -> Iterator[str]:
         )
     if view.budget_limit is None and view.ledger.charges:
         yield "the records were not authenticated, since the store lacks the key: name the actor's TOML file instead"
+    if view.mark is not None:
+        yield f"{words(view.mark)}: what was spent since is unknown until all Compute nodes have answered this client"
     numbers = {charge.number for charge in view.ledger.charges}
     missing = max(numbers, default=0) - len(numbers)
     if missing:

@@ -152,6 +152,7 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
     config, actor, at_ms = device.config, device.actor, now_ms()
     waiting = actor.waiting(at_ms, _ROUNDS_MAX)
     limit = {"client": config.policy.budget_limit, "trainer": config.account}.get(config.role)
+    lacks = getattr(actor, "lacks_charges", "")  # of a client
     sessions = getattr(actor, "sessions", None)
     dropped: Counter[str] = Counter(actor.dropped) + runner.dropped + Counter(getattr(runner.transport, "dropped", {}))
     is_client = config.role == "client"
@@ -180,7 +181,7 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
         declines=dict(watch.tally.declines),
         phases=watch.tally.phases,
         results=[*watch.tally.results],
-        epsilon_left=limit.left(getattr(actor, "ledger"), at_ms) if limit is not None else None,  # noqa: B009
+        epsilon_left=None if limit is None or lacks else limit.left(getattr(actor, "ledger"), at_ms),  # noqa: B009
         epsilon_allowed=limit.epsilon if limit is not None else None,
         delta=limit.delta if limit is not None else None,
         period_days=limit.period_days if limit is not None else None,
@@ -202,7 +203,7 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
         schedule=device.schedule(),
         lost=[] if away is None else [Lost(actor.name_of(node), iso(since_ms)) for node, since_ms in away[1].items()],
     )
-    warnings = [*_warnings(status), *warnings_of(device.ends, at_ms)]
+    warnings = [*_warnings(status), *warnings_of(device.ends, at_ms), *([lacks] if lacks else [])]
     warnings += [] if away is None else [silent_words(away[0], actor.name_of)]
     return msgspec.structs.replace(status, warnings=warnings)
 

@@ -53,7 +53,14 @@ class Asking(Returning):
             found = f"{words(self._mark)}; it follows {self._federation.title}, and a Compute node has number {newest}"
             return Refusal("restored", found, "the newest federation file, whose Compute nodes it asks")
         found = f"{words(self._mark)}; {len(missing)} of {len(self._federation.computes)} Compute nodes are silent"
+        found += f": {', '.join(map(self._federation.name_of, missing))}" if missing else ""
         return Refusal("restored", found, "the client's highest charge number from all of them")
+
+    @property
+    def lacks_charges(self) -> str:
+        """Why the client does not know what it has spent, for its owner; empty if it does."""
+        refusal = self._asks_nodes()
+        return "" if refusal is None else f"what is left is unknown: {refusal.found}; expected {refusal.expected}"
 
     def _missing(self) -> list[bytes]:
         """Return the Compute nodes that have not answered."""

@@ -104,6 +104,7 @@ def test_it_declines_until_the_last_node_has_answered() -> None:
     until_the_end(network)
     (declined,) = network.reported(Declined, victim)
     assert declined.reason == "restored"
+    assert "1 of 3 Compute nodes are silent: compute-2" in network.actors[victim].lacks_charges
     assert "1 of 3 Compute nodes are silent" in declined.found
     assert numbers(network, victim) == [1]
     network.restart(victim)
@@ -268,6 +269,7 @@ def test_a_client_with_an_old_federation_file_waits_for_the_newest() -> None:
     network.deliver()
     assert network.actors[victim]._federation.number == 2
     assert numbers(network, victim) == [1, 2]
+    assert network.actors[victim].lacks_charges == ""
 
 
 @pytest.mark.parametrize("then", [False, True])

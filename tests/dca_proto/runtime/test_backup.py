@@ -185,6 +185,11 @@ def test_a_client_is_restored_and_asks_first(demo: Path, capsys: pytest.CaptureF
     device = load(demo / "client-1.toml")
     assert {row[1] for row in read_store(store)} == {LEDGER, RESTORED}
     assert device.config.role == "client"
+    assert main(["ledger", "client-1.toml"]) in (None, 0)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "spent at least epsilon" in printed
+    assert "what was spent since is unknown until all Compute nodes have answered" in printed
+    assert "for one more round" not in printed, "what is left is unknown"
     assert main(["store", "restore", "client-1.toml", "--from", "c.backup", "--spent", "1"]) == 2
 
 
