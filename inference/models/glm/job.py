@@ -13,7 +13,7 @@ last asks for κ's term. In between, κ is estimated from the variance of the co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log, sqrt
 from typing import Any
@@ -89,9 +89,17 @@ def scored_regression(
 
 
 def scores(
-    phases: NoisyAggregate, schema: Schema, family: Family, rounds: int, std_share: float
+    phases: NoisyAggregate,
+    schema: Schema,
+    family: Family,
+    rounds: int,
+    std_share: float,
+    estimate: Callable[[Scores], Normal] | None = None,
 ) -> Job[tuple[NoisyAggregate, ...]]:
     """Run the rounds of scores after that of phases; they do not depend on the final prior.
+
+    Args:
+        estimate: where the next round asks, given all so far; by default the posterior of one φ for all rows.
 
     Returns:
         The aggregates of all rounds, phases included.
@@ -108,7 +116,8 @@ def scores(
         if place < rounds:
             released = Scores.of(aggregates)
             rows = released.rows
-            phi = _next_phi(released.phi(family.prior_sd), rows, columns, mean, sd)
+            found = estimate(released) if estimate else released.phi(family.prior_sd)
+            phi = _next_phi(found, rows, columns, mean, sd)
     return tuple(aggregates)
 
 

@@ -14,7 +14,6 @@ column itself is not released, and no feature. In a federation each member is a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
@@ -46,9 +45,17 @@ from inference.models.linear.rows import about_boxes
 from inference.models.predictive import RESIDUAL_SD
 from inference.models.score_regression import Normal
 from inference.models.sites import linear, logistic
-from inference.models.sites.evidence import BETWEEN, EFFECT, MEAN, Evidence, Point, differing, fixed, restricted
+from inference.models.sites.evidence import (
+    BETWEEN,
+    EFFECT,
+    MEAN,
+    POINTS,
+    Evidence,
+    Typical,
+    differing,
+)
 from inference.models.sites.evidence import posterior as on_grid
-from inference.models.sites.result import VAGUE, Units, posterior_of
+from inference.models.sites.result import VAGUE, Units, labels_of, ordered, posterior_of, remarks_of
 from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema, sites_of, stream
 from inference.rounds import Job
@@ -60,6 +67,7 @@ FEW = 6  # sites below which the spread between them rests on its prior
 OWN_LEAST = 0.1  # least share of a site's own data in its estimate, below which noise may hide the site
 DIFFERENT = 5.0  # ln ratio of likelihoods from which a slope seems to differ between sites
 MOSTLY = 4.0  # times the sampling variance from which noise is most of it
+AWAY_MAX = 2.0  # of a site's standardised coefficients from the last request, in log odds
 START = 0.5  # of τ, in its prior scale
 TARGET = 0.9  # acceptance rate
 PASSES = 8  # of Newton's method on raw rows
@@ -95,10 +103,18 @@ class Settings(SamplerSettings):
                 raise DataError(f"setting 'slopes' names {name!r}; expected features: {', '.join(schema.features)}")
         return (True, *(name in self.names for name in schema.features))
 
-    def prior(self, schema: Schema) -> tuple[Array, Array]:
-        """Return the prior standard deviations of the means, and the scales of the spreads between sites, ``(p,)``."""
+    def prior(self, schema: Schema, *, on_grid: bool = False) -> tuple[Array, Array]:
+        """Return the prior standard deviations of the means, and the scales of the spreads between sites, ``(p,)``.
+
+        Args:
+            on_grid: with a spread of only so many coefficients, the first ones, as a grid takes. The sampler starts
+                there, and samples all of them.
+        """
         means = np.r_[self.mean_sd, np.full(len(schema.features), self.prior_sd)]
-        return means, self.between_sd * np.array(self.varies(schema), float)
+        varies = np.array(self.varies(schema), float)
+        if on_grid:
+            varies[np.flatnonzero(varies)[max(POINTS) :]] = 0.0
+        return means, self.between_sd * varies
 
 
 @dataclass(frozen=True)
@@ -158,8 +174,7 @@ class SitesRegression(LearningJob):
         nodes = ordered(aggregate.nodes, conditions.sites)
         require_sites(len(nodes))
         released, parameters = linear.released_by(nodes), parameters_of(nodes[0])
-        mean_sd, tau_sd = settings.prior(schema)
-        found = linear.fitted(released, mean_sd, tau_sd)
+        found = linear.fitted(released, *settings.prior(schema, on_grid=True))
         columns = Standardisation.of(parameters)
         sd = PRIOR_MEAN_SD * columns.bound * columns.scale
         middle = columns.centre[:-1] - released.frame[0, 1:] * sd[:-1]
@@ -230,7 +245,13 @@ class SitesLogistic(SitesRegression):
     def _rounds(self, schema: Schema, settings: LogisticSettings, conditions: Conditions) -> Job[Any]:
         def asked() -> Job[tuple[NoisyAggregate, ...]]:
             phases = yield phases_request(schema, settings.std_share, schema.columns)
-            return (yield from scores(phases, schema, Bernoulli(), settings.rounds, settings.std_share))
+            asking = scores(phases, schema, Bernoulli(), settings.rounds, settings.std_share, about_mean)
+            return (yield from asking)
+
+        def about_mean(sums: Scores) -> Normal:
+            """Return the mean of sites: one φ for all rows is too small if sites differ."""
+            released = logistic.released_by(sums, logistic.matched(sums.rounds))
+            return _whole(logistic.fitted(released, *settings.prior(schema, on_grid=True)).typical())
 
         return by_nodes(asked(), settings.rows_max)
 
@@ -240,16 +261,24 @@ class SitesLogistic(SitesRegression):
         sums = Scores.of(rounds)
         nodes = [ordered(one, conditions.sites) for one in logistic.matched(sums.rounds)]
         released = logistic.released_by(sums, nodes)
-        found = logistic.fitted(released, *settings.prior(schema))
+        found = logistic.fitted(released, *settings.prior(schema, on_grid=True))
         columns = sums.columns
         units = Units(columns, LOGIT, 1.0, 0.0, columns.centre[:-1], columns.scale[:-1])
         sampling = 1 / np.maximum(released.n * released.information[0, 0], 1.0)
         left_out = max(len(one.nodes) for one in sums.rounds) - len(nodes[0])
         notes = [f"{left_out} sites did not release in all rounds, and are left out"] if left_out else []
-        typical = found.typical()
-        whole = Normal(np.r_[typical.mean, 0.0], np.pad(typical.cov, (0, 1)))
+        whole = _whole(found.typical())
         notes += [warning for one in rounds if one.statistic == PHASES for warning in locate(one).warnings]
         notes += warnings_of(sums, whole)
+        away = np.abs(found.typical().effect - released.last).max(axis=1) > AWAY_MAX
+        if away.any():
+            labels = labels_of(nodes[0], conditions.sites)
+            names = [label for label, one in zip(labels, away, strict=True) if one]
+            notes.append(
+                f"{listed(names)} differ from where the last round asked by more than {AWAY_MAX:g} (log odds), too far "
+                "for its approximation: effects may lie beyond their intervals, most likely farther from 0, and so may "
+                "these sites; see if the others agree without them"
+            )
         fit = Fit(nodes[0], units, schema, settings, conditions)
         return fit.posterior(rounds, found, released, sampling, tuple(notes))
 
@@ -267,6 +296,11 @@ class SitesLogistic(SitesRegression):
             evidence = Evidence(h, precision)
             b = on_grid(evidence, mean_sd, tau_sd).typical().effect
         return evidence
+
+
+def _whole(typical: Typical) -> Normal:
+    """Return the mean of sites as φ of the rounds of scores, whose last coordinate two classes do not have."""
+    return Normal(np.r_[typical.mean, 0.0], np.pad(typical.cov, (0, 1)))
 
 
 @dataclass(frozen=True)
@@ -354,10 +388,15 @@ class Fit:
                 "themselves; give a larger epsilon, or ask for more rows there"
             )
         ratios = differing(evidence, typical.tau, mean_sd)[1:]
-        if names := [name for name, ratio in zip(self.schema.features, ratios, strict=True) if ratio > DIFFERENT]:
+        differ = {
+            name: ratio
+            for name, ratio in zip(self.schema.features, ratios, strict=True)
+            if ratio > DIFFERENT and name not in self.settings.names
+        }
+        if differ:
             notes.append(
-                f"the effect of {listed(names)} seems to differ between sites, so intervals are too narrow; give "
-                f"--set slopes={names[int(np.argmax(ratios[ratios > DIFFERENT]))]}"
+                f"the effect of {listed(list(differ))} seems to differ between sites, so intervals are too narrow; "
+                f"give --set slopes={max(differ, key=differ.__getitem__)}"
             )
         if not any("separate effects" in note for note in notes) and self.units.link == IDENTITY:
             features = self.schema.features
@@ -388,38 +427,11 @@ def require_sites(count: int) -> None:
         raise DataError(f"{count} site; a model of sites needs two data nodes or more, better ten")
 
 
-def ordered(nodes: Sequence[NoisyAggregate], names: Mapping[bytes, str]) -> list[NoisyAggregate]:
-    """Return the releases in the order of the sites' names, numbers in them by size; those without a name last."""
-
-    def key(node: NoisyAggregate) -> list[tuple[bool, float, str]]:
-        parts = re.findall(r"\d+|\D+", names.get(node.client, ""))
-        return [(not part.isdigit(), float(part) if part.isdigit() else 0.0, part) for part in parts]
-
-    return sorted(nodes, key=key) if names else list(nodes)
-
-
-def labels_of(nodes: Sequence[NoisyAggregate], names: Mapping[bytes, str]) -> tuple[str, ...]:
-    """Return a label for each site: its name, or a number by the order of ids, with its number of rows."""
-    return tuple(names.get(node.client, f"site {place}") for place, node in enumerate(nodes, 1))
-
-
 def prior_draws(mean_sd: Array, tau_sd: Array, rng: np.random.Generator) -> dict[str, Array]:
     """Draw the means and the spreads between sites from their prior."""
     mean = mean_sd * rng.standard_normal((PRIOR_DRAWS, len(mean_sd)))
     scales = tau_sd[tau_sd > 0]
     return {MEAN: mean, BETWEEN: np.abs(scales * rng.standard_normal((PRIOR_DRAWS, len(scales))))}
-
-
-def remarks_of(evidence: Evidence, varies: Sequence[bool], units: Units) -> dict[str, str]:
-    """Return the classical estimates of a meta-analysis of the same evidence, as lines for people."""
-    point, common = restricted(evidence, varies), fixed(evidence)
-    scale = float(units.scale[0])
-
-    def words(one: Point) -> str:
-        return f"{units.own(one.mean)[0]:.4g} ± {scale * float(np.sqrt(one.cov[0, 0])):.2g}"
-
-    spread = f"sd between sites {scale * float(point.tau[0]):.3g}"
-    return {"REML": f"mean of sites {words(point)}, {spread}", "fixed": f"one level for all sites {words(common)}"}
 
 
 def by_nodes(job: Job[Any], rows_max: int) -> Generator[RoundRequest, NoisyAggregate, Any]:

@@ -4,14 +4,14 @@
     w_k(x)       how far a row is shortened, by its features alone                Σ w_k x (y - p_k), Σ w_k q_k x xᵀ
 
 Rounds ask the same rows, so their sampling errors are nearly the same. One score per site, with weights ω_k by the
-rounds' precision, therefore has the sampling variance once, and the noise of all rounds together:
+rounds' precision (`_weights`), therefore has the sampling variance once, and the noise of all rounds together:
 
     G_j = Σ_k ω_k s̃_jk       mean n_j Σ_k ω_k E[w_k x (p(β) - p_k)]      variance n_j E[w² p(1 - p) x xᵀ], w = Σ ω_k w_k
 
 No slope is linearised: E is over simulated rows (`glm.scoring`), normal with the features' moments in all sites. The
 features of one site differ from them. A_jk shows how, as far as noise allows: the mean moves by the difference of A_jk
-to the simulated information, times β - φ_k. What noise hides of it, and a third of what is not linear in the step from
-the last φ_k, are part of the variance, as in `glm.scoring`. n_j is the number of rows times the share of complete rows
+to the simulated information, times β - φ_k. What noise hides of it, and a third of what is not linear in the steps from
+the φ_k, are part of the variance, as in `glm.scoring`. n_j is the number of rows times the share of complete rows
 in all sites.
 
 `fitted` makes the same likelihood normal about each site's own estimate, which is computed again until it stays.
@@ -44,7 +44,8 @@ class Released(NamedTuple):
         score: G_j, shape ``(J, p)``. noise: its variance in each coordinate. n: rows, ``(J,)``.
         x: simulated rows, ``(m, p)``. weight: Σ ω_k w_k of each, ``(m,)``. asked: E Σ ω_k w_k x p_k, ``(p,)``.
         slope, shift: what a site's own information adds to the mean, slope β - shift: ``(J, p, p)``, ``(J, p)``.
-        information: of a simulated row about ``last``, the last φ_k: ``(p, p)``, ``(p,)``.
+        information, straight: Σ ω_k A_k and Σ ω_k A_k φ_k of a simulated row: ``(p, p)``, ``(p,)``.
+        last: the last φ_k, ``(p,)``.
         hidden: variance that each squared distance from ``last`` adds, ``(J,)``.
     """
 
@@ -57,6 +58,7 @@ class Released(NamedTuple):
     slope: Array
     shift: Array
     information: Array
+    straight: Array
     last: Array
     hidden: Array
 
@@ -71,10 +73,10 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
     x = rows.x[:ROWS]
     n = np.array([float(node.contributors) for node in nodes[0]])
     parts = [Scores.of(list(of_round)) for of_round in zip(*nodes, strict=True)]
-    precision = np.array([1 / max(part.noise_variance, np.finfo(float).tiny) for part in parts[0].scores])
-    omega = precision / precision.sum()
+    omega, noise_variance = _weights(scores, parts[0], n)
     asked, slope, shift = np.zeros(p), np.zeros((len(n), p, p)), np.zeros((len(n), p))
     weight, information, hidden = np.zeros(len(x)), np.zeros((p, p)), np.zeros(len(n))
+    straight = np.zeros(p)
     score = np.zeros((len(n), p))
     complete = _complete(scores, n)
     for k, (share, one) in enumerate(zip(omega, scores.scores, strict=True)):
@@ -84,6 +86,7 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
         weight += share * shorter
         own = (x * (shorter * odds * (1 - odds))[:, None]).T @ x / len(x)
         information += share * own
+        straight += share * own @ theta
         released = np.array([symmetric(part.scores[k].curved) for part in parts]) / one.terms.information
         noise = np.array([part.scores[k].noise_variance for part in parts]) / one.terms.information**2
         law = (LAW * np.trace(own) / p * n * complete) ** 2
@@ -95,8 +98,25 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
         score += share * np.array([part.scores[k].score[:p] for part in parts])
     last = scores.scores[-1].terms.phi[:-1]
     return Released(
-        score, np.array(1 / precision.sum()), n * complete, x, weight, asked, slope, shift, information, last, hidden
+        score, noise_variance, n * complete, x, weight, asked, slope, shift, information, straight, last, hidden
     )
+
+
+def _weights(scores: Scores, part: Scores, n: Array) -> tuple[Array, Array]:
+    """Return ω_k, by the precision of the noise and of a third of the bend from φ_k to the last, and Σ ω_k² σ_k²."""
+    rows, last = scores.rows, scores.scores[-1].terms.phi[:-1]
+    x = rows.x[:ROWS]
+    noise, error = np.empty(len(scores.scores)), np.empty(len(scores.scores))
+    for k, one in enumerate(scores.scores):
+        theta, shorter = one.terms.phi[:-1], _shorter(Simulation(rows, one.terms, one.terms.phi), one.terms.clip)
+        odds = expit(x @ theta)
+        own = (x * (shorter * odds * (1 - odds))[:, None]).T @ x / len(x)
+        bend = (shorter * (expit(x @ last) - odds)) @ x / len(x) - own @ (last - theta)
+        noise[k] = part.scores[k].noise_variance
+        error[k] = noise[k] + (WRONG * n.mean()) ** 2 * (bend**2).mean()
+    precision = 1 / np.maximum(error, np.finfo(float).tiny)
+    omega = precision / precision.sum()
+    return omega, np.array(omega**2 @ noise)
 
 
 def _shorter(simulation: Simulation, clip: float) -> Array:
@@ -127,7 +147,7 @@ def moments(released: Released, beta: Array) -> Moments:
     rise = odds * (1 - odds)
     slope = np.einsum("js,si,sk->jik", rise * w, x, x, optimize=True) / len(x)
     step = beta - released.last
-    bent = mean - step @ released.information.T
+    bent = mean - beta @ released.information.T + released.straight
     differs = (released.slope @ beta[..., None])[..., 0] - released.shift
     cov = n[..., None] * np.einsum("js,si,sk->jik", rise * w**2, x, x, optimize=True) / len(x)
     extra = released.noise + released.hidden[:, None] * (step**2).sum(axis=1, keepdims=True) + (WRONG * n * bent) ** 2

@@ -7,12 +7,14 @@ site that was not asked: its coefficients are drawn about the mean of sites, so 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dca_proto.aggregate import NoisyAggregate
 from inference.columns import Standardisation
 from inference.draws import Sampling
 from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, Estimate, Figure, normal, of_draws
@@ -21,7 +23,7 @@ from inference.laws import Draws
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, rows_of_slopes
 from inference.models.glm.regression import DrawnRows
 from inference.models.predictive import RESIDUAL_SD
-from inference.models.sites.evidence import BETWEEN, EFFECT, MEAN, Evidence
+from inference.models.sites.evidence import BETWEEN, EFFECT, MEAN, Evidence, Point, fixed, restricted
 from inference.posterior import Posterior
 from inference.problem import AnyArray, Array, Schema
 
@@ -136,6 +138,33 @@ def posterior_of(
     )  # fmt: skip
 
 
+def remarks_of(evidence: Evidence, varies: Sequence[bool], units: Units) -> dict[str, str]:
+    """Return the classical estimates of a meta-analysis of the same evidence, as lines for people."""
+    point, common = restricted(evidence, varies), fixed(evidence)
+    scale = float(units.scale[0])
+
+    def words(one: Point) -> str:
+        return f"{units.own(one.mean)[0]:.4g} ± {scale * float(np.sqrt(one.cov[0, 0])):.2g}"
+
+    spread = f"sd between sites {scale * float(point.tau[0]):.3g}"
+    return {"REML": f"mean of sites {words(point)}, {spread}", "fixed": f"one level for all sites {words(common)}"}
+
+
+def ordered(nodes: Sequence[NoisyAggregate], names: Mapping[bytes, str]) -> list[NoisyAggregate]:
+    """Return the releases in the order of the sites' names, numbers in them by size; those without a name last."""
+
+    def key(node: NoisyAggregate) -> list[tuple[bool, float, str]]:
+        parts = re.findall(r"\d+|\D+", names.get(node.client, ""))
+        return [(not part.isdigit(), float(part) if part.isdigit() else 0.0, part) for part in parts]
+
+    return sorted(nodes, key=key) if names else list(nodes)
+
+
+def labels_of(nodes: Sequence[NoisyAggregate], names: Mapping[bytes, str]) -> tuple[str, ...]:
+    """Return a label for each site: its name, or a number by the order of ids, with its number of rows."""
+    return tuple(names.get(node.client, f"site {place}") for place, node in enumerate(nodes, 1))
+
+
 def _alone(evidence: Evidence, mean: Array, units: Units) -> tuple[Array, Array]:
     """Return estimates of each site's coefficients, and standard deviations, in own units, ``(J, p)``.
 
@@ -190,4 +219,4 @@ def _linear(own: Draws, units: Units, schema: Schema) -> Coefficients:
     return Coefficients(columns=columns, mean=theta.mean(axis=0), cov=np.cov(theta, rowvar=False), **more)
 
 
-__all__ = ["IDENTITY", "LOGIT", "Units", "posterior_of"]
+__all__ = ["IDENTITY", "LOGIT", "Units", "labels_of", "ordered", "posterior_of", "remarks_of"]

@@ -71,8 +71,8 @@ class Comparison:
     def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> HeldOut:
         """Return distances and scores of models, beside those of the real rows `train` and of a constant prediction."""
         names = self.rows.grid.names
-        real = None if train is None else train.values(*names)
-        held, statistic = test.values(*names), self.release.statistic
+        real = None if train is None else train.values(*names).reshape(len(train.y), -1)
+        held, statistic = test.values(*names).reshape(len(test.y), -1), self.release.statistic
         cells = statistic.cells_of(held)
         others = None if real is None else statistic.cells_of(real)
         scores = [self._distances("columns", [(place,) for place in range(len(names))], cells, others)]
@@ -96,7 +96,7 @@ class Comparison:
         return score(name, float(mean[0]), nonprivate, float(mean[-1]), higher_is_better=False)
 
     def _models(self, real: Array | None, held: Array, test: Problem) -> list[Score]:
-        """Return the scores of models of the target, trained on synthetic and on real rows."""
+        """Return the scores of models of the target, trained on synthetic and on real rows; none if no row has it."""
         from sklearn.ensemble import HistGradientBoostingClassifier
         from sklearn.linear_model import LinearRegression
         from sklearn.metrics import roc_auc_score
@@ -104,6 +104,8 @@ class Comparison:
         own, place = self.rows.values, self.rows.grid.names.index(test.schema.target)
         trained = [_complete(rows, place)[:TRAIN_MAX] for rows in (own, real) if rows is not None]
         kept = _complete(held, place)
+        if not all(map(len, (*trained, kept))):
+            return []
         target, asked, label = self._question(trained[0][:, place], place, test.schema.target)
         X, y, wanted = self._features(kept, place), target(kept[:, place]), asked(kept[:, place])
         errors, areas = [], []

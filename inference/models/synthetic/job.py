@@ -244,7 +244,7 @@ def _posterior(
 
 
 def _part(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    return f"{100 * min(share, 1.0):.{2 if share < 0.995 else 3}g} %"
 
 
 def _cell_names(rows: SyntheticRows, release: Release, place: int) -> Sequence[str]:

@@ -37,8 +37,11 @@ class Release:
 
     @classmethod
     def of(cls, aggregates: Sequence[NoisyAggregate]) -> Release:
-        """Return the marginals of the last round, each with what an earlier round has released of it."""
-        *earlier, last = [_tables(aggregate) for aggregate in aggregates]
+        """Return the marginals of the last round, each with what an earlier round has released of it.
+
+        Counts of an earlier round are those of as many rows as take part in the last.
+        """
+        *earlier, last = [_tables(one, aggregates[-1].contributors / one.contributors) for one in aggregates]
         known = {table.places: table for tables in earlier for table in tables}
         tables = tuple(_joined(table, known[table.places]) if table.places in known else table for table in last)
         final = aggregates[-1]
@@ -91,11 +94,11 @@ def counted(statistic: Marginals, places: Places, cells: Cells) -> Array:
     return np.bincount(where, minlength=int(np.prod(shape))).reshape(shape).astype(float)
 
 
-def _tables(aggregate: NoisyAggregate) -> list[Table]:
+def _tables(aggregate: NoisyAggregate, scale: float) -> list[Table]:
     statistic, sd = msgspec.convert(aggregate.parameters, Marginals), float(aggregate.noise_variance) ** 0.5
     parts = zip(statistic.tables, statistic.slices, statistic.table_weights, strict=True)
     return [
-        Table(places, aggregate.value[part].reshape(statistic.shape(places)) / weight, sd / weight)
+        Table(places, scale * aggregate.value[part].reshape(statistic.shape(places)) / weight, scale * sd / weight)
         for places, part, weight in parts
     ]
 

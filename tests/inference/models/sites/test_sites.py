@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.special import expit
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.cli.job_settings import best_weights
@@ -20,7 +21,7 @@ from emulator.ideal import IdealSwarm
 from inference.errors import DataError
 from inference.jobs import find
 from inference.jobs.base import Conditions
-from inference.jobs.examples import CLASS, NUMBER, problem
+from inference.jobs.examples import CLASS, NUMBER, QUICK_DRAWS, problem
 from inference.models.sites import linear, logistic
 from inference.models.sites.evidence import (
     BETWEEN,
@@ -299,6 +300,40 @@ def test_a_release_names_its_data_node() -> None:
     found: NoisyAggregate = IdealSwarm(parts, data.schema.columns, terms).run_round(request)
     assert [int.from_bytes(node.client, "big") for node in found.nodes] == [0, 1, 2, 3]
     assert found.client == b""
+
+
+def test_rounds_ask_at_the_mean_of_sites_where_one_line_for_all_rows_is_flatter() -> None:
+    """Levels of ±2 and an effect of 1.5 log odds: the effect in all rows together is about 1."""
+    rng, schema, parts = np.random.default_rng(5), replace(tables(CLASS)[0].schema, features=("a",)), []
+    schema = replace(schema, bounds={name: schema.bounds[name] for name in ("a", "y")})
+    for level in (-2.0, 2.0, -1.6, 2.2, -2.3, 1.7):
+        x = rng.standard_normal(2_000)
+        parts.append(np.c_[x, rng.random(2_000) < expit(level + 1.5 * x)].astype(float))
+    terms = JobTerms(epsilon=20.0, delta=1e-5, clients=6, tolerate=0, computes=())
+    known, own = Conditions(6, 0, 1.0, rng, kind=NodeRelease, weights=best_weights), LOGISTIC.settings(between_sd=2.0)
+    rounds = run(LOGISTIC.make(schema, own, known), IdealSwarm(parts, schema.columns, terms, random=seeded("mean")))
+    sums = logistic.Scores.of(rounds)
+    assert sums.phi(1.0).mean[1] < 1.1
+    assert sums.scores[-1].terms.phi[1] > 1.25
+    found = LOGISTIC.finish(rounds, schema, own, known)
+    assert abs(found.mean[MEAN][1] - 1.5) < 4 * found.sd[MEAN][1] < 0.8
+    (text,) = [one for one in found.warnings if "too far for its approximation" in one]
+    assert text.startswith("site 4, site 5 differ")
+
+
+def test_a_grid_takes_the_first_coefficients_that_differ() -> None:
+    schema = tables(NUMBER)[0].schema
+    own = REGRESSION.settings(slopes="a,b", method="nuts", between_sd=0.5)
+    assert list(own.prior(schema)[1]) == [0.5, 0.5, 0.5]
+    assert list(own.prior(schema, on_grid=True)[1]) == [0.5, 0.5, 0.0]
+
+
+@pytest.mark.long
+def test_the_sampler_takes_several_slopes_that_differ() -> None:
+    rounds, own, known, data = rounds_of(REGRESSION, NUMBER, 20.0, slopes="a,b", method="nuts", **QUICK_DRAWS)
+    found = REGRESSION.finish(rounds, data.schema, own, known)
+    assert found.draws[BETWEEN].shape[2:] == (3,)
+    assert {"a, site 1", "b, site 4"} <= {one.name for one in found.estimates()}
 
 
 @pytest.mark.long

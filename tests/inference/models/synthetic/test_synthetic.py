@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from dca_proto import JobTerms
+from dca_proto.aggregate import RoundRequest
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
 from inference.errors import DataError
@@ -217,6 +220,34 @@ def test_noise_as_large_as_the_counts_is_warned_of_and_an_interval_is_not_one_of
     posterior, _ = learned(made(40), pairs="none")
     assert any("hardly more than a guess" in text for text in posterior.warnings)
     assert "not one of the truth" in posterior.extras()["remarks"]["caution"]
+
+
+def test_counts_of_an_earlier_round_are_those_of_as_many_rows_as_the_last_has() -> None:
+    data, request = made(60), RoundRequest("marginals", msgspec.to_builtins(GRID.statistic()), 1.0, rows_max=1)
+    terms = JobTerms(epsilon=2.0, delta=1e-5, clients=60, tolerate=0, computes=(b"a", b"b"))
+    last = IdealSwarm(data.rows, data.schema.columns, terms).run_round(request)
+    first = replace(last, value=4 * last.value, noise_variance=16 * last.noise_variance, contributors=240)
+    rounds = [first, last]
+    joined, alone = Release.of(rounds), Release.of(rounds[1:])
+    assert joined.rows == 60
+    for one, other in zip(joined.tables, alone.tables, strict=True):
+        np.testing.assert_allclose(one.counts, other.counts)
+        assert one.sd == pytest.approx(other.sd / 2**0.5)
+
+
+@pytest.mark.long
+def test_held_out_rows_of_one_column_or_without_a_target_are_compared_without_models() -> None:
+    data = made(60)
+    lacking = replace(data, y=np.full(60, np.nan))
+    alone = Problem("one", Schema((), "y", {"y": (0, 3)}, alone=True), np.empty((60, 0)), data.y)
+    for given in (lacking, alone):
+        grid = Grid.of(given.schema, 4, "y", None)
+        table = given.values(*grid.names).reshape(60, -1)
+        cells = grid.statistic().cells_of(table)
+        rows = SyntheticRows(grid, cells, table, {})
+        scores = Comparison(Release.exact(grid.statistic(), cells), rows).held_out_scores(None, given, given)["scores"]
+        assert [one["private"] for one in scores] == pytest.approx([0.0] * len(scores))
+        assert len(scores) == min(2, len(grid.names))
 
 
 @pytest.mark.long
