@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.errors import ImplausibleSum
 from dca_proto.statistics import REPLACE_ONE_ROW, Statistic, resolve
+from dca_proto.statistics.statement import fine_bits
 from dca_proto.statistics.value_range import CONSTANT, Combinations, Numbers, Squares, ValueRange
 
 if TYPE_CHECKING:  # devices that only take part in sums start faster
@@ -45,7 +46,7 @@ Finding = tuple[float, str]
 
 
 class _Sum(NamedTuple):
-    """A sum in grid units, of `number` values in the contributions of `clients`, with noise of `sigma`.
+    """A sum in grid units, of `number` values, with noise of `sigma`; `rounding` is a grid unit of each client.
 
     `contributors` are clients, or a data node's rows: what estimates are divided by.
     """
@@ -53,7 +54,7 @@ class _Sum(NamedTuple):
     value: Numbers
     sigma: float
     number: int
-    clients: int
+    rounding: float
     contributors: int
 
 
@@ -81,15 +82,17 @@ def beyond(statistic: Statistic, aggregate: NoisyAggregate, chance: float) -> st
     """Return a limit that a sum exceeds, as text, or "" if honest clients exceed none but with this probability."""
     if not np.isfinite(aggregate.value).all():
         return "a number is not finite"
-    unit = 2.0**-aggregate.fraction_bits
+    bits = fine_bits(aggregate.fraction_bits) if aggregate.verified else aggregate.fraction_bits
+    unit = 2.0**-bits  # a verified sum may lie where its coarse grid's range does not reach
+    rounded = 2.0 ** (bits - aggregate.fraction_bits)
     rows, group = aggregate.rows_max, statistic.rows_per_value
     if aggregate.relation == REPLACE_ONE_ROW:
         count, clients = aggregate.contributors // group, 1
     else:
         count, clients = aggregate.contributors * (max(rows // group, 1)), aggregate.contributors
     sigma = math.sqrt(aggregate.noise_variance) / unit
-    given = _Sum(aggregate.value / unit, sigma, count, clients, aggregate.contributors)
-    limits = statistic.value_range(aggregate.fraction_bits)
+    given = _Sum(aggregate.value / unit, sigma, count, clients * rounded, aggregate.contributors)
+    limits = statistic.value_range(bits)
     t = math.log(_limits_in(limits) / chance)
     findings = (  # the plainest first
         _far_coordinate(given, limits, t, statistic, unit),
@@ -115,7 +118,7 @@ def _limits_in(limits: ValueRange) -> int:
 
 def _slack(given: _Sum, largest: float) -> float:
     """Rounding: half a grid unit for the mean of each client's rows, and floating-point arithmetic."""
-    return given.clients + _RELATIVE * given.number * largest
+    return given.rounding + _RELATIVE * given.number * largest
 
 
 def _far_coordinate(given: _Sum, limits: ValueRange, t: float, statistic: Statistic, unit: float) -> Finding:
@@ -174,7 +177,7 @@ def _negative_square(given: _Sum, limits: Squares | None, t: float, unit: float)
     reach = 2 * math.sqrt(m) + 2 * math.sqrt(t)
     grid = GRID_STD if given.sigma else 0.0
     noise = noisy * (math.hypot(given.sigma, grid) + grid) * reach
-    rounding = noisy * m * (given.clients + limits.rounding * given.number)
+    rounding = noisy * m * (given.rounding + limits.rounding * given.number)
     noise += rounding + _RELATIVE * m * np.abs(matrices).max(axis=(1, 2))
     least = np.linalg.eigvalsh(matrices)[:, 0]
     relative = (-least - noise) / noise

@@ -143,17 +143,26 @@ class Survival(Statistic, frozen=True, kw_only=True):
 
     def _cell_counts(self, dimension: int, fraction_bits: int) -> Combinations | None:
         """The counts of the cells, and their sum, if the code words are independent and so determine them."""
+        inverse = self._inverse
+        if inverse is None:
+            return None
         cells, coordinates = self.words.shape
         counts = np.zeros((cells + 1, dimension))
-        counts[:cells, :coordinates] = np.linalg.pinv(self.words.astype(np.float64)).T
-        if not np.allclose(self.words @ counts[:cells, :coordinates].T, np.eye(cells), rtol=0, atol=1e-6):
-            return None
+        counts[:cells, :coordinates] = inverse
         counts[cells] = counts[:cells].sum(axis=0)
         names = (*(f"the count of cell {cell + 1}" for cell in range(cells)), "the number of rows")
         slack = 1e-6  # of the inverse
         return Combinations(
             names, counts, np.full(cells + 1, -slack), np.full(cells + 1, (1 + slack) * 2.0**fraction_bits)
         )
+
+    @cached_property
+    def _inverse(self) -> NDArray[np.float64] | None:
+        """What turns sums of code words into the cells' counts, ``(cells, coordinates)``; None if nothing does."""
+        if not self.codes:
+            return np.eye(self.cells)
+        inverse: NDArray[np.float64] = np.linalg.pinv(self.words.astype(np.float64)).T
+        return inverse if np.allclose(self.words @ inverse.T, np.eye(self.cells), rtol=0, atol=1e-6) else None
 
     def evaluate(self, rows: NDArray[np.float64], fraction_bits: int) -> NDArray[np.int64]:
         return np.where(self.counts(rows)[:, None], self.words[self.cells_of(rows)] << fraction_bits, 0)

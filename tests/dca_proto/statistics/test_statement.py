@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
+from exact_rounds import aggregate
 
-from dca_proto.errors import UsageError
+from dca_proto.aggregate import RoundRequest
+from dca_proto.errors import ImplausibleSum, UsageError
+from dca_proto.plausibility import checked
 from dca_proto.statistics import Statistic, registered, resolve
 from dca_proto.statistics.base import _REGISTRY
 from dca_proto.statistics.contribution import client_sensitivity, contribution
@@ -90,3 +95,15 @@ def test_on_a_coarse_grid_no_value_at_its_ends_is_clipped(bits: int, weight: flo
     exact = client_sensitivity(statistic, rows_max, 40).l2 / 2.0 ** (40 - bits)
     assert reach.is_rounded
     assert reach.sensitivity == pytest.approx(exact, rel=1e-4)
+
+
+def test_a_verified_sum_on_a_coarse_grid_is_possible() -> None:
+    """A count of weight 5.477 sums up to more than 21 units of 1/4 for each row, which is where that grid ends."""
+    statistic = {"columns": ("x",), "centre": (0.0,), "scale": (1.0,), "bound": (1.0,), "count_weight": 5.477}
+    request, value = RoundRequest("mean", statistic, rows_max=3), np.array([0.0, 3 * 5.477 * 20_000])
+    known = aggregate(value, 200.0, request, 20_000)
+    verified = dataclasses.replace(known, rows_max=3, fraction_bits=2, verified=True)
+    assert checked(verified).doubts == ()
+    impossible = dataclasses.replace(verified, value=verified.value * 1.03)
+    with pytest.raises(ImplausibleSum, match="outside its bounds"):
+        checked(impossible)
