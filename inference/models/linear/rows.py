@@ -293,9 +293,12 @@ def about_boxes(statistics: SufficientStatistics, parameters: Mapping[str, Any])
     spread = np.diag(statistics.xx)[1:] - statistics.xx[0, 1:] ** 2 / max(float(statistics.xx[0, 0]), square)
     notes = list(about_missing(rows, noise / square, int(statistics.n), "a value"))
     if hidden := [name for name, one in zip(features, spread < 2 * noise, strict=True) if one]:
+        varies, its, it = (
+            ("varies", "its effect rests", "it") if len(hidden) == 1 else ("vary", "their effects rest", "them")
+        )
         notes.append(
-            f"noise hides whether {listed(hidden, len(hidden))} varies at all, so its effect rests on the prior; give "
-            "narrower bounds, a larger epsilon or more clients, or leave it out"
+            f"noise hides whether {listed(hidden, len(hidden))} {varies} at all, so {its} on the prior; give narrower "
+            f"bounds, a larger epsilon or more clients, or leave {it} out"
         )
     return (*notes, *_about_clamped(statistics, parameters))
 
