@@ -34,6 +34,7 @@ from dca_proto.privacy.cost import PrivacyCost, total
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.terms import SLACK_OF_ALL
 from dca_proto.runtime.config import Config, read_config
 from dca_proto.runtime.files import read_text
 from dca_proto.runtime.settings import convert
@@ -122,7 +123,7 @@ class PlannedSlots(msgspec.Struct, frozen=True, kw_only=True):
     def charge(self) -> PrivacyCost:
         """The cost of one slot to a participant."""
         return (
-            Budget(self.cost.epsilon, self.cost.delta).cost
+            Budget(self.cost.epsilon, self.cost.delta, SLACK_OF_ALL * _is_verified(self.table)).cost
             if self.cost.delta
             else PrivacyCost.of_pure(self.cost.epsilon)
         )
@@ -228,7 +229,9 @@ def _planned(tables: Sequence[Any], settings: ScheduleSettings, ends: date) -> l
     times = [Times(every=when.every, at=when.at, on=when.on, timezone=settings.timezone) for when in whens]
     slots = [each.slots(settings.begins, ends) for each in times]
     pure = [_is_pure(table) for table in others]
-    budget, shares = Budget(settings.epsilon, settings.delta), math.fsum(when.share for when in whens)
+    verified = sum(len(each) for table, each in zip(others, slots, strict=True) if _is_verified(table))
+    budget = Budget(settings.epsilon, settings.delta, SLACK_OF_ALL * verified)
+    shares = math.fsum(when.share for when in whens)
     parts = [when.share / shares * _MARGIN for when in whens]
     costs = budget.repeated_all(parts, [len(each) for each in slots], pure)
     jobs = []
@@ -248,6 +251,10 @@ def _when(where: str, table: Mapping[str, Any]) -> SlotSettings:
     except UsageError as error:
         text = str(error)
         raise UsageError(text if text.startswith(where) else f"{where} {text}") from None
+
+
+def _is_verified(table: Mapping[str, Any]) -> bool:
+    return table.get("verified") is True
 
 
 def _is_pure(table: Mapping[str, Any]) -> bool:

@@ -52,7 +52,8 @@ Never copy the files of a store back instead. What the actor did since the backu
 - a client declines until each Compute node has told it its highest charge number. Then it counts a charge for each
   number that it lacks, at the most that its policy allows a round, and goes on;
 - a Compute node takes part in rounds that are announced from now on;
-- a trainer's account counts what --spent states, or all that it allows. Its open rounds are lost.
+- a trainer's account counts what --spent states, or all that it allows. Its open rounds are lost. Leave --spent out if
+  there were reports of delta 0 since: they cost more beside Gaussian rounds than their epsilon states.
 """
 _File = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="FILE")]
 
@@ -81,7 +82,9 @@ def restore(
     source: Annotated[Path, typer.Option("--from", help="A backup of this actor.")],
     spent: Annotated[
         float | None,
-        typer.Option(help="Of a trainer: epsilon of its rounds since the backup; by default all that is allowed."),
+        typer.Option(
+            help="Of a trainer: epsilon of its Gaussian rounds since the backup; by default all that is allowed."
+        ),
     ] = None,
 ) -> None:
     """Make a new store from a backup, in place of one that is lost."""

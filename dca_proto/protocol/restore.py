@@ -88,7 +88,8 @@ def spent_since(
     """Return the charge of what a restored trainer has spent since its backup, by its owner, for its account.
 
     Args:
-        epsilon: at the account's δ; None books all that the account allows. round_id: 16 fresh random bytes.
+        epsilon: of Gaussian rounds, at the account's δ; None books all that the account allows.
+        round_id: 16 fresh random bytes.
 
     Raises `UsageError` for an ε that is no number above 0.
     """

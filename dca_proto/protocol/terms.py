@@ -25,7 +25,8 @@ from dca_proto.protocol.wire.fields import COMPUTES_MAX, WindowSeconds
 from dca_proto.protocol.wire.kinds import KINDS, LDP_REPORT, Kind, LdpReport, SecureSum, VerifiedSum
 from dca_proto.wording import nearest
 
-_SLACK_OF_ALL = 2.0**-44
+SLACK_OF_ALL = 2.0**-44
+"""The slack that all rounds of a verified job have together: that of a million coordinates."""
 C = TypeVar("C")
 T = TypeVar("T", bound="Terms[Any]")
 K = TypeVar("K", bound=Kind)
@@ -167,7 +168,7 @@ class VerifiableTerms(Terms[C], frozen=True, kw_only=True):
     @property
     def budget(self) -> Budget:
         """(ε, δ) of all rounds together, with room for the slack of verified sums of a million coordinates."""
-        return Budget(self.epsilon, self.delta, _SLACK_OF_ALL * self.verified)
+        return Budget(self.epsilon, self.delta, SLACK_OF_ALL * self.verified)
 
     def fill(self, kind: K) -> K:
         filled = super().fill(kind)

@@ -25,6 +25,7 @@ delta = 1e-5
 """
 COLUMN = 'target = "x"\nbounds = { x = [0, 50] }\nclients = 500'
 MEAN = f'[[job]]\ntitle = "daily mean"\nname = "gaussian"\n{COLUMN}\ntolerate = 50\n'
+VERIFIED = f"{MEAN}verified = true\n"
 REPORT = f'[[job]]\ntitle = "weekly reports"\nevery = "week"\nname = "ldp-mean"\n{COLUMN}\n'
 MORE_REPORTS = REPORT.replace("weekly", "hourly").replace('"week"', '"hour"')
 NODES = (
@@ -49,8 +50,8 @@ def write(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize(
     "jobs",
-    [MEAN, REPORT, REPORT + MORE_REPORTS, MEAN + REPORT, MEAN + REPORT + NODES],
-    ids=["means", "reports", "few and many reports", "both", "all kinds"],
+    [MEAN, VERIFIED, REPORT, REPORT + MORE_REPORTS, MEAN + REPORT, MEAN + REPORT + NODES, VERIFIED + REPORT],
+    ids=["means", "verified", "reports", "few and many reports", "both", "all kinds", "verified and reports"],
 )
 @pytest.mark.parametrize("lasts", ["1y", "30d"])
 def test_all_slots_together_cost_the_budget_and_no_more(folder: Path, jobs: str, lasts: str) -> None:
