@@ -80,7 +80,8 @@ class Asking(Returning):
 
         Nodes that joined since the backup may be the only honest ones of a round that the client has forgotten.
         """
-        newest = max((one.file.number for one in self._stated.values()), default=0)
+        members = self._federation.computes_among(self._stated)  # one that has left delays nobody
+        newest = max((self._stated[node].file.number for node in members), default=0)
         return newest if newest > self._federation.number else 0
 
     def _ask_nodes(self, now_ms: int) -> list[Effect]:

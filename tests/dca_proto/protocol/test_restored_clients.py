@@ -36,6 +36,7 @@ from dca_proto.protocol.wire.messages import (
     ChargesStated,
     ChargesWanted,
     FederationFile,
+    FileStamp,
     FrozenList,
     Hello,
     Sealed,
@@ -270,6 +271,19 @@ def test_a_client_with_an_old_federation_file_waits_for_the_newest() -> None:
     assert network.actors[victim]._federation.number == 2
     assert numbers(network, victim) == [1, 2]
     assert network.actors[victim].lacks_charges == ""
+
+
+def test_a_node_that_has_joined_and_left_since_the_backup_delays_nobody() -> None:
+    actors, network, victim, backup = lived(1, 1)
+    network.tamper = losing(ChargesWanted, to=actors.computes[2])
+    from_backup(network, victim, backup)
+    network.deliver()
+    client = network.actors[victim]
+    stated = client._stated[actors.computes[0]]
+    client._stated[bytes(16)] = msgspec.structs.replace(stated, file=FileStamp(1_000, bytes(32)))
+    network.tamper = passing
+    until_the_end(network)
+    assert numbers(network, victim) == [1, 2]
 
 
 @pytest.mark.parametrize("then", [False, True])
