@@ -374,6 +374,9 @@ def test_only_some_jobs_are_for_data_nodes() -> None:
         "regression-mcmc",
         "describe",
         "compare",
+        "synthetic",
         "survival",
         "survival-regression",
+        "sites-regression",
+        "sites-logistic",
     ]

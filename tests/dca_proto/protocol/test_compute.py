@@ -214,7 +214,8 @@ def test_closing_forgets_all_but_keys_sessions_and_charge_numbers_after_the_rete
     phased.network.tamper = lambda envelope: ()
     phased.network.advance(phased.network.now_ms + 8 * 24 * 3600 * 1000)
     assert phased.actor.phase(phased.round_id) == "new"
-    assert {table for table, _ in phased.network.stores[phased.node]} == {"epoch", "seen", "charges", "session"}
+    tables = {table for table, _ in phased.network.stores[phased.node]}
+    assert tables == {"epoch", "seen", "since", "charges", "session"}
 
 
 # What each step does.

@@ -206,6 +206,7 @@ trusted_computes = ["hospital-a"]
 accept_p = 1
 rows_of_many = true
 sums_only = true
+verified = true
 """
 
 
@@ -218,7 +219,7 @@ def test_a_policy_may_be_a_separate_file(folder: Path) -> None:
         rounds_per_period_max=1000, delta_max=1e-6, clients_min=100, honest_min=50, colluders_min=5,
         colluders_part_min=0.01, computes_min=2,
         dimension_max=9, statistics=("mean", "regression"), bounds={"x": (0.0, 120.0)}, trainers=(TRAINER.id.hex(),),
-        trusted_computes=("hospital-a",), accept_p=1, rows_of_many=True, sums_only=True,
+        trusted_computes=("hospital-a",), accept_p=1, rows_of_many=True, sums_only=True, verified=True,
     )  # fmt: skip
     (folder / "client.toml").write_text(f"{CLIENT_TEXT}[policy]\n{FULL_POLICY}")
     assert load(folder / "client.toml").config.policy == policy, "the same figures as a section"
