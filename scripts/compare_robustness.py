@@ -45,6 +45,7 @@ from rich.table import Table
 from dca_proto import drawing
 from dca_proto.plausibility import REFUSED
 from dca_proto.privacy.accounting import mu_of
+from dca_proto.privacy.rounding import at_least
 from dca_proto.privacy.verified import TAU, release_cost
 from dca_proto.runtime.files import write_json
 
@@ -258,7 +259,8 @@ def main() -> int:
 def show(console: Console, setting: Setting, cells: list[Cell]) -> None:
     """Print the table."""
     counts = sorted({one.liars for one in cells})
-    title = f"error of a mean over {setting.clients} clients, in noise sds of a trusted party, ε = {setting.epsilon:g}"
+    of = f"{setting.clients} clients, in noise sds of a trusted party, ε = {at_least(setting.epsilon)}"
+    title = f"error of a mean over {of}"
     worst = max(one.error / one.rmse for one in cells if one.rmse is not None)
     table = Table("liars", *map(str, counts), title=title, caption=f"standard errors: {100 * worst:.1f} % at most")
     for system in SYSTEMS:
@@ -290,7 +292,7 @@ def plot(cells: list[Cell], path: Path) -> None:
         axes.set_ylabel("error, in noise sds of a trusted party")
         axes.set_xticks(places, [str(liars) for liars in counts])
         axes.set_yticks([1, 2, 5, 10, 20, 50, 100, _PICTURE_MAX], ["1", "2", "5", "10", "20", "50", "100", "any"])
-        axes.minorticks_off()
+        axes.tick_params(which="minor", labelleft=False)
         axes.grid(color=drawing.GRID, linewidth=0.5)
         axes.spines[["top", "right"]].set_visible(False)
         figure.legend(frameon=False, fontsize=8, loc="outside right upper")

@@ -14,7 +14,7 @@ import msgspec
 
 from dca_proto.errors import UsageError
 from dca_proto.privacy.accounting import mu_of
-from dca_proto.privacy.rounding import at_most
+from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.charges import TABLE as CHARGES
 from dca_proto.protocol.client.round import DECLINES
 from dca_proto.protocol.client.trust import PIN
@@ -97,7 +97,7 @@ def spent_since(
     amount = limit.epsilon if epsilon is None else epsilon
     if not 0 < amount <= limit.epsilon:
         expected = f"a number above 0, and at most the account's {at_most(limit.epsilon)}"
-        raise UsageError(f"spent: found epsilon {amount:g}, expected {expected}")
+        raise UsageError(f"spent: found epsilon {at_least(amount)}, expected {expected}")
     cost = (mu_of(amount, limit.delta), amount, limit.delta)
     charge = Charge(round_id, RESTORED, trainer, *cost, now_ms, ledger.next_number)
     return LEDGER, round_id, msgspec.msgpack.encode(charge)

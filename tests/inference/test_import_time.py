@@ -20,7 +20,7 @@ def is_sampler(path: Path) -> bool:
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for path in (ROOT / "inference").rglob("*.py")
-    if path.stem not in ("estimator", "estimators") and not is_sampler(path)
+    if path.stem not in ("classifiers", "estimator", "estimators") and not is_sampler(path)
 )
 PROBE = f"""
 import importlib, sys, time

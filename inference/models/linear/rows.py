@@ -47,7 +47,8 @@ The sums do not tell a curve from a line, since weighted residuals are orthogona
 under a second weight would repeat xx and xy, hence up to double the squared sensitivity. They would show only shifts
 of several standard deviations of the estimate; those that spoil an interval are of one.
 
-**The target's bound** q is the smallest whose bias stays below a third of the spread. If a share of 1 - κ of the
+**The target's bound** q is the smallest whose bias stays below a third of the spread, for normal features; with two
+log-normal ones at large ε it is a half. If a share of 1 - κ of the
 slopes' information is clipped, a slope loses about that share (exactly, for normal targets: Bussgang's theorem). A
 slope that explains half of the target has the most to lose. The spread comes from the second round's noise and from the
 residuals, which are taken as Student's t with 5 degrees of freedom; all else is taken as normal. The result warns if
