@@ -262,6 +262,7 @@ def test_a_seed_repeats_its_draws_and_nothing_is_compiled_again(watched: Watched
     assert not np.array_equal(other.draws["theta"], again.draws["theta"])
 
 
+@pytest.mark.long
 def test_shapes_and_totals(watched: Watched) -> None:
     chains = watched.chains
     assert chains.draws["S"].shape == (5, 2, 300, J, D, D)

@@ -48,11 +48,11 @@ under a second weight would repeat xx and xy, hence up to double the squared sen
 of several standard deviations of the estimate; those that spoil an interval are of one.
 
 **The target's bound** q is the smallest whose bias stays below a third of the spread, for normal features; with two
-log-normal ones at large ε it is a half. If a share of 1 - κ of the
-slopes' information is clipped, a slope loses about that share (exactly, for normal targets: Bussgang's theorem). A
-slope that explains half of the target has the most to lose. The spread comes from the second round's noise and from the
-residuals, which are taken as Student's t with 5 degrees of freedom; all else is taken as normal. The result warns if
-the target's mean square shows that much of it was clipped.
+log-normal ones at large ε it is a half. If a share of 1 - κ of the slopes' information is clipped, a slope loses about
+that share (exactly, for normal targets: Bussgang's theorem). A slope that explains half of the target has the most to
+lose. The spread comes from the second round's noise and from the residuals, which are taken as Student's t with 5
+degrees of freedom; all else is taken as normal. The result warns if the target's mean square shows that much of it was
+clipped.
 
 **Skewed residuals**, those of incomes and costs, lose more at one side of the clip than at the other. That takes a part
 of the mean, hence of the intercept and of each prediction: 7 to 30 % of a standard deviation for log-normal and

@@ -90,6 +90,7 @@ def test_messages_and_bytes_are_those_of_the_protocol(processes: int) -> None:
     assert min(figures["sessions_s"], figures["sessions_wall_s"]) > 0
 
 
+@pytest.mark.long
 def test_peak_memory_is_in_mebibytes_like_a_fleets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated, "peak_rss_bytes", lambda: 3 << 20)
     assert Measuring().measure(cell()).peak_rss_mb == 3.0

@@ -31,6 +31,7 @@ def test_attack_12_a_full_table_of_rounds_aborts_and_never_accepts_unchecked() -
     assert "open rounds: 2 with this one; needs at most 1 for one trainer" in str(facts_of(world, RoundFailed))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("days", [0.01, 8])
 def test_attack_12_what_was_trimmed_is_dropped_when_it_comes_again(days: float) -> None:
     """Everything of a round, replayed after nodes let it out of memory, and after they forgot its id: nothing opens.

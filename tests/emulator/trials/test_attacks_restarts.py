@@ -165,6 +165,7 @@ def test_attack_29_a_node_that_dies_in_its_clean_up_does_not_open_the_round_agai
     assert [key for key in node.disk.records if key[0] == NODE_ROUNDS]
 
 
+@pytest.mark.long
 def test_attack_29_the_trainer_forgets_a_round_only_after_its_retention() -> None:
     world, _ = check_trial(small())
     day_ms = 24 * 3600 * 1000

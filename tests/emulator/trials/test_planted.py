@@ -63,6 +63,7 @@ def plant(request: pytest.FixtureRequest) -> Callable[[Fault], Found]:
     return wait
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [marked(one) for one in IN_SUITE])
 def test_a_sweep_finds_a_planted_fault(fault: Fault, plant: Callable[[Fault], Found]) -> None:
     found = plant(fault)

@@ -197,6 +197,7 @@ def test_a_report_that_tells_more_than_its_mechanism_differs_beside_a_neighbour(
 # --- scenarios ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_first_random_scenarios_of_reports_break_nothing() -> None:
     drawn = [draw_scenario(seed) for seed in range(100)]
     reporting = [one for one in drawn if one.rounds.kind == "ldp-report"]

@@ -106,6 +106,7 @@ class Mute:
         return type("Muted", (honest,), {"handle": handle})
 
 
+@pytest.mark.long
 def test_a_planted_mistake_runs_in_place_of_the_honest_actor_and_is_seen() -> None:
     _, outcome = run(small(), faulty={"trainer": Mute.make})
     assert not outcome.ok

@@ -81,6 +81,7 @@ def test_it_is_the_normal_density(logistic: bool) -> None:
                 assert abs(expected(value, n, noise, (row[0], row[1] / 2)) - exact) > 0.01 or noise > 100 * n
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("logistic", [False, True])
 def test_each_coordinate_has_its_own_noise_and_weights_are_divided_out(logistic: bool) -> None:
     """What was released with weights w is N(w·nμ, n wCw + s²): the same but for the Jacobian, Σ ln w."""
@@ -114,6 +115,7 @@ def test_a_constants_own_square_carries_no_information(logistic: bool, noise: fl
         assert found(logistic, value, 100.0, noise, theta, SIGMA, **known) == pytest.approx(exact)
 
 
+@pytest.mark.long
 def test_it_integrates_to_one() -> None:
     """Over both sums of a logistic regression of one feature, with and without noise."""
     theta, Sigma = np.array([1.2]), np.array([[0.6]])

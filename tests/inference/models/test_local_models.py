@@ -254,6 +254,7 @@ def test_a_model_of_sums_is_its_prior_and_their_law(
     assert sums.n == pytest.approx(n)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("intercept", [False, True])
 def test_models_of_rows_are_their_priors_and_the_rows_laws(intercept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An intercept and means are subtracted from the reports; a scatter is that about them."""

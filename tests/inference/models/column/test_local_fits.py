@@ -299,6 +299,7 @@ def test_draws_that_are_not_finite_are_refused() -> None:
         replace(posterior(), draws={"mean": np.full((4, 9), np.nan)})
 
 
+@pytest.mark.long
 def test_inference_data_carries_mechanism_and_privacy_cost() -> None:
     found = rate()
     data = found.inference_data(predicted=found.new_clients(5))

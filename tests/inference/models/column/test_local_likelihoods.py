@@ -179,6 +179,7 @@ def test_the_interpolation_keeps_its_bound() -> None:
     assert script.check_interpolation((32, 3.19), quick=True)["error"] < 1e-10
 
 
+@pytest.mark.long
 def test_without_the_narrowest_sigma_the_bound_would_not_hold() -> None:
     z, noise = reports(), WIDTH / 19
     summary = rectified.summarise(z, LOW, HIGH, noise, nodes=200)

@@ -97,6 +97,7 @@ def test_complete_values_give_no_warning_and_intervals_that_are_hardly_wider(nam
     assert np.median(ratios) < 1.2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gaussian", "exponential", "poisson"])
 @pytest.mark.parametrize("wide", [10, 100, 1000])
 def test_bounds_that_are_too_wide_cost_accuracy_and_not_truth(name: str, wide: int) -> None:

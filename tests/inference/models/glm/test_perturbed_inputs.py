@@ -279,6 +279,7 @@ def test_gradients_are_finite_and_those_of_differences(kind: str) -> None:
                 )
 
 
+@pytest.mark.long
 def test_the_laws_of_rows_one_by_one_add_up_to_that_of_their_scatter() -> None:
     model, rng = MODELS[2], np.random.default_rng(5)
     zx, zy, var_x, p = rng.normal(size=(7, 2)), rng.normal(size=7), np.array([0.3, 2.0]), 0.8

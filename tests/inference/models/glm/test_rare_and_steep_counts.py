@@ -38,6 +38,7 @@ def errors_of(truth: Array, seeds: range) -> tuple[Array, Array]:
     return errors, errors / np.array([np.r_[fit.intercept_sd, fit.coefficient_sd] for fit in fits])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("truth", "seed", "most"), [(RARE, 1, 0.5), (STEEP, 2, 0.15)])
 def test_a_long_step_neither_falls_short_nor_overshoots(truth: tuple[float, ...], seed: int, most: float) -> None:
     """With a linear mean of scores, the intercepts of these seeds were off by 0.74 and 1.7."""

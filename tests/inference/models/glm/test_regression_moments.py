@@ -111,6 +111,7 @@ def test_linear_moments_are_those_of_quadrature() -> None:
         assert apart(case.linear(), linear_reference(case)) < 1e-12
 
 
+@pytest.mark.long
 def test_logistic_moments_are_those_of_quadrature() -> None:
     for case in (*ONE, *TWO):
         assert apart(case.logistic(), logistic_reference(case)) < 1e-10

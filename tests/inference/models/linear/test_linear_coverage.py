@@ -32,6 +32,7 @@ def test_nine_of_ten_intervals_hold(kind: str, epsilon: float) -> None:
     assert figure["worst"] >= WORST_LEAST
 
 
+@pytest.mark.long
 def test_intervals_of_opposite_effects_of_collinear_features_hold_where_noise_hides_them() -> None:
     """Slopes 1, -0.7 and 0.3 at correlations of 0.95. A spread that trusts the evidence holds in 66 %, one in 37 %."""
     cell = long_form.Cell(long_form.FIXED, "collinear", 500, 1.0, RELEASES, 1, 11)

@@ -62,6 +62,7 @@ def off(fit: Coefficients) -> float:
     return float(error @ np.linalg.solve(fit.covariance, error))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("method", "n"), [("one-sum", 2000), ("variational", 2000)])
 def test_the_truth_deviates_as_far_as_the_posterior_predicts(method: str, n: int) -> None:
     """Over 12 repeats the squared distances add up to a chi-squared variable of 48 degrees: false alarm 2e-4."""

@@ -48,6 +48,7 @@ def scores_of(truth: Array, repeats: int) -> tuple[Array, Array]:
     return errors, errors / np.array([np.r_[fit.intercept_sd, fit.coefficient_sd] for fit in fits])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("truth", [RARE, STRONG])
 def test_no_step_falls_short(truth: tuple[float, ...]) -> None:
     """Four fits; the mean of a parameter was off by 0.8 for a rare class, with a standard error of 0.4."""
@@ -56,6 +57,7 @@ def test_no_step_falls_short(truth: tuple[float, ...]) -> None:
     assert np.abs(standard).max() < 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("truth", [STRONG, STEEP])
 def test_strong_effects_that_intervals_may_miss_are_named(truth: tuple[float, ...]) -> None:
     """90 % intervals of slopes of 5 held in one of four fits or fewer, of slopes of 3 in 75 to 79 %, and nothing
@@ -64,6 +66,7 @@ def test_strong_effects_that_intervals_may_miss_are_named(truth: tuple[float, ..
         assert any("the effects of a, b are" in one for one in fitted(np.array(truth), seed).warnings)
 
 
+@pytest.mark.long
 def test_a_rare_feature_with_a_moderate_effect_keeps_its_size_and_is_not_named() -> None:
     """With simulated rows of two values, estimates of log odds of 1 (10 % of 2,000 rows) ran off to 5 and more. Now
     the root mean square error is 0.28 standardised, 0.9 of log odds; eight such errors are below 4."""

@@ -102,6 +102,7 @@ def test_without_noise_quantiles_are_those_of_the_values() -> None:
     assert np.ptp(intervals(posterior)[1]) < 4 * 1.96 * 0.5 / np.sqrt(len(x)) / density + 2 * bin_width
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("draw", "ends", "truth"),
     [
