@@ -19,6 +19,9 @@ The floor is what one contribution cannot do without, by direct calls of hashlib
 opening, and the receipt's MAC at both ends. Exact noise stands apart: it is taken off both sides of `ratio`, and stands
 on both sides of `ratio_with_noise`.
 
+A verified sum (DESIGN §12) of the same clients and numbers stands beside it: all of a round divided by N, what a round
+costs once included, on both sides.
+
     scripts/bench_core.py                          M in {3, 10}, d in {10, 1000}
     scripts/bench_core.py --json bench.json
     scripts/bench_core.py --computes 10 --dimension 10 --profile
@@ -53,10 +56,12 @@ from dca_proto.protocol.events import Command, Event, Received, Started, Timer, 
 from dca_proto.protocol.facts import RoundCompleted
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
+from dca_proto.protocol.wire.kinds import SecureSum, VerifiedSum
 from dca_proto.runtime.files import STDOUT, write_json
 from dca_proto.testing import TestFederation
 from emulator.scaling.measure import floor_us, timed_us
 
+PLAIN, VERIFIED = SecureSum(tolerate=5), VerifiedSum(tolerate=5)
 ROLES = ("client", "holder", "nodes", "trainer")
 NOW_MS = 1_700_000_000_000
 FEW = 50
@@ -112,10 +117,10 @@ class Swarm:
         actors = self._by_id
         return [(actor, actors[actor].handle(event, NOW_MS)) for actor, event in events]
 
-    def round(self, clock: Clock | None = None) -> dict[str, float]:
+    def round(self, clock: Clock | None = None, kind: SecureSum = PLAIN) -> dict[str, float]:
         """Run one round, from the announcement to its result; return microseconds by role."""
         clock = clock or Clock()
-        request = self.actors.request(parameters=self.parameters, tolerate=5, epsilon=0.3)
+        request = self.actors.request(parameters=self.parameters, kind=kind, epsilon=0.3)
         trainer = self._trainer.id
         with clock.of("trainer"):
             asked = self._trainer.handle(Command(request), NOW_MS)
@@ -181,9 +186,10 @@ def cell(clients: int, computes: int, dimension: int, repeats: int) -> dict[str,
     """Return the figures of one (M, d): medians, and the smallest and largest ratio of the repeats."""
     swarm, few = Swarm(clients, computes, dimension), Swarm(FEW, computes, dimension)
     measured: list[tuple[dict[str, float], dict[str, float], float]] = []
-    once = []
+    once, whole = [], []
     for repeat in range(repeats + 1):
         all_us, few_us = swarm.round(), few.round()
+        whole.append((all_us, swarm.round(kind=VERIFIED)))
         if not repeat:
             continue  # every pair has agreed on its key now
         each = {role: (all_us[role] - few_us[role]) / (clients - FEW) for role in ROLES}
@@ -200,9 +206,16 @@ def cell(clients: int, computes: int, dimension: int, repeats: int) -> dict[str,
         "core_total_us": statistics.median(core for core, _, _ in pairs),
         "floor_total_us": statistics.median(floor for _, floor, _ in pairs),
         "once_a_round_us": statistics.median(once),
+        "plain_round_us": _by_role([plain for plain, _ in whole[1:]], clients),
+        "verified_round_us": _by_role([verified for _, verified in whole[1:]], clients),
+        "verified_to_plain": _spread([sum(verified.values()) / sum(plain.values()) for plain, verified in whole[1:]]),
         "ratio": _spread([(core - noise) / floor for core, floor, noise in pairs]),
         "ratio_with_noise": _spread([core / (floor + noise) for core, floor, noise in pairs]),
     }
+
+
+def _by_role(rounds: Sequence[dict[str, float]], clients: int) -> dict[str, float]:
+    return {role: statistics.median(us[role] for us in rounds) / clients for role in ROLES}
 
 
 def _spread(values: list[float]) -> dict[str, float]:
@@ -219,6 +232,11 @@ def show(result: dict[str, Any]) -> None:
         print(f"  {role:<8} {core:8.1f}   floor {floor:7.1f}" + (f"   {core / floor:5.2f}" if floor else ""))
     print(f"  {'all':<8} {result['core_total_us']:8.1f}   floor {result['floor_total_us']:7.1f}", end="")
     print(f"   exact noise {result['noise_us']:.1f}   once a round {result['once_a_round_us'] / 1000:.1f} ms")
+    plain, verified = result["plain_round_us"], result["verified_round_us"]
+    low, middle, high = (result["verified_to_plain"][key] for key in ("min", "median", "max"))
+    print("  a whole round over N: " + ", ".join(f"{role} {plain[role]:.1f}" for role in ROLES))
+    print("  verified:             " + ", ".join(f"{role} {verified[role]:.1f}" for role in ROLES), end="")
+    print(f"; {middle:.2f} times ({low:.2f} to {high:.2f})")
     for name, words in (("ratio", "without exact noise"), ("ratio_with_noise", "with exact noise on both sides")):
         low, middle, high = (result[name][key] for key in ("min", "median", "max"))
         print(f"  ratio {middle:.2f} ({low:.2f} to {high:.2f}), {words}")
