@@ -5,6 +5,7 @@ The faults are those of `scripts/planted_faults.toml`, in secure sums and in all
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -89,7 +90,7 @@ def test_the_table_is_whole() -> None:
     for fault in FAULTS:
         for file in {patch[0] for patch in fault.patch}:
             patches = [patch for patch in fault.patch if patch[0] == file]
-            assert plant_faults.patched(str(root / file), patches), fault.name
+            ast.parse(plant_faults.patched(str(root / file), patches), fault.name)
         assert (fault.caught is None) == bool(fault.why), f"{fault.name}: caught, or why not"
     assert len({one.name for one in FAULTS}) == len(FAULTS) >= 50
     assert {kind for kind, count in Counter(one.kind for one in IN_SUITE).items() if count >= OF_KIND} == set(KINDS)
