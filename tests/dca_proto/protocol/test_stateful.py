@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from round_helpers import exact_actors, exact_sum, kind_of
+from round_helpers import body_of, exact_actors, exact_sum, kind_of
 
 from dca_proto.privacy import accounting
 from dca_proto.protocol.effects import Forget, Persist, Send
@@ -166,11 +166,15 @@ class Rounds(RuleBasedStateMachine):
 
     @invariant()
     def each_message_has_one_content(self) -> None:
-        """One contribution of a client, one list and one answer of a node to each round, whatever is killed."""
+        """One contribution of a client, one list and one answer of a node to each round, whatever is killed.
+
+        A node also passes on the answers of its peers.
+        """
         payloads = defaultdict(set)
         for one in self.network.sent:
             if kind_of(one) in (Contribution, Answer):
-                payloads[one.sender, one.round_id, kind_of(one)].add(one.payload)
+                whose = getattr(body_of(one.payload), "compute", one.sender)
+                payloads[whose, one.round_id, kind_of(one)].add(one.payload)
         assert all(len(contents) == 1 for contents in payloads.values())
 
     @property
