@@ -12,7 +12,6 @@ import msgspec
 import typer
 
 from dca_proto.cli.output import tell
-from dca_proto.cli.schedule_file import results_path
 from dca_proto.cli.status import Actors, Place, actors_of, ask_all
 from dca_proto.dashboard.memory import Seen
 from dca_proto.errors import UsageError
@@ -106,6 +105,8 @@ class History:
     """The slots of a schedule's jobs, from its database of results. It is read again when it has changed."""
 
     def __init__(self, schedule: Path) -> None:
+        from dca_proto.cli.schedule_file import results_path  # needs what jobs need
+
         self._path = results_path(schedule)
         self._stamp: tuple[tuple[int, int], ...] = ()
         self._slots: dict[str, list[SeriesSlot]] = {}

@@ -123,6 +123,7 @@ PROGRAMS = {
     "metrics": "import dca_proto.runtime.metrics",
     "dashboard": "import dca_proto.dashboard.server",
     "inference": INFERENCE,
+    "synthetic": "import inference.models.synthetic.job; from mbi import Domain; assert Domain(['a'], [2]).size() == 2",
     "samplers": SAMPLERS,
 }
 FILES = {
