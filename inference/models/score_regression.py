@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from inference.problem import Array
 
@@ -24,6 +25,21 @@ class Normal(NamedTuple):
 
     mean: Array
     cov: Array
+
+
+def simulated_features(points: Array, cov: Array, far: Array) -> Array:
+    """Return standardised features for simulated rows, ``(m, d)``, of which some are rare categories.
+
+    Args:
+        points: uniform, ``(m, d)``. cov: of the features, of which the correlations count, ``(d, d)``.
+        far: how many scales out the rare values of a feature lie, on which side; 0 for a normal one, ``(d,)``.
+    """
+    sd = np.sqrt(np.diag(cov))
+    values, vectors = np.linalg.eigh(cov / np.outer(sd, sd))
+    z = ndtri(np.clip(points, TINY, 1 - TINY)) @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    distance, side = np.maximum(np.abs(far), 1.0), np.sign(far)
+    rare = ndtri(distance**2 / (1 + distance**2))  # values far and -1/far, the former of probability 1/(1 + far²)
+    return np.asarray(np.where(far == 0, z, side * np.where(side * z > rare, distance, -1 / distance)))
 
 
 def regressed(prior: Prior, own: Array, rounds: Iterable[tuple[Array, Array, Array]]) -> Normal:

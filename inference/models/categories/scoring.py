@@ -36,13 +36,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
-from scipy.special import ndtri
 
 from dca_proto.statistics.category_score import COUNT, Chances, chances_of, entries, reach_of
 from inference.models.categories.model import Model
 from inference.models.glm.scoring import positive, root
 from inference.models.linear.closed_form import symmetric
-from inference.models.score_regression import Normal, Prior, regressed
+from inference.models.score_regression import Normal, Prior, regressed, simulated_features
 from inference.problem import Array
 
 EFFECT_SD = 2.0  # of effects per standardised feature; without an order of all differences of two categories
@@ -155,13 +154,7 @@ class Rows:
         from scipy.stats.qmc import Sobol  # slow to import
 
         points = Sobol(self.mean.size, rng=np.random.default_rng(0)).random_base2(self.log2)
-        sd = np.sqrt(np.diag(self.cov))
-        values, vectors = np.linalg.eigh(self.cov / np.outer(sd, sd))
-        z = ndtri(np.clip(points, TINY, 1 - TINY)) @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-        far = np.maximum(np.abs(self.far), 1.0)  # values far and -1/far, the former of probability 1/(1 + far²)
-        side = np.sign(self.far)
-        two = side * np.where(side * z > ndtri(far**2 / (1 + far**2)), far, -1 / far)
-        return np.asarray(self.mean + sd * np.where(self.far == 0, z, two))
+        return self.mean + np.sqrt(np.diag(self.cov)) * simulated_features(points, self.cov, self.far)
 
 
 def _share(released: Released) -> float:

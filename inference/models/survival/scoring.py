@@ -40,12 +40,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from dca_proto.statistics.survival_score import COUNT, CUBES, contrasts, entries, longest
 from inference.models.glm.scoring import positive
 from inference.models.linear.closed_form import symmetric
-from inference.models.score_regression import Normal, Prior, regressed
+from inference.models.score_regression import Normal, Prior, regressed, simulated_features
 from inference.models.survival import codes as guess
 
 Array = NDArray[Any]
@@ -165,14 +164,9 @@ class Rows:
         from scipy.stats.qmc import Sobol  # slow to import
 
         points = Sobol(self.mean.size + 1, rng=np.random.default_rng(0)).random_base2(SIMULATED_LOG2)
-        points = np.clip(points, TINY, 1 - TINY)
-        sd = np.sqrt(np.diag(self.cov))
-        values, vectors = np.linalg.eigh(self.cov / np.outer(sd, sd))
-        z = ndtri(points[:, 1:]) @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-        far = np.maximum(np.abs(self.rare), 1.0)  # values far and -1/far, the former of probability 1/(1 + far²)
-        two = np.sign(self.rare) * np.where(np.sign(self.rare) * z > ndtri(far**2 / (1 + far**2)), far, -1 / far)
-        features = np.where(self.rare == 0, self.mean + sd * z, two)
-        group = np.searchsorted(np.cumsum(self.shares)[:-1], points[:, 0]).astype(float)
+        x = simulated_features(points[:, 1:], self.cov, self.rare)
+        features = np.where(self.rare == 0, self.mean + np.sqrt(np.diag(self.cov)) * x, x)
+        group = np.searchsorted(np.cumsum(self.shares)[:-1], np.clip(points[:, 0], TINY, 1 - TINY)).astype(float)
         return features if self.shares.size == 1 else np.hstack([contrasts(group, self.shares[1:]), features])
 
     @cached_property
