@@ -9,7 +9,7 @@ import csv
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -23,6 +23,7 @@ YEAR_10000_MS = 253_402_300_800_000
 
 T = TypeVar("T")
 _DEPTH_MAX = 32
+_IDS_MAX = 5  # members whom a sentence names
 PRINTED_CHARS_MAX = 1000
 """The limit for a text that may come from a peer: twice the longest field of a message."""
 _TOO_DEEP = f"it is nested more than {_DEPTH_MAX} levels deep"
@@ -72,6 +73,12 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     """Return the first `most` names, separated by commas, and the number of further ones."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def ids_in_words(ids: Sequence[bytes], name_of: Callable[[bytes], str] = lambda one: "") -> str:
+    """Return the names of the first five members, their short ids where no name is known, and dots for further ones."""
+    named = [name_of(one) or one.hex()[:12] for one in ids[:_IDS_MAX]]
+    return ", ".join(named) + ", ..." * (len(ids) > _IDS_MAX)
 
 
 def counted(value: int, noun: str) -> str:

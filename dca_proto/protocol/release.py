@@ -36,7 +36,7 @@ from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement, PartialSum, Receipt, Release, Signed, VerifiedPart
-from dca_proto.wording import counted
+from dca_proto.wording import counted, ids_in_words
 
 if TYPE_CHECKING:  # devices that only take part in sums start faster
     from dca_proto.privacy.local import LocalMechanism
@@ -47,7 +47,6 @@ Members = Sequence[tuple[bytes, Signed]]
 
 Result = tuple[NoisyAggregate, tuple[bytes, ...]]
 """The aggregate of a round, and the sorted ids of the clients whose messages it holds."""
-_NAMED_MAX = 5  # clients in a warning
 
 
 def randomised(
@@ -152,7 +151,7 @@ def _sum_of_reports(opened: OpenedAnnouncement, validated: ValidatedRound, membe
     doubts: tuple[str, ...] = ()
     if len(kept) < len(members):
         liars = sorted({client for client, _ in members}.difference(clients))
-        named = ", ".join(client.hex()[:12] for client in liars[:_NAMED_MAX]) + ", ..." * (len(liars) > _NAMED_MAX)
+        named = ids_in_words(liars)
         where = f"{len(liars)} of {len(members)} reports are where the noise does not reach from the bounds"
         if 2 * len(kept) < len(members):
             raise ImplausibleSum(f"{where}: those of {named}")
@@ -234,8 +233,8 @@ def _left_out(failed: tuple[bytes, ...]) -> tuple[str, ...]:
     """Return a warning that names the clients whose proofs failed, if there are any."""
     if not failed:
         return ()
-    named = ", ".join(client.hex()[:12] for client in failed[:_NAMED_MAX]) + ", ..." * (len(failed) > _NAMED_MAX)
-    return (f"{counted(len(failed), 'client')} did not prove to be within the bounds, and were left out: {named}",)
+    who = counted(len(failed), "client")
+    return (f"{who} did not prove to be within the bounds, and were left out: {ids_in_words(failed)}",)
 
 
 def _verified_total(statement: Statement, partials: Sequence[PartialSum]) -> Elements:

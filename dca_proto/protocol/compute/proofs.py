@@ -12,9 +12,8 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol.lists import list_hash
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.messages import Answer, ListHeader, VerifiedAnswer, VerifiedHeader
+from dca_proto.wording import ids_in_words
 
-_NAMED_MAX = 5
-"""Clients whose proofs failed that an abort names."""
 _PLACE_BYTES = 4
 
 
@@ -66,5 +65,4 @@ def failed_words(failed: Sequence[bytes], name_of: Callable[[bytes], str]) -> st
     """Return the clients whose proofs failed, as the end of a sentence."""
     if not failed:
         return ""
-    named = [name_of(client) or client.hex()[:12] for client in failed[:_NAMED_MAX]]
-    return f"; the proofs of {len(failed)} failed: {', '.join(named)}{', ...' * (len(failed) > _NAMED_MAX)}"
+    return f"; the proofs of {len(failed)} failed: {ids_in_words(failed, name_of)}"
