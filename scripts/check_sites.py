@@ -49,6 +49,7 @@ from inference.jobs.base import Conditions
 from inference.models.sites.evidence import BETWEEN, EFFECT, MEAN
 from inference.problem import Schema
 from inference.rounds import run
+from papers.experiment import seen_share
 
 LINEAR, LOGISTIC, SAMPLED = "linear", "logistic", "linear, nuts"
 SITES, EPSILONS, DELTA, FAULT = (3, 8, 30), (0.5, 1.0, 4.0), 1e-5, 4
@@ -117,16 +118,6 @@ def held(found: np.ndarray) -> np.ndarray:
     return np.abs(found - 0.5) <= LEVEL / 2
 
 
-def tolerance(repeats: int, tests: int) -> float | None:
-    """Return the largest true share of intervals that hold which is seen nine times in ten; None if none is."""
-    counts = np.arange(repeats + 1)
-    alarms = counts[stats.binom.cdf(counts, repeats, LEVEL) < FALSE_ALARMS / tests]
-    if not alarms.size:
-        return None
-    shares = np.arange(LEVEL, -0.005, -0.01).clip(0.0)
-    return float(shares[(stats.binom.cdf(alarms[-1], repeats, shares) >= SEEN).argmax()])
-
-
 def measure(cells: Sequence[Cell], repeats: dict[str, int], console: Console) -> dict[Cell, np.ndarray]:
     """Return the ranks of each cell, shape ``(repeats, 4)``."""
     found = {}
@@ -174,7 +165,7 @@ def main(arguments: list[str] | None = None) -> int:
         uniforms[f"{model}, {sites} sites"] = dict(zip(FIGURES, values, strict=True))
     console.print(table)
     for model in dict.fromkeys(cell.model for cell in cells):
-        seen = tolerance(repeats[model], tests)
+        seen = seen_share(LEVEL, repeats[model], FALSE_ALARMS / tests, often=SEEN, step=0.01)
         what = "no fault of an interval can be" if seen is None else f"intervals that hold in {100 * seen:.0f} % are"
         console.print(f"{model}: {repeats[model]} studies a cell; {what} seen")
     console.print(f"wrong: {'; '.join(wrong)}" if wrong else "nothing is wrong but for chance")

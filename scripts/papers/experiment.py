@@ -267,6 +267,23 @@ def larger(ratio: float, count: float, limit: float) -> float:
     return float(f.sf((ratio / limit) ** 2, count, count))
 
 
+def seen_share(level: float, count: int, false_alarm: float, *, often: float, step: float) -> float | None:
+    """Return the largest true coverage whose fault a look sees so often; None if it sees no fault at all.
+
+    Args:
+        level: of the intervals; a look fails if so few hold with a probability below `false_alarm`. count: of
+            independent intervals. often: the probability of failing then. step: of the coverages that are tried.
+    """
+    import numpy as np
+    from scipy.stats import binom
+
+    most = binom.ppf(false_alarm, count, level) - 1  # the most that hold in a look that fails
+    if most < 0:
+        return None
+    shares = np.arange(level, -step / 2, -step).clip(0.0)
+    return float(shares[(binom.cdf(most, count, shares) >= often).argmax()])
+
+
 def joint_interval(values: Any, level: float, count: int = 1) -> Estimate:
     """Return the mean of independent runs, ``(n,)``, with Student's interval; unbounded for a single run.
 
