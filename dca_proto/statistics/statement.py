@@ -25,7 +25,7 @@ from dca_proto.crypto.fixedpoint import FRACTION_BITS_MAX
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Statistic
 from dca_proto.statistics.contribution import client_sensitivity
-from dca_proto.statistics.value_range import Combinations
+from dca_proto.statistics.value_range import Combinations, ValueRange
 
 DITHER_BITS = 16
 """A verified statistic is evaluated on a grid with so many more bits, and then rounded without bias."""
@@ -49,19 +49,15 @@ def fine_bits(fraction_bits: int) -> int:
 def moved(statistic: Statistic, rows_max: int, fraction_bits: int) -> Moved:
     """Return how far replacing one client's rows moves the rounded sum. Raises `UsageError` if values do not fit."""
     fine = fine_bits(fraction_bits)
-    if _ends_on_grid(statistic, fraction_bits):
+    coarse, exact = statistic.value_range(fraction_bits), statistic.value_range(fine)
+    if _ends_on_grid(coarse, exact, fine - fraction_bits):
         return Moved(client_sensitivity(statistic, rows_max, fraction_bits).l2, is_rounded=False)
     return Moved(math.ldexp(client_sensitivity(statistic, rows_max, fine).l2, fraction_bits - fine), is_rounded=True)
 
 
-def _ends_on_grid(statistic: Statistic, fraction_bits: int) -> bool:
-    """Return True if the finer range of one value ends where that of the grid does."""
-    fine = fine_bits(fraction_bits)
-    coarse, exact, factor = (
-        statistic.value_range(fraction_bits),
-        statistic.value_range(fine),
-        2 ** (fine - fraction_bits),
-    )
+def _ends_on_grid(coarse: ValueRange, exact: ValueRange, more_bits: int) -> bool:
+    """Return True if the range of one value on a grid of so many more bits ends where that of the grid does."""
+    factor = 2**more_bits
     return bool((coarse.low * factor == exact.low).all() and (coarse.high * factor == exact.high).all())
 
 
@@ -91,7 +87,7 @@ def range_statement(statistic: Statistic, rows_max: int, fraction_bits: int) -> 
             "have one row each"
         )
     low, high = count * limits.combinations.low, count * limits.combinations.high
-    if not _ends_on_grid(statistic, fraction_bits):
+    if not _ends_on_grid(limits, exact, fine - fraction_bits):
         # Σ w'x holds for the finer grid's weights w'. Rounding moves x by less than 1 in each coordinate.
         weights, changes = limits.combinations.weights, limits.combinations.weights - exact.combinations.weights
         room = abs(weights).sum(axis=1) + abs(changes) @ np.maximum(-lows, highs)
