@@ -28,7 +28,7 @@ from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, COEFFICIENTS, Estimate, score, standard_unit
 from inference.jobs.settings import require_positive
 from inference.jobs.summary import HeldOut, Standard
-from inference.laws import Drawn, Draws
+from inference.laws import Draws
 from inference.locate import STATISTIC as PHASES
 from inference.locate import locate
 from inference.models.categories import scoring
@@ -149,19 +149,13 @@ class Categories(NormalLaw):
 
     def posterior(self) -> Posterior:
         offsets = THRESHOLDS if self.model.ordered else INTERCEPTS
-        return Posterior(
-            "ordinal-regression" if self.model.ordered else "multinomial-regression",
-            Drawn(self.sample),
-            axes={EFFECTS: ("feature",) if self.model.ordered else ("category", "feature"), offsets: ("category",)},
+        of_effects = ("feature",) if self.model.ordered else ("category", "feature")
+        return replace(
+            super().posterior(),
+            model="ordinal-regression" if self.model.ordered else "multinomial-regression",
+            axes={EFFECTS: of_effects, offsets: ("category",)},
             coords={"feature": self.features, "category": tuple(self._labels[0])},
-            notes=self.warnings,
-            attrs=self.attrs,
-            table=self.estimates,
-            extras=self.extras,
             predictor=self,
-            sample=self.sample,
-            private=self.private,
-            refitter=self.refitter,
         )
 
     # --- predictions --------------------------------------------------------------------------------------------------
