@@ -28,8 +28,8 @@ from dca_proto.protocol.effects import Persist
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.restore import Rows, kept_in_backup
-from dca_proto.runtime.counter import counter_path
-from dca_proto.runtime.files import read_input
+from dca_proto.runtime.counter import counter_path, store_files
+from dca_proto.runtime.files import read_input, sync_folder
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.runtime.store_check import STORE_BYTES_MAX, read_store
 
@@ -75,7 +75,7 @@ def write_backup(path: Path, backup: Backup, identity: Identity) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"cannot write the backup {path}: {error.strerror}; name another place") from None
     finally:
@@ -132,7 +132,7 @@ def make_store(path: Path, identity: Identity, records: Rows) -> None:
         asyncio.run(_fill(draft, identity, [Persist(*record) for record in records]))
         counter_path(draft).replace(counter_path(path))
         draft.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"cannot make the store {path}: {error.strerror}; free space or check the rights") from None
     finally:
@@ -149,17 +149,9 @@ async def _fill(path: Path, identity: Identity, records: Sequence[Persist]) -> N
 
 
 def _remove(store: Path) -> None:
-    for path in (store, Path(f"{store}-wal"), Path(f"{store}-shm"), counter_path(store)):
+    for path in store_files(store):
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _key(identity: Identity) -> bytes:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from dca_proto.crypto import labels
 from dca_proto.crypto.sealing import derive, same
-from dca_proto.runtime.files import read_input
+from dca_proto.runtime.files import read_input, sync_folder
 
 _SLOT = struct.Struct("<QQ16s")
 _SLOT_BYTES = 4096  # a torn write damages one sector
@@ -46,6 +46,11 @@ class Count(NamedTuple):
 def counter_path(store: Path) -> Path:
     """Return the path of a store's counter."""
     return Path(f"{store}-counter")
+
+
+def store_files(store: Path) -> tuple[Path, ...]:
+    """Return the paths of all files that a store may have: the database, its log and index, and the counter."""
+    return store, Path(f"{store}-wal"), Path(f"{store}-shm"), counter_path(store)
 
 
 class CounterFile:
@@ -124,11 +129,7 @@ def make_counter(store: Path, key: bytes, count: Count) -> None:
     finally:
         os.close(descriptor)
     draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def read_counter(store: Path, key: bytes | None) -> Count | None:

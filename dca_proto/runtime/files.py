@@ -166,6 +166,15 @@ def keep(paths: Iterable[Path]) -> dict[Path, Path]:
     return copies
 
 
+def sync_folder(folder: Path) -> None:
+    """Flush a folder, so that the names of new files are durable. Raises `OSError`."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Replace the file at `path` when the block ends; leave it unchanged if the block fails.

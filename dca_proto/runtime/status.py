@@ -32,7 +32,7 @@ from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.results.lost import Lost
 from dca_proto.results.status import LastRound, RoundStatus, Status
 from dca_proto.runtime.clock import now_ms
-from dca_proto.runtime.counter import counter_path
+from dca_proto.runtime.counter import store_files
 from dca_proto.runtime.endings import warnings_of
 from dca_proto.runtime.latest import keep_results, read_results
 from dca_proto.runtime.logs import FactLog
@@ -247,7 +247,7 @@ def _round_status(one: Any, name_of: Callable[[bytes], str]) -> RoundStatus:
 def store_bytes(store: Path) -> int:
     """Return the size of a store's files."""
     size = 0
-    for path in (store, Path(f"{store}-wal"), Path(f"{store}-shm"), counter_path(store)):
+    for path in store_files(store):
         with contextlib.suppress(OSError):
             size += path.stat().st_size
     return size
