@@ -114,6 +114,8 @@ def run_trial(
         further = _further_round(world) if not why else "not asked for: a round has not ended"
         if TOO_FEW in further:  # in that round, the nodes asked for the Hellos that they lacked
             further = _further_round(world)
+        if not why:  # an end that was durable, but not yet reported, may have been followed by a repeat
+            why = _wait_for_ends(world)
         if further != "completed" and not further.startswith("not "):
             why.append(f"one more round: {further}")
         if scenario.epoch_ms < Timing().epoch_ms:  # short epochs: run on until keys are deleted and rounds forgotten
@@ -142,7 +144,7 @@ def _wait_for_ends(world: TrialWorld) -> list[str]:
     until_ms = latest_ms + scenario.rounds.longest_ms + 2 * max(skews, default=0) + SLACK_MS
     until_ms += scenario.timing.abort_grace_ms  # nodes that have answered, and a trainer with a sum, wait so long
     while simulator.now_ms < until_ms:
-        if world.asked == scenario.rounds.count and not any(world.open_at(log) for log in world.rounds):
+        if world.asked >= scenario.rounds.count and not any(world.open_at(log) for log in world.rounds):
             return []
         simulator.run(min(simulator.now_ms + 1_000, until_ms))
     ends = [f"round {log.id.hex()[:8]}: {', '.join(world.open_at(log))}" for log in world.rounds if world.open_at(log)]
