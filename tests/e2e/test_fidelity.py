@@ -177,6 +177,8 @@ async def live(broker: Broker, directory: Path, now_ms: int) -> RunRecord:
     federation = LiveFederation(actors, directory, lambda actor_id: BrokerSettings(url=broker.url))
     async with federation, asyncio.timeout(PATIENCE_S):
         await federation.until(lambda: all(federation.has(Left(Channel.EPOCH), node) for node in federation.computes))
+        await federation.until(lambda: all(federation.has(Left(Channel.HELLO), client) for client in federation.clients))
+        await quiet(federation)  # a node that lacks a session asks for it, and the client then draws once more
         for number, changes in enumerate(ROUNDS, start=1):
             federation.trainer.runner.command(actors.request(**changes, collect_s=COLLECT_MS / 1000))
             await federation.until(functools.partial(is_over, federation, number))
@@ -216,7 +218,7 @@ def is_over(federation: LiveFederation, rounds: int) -> bool:
 
 
 async def quiet(federation: LiveFederation) -> None:
-    """Until whatever was sent has been received: each inbox message once, each broadcast by all that listen."""
+    """Until what everybody has sent so far is received: each inbox message once, each broadcast by all that listen."""
     expected = listeners(topic for member in federation.members for topic in sent_topics(member.sent))
     while received(federation) < expected:  # noqa: ASYNC110 - nothing reports the last message
         await asyncio.sleep(0.01)
