@@ -29,6 +29,7 @@ REGISTRAR = "[registrar]"
 EXAMPLES = """Examples:
 
   dca status                                   clients and nodes of this folder that have run; trainers that run
+  dca status demo                              those of a folder, or of the machines' folders in it
   dca status demo/compute-1.toml               one actor in full
   dca status --check /etc/dca/*.toml           exit code 1 if one needs attention or does not run
   dca status --json - | jq '.actors[].rounds[].waits_for'
@@ -42,7 +43,7 @@ OUTPUT = Statuses
 
 def status(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Their TOML files; by default all of this folder that have run.")
+        list[Path] | None, typer.Argument(help="Their TOML files, or folders; by default all here that have run.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with code 1 if an actor needs attention or does not run.")
@@ -70,7 +71,7 @@ Actors = dict[str, Place | UsageError]
 
 
 def actors_of(files: list[Path] | None, *, idle: bool = False) -> Actors:
-    """Return the actors of some files; by default, those of this folder that have run. Raises `UsageError`.
+    """Return the actors of some files, or of folders that have run; by default, of this folder. Raises `UsageError`.
 
     Of several files, those that are no actor's are left out, as `*.toml` also names federation files.
 
@@ -78,12 +79,20 @@ def actors_of(files: list[Path] | None, *, idle: bool = False) -> Actors:
         idle: in a folder, include trainers that do not run now.
     """
     found: Actors = {}
-    for path in files or _in_folder(idle=idle):
+    for named in files or [Path()]:
         try:
-            found[str(path)] = _place(path)
-        except UsageError as error:
-            if files is None or len(files) == 1 or not path.exists() or is_actor_file(path):
-                found[str(path)] = error
+            paths = _in_folder(named, idle=idle) if named.is_dir() else [named]
+        except UsageError as error:  # hides no other, unless it stands alone
+            if not files or len(files) == 1:
+                raise
+            found[str(named)] = error
+            continue
+        for path in paths:
+            try:
+                found[str(path)] = _place(path)
+            except UsageError as error:
+                if path != named or len(files or [named]) == 1 or not path.exists() or is_actor_file(path):
+                    found[str(path)] = error
     return found
 
 
@@ -115,21 +124,41 @@ def _ask(actor: Place | UsageError) -> Status | UsageError | None:
         return error
 
 
-def _in_folder(*, idle: bool = False) -> list[Path]:
-    paths = []
-    for path in sorted(Path().glob("*.toml")):
-        try:
-            role, ran = _place(path)
+def _in_folder(folder: Path, *, idle: bool = False) -> list[Path]:
+    """Return the files of a folder's actors that have run; of the folders in it, if it has no file of an actor."""
+    ran: list[Path] = []
+    never: list[tuple[str, Path]] = []  # with their roles
+    for pattern in ("*.toml", "*/*.toml"):  # a deployment has one folder for each machine
+        for path in sorted(folder.glob(pattern)):
+            try:
+                role, store = _place(path)
+            except UsageError:  # another kind of file, or an actor's that is damaged
+                ran += [path] if is_actor_file(path) else []
+                continue
             is_trainer = role == "trainer"  # it ends with its job
-            is_shown = (idle and is_trainer) or (status_path(ran) if is_trainer else ran).exists()
-        except UsageError:  # another kind of file, or an actor's that is damaged
-            is_shown = is_actor_file(path)
-        paths += [path] if is_shown else []
-    if not paths:
-        raise UsageError(
-            "no client or node of this folder has ever run, and no trainer runs; name a file: dca status FILE..."
+            is_shown = (idle and is_trainer) or (status_path(store) if is_trainer else store).exists()
+            if is_shown:
+                ran.append(path)
+            else:
+                never.append((role, path))
+        if ran:
+            return ran
+    raise UsageError(_none_ran("this folder" if folder == Path() else str(folder), never))
+
+
+def _none_ran(folder: str, never: list[tuple[str, Path]]) -> str:
+    """Return why a folder has nothing to show, and what to do."""
+    if not never:
+        return (
+            f"{folder} is a folder without an actor's file, in it or in its folders: expected *.toml with [client], "
+            "[compute], [trainer] or [registrar]; name a file: dca status FILE..."
         )
-    return paths
+    role, path = next((one for one in never if one[0] != "trainer"), never[0])
+    return (
+        f"no client or node of {folder} has ever run on this machine, and no trainer runs: found "
+        f"{counted(len(never), 'file')} of actors; start one, such as dca {role} {path}, or type dca status on the "
+        "machine where it runs"
+    )
 
 
 def show(console: Console, result: Statuses, *, in_full: bool = False) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 from collections.abc import Callable
@@ -252,6 +253,46 @@ def test_check_fails_for_an_actor_that_needs_attention_or_does_not_run(
     assert "does not run" in capsys.readouterr().out
     assert main(["status", *files, "--json", "-"]) in (None, 0)
     assert json.loads(capsys.readouterr().out) == {"actors": [], "stopped": files, "failed": {}}
+
+
+def test_a_folder_stands_for_its_actors_that_have_run(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if they are in the folders of machines, as `dca federation deploy` writes them."""
+    machines = demo.parent / "hearts"
+    for machine, name in (("berlin", "compute-1"), ("paris", "compute-2"), ("rome", "trainer")):
+        (machines / machine).mkdir(parents=True)
+        for file in demo.glob("*"):
+            if file.stem in (name, "federation"):
+                shutil.copy(file, machines / machine)
+    (demo.parent / "empty").mkdir()
+    (demo.parent / "empty" / "pyproject.toml").write_text("[project]\n")
+    monkeypatch.chdir(demo.parent)
+
+    def refusal(*given: str) -> str:
+        assert main(["status", *given]) == 2
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "empty is a folder without an actor's file" in refusal("empty")
+    never = refusal("hearts")
+    assert "no client or node of hearts has ever run on this machine" in never
+    assert "found 3 files of actors; start one, such as dca compute hearts/berlin/compute-1.toml" in never
+    (machines / "paris" / "compute-2.db").touch()
+
+    async def running() -> list[Any]:
+        found = []
+        async with answering(status_path(machines / "paris" / "compute-2.db"), lambda: STATUS):
+            for given in (["hearts"], ["hearts", "empty"], ["hearts/berlin/compute-1.toml", "hearts"]):
+                assert await asyncio.to_thread(main, ["status", *given, "--json", "-"]) in (None, 0)
+                found.append(json.loads(capsys.readouterr().out))
+        return found
+
+    alone, beside, named = asyncio.run(running())
+    assert [one["name"] for one in alone["actors"]] == ["ward-7"]
+    assert (alone["stopped"], alone["failed"]) == ([], {})
+    assert [*beside["failed"]] == ["empty"]
+    assert len(beside["actors"]) == 1
+    assert (len(named["actors"]), named["stopped"]) == (1, ["hearts/berlin/compute-1.toml"])
 
 
 def test_an_actor_that_does_not_answer_hides_no_other(
