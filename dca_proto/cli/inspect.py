@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dca_proto.cli.options import Json
-from dca_proto.cli.output import result_console
+from dca_proto.cli.output import result_console, say
+from dca_proto.cli.status import actor_of
 from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, actor_id
 from dca_proto.errors import InputError, PeerError, UsageError
@@ -94,6 +95,17 @@ def inspect(
         return
     for part in contents if isinstance(contents, list) else [contents]:
         _print(console, part)
+    if file is not None and contents == []:
+        say(console, "empty", _empty(file))
+
+
+def _empty(store: Path) -> str:
+    """Return a sentence on a store without records, with its actor."""
+    actor = actor_of(store)
+    if actor is None:
+        return f"{store} is a store without records; no *.toml beside it names it as the store of an actor"
+    path, role = actor
+    return f"{store}, the store of {path} ({role}), has no records yet: dca status {path} shows whether the actor runs"
 
 
 def _describe_file(file: Path) -> Plain | list[Plain]:

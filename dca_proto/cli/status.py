@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -101,6 +102,16 @@ def _place(path: Path) -> Place:
         return Place("registrar", read_registrar(path).book)
     config = read_config(path)
     return Place(config.role, config.files.store)
+
+
+def actor_of(store: Path) -> tuple[Path, str] | None:
+    """Return the file beside a store whose actor has it, and the actor's role; None if there is none."""
+    for path in sorted(store.parent.glob("*.toml")):
+        with contextlib.suppress(UsageError):
+            role, found = _place(path)
+            if found.resolve() == store.resolve():
+                return path, role
+    return None
 
 
 def ask_all(actors: Actors, *, alone: bool = False) -> Statuses:

@@ -165,3 +165,18 @@ def test_a_store_with_foreign_columns_is_a_one_line_error(
 def _values(store: Path) -> list[bytes]:
     with closing(sqlite3.connect(store)) as connection:
         return [value for (value,) in connection.execute("SELECT value FROM records")]
+
+
+def test_an_empty_store_is_said_to_be_empty_with_its_actor(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    said = []
+    for path in (demo / "compute-1.db", Path("alone.db")):
+        asyncio.run(SqliteStore(path, bytes(32)).close())
+        assert main(["inspect", str(path)]) in (None, 0)
+        said.append(" ".join(capsys.readouterr().out.split()))
+    node, alone = said
+    assert node.startswith("empty ")
+    assert "compute-1.toml (compute), has no records yet: dca status" in node
+    assert "alone.db is a store without records; no *.toml beside it" in alone
+    assert main(["inspect", "alone.db", "--json", "-"]) in (None, 0)
+    assert json.loads(capsys.readouterr().out) == []
