@@ -29,7 +29,7 @@ from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.protocol.terms import Windows, kind_of
 from dca_proto.protocol.trainer.request import OpenRound
-from dca_proto.protocol.wire.kinds import KINDS, NODE_RELEASE, SECURE_SUM, LdpReport, NodeRelease, SecureSum
+from dca_proto.protocol.wire.kinds import KINDS, NODE_RELEASE, SECURE_SUM, LdpReport, SecureSum
 from dca_proto.results.round import NORMAL_SDS, REPORT_SDS
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.request import with_free_count
@@ -50,6 +50,8 @@ EXAMPLES = """Examples:
   dca account --clients 5 --kind node-release --rows-max 200 --statistic mean --every week --for 1y
 
   dca account --clients 9000 --kind ldp-report --mechanism grid-laplace --rows-max 1 --every week --for 26w
+
+  dca account --clients 1000 --verified --rows-max 1 --bounds t=0:50       each client proves its bounds
 
   dca account --clients 1000 --json - | jq .scale_factor
 """
@@ -159,19 +161,14 @@ def _times(every: str | None, period: str | None) -> tuple[int, str]:
 
 def show(console: Console, answer: JobForecast) -> None:
     """Print the answer as tables and sentences."""
-    n, t, c, honest = answer.clients, answer.tolerate, answer.colluders, answer.honest
+    n, t, c = answer.clients, answer.tolerate, answer.colluders
     kind, is_summed = KINDS[answer.kind], answer.kind == SECURE_SUM
     who = f"{counted(n, kind.participant)}, {answer.computes} Compute nodes, T = {t} (c = {c} reserved for colluders)"
     if not is_summed:
         noise = f"{answer.mechanism} noise" if answer.mechanism else "all the noise for one row"
         who = f"{counted(n, kind.participant)}; each adds {noise}, without Compute nodes"
     say(console, "federation", who)
-    whose = "row" if kind is NodeRelease else "client"
-    budget = f"{claim_words(answer.epsilon, answer.delta)} for each {whose} in total (mu {at_least(answer.mu_budget)})"
-    if answer.mu <= _LEFT_SHOWN * answer.mu_budget:
-        rounds = "this round spends" if len(answer.rounds) * answer.times == 1 else "these rounds spend"
-        budget += f", of which {rounds} epsilon {at_least(answer.epsilon_spent)} (mu {at_least(answer.mu)})"
-    say(console, "budget", budget)
+    say(console, "budget", _budget_in_words(answer))
     for warning in answer.warnings:
         say(console, "warning", warning)
     if answer.every:
@@ -181,14 +178,9 @@ def show(console: Console, answer: JobForecast) -> None:
     for planned in answer.rounds:
         for label, line in _estimates_in_words(planned):
             say(console, label, line)
-    factor = (
-        f"the noise of any {honest} clients (N - T - 1) suffices for the guarantee. The sum of all {n} has "
-        f"{answer.scale_factor:.4g} times the variance that a trusted aggregator would add: N/(N - T - 1) = "
-        f"{n / honest:.4g}, and a fraction of {max(answer.scale_factor * honest / n - 1, 0):.1g} more for the grid"
-    )
     if is_summed:
-        say(console, "factor", factor)
-        say(console, "colluders", _colluders_in_words(answer))
+        for label, line in _sum_in_words(answer):
+            say(console, label, line)
     say(console, "signal", _signal_in_words(answer))
     points = answer.curve[1::2]
     curve = [("epsilon", *(at_least(point.epsilon) for point in points))]
@@ -197,6 +189,16 @@ def show(console: Console, answer: JobForecast) -> None:
     console.print(table(("the whole job, at delta", *(at_least(point.delta) for point in points)), curve))
     if answer.also:
         say(console, "also", _also_in_words(answer))
+
+
+def _budget_in_words(answer: JobForecast) -> str:
+    """Return the budget, and what the rounds spend of it, if that is less."""
+    whose = "row" if answer.kind == NODE_RELEASE else "client"
+    budget = f"{claim_words(answer.epsilon, answer.delta)} for each {whose} in total (mu {at_least(answer.mu_budget)})"
+    if answer.mu <= _LEFT_SHOWN * answer.mu_budget:
+        rounds = "this round spends" if len(answer.rounds) * answer.times == 1 else "these rounds spend"
+        budget += f", of which {rounds} epsilon {at_least(answer.epsilon_spent)} (mu {at_least(answer.mu)})"
+    return budget
 
 
 def _schedule_in_words(answer: JobForecast) -> str:
@@ -217,11 +219,19 @@ def _figures(answer: JobForecast) -> list[tuple[str, Callable[[PlannedRound], st
     """Return the rows of the table: a label, and a function that formats a round's figure."""
     share = "share of the budget (of mu²)" + f", each of {answer.times:,} times" * (answer.times > 1)
     protected = "row is" if answer.kind == NODE_RELEASE else "client's data are"
+    ring = "field's 31" if answer.verified else "ring's 64"
     fewest = [(f"noise in the sum of the fewest, {answer.n_min}", lambda r: f"{r.sigma_sum_fewest:.4g}")]
+    proven = [
+        ("noise numbers of a client for each value, and their bits", lambda r: f"{r.noises} of {r.noise_bits}"),
+        ("bytes of a contribution with its proof", lambda r: f"{r.contribution_bytes:,}"),
+        ("largest shift by one liar, relative to the noise", lambda r: f"{r.liar_sds:.2g}"),
+    ]
+    slack = [("slack of the round, beside mu", lambda r: at_least(r.slack))]
     return [
         (share, lambda r: f"{100 * r.share / answer.times:.3g} %"),
         ("mu of the round", lambda r: at_least(r.mu)),
         ("  quoted as epsilon", lambda r: at_least(r.epsilon)),
+        *(slack if answer.verified else []),
         ("numbers that are summed", lambda r: f"{r.dimension}"),
         (f"sensitivity Δ, L2, when one {protected} replaced", lambda r: f"{r.sensitivity:.4g}"),
         ("noise multiplier σ_std/Δ", lambda r: f"{r.noise_multiplier:.4g}"),
@@ -232,7 +242,8 @@ def _figures(answer: JobForecast) -> list[tuple[str, Callable[[PlannedRound], st
         ("  its standard deviation", lambda r: f"× {r.scale_factor_std:.4g}"),
         *(fewest if answer.kind == SECURE_SUM else []),
         ("least noise that is unknown to a coalition", lambda r: f"{r.sigma_floor:.4g}"),
-        ("bits of the ring's 64 that the sum can need", lambda r: f"{r.ring_bits}"),
+        (f"bits of the {ring} that the sum can need", lambda r: f"{r.ring_bits}"),
+        *(proven if answer.verified else []),
         ("noise in a mean over all, relative to the largest value", lambda r: f"{r.noise_of_mean:.3g}"),
         ("  for comparison, the sampling error of the values", lambda r: f"{r.sampling_error:.3g}"),
         ("signal to noise", lambda r: f"{r.signal_to_noise:.3g}"),
@@ -249,6 +260,21 @@ def _estimates_in_words(planned: PlannedRound) -> Iterator[tuple[str, str]]:
         weights = ",".join(map(str, planned.best_weights))
         saved = f"would save {100 * gain:.2g} % of the noise"
         yield "weights", f"--parameter weights=[{weights}] for xxᵀ, xy and y² {saved}"
+
+
+def _sum_in_words(answer: JobForecast) -> Iterator[tuple[str, str]]:
+    """Yield what a secure sum's noise is made of, what liars can do, and whom the guarantee covers."""
+    n, honest = answer.clients, answer.honest
+    grid = max(answer.scale_factor * honest / n - 1, 0)
+    yield (
+        "factor",
+        f"the noise of any {honest} clients (N - T - 1) suffices for the guarantee. The sum of all {n} has "
+        f"{answer.scale_factor:.4g} times the variance that a trusted aggregator would add: N/(N - T - 1) = "
+        f"{n / honest:.4g}, and a fraction of {grid:.1g} more for the grid",
+    )
+    if answer.verified:
+        yield "verified", _liars_in_words(answer)
+    yield "colluders", _colluders_in_words(answer)
 
 
 def _colluders_in_words(answer: JobForecast) -> str:
@@ -269,6 +295,17 @@ def _colluders_in_words(answer: JobForecast) -> str:
         f"contribution above {needed} makes up for one more colluding client. But colluding Compute nodes can leave "
         f"clients out until {needed} remain, so rely on c only. --colluders c reserves c of the T for colluders; then "
         f"{t} - c clients may drop out"
+    )
+
+
+def _liars_in_words(answer: JobForecast) -> str:
+    """Return what a verified sum is charged beside μ, and what liars and lying nodes can still do."""
+    most = max(planned.liar_sds or 0.0 for planned in answer.rounds)
+    return (
+        f"ledgers are charged mu {at_least(answer.mu)} and slack {at_least(answer.slack)}; epsilon includes both. A "
+        "client whose proof fails is left out and named. One that lies within the bounds moves a value by at most "
+        f"{most:.2g} standard deviations of its noise, K liars by K times that. One lying Compute node passes or fails "
+        "any client, unseen"
     )
 
 
@@ -310,7 +347,7 @@ def _also_in_words(answer: JobForecast) -> str:
 # --- the picture ------------------------------------------------------------------------------------------------------
 
 _STYLES = (("#0072B2", "-"), ("#E69F00", "--"), ("#009E73", "-."), ("#CC79A7", ":"), ("#000000", "-"))
-_POINTS = 80
+_POINTS, _POINTS_VERIFIED = 80, 30  # the trainer's choice of a proof takes longer to compute
 _N_LEAST, _N_SHOWN, _N_MOST = 3, 1000, 1_000_000
 
 
@@ -345,11 +382,12 @@ def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
     if asked_t not in (0, 5, 10):
         curves.append((f"T = {asked_t:,}, as requested", asked_t, 0))
     most = min(max(_N_SHOWN, 10 * asked_n), _N_MOST)
-    clients = sorted({*np.geomspace(_N_LEAST, most, _POINTS).round().astype(int).tolist(), asked_n})
+    points = _POINTS_VERIFIED if request.kind.is_verified else _POINTS
+    clients = sorted({*np.geomspace(_N_LEAST, most, points).round().astype(int).tolist(), asked_n})
     for (title, fixed, percent), (colour, dashes) in zip(curves, _STYLES, strict=False):
         figures = ((n, _figure(request, n, fixed + n * percent // 100, name)) for n in clients)
-        points = [(n, figure) for n, figure in figures if figure is not None]
-        axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, linewidth=2, label=title)
+        known = [(n, figure) for n, figure in figures if figure is not None]
+        axes.plot(*zip(*known, strict=True), color=colour, linestyle=dashes, linewidth=2, label=title)
     axes.plot(
         asked_n, getattr(forecast(request), name), "o", markersize=11, markerfacecolor="none",
         markeredgecolor="#D55E00", markeredgewidth=2.5, label=f"requested: N = {asked_n:,}, T = {asked_t:,}",
@@ -362,7 +400,7 @@ def _panel(axes: Any, request: OpenRound, name: str, label: str) -> None:
 
 def _figure(request: OpenRound, clients: int, tolerate: int, name: str) -> float | None:
     """Return the figure for other N and T, without colluders; None if no such round is possible."""
-    kind = SecureSum(clients=clients, tolerate=tolerate)
+    kind = msgspec.structs.replace(request.kind, clients=clients, tolerate=tolerate, colluders=0)
     try:
         return float(getattr(forecast(msgspec.structs.replace(request, kind=kind)), name))
     except UsageError:

@@ -82,7 +82,7 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
                 f"bits, no fewer than 0; found R of {min(self.sizes, default=0)}, and {self.noises} noise numbers of "
                 f"{self.noise_bits} bits"
             )
-        largest = clients * (max(self.sizes) + self.noises * ((1 << self.noise_bits) - 1))
+        largest = self.largest_sum(clients)
         if largest >= self.field.prime:
             raise UsageError(
                 f"a verified sum over {clients} clients reaches {largest}, and has to stay below {self.field.prime}: "
@@ -100,6 +100,10 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
                 f"a verified sum of {len(self.sizes)} coordinates proves {bits} bits; the most is "
                 f"{BLOCK_BITS_MAX}: use fewer coordinates or a coarser grid"
             )
+
+    def largest_sum(self, clients: int) -> int:
+        """Return the largest sum of one coordinate over so many clients, noise included: it must fit the field."""
+        return clients * (max(self.sizes) + self.noises * ((1 << self.noise_bits) - 1))
 
     def _reach(self, limit: Limit) -> int:
         """Return the largest |Σ w_k x_k - low - number| of any numbers within their bounds."""

@@ -3,7 +3,7 @@
 **Compared with a trusted aggregator.** An aggregator that saw all data would add noise of variance σ_std² = Δ²/μ² once.
 Here each of N clients adds noise of variance S ≈ σ_std²/(N - T - 1). A sum of all N has N/(N - T - 1) times the
 variance (DCA, Theorem 1 and Figure 1(b)). `Forecast.scale_factor` is N S/σ_std² with the S that clients draw, which
-includes the cost of the grid.
+includes the cost of the grid. In a verified sum, it includes what rounding to a coarse grid costs.
 
 **Signal and noise.** Consider the mean of N clients' contributions, relative to the bound C of the largest coordinate.
 Its noise has a standard deviation of √(N S)/(N C). Values with a standard deviation of C/3 have a sampling error of
@@ -13,7 +13,7 @@ Its noise has a standard deviation of √(N S)/(N C). Values with a standard dev
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.validation import ValidatedRound, sensitivity_of
 from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.results.figure import about
 from dca_proto.statistics import resolve
@@ -55,11 +56,22 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     ]
     scale_factor: Annotated[float, about("The variance in the sum of all, as a ratio to σ_std².")]
     scale_factor_std: Annotated[float, about("Its square root.")]
-    ring_bits: Annotated[int, about("Bits that the sum can need, of the ring's 64.")]
+    ring_bits: Annotated[
+        int, about("Bits that the sum can need, of the ring's 64; of a verified sum, of the field's 31.")
+    ]
     fraction_bits: Annotated[int, about("f.")]
     noise_of_mean: Annotated[float, about("Standard deviation of the noise in a mean, as a ratio to C.")]
     sampling_error: Annotated[float, about("Of a mean of values spread by C/3, as a ratio to C.")]
     signal_to_noise: Annotated[float, about("C/3 as a ratio to the noise in a mean.")]
+    slack: Annotated[float, about("What a verified sum costs beside mu; 0 for other rounds.")] = 0.0
+    noises: Annotated[int, about("Of a verified sum: m, noise numbers of a client for each value; 0 for others.")] = 0
+    noise_bits: Annotated[int, about("Of a verified sum: bits of each of them; 0 for others.")] = 0
+    contribution_bytes: Annotated[int, about("Of a client's masked vector; in a verified sum, with its proof.")] = 0
+    liar_sds: Annotated[
+        float | None,
+        about("Of a verified sum: how far one client that lies within the bounds can move a value, in standard "
+              "deviations of the noise in the sum if nobody drops out."),
+    ] = None  # fmt: skip
 
 
 def forecast(request: OpenRound) -> Forecast:
@@ -70,15 +82,19 @@ def forecast(request: OpenRound) -> Forecast:
     announcement, plan = request.draft(EXACT, Limits())
     n = request.answers_expected
     entries = n * max(request.rows_max, 1) if isinstance(request.kind, NodeRelease) else n  # each row is an entry
-    bound = _largest_value(request) * plan.unit
-    sigma_std = plan.sensitivity_l2 / plan.mu
+    requested = math.ldexp(1.0, -request.fraction_bits)  # a verified sum has a coarser grid of its own
+    bound = _largest_value(request) * requested
+    moved = sensitivity_of(
+        request.kind, resolve(request.statistic, request.parameters), request.rows_max, request.fraction_bits
+    )
+    sigma_std = moved.l2 * requested / plan.mu
     noise_of_mean = plan.noise_std * math.sqrt(n) / entries / bound
     factor = n * (plan.noise_std / sigma_std) ** 2
     return Forecast(
         statistic=announcement.statistic,
         dimension=plan.dimension,
         relation=plan.sensitivity.relation,
-        sensitivity=plan.sensitivity_l2,
+        sensitivity=moved.l2 * requested,
         bound=bound,
         epsilon=announcement.epsilon,
         delta=announcement.delta,
@@ -91,12 +107,34 @@ def forecast(request: OpenRound) -> Forecast:
         sigma_floor=math.sqrt(plan.honest) * plan.noise_std,
         scale_factor=factor,
         scale_factor_std=math.sqrt(factor),
-        ring_bits=accounting.ring_bits(plan.sensitivity.bound, n, plan.noise_variance, plan.dimension),
+        ring_bits=_bits(plan, n),
         fraction_bits=announcement.fraction_bits,
         noise_of_mean=noise_of_mean,
         sampling_error=_SPREAD / math.sqrt(entries),
         signal_to_noise=_SPREAD / noise_of_mean,
+        slack=plan.cost.slack,
+        contribution_bytes=plan.vector_bytes,
+        **_of_proof(plan, math.sqrt(n) * plan.noise_std),
     )
+
+
+def _bits(plan: ValidatedRound, clients: int) -> int:
+    """Return the bits of the ring or field that a sum over so many clients can need."""
+    if plan.statement is not None:
+        return plan.statement.largest_sum(clients).bit_length()
+    return accounting.ring_bits(plan.sensitivity.bound, clients, plan.noise_variance, plan.dimension)
+
+
+def _of_proof(plan: ValidatedRound, sigma_sum: float) -> dict[str, Any]:
+    """Return the figures that only a verified sum has."""
+    proven = plan.statement
+    if proven is None:
+        return {}
+    return {
+        "noises": proven.noises,
+        "noise_bits": proven.noise_bits,
+        "liar_sds": max(proven.sizes) * plan.unit / sigma_sum,
+    }
 
 
 def _largest_value(request: OpenRound) -> int:

@@ -21,6 +21,7 @@ from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import at_least, at_most
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.terms import (
+    SLACK_OF_ALL,
     ComputeCount,
     Delta,
     Epsilon,
@@ -28,10 +29,11 @@ from dca_proto.protocol.terms import (
     KindName,
     MechanismName,
     RowsMax,
-    Terms,
+    VerifiableTerms,
     kind_of,
 )
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.verified import slack_of
 from dca_proto.protocol.wire.kinds import SECURE_SUM, Kind, NodeRelease
 from dca_proto.results.figure import about
 from dca_proto.statistics import AveragedRegression, Mixture, ModelGradient, Statistic, resolve
@@ -50,7 +52,7 @@ NamedStatistic = tuple[str, dict[str, Any]]
 """A statistic's name and its parameters."""
 
 
-class PlannedJob(Terms[ComputeCount], frozen=True, kw_only=True):
+class PlannedJob(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
     """A job to forecast.
 
     Attributes:
@@ -71,6 +73,11 @@ class PlannedJob(Terms[ComputeCount], frozen=True, kw_only=True):
     times: int = 1
     kind: KindName = SECURE_SUM
     mechanism: MechanismName = ""
+
+    @property
+    def budget(self) -> Budget:
+        """(ε, δ) of all rounds together. If they are verified, each of the `times` has the slack of a verified job."""
+        return Budget(self.epsilon, self.delta, SLACK_OF_ALL * self.verified * self.times)
 
     @property
     def round_kind(self) -> Kind:
@@ -100,6 +107,11 @@ class PlannedJob(Terms[ComputeCount], frozen=True, kw_only=True):
         """Return the trainer's command for each round. Raises `UsageError` if a round is impossible."""
         is_summed = self.round_kind.is_summed
         msgspec.structs.replace(self, computes=self.computes if is_summed else 0).check_terms(is_summed=is_summed)
+        if self.verified and not self.budget.mu:
+            raise UsageError(
+                f"delta {at_least(self.delta)} is too small for verified rounds: they keep a slack of "
+                f"{at_least(self.budget.slack)} in it, times 1 + e^epsilon; raise delta"
+            )
         if self.times == 1 and not self.is_pure:
             costs = self.budget.split(shares)
         else:
@@ -107,7 +119,14 @@ class PlannedJob(Terms[ComputeCount], frozen=True, kw_only=True):
             number = len(shares)
             costs = tuple(self.budget.repeated_all(shares, [self.times] * number, [self.is_pure] * number))
         pairs = zip(self.statistics, costs, strict=True)
-        return [self._round(number, *named, cost) for number, (named, cost) in enumerate(pairs, 1)]
+        found = [self._round(number, *named, cost) for number, (named, cost) in enumerate(pairs, 1)]
+        if math.fsum(request.cost.slack for request in found) > SLACK_OF_ALL:
+            values = sum(resolve(*named).dimension for named in self.statistics)
+            raise UsageError(
+                f"{values:,} values in verified sums, expected at most {SLACK_OF_ALL / slack_of(1):,.0f} in all rounds "
+                "together: ask for fewer columns or bins"
+            )
+        return found
 
     def _round(self, number: int, statistic: str, parameters: dict[str, Any], cost: RoundCost) -> OpenRound:
         nodes = self.computes if self.round_kind.is_summed else 0
@@ -184,6 +203,10 @@ class JobForecast(msgspec.Struct, frozen=True, kw_only=True):
     rounds: Annotated[list[PlannedRound], about("In order.")]
     weakest_round: Annotated[int, about("The one with the least signal to noise, counted from 1.")]
     curve: Annotated[list[CurvePoint], about("ε of all rounds at several δ.")]
+    verified: Annotated[bool, about("Whether clients prove their contributions, and public coins make the noise.")] = (
+        False
+    )
+    slack: Annotated[float, about("What verified rounds cost together beside `mu`; 0 for others.")] = 0.0
     also: Annotated[list[privacy_loss.Release], about("Other releases on the same clients.")]
     epsilon_with_also: Annotated[float | None, about("The exact cost of everything.")]
     epsilon_charged_with_also: Annotated[float | None, about("What ledgers count if they are charged for everything.")]
@@ -215,7 +238,11 @@ def forecast_job(
         mu_budget=budget.mu,
         mu=mu,
         epsilon_spent=min(spent(budget.delta), budget.epsilon),  # it is rounded up
-        **{name: getattr(job, name) for name in ("clients", "tolerate", "colluders", "kind", "mechanism", "times")},
+        **{
+            name: getattr(job, name)
+            for name in ("clients", "tolerate", "colluders", "kind", "mechanism", "times", "verified")
+        },
+        slack=cost.slack,
         computes=job.computes if job.round_kind.is_summed else 0,
         n_min=job.round_kind.n_min,
         honest=job.round_kind.honest,
