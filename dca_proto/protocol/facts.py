@@ -254,10 +254,11 @@ class RoundCompleted(_Fact, frozen=True):
 class RoundFailed(_Fact, frozen=True):
     """The round ended at the trainer without a result; unknown figures are None.
 
-    `declined`: all invited or expected clients declined, so a repetition now would fail as well. `implausible`: no
-    honest clients can have made the sum. `repeatable`: the round was cancelled because Compute nodes were silent, and
-    its charge came back. It may be repeated without them. `lost` are the names of these nodes. `quorum`: all nodes of
-    the round, and those that it lost.
+    `declined`: all invited or expected clients declined, or so many for lasting reasons that too few are left; a
+    repetition now would fail as well. `refused`: a Compute node refused the round's terms, and would refuse them again.
+    `implausible`: no honest clients can have made the sum. `repeatable`: the round was cancelled because Compute nodes
+    were silent, and its charge came back. It may be repeated without them. `lost` are the names of these nodes.
+    `quorum`: all nodes of the round, and those that it lost.
     """
 
     round_id: bytes
@@ -265,6 +266,7 @@ class RoundFailed(_Fact, frozen=True):
     contributors: int | None
     needed: int | None
     declined: bool = False
+    refused: bool = False
     implausible: bool = False
     repeatable: bool = False
     lost: tuple[str, ...] = ()

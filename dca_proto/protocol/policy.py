@@ -41,6 +41,18 @@ class Refusal(msgspec.Struct, frozen=True):
     expected: str
 
 
+LASTING = frozenset(
+    {
+        *("announcement", "bounds", "clients", "colluders", "columns", "delta", "dimension", "epsilon", "honest"),
+        *("rows-of-many", "statistic", "sums-only", "trainer", "verified", "window"),
+    }
+)
+"""Reasons for which the same round is refused again: they depend only on its terms and on the actor's settings.
+
+Those that depend on a round's Compute nodes are not among them, because a repeat may have other nodes.
+"""
+
+
 class BudgetLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A limit on the privacy budget spent in any `period_days`, by one client or in a trainer's account.
 

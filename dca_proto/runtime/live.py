@@ -188,6 +188,11 @@ class LiveTrainer:
             remedy = (
                 "once the clients accept these terms, run the same command again; to ask for less, name another journal"
             )
+        elif ended.refused:
+            remedy = (
+                "once the Compute node accepts these terms ([floors] of its file), run the same command again; to ask "
+                "for others, name another journal"
+            )
         elif ended.lost and not ended.repeatable:
             remedy = f"start {listed(ended.lost)} again, then run the same command"
         counts = {"contributors": ended.contributors, "needed": ended.needed}

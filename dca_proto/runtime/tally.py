@@ -148,7 +148,12 @@ def _forget_first(known: Mapping[bytes, object]) -> None:
 
 def why_failed(fact: facts.RoundFailed) -> str:
     """Return why a round has no result, in a word: its sentence names members and counts."""
-    kinds = {"implausible": fact.implausible, "declined": fact.declined, "nodes silent": bool(fact.lost)}
+    kinds = {
+        "implausible": fact.implausible,
+        "declined": fact.declined,
+        "refused": fact.refused,
+        "nodes silent": bool(fact.lost),
+    }
     return next((kind for kind, is_so in kinds.items() if is_so), "too few" if fact.needed is not None else OTHER)
 
 

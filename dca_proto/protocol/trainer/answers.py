@@ -33,6 +33,7 @@ from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.lists import PEER_SILENT, TOO_FEW
 from dca_proto.protocol.names import KnownNames
 from dca_proto.protocol.params import Timing
+from dca_proto.protocol.policy import LASTING
 from dca_proto.protocol.release import check_release, combine, receipt_of, result_of
 from dca_proto.protocol.trainer.request import WaitingRequests
 from dca_proto.protocol.trainer.round import CLOSE_BY, END, QUIET, RELEASES, SETTLE, WATCH, Round
@@ -111,7 +112,7 @@ class Answering(BaseActor[Round]):
             raise PeerError("sender", found=sender.hex(), expected=f"{client.hex()}, about this announcement")
         if client in current.declined:
             return []
-        current.note_decline(client)
+        current.note_decline(client, body.reason)
         self._names.learn(body.certificate)
         reason = f"{body.reason}: found {body.found}; accepts {body.expected}"
         if reason in current.decline_reasons or len(current.decline_reasons) < _REASONS_MAX:
@@ -360,6 +361,7 @@ class Answering(BaseActor[Round]):
                 lost = current.with_lost({one: current.last_heard_ms(one) for one in silent})
                 current.store(silent=silent, lost=lost)
             contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
+            current.store(refused=body.reason in LASTING and not stored.cancelled)
             return self._fail(current, reason, now_ms, contributors, needed, (node,))
         aborted_by = (*stored.aborted_by, node)
         if not self._awaits_aborts(current, now_ms):
@@ -385,13 +387,15 @@ class Answering(BaseActor[Round]):
         stored = current.stored
         figures = (None, None) if stored.released else (stored.contributors, stored.needed)
         advice = "" if finally_ else ": `dca trainer FILE --resume` asks again"
-        declined = self._is_returned(current) and not current.is_summed
+        declined = current.too_many_declined() if current.is_summed else self._is_returned(current)
         reason = stored.reason + self._charge_status(current, advice)
         repeatable = bool(stored.silent) and self._is_returned(current)
-        flags = {"declined": declined, "implausible": stored.implausible, "repeatable": repeatable}
+        flags = {"declined": declined, "refused": stored.refused, "implausible": stored.implausible}
         lost = tuple(map(self._federation.name_of, stored.silent))
         quorum = self._quorum(current)
-        current.reported = facts.RoundFailed(current.id, reason, *figures, **flags, lost=lost, quorum=quorum)
+        current.reported = facts.RoundFailed(
+            current.id, reason, *figures, **flags, repeatable=repeatable, lost=lost, quorum=quorum
+        )
         return [*current.cancel(SETTLE), Report(current.reported)]
 
     def _charge_status(self, current: Round, advice: str) -> str:

@@ -21,6 +21,7 @@ from dca_proto.protocol.effects import Channel, Effect
 from dca_proto.protocol.facts import RoundFailed
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.params import Limits, Timing
+from dca_proto.protocol.policy import LASTING
 from dca_proto.protocol.records import Records, loaded
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.codec import encode, open_signed
@@ -72,7 +73,7 @@ class StoredRound(Stored, frozen=True):
         lost: (id, since when in Unix milliseconds) of each node that did not answer, before the announcement or since.
         cancelled: why the trainer ended the round (§4.8); empty if it did not.
         released: True if the round failed although a Compute node or a client has released.
-        reason, contributors, needed, implausible: of a failed round, as in `RoundFailed`.
+        reason, contributors, needed, refused, implausible: of a failed round, as in `RoundFailed`.
     """
 
     request: OpenRound
@@ -91,6 +92,7 @@ class StoredRound(Stored, frozen=True):
     contributors: int | None = None
     needed: int | None = None
     implausible: bool = False
+    refused: bool = False
 
     def __repr__(self) -> str:
         return f"StoredRound({self.phase}, {self.request.round_id.hex()})"
@@ -111,6 +113,7 @@ class Round(ActorRound[StoredRound]):
         self.declined_of: defaultdict[bytes, set[bytes]] = defaultdict(set)  # the same, by the clients' holder
         self.is_telling = False  # a timer is set to tell the nodes who has declined
         self.decline_reasons: Counter[str] = Counter()
+        self.declined_for_good = 0  # clients that would decline the same round again
         self.answered: set[bytes] = set()  # clients that declined or, without Compute nodes, released
         self.partials: dict[bytes, PartialSum] = {}
         self.releases: dict[bytes, Signed] = {}  # by client, in a round without Compute nodes
@@ -148,8 +151,9 @@ class Round(ActorRound[StoredRound]):
         known = sum(min(absent(holder), len(clients)) for holder, clients in self.declined_of.items())
         return max(expected - known, 0) if expected else None
 
-    def note_decline(self, client: bytes) -> None:
+    def note_decline(self, client: bytes, reason: str) -> None:
         """Record that a client declined."""
+        self.declined_for_good += reason in LASTING
         self.declined.add(client)
         self.answered.add(client)
         self.declined_of[self.opened.holder(client).id].add(client)
@@ -211,6 +215,13 @@ class Round(ActorRound[StoredRound]):
         expected = self.stored.request.answers_expected
         declined = self.invited <= self.declined if self.invited else 0 < expected <= len(self.declined)
         return declined and not self.releases and not self.is_summed
+
+    def too_many_declined(self) -> bool:
+        """Return True if a secure sum, open to all, lacked clients that would decline it again."""
+        if not self.is_summed or self.invited or self.stored.needed is None:
+            return False
+        expected = self.stored.request.answers_expected
+        return 0 < expected < self.declined_for_good + self.opened.body.kind.n_min
 
 
 def restored_rounds(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,9 +14,10 @@ from dca_proto.privacy import accounting
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
 from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.protocol import policy as policy_module
 from dca_proto.protocol.ledger import Charge, CostToClients, Ledger
 from dca_proto.protocol.params import DAY_MS, Limits
-from dca_proto.protocol.policy import BudgetLimit, Floors, Policy, Refusal
+from dca_proto.protocol.policy import LASTING, BudgetLimit, Floors, Policy, Refusal
 from dca_proto.protocol.validation import validate_announcement
 from dca_proto.protocol.wire.kinds import LdpReport, SecureSum
 from dca_proto.protocol.wire.messages import Announcement, Signed
@@ -402,3 +405,19 @@ def test_an_unknown_field_is_an_error() -> None:
     for kind in (Policy, Floors, BudgetLimit):
         with pytest.raises(msgspec.ValidationError, match="unknown field"):
             msgspec.convert({"clients_mim": 3}, kind)
+
+
+PASSING = {  # they depend on the time, on what was spent, on a round's nodes, or on an actor's federation file
+    *("budget", "certificate", "charge-numbers", "computes", "epoch", "ledger", "open-rounds", "p", "restored"),
+    *("revoked", "room", "rounds", "trusted-computes"),
+}
+
+
+def test_each_reason_to_refuse_a_round_lasts_or_passes() -> None:
+    """A job repeats no round that was refused for a lasting reason; so each new reason is one or the other."""
+    package = Path(policy_module.__file__).parents[1]
+    texts = [path.read_text() for path in package.rglob("*.py")]
+    reasons = {reason for text in texts for reason in re.findall(r'Refusal\(\s*"([^"]+)"', text)}
+    assert len(reasons) > 20
+    assert reasons == LASTING | PASSING
+    assert not LASTING & PASSING

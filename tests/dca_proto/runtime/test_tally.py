@@ -93,6 +93,7 @@ def test_a_client_waits_for_its_receipt() -> None:
     [
         ({"implausible": True, "declined": True}, "implausible"),
         ({"declined": True}, "declined"),
+        ({"refused": True, "lost": ("berlin (01020304)",)}, "refused"),
         ({"lost": ("berlin (01020304)",)}, "nodes silent"),
         ({"needed": 9, "contributors": 3}, "too few"),
         ({}, OTHER),
