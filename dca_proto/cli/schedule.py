@@ -50,7 +50,7 @@ from dca_proto.runtime.logs import log
 from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.statistics import resolve
 from dca_proto.wording import counted, duration, iso, moment
-from inference.jobs.estimates import interval_words, rows_of
+from inference.jobs.estimates import digits, interval_words, rows_of
 
 _LABELS_MAX = 4
 EXAMPLES = """Examples:
@@ -105,6 +105,7 @@ class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
     target: Annotated[str, about("The column that it describes or predicts.")]
     unit: Annotated[str, about("Of its target.")] = ""
+    warnings: Annotated[list[str], about("What makes its results worth little.")] = []
 
 
 class SchedulePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +165,7 @@ def planned_schedule(found: Schedule, tasks: Sequence[Task]) -> SchedulePlan:
 def _planned_job(job: PlannedSlots, task: Task) -> PlannedJob:
     said = f"job {job.when.title!r}: {claim_words(job.cost.epsilon, job.cost.delta)} a slot"
     _, drafts = _job_run(task).plan(said)
+    within = _within(task, drafts[0])
     return PlannedJob(
         title=job.when.title,
         job=task.job.name,
@@ -174,9 +176,10 @@ def _planned_job(job: PlannedSlots, task: Task) -> PlannedJob:
         epsilon=job.cost.epsilon,
         delta=job.cost.delta,
         mu=job.cost.mu,
-        within=_within(task, drafts[0]),
+        within=within,
         target=task.schema.target,
         unit=task.schema.units.get(task.schema.target, ""),
+        warnings=_useless(task, within),
     )
 
 
@@ -193,14 +196,30 @@ def _within(task: Task, draft: Draft) -> dict[str, float]:
     return {label: sds * sd for label, sd in list(pairs)[:_LABELS_MAX]}
 
 
+def _useless(task: Task, within: dict[str, float]) -> list[str]:
+    """Return a warning for each estimate whose interval is wider than its column's public bounds."""
+    warnings = []
+    for label, half in within.items():
+        bounds = task.schema.bounds.get(label)
+        if bounds is not None and 2 * half > bounds.upper - bounds.lower:
+            unit = task.schema.units.get(label, "")
+            found = f"found ± {digits(half, 2)} {unit}".rstrip()
+            expected = f"{digits(bounds.lower, 4)} to {digits(bounds.upper, 4)} {unit}".rstrip()
+            warnings.append(
+                f"a slot's interval of {label} is wider than its public bounds: {found}, expected less than the bounds "
+                f"{expected}; ask for fewer slots or jobs, more clients, or a larger epsilon"
+            )
+    return warnings
+
+
 def show_plan(console: Console, planned: SchedulePlan) -> None:
     """Print a line for each job, and the budget."""
     period = f"{planned.begins} to {planned.ends}"
     say(console, "budget", f"{claim_words(planned.epsilon, planned.delta)} for each participant, from {period}")
     for job in planned.jobs:
-        within = ", ".join(f"{label} ± {half:.2g}" for label, half in job.within.items())
+        within = ", ".join(f"{label} ± {digits(half, 2)}" for label, half in job.within.items())
         if job.target in job.within:  # a job's first round may have other estimates, which few ask for
-            within = f"± {job.within[job.target]:.2g} {job.unit}".strip()
+            within = f"± {digits(job.within[job.target], 2)} {job.unit}".strip()
         exact = f": each within {within} (95 % of the noise)" if within else ""
         say(
             console,
@@ -208,6 +227,8 @@ def show_plan(console: Console, planned: SchedulePlan) -> None:
             f"{job.title}: {counted(job.slots, f'{ADVERBS[job.every]} slot')} of {job.job}, each at epsilon "
             f"{at_least(job.epsilon)}{exact}; first {job.first}, last {job.last}",
         )
+        for warning in job.warnings:
+            say(console, "warning", f"{job.title}: {warning}")
 
 
 def _job_run(task: Task) -> JobRun:

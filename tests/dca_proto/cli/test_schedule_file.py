@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,27 @@ def test_each_round_of_a_job_asks_for_its_window(folder: Path) -> None:
     _, drafts = _job_run(task).plan("")
     assert [announcement.window_s for announcement, _ in drafts] == [86_400] * len(drafts)
     assert task.identity["window_s"] == 86_400
+
+
+def test_a_plan_warns_of_an_interval_wider_than_the_public_bounds(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """± is for people: 780, not 7.8e+02. Few clients in many slots find nothing; many clients in few find the mean."""
+
+    def planned(clients: int, lasts: str) -> str:
+        job = f'{MEAN.replace("500", str(clients)).replace("tolerate = 50", "tolerate = 2")}units = {{ x = "°C" }}\n'
+        assert main(["schedule", str(write(folder, f'{SCHEDULE}lasts = "{lasts}"\n{job}')), "--plan"]) in (None, 0)
+        return " ".join(capsys.readouterr().out.split())
+
+    few, many = planned(25, "1y"), planned(5000, "7d")
+    (half,) = re.findall(r"each within ± ([0-9,.]+) °C", few)
+    assert float(half.replace(",", "")) > 50 / 2
+    assert f"warning daily mean: a slot's interval of x is wider than its public bounds: found ± {half} °C" in few
+    assert "expected less than the bounds 0 to 50 °C" in few
+    (half,) = re.findall(r"each within ± ([0-9,.]+) °C", many)
+    assert float(half) < 50 / 2
+    assert "warning" not in many
+    assert "e+" not in few + many
 
 
 def test_the_dashboard_reads_the_results_of_standing_jobs_when_they_change(folder: Path) -> None:
