@@ -15,10 +15,23 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol.params import PROTOCOL_VERSION
 from dca_proto.protocol.wire.messages import Body, Frame, Signed
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
+
+
+class _AnyVersion(msgspec.Struct, array_like=True, tag=1):
+    """A `Signed` of any version: its fields are the same in all of them."""
+
+    body: bytes
+    signature: bytes
+    version: int
+
+
+_any_version: msgspec.msgpack.Decoder[_AnyVersion] = msgspec.msgpack.Decoder(_AnyVersion)
 _encoder = msgspec.msgpack.Encoder()
 _frames: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 _bodies: msgspec.msgpack.Decoder[Body] = msgspec.msgpack.Decoder(Body)
 _EXPECTED = f"a message of version {PROTOCOL_VERSION} (DESIGN §3)"
+_ONE_VERSION = f"version {PROTOCOL_VERSION}: all members of a federation speak the same one"
 _VERSION = bytes([PROTOCOL_VERSION])
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
@@ -27,8 +40,21 @@ encode = _encoder.encode
 
 
 def decode_frame(payload: bytes) -> Frame:
-    """Decode a payload from the network. Raises `PeerError("malformed")`."""
-    return _decode(_frames, payload)
+    """Decode a payload from the network. Raises `PeerError`: "version" if it is of another one, or "malformed"."""
+    try:
+        return _decode(_frames, payload)
+    except PeerError:
+        if (version := _version_of(payload)) not in (None, PROTOCOL_VERSION):
+            raise PeerError("version", found=f"a message of version {version}", expected=_ONE_VERSION) from None
+        raise
+
+
+def _version_of(payload: bytes) -> int | None:
+    """Return the version of a signed frame, of any version; None if the payload is something else."""
+    try:
+        return _any_version.decode(payload).version
+    except _UNREADABLE:
+        return None
 
 
 def decode_body(body: bytes) -> Body:
@@ -40,7 +66,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
     try:
         message = decoder.decode(data)
         canonical = encode(message) == data
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+    except _UNREADABLE as error:
         raise PeerError("malformed", found=str(error)[:200], expected=_EXPECTED) from None
     if not canonical:
         raise PeerError("malformed", found="a non-canonical encoding", expected="the shortest encoding of each field")

@@ -40,6 +40,7 @@ CODES = frozenset({
     "late", "ledger", "ledger-rollback", "length", "list", "malformed", "nonce", "phase", "receipt", "receiver",
     "registrar", "release", "releases", "replay", "revoked", "room", "second-contribution", "sender", "session",
     "sessions", "signature", "size", "topic", "unknown-compute", "unknown-round", "unknown-trainer",
+    "version",
 })  # fmt: skip
 """All codes under which an actor drops a message."""
 

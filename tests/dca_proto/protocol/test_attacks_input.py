@@ -35,6 +35,7 @@ from dca_proto.errors import PeerError
 from dca_proto.protocol.effects import Channel, Report
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Dropped
+from dca_proto.protocol.params import PROTOCOL_VERSION
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
 from dca_proto.protocol.wire.messages import (
     Announcement,
@@ -281,10 +282,40 @@ def test_attack_24_version_downgrade_or_upgrade(version: int) -> None:
     ):
         frame = decode_frame(sent(network, kind)[0].payload)
         assert isinstance(frame, Signed)
-        refused(network, receiver, sender.id, encode(msgspec.structs.replace(frame, version=version)), "malformed")
+        refused(network, receiver, sender.id, encode(msgspec.structs.replace(frame, version=version)), "version")
         if kind is not Hello:  # one that is lower than the known one is not even verified
             foreign = sender.sign(actors.federation.id, bytes([version]) + frame.body)
             refused(network, receiver, sender.id, encode(Signed(frame.body, foreign)), "signature")
+
+
+def test_a_node_of_another_version_is_named_and_takes_part_once_it_speaks_this_one() -> None:
+    """As while members are upgraded one after another to a release with another wire format."""
+    actors = TestFederation(4, 3)
+    late = actors.computes[0]
+
+    def newer(envelope: Envelope) -> tuple[Envelope, ...]:
+        frame = decode_frame(envelope.payload)
+        if envelope.sender != late or not isinstance(frame, Signed):
+            return (envelope,)
+        envelope.payload = encode(msgspec.structs.replace(frame, version=PROTOCOL_VERSION + 1))
+        return (envelope,)
+
+    network = actors.network()
+    network.tamper = newer
+    network, _ = begin(actors, network)
+    until_the_end(network)
+    drops = [fact for fact in network.reported(Dropped, actors.trainer_identity.id) if fact.sender == late]
+    assert {fact.code for fact in drops} == {"version"}
+    assert f"a message of version {PROTOCOL_VERSION + 1}" in drops[0].detail
+    assert f"version {PROTOCOL_VERSION}: all members" in drops[0].detail
+    assert results(network) == []
+
+    network.tamper = lambda envelope: (envelope,)
+    network.restart(late)
+    network.deliver()
+    begin(actors, network)
+    until_the_end(network)
+    assert len(results(network)) == 1
 
 
 # 46: senders, topics and packets of hostile shape

@@ -61,7 +61,8 @@ def test_the_reference_msgpack_reads_and_writes_the_same(vector: dict[str, Any])
 
 @pytest.mark.parametrize("vector", VECTORS["must_not_decode"], ids=lambda one: one["what"])
 def test_what_must_not_decode(vector: dict[str, Any]) -> None:
-    with pytest.raises(PeerError, match="malformed"):
+    is_other = re.fullmatch("version [0-9]+", vector["what"]) is not None
+    with pytest.raises(PeerError, match="version" if is_other else "malformed"):
         DECODE[vector["is"]](bytes.fromhex(vector["bytes"]))
 
 
