@@ -57,7 +57,8 @@ class NoisyAggregate:
 
     Attributes:
         value: the noisy sum in the statistic's own units, shape ``(dimension,)``.
-        noise_variance: exact variance of the noise in each coordinate of ``value``, in squared units of ``value``.
+        noise_variance: variance of the noise in each coordinate of ``value``, in squared units of ``value``: exact,
+            but that of a verified sum has the most that rounding adds, 1/4 of a squared grid unit a contribution.
             A secure sum adds up ``contributors`` independent discrete Gaussians, node releases ``clients`` of them, and
             LDP reports the noises of ``contributors`` reports. For categories, it is the largest variance that an
             estimated count can have.

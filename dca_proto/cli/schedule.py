@@ -190,7 +190,7 @@ def _within(task: Task, draft: Draft) -> dict[str, float]:
     if isinstance(announcement.kind, NodeRelease) or statistic.dimension > 100:
         return {}  # the number of rows is not known
     n = task.settings.clients
-    _, noise = statistic.estimate_with_noise(statistic.zero_sum(n), n, n**0.5 * planned.noise_std)
+    _, noise = statistic.estimate_with_noise(statistic.zero_sum(n), n, planned.variance_of_sum(n) ** 0.5)
     sds = REPORT_SDS if task.reports in PURE_MECHANISMS else NORMAL_SDS
     pairs = zip(statistic.labels(), noise.tolist(), strict=True)
     return {label: sds * sd for label, sd in list(pairs)[:_LABELS_MAX]}

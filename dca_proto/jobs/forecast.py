@@ -88,8 +88,9 @@ def forecast(request: OpenRound) -> Forecast:
         request.kind, resolve(request.statistic, request.parameters), request.rows_max, request.fraction_bits
     )
     sigma_std = moved.l2 * requested / plan.mu
-    noise_of_mean = plan.noise_std * math.sqrt(n) / entries / bound
-    factor = n * (plan.noise_std / sigma_std) ** 2
+    sigma_sum = math.sqrt(plan.variance_of_sum(n))
+    noise_of_mean = sigma_sum / entries / bound
+    factor = (sigma_sum / sigma_std) ** 2
     return Forecast(
         statistic=announcement.statistic,
         dimension=plan.dimension,
@@ -102,8 +103,8 @@ def forecast(request: OpenRound) -> Forecast:
         noise_multiplier=1 / plan.mu,
         sigma_std=sigma_std,
         sigma_local=plan.noise_std,
-        sigma_sum=math.sqrt(n) * plan.noise_std,
-        sigma_sum_fewest=math.sqrt(announcement.kind.n_min or n) * plan.noise_std,
+        sigma_sum=sigma_sum,
+        sigma_sum_fewest=math.sqrt(plan.variance_of_sum(announcement.kind.n_min or n)),
         sigma_floor=math.sqrt(plan.honest) * plan.noise_std,
         scale_factor=factor,
         scale_factor_std=math.sqrt(factor),
@@ -114,7 +115,7 @@ def forecast(request: OpenRound) -> Forecast:
         signal_to_noise=_SPREAD / noise_of_mean,
         slack=plan.cost.slack,
         contribution_bytes=plan.vector_bytes,
-        **_of_proof(plan, math.sqrt(n) * plan.noise_std),
+        **_of_proof(plan, sigma_sum),
     )
 
 

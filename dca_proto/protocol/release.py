@@ -274,7 +274,7 @@ def aggregate_of(
     """
     return _described(body, validated, hashes)(
         value=dequantise(from_ring(total), body.fraction_bits),
-        noise_variance=contributors * validated.client_variance,
+        noise_variance=validated.variance_of_sum(contributors),
         contributors=contributors,
         clients=clients,
         sigma_local=validated.noise_std,
@@ -297,7 +297,7 @@ def verified_aggregate(
     assert validated.statement is not None, "the caller looked"
     return _described(body, validated, hashes)(
         value=validated.statement.decode(total, contributors) * validated.unit,
-        noise_variance=contributors * validated.client_variance,
+        noise_variance=validated.variance_of_sum(contributors),
         contributors=contributors,
         clients=clients,
         sigma_local=validated.noise_std,

@@ -23,7 +23,14 @@ from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS, Mecha
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol.params import MU_MIN, Limits
 from dca_proto.protocol.terms import check_sum
-from dca_proto.protocol.verified import check_statement, mechanism_name, noise_variance, slack_of, statement_of
+from dca_proto.protocol.verified import (
+    ROUNDING_VARIANCE,
+    check_statement,
+    mechanism_name,
+    noise_variance,
+    slack_of,
+    statement_of,
+)
 from dca_proto.protocol.wire.kinds import Kind, LdpReport, NodeRelease, SecureSum, VerifiedSum
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic, resolve
@@ -99,6 +106,14 @@ class ValidatedRound(msgspec.Struct, frozen=True):
     def noise_std(self) -> float:
         """Standard deviation of one client's noise, in the statistic's units."""
         return math.sqrt(self.client_variance)
+
+    def variance_of_sum(self, contributors: int) -> float:
+        """Return the variance of the noise in a sum of so many contributions, in squared units of the statistic.
+
+        That of a verified sum includes the most that rounding to its coarse grid adds.
+        """
+        rounding = 0.0 if self.statement is None else ROUNDING_VARIANCE * self.unit**2
+        return contributors * (self.client_variance + rounding)
 
 
 def validate_announcement(announcement: Announcement, mechanism: Mechanism, limits: Limits) -> ValidatedRound:

@@ -29,8 +29,9 @@ OPENINGS_BYTES_MAX = 8 * MIB
 """The most bytes of a node's openings of n_max entries."""
 _CLIENT_VARIANCE_MAX, _CLIENT_VARIANCE_MIN = 64.0**2, 2.0**2
 """Square grid units: a finer grid makes proofs longer and no result better, a coarser one adds rounding errors."""
-_ROUNDING_VARIANCE = 0.25
-"""Square grid units: the most that rounding adds to a client's noise."""
+ROUNDING_VARIANCE = 0.25
+"""Square grid units: the most that rounding adds to a client's noise. A value that is a part φ of a unit above a point
+is rounded up with the probability φ, which adds φ(1 - φ)."""
 _KAPPA = 13.5
 """About κ - 1 times the number of uniform numbers, to begin with (`privacy.verified` computes κ)."""
 _WASTE = 1.15
@@ -154,7 +155,7 @@ def _noises(
         for _ in range(3):  # κ depends on the number of noise numbers
             kappa = 1 + _KAPPA / (honest * noises)
             noises = max(fewest, math.ceil(wanted * kappa**2 / each))
-        waste = (noises * each + _ROUNDING_VARIANCE) / wanted
+        waste = (noises * each + ROUNDING_VARIANCE) / wanted
         yield _Choice(waste, of_range + noises * noise_bits, fraction_bits, noises, noise_bits)
         if noises == fewest:
             return  # more bits would only add noise

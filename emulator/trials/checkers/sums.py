@@ -36,7 +36,7 @@ from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.validation import validate_announcement
 from dca_proto.protocol.wire.codec import encode
-from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
+from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum, VerifiedSum
 from dca_proto.protocol.wire.messages import Announcement, Signed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator import reference
@@ -208,7 +208,8 @@ class ExactSum(Checker):
             wrong.append("sensitivity")
         variance = found.sigma_local**2
         noises = clients if isinstance(kind, NodeRelease) else contributors  # one for each participant
-        if not isclose(found.noise_variance, noises * variance, rel_tol=_CLOSE):
+        rounded = unit**2 / 4 if isinstance(kind, VerifiedSum) else 0.0  # the most that rounding to its grid adds
+        if not isclose(found.noise_variance, noises * (variance + rounded), rel_tol=_CLOSE):
             wrong.append("noise_variance")
         if not self._is_noise(body, variance, (l1 + d * unit, l2 + rounding)):
             wrong.append("sigma_local")

@@ -98,11 +98,12 @@ def test_the_figures_of_a_proof_by_hand(answer: Answer) -> None:
     assert planned["contribution_bytes"] == 4 * (bits + order + 6 * 2 - 1)
     assert planned["ring_bits"] == math.ceil(math.log2(1 + 40 * (vote + m * (2**a - 1))))
     noise = m * (4**a - 1) / 12
-    assert planned["sigma_local"] ** 2 * vote**2 == pytest.approx(noise, rel=0.07)  # and rounding
+    assert planned["sigma_local"] * vote == pytest.approx(math.sqrt(noise), rel=1e-12)
+    assert planned["sigma_sum"] * vote == pytest.approx(math.sqrt(40 * (noise + 0.25)), rel=1e-12)  # and rounding
     assert planned["liar_sds"] == pytest.approx(1 / planned["sigma_sum"], rel=1e-12)
     assert planned["sensitivity"] == pytest.approx(math.sqrt(2), rel=1e-6)
     assert planned["sigma_std"] == pytest.approx(math.sqrt(2) / planned["mu"], rel=1e-6)
-    assert planned["scale_factor"] == pytest.approx(40 * (planned["sigma_local"] / planned["sigma_std"]) ** 2, rel=1e-9)
+    assert planned["scale_factor"] == pytest.approx((planned["sigma_sum"] / planned["sigma_std"]) ** 2, rel=1e-9)
 
 
 def test_the_signal_of_a_coarse_grid_is_in_units_of_the_data(answer: Answer) -> None:

@@ -261,6 +261,40 @@ def test_the_noise_of_a_sum_has_the_stated_variance_whatever_clients_choose(monk
 # --- coins, openings and restarts -------------------------------------------------------------------------------------
 
 
+ROUNDED = 0.25
+"""What a value half a unit above a point of the grid has as variance, if it is rounded up or down by a fair coin."""
+
+
+def test_the_stated_variance_is_that_of_noise_and_of_the_most_that_rounding_adds() -> None:
+    """By hand: 20 clients, each with m numbers on 0..2^a - 1, and rounding of one coordinate by a fair coin."""
+    actors = TestFederation(20, 2)
+    network, request = begin(actors, kind=SUM)
+    until_the_end(network)
+    (result,) = results(network)
+    kind, unit = request.draft(actors.mechanism, Limits())[0].kind, 0.5**result.fraction_bits
+    assert isinstance(kind, VerifiedSum)
+    noise = kind.noises * (4**kind.noise_bits - 1) / 12
+    assert result.noise_variance == pytest.approx(20 * (noise + ROUNDED) * unit**2, rel=1e-12)
+    assert result.sigma_local == pytest.approx(math.sqrt(noise) * unit, rel=1e-12)
+
+
+@pytest.mark.long
+def test_rounding_is_an_error_of_the_stated_variance_without_any_noise() -> None:
+    """60 rounds of 20 clients whose values are half a unit above a point of the grid; false alarms: 1e-6."""
+    errors, stated = [], set()
+    for number in range(60):
+        value = (3 + 0.5) / 2**6
+        actors = TestFederation(20, 2, name=f"rounded-{number}", rows=[np.array([[value]])] * 20, mechanism=NoNoise())
+        network, _ = begin(actors, kind=SUM, fraction_bits=6)
+        until_the_end(network)
+        (result,) = results(network)
+        errors.append(result.value[0] - 20 * value)
+        stated.add(result.noise_variance)
+    (variance,) = stated
+    scaled = float(np.square(errors).sum() / variance)
+    assert 20 < scaled < 130, "chi-squared of 60 degrees: the 5e-7 quantiles are 20.7 and 129.6"
+
+
 def test_unverified_rounds_have_plain_messages() -> None:
     network, _ = begin(exact_actors(4), kind=SecureSum(tolerate=1))
     until_the_end(network)
