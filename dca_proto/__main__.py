@@ -25,6 +25,16 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"dca: {message}; see `{self.prog} --help`\n")
 
 
+class _Version(argparse.Action):
+    """Prints the versions of the package and of the protocol."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> NoReturn:
+        from dca_proto.protocol.params import PROTOCOL_VERSION  # imported late, so that --help is fast
+
+        print(f"dca {__version__}, protocol {PROTOCOL_VERSION}")
+        parser.exit()
+
+
 def main() -> int:
     """Parse the arguments, run the actor, and report an error in one line."""
     parser = _Parser(
@@ -37,7 +47,7 @@ def main() -> int:
     parser.add_argument("--log-json", action="store_true", help="logs as one JSON object per line")
     parser.add_argument("--verbose", action="store_true", help="also log every event of every single client")
     parser.add_argument("--debug", action="store_true", help="show a traceback with an error")
-    parser.add_argument("--version", action="version", version=f"dca {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the versions, and exit")
     given = parser.parse_args()
     from dca_proto.runtime import device  # imported late, so that --help is fast
 

@@ -129,7 +129,9 @@ def _dispatch(arguments: list[str]) -> int:
     if name == "schema":
         return _print_schema(commands, rest)
     if name == "--version":
-        print(f"dca {__version__}")
+        from dca_proto.protocol.params import PROTOCOL_VERSION  # imported late, so that --help is fast
+
+        print(f"dca {__version__}, protocol {PROTOCOL_VERSION}")
         return 0
     if name not in commands:
         return _fail(f"{name!r} is not a command{nearest(name, commands)}; commands: {', '.join(sorted(commands))}")

@@ -87,7 +87,7 @@ def test_h_of_a_shell_script(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "line"),
     [
-        (["--version"], 0, f"dca {__version__}"),
+        (["--version"], 0, f"dca {__version__}, protocol 5\n"),
         (["--help"], 0, "\n  swarm  "),
         (["-h"], 0, "\n  swarm  "),
         ([], 0, "\n  swarm  "),
@@ -108,7 +108,7 @@ def test_without_the_extra_cli(arguments: list[str], code: int, line: str) -> No
 @pytest.mark.parametrize(
     ("arguments", "code", "line"),
     [
-        (["--version"], 0, f"dca {__version__}\n"),
+        (["--version"], 0, f"dca {__version__}, protocol 5\n"),
         (["--help"], 0, "python -m dca_proto client.toml"),
         (["-h"], 0, "python -m dca_proto client.toml"),
         ([], 2, "dca: the following arguments are required: config; see `python -m dca_proto --help`\n"),
