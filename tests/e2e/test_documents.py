@@ -105,7 +105,8 @@ class Shell:
         self._timeout_s = timeout_s
         self._path = folder / "printed"
         self._count = 0
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        programs = os.environ.get("DCA_PROGRAMS", Path(sys.executable).parent)  # of an environment with the wheel
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
         with self._path.open("w") as printed:
             self._bash = subprocess.Popen(
                 ["bash"],

@@ -177,7 +177,9 @@ async def live(broker: Broker, directory: Path, now_ms: int) -> RunRecord:
     federation = LiveFederation(actors, directory, lambda actor_id: BrokerSettings(url=broker.url))
     async with federation, asyncio.timeout(PATIENCE_S):
         await federation.until(lambda: all(federation.has(Left(Channel.EPOCH), node) for node in federation.computes))
-        await federation.until(lambda: all(federation.has(Left(Channel.HELLO), client) for client in federation.clients))
+        await federation.until(
+            lambda: all(federation.has(Left(Channel.HELLO), client) for client in federation.clients)
+        )
         await quiet(federation)  # a node that lacks a session asks for it, and the client then draws once more
         for number, changes in enumerate(ROUNDS, start=1):
             federation.trainer.runner.command(actors.request(**changes, collect_s=COLLECT_MS / 1000))

@@ -7,6 +7,8 @@ that reaches no index.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -19,10 +21,12 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("packaging")]
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OF_DEVELOPERS = ("test", "release")
 PACKAGES = ("dca_proto", "emulator", "inference")
 
 DEVICE = """
@@ -246,7 +250,9 @@ def requirements_of(extra: str) -> list[str]:
     return [*others, *(line for one in own for name in sorted(one.extras) for line in requirements_of(name))]
 
 
-@pytest.mark.parametrize("extra", ["", *(name for name in PROJECT["optional-dependencies"] if name != "test")])
+@pytest.mark.parametrize(
+    "extra", ["", *(name for name in PROJECT["optional-dependencies"] if name not in OF_DEVELOPERS)]
+)
 def test_an_extra_alone_does_its_work(extra: str, built: Path, tmp_path: Path) -> None:
     """pip finds nothing missing or in conflict; then something that one would install the extra for."""
     assert extra in {*COMMANDS, *PROGRAMS}, "an extra that nobody uses here"
@@ -268,6 +274,49 @@ def test_an_extra_alone_does_its_work(extra: str, built: Path, tmp_path: Path) -
     assert [name for name in FILES.get(extra, []) if not (work / name).is_file()] == []
     where = run(work, programs / "python", "-c", "import dca_proto; print(dca_proto.__file__)")
     assert Path(where.strip()).is_relative_to(tmp_path), "the installed packages were tried"
+
+
+def test_the_readme_can_be_followed_with_the_wheel_alone(built: Path, tmp_path: Path) -> None:
+    """In an empty environment; a reader who has no checkout types `dca` in place of `scripts/run`."""
+    programs = tmp_path / "environment" / "bin"
+    run(tmp_path, sys.executable, "-m", "venv", "--without-pip", tmp_path / "environment")
+    [packages] = (tmp_path / "environment").glob("lib/python*/site-packages")
+    link(requirements_of("full"), packages)
+    [wheel] = built.glob("*.whl")
+    run(tmp_path, sys.executable, "-m", "pip", "--python", programs / "python", "install", "-q", "--no-deps", wheel)
+    done = run(
+        ROOT,
+        *("env", f"DCA_PROGRAMS={programs}", sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+        *("-m", "long", "tests/e2e/test_documents.py", "-k", "test_the_readme_can_be_followed_to_the_letter"),
+    )
+    assert "1 passed" in done
+    assert "skipped" not in done
+
+
+def test_a_release_is_made_of_a_commit(index: None, tmp_path: Path) -> None:
+    """Its files are checked and complete; the bills of materials name what an installation has, and no tool."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("a release is made of a commit, and this is no clone")
+    folder = tmp_path / "dist"
+    printed = run(tmp_path, "env", f"PYTHON={sys.executable}", ROOT / "scripts" / "release", folder)
+    assert printed.count("PASSED") == 2, "by twine, the wheel and the source distribution"
+    stem = f"dca_proto-{PROJECT['version']}"
+    bills = [f"{stem}.cdx.json", f"{stem}-full.cdx.json"]
+    made = {f"{stem}-py3-none-any.whl", f"{stem}.tar.gz", *bills}
+    assert {path.name for path in folder.iterdir()} == {*made, "SHA256SUMS"}
+    sums = dict(line.split("  ")[::-1] for line in (folder / "SHA256SUMS").read_text().splitlines())
+    assert sums == {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in made}
+
+    found = []
+    for name, extra in zip(bills, ("", "full"), strict=True):
+        bill = json.loads((folder / name).read_text())
+        assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", PROJECT["name"])
+        assert bill["metadata"]["component"]["version"] == PROJECT["version"]
+        parts = {canonicalize_name(one["name"]) for one in bill["components"]}
+        found.append(parts)
+        assert {canonicalize_name(Requirement(line).name) for line in requirements_of(extra)} <= parts
+        assert not {"pip", "twine", "build", "pytest"} & parts, "tools of the release are no part of it"
+    assert found[0] < found[1]
 
 
 def test_the_fast_tests_pass_with_the_lowest_versions_that_are_stated(index: None, tmp_path: Path) -> None:
