@@ -119,9 +119,10 @@ def diagrams() -> str:
 
 
 def job_table() -> str:
-    """Return the list of jobs, with what each learns."""
-    rows = [f"| `{name}`{' (default)' * (name == NAMES[0])} | {find(name).about} |" for name in NAMES]
-    return "\n".join(["| job | what it learns |", "| --- | --- |", *rows])
+    """Return the list of jobs, with what each learns, and the addresses of their pages."""
+    rows = [f"| [{name}]{' (default)' * (name == NAMES[0])} | {find(name).about} |" for name in NAMES]
+    pages = [f"[{name}]: jobs/{name}.md" for name in NAMES if (ROOT / f"docs/jobs/{name}.md").exists()]
+    return "\n".join(["| job | what it learns |", "| --- | --- |", *rows, "", *pages])
 
 
 def cost_table() -> str:

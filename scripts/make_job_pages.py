@@ -59,6 +59,10 @@ SECTIONS = (
     "What the warnings mean",
 )
 """The sections of a job's page, in order; a page may have further ones."""
+SHOWN = (
+    'The noise of this run is fixed, so that the page can be checked; that of a run of yours differs. "..." stands for '
+    "lines that all jobs print alike. `DCA_DATA` names the folder of data files, if any is needed."
+)
 CLIENTS, BUDGET = 5_000, Budget(2.0, 1e-5)  # of the costs
 MARK = "<!-- not run: scripts/make_job_pages.py runs it, with fixed noise -->"
 CHARS, COLUMNS = 98, "80"
@@ -86,7 +90,13 @@ assert set(DATA_FILES.values()) <= SHA256.keys()
 def facts(name: str) -> dict[str, str]:
     """Return the generated parts of a job's page, by the names of their markers."""
     job = find(name)
-    return {"about": about(job), "settings": settings(job), "change": change(job), "costs": costs(job)}
+    return {
+        "about": about(job),
+        "settings": settings(job),
+        "shown": paragraph(SHOWN),
+        "change": change(job),
+        "costs": costs(job),
+    }
 
 
 def about(job: LearningJob) -> str:
