@@ -36,6 +36,7 @@ _HIDDEN_SDS = 16.0  # least number of clients for the count to be used, in stand
 _STEP = 1e-3  # of a difference quotient, in standard deviations of the noise
 _MISSING_SDS, _MISSING_LEAST = 4.0, 0.01  # standard deviations of the noise, and share of the clients
 _INTERVAL_SDS = 1.96  # half of a 95 % interval
+OF_THE_OTHERS = "the estimates are of the others; find out whether those differ"
 COMPLETE_ROWS = "complete rows"
 """The label of the count."""
 
@@ -190,19 +191,21 @@ class Counting:
         return weight
 
 
-def about_missing(rows: float, sd: float, n: int, what: str = "a value", *, of: str = "clients") -> tuple[str, ...]:
+def about_missing(
+    rows: float, sd: float, n: int, what: str = "a value", *, of: str = "clients", so: str = OF_THE_OTHERS
+) -> tuple[str, ...]:
     """Return a warning if clearly fewer rows are complete than contributed; false alarms: 3e-5.
 
     Args:
         rows: the noisy count of complete rows. sd: of its noise. n: number of contributors. of: their plural name.
-        what: they lack, as text.
+        what: they lack, as text. so: what follows from it, and what to do.
     """
     lacking = n - rows
     if lacking < max(_MISSING_SDS * sd, _MISSING_LEAST * n):
         return ()
     low, most_likely, high = (_percent((lacking + side * sd) / n) for side in (-_INTERVAL_SDS, 0.0, _INTERVAL_SDS))
     share = f"about {most_likely} % of the {of} ({low} to {high} %) seem to lack {what}"
-    return (f"{share}: the estimates are of the others; find out whether those differ",)
+    return (f"{share}: {so}",)
 
 
 def _percent(share: float) -> str:

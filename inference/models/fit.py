@@ -37,7 +37,15 @@ from inference.models.predictive import CategoryClient, ScalarClient
 from inference.models.priors import MISSING_PRIOR, ColumnPrior, DirichletPrior, GaussianPrior, RegressionPrior
 from inference.posterior import Posterior
 from inference.problem import Schema
-from inference.releases.reports import Categories, Scalars, categories_of, labelled_rows_of, rows_of, scalars_of
+from inference.releases.reports import (
+    Categories,
+    Scalars,
+    a_value_of,
+    categories_of,
+    labelled_rows_of,
+    rows_of,
+    scalars_of,
+)
 from inference.releases.terms import Given
 
 if TYPE_CHECKING:
@@ -217,13 +225,21 @@ def regression(
             also informs the residuals' standard deviation.
         prior: by default it follows from the columns' bounds (`RegressionPrior.within`).
         logistic: whether the target is a label, -1 or 1 in units of its scale. schema: of the columns, for their units.
-        noise_aware: False leaves the noise out of the model.
+        noise_aware: False leaves the noise out of the model. It then takes the released count of complete rows for the
+            number of rows, if some clearly lack a value.
     """
     options, sums = Options(**run), sums_of(given, labels=logistic)
     columns, constant = Standardisation.of(sums.parameters), constant_of(sums.parameters) or None
     prior = prior or RegressionPrior.within(np.minimum(columns.bound, columns.radius), logistic=logistic)
     noise = sums.noise_variance if noise_aware else np.zeros_like(sums.noise_variance)
-    data = {"prior": asdict(prior), "value": sums.value, "noise": noise, "n": sums.n}
+    missing: tuple[str, ...] = ()
+    n = sums.n
+    if constant is not None and sums.noise_variance[0] > 0:
+        rows, sd = sums.value[0] / constant**2, sqrt(sums.noise_variance[0]) / constant**2
+        missing = about_missing(rows, sd, n, a_value_of(columns.columns))
+        if missing and not noise_aware:
+            n = max(round(rows), len(sums.value))
+    data = {"prior": asdict(prior), "value": sums.value, "noise": noise, "n": n}
     counted = constant is not None and noise[0] > 0
     model = numpyro_module(MODELS).SummedRegression(len(columns.columns) - 1, constant, logistic, counted)
     sampled = options.sample(model, data, model.start(data))
@@ -231,8 +247,7 @@ def regression(
     before = prior.draws(options.rng, PRIOR_DRAWS, len(columns.columns) - 1)
     attrs = {**sums.attrs, "noise_aware": noise_aware}
     notes = [] if logistic or sums.parameters["target_square"] else [NO_SQUARES.format(columns.columns[-1])]
-    if constant is not None and counted:
-        notes += about_missing(sums.value[0] / constant**2, sqrt(sums.noise_variance[0]) / constant**2, sums.n)
+    notes += missing
     return options.checked(
         regression_of_draws(sampled, coefficients_of(given, moments, schema, link=link), before, attrs, notes)
     )
@@ -261,11 +276,12 @@ def row_regression(
             (The rounds split a client's budget between the two.)
         intercept: whether there is an intercept and the features have unknown means; the paper's model has neither.
         mean: replaces the sigmoid's mean under a normal law (`perturbed.Mean`); None keeps it.
-        noise_aware: False takes the reports for the rows.
+        noise_aware: False takes the reports for the rows, also those of clients without a complete one.
     """
     options, logistic = Options(**run), labels is not None
     rows = rows_of(given) if labels is None else labelled_rows_of(given, labels)
     prior = prior or RegressionPrior.within(np.minimum(rows.columns.bound, rows.columns.radius), logistic=logistic)
+    notes = *rows.notes, *rows.about_missing(noise_aware=noise_aware)
     rows = rows if noise_aware else rows.without_noise()
     models, counted = numpyro_module(MODELS), rows.present is not None
     model = models.RowRegression(rows.x.shape[1], intercept, logistic, mean, counted)
@@ -276,4 +292,4 @@ def row_regression(
     constant, link = float(intercept), LOGIT if logistic else IDENTITY
     linear = Coefficients.of(rows.columns, moments_of(sampled.draws, constant), constant, link=link)
     before = prior.draws(options.rng, PRIOR_DRAWS, rows.x.shape[1])
-    return options.checked(regression_of_draws(sampled, linear, before, attrs, rows.notes, rows))
+    return options.checked(regression_of_draws(sampled, linear, before, attrs, notes, rows))

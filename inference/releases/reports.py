@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.statistics.counting import about_missing
+from dca_proto.statistics.counting import OF_THE_OTHERS, about_missing
+from dca_proto.wording import listed
 from inference.bounds import Interval
 from inference.columns import Standardisation
 from inference.draws import attributes
@@ -49,6 +50,10 @@ from inference.releases.terms import (
 COLUMNS = ("sum", "mean")  # statistics whose reports are scaled and clipped columns plus noise
 HISTOGRAM = "histogram"
 TARGET, LABEL = "y", "label"  # name of the last column if no round gives one
+TAKEN_FOR_MIDDLE = (
+    "without the noise in the model (noise_aware=false) these count as the middle of the bounds, which draws the "
+    "estimates there; leave that setting out, or ask only clients that have all columns"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +133,19 @@ class Rows:
     present: Array | None = None
     present_sd: float = 0.0
 
+    def about_missing(self, *, noise_aware: bool) -> tuple[str, ...]:
+        """Return a warning if clearly fewer rows are complete than reported.
+
+        Args:
+            noise_aware: whether the model takes the others for what they are, else for reports of the middle.
+        """
+        if self.present is None:
+            return ()
+        what = a_value_of(self.columns.columns)
+        return _of_missing(self.present, self.present_sd, what, OF_THE_OTHERS if noise_aware else TAKEN_FOR_MIDDLE)
+
     def without_noise(self) -> Rows:
-        """Return the rows as if nobody had clipped them or added noise."""
+        """Return the rows as if nobody had clipped them or added noise, or lacked a value."""
         endless = replace(self.columns, bound=np.full_like(self.columns.bound, inf), radius=inf)
         return replace(self, variance_x=0.0, variance_y=0.0, p=1.0, columns=endless, present=None)
 
@@ -177,10 +193,15 @@ def _about_missing(found: Scalars) -> tuple[str, ...]:
     return _of_missing(found.present, found.present_scale * sqrt(2 if found.laplace else 1), "a value")
 
 
-def _of_missing(present: Array, sd: float, what: str) -> tuple[str, ...]:
+def _of_missing(present: Array, sd: float, what: str, so: str = OF_THE_OTHERS) -> tuple[str, ...]:
     """Warn if clearly fewer clients are complete than reported. Args: sd: of the noise in each report."""
     n = len(present)
-    return about_missing(float(present.sum()), sd * sqrt(n), n, what)
+    return about_missing(float(present.sum()), sd * sqrt(n), n, what, so=so)
+
+
+def a_value_of(columns: Sequence[str]) -> str:
+    """Return what an incomplete row lacks, as text."""
+    return f"a value of at least one of {listed(columns)}"
 
 
 def categories_of(given: Given) -> Categories:
@@ -272,12 +293,11 @@ def labelled_rows_of(given: Given, labels: Given) -> Rows:
 
 
 def _with_presence(rows: Rows, present: Array | None, rounds: Sequence[NoisyAggregate]) -> Rows:
-    """Add reports of whether rows are complete, if there are any, and a warning if some are clearly not."""
+    """Add reports of whether rows are complete, if there are any."""
     if present is None:
         return rows
     sd = sqrt(rows.variance_x) / float(rounds[0].parameters["count_weight"])
-    notes = (*rows.notes, *_of_missing(present, sd, "a value in their row"))
-    return replace(rows, notes=notes, present=present, present_sd=sd)
+    return replace(rows, present=present, present_sd=sd)
 
 
 def _binned(aggregate: NoisyAggregate, categories: int) -> str:

@@ -169,7 +169,7 @@ class LdpRegression(ReportJob):
         noise = "" if settings.noise_aware else ", their noise left out of the model"
         labels = f", labels by {RESPONSE}" if settings.labelled else ""
         method = f"{settings.family}, from {reported} reported by {GAUSSIAN}{labels}{noise}"
-        return f"{target_on_features(schema)} ({method}); {settings.words}"
+        return f"{target_on_features(schema)} in rows that lack none of these ({method}); {settings.words}"
 
     def reference(self, train: Problem, settings: Any) -> Any:
         return reference(train, settings)
