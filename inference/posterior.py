@@ -51,7 +51,7 @@ from inference.jobs.summary import Summary
 from inference.laws import Axes, Drawn, Draws, Moments, Predictive, Predictor, Sample
 from inference.problem import Array, Problem, Schema
 
-REPAIR, PRIOR = "repair", "prior_"  # a refit may change the setting `repair`, and those that begin with `prior_`
+CHANGED, PRIOR = ("repair", "shrinkage"), "prior_"  # a refit may change these settings, and those with the prefix
 Table = Callable[[Schema | None], list[Estimate]]
 
 
@@ -397,7 +397,7 @@ def refitted(refitter: Callable[..., Any] | None, **prior: Any) -> Any:
         )
     takes = signature(refitter).parameters
     if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in takes.values()):  # else it checks the names
-        changes = [name for name in takes if name == REPAIR or name.startswith(PRIOR)]
+        changes = [name for name in takes if name in CHANGED or name.startswith(PRIOR)]
         for name in prior:
             if name not in changes:
                 raise unknown("setting", name, "what a refit changes", changes)

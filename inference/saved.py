@@ -70,7 +70,7 @@ def saved(posterior: Posterior) -> SavedPosterior:
         "axes": {name: list(axes) for name, axes in posterior.axes.items()},
         "coords": {name: list(labels) for name, labels in posterior.coords.items()},
         "draws": {} if exact else _thinned(posterior.draws),
-        "regression": None if linear is None else _regression(linear),
+        "regression": None if linear is None else _regression(linear, isinstance(posterior.predictor, DrawnRows)),
     }
 
 
@@ -107,7 +107,8 @@ def _posterior(path: Path, table: Mapping[str, Any], file: ResultFile) -> Poster
         raise DataError(f"{path}: the posterior has neither draws nor a regression's law; {ADVICE}")
     if len({array.shape[:2] for array in draws.values()}) > 1:
         raise DataError(f"{path}: draws of {', '.join(draws)} differ in chains and draws; {ADVICE}")
-    if linear is not None and draws and not _of_regression(linear, draws):
+    by_draws = known["regression"] is not None and known["regression"]["by_draws"]
+    if linear is not None and draws and not _of_regression(linear, draws, by_draws):
         raise DataError(f"{path}: draws of {', '.join(draws)} are not those of a regression; {ADVICE}")
     for name, axes in known["axes"].items():
         sizes = [len(known["coords"].get(axis, ())) for axis in axes]
@@ -115,7 +116,6 @@ def _posterior(path: Path, table: Mapping[str, Any], file: ResultFile) -> Poster
             raise DataError(f"{path}: draws of {name!r} do not fit the labels along {', '.join(axes)}; {ADVICE}")
     rows = _rows(file)
     extras = {name: table[name] for name in (*_EXTRAS, "sampling") if name in table}
-    sampled = linear is not None and bool(draws)
     return Posterior(
         known["model"],
         draws or Drawn(linear.sample),  # type: ignore[union-attr]
@@ -125,16 +125,16 @@ def _posterior(path: Path, table: Mapping[str, Any], file: ResultFile) -> Poster
         attrs={name: table[name] for name in _PROVENANCE if isinstance(table.get(name), str | int | float)},
         table=partial(_table, rows),
         extras=lambda: Summary(**extras),  # type: ignore[typeddict-item]
-        predictor=DrawnRows(linear, draws) if sampled and linear is not None else linear,
+        predictor=DrawnRows(linear, draws) if by_draws and draws and linear is not None else linear,
         sample=None if draws or linear is None else linear.sample,
         private=bool(file.get("private", False)),
     )
 
 
-def _of_regression(linear: Coefficients, draws: Mapping[str, Array]) -> bool:
+def _of_regression(linear: Coefficients, draws: Mapping[str, Array], by_draws: bool) -> bool:
     """Return whether the draws have all numbers that predictions take, one slope for each feature."""
     shapes = {COEFFICIENTS: (len(linear.names) - 1,), INTERCEPT: ()}
-    if linear.link == IDENTITY:
+    if linear.link == IDENTITY and by_draws:
         shapes[RESIDUAL_SD] = ()
     return all(name in draws and draws[name].shape[2:] == shape for name, shape in shapes.items())
 
@@ -205,7 +205,7 @@ def _linear(posterior: Posterior) -> Coefficients | None:
     return predictor if isinstance(predictor, Coefficients) else None
 
 
-def _regression(fit: Coefficients) -> SavedRegression:
+def _regression(fit: Coefficients, by_draws: bool) -> SavedRegression:
     columns = fit.columns
     return {
         "columns": list(columns.columns),
@@ -221,6 +221,7 @@ def _regression(fit: Coefficients) -> SavedRegression:
         "residual_variance": float(fit.residual_variance),
         "spread": None if fit.spread is None else [fit.spread.mean, fit.spread.sd],
         "log_most": float(fit.log_most) if fit.link == LOG else None,
+        "by_draws": by_draws,
     }
 
 

@@ -204,6 +204,7 @@ class SavedRegression(TypedDict):
             or radius of None is infinite. link: one of identity, logit and log. constant: the constant feature.
         mean, cov: of its coefficient and the slopes. residual_variance: of a linear regression.
         spread: mean and sd of a further parameter of the targets. log_most: ln of the largest mean count.
+        by_draws: whether draws also have the spread of residuals, for predictions.
     """
 
     columns: list[str]
@@ -219,6 +220,7 @@ class SavedRegression(TypedDict):
     residual_variance: float
     spread: list[float] | None
     log_most: float | None
+    by_draws: bool
 
 
 class SavedPosterior(TypedDict):

@@ -156,6 +156,7 @@ class Coefficients(NormalLaw):
         schema: of the columns, if known. repair: how an indefinite noisy matrix was repaired.
         by: describes the scale of the columns, as text. point: whether this is a point estimate without a spread.
         more: further entries of the summary. most: ln u, if it does not follow from the aggregates.
+        slab: makes this fit under a wide normal prior, if its own has a learned scale (`shrinkage`).
         coefficients, coefficient_sd: posterior mean and standard deviation of the slopes per feature unit, ``(d,)``.
         intercept, intercept_sd: of the prediction at features of zero. covariance: of intercept and slopes,
             ``(d + 1, d + 1)``.
@@ -173,6 +174,7 @@ class Coefficients(NormalLaw):
     point: bool = False
     more: Summary = field(default_factory=Summary)
     most: float | None = None
+    slab: Any = None
     coefficients: Array = field(init=False)
     coefficient_sd: Array = field(init=False)
     intercept: float = field(init=False)

@@ -31,6 +31,7 @@ from inference.jobs.base import Conditions, Estimable, LearningJob, as_posterior
 from inference.jobs.estimates import LEVEL
 from inference.jobs.examples import COUNT
 from inference.models.coefficients import Coefficients
+from inference.models.shrinkage import Shrinkage
 from inference.posterior import Posterior
 from inference.problem import Array, Schema
 from inference.rounds import CostedRounds, Rounds, run
@@ -197,10 +198,14 @@ class JobEstimator(PrivateEstimator):
         return checked
 
     def _of_rows(self, X: Any, y: Any) -> Any:
-        return self._learns.rows(*self._validated(X, y), self)
+        return self._shrunk(self._learns.rows(*self._validated(X, y), self))
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Any:
-        return self._learns.released(aggregates, self)
+        return self._shrunk(self._learns.released(aggregates, self))
+
+    def _shrunk(self, fit: Any) -> Any:
+        settings = self.job_settings()
+        return settings.shrink(fit) if isinstance(settings, Shrinkage) else fit
 
     def _over_rounds(self, rounds: Rounds) -> Posterior:
         if self.schema is None:
@@ -217,7 +222,8 @@ class JobEstimator(PrivateEstimator):
         self.job.check(self.schema, own)
         outcome = run(self.job.make(self.schema, own, known), rounds)
         posterior: Posterior = as_posterior(self.job.learned(outcome, self.schema, own, known))
-        return posterior.refit(**more) if more else posterior
+        changed = {name: getattr(self, name) for name in self.job.changeable}
+        return posterior.refit(**changed) if more else posterior
 
     def _spent(self, fit: Any, results: Sequence[tuple[RoundRequest, NoisyAggregate]]) -> tuple[float, float] | None:
         """Return (ε, δ) for a client in all rounds that ask every client, and in one round of gradients per epoch."""

@@ -25,7 +25,7 @@ from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import EFFECT, Conditions, Estimable, RefitJob, Stage
 from inference.jobs.examples import COUNT, NUMBER, Clean, Example
-from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
+from inference.jobs.settings import require_count, require_positive, require_share, setting
 from inference.locate import locate, phases_request
 from inference.models.coefficients import Coefficients
 from inference.models.glm.families import Family, Poisson, StudentT, rate
@@ -41,6 +41,7 @@ from inference.models.glm.scored_fit import (
 )
 from inference.models.glm.scoring import Rows, Terms, best_terms
 from inference.models.score_regression import Normal
+from inference.models.shrinkage import SHRINKAGE, Shrinkage
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
@@ -177,7 +178,7 @@ def _request(columns: Standardisation, family: Family, terms: Terms, share: floa
 
 
 @dataclass(frozen=True)
-class Settings(JobSettings):
+class Settings(Shrinkage):
     """Settings of `poisson-regression`, and the base of the other's."""
 
     rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.", require_count)
@@ -227,13 +228,14 @@ class PoissonRegression(RefitJob):
     """Regression of counts."""
 
     name, title, settings = "poisson-regression", "Effect on the log of {target}", Settings
-    changeable = ("prior_sd",)
+    changeable = ("prior_sd", *SHRINKAGE)
     about = "regression of counts, with dispersion, in five rounds"
     estimator = Estimable("PrivatePoissonRegression", COUNT, of_rows, of_released)
     examples, clean = (Example(COUNT),), Clean(COUNT)
 
     def check(self, schema: Schema, settings: Settings) -> None:
         check(schema, settings.family)
+        settings.places(schema.features)
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return stages_of(settings.rounds, settings.std_share)
@@ -243,7 +245,9 @@ class PoissonRegression(RefitJob):
 
     def reference(self, train: Problem, settings: Settings) -> Coefficients:
         """Fit the same model to the raw rows. Raises `DataError` if the targets are not counts."""
-        return exact_fit(train.X, train.y, settings.family, settings.prior_sd, train.schema.columns)
+        fit = exact_fit(train.X, train.y, settings.family, settings.prior_sd, train.schema.columns)
+        found: Coefficients = settings.shrink(fit)
+        return found
 
 
 class RobustRegression(PoissonRegression):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT
 from inference.models.glm.scoring import NoisyScore, Rows, Terms, posterior, squares_of
 from inference.models.linear.closed_form import symmetric
 from inference.models.score_regression import Normal, Prior
+from inference.models.shrinkage import shrinkable
 from inference.problem import Array, Schema
 
 STATISTIC = "gradient"
@@ -93,6 +94,7 @@ def regression_of_scores(
     released = Scores.of(aggregates)
     phi, rounds = released.phi(prior_sd), len(released.rounds)
     located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
+    own: dict[str, Any] = {"prior_sd": prior_sd, "schema": schema, "notes": notes}
     return replace(
         _coefficients(released.family, released.columns, phi, prior_sd, schema),
         method="private Fisher scoring",
@@ -102,7 +104,7 @@ def regression_of_scores(
         iterations=rounds,
         warnings=(*notes, *located, *warnings_of(released, phi)),
         aggregates=tuple(aggregates),
-        refitter=partial(regression_of_scores, tuple(aggregates), schema=schema, notes=notes),
+        refitter=shrinkable(partial(regression_of_scores, tuple(aggregates), **own)),
     )
 
 

@@ -26,7 +26,7 @@ from inference.locate import means
 from inference.mcmc.sums import Aggregates, NoisySums, as_list, check_once
 from inference.models.coefficients import Coefficients
 from inference.models.linear.closed_form import REPAIR, Noise, NormalBeta, SufficientStatistics, unpack
-from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision
+from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision, slab_scale
 from inference.models.linear.rows import (
     about_boxes,
     about_columns,
@@ -36,6 +36,7 @@ from inference.models.linear.rows import (
     max_complete_rows,
     with_weights,
 )
+from inference.models.shrinkage import shrinkable
 from inference.problem import Array, Schema
 
 STATISTIC = "regression"
@@ -244,6 +245,7 @@ def regression_of(
     before: tuple[NoisyAggregate, ...] = (),
     notes: tuple[str, ...] = (),
     by: str = BY_SD,
+    scale: float | None = None,
 ) -> Coefficients:
     """Return the regression from sums; its ``refit`` takes another ``repair`` and ``prior_precision``.
 
@@ -254,7 +256,7 @@ def regression_of(
             ``(d,)``. None learns its scale (`prior`), without a schema about that of `plausible_prior`.
         residual_variance: λ⁻¹, in squares of the same units; None estimates it.
         before: aggregates of earlier rounds. notes: warnings from these.
-        by: describes the scale of the columns, as text.
+        by: describes the scale of the columns, as text. scale: as for `prior.fitted_to`.
 
     Raises:
         DataError: as for `statistics_of`; the repair is unknown, or the prior does not match the features.
@@ -266,7 +268,7 @@ def regression_of(
     located = next((means(one) for one in before if one.statistic == PHASES), None)
     if parameters["whole_rows"]:
         statistics = curved(statistics, located)
-    fitted = fitted_to(statistics, d, prior_precision, residual_variance, repair=repair, base=base)
+    fitted = fitted_to(statistics, d, prior_precision, residual_variance, repair=repair, base=base, scale=scale)
     if parameters["whole_rows"]:
         fitted = anchored(fitted, statistics, parameters, sum(one.contributors for one in listed), located)
     doubts: tuple[str, ...] = ()
@@ -275,7 +277,7 @@ def regression_of(
     elif schema and parameters["intercept"]:
         doubts = about_boxes(summed(listed), parameters)
     own: dict[str, Any] = {"residual_variance": residual_variance, "before": before, "notes": notes, "by": by}
-    refitter = partial(regression_of, listed, schema, repair=repair, **own)
-    return coefficients_of(
-        listed, fitted, schema, repair, before=before, warnings=(*notes, *doubts), refitter=refitter, by=by
-    )
+    again = partial(regression_of, listed, schema, repair=repair, prior_precision=prior_precision, **own)
+    own = {"warnings": (*notes, *doubts), "refitter": shrinkable(again), "by": by}
+    own["slab"] = None if scale or prior_precision is not None else partial(again, scale=slab_scale(d))
+    return coefficients_of(listed, fitted, schema, repair, before=before, **own)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -36,14 +37,15 @@ from inference.columns import PRIOR_BOUND_SDS, Standardisation
 from inference.jobs.base import Conditions, Estimable, RefitJob, Stage, one_round, two_rounds
 from inference.jobs.estimates import BY_BOUNDS
 from inference.jobs.examples import NUMBER
-from inference.jobs.settings import JobSettings, one_of, require_positive, require_share, setting
+from inference.jobs.settings import one_of, require_positive, require_share, setting
 from inference.locate import Located, about_clamped, locate, means, phases_request
 from inference.models.coefficients import Coefficients
 from inference.models.linear.aggregate_stats import STATISTIC, regression_of
 from inference.models.linear.baselines import exact_fit, nonprivate_regression
 from inference.models.linear.closed_form import REPAIR, REPAIRS
-from inference.models.linear.prior import check_precision, prior_precision
+from inference.models.linear.prior import check_precision, prior_precision, slab_scale
 from inference.models.linear.rows import Plan, bends, plan, sensitivity
+from inference.models.shrinkage import SHRINKAGE, Shrinkage
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
@@ -100,7 +102,7 @@ def regression_in_bounds(
 
 
 @dataclass(frozen=True)
-class BoundedSettings(JobSettings):
+class BoundedSettings(Shrinkage):
     """Settings of `regression-bounded`."""
 
     repair: str = setting(REPAIR, f"How to repair an indefinite noisy matrix: {', '.join(REPAIRS)}.", one_of(REPAIRS))
@@ -128,7 +130,10 @@ def of_rows(X: Array, y: Array, given: Any) -> Coefficients:
     """Return the posterior given raw rows; the mean is scikit-learn's `Ridge` with alpha = λ⁻¹ λ₀."""
     slopes = prior_precision(X.shape[1])[1:] if given.prior_precision is None else given.prior_precision
     prior = np.r_[0.0, np.broadcast_to(np.asarray(slopes, float), X.shape[1:])]
-    return exact_fit(np.column_stack([X, y]), prior, given.residual_variance)
+    rows = np.column_stack([X, y])
+    fit = exact_fit(rows, prior, given.residual_variance)
+    wide = partial(exact_fit, rows, prior / slab_scale(X.shape[1]), given.residual_variance)
+    return replace(fit, slab=wide) if given.prior_precision is None else fit
 
 
 def of_released(aggregates: Sequence[NoisyAggregate], given: Any) -> Coefficients:
@@ -141,9 +146,12 @@ class Bounded(RefitJob):
     """Linear regression within the public bounds, one round."""
 
     name, settings = "regression-bounded", BoundedSettings
-    changeable = ("repair", "prior_precision")
+    changeable = ("repair", "prior_precision", *SHRINKAGE)
     about = "linear regression in one round, from the public bounds alone"
     estimator = Estimable("PrivateBoundedRegression", NUMBER, of_rows, of_released, OWN)
+
+    def check(self, schema: Schema, settings: Any) -> None:
+        settings.places(schema.features)
 
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> list[Stage]:
         return one_round("the regression")

@@ -40,12 +40,18 @@ from inference.problem import Array
 PRIOR_R2 = 0.5
 SCALES = (0.25, 1.0, 4.0, 16.0)
 WIDE = slice(2, None)  # the scales that determine the spread
+SLAB = 2.0  # variance of a slope under the slab, R² of one feature times this: it may explain all of the target
 LEAST, NOISE_LEFT = 1e-6, 0.5  # smallest eigenvalue of the correlations; and √d times the noise, times this
 
 
 def prior_precision(features: int) -> Array:
     """Return λ₀ of the intercept and each slope, for columns in standard deviations, shape ``(d + 1,)``."""
     return np.array([1.0] + [features / PRIOR_R2] * features)
+
+
+def slab_scale(features: int) -> float:
+    """Return g of the slab of `inference.models.shrinkage`: `SLAB` times that of one feature, whatever their number."""
+    return SLAB * features
 
 
 def check_precision(given: Any, features: int | None = None) -> Array | None:
@@ -78,6 +84,7 @@ def fitted_to(
     *,
     repair: str = REPAIR,
     base: ArrayLike | None = None,
+    scale: float | None = None,
 ) -> NormalBeta:
     """Return the posterior under a given prior, or under unknown scales with the spread of the wide ones.
 
@@ -86,6 +93,7 @@ def fitted_to(
             `closed_form.posterior`.
         given: λ₀ of each slope, broadcastable to ``(d,)``; None learns its scale.
         base: λ₀ of all m coefficients at g = 1; None: columns have a standard deviation of 1.
+        scale: g, if it is not to be learned.
 
     Raises:
         DataError: ``given`` is negative, not finite, or does not match d slopes.
@@ -93,6 +101,9 @@ def fitted_to(
     precision = np.array(prior_precision(features)[-statistics.xy.shape[-1] :] if base is None else base)
     if given is not None:
         precision[-features:] = check_precision(given, features)
+        return posterior(statistics, precision, residual_variance, repair=repair)
+    if scale is not None:
+        precision[-features:] /= scale
         return posterior(statistics, precision, residual_variance, repair=repair)
     precisions = [np.r_[precision[:-features], precision[-features:] / scale] for scale in SCALES]
     plugged = [fitted(statistics, one, residual_variance, repair) for one in precisions]

@@ -43,6 +43,7 @@ from inference.models.logistic.one_sum import (
     sum_request,
     too_noisy,
 )
+from inference.models.shrinkage import SHRINKAGE, Shrinkage, shrinkable
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 from inference.variational.clipping import ROWS, Rows
@@ -152,13 +153,14 @@ def _of_one_sum(
         private=schema.private and phases.private and aggregate.private,
         aggregates=(phases, aggregate),
         warnings=(ASSUMED, *locate(phases).warnings),
-        refitter=partial(_of_one_sum, schema, columns, phases, aggregate),
+        refitter=shrinkable(partial(_of_one_sum, schema, columns, phases, aggregate, prior_sd=prior_sd)),
     )
 
 
 def _of_gradients(schema: Schema, notes: tuple[str, ...], fit: NormalLaw, prior_sd: float) -> Coefficients:
     refitted = fit.refit(prior_sd=prior_sd)
-    own: dict[str, Any] = {"refitter": partial(_of_gradients, schema, notes, fit), "link": LOGIT, "schema": schema}
+    refitter = shrinkable(partial(_of_gradients, schema, notes, fit, prior_sd=prior_sd))
+    own: dict[str, Any] = {"refitter": refitter, "link": LOGIT, "schema": schema}
     found = Coefficients(**{**vars(refitted), **own})
     warnings = (about_intercept(found) if one == UNCORRELATED else one for one in found.warnings)
     return replace(found, warnings=(*notes, *warnings))
@@ -181,7 +183,7 @@ def _rows_like(aggregate: NoisyAggregate, rng: np.random.Generator) -> Rows:
 
 
 @dataclass(frozen=True)
-class Settings(VariationalSettings):
+class Settings(Shrinkage, VariationalSettings):
     """Settings of `logistic`: those of variational inference, the method and the prior."""
 
     method: str = setting(
@@ -212,7 +214,9 @@ def reference(train: Problem, settings: Settings) -> Coefficients:
             f"are its bounds, {bounds.lower:g} and {bounds.upper:g}"
         )
     y = is_positive(train).astype(float)
-    return exact_fit(train.X, y, Bernoulli(), settings.prior_sd, (*train.schema.features, "y"))
+    fit = exact_fit(train.X, y, Bernoulli(), settings.prior_sd, (*train.schema.features, "y"))
+    found: Coefficients = settings.shrink(fit)
+    return found
 
 
 def of_rows(X: Array, y: Array, given: Any) -> Coefficients:
@@ -235,10 +239,13 @@ class Logistic(RefitJob):
 
     name, title, settings = "logistic", "Effect on the log odds of {target}", Settings
     iterative = True
-    changeable = ("prior_sd",)
+    changeable = ("prior_sd", *SHRINKAGE)
     estimator = Estimable("PrivateLogisticRegression", CLASS, of_rows, of_released)
     about = "[logistic regression](#logistic-regression), in five rounds or more"
     examples, clean = (Example(CLASS, {"epochs": 4}),), Clean(CLASS)
+
+    def check(self, schema: Schema, settings: Settings) -> None:
+        settings.places(schema.features)
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         """Plan scales, then scores or one sum; or a pilot and as many iterations as the noise makes worthwhile."""

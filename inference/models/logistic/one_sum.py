@@ -55,6 +55,7 @@ from inference.models.linear.aggregate_stats import (
     statistics_of,
     vector_of,
 )
+from inference.models.shrinkage import shrinkable
 from inference.problem import Array
 
 METHOD = "one sum of normal features, Laplace's approximation"
@@ -155,7 +156,9 @@ def regression_of_sum(aggregates: Aggregates, prior_sd: float) -> Coefficients:
     columns = Standardisation.of(parameters_of(listed[0]))
     bound = np.r_[np.full(len(columns.bound) - 1, np.inf), columns.bound[-1]]
     regression = one_sum_regression(listed, replace(columns, bound=bound, radius=np.inf), prior_sd)
-    return replace(regression, warnings=(UNCHECKED,), refitter=partial(regression_of_sum, listed))
+    return replace(
+        regression, warnings=(UNCHECKED,), refitter=shrinkable(partial(regression_of_sum, listed, prior_sd=prior_sd))
+    )
 
 
 def one_sum_regression(sums: Sequence[NoisyAggregate], columns: Standardisation, prior_sd: float) -> Coefficients:

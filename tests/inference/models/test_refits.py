@@ -52,6 +52,18 @@ JOBS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("logistic", "class", {"method": "variational", "epochs": 8}, {"prior_sd": 0.1}),
     pytest.param("poisson-regression", "count", {}, {"prior_sd": 0.05}, marks=pytest.mark.long),
     ("robust-regression", "number", {}, {"prior_sd": 0.05}),
+    *(
+        pytest.param(name, kind, given, {"shrinkage": how}, marks=pytest.mark.long)
+        for name, kind, given, how in (
+            ("regression", "number", {}, "horseshoe"),
+            ("regression-bounded", "number", {}, "groups"),
+            ("logistic", "class", {"method": "one-sum"}, "groups"),
+            ("logistic", "class", {"method": "scores"}, "horseshoe"),
+            ("logistic", "class", {"method": "variational", "epochs": 8}, "horseshoe"),
+            ("poisson-regression", "count", {}, "horseshoe"),
+            ("robust-regression", "number", {}, "groups"),
+        )
+    ),
     ("mixture", "number", {"components": 2, "epochs": 4}, {"prior_beta": 200.0, "prior_alpha": 300.0}),
     ("gaussian", "number", {}, {"prior_kappa": 500.0}),
     ("bernoulli", "class", {}, {"prior_alpha": 900.0}),
@@ -110,6 +122,14 @@ ESTIMATORS: list[tuple[Any, str, dict[str, Any], dict[str, Any]]] = [
     (PrivateLogisticRegression, "class", {"method": "one-sum"}, {"prior_sd": 0.1}),
     pytest.param(PrivatePoissonRegression, "count", {}, {"prior_sd": 0.05}, marks=pytest.mark.long),
     (PrivateRobustRegression, "number", {}, {"prior_sd": 0.05}),
+    *(
+        pytest.param(kind, target, given, {"shrinkage": "horseshoe"}, marks=pytest.mark.long)
+        for kind, target, given in (
+            (PrivateBoundedRegression, "number", {}),
+            (PrivateLogisticRegression, "class", {"method": "one-sum"}),
+            (PrivatePoissonRegression, "count", {}),
+        )
+    ),
     (
         PrivateKaplanMeier,
         "trial",

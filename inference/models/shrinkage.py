@@ -1,0 +1,325 @@
+"""Priors that shrink: the horseshoe and groups of columns, for every regression with a normal law (`coefficients`).
+
+A fit is θ ~ N(m, Σ): the likelihood of the released sums times the normal prior N(0, c²) of each slope. A shrinkage
+prior multiplies this law by normal laws whose variances are unknown:
+
+    horseshoe    θ_j ~ N(0, τ² λ_j²),   λ_j ~ half-Cauchy(1),   τ ~ half-Cauchy(τ₀)      all slopes
+    groups       θ_j ~ N(0, s_g²),      s_g ~ half-t(4, scale c)                         slopes of group g
+
+So it is post-processing of a fit, and costs no privacy. Slopes are in units of standardised columns.
+
+**The slab.** The fit's own prior stays in the product, and limits what the heavy tails let through: this is the
+regularised horseshoe (Piironen and Vehtari 2017) in the form of Nishimura and Suchard (2023, "shrunken shoulders"),
+where the slab acts as an observation 0 of each slope with the variance c². In the first paper's form each N(0, τ² λ̃_j²)
+has its own normalising constant, which no Gibbs step knows. Here every step is exact. Nor need the likelihood be
+isolated, by a division that a noisy fit may not survive. Width c is the setting of the job: ``prior_sd``, or
+1/√``prior_precision``. If a fit learns the scale of its prior, its `Coefficients.slab` gives the wide one instead.
+
+**τ₀ = p/(d - p) · v** with p the expected number of effects (by default a quarter of the d slopes, never more than
+half), as in Piironen and Vehtari's eq. 3.12, in which v = σ/√n is the standard deviation of a slope given all others.
+Here v² = 1/mean(diag Σ⁻¹), so that it has the link's variance and the privacy noise in it.
+
+**The sampler** is Gibbs' (Makalic and Schmidt 2016): half-t scales have auxiliary variables with inverse gamma laws,
+s² | a ~ IG(ν/2, ν/a), a ~ IG(1/2, 1/A²), and ν = 1 is half-Cauchy. Only slopes take part. The intercept follows from
+its normal law given the slopes. Of every `THIN` iterations, one is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from inspect import Parameter, Signature, signature
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax, stdtrit
+
+from dca_proto.wording import split_list
+from inference.draws import CHAINS, DRAWS
+from inference.errors import DataError, unknown
+from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, Figure, of_draws
+from inference.jobs.settings import JobSettings, one_of, require_positive, setting
+from inference.laws import Draws
+from inference.models.coefficients import Coefficients
+from inference.posterior import Posterior
+from inference.problem import Array
+
+NONE, HORSESHOE, GROUPS = KINDS = ("none", "horseshoe", "groups")
+WARMUP, THIN = 300, 3  # iterations that are dropped, and of which one is kept
+SHARE = 0.25  # of the slopes, the default of p
+CAUCHY, DEGREES = 1.0, 4.0  # of the half-t laws of τ and λ, and of s
+PRIOR_DRAWS, NODES = 4_000, 20_000
+LEAST, MOST = 1e-30, 1e30  # of a variance
+
+
+@dataclass(frozen=True)
+class Shrinkage(JobSettings):
+    """The settings of all regressions whose law is normal. Raises `DataError` if one is not used."""
+
+    shrinkage: str = setting(
+        NONE,
+        "Prior that shrinks small effects: none, horseshoe (most columns have none) or groups (a scale for each).",
+        one_of(KINDS),
+    )
+    prior_effects: float | None = setting(
+        None, "Number of columns that horseshoe expects to matter; by default a quarter.", require_positive
+    )
+    prior_groups: str = setting(
+        "", "Columns of each group, such as a,b;c,d; by default all are one. Others keep the normal prior alone."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, default, used in (("prior_effects", None, HORSESHOE), ("prior_groups", "", GROUPS)):
+            if (value := getattr(self, name)) != default and self.shrinkage != used:
+                raise DataError(
+                    f"setting {name!r} is {value!r}, which shrinkage={self.shrinkage} does not read; expected it with "
+                    f"shrinkage={used}, so set that or leave it out"
+                )
+
+    def places(self, features: Sequence[str]) -> NDArray[np.int64]:
+        """Return the number of each feature's group, -1 for none: zeros, unless the groups are given.
+
+        A text column's name stands for all of its indicators, such as ``smoker`` for ``smoker=no`` and ``smoker=yes``.
+
+        Raises:
+            DataError: a column is unknown, or in two groups.
+        """
+        if not self.prior_groups:
+            return np.zeros(len(features), dtype=np.int64)
+        found = np.full(len(features), -1)
+        for place, group in enumerate(self.prior_groups.split(";")):
+            for name in split_list(group):
+                own = [j for j, one in enumerate(features) if one == name or one.startswith(f"{name}=")]
+                if not own:
+                    raise unknown("column of prior_groups", name, None, features)
+                if (found[own] >= 0).any():
+                    raise DataError(f"prior_groups has the column {name!r} twice, expected it in one group")
+                found[own] = place
+        return found
+
+    def shrink(self, law: Any, draws: int = DRAWS) -> Any:
+        """Return the law under this prior: a `Shrunk`, or the law itself if nothing shrinks.
+
+        Raises:
+            DataError: the law is not that of a regression with a spread, or a column of a group is unknown.
+        """
+        if self.shrinkage == NONE:
+            return law
+        if not isinstance(law, Coefficients) or law.point:
+            raise DataError(f"shrinkage is {self.shrinkage!r}, but this fit has no normal law of slopes; leave it out")
+        return _shrunk(law if law.slab is None else law.slab(), self, draws)
+
+
+SHRINKAGE = tuple(one.name for one in fields(Shrinkage))
+
+
+class Scales(NamedTuple):
+    """The prior of d slopes: N(0, s² λ²) with half-t laws of the scales, times N(0, c²).
+
+    Attributes:
+        group: the number of each slope's scale s, -1 for slopes that have only the slab, ``(d,)``.
+        local: whether each slope has its own half-Cauchy factor λ. degrees, size: ν and A of each s ~ half-t(ν, A).
+        slab: c, infinite if flat, ``(d,)``.
+    """
+
+    group: NDArray[np.int64]
+    local: bool
+    degrees: float
+    size: float
+    slab: Array
+
+    @property
+    def members(self) -> Array:
+        """Which slopes have which scale, 0 or 1: ``(groups, d)``."""
+        return np.asarray(self.group == np.arange(self.group.max() + 1)[:, None], float)
+
+    def variances(self, squares: Array, own: Array) -> Array:
+        """Return s² λ² of each slope, infinite without a scale, ``(..., d)``. Args: squares: s². own: λ²."""
+        scaled = np.clip(squares[..., np.maximum(self.group, 0)] * own, LEAST, MOST)
+        return np.where(self.group >= 0, scaled, np.inf)
+
+    def prior(self, rng: np.random.Generator, count: int = PRIOR_DRAWS) -> Array:
+        """Draw slopes from the prior, ``(count, d)``; nan for one that is flat.
+
+        Given its scales, a slope's mass under the slab is Z = E[(1 + s² λ²/c²)^-½]. So s has the density of half-t
+        times Z of each slope, from a grid; λ is that of half-Cauchy, accepted with the probability in Z.
+        """
+        d = len(self.group)
+        upper = 0.5 + (np.arange(NODES) + 0.5) / NODES / 2
+        nodes = self.size * stdtrit(self.degrees, upper)
+        ratio = nodes[:, None] / self.slab
+        mass = self._mass(ratio)
+        squares = np.ones((count, len(self.members)))
+        for place, row in enumerate(self.members):
+            weights = softmax(np.log(mass) @ row)
+            squares[:, place] = nodes[rng.choice(NODES, count, p=weights)] ** 2
+        own = np.ones((count, d))
+        if self.local:
+            todo = np.ones((count, d), dtype=bool)
+            ratio = np.sqrt(self.variances(squares, own)) / self.slab
+            while todo.any():
+                drawn = np.abs(rng.standard_cauchy(int(todo.sum())))
+                kept = rng.random(drawn.size) * np.sqrt(1 + (ratio[todo] * drawn) ** 2) < 1
+                where = np.argwhere(todo)[kept]
+                own[where[:, 0], where[:, 1]] = drawn[kept] ** 2
+                todo[where[:, 0], where[:, 1]] = False
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sd = (1 / self.variances(squares, own) + self.slab**-2.0) ** -0.5
+            return np.where(np.isfinite(sd), sd * rng.standard_normal((count, d)), np.nan)
+
+    def _mass(self, ratio: Array) -> Array:
+        """Return Z given a = s/c: (1 + a²)^-½, and with λ 2/π arccos(a)/√(1 - a²), continued beyond 1."""
+        if not self.local:
+            return np.asarray((1 + ratio**2) ** -0.5)
+        root = np.sqrt(np.maximum(np.abs(1 - ratio**2), 1e-12))
+        angle = np.where(ratio < 1, np.arctan2(root, ratio), np.arcsinh(root))
+        return np.asarray(2 / np.pi * angle / root)
+
+
+class Sampled(NamedTuple):
+    """Kept iterations: slopes and their variances s² λ², each ``(chains, draws, d)``."""
+
+    slopes: Array
+    variances: Array
+
+
+def gibbs(
+    mean: Array, precision: Array, scales: Scales, rng: np.random.Generator, chains: int, iterations: int, thin: int
+) -> Sampled:
+    """Draw slopes from N(mean, precision⁻¹) times the scales' part of the prior.
+
+    Chains start at draws of the normal law.
+
+    Args:
+        mean, precision: of the normal law, slab included: ``(d,)`` and ``(d, d)``.
+        iterations: of which one in ``thin`` is returned.
+    """
+    d, members, nu = len(mean), scales.members, scales.degrees
+    pull, eye, shrinks = precision @ mean, np.eye(d), scales.group >= 0
+    sizes, kept, variances = members.sum(axis=1), [], []
+    squares, own = np.full((chains, len(members)), scales.size**2), np.ones((chains, d))
+    auxiliary = np.full_like(own, 1.0)
+    root = np.linalg.cholesky(precision)
+    slopes = mean + np.linalg.solve(root.T, rng.standard_normal((d, chains))).T
+
+    def inverse_gamma(shape: Any, rate: Array) -> Array:
+        return np.clip(rate / np.maximum(rng.standard_gamma(shape, rate.shape), LEAST), LEAST, MOST)
+
+    for step in range(iterations):
+        if scales.local:
+            auxiliary = inverse_gamma(1.0, 1 + 1 / own)
+            of_slope = scales.variances(squares, np.ones(d))
+            own = np.where(shrinks, inverse_gamma(1.0, 1 / auxiliary + slopes**2 / (2 * of_slope)), 1.0)
+        mixed = inverse_gamma((nu + 1) / 2, scales.size**-2.0 + nu / squares)
+        squares = inverse_gamma((nu + sizes) / 2, nu / mixed + (slopes**2 / (2 * own)) @ members.T)
+        known = scales.variances(squares, own)
+        root = np.linalg.cholesky(precision + eye / known[:, None, :])
+        whitened = np.linalg.solve(root, np.broadcast_to(pull, (chains, d))[..., None])
+        whitened += rng.standard_normal((chains, d, 1))
+        slopes = np.linalg.solve(np.swapaxes(root, -1, -2), whitened)[..., 0]
+        if step % thin == thin - 1:
+            kept.append(slopes)
+            variances.append(known)
+    return Sampled(np.stack(kept, axis=1), np.stack(variances, axis=1))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Shrunk(Coefficients):
+    """A regression under a prior that shrinks. Mean and cov are those of its draws, and predictions are made of both.
+
+    Attributes:
+        drawn, warmup: draws of θ after and during the warm-up, ``(chains, draws, d + 1)``.
+        before: draws of the slopes from the prior, in own units, ``(draws, d)``; nan for a flat one.
+    """
+
+    drawn: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    warmup: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    before: Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+    @cached_property
+    def own(self) -> Draws:
+        """The draws, in own units."""
+        return self.in_own_units(self.drawn)
+
+    def figures(self) -> list[Figure]:
+        slopes, priors = self.own[COEFFICIENTS], [None if np.isnan(one).any() else one for one in self.before.T]
+        found = [of_draws(slopes[..., place], prior) for place, prior in enumerate(priors)]
+        return [of_draws(self.own[INTERCEPT]), *found]
+
+    def posterior(self) -> Posterior:
+        return replace(
+            super().posterior(),
+            draws=self.own,
+            warmup=self.in_own_units(self.warmup),
+            prior={} if np.isnan(self.before).any() else {COEFFICIENTS: self.before},
+            sample=None,
+            advice="take a stronger slab (prior_sd or prior_precision), or leave out columns that repeat others",
+        )
+
+
+def _shrunk(law: Coefficients, given: Shrinkage, draws: int) -> Shrunk:
+    features, rng = law.columns.columns[:-1], np.random.default_rng(0)  # the same draws each time
+    d = len(features)
+    own, cov = slice(1, None), law.cov[1:, 1:]
+    precision = np.linalg.inv(cov)
+    precision = (precision + precision.T) / 2
+    slab = np.full(d, np.inf)
+    if law.prior_sd is not None:
+        slab = np.broadcast_to(np.asarray(law.prior_sd, float), law.mean.shape)[own]
+    scales = _scales(given, features, precision, slab)
+    sampled = gibbs(law.mean[own], precision, scales, rng, CHAINS, WARMUP + THIN * draws, THIN)
+    to_first = np.linalg.solve(cov, law.cov[own, 0])
+    left = max(float(law.cov[0, 0] - law.cov[0, own] @ to_first), 0.0)
+    first = law.mean[0] + (sampled.slopes - law.mean[own]) @ to_first
+    first += np.sqrt(left) * rng.standard_normal(first.shape)
+    theta = np.concatenate([first[..., None], sampled.slopes], axis=-1)
+    drawn = theta[:, WARMUP // THIN :]
+    flat = drawn.reshape(-1, d + 1)
+    gained = np.diag(precision) * sampled.variances[:, WARMUP // THIN :]
+    effects = float(np.sum(np.mean(1 / (1 + 1 / gained), axis=(0, 1))))
+    kept: dict[str, Any] = {one.name: getattr(law, one.name) for one in fields(law) if one.init}
+    prior = f"{HORSESHOE} prior" if given.shrinkage == HORSESHOE else f"prior of {_group_words(scales.group)}"
+    kept |= {
+        "mean": flat.mean(axis=0),
+        "cov": np.cov(flat, rowvar=False),
+        "prior_sd": None,
+        "method": f"{law.method + ', ' if law.method else ''}{prior}: about {effects:.2g} effects of {d}",
+    }
+    before = scales.prior(rng) * np.diag(law._map)[1:]
+    return Shrunk(**kept, drawn=drawn, warmup=theta[:, : WARMUP // THIN], before=before)
+
+
+def _scales(given: Shrinkage, features: Sequence[str], precision: Array, slab: Array) -> Scales:
+    group, d = given.places(features), len(features)
+    if given.shrinkage == HORSESHOE:
+        expected = min(SHARE * d if given.prior_effects is None else given.prior_effects, d / 2)
+        spread = float(np.mean(np.diag(precision))) ** -0.5
+        return Scales(group, True, CAUCHY, expected / (d - expected) * spread, slab)
+    known = slab[np.isfinite(slab)]
+    return Scales(group, False, DEGREES, float(known.mean()) if known.size else 1.0, slab)
+
+
+def _group_words(group: NDArray[np.int64]) -> str:
+    count = int(group.max()) + 1
+    return "one group" if count == 1 else f"{count} groups"
+
+
+class _Refitter:
+    """A refitter that also takes the settings of `Shrinkage`."""
+
+    def __init__(self, fit: Callable[..., Any]) -> None:
+        self._fit = fit
+        own = [Parameter(name, Parameter.KEYWORD_ONLY) for name in SHRINKAGE]
+        self.__signature__ = Signature([*signature(fit).parameters.values(), *own])
+
+    def __call__(self, **prior: Any) -> Any:
+        given = Shrinkage(**{name: prior.pop(name) for name in SHRINKAGE if name in prior})
+        return given.shrink(self._fit(**prior))
+
+
+def shrinkable(fit: Callable[..., Coefficients]) -> Callable[..., Any]:
+    """Return a regression's refitter that also takes the settings of `Shrinkage`."""
+    return _Refitter(fit)
