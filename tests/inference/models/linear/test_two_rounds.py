@@ -122,9 +122,9 @@ def test_with_a_huge_budget_its_bias_is_as_planned_and_its_spread_that_of_weight
     """Log-normal features, a fifth of the rows missing or none: 100 data sets of 400 rows, each with noise of its own.
 
     The target's bound is planned to cost at most a third of the spread, for normal features. In 600 other data sets of
-    these skewed ones it cost 0.54 and 0.56 of it without missing rows, and 0.21 with. So a mean beyond 0.9 is chance in
-    fewer than 1 of 5,000. Estimates spread by 0.73 to 0.87 of what is claimed, and 200 of them beyond 0.65 to 1.1 in
-    fewer than 1 of 2,000.
+    these skewed ones it cost 0.54 and 0.56 of it without missing rows, and 0.21 with: the docstring of `rows` says why.
+    So a mean beyond 0.9 is chance in fewer than 1 of 5,000. Estimates spread by 0.73 to 0.87 of what is claimed, and
+    200 of them beyond 0.65 to 1.1 in fewer than 1 of 2,000.
     """
     rng, schema = np.random.default_rng(7), Schema(("a", "b"), "y", dict.fromkeys("aby", Interval(-60, 60)))
     off, residual = [], []
