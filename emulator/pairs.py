@@ -85,9 +85,13 @@ class Pairs:
         self, node: EpochKey, client: bytes, tag: bytes, announcement_hash: bytes, entry: bytes, dimension: int
     ) -> bytes | None:
         """Return a node's mask of an entry, under the client's key that gives `tag`; None if no key gives it."""
-        named = self.public_of(node, client, tag, announcement_hash, entry)
-        key = None if named is None else self._key(node, client, *named)
+        key = self.key_of(node, client, tag, announcement_hash, entry)
         return None if key is None else tag_and_mask(key, announcement_hash, entry, dimension)[TAG_BYTES:]
+
+    def key_of(self, node: EpochKey, client: bytes, tag: bytes, announcement_hash: bytes, entry: bytes) -> bytes | None:
+        """Return the key that a client and a node share, under which an entry has this tag; None if there is none."""
+        named = self.public_of(node, client, tag, announcement_hash, entry)
+        return None if named is None else self._key(node, client, *named)
 
     def public_of(
         self, node: EpochKey, client: bytes, tag: bytes, announcement_hash: bytes, entry: bytes

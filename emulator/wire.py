@@ -17,8 +17,9 @@ from dca_proto.protocol.contribution import ClientMessage
 from dca_proto.protocol.effects import Effect, Persist
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
-from dca_proto.protocol.wire.kinds import SecureSum
+from dca_proto.protocol.wire.kinds import SecureSum, VerifiedSum
 from dca_proto.protocol.wire.messages import Announcement, Body, EpochKey, Frame, InvitedRound, Signed
+from emulator import reference, verified
 
 
 class Counts(NamedTuple):
@@ -85,6 +86,21 @@ def decode_accepted(payload: bytes) -> Accepted:
     keys = [decode_body(signed.body) for signed in body.epochs]
     epochs = tuple(key for key in keys if isinstance(key, EpochKey))
     return Accepted(body, announcement_hash(encode(frame)), epochs, invited)
+
+
+def statement_of(body: Announcement) -> verified.Statement | None:
+    """Return what each client of a verified sum proves; None of any other round."""
+    kind = body.kind
+    if not isinstance(kind, VerifiedSum):
+        return None
+    terms = (body.statistic, body.parameters, body.rows_max, body.fraction_bits)
+    return verified.statement_of(*terms, kind.noises, kind.noise_bits)
+
+
+def slack_of(body: Announcement) -> float:
+    """Return the slack that a round costs each participant beside its μ; 0 unless it is a verified sum."""
+    is_verified = isinstance(body.kind, VerifiedSum)
+    return verified.slack(reference.dimension(body.statistic, body.parameters)) if is_verified else 0.0
 
 
 def words_in(data: bytes) -> RingVector:

@@ -29,6 +29,7 @@ class AdversaryKind(msgspec.Struct, frozen=True):
         does: description. actor: its class, with a `role` and an `amount`. steps: method's name -> what runs instead.
         spoils: what it may spoil. amounts: the `amount` if the scenario gives 0, and the largest.
         is_insider: it is drawn beside others, more often than they are.
+        needs_proofs: it is drawn for verified sums only.
         is_stranger: it joins the population without having been enrolled.
     """
 
@@ -38,6 +39,7 @@ class AdversaryKind(msgspec.Struct, frozen=True):
     spoils: frozenset[str] = frozenset()
     amounts: tuple[int, int] = (0, 0)
     is_insider: bool = False
+    needs_proofs: bool = False
     is_stranger: bool = False
 
     @property

@@ -13,8 +13,9 @@ from dca_proto.protocol.wire.kinds import LDP_REPORT, NODE_RELEASE
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
 from emulator.sim.streams import Streams
+from emulator.trials.adversary import AdversaryKind
 from emulator.trials.fault import FaultKind
-from emulator.trials.faults import EPOCHS, FAULTS
+from emulator.trials.faults import EPOCHS, FAULTS, MOST
 from emulator.trials.hostile import HOSTILE
 from emulator.trials.meetings import Aimed, aimed, rare, reaching, together
 from emulator.trials.scenario import (
@@ -35,10 +36,14 @@ _WIDE, _WIDE_CLIENTS = (4_200, 9_000), 5  # beyond the 4,096 candidates of which
 _MANY_CLIENTS = (30, 60)
 RARE_EVERY = 12
 """Every twelfth seed reaches in turn what chance misses (`meetings.rare`)."""
+VERIFIED_EVERY = 14
+"""Every fourteenth seed, unless it is a twelfth, too, has verified sums of a small population: proofs take time."""
+_PROOF = 50  # times the bytes of a plain contribution
 _BANDWIDTH = "bytes a second"
 _SIZES = {
     "milliseconds": [50.0, 500.0, 3_000.0, 20_000.0, 120_000.0],
     "a probability": [0.1, 0.3, 0.6],
+    MOST: [0.6, 0.9, 1.0],
     "how many messages": [1.0, 5.0, 25.0],
     _BANDWIDTH: [500.0, 5_000.0],
     EPOCHS: [EPOCH_MS_MIN * part for part in (1.3, 2.5, 4.0)],
@@ -54,9 +59,13 @@ def draw_scenario(seed: int) -> Scenario:
     streams = Streams(seed)
     population = _wide(streams("draw/wide"), _population(streams("draw/population")))
     rounds = _rounds(streams("draw/rounds"), population)
-    if population.rows > 1 and streams("draw/local").random() < 0.2:
+    is_rare = seed % RARE_EVERY == RARE_EVERY - 1
+    if seed % VERIFIED_EVERY == VERIFIED_EVERY - 1 and not is_rare:
+        population, rounds = _verified(streams("draw/verified"), population, rounds)
+    elif population.rows > 1 and streams("draw/local").random() < 0.2:
         rounds = msgspec.structs.replace(rounds, kind=NODE_RELEASE, rows_max=max(1, rounds.rows_max))
-    if rounds.is_summed and streams("draw/reports").random() < (0.6 if population.dimension > _DIMENSION_MAX else 0.2):
+    is_open = rounds.is_summed and not rounds.verified
+    if is_open and streams("draw/reports").random() < (0.6 if population.dimension > _DIMENSION_MAX else 0.2):
         population, rounds = _reports(streams("draw/reports"), population, rounds)
     rounds, combined = together(streams("draw/together"), population, rounds)
     rounds, limits = _trust(
@@ -81,16 +90,16 @@ def draw_scenario(seed: int) -> Scenario:
     heals, usual_ms = streams("draw/heal"), Timing().epoch_ms
     heal_ms = 0 if heals.random() < 0.6 else heals.randrange(1_000, rounds.end_ms)  # 0: when all rounds are over
     simple = _simple(streams("draw/alone").random(), streams, population, rounds)
-    if seed % RARE_EVERY == RARE_EVERY - 1:
+    if is_rare:
         simple = _attacked(rare(streams("draw/rare"), population, rounds, seed // RARE_EVERY), rounds)
+    if rounds.verified and streams("draw/false proofs").random() < 0.7:
+        simple = _falsely_proven(streams("draw/proofs"), population, rounds)
     if simple is not None:
         rounds, faults, adversaries = simple.rounds, simple.faults, simple.adversaries
         limits, broker, network, heal_ms = simple.limits, BrokerOptions(), LinkOptions(), 0
     faults += _backups(streams("draw/backups"), population, rounds)
     leaps = any(FAULTS[fault.kind].amount == EPOCHS for fault in faults)
-    if any(fault.kind == "mix-parts" for fault in faults):
-        has_files = any(FAULTS[fault.kind].at_all for fault in faults)  # a file is retained, so it fits one part
-        broker = msgspec.structs.replace(broker, part_bytes_max=700 if has_files else 300)  # most messages have parts
+    broker, network = _for_messages(broker, network, rounds, faults)
     scenario = Scenario(
         seed=seed,
         heal_ms=heal_ms,
@@ -192,6 +201,24 @@ def _reports(stream: random.Random, population: Population, rounds: Rounds) -> t
     return population, rounds
 
 
+def _verified(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Population, Rounds]:
+    """Turn the rounds into verified sums of a statistic that can be verified, and make the population small."""
+    statistic, clients = stream.choice(["sum", "mean", "histogram", "histogram"]), min(population.clients, 12)
+    rows_max = stream.choice([1, 3]) if statistic == "histogram" else rounds.rows_max
+    small = msgspec.structs.replace(
+        population,
+        clients=clients,
+        computes=min(population.computes, 4),
+        statistic=statistic,
+        dimension=stream.randint(2 if statistic == "histogram" else 1, 4),
+    )
+    tolerate = min(rounds.tolerate, clients - 2)
+    colluders = min(rounds.colluders, tolerate)
+    batch = rounds.batch if colluders + 3 <= rounds.batch < clients else 0
+    terms = {"tolerate": tolerate, "colluders": colluders, "batch": batch, "rows_max": rows_max}
+    return small, msgspec.structs.replace(rounds, verified=True, **terms)
+
+
 def _limits(stream: random.Random, population: Population, rounds: Rounds) -> Limits:
     """Usually wide limits; sometimes a budget for one or two rounds, or floors within 1 of n_min."""
     tight, floors = stream.random() < 0.15, stream.random() < 0.15
@@ -229,6 +256,20 @@ def _broker(stream: random.Random) -> BrokerOptions:
         persistent_sessions=stream.random() < 0.8,
         inflight_max=stream.choice([20, 20, 1]),
     )
+
+
+def _for_messages(
+    broker: BrokerOptions, network: LinkOptions, rounds: Rounds, faults: tuple[Fault, ...]
+) -> tuple[BrokerOptions, LinkOptions]:
+    """Let most messages have parts if these are mixed. Proofs have tens of kilobytes: they need a wider network."""
+    if rounds.verified:
+        usual = BrokerOptions()
+        broker = msgspec.structs.replace(broker, part_bytes_max=usual.part_bytes_max, inflight_max=usual.inflight_max)
+        return broker, msgspec.structs.replace(network, bandwidth_bytes_s=_PROOF * network.bandwidth_bytes_s)
+    if any(fault.kind == "mix-parts" for fault in faults):
+        has_files = any(FAULTS[fault.kind].at_all for fault in faults)  # a file is retained, so it fits one part
+        broker = msgspec.structs.replace(broker, part_bytes_max=700 if has_files else 300)
+    return broker, network
 
 
 def _faults(stream: random.Random, population: Population, rounds: Rounds) -> tuple[Fault, ...]:
@@ -306,7 +347,7 @@ def _fault(stream: random.Random, name: str, population: Population, rounds: Rou
         kind=name,
         actor="clients" if name == "reconnect-storm" else _actor(stream, role, population),
         at_ms=min(at_ms, EPOCH_MS_MIN // 2),
-        for_ms=0 if name in ("relay", "floors", "policy") else stream.choice([0, 500, 3_000, 10_000, 30_000]),
+        for_ms=0 if name in ("relay", "floors", "policy") else stream.choice(kind.lasts_ms),
         phase=stream.choice(["", *phases]) if phases else "",
         amount=_amount(stream, kind, population),
     )
@@ -331,7 +372,7 @@ def _adversaries(stream: random.Random, population: Population, rounds: Rounds) 
     drawn: dict[str, Adversary] = {}
     for _ in range(stream.randint(1, 2)):
         role = "compute" if rounds.is_summed and stream.random() < 0.6 else "client"
-        kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == role and not kind.is_insider])
+        kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == role and _is_usual(kind)])
         actor = f"stranger {len(drawn)}" if HOSTILE[kind].is_stranger else _actor(stream, role, population)
         is_second_node = role == "compute" and any(earlier.startswith(role) for earlier in drawn)
         if actor in drawn or is_second_node:
@@ -341,11 +382,15 @@ def _adversaries(stream: random.Random, population: Population, rounds: Rounds) 
     return tuple(drawn.values())
 
 
+def _is_usual(kind: AdversaryKind) -> bool:
+    return not kind.is_insider and not kind.needs_proofs
+
+
 def _hostile_trainer(stream: random.Random) -> tuple[Adversary, ...]:
     """Draw a hostile trainer in one trial of five."""
     if stream.random() >= 0.2:
         return ()
-    kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == "trainer" and not kind.is_insider])
+    kind = stream.choice([name for name, kind in HOSTILE.items() if kind.role == "trainer" and _is_usual(kind)])
     after_ms = stream.choice([50, 500, 3_000]) if HOSTILE[kind].amounts[1] else 0
     return (Adversary(kind=kind, actor="trainer", amount=after_ms),)
 
@@ -355,6 +400,19 @@ def _misstated(stream: random.Random, population: Population, rounds: Rounds) ->
     kind, role = ("misstate-node", "compute") if rounds.is_summed else ("misstate-client", "client")
     more = msgspec.structs.replace(rounds, count=6, every_ms=5_000, computes=0)
     return _Simple(more, adversaries=(Adversary(kind=kind, actor=_actor(stream, role, population)),))
+
+
+def _falsely_proven(stream: random.Random, population: Population, rounds: Rounds) -> _Simple:
+    """Draw more verified sums with nothing wrong but a client that proves what is not true, and often a lying node.
+
+    A vote in every bin of a histogram is judged where no node lies.
+    """
+    terms = {"tolerate": max(1, rounds.tolerate), "colluders": 0, "batch": 0, "computes": 0, "counted": True}
+    more = msgspec.structs.replace(rounds, count=8, every_ms=5_000, **terms)
+    liars = [Adversary(kind="false-proof", actor=_actor(stream, "client", population))]
+    if stream.random() < (0.3 if population.statistic == "histogram" else 0.9):
+        liars.append(Adversary(kind="misstate-node", actor=_actor(stream, "compute", population)))
+    return _Simple(more, adversaries=tuple(liars))
 
 
 def _mild(stream: random.Random, population: Population, rounds: Rounds) -> _Simple:

@@ -59,6 +59,7 @@ class FaultKind(msgspec.Struct, frozen=True):
         heals: it ends by itself. waits: it waits for an event at its targets, so the scenario's `for_ms` does not end
             it. early: drawn to begin early. phases: it strikes at a transition, of the scenario's phase if given.
         amount: meaning of its size; amounts: smallest and largest. tardy: an actor may be late by `tardy` · amount.
+        lasts_ms: how long it lasts where it is drawn; 0 is until healing, or a default time.
         weight: how often it is drawn apart from the usual faults (`draw`); 0 for a usual one.
         at_all: it changes something for all actors, not only for its targets.
         promise: how the promise of completion treats it: as `trouble` while it lasts, `seen` through its kills alone,
@@ -78,6 +79,7 @@ class FaultKind(msgspec.Struct, frozen=True):
     amount: str = "not used"
     amounts: tuple[float, float] = (0, 0)
     tardy: int = 0
+    lasts_ms: tuple[int, ...] = (0, 500, 3_000, 10_000, 30_000)
     weight: int = 0
     at_all: bool = False
     promise: Literal["trouble", "seen", "harmless", "beyond"] = "trouble"

@@ -26,6 +26,7 @@ ACTORS = ("client", "compute", "trainer")
 _HOUR_MS = 3_600_000.0
 _LEAP_MS = 1e9
 EPOCHS = "milliseconds, an epoch or more"
+MOST = "a probability, near 1 where it is drawn"
 _AWAY_MS = 1_500
 Make = Callable[[Injection], Steps]
 Strike = Callable[[Injection, Process], None]
@@ -394,7 +395,8 @@ FAULTS: dict[str, FaultKind] = {
         lambda it, process: it.world.actors.failing.discard(process.id)), promise="harmless"),
     "epoch-turn": FaultKind("an epoch ends", _BROKER, _epoch_turn, heals=True, once=True, promise="harmless"),
 
-    "swallow": FaultKind("its messages are acknowledged and lost", ACTORS, tampering.swallow, **_TAMPERED),
+    "swallow": FaultKind("its messages are acknowledged and lost", ACTORS, tampering.swallow, early=True,
+        amount=MOST, amounts=(0, 1), lasts_ms=(0, 60_000)),  # briefly or seldom, it would meet no message
     "false-receipts": FaultKind("its contributions are lost, and receipts come that nobody sent", _CLIENT,
         tampering.false_receipts),
     "flip-bits": FaultKind("its messages are damaged", ACTORS, tampering.flip_bits, **_TAMPERED),

@@ -20,7 +20,7 @@ from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.codec import encode
-from dca_proto.protocol.wire.kinds import KINDS, NODE_RELEASE, SecureSum
+from dca_proto.protocol.wire.kinds import KINDS, NODE_RELEASE, SecureSum, VerifiedSum
 from dca_proto.protocol.wire.messages import Certificate
 from dca_proto.statistics import resolve
 from dca_proto.testing import NoNoise, TestFederation, seeded
@@ -252,7 +252,8 @@ class TrialFederation(ObservedFederation):
         if kind is not SecureSum:
             return {"kind": kind(rounds.mechanism)}
         used = tuple(computes) or self.computes[: rounds.computes or len(self.computes)]
-        return {"kind": kind(), "computes": used, "tolerate": tolerate, "colluders": colluders}
+        summed = VerifiedSum() if rounds.verified else kind()
+        return {"kind": summed, "computes": used, "tolerate": tolerate, "colluders": colluders}
 
     def check(self) -> None:
         """Raise `UsageError` if no trainer could announce the scenario's rounds."""

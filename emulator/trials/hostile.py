@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.masks import CHARGE_BYTES, ENTRY_BYTES, TAG_BYTES, WORD_BYTES
+from dca_proto.crypto.field import PRIME
+from dca_proto.crypto.masks import CHARGE_BYTES, ENTRY_BYTES, TAG_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
 from dca_proto.protocol.announcement import OpenedAnnouncement, seal_answer
 from dca_proto.protocol.client.actor import Client
@@ -29,10 +30,10 @@ from dca_proto.protocol.lists import list_hash
 from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire import messages as m
-from dca_proto.protocol.wire.codec import encode
+from dca_proto.protocol.wire.codec import decode_body, encode
 from dca_proto.protocol.wire.kinds import LdpReport
+from emulator.trials import false_proofs, misstatements
 from emulator.trials import hostile_trainer as trainers
-from emulator.trials import misstatements
 from emulator.trials.adversary import AdversaryKind, Replaced, without
 from emulator.trials.hostile_trainer import HostileTrainer, Meddling, Outdated
 from emulator.wire import body_of
@@ -202,8 +203,10 @@ def _send_shorter_list(node: HostileCompute, honest: Honest, current: NodeRound,
     if peer != current.peers[0] or not stored.entries:
         return honest(current, peer)  # type: ignore[no-any-return]
     entries = stored.entries[:-ENTRY_BYTES]
-    hashed, count = list_hash(current.hash, node.id, entries), len(entries) // ENTRY_BYTES
-    header = node._sign(m.ListHeader(current.id, current.hash, hashed, count))
+    assert stored.header is not None, "it has frozen the list"
+    coin = getattr(decode_body(stored.header.body), "coin", b"")
+    fields = (current.id, current.hash, list_hash(current.hash, node.id, entries, coin), len(entries) // ENTRY_BYTES)
+    header = node._sign(m.VerifiedHeader(*fields, coin) if coin else m.ListHeader(*fields))
     current.stored = msgspec.structs.replace(stored, header=header, entries=entries)
     try:
         return _list_with_tags(honest, current, peer, lambda place: tags(place)[:-TAG_BYTES])
@@ -234,9 +237,12 @@ def _freeze_with(invented: Callable[[HostileCompute, NodeRound], list[bytes]]) -
     """Return a step that lists made-up contributions of these clients."""
 
     def freeze(node: HostileCompute, honest: Honest, current: NodeRound, now_ms: int) -> list[Effect]:
-        nodes, dimension = len(current.stored.computes), current.validated.dimension
+        nodes, validated = len(current.stored.computes), current.validated
         for client in invented(node, current)[: node.amount]:
-            rest = node._random(TAG_BYTES * nodes + WORD_BYTES * dimension)
+            rest = node._random(TAG_BYTES * nodes + validated.vector_bytes)
+            if validated.statement is not None:
+                elements = np.frombuffer(rest[TAG_BYTES * nodes :], dtype="<u4") % PRIME
+                rest = rest[: TAG_BYTES * nodes] + elements.astype("<u4").tobytes()
             charge = (1).to_bytes(CHARGE_BYTES, "little")
             kept = HeldContribution(b"".join((client, node._random(ID_BYTES), bytes([nodes]), charge, rest)))
             current.kept.setdefault(client, kept)
@@ -346,6 +352,9 @@ HOSTILE: dict[str, AdversaryKind] = {
         "handle": misstatements.send_wrong_first, "_sign": misstatements.sign_wrong,
         "_compose": misstatements.compose_wrongly, "_contribute": misstatements.contribute_and_more,
     }, _ROUND | _VALUE, is_insider=True),
+    "false-proof": AdversaryKind("proves what is not true, in verified sums", HostileClient,
+        {"_compose": false_proofs.compose, "_contribute": misstatements.contribute_and_ask}, _ROUND,
+        needs_proofs=True),
     "overstay": AdversaryKind("contributes although its certificate ends in the round", Overstaying, {}, _ROUND,
         is_insider=True),
 

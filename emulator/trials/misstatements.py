@@ -16,7 +16,7 @@ from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES, digest, seal_to
 from dca_proto.protocol.effects import Address, Channel, Effect, Send
 from dca_proto.protocol.wire import messages as m
-from dca_proto.protocol.wire.codec import decode_frame, encode
+from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
 from dca_proto.protocol.wire.kinds import SecureSum
 from emulator.wire import body_of
 
@@ -90,8 +90,45 @@ _ROUNDS = tuple(
 """The wrong variants of messages that belong to a round."""
 
 
+def _with(**changes: Any) -> Callable[[Any], m.Body]:
+    """Return a function that changes fields; a value may be a function of the body."""
+
+    def change(body: Any) -> m.Body:
+        given = {name: value(body) if callable(value) else value for name, value in changes.items()}
+        return msgspec.structs.replace(body, **given)  # type: ignore[no-any-return]
+
+    return change
+
+
+def _plain(kind: Any) -> Callable[[Any], m.Body]:
+    """Return a function that makes the message of a round without proofs of one with them."""
+    return lambda body: kind(*(getattr(body, name) for name in kind.__struct_fields__))
+
+
+WRONG_IN_PROOFS: tuple[tuple[Any, Callable[[Any], m.Body]], ...] = (
+    (m.VerifiedHeader, _plain(m.ListHeader)),
+    (m.VerifiedHeader, _with(coin=bytes(ID_BYTES))),
+    (m.VerifiedAnswer, _plain(m.Answer)),
+    (m.VerifiedAnswer, _with(openings=lambda body: body.openings[16:])),
+    (m.VerifiedAnswer, _with(openings=lambda body: bytes(16) + body.openings[16:])),
+    (m.VerifiedPart, _plain(m.PartialSum)),
+    (m.VerifiedPart, _with(failed=lambda body: body.failed + bytes(ID_BYTES))),
+    (m.VerifiedPart, _with(vector=lambda body: b"\xff" * len(body.vector))),
+)
+"""What is wrong in the messages of a node in a verified sum: the kind, and the wrong body."""
+
+
+def _is_verified(actor: Any, body: Any) -> bool:
+    """Return True if a node's message is of a verified sum."""
+    current = actor._rounds.get(body.round_id) if actor.role == "compute" else None
+    return current is not None and current.is_verified
+
+
 def sign_wrong(actor: Any, honest: Honest, body: m.Body) -> m.Signed:
     """Sign one kind of message wrongly in each round: the round's id chooses the kind and the field."""
+    if _is_of_round(body) and _is_verified(actor, body):
+        kind, wrong = WRONG_IN_PROOFS[body.round_id[0] % len(WRONG_IN_PROOFS)]  # type: ignore[union-attr]
+        return honest(wrong(body) if isinstance(body, kind) else body)  # type: ignore[no-any-return]
     own = [(kind, change) for kind, change in _ROUNDS if kind in _SIGNS[actor.role]]
     if _is_of_round(body):
         kind, change = own[body.round_id[0] % len(own)]  # type: ignore[union-attr]
@@ -140,7 +177,12 @@ def _to_clients(node: Any, send: Send, body: Any) -> list[Effect]:
         return [Send(Address(Channel.CLIENT, client), current.id, receipt) for client in node._sessions.slots]
     if not isinstance(body, m.Receipt):
         return []
-    claims = (m.ChargeReused(current.id, current.hash, send.to.id, 999, 9_999), m.HelloWanted(bytes(ID_BYTES)))
+    claims: list[m.Body] = [
+        m.ChargeReused(current.id, current.hash, send.to.id, 999, 9_999),
+        m.HelloWanted(bytes(ID_BYTES)),
+    ]
+    if current.is_verified:  # nobody has asked
+        claims.append(m.ChargesStated(send.to.id, bytes(ID_BYTES), 999, 0, node._federation.stamp))
     return [Send(send.to, current.id, encode(node._sign(claim))) for claim in claims]
 
 
@@ -211,6 +253,22 @@ def compose_wrongly(client: Any, honest: Honest, opened: Any, validated: Any, ch
     """Contribute under charge number 0 to every second round."""
     number = 0 if validated.kind.is_summed and opened.body.round_id[1] & 1 else charge
     return client._honest.compose(opened, validated, number)  # type: ignore[no-any-return]
+
+
+def contribute_and_ask(
+    client: Any, honest: Honest, current: Any, opened: Any, validated: Any, now_ms: int
+) -> list[Effect]:
+    """Contribute; in a verified sum, also ask nodes for a charge number with an older Hello, and without any."""
+    effects: list[Effect] = honest(current, opened, validated, now_ms)
+    own = decode_frame(client._session.hello)
+    assert isinstance(own, m.Signed), "a Hello is signed"
+    hello = decode_body(own.body)
+    if not validated.kind.is_verified or not isinstance(hello, m.Hello):
+        return effects
+    older = client._sign(msgspec.structs.replace(hello, serial=hello.serial - 1))
+    questions = [encode(client._sign(m.ChargesWanted(one, bytes(ID_BYTES)))) for one in (opened.frame, older)]
+    nodes = [Address(Channel.COMPUTE, node) for node in opened.computes]
+    return [*effects, *(Send(node, b"", question) for node in nodes for question in questions)]
 
 
 def contribute_and_more(

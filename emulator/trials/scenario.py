@@ -15,7 +15,7 @@ from msgspec import Meta
 from dca_proto.privacy.cost import PrivacyCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS, RANDOMISED_RESPONSE, UNARY_ENCODING
 from dca_proto.protocol.params import Timing
-from dca_proto.protocol.terms import Terms
+from dca_proto.protocol.terms import VerifiableTerms
 from dca_proto.protocol.wire.kinds import SECURE_SUM
 from emulator.sim.broker import BrokerOptions
 from emulator.sim.link import LinkOptions
@@ -24,6 +24,8 @@ from emulator.sim.simulator import START_MS
 CATEGORICAL = (RANDOMISED_RESPONSE, UNARY_ENCODING)
 """The LDP mechanisms whose reports name categories: the bins of a histogram, two or more."""
 CLIENTS_MAX, ROWS_MAX = 10_000, 10_000
+PROVEN_MAX = 100
+"""The most coordinates of a verified sum: a small one has hundreds of noise numbers for each."""
 TIME_MS_MAX = 30 * 24 * 3600 * 1000
 EPOCH_MS_MIN = 1_800_000  # the round after healing has long windows
 SILENT_MS = 40_000
@@ -74,7 +76,7 @@ class Population(_Part, frozen=True, kw_only=True):
     rows: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = 1
 
 
-class Rounds(Terms[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Rounds(VerifiableTerms[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rounds that are requested.
 
     Attributes:
@@ -89,6 +91,8 @@ class Rounds(Terms[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
         fraction_bits, rows_max: as in a request. noise: if false, sums are exact and not private.
         mechanism: of an LDP report. A categorical one needs a histogram and `rows_max` = 1. An ε-private one announces
             δ = 0; `delta` then applies to the limits only.
+        verified: clients of secure sums prove that they are within the bounds (DESIGN §12). A histogram then needs
+            `rows_max`.
     """
 
     count: Annotated[int, Meta(ge=1, le=100)] = 1
@@ -137,6 +141,12 @@ class Rounds(Terms[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
     def end_ms(self) -> int:
         """The announced end of the last round, in ms from the start, if it is announced when requested."""
         return self.asked_ms(self.count - 1) + self.longest_ms
+
+
+def is_verifiable(population: Population, rounds: Rounds) -> bool:
+    """Return True if clients can prove that their contributions are within the bounds, in messages of a usual size."""
+    fits = {"sum": True, "mean": True, "histogram": rounds.rows_max > 0}.get(population.statistic, False)
+    return rounds.is_summed and fits and population.dimension <= PROVEN_MAX
 
 
 class Limits(_Part, frozen=True, kw_only=True):

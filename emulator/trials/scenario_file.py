@@ -23,7 +23,16 @@ from dca_proto.runtime.files import read_text
 from dca_proto.wording import in_words, nearest, parse_toml, toml_text
 from emulator.trials.faults import FAULTS
 from emulator.trials.hostile import HOSTILE
-from emulator.trials.scenario import CATEGORICAL, STATISTICS, Adversary, Fault, Scenario, to_plain
+from emulator.trials.scenario import (
+    CATEGORICAL,
+    PROVEN_MAX,
+    STATISTICS,
+    Adversary,
+    Fault,
+    Scenario,
+    is_verifiable,
+    to_plain,
+)
 
 LIST_MAX, MASKS_MAX = 1_000, 10_000_000
 _ACTOR = re.compile(r"(client|compute) (\d{1,9})")
@@ -150,6 +159,12 @@ def _misfits(scenario: Scenario) -> Iterator[tuple[str, str]]:
     if broker.part_bytes_max > broker.packet_bytes_max:
         expected = f"at most broker.packet_bytes_max = {broker.packet_bytes_max}"
         yield f"broker.part_bytes_max is {broker.part_bytes_max}", expected
+    if rounds.verified and not is_verifiable(population, rounds):
+        yield (
+            "rounds.verified is true for rounds that cannot be verified",
+            f"secure sums of up to {PROVEN_MAX} coordinates, of sum, mean, or histogram with rows_max, or verified = "
+            "false",
+        )
     yield from _misfits_of_nodes(scenario)
     yield from _misfits_of_reports(scenario)
 

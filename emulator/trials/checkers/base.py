@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.masks import ENTRY_BYTES, RingVector
+from dca_proto.crypto.masks import RingVector
 from dca_proto.crypto.sealing import ID_BYTES, AgreementKey
 from dca_proto.errors import PeerError
 from dca_proto.protocol.announcement import open_answer
@@ -27,7 +27,7 @@ from dca_proto.protocol.effects import Channel, Effect, Persist, Send, Write
 from dca_proto.protocol.events import Event
 from dca_proto.protocol.ledger import TABLE as LEDGER
 from dca_proto.protocol.ledger import Charge
-from dca_proto.protocol.lists import answer_hash, list_hash
+from dca_proto.protocol.lists import answer_hash
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.sessions import SESSIONS, StoredSession
 from dca_proto.protocol.trainer import round as trainer_round
@@ -35,34 +35,22 @@ from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.codec import decode_body, decode_frame, encode
 from dca_proto.protocol.wire.messages import Announcement, Answer, PartialSum, Sealed, Signed
 from dca_proto.protocol.wire.messages import Release as ReleaseBody
-from emulator import reference
-from emulator.derivations import TAG_BYTES
+from emulator import reference, verified
+from emulator.derivations import TAG_BYTES, digest
 from emulator.pairs import Pairs
 from emulator.sim.events import Observer
 from emulator.sim.process import Process
 from emulator.sim.trace import Entry as TraceEntry
 from emulator.trials.checkers.colluding import Colluding
+from emulator.trials.checkers.entries import Entry, entries_in, places_in, words_of
 from emulator.trials.checkers.genuine import Genuine
 from emulator.trials.checkers.recording import Recording
 from emulator.trials.world import TrialWorld
-from emulator.wire import Accepted, body_of, contributions_in, decode_accepted, words_in
+from emulator.wire import Accepted, body_of, contributions_in, decode_accepted, ids_in, words_in
 
 BROKEN_KEPT_MAX = 8
 Key = tuple[bytes, bytes]
 """The id of a Compute node or client, and a round id."""
-
-
-class Entry(NamedTuple):
-    """An entry of a list. `holder`: the node that made the list."""
-
-    client: bytes
-    contribution: bytes
-    charge: int
-    holder: bytes
-
-    @property
-    def encoded(self) -> bytes:
-        return self.client + self.contribution + self.charge.to_bytes(4, "little")
 
 
 class Release(NamedTuple):
@@ -89,7 +77,7 @@ class RunLog(Observer):
         tags: by honest node and round: the node's own tag of each entry in the lists that it stored.
         kept: by Compute node (also hostile) and round: all contributions ever kept, by client and contribution id.
         quantised: by round, honest client and contribution id: the number of rows counted, and their statistic before
-            noise, by the reference.
+            noise, by the reference; in a verified sum, on the finer grid.
         stray: ids of rounds that a hostile trainer has announced and not stored.
         pairs: the keys that clients share with Compute nodes. colluding: p, as each member counts.
         stored_releases: by round without Compute nodes: the first release or report of each client that the trainer
@@ -123,6 +111,7 @@ class RunLog(Observer):
         self._announced: dict[bytes, Accepted] = {}  # by round, as the trainer stored it
         self._entries: dict[bytes, bytes] = {}  # by list hash
         self._answers: dict[bytes, Answer] = {}  # by answer hash
+        self._words: dict[tuple[bytes, bytes], verified.Elements | None] = {}  # by round and entry
         self._sent: defaultdict[Key, list[bytes]] = defaultdict(list)  # partial sums, releases and reports
 
     @property
@@ -148,7 +137,10 @@ class RunLog(Observer):
         return payload in self._sent[client, round_id]
 
     def agreed(self, release: Release) -> list[Entry] | None:
-        """Return A by the lists and objections that a partial sum names; None if they are unknown or inconsistent."""
+        """Return A by the lists and objections that a partial sum names; None if they are unknown or inconsistent.
+
+        In a verified sum, also without the clients whose proofs failed, by the partial sum itself.
+        """
         accepted, named = self.accepted.get((release.sender, release.round_id)), release.body.answers
         answers = [self._answers[hashed] for hashed in named if hashed in self._answers]
         if accepted is None or not len(answers) == len(named) == len(accepted.computes):
@@ -156,8 +148,14 @@ class RunLog(Observer):
         union = self._union(accepted, answers[0])
         if union is None or any(answer.lists != answers[0].lists for answer in answers):
             return None
-        objected = {place for answer in answers for place in _places_in(answer.objections)}
-        return [entry for place, entry in enumerate(union) if place not in objected]
+        objected = {place for answer in answers for place in places_in(answer.objections)}
+        failed = ids_in(getattr(release.body, "failed", b""))
+        return [entry for place, entry in enumerate(union) if place not in objected and entry.client not in failed]
+
+    def challenge(self, release: Release) -> bytes:
+        """Return the seed of a verified sum's coins, by the lists that a partial sum names; `agreed` has found them."""
+        accepted = self.accepted[release.sender, release.round_id]
+        return verified.challenge(accepted.hash, self._answers[release.body.answers[0]].lists)
 
     def _union(self, accepted: Accepted, answer: Answer) -> list[Entry] | None:
         """Return U, the union of the lists that an answer names; None if nobody has stored one of them."""
@@ -197,7 +195,8 @@ class RunLog(Observer):
         places = [actors.columns.index(column) for column in columns]
         table = actors.rows[self._world.client_number(client)][:, places]
         rows = [] if client in actors.failing else table.tolist()
-        own = reference.contribution(body.statistic, body.parameters, rows, body.rows_max, body.fraction_bits)
+        bits = body.fraction_bits + (verified.more_bits(body.fraction_bits) if body.kind.is_verified else 0)
+        own = reference.contribution(body.statistic, body.parameters, rows, body.rows_max, bits)
         return min(len(rows), body.rows_max), np.array(own, dtype=np.int64)
 
     def unmasked(self, node: bytes, accepted: Accepted, entry: Entry) -> RingVector | None:
@@ -215,6 +214,14 @@ class RunLog(Observer):
                 return None
             total = total + mask  # modulo 2^64
         return total
+
+    def words(self, accepted: Accepted, entry: Entry) -> verified.Elements | None:
+        """Return the words of a verified contribution that its holder keeps; None as for `unmasked`."""
+        known = accepted.body.round_id, entry.encoded
+        if known not in self._words:
+            kept = self.kept[entry.holder, accepted.body.round_id].get((entry.client, entry.contribution))
+            self._words[known] = None if kept is None else words_of(self.pairs, accepted, entry, kept)
+        return self._words[known]
 
     def mask(self, accepted: Accepted, place: int, entry: Entry, tag: bytes) -> RingVector | None:
         """Return a node's mask of an entry; None if no key of its client gives that tag."""
@@ -288,7 +295,7 @@ class RunLog(Observer):
             return [*self._read_round(process, key, stored), ("on_round", process, stored)]
         if write.table == node_round.LISTS:
             received = decoded(write.table, write.value, node_round.StoredList)
-            self._note_list(key, owner, received.entries)
+            self._note_list(key, owner, received.entries, received.header)
             for place, entry in enumerate(entries_in(received.entries, owner)):
                 self.tags[key][entry.encoded] = received.tags[8 * place : 8 * place + 8]
         return []
@@ -297,7 +304,7 @@ class RunLog(Observer):
         events: list[tuple[Any, ...]] = []
         if stored.header is not None and key not in self.lists:
             self.lists[key] = stored.entries
-            self._note_list(key, process.id, stored.entries)
+            self._note_list(key, process.id, stored.entries, stored.header)
             at = 8 * self.accepted[key].computes.index(process.id)
             for entry in entries_in(stored.entries, process.id):
                 kept = self.kept[key].get((entry.client, entry.contribution))
@@ -307,7 +314,7 @@ class RunLog(Observer):
             assert isinstance(body, Answer), "an honest node has made it"
             self.answers[key] = body
             self._note_answer(process.id, body)
-            union, objected = self._union(self.accepted[key], body), _places_in(body.objections)
+            union, objected = self._union(self.accepted[key], body), places_in(body.objections)
             events.append(("on_answer", process, self.accepted[key], union, objected))
         if stored.phase in node_round.ENDS:
             self.ends.setdefault(key, stored.phase)
@@ -316,12 +323,15 @@ class RunLog(Observer):
             self._read_sealed(process, stored.round_id, stored.final_message)
         return events
 
-    def _note_list(self, key: Key, owner: bytes, entries: bytes) -> None:
+    def _note_list(self, key: Key, owner: bytes, entries: bytes, header: Signed) -> None:
         if key in self.accepted:
-            self._entries[list_hash(self.accepted[key].hash, owner, entries)] = entries
+            coin = getattr(decode_body(header.body), "coin", b"")
+            hashed = digest("list", self.accepted[key].hash, owner, entries, *([coin] if coin else []))
+            self._entries[hashed] = entries
 
     def _note_answer(self, node: bytes, body: Answer) -> None:
-        self._answers[answer_hash(body.announcement_hash, node, body.lists, body.objections)] = body
+        openings = getattr(body, "openings", b"")
+        self._answers[answer_hash(body.announcement_hash, node, body.lists, body.objections, openings)] = body
 
     def _read_sealed(self, sender: Process, round_id: bytes, payload: bytes) -> None:
         """Open a partial sum, release or report that is sealed to the trainer; a decline needs no note."""
@@ -434,17 +444,3 @@ def release_in(frame: Signed) -> ReleaseBody:
     body = decode_body(frame.body)
     assert isinstance(body, ReleaseBody), "the trainer keeps only releases and reports"
     return body
-
-
-def entries_in(data: bytes, holder: bytes) -> list[Entry]:
-    """Decode the entries of a list, the length of which an honest actor has checked."""
-    parts = (data[at : at + ENTRY_BYTES] for at in range(0, len(data), ENTRY_BYTES))
-    return [
-        Entry(part[:ID_BYTES], part[ID_BYTES : 2 * ID_BYTES], int.from_bytes(part[2 * ID_BYTES :], "little"), holder)
-        for part in parts
-    ]
-
-
-def _places_in(objections: bytes) -> list[int]:
-    """Return the indices in U of the entries that an answer objects to."""
-    return [int.from_bytes(objections[at : at + 4], "little") for at in range(0, len(objections), 4)]

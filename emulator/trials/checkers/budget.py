@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from math import isclose, sqrt
+from math import exp, isclose, sqrt
 
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
 from dca_proto.privacy.rounding import at_least, at_most
@@ -54,9 +54,10 @@ from dca_proto.protocol.wire.messages import (
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
 from emulator import reference
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, Entry, Key, Release, RunLog, about
+from emulator.trials.checkers.base import Checker, Key, Release, RunLog, about
+from emulator.trials.checkers.entries import Entry
 from emulator.trials.world import TrialWorld
-from emulator.wire import Accepted, body_of, counts_of
+from emulator.wire import Accepted, body_of, counts_of, slack_of
 
 _DAY_MS = 86_400_000
 _ROUNDING = 1e-9
@@ -231,11 +232,13 @@ class Budget(Checker):
         relation = REPLACE_ONE_ROW if isinstance(body.kind, NodeRelease) else REPLACE_ONE_CLIENT
         self.expect(charge.relation == relation, f"{who}: a charge for {charge.relation}, expected {relation}")
         pure = body.kind.mechanism in PURE_MECHANISMS
-        cost, announced = _spent_by([charge]), reference.composed([(body.mu, body.epsilon, 0.0 if pure else 1.0, 0.0)])
+        slack, has_delta = slack_of(body), 0.0 if pure else 1.0
+        cost, announced = _spent_by([charge]), reference.composed([(body.mu, body.epsilon, has_delta, slack)])
         self.expect(_are_close(cost, announced), f"{who}: a charge of {cost}, but {announced} was announced")
         own_claim, claim = (charge.epsilon, charge.delta), (body.epsilon, body.delta)
         self.expect(own_claim == claim, f"{who}: a charge of (epsilon, delta) {own_claim}, but {claim} was announced")
-        mu_max = sqrt(announced[2]) if pure else reference.mu_of(body.epsilon, body.delta)
+        delta = body.delta - slack * (1 + exp(body.epsilon))
+        mu_max = sqrt(announced[2]) if pure else reference.mu_of(body.epsilon, delta)
         private = body.mu <= mu_max * (1 + _ROUNDING)
         self.expect(private, f"{who}: mu {at_least(body.mu)} is not private at the announced epsilon and delta")
 

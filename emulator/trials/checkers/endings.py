@@ -40,7 +40,7 @@ from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, Key, RunLog, about
 from emulator.trials.world import RoundLog, TrialWorld
-from emulator.wire import Accepted, body_of, counts_of
+from emulator.wire import Accepted, body_of, counts_of, slack_of
 
 _SLACK_MS, _GRACE_MS = 1_000, 4_000
 _NEVER = 1 << 62
@@ -328,7 +328,7 @@ class Completion(Checker):
             return False
         invited = log.request.invited or world.actors.clients
         clients = [world.simulator.processes[client] for client in invited]
-        policy, charge = world.actors.policy, (announced.mu, announced.epsilon, announced.delta, 0.0)
+        policy, charge = world.actors.policy, (announced.mu, announced.epsilon, announced.delta, slack_of(announced))
         limits = policy.epsilon_per_period_max, policy.delta_max, policy.epsilon_for_reports
         fits = reference.is_within(reference.composed([charge] * count), *limits)
         if not fits or any(self._is_beyond(client, end_ms) for client in clients):

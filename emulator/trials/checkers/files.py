@@ -17,7 +17,8 @@ from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Announcement, EpochKey, FileStamp, Hello, SessionsWanted
 from emulator.derivations import digest
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, Entry, Key, Release, RunLog, about
+from emulator.trials.checkers.base import Checker, Key, Release, RunLog, about
+from emulator.trials.checkers.entries import Entry
 from emulator.trials.world import TrialWorld
 from emulator.wire import Accepted, body_of
 

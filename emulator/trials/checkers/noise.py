@@ -7,12 +7,17 @@ is what the trainer can open, without the statistic. So the truth of a draw does
 `emulator.reference` also gives its law, from the announcement alone. `emulator.shape` judges all draws of a trial, with
 a chance of less than `ALARM` to accuse correct noise, and again all draws of a sweep.
 
+In a verified sum, the noise of a client is its noise numbers after the coins have flipped their bits, whatever the
+client chose: independent and uniform. The checker takes them from all shares of contributions in A
+(`emulator.verified`).
+
 As a cross-check, the recording of the product's own draws has the variance of each draw before the sum, and shows that
 its key depends on fresh randomness and on the client's secret.
 """
 
 from __future__ import annotations
 
+from math import ldexp
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,22 +33,25 @@ from dca_proto.privacy.mechanism import (
 from dca_proto.protocol.contribution import ClientMessage, HeldContribution
 from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement
-from emulator import reference, shape
+from emulator import reference, shape, verified
 from emulator.derivations import WORD_BYTES
 from emulator.shape import ALARM, Shape
 from emulator.sim.process import Process
 from emulator.sim.streams import Streams
-from emulator.trials.checkers.base import Checker, Entry, Release, RunLog, about
+from emulator.trials.checkers.base import Checker, Release, RunLog, about
+from emulator.trials.checkers.entries import Entry
 from emulator.trials.world import TrialWorld
-from emulator.wire import Accepted, counts_of, words_in
+from emulator.wire import Accepted, counts_of, statement_of, words_in
 
 _ROUNDING = 1 - 1e-9
 _GAUSSIAN = (DistributedDiscreteGaussian.name, ANALYTIC_GAUSSIAN)
+COINS = "coin-flipped-bits"
 LAWS = {
     **dict.fromkeys(_GAUSSIAN, "Gaussian noise"),
     GRID_LAPLACE: "Laplace noise",
     RANDOMISED_RESPONSE: "randomised responses",
     UNARY_ENCODING: "unary encodings",
+    COINS: "noise numbers of coins",
 }
 """The laws that are judged, by mechanism."""
 
@@ -91,9 +99,29 @@ class Noise(Checker):
         if key in self._draws or key not in self.log.quantised or node.id in self.log.dishonest:
             return
         accepted = self.log.accepted[client, round_id]
+        if accepted.body.kind.is_verified:
+            return
         noisy = self.log.unmasked(node.id, accepted, Entry(client, kept.contribution, kept.charge, node.id))
         if noisy is not None:
             self._note(key, noisy.view(np.int64))
+
+    def on_partial_sum(self, release: Release) -> None:
+        """In a verified sum, note the noise of all contributions in A. There is enough."""
+        accepted = self.log.accepted.get((release.sender, release.round_id))
+        statement, chosen = None if accepted is None else statement_of(accepted.body), self.log.agreed(release)
+        if accepted is None or statement is None or chosen is None or accepted.body.kind.mechanism not in LAWS:
+            return
+        least = self._least(accepted)
+        enough = statement.variance >= least * _ROUNDING
+        who = f"round {release.round_id.hex()[:8]}"
+        self.expect(enough, f"{who}: its noise has the variance {statement.variance:.6g}, expected {least:.6g}")
+        coins = verified.coins_of(statement, self.log.challenge(release), [entry.encoded for entry in chosen])
+        for entry, own in zip(chosen, coins, strict=True):
+            key, words = (release.round_id, entry.client, entry.contribution), self.log.words(accepted, entry)
+            if key not in self._draws and words is not None and self.all_nodes_are_honest:
+                flipped = verified.noise_in(statement, words, own, adds_coins=True).ravel()
+                none = np.zeros(0, dtype=np.int64)
+                self._draws[key] = _Draw(entry.client, release.round_id, accepted, flipped, none)
 
     def on_release(self, release: Release) -> None:
         """Note the noise of an honest client's release or report."""
@@ -125,7 +153,7 @@ class Noise(Checker):
         body = accepted.body
         if accepted.hash not in self._variances:
             honest = counts_of(body.kind).honest if isinstance(body.kind, SecureSum) else 1
-            l2 = _sensitivity(body)[1]
+            l2 = _sensitivity(body, is_rounded=not body.kind.is_verified)[1]
             self._variances[accepted.hash] = reference.least_variance(l2, body.epsilon, body.delta, honest)
         return self._variances[accepted.hash]
 
@@ -137,6 +165,10 @@ class Noise(Checker):
             variances = np.array([self._least(draw.accepted) for draw in draws])
             noise, largest = found, shape.largest_of_gaussian(variances.min())
             places = shape.of_gaussian(found, variances[:, None], dither)
+        elif body.kind.mechanism == COINS:
+            statements = [statement_of(draw.accepted.body) for draw in draws]
+            chances = np.array([2.0 ** -(one.noise_bits if one else 0) for one in statements])[:, None]
+            places = shape.of_choice(found * chances, np.broadcast_to(chances, found.shape), dither)
         elif body.kind.mechanism == GRID_LAPLACE:
             bodies = [draw.accepted.body for draw in draws]
             decays = np.array([one.epsilon / _sensitivity(one)[0] for one in bodies])
@@ -154,9 +186,9 @@ class Noise(Checker):
         """All draws of the trial together have the right amount and shape."""
         seed = Streams(self.world.scenario.seed)("shape").getrandbits(64)
         dither = np.random.default_rng(seed)
-        by_mechanism: dict[str, list[_Draw]] = {}
+        by_mechanism: dict[tuple[str, int], list[_Draw]] = {}  # and the number of values
         for draw in self._draws.values():
-            by_mechanism.setdefault(draw.accepted.body.kind.mechanism, []).append(draw)
+            by_mechanism.setdefault((draw.accepted.body.kind.mechanism, draw.found.size), []).append(draw)
         for draws in by_mechanism.values():
             self.shape.count(self._table(draws, dither), dither)
         verdict = self.shape.verdict(ALARM)
@@ -165,8 +197,11 @@ class Noise(Checker):
             self.fail(sentence)
 
 
-def _sensitivity(body: Announcement) -> tuple[float, float]:
-    """Return Δ₁ and Δ₂ of what the noise hides, in grid units."""
+def _sensitivity(body: Announcement, *, is_rounded: bool = True) -> tuple[float, float]:
+    """Return Δ₁ and Δ₂ of what the noise hides, in grid units; with what rounding a mean adds."""
+    if not is_rounded:
+        l1, l2 = reference.sensitivity_of(body.statistic, body.parameters, max(1, body.rows_max))
+        return ldexp(l1, body.fraction_bits), ldexp(l2, body.fraction_bits)
     of_row = isinstance(body.kind, NodeRelease)
     return reference.grid_sensitivity(body.statistic, body.parameters, body.rows_max, body.fraction_bits, of_row=of_row)
 

@@ -40,11 +40,13 @@ from emulator.trials.world import TrialWorld
 _SLACK_MS, _FAR_MS = 1_000, 1 << 62
 _SPREAD_MIN, _SPREAD_PART = 6, 0.02
 _TEXT_BYTES, _FRAME_BYTES, _SEAL_BYTES = 2_000, 320, 480
+_PROOF_WORDS = 10_000  # of 8 bytes, for each coordinate: 300 noise numbers of 16 bits, and what proves them
 _KINDS: dict[tuple[int, int], type] = {
     **{(int(kind.__struct_config__.tag), 0): kind for kind in get_args(m.Frame)},
     **{(1, int(kind.__struct_config__.tag)): kind for kind in get_args(m.Body)},
 }
-"""The kinds of messages, by the tag of the frame and, if it is signed, of the body."""
+_KINDS |= {tags: m.Answer for tags, kind in _KINDS.items() if kind is m.VerifiedAnswer}
+"""The kinds of messages, by the tag of the frame and, if it is signed, of the body. A verified answer is an answer."""
 _ROUNDS: dict[Channel, tuple[str, Any]] = {
     Channel.CLIENT: (client_round.ROUNDS, client_round.StoredRound),
     Channel.COMPUTE: (node_round.ROUNDS, node_round.StoredRound),
@@ -336,6 +338,8 @@ def _sizes(world: TrialWorld) -> Any:
     population = world.scenario.population
     nodes, clients, d = population.computes, population.clients, population.dimension
     words = {"second-moments": (d + 1) * (d + 2)}.get(population.statistic, d + 2)
+    openings = 24 * clients * nodes if world.scenario.rounds.verified else 0
+    words += _PROOF_WORDS * d if world.scenario.rounds.verified else 0
     announcement = 2_000 + 64 * d + 400 * nodes
     sizes: dict[type, int] = {
         m.Contribution: 160 + 8 * nodes + 8 * words,
@@ -345,7 +349,7 @@ def _sizes(world: TrialWorld) -> Any:
         m.Announcement: announcement,
         m.Invitation: announcement + 34 * 32,
         m.InvitedRound: announcement + 16 * clients,
-        m.Answer: _FRAME_BYTES + 34 * nodes + 4 * clients * nodes,
+        m.Answer: _FRAME_BYTES + 34 * nodes + 4 * clients * nodes + openings,
         m.Abort: _FRAME_BYTES + _TEXT_BYTES + 2 * nodes * _FRAME_BYTES,
         m.Hello: 2 * _FRAME_BYTES,
         m.ChargesWanted: 3 * _FRAME_BYTES,  # with a Hello

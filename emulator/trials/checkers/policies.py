@@ -19,7 +19,7 @@ from dca_proto.protocol.wire.messages import Announcement
 from emulator import reference
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, about
-from emulator.wire import Accepted, counts_of
+from emulator.wire import Accepted, counts_of, slack_of
 
 _ROUNDING = 1e-9
 
@@ -51,6 +51,8 @@ class Policies(Checker):
             yield "delta_max"
         if not _costs_at_most(body, policy.epsilon_per_round_max, policy.delta_max):
             yield "epsilon_per_round_max"
+        if policy.sums_only and not isinstance(kind, SecureSum):
+            yield "sums_only"
         if isinstance(kind, NodeRelease) and not policy.rows_of_many:
             yield "rows_of_many"
         if not _within_bounds(body, policy):
@@ -90,7 +92,7 @@ def _costs_at_most(body: Announcement, epsilon: float, delta: float) -> bool:
     """Return True if a round is (epsilon, delta)-private, by its ε if that suffices, else by its μ."""
     if body.kind.mechanism in PURE_MECHANISMS:
         return body.epsilon <= epsilon * (1 + _ROUNDING) or reference.epsilon_of(body.mu, delta) <= epsilon
-    spent = reference.composed([(body.mu, body.epsilon, body.delta, 0.0)])
+    spent = reference.composed([(body.mu, body.epsilon, body.delta, slack_of(body))])
     return reference.is_within(spent, epsilon * (1 + _ROUNDING), delta)
 
 

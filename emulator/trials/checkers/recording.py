@@ -64,7 +64,12 @@ class Recording(Replaced):
     def _compose(
         self, composer: Composer, opened: OpenedAnnouncement, validated: ValidatedRound, charge: int
     ) -> tuple[ClientMessage, list[str]]:
-        """Compose as the composer does; for the first contribution to a round, test what the key depends on."""
+        """Compose as the composer does; for the first contribution to a round, test what the key depends on.
+
+        In a verified sum, public coins make the noise, and no draw is recorded.
+        """
+        if validated.statement is not None:
+            return composer.compose(opened, validated, charge)
         if validated.report is not None:
             kept = functools.partial(self._report, validated.report)
             validated = msgspec.structs.replace(validated, report=Replaced(validated.report, randomise=kept))

@@ -27,7 +27,8 @@ from dca_proto.protocol.trainer.round import RELEASES
 from dca_proto.protocol.wire.codec import decode_body, decode_frame
 from dca_proto.protocol.wire.messages import Abort, Answer, Receipt, Sealed, Signed
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, Entry, Key, Release, RunLog, about, entries_in, release_in
+from emulator.trials.checkers.base import Checker, Key, Release, RunLog, about, release_in
+from emulator.trials.checkers.entries import Entry, entries_in
 from emulator.trials.federation import FOREVER_MS
 from emulator.trials.world import TrialWorld
 from emulator.wire import Accepted

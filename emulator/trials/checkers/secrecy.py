@@ -37,12 +37,12 @@ from dca_proto.protocol.validation import validate_announcement
 from dca_proto.protocol.wire.codec import decode_body, decode_frame
 from dca_proto.protocol.wire.messages import Announcement, Contribution, Release, Sealed, Signed
 from emulator import derivations as by_design
-from emulator import reference
+from emulator import reference, verified
 from emulator.knowledge import EVERYBODY, Knowledge, Members
 from emulator.sim.process import Process
 from emulator.trials.checkers.base import Checker, RunLog, about
 from emulator.trials.world import TrialWorld
-from emulator.wire import Accepted, body_of, contributions_in, words_in
+from emulator.wire import Accepted, body_of, contributions_in, statement_of, words_in
 
 _SEALED = b"\x95\x02"  # the first bytes of a sealed frame
 _FIELDS, _SAMPLES = 6, 3  # public values and secrets from which a trial derives others
@@ -175,6 +175,9 @@ class Secrecy(Checker):
         hello = by_design.digest("hello", self._hellos[client.id]) if accepted.body.kind.is_summed else b""
         about_it = (hello, accepted.hash, charge, value.tobytes())
         roots = [by_design.root(own.hedge, data, *about_it) for data in fresh]
+        if accepted.body.kind.is_verified:
+            self._check_verified(client, accepted, outbound, charge, roots)
+            return
         used = self.log.draws.key
         self._keep(used, "the noise key", who, client.id)
         root = next((root for root in roots if by_design.derive(root, "noise") == used), None)
@@ -194,10 +197,30 @@ class Secrecy(Checker):
             client.id, accepted.hash, outbound.contribution, charge.to_bytes(4, "little"), round_id, hello,
         ]  # fmt: skip
 
-    def _check_contribution(
-        self, client: Process, accepted: Accepted, outbound: ClientMessage, charge: int, value: NDArray[np.int64]
+    def _check_verified(
+        self, client: Process, accepted: Accepted, outbound: ClientMessage, charge: int, roots: Sequence[bytes]
     ) -> None:
-        """A contribution is sealed, tagged and acknowledged under the keys of its pairs."""
+        """Rounding, noise bits and blinds of a verified contribution have keys of their own, under a fresh root."""
+        who, round_id = about(client, accepted.body.round_id), accepted.body.round_id
+        own = [root for root in roots if by_design.derive(root, "contrib-id", size=16) == outbound.contribution]
+        self.expect(bool(own), f"{who}: its id is not the one that DESIGN §2.6 derives")
+        for root in own:
+            self._keep(root, "the root", who, client.id)
+            for label, what in (("noise-bits", "the key of noise bits"), ("blinds", "the key of blinds")):
+                self._keep(by_design.derive(root, label), what, who, client.id)
+        _, value = self.log.quantised[round_id, client.id, outbound.contribution]
+        self._check_contribution(client, accepted, outbound, charge, value, own[0] if own else b"")
+
+    def _check_contribution(
+        self,
+        client: Process,
+        accepted: Accepted,
+        outbound: ClientMessage,
+        charge: int,
+        value: NDArray[np.int64],
+        root: bytes = b"",
+    ) -> None:
+        """A contribution is sealed, tagged and acknowledged under the keys of its pairs. `root`: of a verified one."""
         who, frame = about(client, accepted.body.round_id), decode_frame(outbound.payload)
         assert isinstance(frame, Contribution), "a client of a secure sum contributes"
         holder, nodes = accepted.holder(client.id), accepted.computes
@@ -210,10 +233,21 @@ class Secrecy(Checker):
             self.fail(f"{who}: its contribution is not sealed under the keys of DESIGN §2.4")
             return
         entry = client.id + outbound.contribution + charge.to_bytes(4, "little")
+        statement = statement_of(accepted.body)
         pads = [by_design.tag_and_mask(key, accepted.hash, entry, value.size) for key in keys]
+        if statement is not None:
+            shares = [verified.share_of(key, accepted.hash, entry, statement.words) for key in keys]
+            pads = [pad[:8] + share.astype("<u4").tobytes() for pad, share in zip(pads, shares, strict=True)]
         head = charge.to_bytes(4, "little") + b"".join(pad[:8] for pad in pads)
         self.expect(content.startswith(head), f"{who}: its tags are not those of DESIGN §2.4")
-        if self._noise is not None:
+        if statement is not None and root:
+            elements = verified.elements_in(content[len(head) :])
+            first = verified.first_words(statement, root, value, verified.more_bits(accepted.body.fraction_bits))
+            is_whole = elements.size == statement.words
+            found = sum(shares, start=elements)[: first.size] % verified.PRIME if is_whole else elements
+            same = np.array_equal(found, first)
+            self.expect(same, f"{who}: its bits, blinds and shares are not those of DESIGN §12")
+        elif self._noise is not None:
             masks = np.sum([words_in(pad[8:]) for pad in pads], axis=0, dtype=np.uint64)
             y = ((value + self._noise).view(np.uint64) - masks).astype("<u8").tobytes()
             self.expect(content[len(head) :] == y, f"{who}: its masks are not those of DESIGN §2.4")

@@ -6,6 +6,10 @@ node's partial sum must equal the sum of the contributions that it durably kept 
 trainer's result must be of the set that all honest nodes have summed over, even if other nodes are hostile. Only a node
 that alters its sum may spoil the value, and it may spoil nothing else.
 
+In a verified sum, the checker puts all shares of a contribution together, which gives the client's words, and takes
+the coins from the lists (`emulator.verified`). As long as all nodes are honest, words in a sum must prove what they
+have to, and an honest client's proof must hold. An honest client's numbers must be its value, rounded with one dither.
+
 Without Compute nodes, each release must equal what the data node encoded, with its number of rows, and the result must
 match all releases that the trainer durably kept, but for those of hostile clients that are far out of range. Each LDP
 report must be the mechanism's draw for the client's own value from the recorded key, and of one row.
@@ -39,12 +43,13 @@ from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum, VerifiedSum
 from dca_proto.protocol.wire.messages import Announcement, Signed
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW
-from emulator import reference
+from emulator import reference, verified
 from emulator.sim.process import Process
-from emulator.trials.checkers.base import Checker, Entry, Release, RunLog, release_in
+from emulator.trials.checkers.base import Checker, Release, RunLog, about, release_in
+from emulator.trials.checkers.entries import Entry, share_of
 from emulator.trials.scenario import CATEGORICAL
 from emulator.trials.world import TrialWorld
-from emulator.wire import Accepted, counts_of, words_in
+from emulator.wire import Accepted, counts_of, ids_in, slack_of, statement_of, words_in
 
 _CLOSE, _WIDER = 1e-9, 1.001  # tolerance of equal floats; factor by which the grid may widen noise
 _FAR = 2**60  # grid units: no contribution with noise reaches it
@@ -61,10 +66,14 @@ class ExactSum(Checker):
         self._released: dict[tuple[bytes, bytes, bytes], tuple[int, bytes]] = {}  # rows and vector, by the same
         self._variances: dict[bytes, float] = {}  # of each client's noise, in squared units of the grid, by round
         self._summed: dict[bytes, dict[bytes, list[Entry]]] = defaultdict(dict)  # by round and honest node
+        self._failed: dict[tuple[bytes, bytes], tuple[bytes, ...]] = {}  # whose proofs failed, by the same
+        self._seeds: dict[bytes, bytes] = {}  # of the coins of verified sums, by round
 
     def on_drawn(self, client: Process, round_id: bytes, outbound: ClientMessage) -> None:
         """Record what an honest client must have encoded."""
         draws, drawn = self.log.draws, self.log.draws.drawn
+        if self.log.accepted[client.id, round_id].body.kind.is_verified:
+            return
         if drawn is None:
             self.fail(f"{client.name} contributes to round {round_id.hex()[:8]} without any noise")
             return
@@ -109,6 +118,9 @@ class ExactSum(Checker):
             return  # invariants 1 and 2 report these
         who = f"compute {release.sender.hex()[:8]} in round {release.round_id.hex()[:8]}"
         self._summed[release.round_id][release.sender] = chosen
+        self._failed[release.round_id, release.sender] = tuple(ids_in(getattr(release.body, "failed", b"")))
+        if accepted.body.kind.is_verified:
+            self._seeds[release.round_id] = self.log.challenge(release)
         own = [entry for entry in chosen if entry.holder == release.sender]
         named = release.body.clients == b"".join(entry.client for entry in own)
         self.expect(named, f"{who}: the clients that it names are not those that it holds")
@@ -116,6 +128,10 @@ class ExactSum(Checker):
         held = [kept.get((entry.client, entry.contribution)) for entry in own]
         if None in held:
             return  # invariant 8 reports contributions that were never durable
+        statement = statement_of(accepted.body)
+        if statement is not None:
+            self._check_share(release, accepted, chosen, statement)
+            return
         masks = [self.log.mask(accepted, place, entry, self.log.tags[key].get(entry.encoded, b"")) for entry in chosen]
         false = sum(mask is None for mask in masks)
         self.expect(not false, f"{who}: {false} entries in A have a tag that no key of their client gives")
@@ -124,6 +140,46 @@ class ExactSum(Checker):
             parts = [*vectors, *(mask for mask in masks if mask is not None)]
             same = np.array_equal(words_in(release.body.vector), _total(parts))
             self.expect(same, f"{who}: its sum is not that of the contributions it kept and its masks")
+
+    def _check_share(
+        self, release: Release, accepted: Accepted, chosen: list[Entry], statement: verified.Statement
+    ) -> None:
+        """A node's part of a verified sum is its share of the numbers, with its noise bits flipped by the coins."""
+        node, who = release.sender, f"compute {about(release.sender, release.round_id)}"
+        self._check_proofs(accepted, chosen, ids_in(release.body.failed), statement, who)
+        place, tags = accepted.computes.index(node), self.log.tags[node, release.round_id]
+        shares = [share_of(self.log.pairs, accepted, place, entry, tags.get(entry.encoded, b"")) for entry in chosen]
+        kept = self.log.kept[node, release.round_id]
+        found = []
+        for entry, share in zip(chosen, shares, strict=True):
+            if share is not None:
+                y = verified.elements_in(kept[entry.client, entry.contribution].y) if entry.holder == node else 0
+                found.append((share + y) % verified.PRIME)
+        self.expect(len(found) == len(chosen), f"{who}: entries in A have a tag that no key of their client gives")
+        if found and len(found) == len(chosen):
+            coins = verified.coins_of(statement, self.log.challenge(release), [entry.encoded for entry in chosen])
+            total = verified.summed(statement, np.array(found), coins, adds_coins=place == 0)
+            same = np.array_equal(verified.elements_in(release.body.vector), total)
+            self.expect(same, f"{who}: its sum is not its share of the numbers and of the noise that the coins flipped")
+
+    def _check_proofs(
+        self, accepted: Accepted, chosen: list[Entry], failed: list[bytes], statement: verified.Statement, who: str
+    ) -> None:
+        """Honest clients' proofs hold, and what counts is within the bounds: one lying node may pass or fail both."""
+        self.expect(failed == sorted(set(failed)), f"{who}: the clients whose proofs failed are not in order")
+        if self.all_nodes_are_honest:
+            wronged = [client.hex()[:8] for client in failed if client not in self.log.dishonest]
+            self.expect(not wronged, f"{who}: the proofs of the honest clients {', '.join(wronged)} failed")
+        more = verified.more_bits(accepted.body.fraction_bits)
+        for entry in chosen:
+            words, name = self.log.words(accepted, entry), entry.client.hex()[:8]
+            if words is not None and self.all_nodes_are_honest:
+                self.expect(verified.is_proven(statement, words), f"{who}: {name} is outside its bounds, and counts")
+            key = accepted.body.round_id, entry.client, entry.contribution
+            if words is not None and key in self.log.quantised and entry.client not in self.log.dishonest:
+                numbers = verified.numbers_in(statement, words)[: len(statement.sizes)]
+                fits = verified.is_rounded(statement, self.log.quantised[key][1], numbers, more)
+                self.expect(fits, f"{who}: the numbers of {name} are not its value, rounded with one dither")
 
     def on_fact(self, process: Process, fact: object) -> None:
         """The trainer's result is the sum over the set A of the honest nodes."""
@@ -137,7 +193,11 @@ class ExactSum(Checker):
             return  # no honest node has summed, or invariant 2 has reported it
         chosen, accepted = sets[0][1], self.log.accepted[sets[0][0], fact.round_id]
         self.expect(all(entries == chosen for _, entries in sets), f"round {name}: its sums are over different sets")
-        parts = {entry.client: self._encoded_by(accepted, entry) for entry in chosen}
+        statement = statement_of(accepted.body)
+        parts: dict[bytes, NDArray[Any] | None] = {
+            entry.client: self._encoded_by(accepted, entry) if statement is None else self.log.words(accepted, entry)
+            for entry in chosen
+        }
         unknown = {client for client, part in parts.items() if part is None}
         secretive = set() if self.all_nodes_are_honest else self.log.dishonest
         self.expect(unknown <= secretive, f"round {name}: {len(unknown)} contributions in its sum cannot be decoded")
@@ -145,7 +205,17 @@ class ExactSum(Checker):
         clients = max(self.log.requests[fact.round_id].answers_expected, len(chosen))
         known = [part for part in parts.values() if part is not None]
         spoiled = self.world.altering or unknown
-        total = None if spoiled else _value_of(accepted.body, _total(known))
+        if spoiled:
+            total = None
+        elif statement is None:
+            total = _value_of(accepted.body, _total(known))
+        else:
+            coins = verified.coins_of(statement, self._seeds[fact.round_id], [entry.encoded for entry in chosen])
+            noisy = verified.summed(statement, np.array(known), coins)
+            total = verified.value_of(statement, noisy, len(chosen), accepted.body.fraction_bits)
+        failed = {self._failed[fact.round_id, node] for node, _ in sets}
+        same = {fact.aggregate.unproven} == failed
+        self.expect(same, f"round {name}: its result names other clients whose proofs failed than the nodes")
         self._compare(fact.aggregate, accepted.body, hashes, total, len(chosen), clients)
         if isinstance(process.actor, Trainer):
             named = process.actor.contributors(fact.round_id)
@@ -197,6 +267,7 @@ class ExactSum(Checker):
         fields |= {"round_id": body.round_id, "announcement_hash": hashes[0], "contributors_hash": hashes[1]}
         fields |= {"contributors": contributors, "clients": clients, "private": private}
         fields |= {"mechanism": kind.mechanism, "n_min": 0, "colluders": 0}
+        fields |= {"verified": kind.is_verified, "slack": slack_of(body)}
         if isinstance(kind, SecureSum):
             fields |= {"n_min": counts_of(kind).n_min, "colluders": kind.colluders}
         fields["relation"] = REPLACE_ONE_ROW if isinstance(kind, NodeRelease) else REPLACE_ONE_CLIENT
@@ -222,6 +293,9 @@ class ExactSum(Checker):
     def _is_noise(self, body: Announcement, variance: float, largest: tuple[float, float]) -> bool:
         """Return True if one client's noise has that variance, in squared units of the statistic."""
         unit = ldexp(1.0, -body.fraction_bits)
+        statement = statement_of(body)
+        if statement is not None:
+            return isclose(variance, statement.variance * unit**2, rel_tol=_CLOSE, abs_tol=0.0)
         if isinstance(body.kind, SecureSum | NodeRelease):
             drawn = self._variances.get(body.round_id)
             return drawn is None or isclose(variance, drawn * unit**2, rel_tol=_CLOSE, abs_tol=0.0)

@@ -440,6 +440,20 @@ def test_a_lying_node_fails_an_honest_client_unseen(monkeypatch: pytest.MonkeyPa
     assert result.contributors == 5
 
 
+def test_sums_of_the_same_wrong_length_make_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Agreement.partial_sum
+
+    def longer(agreement: Agreement, chosen: Any) -> tuple[bytes, bytes]:
+        clients, vector = honest(agreement, chosen)
+        return clients, vector + bytes(4)
+
+    monkeypatch.setattr(Agreement, "partial_sum", longer)
+    network, _ = begin(exact_actors(5, 3), kind=SUM)
+    until_the_end(network)
+    (failure,) = failures(network)
+    assert "a sum of the wrong length" in failure.reason
+
+
 def test_a_contribution_with_a_word_of_p_is_dropped_at_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
     actors = exact_actors(8, 3)
     network = actors.network()

@@ -27,6 +27,7 @@ EFFECTS = {
     "stranger": DROPPED,
     "copier": DROPPED,
     "misstate-client": DROPPED,
+    "false-proof": LEAVES_OUT,
     "overstay": LEAVES_OUT,
     "misstate-node": ABORTS,
     "equivocate": ABORTS,
@@ -61,11 +62,12 @@ BESIDE = {"old-keys": (Fault(kind="epoch-turn", actor="broker", at_ms=5_000),)}
 
 
 @cache
-def trial(*adversaries: Adversary, faults: tuple[Fault, ...] = ()) -> tuple[Outcome, Counter[str], int]:
+def trial(
+    *adversaries: Adversary, faults: tuple[Fault, ...] = (), verified: bool = False
+) -> tuple[Outcome, Counter[str], int]:
     """Return the outcome, the dropped messages, and the number of rounds that completed after `commit_by`."""
-    world, outcome = check_trial(
-        small(*faults, adversaries=adversaries, clients=6, computes=3, tolerate=2, count=2, every_ms=9_000, seed=3)
-    )
+    terms = {"clients": 6, "computes": 3, "tolerate": 2, "count": 2, "every_ms": 9_000, "seed": 3}
+    world, outcome = check_trial(small(*faults, adversaries=adversaries, verified=verified, **terms))
     dropped: Counter[str] = Counter()
     for machine in world.simulator.machines:
         if machine.actor is not None:
@@ -85,8 +87,9 @@ def test_each_adversary_takes_effect_and_breaks_no_invariant(name: str) -> None:
     actor = "stranger 0" if kind.is_stranger else {"trainer": "trainer"}.get(kind.role, f"{kind.role} 1")
     others = (HELPERS[name],) if name in HELPERS else ()
     faults = BESIDE.get(name, ())
-    honest, honest_drops, honest_late = trial(*others, faults=faults)
-    found, drops, late = trial(*others, Adversary(kind=name, actor=actor), faults=faults)
+    beside = {"faults": faults, "verified": kind.needs_proofs}
+    honest, honest_drops, honest_late = trial(*others, **beside)
+    found, drops, late = trial(*others, Adversary(kind=name, actor=actor), **beside)
     assert found.digest != honest.digest, "it changes nothing"
     if EFFECTS[name] == ABORTS:
         assert "aborted" in results(found)

@@ -56,8 +56,7 @@ def test_a_round_within_the_promise_completes_unless_somebody_never_repeats_hims
 
 @pytest.mark.long
 def test_300_scenarios_reach_every_kind_of_fault_and_every_entry_of_the_tables() -> None:
-    """One gap of today's draw is known: a kind of fault that no trial has."""
     found = sweep(0, 299)
     assert found.ok
-    assert set(found.never_reached) <= {"swallow"}
+    assert not found.never_reached
     assert found.checked["11"] >= 50, "rounds within the promise of completion"

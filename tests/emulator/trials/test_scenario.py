@@ -77,6 +77,10 @@ def test_a_seed_draws_one_scenario() -> None:
         ("population = 3", "population is a whole number, expected a table"),
         ("[[faults]]\nactor = 'trainer'", "missing required field `kind`"),
         ("faults = 3", "faults is a whole number, expected a list"),
+        (
+            '[population]\nstatistic = "second-moments"\n[rounds]\nverified = true',
+            "rounds.verified is true for rounds that cannot be verified",
+        ),
         ("seed = -1", "seed is -1; give a number from 0"),
         ("[population]\nclients = 2", "population.clients is 2; give a number from 3"),
         ("[population]\nclients = 1000000", "give a number from 3 to 10000"),
