@@ -102,7 +102,7 @@ def test_a_policy_that_forbids_the_round_is_declined_in_each_limit(kind: str) ->
         reasons |= {fact.reason for fact in facts_of(world, Declined)}
     common = {"trainer", "statistic", "epsilon", "budget", "bounds", "delta"}
     of_sums = {"clients", "honest", "colluders", "computes", "trusted-computes"}
-    assert reasons == common | (of_sums if kind == "secure-sum" else {"rows-of-many"})
+    assert reasons == common | (of_sums if kind == "secure-sum" else {"rows-of-many", "sums-only"})
 
 
 @pytest.mark.parametrize(
