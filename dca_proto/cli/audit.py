@@ -46,6 +46,11 @@ from emulator.report.audit import figures, page
 _DEFAULT_RUNS, _DEFAULT_RUNS_PROTOCOL = 400_000, 400
 _DEFAULT_COLUMNS = {"sum": 32, "mean": 32, "second-moments": 6, "regression": 3}  # with real actors
 _SEED_BYTES = 6
+_NOT_VERIFIED = (
+    "--verified: the audit does not attack verified sums. Its adversary and its tests of shape expect discrete "
+    "Gaussian noise, and theirs is a sum of uniform numbers, with a slack beside mu. `dca account --verified` computes "
+    "what they cost; tests hold that against the exact loss of their noise. Leave --verified out"
+)
 
 OUTPUT = Result
 EXAMPLES = """Examples:
@@ -97,6 +102,9 @@ def audit(
     confidence: Annotated[float, typer.Option(help="Of the reported bounds; the verdict's is higher.")] = 0.95,
     seed: Annotated[int | None, options.SEED_OF_KEYS] = None,
     node_release: Annotated[bool, typer.Option("--node-release", help="Audit one data node's release.")] = False,
+    verified: Annotated[
+        bool, typer.Option("--verified", help="Not covered: says what holds the claim of verified sums instead.")
+    ] = False,
     protocol: Annotated[
         bool, typer.Option("--protocol", help="Run every round with real actors; show and test what messages show.")
     ] = False,
@@ -111,6 +119,8 @@ def audit(
     began_s = time.monotonic()
     console = result_console(json_to)
     require_plot_target(plot)
+    if verified:
+        raise UsageError(_NOT_VERIFIED)
     if not 0.5 <= confidence < 1:
         raise UsageError(f"--confidence {confidence:g}: expected 0.5 to below 1")
     claim = Claim(**chosen)
