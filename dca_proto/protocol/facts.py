@@ -258,7 +258,9 @@ class RoundFailed(_Fact, frozen=True):
     repetition now would fail as well. `refused`: a Compute node refused the round's terms, and would refuse them again.
     `implausible`: no honest clients can have made the sum. `repeatable`: the round was cancelled because Compute nodes
     were silent, and its charge came back. It may be repeated without them. `lost` are the names of these nodes.
-    `quorum`: all nodes of the round, and those that it lost.
+    `quorum`: all nodes of the round, and those that it lost. `unproven`: how many proofs failed in a verified sum of
+    too few, as a node says. `hopeless`: without these clients, those that were asked are too few, so a repetition now
+    would fail as well.
     """
 
     round_id: bytes
@@ -271,3 +273,5 @@ class RoundFailed(_Fact, frozen=True):
     repeatable: bool = False
     lost: tuple[str, ...] = ()
     quorum: Quorum = NO_NODES
+    unproven: int = 0
+    hopeless: bool = False

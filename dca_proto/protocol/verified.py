@@ -6,6 +6,7 @@ Everybody computes the statement and the cost from the announcement. Only the tr
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ _CLIENT_VARIANCE_MAX, _CLIENT_VARIANCE_MIN = 64.0**2, 2.0**2
 ROUNDING_VARIANCE = 0.25
 """Square grid units: the most that rounding adds to a client's noise. A value that is a part φ of a unit above a point
 is rounded up with the probability φ, which adds φ(1 - φ)."""
+_FAILED = re.compile(r"; the proofs of (\d{1,8}) failed: ")
 _KAPPA = 13.5
 """About κ - 1 times the number of uniform numbers, to begin with (`privacy.verified` computes κ)."""
 _WASTE = 1.15
@@ -61,6 +63,12 @@ def check_statement(statement: Statement, kind: VerifiedSum, limits: Limits) -> 
             f"a verified contribution has {statement.block.words:,} words; expected at most "
             f"{WORD_BYTES * limits.dimension_max // ELEMENT_BYTES:,}: ask for fewer columns or bins"
         )
+
+
+def failed_in(abort: str) -> int:
+    """Return how many proofs failed, as a node's abort says (`compute.proofs.failed_words`): 0 if it says nothing."""
+    found = _FAILED.search(abort)
+    return int(found[1]) if found else 0
 
 
 def slack_of(dimension: int) -> float:

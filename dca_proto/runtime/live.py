@@ -193,6 +193,11 @@ class LiveTrainer:
                 "once the Compute node accepts these terms ([floors] of its file), run the same command again; to ask "
                 "for others, name another journal"
             )
+        elif ended.hopeless:
+            remedy = (
+                "those clients will fail again: find out why, and ask again without them, or with a larger tolerate; a "
+                "client that lied can be revoked"
+            )
         elif ended.lost and not ended.repeatable:
             remedy = f"start {listed(ended.lost)} again, then run the same command"
         counts = {"contributors": ended.contributors, "needed": ended.needed}

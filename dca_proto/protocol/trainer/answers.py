@@ -38,6 +38,7 @@ from dca_proto.protocol.release import check_release, combine, receipt_of, resul
 from dca_proto.protocol.trainer.request import WaitingRequests
 from dca_proto.protocol.trainer.round import CLOSE_BY, END, QUIET, RELEASES, SETTLE, WATCH, Round
 from dca_proto.protocol.validation import ValidatedRound
+from dca_proto.protocol.verified import failed_in
 from dca_proto.protocol.waiting import Waiting
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.messages import (
@@ -390,11 +391,14 @@ class Answering(BaseActor[Round]):
         declined = current.too_many_declined() if current.is_summed else self._is_returned(current)
         reason = stored.reason + self._charge_status(current, advice)
         repeatable = bool(stored.silent) and self._is_returned(current)
+        unproven = failed_in(stored.reason) if figures != (None, None) and current.opened.body.kind.is_verified else 0
+        hopeless = unproven > 0 and current.opened.body.kind.clients - unproven < (stored.needed or 0)
         flags = {"declined": declined, "refused": stored.refused, "implausible": stored.implausible}
+        flags |= {"repeatable": repeatable, "hopeless": hopeless}
         lost = tuple(map(self._federation.name_of, stored.silent))
         quorum = self._quorum(current)
         current.reported = facts.RoundFailed(
-            current.id, reason, *figures, **flags, repeatable=repeatable, lost=lost, quorum=quorum
+            current.id, reason, *figures, **flags, lost=lost, quorum=quorum, unproven=unproven
         )
         return [*current.cancel(SETTLE), Report(current.reported)]
 

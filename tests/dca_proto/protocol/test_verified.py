@@ -55,7 +55,7 @@ from dca_proto.protocol.lists import list_hash
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Floors
 from dca_proto.protocol.validation import validate_announcement
-from dca_proto.protocol.verified import MECHANISM, with_noise
+from dca_proto.protocol.verified import MECHANISM, failed_in, with_noise
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, sign
 from dca_proto.protocol.wire.kinds import SecureSum, VerifiedSum
@@ -173,7 +173,35 @@ def test_too_few_without_those_who_failed_is_an_abort_that_names_them(monkeypatc
     (failure,) = failures(network)
     assert (failure.contributors, failure.needed) == (2, 3)
     assert "the proofs of 4 failed: " in failure.reason
+    assert (failure.unproven, failure.hopeless) == (4, True), "2 others are fewer than the 3 that are needed"
     assert min(actors.clients[:4]).hex()[:12] in failure.reason
+
+
+def test_too_few_of_whom_some_dropped_may_be_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two failed and two were lost: the four that have not failed would be enough."""
+    actors = exact_actors(6, 3)
+    network = actors.network()
+    network.deliver()
+    cheating(monkeypatch, network, {actors.clients[one]: cheat("random words") for one in range(2)})
+    for lost in actors.clients[4:]:
+        network.crash(lost)
+    begin(actors, network, kind=SUM)
+    until_the_end(network)
+    (failure,) = failures(network)
+    assert (failure.contributors, failure.needed, failure.unproven, failure.hopeless) == (2, 3, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("2 contributed, 3 were needed", 0),
+        ("2 contributed, 3 were needed; the proofs of 14 failed: 012345678901, ...", 14),
+        ("the proofs of 14 failed", 0),
+        (f"; the proofs of {'9' * 400} failed: x", 0),
+    ],
+)
+def test_how_many_failed_is_read_from_a_nodes_text(text: str, count: int) -> None:
+    assert failed_in(text) == count
 
 
 # --- noise and cost ---------------------------------------------------------------------------------------------------
