@@ -284,6 +284,8 @@ class _Learning:
             advice = f"raise --tolerate to {enough} or lower --drop to {options.room}"
         elif self.unfinished is not None:
             advice = f"the released sums are in {self._spec.output / RESULT}; run again with other --set KEY=VALUE"
+        elif run.aborted is not None and run.aborted.unproven_clients:
+            advice = "find out why the proofs failed, or raise --tolerate: it is the room for clients that fail"
         elif run.aborted is not None and run.aborted.n_min is not None:
             advice = f"this machine is too slow or too busy for {clients} clients; lower --clients"
         elif options.kind is NodeRelease:

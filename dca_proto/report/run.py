@@ -84,6 +84,12 @@ def aborted_lines(run: Run, most: int = 4) -> list[Line]:
     return reasons[:most] + more
 
 
+_VERIFIED = (
+    "each contribution proved to be within its bounds, and public coins made its noise; epsilon includes their slack. "
+    "A client can still lie within the bounds. One lying Compute node can pass or fail any client, unseen"
+)
+
+
 def _rounds(numbers: Sequence[int], most: int = 12) -> str:
     return f"round{'s' * (len(numbers) > 1)} {listed([*map(str, numbers)], most)}"
 
@@ -95,7 +101,7 @@ def missing_lines(run: Run, most: int = 4, names: int = 4) -> list[Line]:
         most: how many rounds to list. names: how many clients of each.
     """
     lines = [
-        ("missing" if round_.late or round_.declined else "dropped",
+        ("missing" if round_.late or round_.declined or round_.unproven_clients else "dropped",
          f"round {place}: {run.who}s {listed(absent, names + 1)}")
         for place, round_ in enumerate(run.rounds, 1)
         if (absent := _absent(round_))
@@ -129,6 +135,8 @@ def synthetic_lines(run: Run) -> Iterator[Line]:
     for place, round_ in enumerate(run.rounds, 1):
         if round_.failed:
             yield "failed", f"round {place}: {round_.failed} clients neither declined nor contributed"
+        for doubt in round_.doubts:
+            yield "warning", f"round {place}: {doubt}"
         for why, clients in round_.declined.items():
             yield "declined", f"round {place}: {clients} clients, {why}"
     last = run.rounds[-1]
@@ -163,9 +171,7 @@ def privacy_lines(run: Run) -> list[Line]:
     )  # fmt: skip
     found = [("spent", f"{spent} per {unit}, delta {at_least(run.delta)}; {trust}"), ("holds for", holds)]
     if run.rounds and all(one.verified for one in run.rounds):
-        found.append(
-            ("verified", "bounds and noise of each contribution are proven; one lying node can hide a false one")
-        )
+        found.append(("verified", _VERIFIED))
     return found
 
 

@@ -143,6 +143,9 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     unproven: Annotated[
         list[str], about("Ids of the clients whose proofs failed, in hexadecimal. The sum leaves them out.")
     ] = []
+    unproven_clients: Annotated[
+        Count, figure("unproven", "Clients whose proofs failed; the sum leaves them out.", table="rounds")
+    ] = 0
     lost: Annotated[
         list[Lost], about("Compute nodes that did not answer the round or one that it repeats; some may be back.")
     ] = []
@@ -247,6 +250,7 @@ def round_of(aggregate: NoisyAggregate, *, alone: bool = False, **known: Any) ->
         "contributors_hash": aggregate.contributors_hash.hex(),
         "value": aggregate.value.tolist(),
         "unproven": [client.hex() for client in aggregate.unproven],
+        "unproven_clients": len(aggregate.unproven),
         **fields_of(aggregate.quorum),
         "nodes": [node_of(node, alone=alone) for node in aggregate.nodes],
         "doubts": [*doubts(aggregate)] if alone else [*aggregate.doubts],

@@ -117,8 +117,8 @@ def swarm_round(log: RoundLog, swarm: Swarm, private: bool) -> Round:
 
 def public_round(log: RoundLog, private: bool, **known: Any) -> Round:
     """Return the record of a round from its log; `known` are further fields."""
-    known |= {"arrived": log.arrived, "closed": log.closed or None, "declined": log.why, "wall_s": log.wall_s,
-              "phases": log.phase_s(), **_used(log)}  # fmt: skip
+    known |= {"arrived": log.arrived, "unproven_clients": unproven_in(log), "closed": log.closed or None,
+              "declined": log.why, "wall_s": log.wall_s, "phases": log.phase_s(), **_used(log)}  # fmt: skip
     if log.aggregate is not None:
         claim: dict[str, Any] = {} if private else {"private": False, "epsilon": None, "delta": None, "mu": None}
         return round_of(log.aggregate, **claim, **known)
@@ -136,8 +136,16 @@ def missing(asked: int, log: RoundLog, sent: int) -> dict[str, int]:
         asked: how many clients were asked. sent: how many sent a contribution that was not lost.
     """
     came = log.contributed if log.is_summed else log.arrived
+    came += unproven_in(log)
     late = max(0, sent - came)
     return {"late": late, "dropped": max(0, asked - log.declined - came - late)}
+
+
+def unproven_in(log: RoundLog) -> int:
+    """Return how many clients' proofs failed."""
+    if log.aggregate is not None:
+        return len(log.aggregate.unproven)
+    return log.failure.unproven if log.failure else 0
 
 
 def _used(log: RoundLog) -> dict[str, Any]:
@@ -156,10 +164,11 @@ def _synthetic(log: RoundLog, options: SwarmOptions, numbers: Mapping[bytes, int
     """Return the fields of a synthetic sum: the exact counts, and which clients failed, vanished or were slow."""
     vanished = sorted(numbers[client] for client in log.vanished)
     contributors = log.aggregate.contributors if log.aggregate else None
+    known = log.declined + len(vanished) + unproven_in(log)
     end_s, late = (log.after.at_s - log.began_s, log.after.late) if log.after else (0.0, ())
     slow = [Slow(client, end_s - ago_s) for client, ago_s in late if ago_s <= end_s]
     return {
-        "failed": None if contributors is None else options.clients - log.declined - contributors - len(vanished),
+        "failed": None if contributors is None else options.clients - contributors - known,
         "vanished_clients": vanished,
         "slowest": heapq.nlargest(SLOWEST_MAX, slow, key=attrgetter("s")),
         "exact": [*map(float, exact_counts(options, vanished))],
