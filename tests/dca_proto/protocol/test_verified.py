@@ -6,7 +6,6 @@ seeded, so no test here has a chance of a false alarm that could be seen.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,11 +39,6 @@ from round_helpers import (
 from check_proofs import CHEATS
 from dca_proto.crypto.bounded import Statement
 from dca_proto.crypto.field import PRIME, Elements
-from dca_proto.errors import UsageError
-from dca_proto.privacy import accounting
-from dca_proto.privacy.cost import PrivacyCost
-from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.privacy.verified import release_cost
 from dca_proto.protocol import contribution
 from dca_proto.protocol.charges import SeenCharges
 from dca_proto.protocol.compute.agreement import Agreement, Judgement
@@ -52,14 +46,10 @@ from dca_proto.protocol.compute.round import ROUNDS
 from dca_proto.protocol.effects import Effect, Persist, Send
 from dca_proto.protocol.facts import Declined, Dropped, NodeAborted
 from dca_proto.protocol.lists import list_hash
-from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Floors
-from dca_proto.protocol.validation import validate_announcement
-from dca_proto.protocol.verified import MECHANISM, failed_in, with_noise
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, sign
 from dca_proto.protocol.wire.kinds import SecureSum, VerifiedSum
-from dca_proto.statistics import resolve
 from dca_proto.testing import Envelope, Network, NoNoise, TestFederation
 
 Words = Callable[[Statement, NDArray[np.int64], bytes], Elements]
@@ -191,82 +181,7 @@ def test_too_few_of_whom_some_dropped_may_be_asked_again(monkeypatch: pytest.Mon
     assert (failure.contributors, failure.needed, failure.unproven, failure.hopeless) == (2, 3, 2, False)
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("2 contributed, 3 were needed", 0),
-        ("2 contributed, 3 were needed; the proofs of 14 failed: 012345678901, ...", 14),
-        ("the proofs of 14 failed", 0),
-        (f"; the proofs of {'9' * 400} failed: x", 0),
-    ],
-)
-def test_how_many_failed_is_read_from_a_nodes_text(text: str, count: int) -> None:
-    assert failed_in(text) == count
-
-
 # --- noise and cost ---------------------------------------------------------------------------------------------------
-
-
-def drafted(**changes: Any) -> Any:
-    actors = TestFederation(2, 3)
-    return actors.request(**{"clients": 1000, "tolerate": 100, "kind": VerifiedSum(), **changes}).draft(
-        actors.mechanism, Limits()
-    )
-
-
-def test_a_trainer_chooses_a_coarse_grid_and_enough_noise() -> None:
-    body, validated = drafted()
-    kind, statement = body.kind, validated.statement
-    assert (kind.mechanism, body.fraction_bits % 2) == (MECHANISM, 0)
-    cost = release_cost(validated.sensitivity.l2, 1, 899, kind.noises, kind.noise_bits)
-    assert 0.85 * body.mu < cost.mu <= body.mu, "no more noise than a tenth of the variance too much"
-    assert 2**2 < statement.noise_variance(1) < 64**2
-    ideal = (validated.sensitivity_l2 / body.mu) ** 2 / 899
-    assert ideal < validated.client_variance < 1.2 * ideal
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"noises": 0}, "noises is 0 with 899 honest clients"),
-        ({"noise_bits": 0}, "noise numbers of 1 to 16 bits"),
-        ({"noise_bits": 1}, "costs mu .* is announced; add noise"),
-        ({"mechanism": "distributed-discrete-gaussian"}, "is not offered here; use 'coin-flipped-bits'"),
-        ({"most": 1 << 26}, "reaches .* and has to stay below 2147483647"),
-        ({"most": 1 << 20, "noise_bits": 3}, "a verified sum has at most 524,288 clients"),
-    ],
-)
-def test_terms_that_no_verified_sum_can_have_are_refused(changes: dict[str, Any], message: str) -> None:
-    body, _ = drafted()
-    wrong = msgspec.structs.replace(body, kind=msgspec.structs.replace(body.kind, **changes))
-    with pytest.raises(UsageError, match=message):
-        validate_announcement(wrong, TestFederation(1, 2).mechanism, Limits())
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"statistic": "moments"}, "statistic 'moments' with these parameters cannot be verified"),
-        ({"statistic": "histogram", "parameters": BINS}, "can be verified as a sum of rows only: give rows_max"),
-        ({"delta": 1e-19}, "delta is too small for a verified sum"),
-    ],
-)
-def test_rounds_that_cannot_be_verified_are_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message) as refusal:
-        drafted(**changes)
-    assert "\n" not in str(refusal.value)
-
-
-def test_the_slack_is_charged_and_lowers_the_largest_mu() -> None:
-    """A coordinate costs (1 + e^ε)·2^-64 of δ, which decides at a tiny δ."""
-    slack, delta = 2.0**-64, 4e-19
-    body, validated = drafted(delta=delta)
-    expected = accounting.mu_of(1.0, delta - slack * (1 + math.e))
-    assert 0.9999 * expected < body.mu <= expected < 0.995 * accounting.mu_of(1.0, delta)
-    assert validated.cost == PrivacyCost.of_mu(body.mu, slack)
-    too_large = msgspec.structs.replace(body, mu=accounting.mu_of(1.0, delta))
-    with pytest.raises(UsageError, match=r"mu is .* expected above 0 and at most"):
-        validate_announcement(too_large, TestFederation(1, 2).mechanism, Limits())
 
 
 def test_the_noise_of_a_sum_has_the_stated_variance_whatever_clients_choose(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,40 +202,6 @@ def test_the_noise_of_a_sum_has_the_stated_variance_whatever_clients_choose(monk
 
 
 # --- coins, openings and restarts -------------------------------------------------------------------------------------
-
-
-ROUNDED = 0.25
-"""What a value half a unit above a point of the grid has as variance, if it is rounded up or down by a fair coin."""
-
-
-def test_the_stated_variance_is_that_of_noise_and_of_the_most_that_rounding_adds() -> None:
-    """By hand: 20 clients, each with m numbers on 0..2^a - 1, and rounding of one coordinate by a fair coin."""
-    actors = TestFederation(20, 2)
-    network, request = begin(actors, kind=SUM)
-    until_the_end(network)
-    (result,) = results(network)
-    kind, unit = request.draft(actors.mechanism, Limits())[0].kind, 0.5**result.fraction_bits
-    assert isinstance(kind, VerifiedSum)
-    noise = kind.noises * (4**kind.noise_bits - 1) / 12
-    assert result.noise_variance == pytest.approx(20 * (noise + ROUNDED) * unit**2, rel=1e-12)
-    assert result.sigma_local == pytest.approx(math.sqrt(noise) * unit, rel=1e-12)
-
-
-@pytest.mark.long
-def test_rounding_is_an_error_of_the_stated_variance_without_any_noise() -> None:
-    """60 rounds of 20 clients whose values are half a unit above a point of the grid; false alarms: 1e-6."""
-    errors, stated = [], set()
-    for number in range(60):
-        value = (3 + 0.5) / 2**6
-        actors = TestFederation(20, 2, name=f"rounded-{number}", rows=[np.array([[value]])] * 20, mechanism=NoNoise())
-        network, _ = begin(actors, kind=SUM, fraction_bits=6)
-        until_the_end(network)
-        (result,) = results(network)
-        errors.append(result.value[0] - 20 * value)
-        stated.add(result.noise_variance)
-    (variance,) = stated
-    scaled = float(np.square(errors).sum() / variance)
-    assert 20 < scaled < 130, "chi-squared of 60 degrees: the 5e-7 quantiles are 20.7 and 129.6"
 
 
 def test_unverified_rounds_have_plain_messages() -> None:
@@ -511,12 +392,3 @@ def test_a_node_may_want_verified_sums_only() -> None:
     network, _ = begin(actors)
     until_the_end(network)
     assert {fact.reason for fact in network.reported(NodeAborted)} == {"verified"}
-
-
-def test_a_grid_is_as_fine_as_the_smallest_bound_asks_for() -> None:
-    """Noise asks for a grid of 1/16, which has no point within a bound of 0.01."""
-    statistic = resolve("mean", {"columns": ["x", "y"], "centre": [0, 0], "scale": [1, 1], "bound": [0.7, 0.01]})
-    kind = VerifiedSum(clients=1000, tolerate=100)
-    kind, bits = with_noise(kind, statistic, 1, 24, 0.03, DistributedDiscreteGaussian())
-    assert bits == 8
-    assert kind.noises
