@@ -15,6 +15,8 @@ from math import inf, log
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import digamma
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.wording import listed
@@ -24,7 +26,7 @@ from inference.jobs.settings import require_positive
 from inference.locate import STATISTIC as PHASES
 from inference.locate import about_collinearity, locate
 from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
-from inference.models.glm.families import Bernoulli, Family, Poisson, StudentT
+from inference.models.glm.families import DISPERSION_MIN, Bernoulli, Family, Poisson, StudentT
 from inference.models.glm.scoring import NoisyScore, Rows, Terms, posterior, squares_of
 from inference.models.linear.closed_form import symmetric
 from inference.models.score_regression import Normal, Prior
@@ -41,6 +43,7 @@ AWAY_MAX = 1.0  # largest distance of a standardised coefficient from the last r
 AWAY_MAX_OF_LINEAR = 0.3  # the same for Student-t, and for ln σ, whose scores must be linear between them
 FAMILIES: dict[str, type[Family]] = {family.name: family for family in (Poisson, Bernoulli, StudentT)}
 STEPS, CONVERGED = 100, 1e-10  # of Fisher scoring on rows: the most steps, and the size of the last
+KAPPA_MAX, KAPPA_CONVERGED, KAPPA_STEP = 100.0, 1e-7, 1e-4  # of κ on rows: largest, last step, relative difference
 
 
 class Scores(NamedTuple):
@@ -236,8 +239,8 @@ def exact_fit(
     """Fit the same model to raw rows, without privacy.
 
     The result is the posterior's mode with a sandwich covariance; for two classes, with the inverse curvature. Counts
-    are scored as Poisson (κ_k = 0). So if they are dispersed and the features have long tails, the intervals can be
-    wider than those of private rounds.
+    are negative binomial with the most likely κ, as in private rounds: if the mean is no log-linear function of the
+    features, slopes depend on how rows of large means are weighted, and those of Poisson's likelihood are others.
 
     Args:
         X: shape ``(n, d)``. y: ``(n,)``, counts from 0 on for Poisson. names: of the features, then the target.
@@ -259,10 +262,23 @@ def exact_fit(
 
 
 def _mode(family: Family, x: Array, y: Array, prior: Prior) -> Normal:
-    """Find the mode by Fisher scoring; for counts κ is estimated from moments."""
-    phi, q, n = prior.mean.copy(), x.shape[1] + (not family.disperses), len(x)
-    if family.sends_dispersion:
-        phi[0] = log(max(float(y.mean()), 1e-9))
+    """Find the mode by Fisher scoring; for counts, in turn with the most likely κ."""
+    phi = prior.mean.copy()
+    if not family.sends_dispersion:
+        return _scored(family, x, y, prior, phi)
+    phi[0], phi[-1] = log(max(float(y.mean()), 1e-9)), 0.0
+    for _ in range(STEPS):
+        found, before = _scored(family, x, y, prior, phi), phi[-1]
+        phi = found.mean.copy()
+        phi[-1], found.cov[-1, -1] = _dispersion(y, family.mean(phi, x))
+        if abs(phi[-1] - before) < KAPPA_CONVERGED:
+            break
+    return Normal(phi, found.cov)
+
+
+def _scored(family: Family, x: Array, y: Array, prior: Prior, start: Array) -> Normal:
+    """Find the mode by Fisher scoring, of θ alone for a family with κ: it stays as it is at the start."""
+    phi, q, n = start.copy(), x.shape[1] + (not family.disperses), len(x)
     for _ in range(STEPS):
         score, curved = family.score(phi, x, y)[:, :q], (x * family.curvature(phi, x)[:, None]).T @ x / n
         to_likelihood = np.ones(q) if family.disperses else np.r_[np.full(q - 1, np.exp(-phi[-1])), 1.0]
@@ -278,9 +294,28 @@ def _mode(family: Family, x: Array, y: Array, prior: Prior) -> Normal:
     cov[:q, :q] = inverse
     if not isinstance(family, Bernoulli):  # counts may be overdispersed, and residuals may have outliers
         cov[:q, :q] = inverse @ (centred.T @ centred + np.diag(prior.precision[:q])) @ inverse
-    if family.sends_dispersion:
-        mean = family.curvature(phi, x)
-        excess = ((y - mean) ** 2 - y) / (mean**2).sum()
-        phi[-1] = max(float(excess.sum()), 0.0)
-        cov[-1, -1] = float((excess**2).sum())
     return Normal(phi, cov)
+
+
+def _dispersion(y: Array, mean: Array) -> tuple[float, float]:
+    """Return the most likely κ of negative binomial counts of these means, and its sandwich variance.
+
+    κ is 0 if counts vary no more than Poisson's; its variance is then that of the moments' estimate.
+    """
+
+    def scores(kappa: float) -> Array:
+        """The derivative of each row's log likelihood."""
+        r = 1 / kappa
+        digammas = digamma(y + r) - digamma(r)
+        return np.asarray(r**2 * (np.log1p(kappa * mean) - digammas) + r * y - (y + r) * mean / (1 + kappa * mean))
+
+    excess = ((y - mean) ** 2 - y) / (mean**2).sum()
+    if excess.sum() <= 0 or scores(DISPERSION_MIN).sum() <= 0:
+        return 0.0, float((excess**2).sum())
+    if scores(KAPPA_MAX).sum() >= 0:
+        kappa = KAPPA_MAX
+    else:
+        kappa = float(brentq(lambda at: scores(at).sum(), DISPERSION_MIN, KAPPA_MAX))
+    width = kappa * KAPPA_STEP
+    falls = (scores(kappa - width).sum() - scores(kappa + width).sum()) / (2 * width)
+    return kappa, float((scores(kappa) ** 2).sum() / falls**2)

@@ -150,13 +150,39 @@ def test_poisson_quantiles_are_scipys() -> None:
     assert np.abs(poisson_quantile(q[:1000], many) - stats.poisson.ppf(q[:1000], many)).max() <= 1
 
 
-def test_rows_of_counts_give_scikit_learns_regression() -> None:
+def test_rows_of_counts_of_little_variance_give_scikit_learns_regression() -> None:
     rows = problem(Poisson(), 400)
-    fit = exact_fit(rows.X, rows.y, Poisson(), prior_sd=1e4)
-    other = PoissonRegressor(alpha=0, tol=1e-10, max_iter=1000).fit(rows.X, rows.y)
+    counts = poisson_quantile(np.full(400, 0.5), np.exp(1 + rows.X @ [0.4, -0.3]))  # they vary less than Poisson's
+    fit = exact_fit(rows.X, counts, Poisson(), prior_sd=1e4)
+    other = PoissonRegressor(alpha=0, tol=1e-10, max_iter=1000).fit(rows.X, counts)
+    assert fit.spread.mean == 0
     assert fit.coefficients == pytest.approx(other.coef_, abs=1e-5)
     assert fit.intercept == pytest.approx(other.intercept_, abs=1e-3)  # its prior is not flat
     assert fit.predict(rows.X)[0] == pytest.approx(other.predict(rows.X), rel=0.01)
+
+
+def test_rows_of_counts_give_the_most_likely_negative_binomial_law_also_if_none_fits() -> None:
+    """The mean is no exponential of the feature, so that slopes depend on how a likelihood weights rows."""
+    rng = np.random.default_rng(5)
+    x = rng.uniform(-2, 2, 1000)
+    y = rng.poisson(rng.gamma(2.0, 5.0 * (1 + (x > 0.5))))
+    fit = exact_fit(x[:, None], y.astype(float), Poisson(), prior_sd=1e4)
+
+    def unlikely(phi: np.ndarray) -> float:
+        size = np.exp(-phi[2])
+        return -float(stats.nbinom.logpmf(y, size, size / (size + np.exp(phi[0] + phi[1] * x))).sum())
+
+    best = optimize.minimize(unlikely, [2.5, 0.1, -0.5], tol=1e-10).x
+    poissons = PoissonRegressor(alpha=0, tol=1e-10).fit(x[:, None], y).coef_[0]
+    assert abs(poissons - best[1]) > 0.005, "another likelihood has another maximum"
+    assert fit.coefficients[0] == pytest.approx(best[1], abs=3e-4)
+    assert fit.spread.mean == pytest.approx(np.exp(best[2]), rel=1e-3)
+    spread = 1 / np.sqrt(np.exp(-2 * best[2]) * numerical_curvature(lambda at: unlikely([*best[:2], at]), best[2]))
+    assert fit.spread.sd == pytest.approx(spread, rel=0.15)
+
+
+def numerical_curvature(of: Callable[[float], float], at: float, step: float = 1e-3) -> float:
+    return (of(at - step) - 2 * of(at) + of(at + step)) / step**2
 
 
 def test_rows_with_outliers_give_the_likelihoods_maximum() -> None:
