@@ -194,7 +194,7 @@ def is_rounded(statement: Statement, value: Elements, numbers: Elements, more: i
 
 
 def first_words(statement: Statement, root: bytes, value: Elements, more: int) -> Elements:
-    """Return the words of a client before the quotient: bits of its numbers and noise, blinds (§2.6, §12.4, §12.10)."""
+    """Return the words of a client before the quotient: bits of its numbers and noise, blinds (§2.6; §12, 4 and 10)."""
     dither = int.from_bytes(derive(root, "rounding", size=2), "little") & (1 << more) - 1
     numbers = rounded(statement, value, dither, more)
     given = [*numbers.tolist(), *([int(numbers.sum())] if statement.limit else [])]
@@ -225,7 +225,7 @@ def elements_in(data: bytes) -> Elements:
 
 
 def share_of(pair: bytes, announcement_hash: bytes, entry: bytes, words: int) -> Elements:
-    """Return the share of a client's words that it derives with one node (§12.5)."""
+    """Return the share of a client's words that it derives with one node (§12, step 5)."""
     for attempt in range(256):
         absorbed = pair + PREFIX + b"share" + announcement_hash + entry + bytes([attempt])
         stream = randombytes_buf_deterministic(ELEMENT_BYTES * words, shake_128(absorbed).digest(KEY_BYTES))
@@ -236,7 +236,7 @@ def share_of(pair: bytes, announcement_hash: bytes, entry: bytes, words: int) ->
 
 
 def challenge(announcement_hash: bytes, list_hashes: Sequence[bytes]) -> bytes:
-    """Return the seed of the point and of the coins, which all nodes' lists give (§12.6)."""
+    """Return the seed of the point and of the coins, which all nodes' lists give (§12, step 6)."""
     return digest("challenge", announcement_hash, *list_hashes)
 
 

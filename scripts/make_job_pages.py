@@ -38,6 +38,7 @@ import numpy as np
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
+from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
 from inference.datasets.uci import SHA256
 from inference.jobs import NAMES, find
@@ -64,6 +65,7 @@ SHOWN = (
     "lines that all jobs print alike. `DCA_DATA` names the folder of data files, if any is needed."
 )
 CLIENTS, BUDGET = 5_000, Budget(2.0, 1e-5)  # of the costs
+EPSILON, DELTA, MU = at_least(BUDGET.epsilon), at_least(BUDGET.delta), at_least(BUDGET.mu, 2)
 MARK = "<!-- not run: scripts/make_job_pages.py runs it, with fixed noise -->"
 CHARS, COLUMNS = 98, "80"
 PUBLIC = (
@@ -125,16 +127,16 @@ def change(job: LearningJob) -> str:
 def _sum(job: LearningJob) -> str:
     return (
         "One client has one row, and may have any other within the bounds instead: in all columns at once, in every "
-        f"round. At ε = {BUDGET.epsilon:g}, δ = {BUDGET.delta:g}, that moves all released sums together by at most "
-        f"{BUDGET.mu:.2f} standard deviations of their noise."
+        f"round. At ε = {EPSILON}, δ = {DELTA}, that moves all released sums together by at most "
+        f"{MU} standard deviations of their noise."
     )
 
 
 def _node(job: LearningJob) -> str:
     also = "With `--data-nodes`, the same holds for" if SecureSum in job.kinds else "Each data node adds the noise for"
     rest = "" if SecureSum in job.kinds else (
-        f" At ε = {BUDGET.epsilon:g}, δ = {BUDGET.delta:g}, any other row within the bounds moves all of its node's "
-        f"releases together by at most {BUDGET.mu:.2f} standard deviations of their noise."
+        f" At ε = {EPSILON}, δ = {DELTA}, any other row within the bounds moves all of its node's "
+        f"releases together by at most {MU} standard deviations of their noise."
     )  # fmt: skip
     return f"{also} each single row of a data node.{rest}"
 
@@ -144,11 +146,11 @@ def _report(job: LearningJob) -> str:
     if mechanism in PURE_MECHANISMS:
         return (
             f"Each client's report is private by itself, by {mechanism}. With another row, no report becomes more than "
-            f"exp(ε) times as likely: {exp(BUDGET.epsilon):.1f} times at ε = {BUDGET.epsilon:g}."
+            f"exp(ε) times as likely: {at_least(exp(BUDGET.epsilon), 2)} times at ε = {EPSILON}."
         )
     return (
-        f"Each client's report is private by itself, by {mechanism}. At ε = {BUDGET.epsilon:g}, δ = {BUDGET.delta:g}, "
-        f"another row moves it by at most {BUDGET.mu:.2f} standard deviations of its noise."
+        f"Each client's report is private by itself, by {mechanism}. At ε = {EPSILON}, δ = {DELTA}, "
+        f"another row moves it by at most {MU} standard deviations of its noise."
     )
 
 

@@ -1,4 +1,4 @@
-"""Entries of lists; of a verified sum, their shares, and the words that these give together (DESIGN §12.5)."""
+"""Entries of lists; of a verified sum, their shares, and the words that these give together (DESIGN §12, step 5)."""
 
 from __future__ import annotations
 
