@@ -259,8 +259,8 @@ class RoundFailed(_Fact, frozen=True):
     `implausible`: no honest clients can have made the sum. `repeatable`: the round was cancelled because Compute nodes
     were silent, and its charge came back. It may be repeated without them. `lost` are the names of these nodes.
     `quorum`: all nodes of the round, and those that it lost. `unproven`: how many proofs failed in a verified sum of
-    too few, as a node says. `hopeless`: without these clients, those that were asked are too few, so a repetition now
-    would fail as well.
+    too few, as a node says. `hopeless`: the round was open to all, and the clients expected are too few without
+    these, so a repetition now would fail as well.
     """
 
     round_id: bytes

@@ -392,7 +392,7 @@ class Answering(BaseActor[Round]):
         reason = stored.reason + self._charge_status(current, advice)
         repeatable = bool(stored.silent) and self._is_returned(current)
         unproven = failed_in(stored.reason) if figures != (None, None) and current.opened.body.kind.is_verified else 0
-        hopeless = unproven > 0 and current.opened.body.kind.clients - unproven < (stored.needed or 0)
+        hopeless = current.too_many_unproven(unproven)
         flags = {"declined": declined, "refused": stored.refused, "implausible": stored.implausible}
         flags |= {"repeatable": repeatable, "hopeless": hopeless}
         lost = tuple(map(self._federation.name_of, stored.silent))

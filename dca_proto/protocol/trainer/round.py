@@ -223,6 +223,14 @@ class Round(ActorRound[StoredRound]):
         expected = self.stored.request.answers_expected
         return 0 < expected < self.declined_for_good + self.opened.body.kind.n_min
 
+    def too_many_unproven(self, unproven: int) -> bool:
+        """Return True if, without so many clients whose proofs failed, a sum open to all lacks clients.
+
+        A round of a batch is different: its repeat asks other clients.
+        """
+        kind = self.opened.body.kind
+        return unproven > 0 and not self.invited and kind.clients < unproven + kind.n_min
+
 
 def restored_rounds(
     records: Records, federation: Federation, mechanism: Mechanism, limits: Limits

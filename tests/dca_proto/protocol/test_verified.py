@@ -181,6 +181,15 @@ def test_too_few_of_whom_some_dropped_may_be_asked_again(monkeypatch: pytest.Mon
     assert (failure.contributors, failure.needed, failure.unproven, failure.hopeless) == (2, 3, 2, False)
 
 
+def test_another_batch_may_be_asked_although_most_proofs_of_one_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    actors = exact_actors(8, 3)
+    batch = tuple(sorted(actors.clients[:6]))
+    of_six = VerifiedSum(clients=6, tolerate=3)
+    network = played(actors, monkeypatch, {one: cheat("random words") for one in range(4)}, kind=of_six, invited=batch)
+    (failure,) = failures(network)
+    assert (failure.contributors, failure.unproven, failure.hopeless) == (2, 4, False)
+
+
 # --- noise and cost ---------------------------------------------------------------------------------------------------
 
 
