@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -82,7 +83,7 @@ def actors_of(files: list[Path] | None, *, idle: bool = False) -> Actors:
     found: Actors = {}
     for named in files or [Path()]:
         try:
-            paths = _in_folder(named, idle=idle) if named.is_dir() else [named]
+            paths = _in_folder(named, idle=idle) if _seen(named.is_dir) else [named]
         except UsageError as error:  # hides no other, unless it stands alone
             if not files or len(files) == 1:
                 raise
@@ -92,7 +93,7 @@ def actors_of(files: list[Path] | None, *, idle: bool = False) -> Actors:
             try:
                 found[str(path)] = _place(path)
             except UsageError as error:
-                if path != named or len(files or [named]) == 1 or not path.exists() or is_actor_file(path):
+                if path != named or len(files or [named]) == 1 or not _seen(path.exists) or _may_be_actor_file(path):
                     found[str(path)] = error
     return found
 
@@ -144,17 +145,33 @@ def _in_folder(folder: Path, *, idle: bool = False) -> list[Path]:
             try:
                 role, store = _place(path)
             except UsageError:  # another kind of file, or an actor's that is damaged
-                ran += [path] if is_actor_file(path) else []
+                ran += [path] if _seen(path.is_file) and _may_be_actor_file(path) else []
                 continue
             is_trainer = role == "trainer"  # it ends with its job
-            is_shown = (idle and is_trainer) or (status_path(store) if is_trainer else store).exists()
-            if is_shown:
+            proof = status_path(store) if is_trainer else store
+            if (idle and is_trainer) or _seen(proof.exists, unknown=True):
                 ran.append(path)
             else:
                 never.append((role, path))
         if ran:
             return ran
     raise UsageError(_none_ran("this folder" if folder == Path() else str(folder), never))
+
+
+def _seen(look: Callable[[], bool], *, unknown: bool = False) -> bool:
+    """Return what a look at a path says; `unknown` if it cannot be looked at."""
+    try:
+        return look()
+    except OSError:
+        return unknown
+
+
+def _may_be_actor_file(path: Path) -> bool:
+    """Return True if a file is an actor's, or cannot be read; then its error is shown, and hides no other actor."""
+    try:
+        return is_actor_file(path)
+    except UsageError:
+        return True
 
 
 def _none_ran(folder: str, never: list[tuple[str, Path]]) -> str:

@@ -295,6 +295,25 @@ def test_a_folder_stands_for_its_actors_that_have_run(
     assert (len(named["actors"]), named["stopped"]) == (1, ["hearts/berlin/compute-1.toml"])
 
 
+def test_a_file_that_cannot_be_read_hides_no_actor_of_its_folder(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files of other users, of other encodings, broken links, and folders with the name of a file."""
+    (demo / "compute-1.db").touch()
+    (demo / "folder.toml").mkdir()
+    (demo / "link.toml").symlink_to(demo / "nowhere")
+    (demo / "binary.toml").write_bytes(b"\xff\xfe[client]")
+    assert main(["status", str(demo), "--json", "-"]) in (None, 0)
+    found = json.loads(capsys.readouterr().out)
+    assert found["stopped"] == [str(demo / "compute-1.toml")]
+    assert [*found["failed"]] == [str(demo / "binary.toml")]
+
+
+def test_a_path_that_cannot_be_looked_at_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "a" * 300]) == 5
+    assert capsys.readouterr().err.startswith("dca: cannot read aaa")
+
+
 def test_an_actor_that_does_not_answer_hides_no_other(
     demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
