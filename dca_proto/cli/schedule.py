@@ -186,7 +186,8 @@ def _planned_job(job: PlannedSlots, task: Task) -> PlannedJob:
 def _within(task: Task, draft: Draft) -> dict[str, float]:
     """Return how far the noise moves the first estimates of a job's first round, if all clients contribute."""
     announcement, planned = draft
-    statistic = resolve(announcement.statistic, announcement.parameters)
+    summed = announcement.statistic == "sum"  # the job's estimate is of a mean, in the units of its column
+    statistic = resolve("mean" if summed else announcement.statistic, announcement.parameters)
     if isinstance(announcement.kind, NodeRelease) or statistic.dimension > 100:
         return {}  # the number of rows is not known
     n = task.settings.clients
