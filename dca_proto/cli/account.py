@@ -304,8 +304,8 @@ def _liars_in_words(answer: JobForecast) -> str:
     return (
         f"ledgers are charged mu {at_least(answer.mu)} and slack {at_least(answer.slack)}; epsilon includes both. A "
         "client whose proof fails is left out and named. One that lies within the bounds moves a value by at most "
-        f"{most:.2g} standard deviations of its noise, K liars by K times that. One lying Compute node passes or fails "
-        "any client, unseen"
+        f"{most:.2g} standard deviations of its noise if nobody drops out, K liars by K times that. One lying Compute "
+        "node passes or fails any client, unseen"
     )
 
 

@@ -115,7 +115,7 @@ def forecast(request: OpenRound) -> Forecast:
         signal_to_noise=_SPREAD / noise_of_mean,
         slack=plan.cost.slack,
         contribution_bytes=plan.vector_bytes,
-        **_of_proof(plan, sigma_sum),
+        **_of_proof(plan, n),
     )
 
 
@@ -126,15 +126,18 @@ def _bits(plan: ValidatedRound, clients: int) -> int:
     return accounting.ring_bits(plan.sensitivity.bound, clients, plan.noise_variance, plan.dimension)
 
 
-def _of_proof(plan: ValidatedRound, sigma_sum: float) -> dict[str, Any]:
-    """Return the figures that only a verified sum has."""
+def _of_proof(plan: ValidatedRound, clients: int) -> dict[str, Any]:
+    """Return the figures that only a verified sum has.
+
+    What a liar can do is an upper limit, so rounding, of which there may be none, does not count as noise.
+    """
     proven = plan.statement
     if proven is None:
         return {}
     return {
         "noises": proven.noises,
         "noise_bits": proven.noise_bits,
-        "liar_sds": max(proven.sizes) * plan.unit / sigma_sum,
+        "liar_sds": max(proven.sizes) * plan.unit / (math.sqrt(clients) * plan.noise_std),
     }
 
 

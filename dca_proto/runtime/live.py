@@ -195,8 +195,8 @@ class LiveTrainer:
             )
         elif ended.hopeless:
             remedy = (
-                "those clients will fail again: find out why, and ask again without them, or with a larger tolerate; a "
-                "client that lied can be revoked"
+                "those clients will fail again: find out why, and ask again without them, or with a larger tolerate; "
+                "before you revoke one that lied, look whether a Compute node did, which can fail any client"
             )
         elif ended.lost and not ended.repeatable:
             remedy = f"start {listed(ended.lost)} again, then run the same command"

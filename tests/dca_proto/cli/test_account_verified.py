@@ -100,7 +100,7 @@ def test_the_figures_of_a_proof_by_hand(answer: Answer) -> None:
     noise = m * (4**a - 1) / 12
     assert planned["sigma_local"] * vote == pytest.approx(math.sqrt(noise), rel=1e-12)
     assert planned["sigma_sum"] * vote == pytest.approx(math.sqrt(40 * (noise + 0.25)), rel=1e-12)  # and rounding
-    assert planned["liar_sds"] == pytest.approx(1 / planned["sigma_sum"], rel=1e-12)
+    assert planned["liar_sds"] == pytest.approx(vote / math.sqrt(40 * noise), rel=1e-12), "votes are not rounded"
     assert planned["sensitivity"] == pytest.approx(math.sqrt(2), rel=1e-6)
     assert planned["sigma_std"] == pytest.approx(math.sqrt(2) / planned["mu"], rel=1e-6)
     assert planned["scale_factor"] == pytest.approx((planned["sigma_sum"] / planned["sigma_std"]) ** 2, rel=1e-9)
