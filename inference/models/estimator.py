@@ -198,14 +198,18 @@ class JobEstimator(PrivateEstimator):
         return checked
 
     def _of_rows(self, X: Any, y: Any) -> Any:
-        return self._shrunk(self._learns.rows(*self._validated(X, y), self))
+        fit = self._learns.rows(*self._validated(X, y), self)
+        names = getattr(self, "feature_names_in_", None)
+        if names is None and self.schema is not None and len(self.schema.features) == self.n_features_in_:
+            names = self.schema.features
+        return self._shrunk(fit, () if names is None else tuple(names))
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Any:
         return self._shrunk(self._learns.released(aggregates, self))
 
-    def _shrunk(self, fit: Any) -> Any:
+    def _shrunk(self, fit: Any, features: Sequence[str] = ()) -> Any:
         settings = self.job_settings()
-        return settings.shrink(fit) if isinstance(settings, Shrinkage) else fit
+        return settings.shrink(fit, features=features) if isinstance(settings, Shrinkage) else fit
 
     def _over_rounds(self, rounds: Rounds) -> Posterior:
         if self.schema is None:

@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from inspect import Parameter, Signature, signature
+from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ from inference.errors import DataError, unknown
 from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, Figure, of_draws
 from inference.jobs.settings import JobSettings, one_of, require_positive, setting
 from inference.laws import Draws
-from inference.models.coefficients import Coefficients
+from inference.models.coefficients import IDENTITY, LOG, LOG_ODDS, LOGIT, Coefficients
 from inference.posterior import Posterior
 from inference.problem import Array
 
@@ -51,6 +52,7 @@ WARMUP, THIN = 300, 3  # iterations that are dropped, and of which one is kept
 SHARE = 0.25  # of the slopes, the default of p
 CAUCHY, DEGREES = 1.0, 4.0  # of the half-t laws of τ and λ, and of s
 PRIOR_DRAWS, NODES = 4_000, 20_000
+TAKEN_SDS, TAKEN = 4.0, 0.3  # a horseshoe may take effects below so many v for noise; warn if that is so large
 LEAST, MOST = 1e-30, 1e30  # of a variance
 
 
@@ -100,8 +102,11 @@ class Shrinkage(JobSettings):
                 found[own] = place
         return found
 
-    def shrink(self, law: Any, draws: int = DRAWS) -> Any:
-        """Return the law under this prior: a `Shrunk`, or the law itself if nothing shrinks.
+    def shrink(self, law: Any, draws: int = DRAWS, features: Sequence[str] = ()) -> Any:
+        """Return the law under this prior: a `Shrunk`, or the law itself if nothing shrinks. Its refit keeps the prior.
+
+        Args:
+            features: what groups call the columns, if not by the law's names.
 
         Raises:
             DataError: the law is not that of a regression with a spread, or a column of a group is unknown.
@@ -110,7 +115,7 @@ class Shrinkage(JobSettings):
             return law
         if not isinstance(law, Coefficients) or law.point:
             raise DataError(f"shrinkage is {self.shrinkage!r}, but this fit has no normal law of slopes; leave it out")
-        return _shrunk(law if law.slab is None else law.slab(), self, draws)
+        return _shrunk(law if law.slab is None else law.slab(), self, draws, features or law.columns.columns[:-1])
 
 
 SHRINKAGE = tuple(one.name for one in fields(Shrinkage))
@@ -260,12 +265,18 @@ class Shrunk(Coefficients):
         )
 
 
-def _shrunk(law: Coefficients, given: Shrinkage, draws: int) -> Shrunk:
-    features, rng = law.columns.columns[:-1], np.random.default_rng(0)  # the same draws each time
-    d = len(features)
+def _shrunk(law: Coefficients, given: Shrinkage, draws: int, features: Sequence[str]) -> Shrunk:
+    rng, d = np.random.default_rng(0), len(features)  # the same draws each time
     own, cov = slice(1, None), law.cov[1:, 1:]
-    precision = np.linalg.inv(cov)
-    precision = (precision + precision.T) / 2
+    try:
+        precision = np.linalg.inv(cov)
+        precision = (precision + precision.T) / 2
+        np.linalg.cholesky(precision)
+    except np.linalg.LinAlgError:
+        raise DataError(
+            f"the fit knows some combination of the {d} slopes exactly, which shrinkage={given.shrinkage} cannot use; "
+            "expected columns and targets with a spread of their own, so take more rows or leave out shrinkage"
+        ) from None
     slab = np.full(d, np.inf)
     if law.prior_sd is not None:
         slab = np.broadcast_to(np.asarray(law.prior_sd, float), law.mean.shape)[own]
@@ -286,18 +297,41 @@ def _shrunk(law: Coefficients, given: Shrinkage, draws: int) -> Shrunk:
         "mean": flat.mean(axis=0),
         "cov": np.cov(flat, rowvar=False),
         "prior_sd": None,
+        "warnings": (*law.warnings, *_about_taken(given, precision, law.link)),
+        "refitter": law.refitter.under(given) if isinstance(law.refitter, _Refitter) else law.refitter,
         "method": f"{law.method + ', ' if law.method else ''}{prior}: about {effects:.2g} effects of {d}",
     }
     before = scales.prior(rng) * np.diag(law._map)[1:]
     return Shrunk(**kept, drawn=drawn, warmup=theta[:, : WARMUP // THIN], before=before)
 
 
+def _about_taken(given: Shrinkage, precision: Array, link: str) -> tuple[str, ...]:
+    """Warn if the horseshoe may take large effects for noise.
+
+    In `docs/howto/shrinkage.md` the fits of 20 columns that lose effects of 0.3 to 0.5 have v of 0.09 and 0.13; those
+    that keep them have 0.05 or less.
+    """
+    taken = TAKEN_SDS * _spread(precision)
+    if given.shrinkage != HORSESHOE or taken < TAKEN:
+        return ()
+    unit = {IDENTITY: "units of the target's scale", LOGIT: LOG_ODDS, LOG: "the mean's logarithm"}[link]
+    return (
+        f"the horseshoe may take effects of up to about {taken:.1g} ({unit}, per unit of a standardised column) for "
+        "noise, and their intervals may then fail; compare them with those of shrinkage=none, raise epsilon, or take "
+        "more rows",
+    )
+
+
+def _spread(precision: Array) -> float:
+    """Return v."""
+    return 1 / sqrt(float(np.mean(np.diag(precision))))
+
+
 def _scales(given: Shrinkage, features: Sequence[str], precision: Array, slab: Array) -> Scales:
     group, d = given.places(features), len(features)
     if given.shrinkage == HORSESHOE:
         expected = min(SHARE * d if given.prior_effects is None else given.prior_effects, d / 2)
-        spread = float(np.mean(np.diag(precision))) ** -0.5
-        return Scales(group, True, CAUCHY, expected / (d - expected) * spread, slab)
+        return Scales(group, True, CAUCHY, expected / (d - expected) * _spread(precision), slab)
     known = slab[np.isfinite(slab)]
     return Scales(group, False, DEGREES, float(known.mean()) if known.size else 1.0, slab)
 
@@ -308,15 +342,21 @@ def _group_words(group: NDArray[np.int64]) -> str:
 
 
 class _Refitter:
-    """A refitter that also takes the settings of `Shrinkage`."""
+    """A refitter that also takes the settings of `Shrinkage`, and keeps those that it has."""
 
-    def __init__(self, fit: Callable[..., Any]) -> None:
-        self._fit = fit
+    def __init__(self, fit: Callable[..., Any], given: Shrinkage | None = None) -> None:
+        self._fit, self._given = fit, given or Shrinkage()
         own = [Parameter(name, Parameter.KEYWORD_ONLY) for name in SHRINKAGE]
         self.__signature__ = Signature([*signature(fit).parameters.values(), *own])
 
+    def under(self, given: Shrinkage) -> _Refitter:
+        """Return the refitter of a fit under this prior. Args: given: perhaps with further settings of a job."""
+        return _Refitter(self._fit, Shrinkage(**{name: getattr(given, name) for name in SHRINKAGE}))
+
     def __call__(self, **prior: Any) -> Any:
-        given = Shrinkage(**{name: prior.pop(name) for name in SHRINKAGE if name in prior})
+        own = {name: prior.pop(name) for name in SHRINKAGE if name in prior}
+        same = own.get("shrinkage", self._given.shrinkage) == self._given.shrinkage
+        given = replace(self._given, **own) if same else Shrinkage(**own)
         return given.shrink(self._fit(**prior))
 
 

@@ -34,6 +34,7 @@ from numpy.typing import ArrayLike
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.columns import PRIOR_BOUND_SDS, Standardisation
+from inference.errors import DataError
 from inference.jobs.base import Conditions, Estimable, RefitJob, Stage, one_round, two_rounds
 from inference.jobs.estimates import BY_BOUNDS
 from inference.jobs.examples import NUMBER
@@ -45,7 +46,7 @@ from inference.models.linear.baselines import exact_fit, nonprivate_regression
 from inference.models.linear.closed_form import REPAIR, REPAIRS
 from inference.models.linear.prior import check_precision, prior_precision, slab_scale
 from inference.models.linear.rows import Plan, bends, plan, sensitivity
-from inference.models.shrinkage import SHRINKAGE, Shrinkage
+from inference.models.shrinkage import NONE, SHRINKAGE, Shrinkage
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
@@ -128,6 +129,12 @@ OWN: dict[str, Callable[[str, Any], object]] = {
 
 def of_rows(X: Array, y: Array, given: Any) -> Coefficients:
     """Return the posterior given raw rows; the mean is scikit-learn's `Ridge` with alpha = λ⁻¹ λ₀."""
+    n, m = len(X), X.shape[1] + 1
+    if given.shrinkage != NONE and given.residual_variance is None and n <= m:
+        raise DataError(
+            f"{n} rows cannot determine {m} coefficients and the residual variance that shrinkage={given.shrinkage} "
+            "needs; take more rows, give residual_variance, or leave out shrinkage"
+        )
     slopes = prior_precision(X.shape[1])[1:] if given.prior_precision is None else given.prior_precision
     prior = np.r_[0.0, np.broadcast_to(np.asarray(slopes, float), X.shape[1:])]
     rows = np.column_stack([X, y])

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from math import pi, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 from scipy.special import gammaln
 
 from inference.bounds import Interval
 from inference.columns import Standardisation
 from inference.errors import DataError
+from inference.estimators import PrivateLinearRegression
 from inference.jobs import find
 from inference.models.coefficients import LINKS, LOG, Coefficients, Spread
-from inference.models.shrinkage import Scales, Shrinkage, Shrunk, gibbs
+from inference.models.shrinkage import Scales, Shrinkage, Shrunk, gibbs, shrinkable
 from inference.problem import Schema
 from inference.saved import load_result, saved
 
@@ -215,3 +219,72 @@ def test_flat_slabs_and_single_columns_have_a_posterior() -> None:
             assert np.isfinite(found.drawn).all()
     free = Shrinkage(shrinkage="groups", prior_groups="a").shrink(law(prior_sd=None), 30)
     assert [one.prior is None for one in free.figures()] == [True, False, True, True]
+
+
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shrinkage.shrink, "__defaults__", (60, ()))
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_a_refit_keeps_the_prior_that_it_does_not_name() -> None:
+    """Of a law whose refits differ in the slab alone. Before, each refit of a shrunk fit went back to the normal prior.
+
+    Draws are the same each time, so the figures are those of the fit with all settings from the start.
+    """
+
+    def fit(prior_sd: float = 1.0) -> Coefficients:
+        return law(prior_sd=prior_sd, refitter=shrinkable(partial(fit, prior_sd=prior_sd)))
+
+    before = fit()
+    few = Shrinkage(shrinkage="horseshoe", prior_effects=0.1).shrink(before)
+    fresh = Shrinkage(shrinkage="horseshoe", prior_effects=1.5).shrink(law(prior_sd=2.0))
+    again = few.posterior().refit(prior_sd=2.0, prior_effects=1.5)
+    np.testing.assert_allclose(again.slopes()[2], fresh.posterior().slopes()[2])
+    kept = few.posterior().refit(prior_sd=0.7).slopes()[2]
+    plain = law(prior_sd=0.7).posterior().slopes()[2]
+    assert (np.diff(kept)[[0, 2]] < 0.9 * np.diff(plain)[[0, 2]]).all()
+    np.testing.assert_allclose(again.refit(shrinkage="none").slopes()[0], law().posterior().slopes()[0])
+    grouped = again.refit(shrinkage="groups", prior_groups="a,c").refit(prior_sd=2.0)
+    other = Shrinkage(shrinkage="groups", prior_groups="a,c").shrink(law(prior_sd=2.0)).posterior()
+    np.testing.assert_allclose(grouped.slopes()[2], other.slopes()[2])
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_groups_of_an_estimator_have_the_names_of_its_rows() -> None:
+    """Before, only x0, x1 and so on were known in a fit of raw rows."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((60, 2))
+    y = X[:, 0] + rng.standard_normal(60)
+    given = {"shrinkage": "groups", "prior_groups": "age;bmi"}
+    named = PrivateLinearRegression(**given).fit(DataFrame(X, columns=["age", "bmi"]), y)
+    schema = Schema(("age", "bmi"), "y", {name: Interval(-9, 9) for name in ("age", "bmi", "y")})
+    numbered = PrivateLinearRegression(shrinkage="groups", prior_groups="x0;x1").fit(X, y)
+    for one in (named, PrivateLinearRegression(schema=schema, **given).fit(X, y)):
+        np.testing.assert_allclose(one.coef_interval_, numbered.coef_interval_)
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_too_few_raw_rows_are_refused() -> None:
+    """Before, the sampler broke off: the fit took the residuals of more columns than rows for nothing."""
+    X = np.random.default_rng(3).standard_normal((6, 8))
+    y = X[:, 0] + 1
+    with pytest.raises(DataError, match="6 rows cannot determine 9 coefficients and the residual variance"):
+        PrivateLinearRegression(shrinkage="horseshoe").fit(X, y)
+    known = PrivateLinearRegression(shrinkage="horseshoe", residual_variance=0.5).fit(X, y)
+    assert np.isfinite(known.coef_interval_).all()
+    exact = law(refitter=None)
+    sure = Coefficients(columns=exact.columns, mean=exact.mean, cov=np.zeros((4, 4)), prior_sd=1.0)
+    with pytest.raises(DataError, match="knows some combination of the 3 slopes exactly"):
+        Shrinkage(shrinkage="groups").shrink(sure)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_horseshoe_warns_if_noise_hides_effects_of_a_third(link: str) -> None:
+    """Four times the slopes' standard deviation. Before, intervals held 4 of 9 such effects, and nothing warned."""
+    spread = Spread("dispersion", 0.3, 0.1) if link == LOG else None
+    for sd, named in ((0.05, False), (0.07, False), (0.09, True), (0.13, True)):
+        noisy = replace(law(link, spread=spread), cov=sd**2 * np.eye(4))
+        texts = Shrinkage(shrinkage="horseshoe").shrink(noisy, 30).warnings
+        assert any("may take effects of up to about" in text for text in texts) == named
+        assert Shrinkage(shrinkage="groups").shrink(noisy, 30).warnings == noisy.warnings
