@@ -103,7 +103,8 @@ def test_a_schedule_runs_its_slots_once_and_keeps_their_results(dca: Dca, folder
     assert abs(mean["estimate"] - 0.75) < 7 * mean["sd"]  # false alarm: below 1e-11
     assert slot["result"]["epsilon"] == pytest.approx(plan["jobs"][0]["epsilon"])
     assert (folder / "days.png").read_bytes().startswith(b"\x89PNG")
-    assert "variance" not in dca("results", "daily mean", "--estimate", "mean of x").stdout
+    only = parsed(dca("results", "daily mean", "--estimate", "mean of x", "--json", "-").stdout, "results")
+    assert [one["name"] for one in only["slots"][0]["result"]["estimates"]] == ["mean of x"]
 
     again = dca("schedule", "jobs.toml")
     assert again.returncode == 0, again.stderr
