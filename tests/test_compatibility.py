@@ -10,13 +10,14 @@ import pytest
 from dca_proto import __version__
 from dca_proto.jobs import journal, series
 from dca_proto.protocol.params import PROTOCOL_VERSION
-from dca_proto.runtime import backup, store
+from dca_proto.runtime import backup, book, store
 
 PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "compatibility.md").read_text("utf-8")
 VERSIONS = {
     "messages (the *protocol*)": PROTOCOL_VERSION,
     "an actor's store": store._APPLICATION_ID & 0xFF,
     "a backup of a store": backup._FORMAT,
+    "a registrar's book": book._FORMAT,
     "a job's journal": journal._FORMAT,
     "results of a schedule": series._FORMAT,
 }

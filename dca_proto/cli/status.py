@@ -18,16 +18,14 @@ from dca_proto.privacy.rounding import at_most
 from dca_proto.results.figure import figures_of
 from dca_proto.results.status import STATUS, RoundStatus, ScheduledJob, Status, Statuses
 from dca_proto.runtime.config import is_actor_file, read_config
-from dca_proto.runtime.files import read_text, write_json
-from dca_proto.runtime.registrar import read_registrar
+from dca_proto.runtime.files import write_json
+from dca_proto.runtime.registrar import is_registrar_file, read_registrar
 from dca_proto.runtime.status import ask_status, status_path
 from dca_proto.wording import counted, duration, listed
 
 NEEDS_ATTENTION = 1
 """The exit code of `--check`."""
 _AT_ONCE = 8
-REGISTRAR = "[registrar]"
-"""The section of a registrar's file."""
 EXAMPLES = """Examples:
 
   dca status                                   clients and nodes of this folder that have run; trainers that run
@@ -99,7 +97,7 @@ def actors_of(files: list[Path] | None, *, idle: bool = False) -> Actors:
 
 
 def _place(path: Path) -> Place:
-    if REGISTRAR in read_text(path, "expected an actor's file").splitlines():
+    if is_registrar_file(path):
         return Place("registrar", read_registrar(path).book)
     config = read_config(path)
     return Place(config.role, config.files.store)

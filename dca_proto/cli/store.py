@@ -11,13 +11,15 @@ import typer
 
 from dca_proto.cli import verbatim
 from dca_proto.cli.output import tell
-from dca_proto.crypto.sealing import ID_BYTES
+from dca_proto.crypto.sealing import ID_BYTES, Identity
 from dca_proto.errors import InputError, UsageError
 from dca_proto.protocol.restore import spent_since
-from dca_proto.runtime.backup import make_backup, make_store, read_backup, write_backup
+from dca_proto.runtime.backup import Backup, make_backup, make_store, read_backup, write_backup
+from dca_proto.runtime.book import Book, restore_book
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.keyfile import read_identity
+from dca_proto.runtime.registrar import RegistrarFile, is_registrar_file, read_registrar
 from dca_proto.runtime.status import store_bytes
 from dca_proto.runtime.store import SqliteStore
 from dca_proto.wording import counted, moment
@@ -52,10 +54,12 @@ Never copy the files of a store back instead. What the actor did since the backu
 - a client declines until each Compute node has told it its highest charge number. Then it counts a charge for each
   number that it lacks, at the most that its policy allows a round, and goes on;
 - a Compute node takes part in rounds that are announced from now on;
+- a registrar's unused codes are cancelled, since they may have been used. The broker refuses devices that joined since
+  until they join again, each in its own folder: dca federation invite;
 - a trainer's account counts what --spent states, or all that it allows. Its open rounds are lost. Leave --spent out if
   there were reports of delta 0 since: they cost more beside Gaussian rounds than their epsilon states.
 """
-_File = Annotated[Path, typer.Argument(help="The actor's TOML file.", metavar="FILE")]
+_File = Annotated[Path, typer.Argument(help="The TOML file of an actor or a registrar.", metavar="FILE")]
 
 
 @app.callback(epilog=verbatim(_GROUP))
@@ -69,11 +73,26 @@ def backup(
     to: Annotated[Path, typer.Option("--to", help="The backup; it replaces an earlier one, and no other file.")],
 ) -> None:
     """Write a backup of an actor's store while the actor runs."""
+    if is_registrar_file(file):
+        _backup_book(read_registrar(file), to)
+        return
     config = read_config(file)
     identity = read_identity(config.files.identity, config.role)
     made = make_backup(config.files.store, config.role, identity, config.federation, now_ms(), config.policy)
     write_backup(to, made, identity)
     tell(f"backup     {to}: {counted(len(made.records), 'record')} of {config.files.store}")
+
+
+def _backup_book(file: RegistrarFile, to: Path) -> None:
+    if not file.book.exists():
+        raise InputError(f"there is no book {file.book} yet: `dca federation invite` makes it")
+    book = Book(file.book)
+    try:
+        made = Backup(role="registrar", at_ms=now_ms(), records=book.records())
+    finally:
+        book.close()
+    write_backup(to, made, read_identity(file.identity, "registrar"))
+    tell(f"backup     {to}: {counted(len(made.records), 'record')} of {file.book}")
 
 
 @app.command(epilog=verbatim(_RESTORE))
@@ -88,27 +107,45 @@ def restore(
     ] = None,
 ) -> None:
     """Make a new store from a backup, in place of one that is lost."""
+    if is_registrar_file(file):
+        _restore_book(read_registrar(file), source, spent)
+        return
     config = read_config(file)
     if spent is not None and config.role != "trainer":
-        raise UsageError(f"--spent is of a trainer's account, and {file} is a {config.role}'s; leave it out")
+        raise UsageError(_SPENT.format(config.role))
     identity = read_identity(config.files.identity, config.role)
-    found = read_backup(source, config.role, identity)
-    at_ms = now_ms()
-    if found.at_ms > at_ms:
-        raise InputError(f"{source} is of {moment(found.at_ms)}, which is not yet: correct this machine's clock")
+    found = _found(source, config.role, identity)
     records = [*found.records]
     if config.role == "trainer":
         round_id = secrets.token_bytes(ID_BYTES)
-        records.append(spent_since(records, config.account, spent, round_id, identity.id, at_ms))
+        records.append(spent_since(records, config.account, spent, round_id, identity.id, now_ms()))
     make_store(config.files.store, identity, records)
     tell(f"restored   {config.files.store}, as it was on {moment(found.at_ms)}")
     tell(f"next       {_NEXT[config.role]}")
 
 
+def _restore_book(file: RegistrarFile, source: Path, spent: float | None) -> None:
+    if spent is not None:
+        raise UsageError(_SPENT.format("registrar"))
+    found = _found(source, "registrar", read_identity(file.identity, "registrar"))
+    cancelled = restore_book(file.book, found.records)
+    tell(f"restored   {file.book}, as it was on {moment(found.at_ms)}; {counted(cancelled, 'unused code')} cancelled")
+    tell(f"next       {_NEXT['registrar']}")
+
+
+def _found(source: Path, role: str, identity: Identity) -> Backup:
+    found = read_backup(source, role, identity)
+    if found.at_ms > now_ms():
+        raise InputError(f"{source} is of {moment(found.at_ms)}, which is not yet: correct this machine's clock")
+    return found
+
+
+_SPENT = "--spent is of a trainer's account, and this is the file of a {}; leave it out"
 _NEXT = {
     "client": "start it: it declines until all Compute nodes have told it its highest charge number",
     "compute": "start it: it takes part in rounds that are announced from now on",
     "trainer": "dca ledger shows what its account counts; jobs continue with their journals",
+    "registrar": "start it; invite devices again that joined since, and those that have not joined yet",
 }
 
 

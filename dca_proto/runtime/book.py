@@ -2,6 +2,9 @@
 
 The registrar and `dca federation invite` may have it open at the same time. Each change is one transaction, and is on
 the disk before the answer leaves. Codes are hashed. The book is not secret, but whoever can write it can invite.
+
+The head of the database has the format. A book from before there were formats has none: it opens, and gets the first.
+A book that is made from a backup has forgotten which codes were spent since, so all its unspent codes are cancelled.
 """
 
 from __future__ import annotations
@@ -17,13 +20,20 @@ import msgspec
 from dca_proto.errors import StorageError
 from dca_proto.protocol.enrolment import Entrance, Invitation
 from dca_proto.protocol.params import DAY_MS
+from dca_proto.runtime.files import sync_folder
 
+_APPLICATION_ID = 0x44434152  # "DCAR"
+_FORMAT = 1
 _BUSY_S = 20.0
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS invitations (code BLOB PRIMARY KEY, client BLOB UNIQUE, record BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS issued (at_ms INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS entrances (digest BLOB PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
-"""
+_SCHEMA = {
+    "invitations": "code BLOB PRIMARY KEY, client BLOB UNIQUE, record BLOB NOT NULL) WITHOUT ROWID",
+    "issued": "at_ms INTEGER NOT NULL)",
+    "entrances": "digest BLOB PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID",
+}
+_AT_BYTES = 8
+Rows = list[tuple[str, bytes, bytes]]
+"""Table, key and value of each record, as a backup has them."""
+_ALL_ISSUED = "SELECT at_ms FROM issued"
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -41,11 +51,39 @@ class Book:
         try:
             path.touch(mode=0o600, exist_ok=True)
             self._database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
-            self._database.execute("PRAGMA journal_mode = DELETE")
-            self._database.execute("PRAGMA synchronous = EXTRA")  # a spent code stays spent
-            self._database.executescript(_SCHEMA)
+            try:
+                is_ready = self._check()
+                self._database.execute("PRAGMA journal_mode = DELETE")
+                self._database.execute("PRAGMA synchronous = EXTRA")  # a spent code stays spent
+                if not is_ready:
+                    self._prepare()
+            except BaseException:
+                self._database.close()
+                raise
         except (OSError, sqlite3.Error) as error:
             raise StorageError(f"cannot open the registrar's book {path}: {error}; check the path and rights") from None
+
+    def _check(self) -> bool:
+        """Return False for a new file and for a book without a format. Raises `StorageError` for anything else."""
+        (application,) = self._database.execute("PRAGMA application_id").fetchone()
+        (found,) = self._database.execute("PRAGMA user_version").fetchone()
+        tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if application == _APPLICATION_ID and found != _FORMAT:
+            raise StorageError(
+                f"the registrar's book {self._path} is of another version (found format {found}, expected {_FORMAT}): "
+                "use the version that wrote it"
+            )
+        if application not in (0, _APPLICATION_ID) or not tables <= _SCHEMA.keys():
+            raise StorageError(f"{self._path} is a database of something else: name another file as book")
+        return bool(application)
+
+    def _prepare(self) -> None:
+        """Make what is missing, and state the format, in one transaction."""
+        with self._changing() as database:
+            for name, columns in _SCHEMA.items():
+                database.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns}")
+            database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            database.execute(f"PRAGMA user_version = {_FORMAT}")
 
     def close(self) -> None:
         """Close the database."""
@@ -136,6 +174,58 @@ class Book:
         """Return the entrance of a link's digest."""
         rows = self._read("SELECT record FROM entrances WHERE digest = ?", digest)
         return msgspec.msgpack.decode(rows[0][0], type=Entrance) if rows else None
+
+    def records(self) -> Rows:
+        """Return all records of one moment, for a backup. The registrar may be at work."""
+        self._read("BEGIN")
+        try:
+            issued = [("issued", at_ms.to_bytes(_AT_BYTES, "big"), b"") for (at_ms,) in self._read(_ALL_ISSUED)]
+            named = {"invitations": "SELECT code, record FROM invitations", "entrances": "SELECT * FROM entrances"}
+            return issued + [(name, *row) for name, query in named.items() for row in self._read(query)]
+        finally:
+            self._database.execute("ROLLBACK")
+
+
+def restore_book(path: Path, records: Rows) -> int:
+    """Make a book from a backup's records, and cancel its unspent codes; return how many.
+
+    Raises `StorageError` if there is a book already, or it cannot be written.
+    """
+    for there in (path, Path(f"{path}-journal")):
+        if there.exists():
+            raise StorageError(f"{there} exists: a book is never overwritten. Stop the registrar, and move it away")
+    draft = path.with_name(f"{path.name}.restoring")
+    draft.unlink(missing_ok=True)
+    try:
+        cancelled = _fill(draft, records)
+        draft.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StorageError(f"cannot make the book {path}: {error.strerror}; free space or check the rights") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    return cancelled
+
+
+def _fill(draft: Path, records: Rows) -> int:
+    cancelled, book = 0, Book(draft)
+    try:
+        with book._changing() as database:
+            for table, key, value in records:
+                if table == "issued":
+                    database.execute("INSERT INTO issued VALUES (?)", (int.from_bytes(key, "big"),))
+                elif table == "entrances":
+                    database.execute("INSERT INTO entrances VALUES (?, ?)", (key, value))
+                else:
+                    known = _decoded(value)
+                    is_open = not known.client_key and not known.is_cancelled
+                    cancelled += is_open
+                    kept = msgspec.structs.replace(known, is_cancelled=known.is_cancelled or is_open)
+                    row = (key, known.client_key or None, msgspec.msgpack.encode(kept))
+                    database.execute("INSERT INTO invitations VALUES (?, ?, ?)", row)
+    finally:
+        book.close()
+    return cancelled
 
 
 def _decoded(record: bytes) -> Invitation:

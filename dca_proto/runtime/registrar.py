@@ -109,6 +109,11 @@ class RegistrarFile(msgspec.Struct, frozen=True, kw_only=True):
         return Entrance(self.address, self.port, self.broker, read_text(self.ca), federation)
 
 
+def is_registrar_file(path: Path) -> bool:
+    """Return True if a file has the section of a registrar. Raises `UsageError` if it cannot be read."""
+    return "[registrar]" in read_text(path, "expected an actor's file").splitlines()
+
+
 def read_registrar(path: Path) -> RegistrarFile:
     """Read a registrar's file. Raises `UsageError` that names the file."""
     try:
