@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dca_proto.crypto.bounded import NOISE_BITS_MAX, Statement
+from dca_proto.crypto.bounded import BLOCK_BITS_MAX, NOISE_BITS_MAX, Statement
 from dca_proto.crypto.field import ELEMENT_BYTES
 from dca_proto.crypto.masks import WORD_BYTES
 from dca_proto.errors import UsageError
@@ -30,6 +30,8 @@ OPENINGS_BYTES_MAX = 8 * MIB
 """The most bytes of a node's openings of n_max entries."""
 _CLIENT_VARIANCE_MAX, _CLIENT_VARIANCE_MIN = 64.0**2, 2.0**2
 """Square grid units: a finer grid makes proofs longer and no result better, a coarser one adds rounding errors."""
+_ROUNDED_VARIANCE_MAX = 1024.0**2
+"""The same where rounding adds to Δ: there a finer grid makes results better."""
 ROUNDING_VARIANCE = 0.25
 """Square grid units: the most that rounding adds to a client's noise. A value that is a part φ of a unit above a point
 is rounded up with the probability φ, which adds φ(1 - φ)."""
@@ -37,7 +39,8 @@ _FAILED = re.compile(r"; the proofs of (\d{1,8}) failed: ")
 _KAPPA = 13.5
 """About κ - 1 times the number of uniform numbers, to begin with (`privacy.verified` computes κ)."""
 _WASTE = 1.15
-"""Variance relative to what μ asks for, rounding and κ included, that a short proof may have."""
+"""Variance that a short proof may have, relative to what μ asks for before rounding; what rounding adds to Δ and to the
+variance, and κ, are included."""
 
 
 def mechanism_name(mechanism: Mechanism) -> str:
@@ -116,21 +119,28 @@ def with_noise(
     """
     if not mu > 0:
         raise UsageError("delta is too small for a verified sum: its slack takes all of it; raise delta")
-    client_sensitivity(statistic, rows_max, fraction_bits)  # a grid that no plain sum can have is refused
+    plain = client_sensitivity(statistic, rows_max, fraction_bits).l2  # a grid that no plain sum can have is refused
     kind = msgspec.structs.replace(kind, mechanism=mechanism_name(mechanism))
     found: list[_Choice] = []
     coarsest: list[_Choice] = []  # of a range that coarser grids do not fit, or under more noise than they ask for
     for bits in range(fraction_bits, -1, -2):
-        if not _fits(kind, statistic, rows_max, bits) and (bits or coarsest):
-            continue
+        try:
+            statement = range_statement(statistic, rows_max, bits)
+            statement.check(2 * kind.n_max)  # as much room again for noise
+        except UsageError:
+            if bits or coarsest:
+                continue
+            statement = range_statement(statistic, rows_max, bits)
         if not mechanism.private:
             return msgspec.structs.replace(kind, noises=0, noise_bits=1), bits
         reach = moved(statistic, rows_max, bits)
         farthest = reach.sensitivity + math.sqrt(statistic.dimension) * reach.is_rounded
-        wanted = (farthest / mu) ** 2 / max(kind.honest, 1)
-        coarsest = list(_noises(kind, statistic, rows_max, bits, wanted))
-        if wanted < _CLIENT_VARIANCE_MAX:
-            found += coarsest
+        wanted, asked = (
+            (each / mu) ** 2 / max(kind.honest, 1) for each in (farthest, math.ldexp(plain, bits - fraction_bits))
+        )
+        coarsest = list(_noises(kind, statement, bits, wanted, asked))
+        if wanted < (_ROUNDED_VARIANCE_MAX if reach.is_rounded else _CLIENT_VARIANCE_MAX):
+            found += [one for one in coarsest if _fits(statement, kind.n_max, one)]
         if wanted < _CLIENT_VARIANCE_MIN:
             break
     found = found or coarsest
@@ -141,21 +151,22 @@ def with_noise(
     return msgspec.structs.replace(kind, noises=noises, noise_bits=chosen.noise_bits), chosen.fraction_bits
 
 
-def _fits(kind: VerifiedSum, statistic: Statistic, rows_max: int, fraction_bits: int) -> bool:
-    """Return True if sums on a grid fit the field, with as much room again for noise."""
-    try:
-        msgspec.structs.replace(range_statement(statistic, rows_max, fraction_bits), noises=0).check(2 * kind.n_max)
-    except UsageError:
-        return False
-    return True
+def _fits(statement: Statement, clients: int, choice: _Choice) -> bool:
+    """Return True if sums over so many clients, with this noise, fit the field and a proof."""
+    noisy = msgspec.structs.replace(statement, noises=choice.noises, noise_bits=choice.noise_bits)
+    is_short = choice.bits * len(statement.sizes) <= BLOCK_BITS_MAX
+    return is_short and noisy.largest_sum(clients) < statement.field.prime
 
 
 def _noises(
-    kind: VerifiedSum, statistic: Statistic, rows_max: int, fraction_bits: int, wanted: float
+    kind: VerifiedSum, statement: Statement, fraction_bits: int, wanted: float, asked: float
 ) -> Iterator[_Choice]:
-    """Yield the least noise of each width, on one grid, where one client needs a variance of `wanted` units²."""
+    """Yield the least noise of each width, on one grid, where one client needs a variance of `wanted` units².
+
+    Before rounding to a grid, it would be `asked`, in the same units.
+    """
     honest = max(kind.honest, 1)
-    fewest, statement = math.ceil(UNIFORMS_MIN / honest), range_statement(statistic, rows_max, fraction_bits)
+    fewest = math.ceil(UNIFORMS_MIN / honest)
     numbers = (*statement.sizes, *(limit.size for limit in statement.limits))
     of_range = sum(number.bit_length() for number in numbers) / len(statement.sizes)
     for noise_bits in range(1, NOISE_BITS_MAX + 1):
@@ -163,7 +174,7 @@ def _noises(
         for _ in range(3):  # κ depends on the number of noise numbers
             kappa = 1 + _KAPPA / (honest * noises)
             noises = max(fewest, math.ceil(wanted * kappa**2 / each))
-        waste = (noises * each + ROUNDING_VARIANCE) / wanted
+        waste = (noises * each + ROUNDING_VARIANCE) / asked
         yield _Choice(waste, of_range + noises * noise_bits, fraction_bits, noises, noise_bits)
         if noises == fewest:
             return  # more bits would only add noise

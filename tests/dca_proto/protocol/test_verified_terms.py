@@ -61,6 +61,19 @@ def test_a_trainer_chooses_a_coarse_grid_and_enough_noise() -> None:
     assert ideal < validated.client_variance < 1.2 * ideal
 
 
+@pytest.mark.parametrize(("clients", "tolerate"), [(5, 1), (30, 3), (1000, 100), (10_000, 1000)])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_rounding_a_structured_statistic_hardly_costs_accuracy(clients: int, tolerate: int, epsilon: float) -> None:
+    """A mean with a count of weight √3 pays Δ + √2 on its grid. Δ, by hand, asks for hardly less."""
+    mean = {"columns": ["x"], "centre": [0.0], "scale": [1.0], "bound": [1.0], "count_weight": math.sqrt(3)}
+    terms = {"clients": clients, "tolerate": tolerate, "epsilon": epsilon, "statistic": "mean", "rows_max": 1}
+    body, validated = drafted(**terms, parameters=mean)
+    corners = [(-1.0, math.sqrt(3)), (1.0, math.sqrt(3)), (0.0, 0.0)]  # the ends of a row's value, and no row
+    sensitivity = max(math.dist(one, other) for one in corners for other in corners)
+    ideal = (sensitivity / body.mu) ** 2 / (clients - tolerate - 1)
+    assert ideal < validated.client_variance < validated.variance_of_sum(1) < 1.17 * ideal
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
