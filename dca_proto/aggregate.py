@@ -92,6 +92,8 @@ class NoisyAggregate:
             public coins. One lying Compute node passes or fails any contribution, unseen.
         unproven: ids of the clients whose proofs failed, which the sum leaves out.
         quorum: the Compute nodes of a secure sum that a trainer ran, and those that it lost.
+        liar_factor: how much farther a lying client can move a verified sum than an honest one can, in L2 norm, at
+            most; 0 for other rounds.
         slack: what a verified sum costs each participant beside mu (`dca_proto.privacy.verified`); 0 for other rounds.
     """
 
@@ -123,6 +125,7 @@ class NoisyAggregate:
     quorum: Quorum = NO_NODES
     slack: float = 0.0
     verified: bool = False
+    liar_factor: float = 0.0
     unproven: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ from dca_proto.privacy.rounding import at_least, claim_words
 from dca_proto.protocol.terms import Windows, kind_of
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.kinds import KINDS, NODE_RELEASE, SECURE_SUM, LdpReport, SecureSum
-from dca_proto.results.round import NORMAL_SDS, REPORT_SDS
+from dca_proto.results.round import NORMAL_SDS, REPORT_SDS, liar_words
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.request import with_free_count
 from dca_proto.wording import counted
@@ -225,6 +225,7 @@ def _figures(answer: JobForecast) -> list[tuple[str, Callable[[PlannedRound], st
         ("noise numbers of a client for each value, and their bits", lambda r: f"{r.noises} of {r.noise_bits}"),
         ("bytes of a contribution with its proof", lambda r: f"{r.contribution_bytes:,}"),
         ("largest shift by one liar, relative to the noise", lambda r: f"{r.liar_sds:.2g}"),
+        ("  relative to an honest client's, L2", lambda r: f"{r.liar_factor:.2g}"),
     ]
     slack = [("slack of the round, beside mu", lambda r: at_least(r.slack))]
     return [
@@ -301,11 +302,12 @@ def _colluders_in_words(answer: JobForecast) -> str:
 def _liars_in_words(answer: JobForecast) -> str:
     """Return what a verified sum is charged beside μ, and what liars and lying nodes can still do."""
     most = max(planned.liar_sds or 0.0 for planned in answer.rounds)
+    farther = liar_words(max(planned.liar_factor or 0.0 for planned in answer.rounds))
     return (
         f"ledgers are charged mu {at_least(answer.mu)} and slack {at_least(answer.slack)}; epsilon includes both. A "
         "client whose proof fails is left out and named. One that lies within the bounds moves a value by at most "
-        f"{most:.2g} standard deviations of its noise if nobody drops out, K liars by K times that. One lying Compute "
-        "node passes or fails any client, unseen"
+        f"{most:.2g} standard deviations of its noise if nobody drops out, K liars by K times that: {farther}. One "
+        "lying Compute node passes or fails any client, unseen"
     )
 
 

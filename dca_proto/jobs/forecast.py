@@ -27,6 +27,7 @@ from dca_proto.results.figure import about
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.counting import Counting
+from dca_proto.statistics.statement import liar_factor
 
 EXACT = DistributedDiscreteGaussian()
 _SPREAD = 1 / 3  # assumed standard deviation of values, relative to the bound
@@ -67,6 +68,10 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     noises: Annotated[int, about("Of a verified sum: m, noise numbers of a client for each value; 0 for others.")] = 0
     noise_bits: Annotated[int, about("Of a verified sum: bits of each of them; 0 for others.")] = 0
     contribution_bytes: Annotated[int, about("Of a client's masked vector; in a verified sum, with its proof.")] = 0
+    liar_factor: Annotated[
+        float | None,
+        about("Of a verified sum: how much farther a lying client can move it than an honest one can, in L2 norm."),
+    ] = None
     liar_sds: Annotated[
         float | None,
         about("Of a verified sum: how far one client that lies within the bounds can move a value, in standard "
@@ -115,7 +120,7 @@ def forecast(request: OpenRound) -> Forecast:
         signal_to_noise=_SPREAD / noise_of_mean,
         slack=plan.cost.slack,
         contribution_bytes=plan.vector_bytes,
-        **_of_proof(plan, n),
+        **_of_proof(plan, n, request.rows_max, announcement.fraction_bits),
     )
 
 
@@ -126,7 +131,7 @@ def _bits(plan: ValidatedRound, clients: int) -> int:
     return accounting.ring_bits(plan.sensitivity.bound, clients, plan.noise_variance, plan.dimension)
 
 
-def _of_proof(plan: ValidatedRound, clients: int) -> dict[str, Any]:
+def _of_proof(plan: ValidatedRound, clients: int, rows_max: int, fraction_bits: int) -> dict[str, Any]:
     """Return the figures that only a verified sum has.
 
     What a liar can do is an upper limit, so rounding, of which there may be none, does not count as noise.
@@ -137,6 +142,7 @@ def _of_proof(plan: ValidatedRound, clients: int) -> dict[str, Any]:
     return {
         "noises": proven.noises,
         "noise_bits": proven.noise_bits,
+        "liar_factor": liar_factor(plan.statistic, rows_max, fraction_bits),
         "liar_sds": max(proven.sizes) * plan.unit / (math.sqrt(clients) * plan.noise_std),
     }
 

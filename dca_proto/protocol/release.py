@@ -36,6 +36,7 @@ from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import body_of, encode, verify_signed
 from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease, SecureSum
 from dca_proto.protocol.wire.messages import Announcement, PartialSum, Receipt, Release, Signed, VerifiedPart
+from dca_proto.statistics.statement import liar_factor
 from dca_proto.wording import counted, ids_in_words
 
 if TYPE_CHECKING:  # devices that only take part in sums start faster
@@ -303,6 +304,7 @@ def verified_aggregate(
         sigma_local=validated.noise_std,
         private=private,
         verified=True,
+        liar_factor=liar_factor(validated.statistic, body.rows_max, body.fraction_bits),
         unproven=failed,
     )
 

@@ -15,7 +15,7 @@ from dca_proto.report.charts import Axis, Lane, Series, lines, timeline
 from dca_proto.report.formats import MIB, claimed, count, listed, seconds, size
 from dca_proto.report.tables import columns_of, lines_of
 from dca_proto.results.lost import Lost
-from dca_proto.results.round import Round, Slow, lost_words
+from dca_proto.results.round import Round, Slow, liar_words, lost_words
 from dca_proto.results.run import SETTING, Run, grouped
 from dca_proto.wording import counted
 from inference.jobs.estimates import rows_of
@@ -86,7 +86,7 @@ def aborted_lines(run: Run, most: int = 4) -> list[Line]:
 
 _VERIFIED = (
     "each contribution proved to be within its bounds, and public coins made its noise; epsilon includes their slack. "
-    "A client can still lie within the bounds. One lying Compute node can pass or fail any client, unseen"
+    "A client can still lie within the bounds: {}. One lying Compute node can pass or fail any client, unseen"
 )
 
 
@@ -171,7 +171,7 @@ def privacy_lines(run: Run) -> list[Line]:
     )  # fmt: skip
     found = [("spent", f"{spent} per {unit}, delta {at_least(run.delta)}; {trust}"), ("holds for", holds)]
     if run.rounds and all(one.verified for one in run.rounds):
-        found.append(("verified", _VERIFIED))
+        found.append(("verified", _VERIFIED.format(liar_words(max(one.liar_factor for one in run.rounds)))))
     return found
 
 

@@ -140,6 +140,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         bool, about("Whether each contribution was proven to be within its bounds. A lying Compute node can pass or "
                     "fail any of them, unseen.")
     ] = False  # fmt: skip
+    liar_factor: Annotated[
+        Amount,
+        about("Of a verified sum: how much farther a lying client can move it than an honest one can, in L2 norm."),
+    ] = 0.0
     unproven: Annotated[
         list[str], about("Ids of the clients whose proofs failed, in hexadecimal. The sum leaves them out.")
     ] = []
@@ -285,8 +289,18 @@ def over_words(found: Round) -> str:
     """Return the Compute nodes of a round, and how many of them may collude; "" without them."""
     if not found.computes:
         return ""
-    verified = "; contributions are proven, and one lying node passes or fails any of them unseen" * found.verified
-    return f"{listed(found.computes, _NAMED)}; at most {found.p} of them may collude (p){verified}"
+    proven = ""
+    if found.verified:
+        proven = f"; contributions are proven: {liar_words(found.liar_factor)}, and one lying node passes or fails any "
+        proven += "client unseen"
+    return f"{listed(found.computes, _NAMED)}; at most {found.p} of them may collude (p){proven}"
+
+
+def liar_words(factor: float) -> str:
+    """Return how far a lying client can move a verified sum."""
+    if factor <= 1:
+        return "a lying client moves the sum no farther than an honest one can"
+    return f"a lying client moves the sum up to {math.ceil(10 * factor) / 10:g} times as far as an honest one can"
 
 
 def lost_words(lost: Sequence[Lost]) -> str:

@@ -108,10 +108,9 @@ def open_round(settings: RoundSettings, federation: Federation) -> OpenRound:
 def _counting(request: OpenRound, settings: RoundSettings) -> OpenRound:
     """Return the round with a count of complete rows beside means and sums, as far as that costs nothing.
 
-    Reports have a count only if it is asked for, since its noise would be that of all clients; and so have verified
-    means of rows, since rounding would break the limits between means and count.
+    Reports have a count only if it is asked for, since its noise would be that of all clients.
     """
-    if settings.kind == LDP_REPORT or (settings.verified and not settings.rows_max):
+    if settings.kind == LDP_REPORT:
         return request
     counted = with_free_count(request.statistic, request.parameters, request.fraction_bits)
     return msgspec.structs.replace(request, parameters=counted)

@@ -166,9 +166,10 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def is_boxed(self) -> bool:
-        """Whether coordinates and combinations of `value_range` are its only limits, so that rounds may be verified.
+        """Whether coordinates and combinations of `value_range` are its only limits.
 
-        A statistic that says so must have a sensitivity that covers all whole points of that range.
+        A statistic that says so must have a sensitivity that covers all whole points of that range. Then a lying client
+        can move a verified sum no farther than an honest one.
         """
         return False
 

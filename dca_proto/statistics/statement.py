@@ -1,14 +1,16 @@
 """What a client of a verified sum proves about its contribution (DESIGN §12): that it is in the statistic's range.
 
-A range of an interval for each coordinate and limits of whole-number combinations can be proven exactly. Then a lying
-client can do no more than lie within its bounds. A statistic whose values are in a ball, or are squares of each other,
-has no such range, and cannot be verified yet.
+A range of an interval for each coordinate and limits of combinations can be proven. If the statistic has no other
+limits (`Statistic.is_boxed`), a lying client can do no more than lie within its bounds. Values in a ball, or that are
+squares and products of each other, fill only a part of their intervals. There a liar can move a sum farther than any
+honest client: by a public factor (`liar_factor`), which results state.
 
-A client evaluates its statistic on a finer grid, and rounds it with one dither (`fine_bits`). If the ends of the finer
-range are points of the grid, then rounding stays within the range, and the sensitivity is that of the grid. Otherwise,
-as with a count of the weight 1.732, the statement is wide enough for whatever rounding gives: clipping would move each
-client's value, and the sum of all by many standard deviations of its noise. Intervals then end at the next point of the
-grid, limits leave room for less than a unit of each coordinate, and rounding adds to the sensitivity (`moved`).
+A client evaluates its statistic on a finer grid, and rounds it with one dither (`fine_bits`). If a statistic has no
+other limits, and the ends of the finer range are points of the grid, then rounding stays within the range, and the
+sensitivity is that of the grid. Otherwise, as with a count of the weight 1.732, the statement is wide enough for
+whatever rounding gives: clipping would move each client's value, and the sum of all by many standard deviations of its
+noise. Intervals then end at the next point of the grid, limits leave room for less than a unit of each coordinate, and
+rounding adds to the sensitivity (`moved`).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ DITHER_BITS = 16
 """A verified statistic is evaluated on a grid with so many more bits, and then rounded without bias."""
 _DENOMINATOR_MAX = 2**20
 _WEIGHTS_MAX = 2**17
+_COMBINED_MAX = 2**28
 _NEAR = 1e-5  # units of the grid: how far the end of a limit may be from a whole number
 
 
@@ -46,54 +49,68 @@ def fine_bits(fraction_bits: int) -> int:
     return min(fraction_bits + DITHER_BITS, FRACTION_BITS_MAX)
 
 
-def moved(statistic: Statistic, rows_max: int, fraction_bits: int) -> Moved:
-    """Return how far replacing one client's rows moves the rounded sum. Raises `UsageError` if values do not fit."""
+class _Ranges(NamedTuple):
+    """The range of one value on the grid of a sum and, in units of the same grid, on the finer one."""
+
+    coarse: ValueRange
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    exact: Combinations | None
+    stays: bool
+
+
+def _ranges(statistic: Statistic, rows_max: int, fraction_bits: int) -> _Ranges:
+    """Return the ranges, and whether rounding stays within them. A mean of rows may break limits of combinations."""
     fine = fine_bits(fraction_bits)
     coarse, exact = statistic.value_range(fraction_bits), statistic.value_range(fine)
-    if _ends_on_grid(coarse, exact, fine - fraction_bits):
+    unit = math.ldexp(1.0, fraction_bits - fine)
+    low, high = exact.low * unit, exact.high * unit
+    ends_on_grid = bool((coarse.low == low).all() and (coarse.high == high).all())
+    holds = rows_max > 0 or coarse.combinations is None
+    return _Ranges(coarse, low, high, exact.combinations, statistic.is_boxed and ends_on_grid and holds)
+
+
+def moved(statistic: Statistic, rows_max: int, fraction_bits: int) -> Moved:
+    """Return how far replacing one client's rows moves the rounded sum. Raises `UsageError` if values do not fit."""
+    if _ranges(statistic, rows_max, fraction_bits).stays:
         return Moved(client_sensitivity(statistic, rows_max, fraction_bits).l2, is_rounded=False)
+    fine = fine_bits(fraction_bits)
     return Moved(math.ldexp(client_sensitivity(statistic, rows_max, fine).l2, fraction_bits - fine), is_rounded=True)
 
 
-def _ends_on_grid(coarse: ValueRange, exact: ValueRange, more_bits: int) -> bool:
-    """Return True if the range of one value on a grid of so many more bits ends where that of the grid does."""
-    factor = 2**more_bits
-    return bool((coarse.low * factor == exact.low).all() and (coarse.high * factor == exact.high).all())
+def liar_factor(statistic: Statistic, rows_max: int, fraction_bits: int) -> float:
+    """Return how much farther a lying client can move a verified sum than an honest one can, in L2 norm, at most."""
+    if statistic.is_boxed:
+        return 1.0
+    fine, count = fine_bits(fraction_bits), rows_max // statistic.rows_per_value or 1
+    limits = statistic.value_range(fine)
+    farthest = count * float(np.linalg.norm(limits.high - limits.low))
+    return max(1.0, farthest / client_sensitivity(statistic, rows_max, fine).l2)
 
 
 def range_statement(statistic: Statistic, rows_max: int, fraction_bits: int) -> Statement:
     """Return the statement that a contribution is in a statistic's range, without noise.
 
     Raises:
-        UsageError: the statistic cannot be verified, or not as a mean of rows; or its values do not fit the finer grid.
+        UsageError: the statistic's values do not fit the finer grid.
     """
-    if not statistic.is_boxed:
-        raise UsageError(
-            f"statistic {statistic.name!r} with these parameters cannot be verified: its numbers do not each have "
-            "bounds of their own. Leave verified out, or use a sum without a radius, a mean, a histogram or survival "
-            "counts"
-        )
     fine = fine_bits(fraction_bits)
     client_sensitivity(statistic, rows_max, fine)  # values fit 53 bits
     count, unit = rows_max // statistic.rows_per_value or 1, math.ldexp(1.0, fraction_bits - fine)
-    limits, exact = statistic.value_range(fraction_bits), statistic.value_range(fine)
-    lows = np.floor(count * exact.low * unit).astype(np.int64)
-    highs = np.ceil(count * exact.high * unit).astype(np.int64)
-    if limits.combinations is None or exact.combinations is None:
+    ranges = _ranges(statistic, rows_max, fraction_bits)
+    lows = np.floor(count * ranges.low).astype(np.int64)
+    highs = np.ceil(count * ranges.high).astype(np.int64)
+    limits, exact = ranges.coarse.combinations, ranges.exact
+    if limits is None or exact is None:
         return Statement(tuple(lows.tolist()), tuple((highs - lows).tolist()), 0, 1)
-    if not rows_max:
-        raise UsageError(
-            f"statistic {statistic.name!r} can be verified as a sum of rows only: give rows_max, 1 for clients that "
-            "have one row each"
-        )
-    low, high = count * limits.combinations.low, count * limits.combinations.high
-    if not _ends_on_grid(limits, exact, fine - fraction_bits):
+    low, high = count * limits.low, count * limits.high
+    if not ranges.stays:
         # Σ w'x holds for the finer grid's weights w'. Rounding moves x by less than 1 in each coordinate.
-        weights, changes = limits.combinations.weights, limits.combinations.weights - exact.combinations.weights
+        weights, changes = limits.weights, limits.weights - exact.weights
         room = abs(weights).sum(axis=1) + abs(changes) @ np.maximum(-lows, highs)
-        low = np.minimum(low, count * exact.combinations.low * unit) - room
-        high = np.maximum(high, count * exact.combinations.high * unit) + room
-    combined = tuple(_combined(limits.combinations, low, high, lows, highs))
+        low = np.minimum(low, count * exact.low * unit) - room
+        high = np.maximum(high, count * exact.high * unit) + room
+    combined = tuple(_combined(limits, low, high, lows, highs))
     return Statement(tuple(lows.tolist()), tuple((highs - lows).tolist()), 0, 1, combined)
 
 
@@ -111,23 +128,33 @@ def _combined(
         raise UsageError(
             f"a verified sum has at most {_WEIGHTS_MAX} weights that are no whole numbers; use fewer cells"
         )
-    rows = zip(given.names, given.weights, low.tolist(), high.tolist(), is_whole.tolist(), strict=True)
-    for name, weights, least_real, most_real, whole_already in rows:
-        whole, factor = (weights.astype(np.int64), 1) if whole_already else _whole(weights, name)
-        least, most = math.ceil(factor * (least_real - _NEAR)), math.floor(factor * (most_real + _NEAR))
+    far = np.maximum(-lows, highs)
+    for weights, least_real, most_real, whole_already in zip(
+        given.weights, low.tolist(), high.tolist(), is_whole.tolist(), strict=True
+    ):
+        whole, factor = (weights.astype(np.int64), 1.0) if whole_already else _whole(weights, far)
+        apart = float(abs(whole - factor * weights) @ far)  # of weights that are no ratios of whole numbers
+        room = apart + factor * _NEAR
+        least, most = math.ceil(factor * least_real - room), math.floor(factor * most_real + room)
         ends = np.stack([whole * lows, whole * highs])
         if not (least <= ends.min(axis=0).sum() and ends.max(axis=0).sum() <= most):
             found.append(Limit(tuple(whole.tolist()), least, most - least))
     return found
 
 
-def _whole(weights: NDArray[np.float64], name: str) -> tuple[NDArray[np.int64], int]:
-    """Return whole numbers in the proportions of the weights, and the factor between them."""
+def _whole(weights: NDArray[np.float64], far: NDArray[np.int64]) -> tuple[NDArray[np.int64], float]:
+    """Return whole numbers in the proportions of the weights, or nearly so, and the factor between them.
+
+    Args:
+        far: the largest absolute value of each coordinate. Combinations of them fit any field of 31 bits.
+    """
     parts = [Fraction(weight).limit_denominator(_DENOMINATOR_MAX) for weight in weights.tolist()]
     factor = math.lcm(*(part.denominator for part in parts))
     apart = max(abs(float(part) - weight) for part, weight in zip(parts, weights.tolist(), strict=True))
-    if factor > _DENOMINATOR_MAX or apart > 1e-9:
-        raise UsageError(
-            f"{name} cannot be verified: its weights are no ratios of small whole numbers; leave verified out"
-        )
-    return np.array([int(part * factor) for part in parts], dtype=np.int64), factor
+    if factor <= _DENOMINATOR_MAX and apart <= 1e-9:
+        return np.array([int(part * factor) for part in parts], dtype=np.int64), factor
+    most = min(float(_DENOMINATOR_MAX), _COMBINED_MAX / max(float(abs(weights) @ far), 1.0))
+    power = 2.0 ** math.floor(
+        math.log2(most)
+    )  # so that the last bits of weights, which differ by machine, hardly matter
+    return np.rint(power * weights).astype(np.int64), power

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 from exact_rounds import aggregate
 
 from dca_proto.aggregate import RoundRequest
-from dca_proto.errors import ImplausibleSum, UsageError
+from dca_proto.errors import ImplausibleSum
 from dca_proto.plausibility import checked
-from dca_proto.statistics import Statistic, registered, resolve
-from dca_proto.statistics.base import _REGISTRY
+from dca_proto.statistics import Sensitivity, Statistic, resolve
+from dca_proto.statistics.base import built_in
 from dca_proto.statistics.contribution import client_sensitivity, contribution
-from dca_proto.statistics.statement import fine_bits, moved, range_statement
+from dca_proto.statistics.statement import fine_bits, liar_factor, moved, range_statement
+from dca_proto.statistics.value_range import Combinations, ValueRange, box
 
 BITS = 6
-BOXED = [one for name in registered() for one in _REGISTRY[name].examples() if one.is_boxed]
+ALL = [one for kind in built_in().values() for one in kind.examples()]
+BOXED = [one for one in ALL if one.is_boxed]
 
 
 def rows_of(statistic: Statistic, count: int) -> np.ndarray:
@@ -32,24 +35,43 @@ def rows_of(statistic: Statistic, count: int) -> np.ndarray:
     return rows
 
 
-def test_sums_histograms_and_survival_counts_are_verified_and_others_refused() -> None:
-    names = {one.name for one in BOXED}
-    assert names == {"histogram", "mean", "sum", "survival"}
-    for name in set(registered()) - names:
-        for one in _REGISTRY[name].examples():
-            with pytest.raises(UsageError, match="cannot be verified: its numbers do not each have bounds"):
-                range_statement(one, 1, BITS)
+def test_of_which_statistics_a_liar_can_send_nothing_that_an_honest_client_cannot() -> None:
+    assert {one.name for one in BOXED} == {"histogram", "mean", "sum", "survival"}
 
 
-@pytest.mark.parametrize("statistic", BOXED, ids=lambda one: one.name)
-@pytest.mark.parametrize("rows_max", [1, 3])
-def test_the_statement_holds_for_all_contributions(statistic: Statistic, rows_max: int) -> None:
-    statement = range_statement(statistic, rows_max, BITS)
-    statement.check(2)
-    rows = rows_of(statistic, 300)
-    values = [contribution(statistic, rows[at : at + rows_max], rows_max, BITS) for at in range(300 - rows_max)]
-    assert all(statement.holds(value) for value in values)
-    assert not statement.holds(statement.clipped(np.full(statistic.dimension, 1 << 20)) + 1)
+@pytest.mark.parametrize("statistic", ALL, ids=lambda one: one.name)
+@pytest.mark.parametrize("groups", [0, 1, 3])
+def test_the_statement_holds_for_all_contributions_however_they_are_rounded(statistic: Statistic, groups: int) -> None:
+    """And two of one dither are apart by no more than the cost counts. Grids are coarse, so most values are rounded."""
+    group = statistic.rows_per_value
+    rows_max, rows = groups * group, rows_of(statistic, 40 * group)
+    for bits in (2, BITS):
+        statement, fine = range_statement(statistic, rows_max, bits), fine_bits(bits)
+        statement.check(2)
+        reach = moved(statistic, rows_max, bits)
+        most = reach.sensitivity + math.sqrt(statistic.dimension) * reach.is_rounded
+        values = [
+            contribution(statistic, rows[at * group : (at + max(groups, 2)) * group], rows_max, fine)
+            for at in range(38)
+        ]
+        for dither in (0, 1 << 15, (1 << fine - bits) - 1):
+            rounded = np.array([value + dither >> fine - bits for value in values])
+            assert all(statement.holds(value) for value in rounded)
+            apart = np.linalg.norm(rounded[:, None].astype(float) - rounded, axis=2)
+            assert apart.max() <= most * (1 + 1e-9)
+        assert not statement.holds(statement.clipped(np.full(statistic.dimension, 1 << 20)) + 1)
+        sizes = np.array(statement.sizes) - 2  # rounding outward adds up to a unit at each end
+        exact = client_sensitivity(statistic, rows_max, fine).l2 / 2.0 ** (fine - bits)
+        assert np.linalg.norm(np.maximum(sizes, 0)) <= _loosest(statistic, rows_max, bits) * exact * (1 + 1e-6)
+
+
+def _loosest(statistic: Statistic, rows_max: int, bits: int) -> float:
+    """What a liar can do beyond an honest client; no figure if limits of combinations alone hold it."""
+    return (
+        math.inf
+        if statistic.is_boxed and statistic.value_range(bits).combinations
+        else liar_factor(statistic, rows_max, bits)
+    )
 
 
 @pytest.mark.parametrize("statistic", BOXED, ids=lambda one: one.name)
@@ -72,10 +94,54 @@ def test_no_two_points_of_a_statement_are_farther_apart_than_the_sensitivity(sta
     assert apart <= client_sensitivity(statistic, 1, BITS).l2_squared * (1 + 1e-9)
 
 
-def test_a_limit_that_means_of_rows_may_break_is_refused() -> None:
-    votes = resolve("histogram", {"columns": ["x"], "edges": [0.0, 1.0, 2.0]})
-    with pytest.raises(UsageError, match="can be verified as a sum of rows only: give rows_max"):
-        range_statement(votes, 0, BITS)
+def test_limits_of_a_mean_of_rows_leave_room_for_rounding() -> None:
+    """A third of a vote in each of three bins is rounded up in all three, though they add up to one vote."""
+    votes = resolve("histogram", {"columns": ["x"], "edges": [0.0, 1.0, 2.0, 3.0]})
+    statement, fine = range_statement(votes, 0, 0), fine_bits(0)
+    value = contribution(votes, np.array([[0.5], [1.5], [2.5]]), 0, fine)
+    rounded = value + (1 << fine) - 1 >> fine
+    assert rounded.tolist() == [1, 1, 1]
+    assert statement.holds(rounded)
+    assert moved(votes, 0, 0).is_rounded
+    assert not range_statement(votes, 1, 0).holds(rounded)
+
+
+def test_weights_that_are_no_ratios_are_proven_nearly() -> None:
+    """Of (x, √2 x), √2 x_1 - x_2 is 0: a liar gets no farther than rounding does."""
+
+    class Line(Statistic, frozen=True, kw_only=True):
+        name = "line"
+
+        @property
+        def dimension(self) -> int:
+            return 2
+
+        def labels(self) -> tuple[str, ...]:
+            return ("x", "more x")
+
+        def row_sensitivity(self, fraction_bits: int) -> Sensitivity:
+            bound = math.ceil(math.sqrt(2) * 2**fraction_bits)
+            return Sensitivity(l1=4 * bound, l2_squared=8 * bound**2, bound=bound)
+
+        def value_range(self, fraction_bits: int) -> ValueRange:
+            unit = 2.0**fraction_bits
+            plain = box([-unit, -1.5 * unit], [unit, 1.5 * unit])
+            weights = np.array([[math.sqrt(2), -1.0]])
+            return ValueRange(
+                plain.low, plain.high, plain.length, Combinations(("√2 x - y",), weights, np.array([-1.0]), np.ones(1))
+            )
+
+        def evaluate(self, rows: np.ndarray, fraction_bits: int) -> np.ndarray:
+            return np.rint(rows * [1.0, math.sqrt(2)] * 2.0**fraction_bits).astype(np.int64)
+
+    statement = range_statement(Line(columns=("x",)), 1, 8)
+    (limit,) = statement.limits
+    assert limit.weights[0] / -limit.weights[1] == pytest.approx(math.sqrt(2), abs=1e-5)
+    assert limit.size / -limit.weights[1] < 12, "in units of the grid: rounding, and the finer grid's own"
+    for x in np.linspace(-1, 1, 41):
+        fine = np.rint(x * np.array([1.0, math.sqrt(2)]) * 2.0 ** fine_bits(8)).astype(np.int64)
+        assert all(statement.holds(fine + dither >> 16) for dither in (0, 1 << 15, (1 << 16) - 1))
+        assert not statement.holds((fine >> 16) + [0, 12])
 
 
 @pytest.mark.parametrize("rows_max", [1, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -61,10 +62,12 @@ class Observed(ActorRounds):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting, None)
         self.contributors: list[tuple[int, int]] = []
+        self.factors: list[float] = []
 
     def run_round(self, request: RoundRequest) -> NoisyAggregate:
         aggregate = super().run_round(request)
         self.contributors.append((aggregate.contributors, request.batch or aggregate.clients))
+        self.factors += [aggregate.liar_factor] * aggregate.verified
         return aggregate
 
 
@@ -76,3 +79,20 @@ def test_each_job_learns_over_production_actors(name: str) -> None:
     assert run(setting.job.make(setting.data.schema, setting.own, setting.known), rounds) is not None
     assert rounds.doubts == []
     assert all(count == invited for count, invited in rounds.contributors), rounds.contributors
+
+
+SUMS = [name for name in CASES if name in NAMES and setting_of(name, 24).terms.computes]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SUMS)
+def test_each_job_of_sums_can_be_verified(name: str) -> None:
+    """Every client proves each of its contributions. A liar may move a sum farther than they, but not far."""
+    setting = setting_of(name, 24)
+    setting = setting._replace(terms=msgspec.structs.replace(setting.terms, verified=True))
+    rounds = Observed(setting)
+    assert run(setting.job.make(setting.data.schema, setting.own, setting.known), rounds) is not None
+    assert rounds.doubts == []
+    assert all(count == invited for count, invited in rounds.contributors), rounds.contributors
+    assert len(rounds.factors) == len(rounds.contributors)
+    assert 1 <= max(rounds.factors) < 10
