@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 SCRIPT = Path(__file__).parents[1] / "docs" / "site.js"
 
@@ -22,5 +23,5 @@ SCRIPT = Path(__file__).parents[1] / "docs" / "site.js"
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_the_copy_button_copies_commands_alone(block: str, copied: str) -> None:
     program = f"console.log(JSON.stringify(require({json.dumps(str(SCRIPT))}).commandsOf({json.dumps(block)})))"
-    done = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert json.loads(done.stdout) == copied

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ CLIENTS = 8
 Dca = Callable[..., Done]
 
 
+@cache  # the hour may change between two plans
 def today() -> tuple[str, str]:
     """A zone in which midnight was less than an hour ago, and its date."""
     now = datetime.now(UTC)

@@ -6,6 +6,8 @@ import contextlib
 import http.client
 from collections.abc import Iterator, Sequence
 
+from patience import PATIENCE_S
+
 from dca_proto.dashboard.memory import Seen
 from dca_proto.dashboard.server import Board, Dashboard
 from dca_proto.results.status import Result, Status, Statuses
@@ -34,7 +36,8 @@ def ask(
     board: Dashboard, path: str, *, method: str = "GET", host: str | None = None
 ) -> tuple[int, http.client.HTTPMessage, str]:
     """The status, the headers and the text of an answer."""
-    with contextlib.closing(http.client.HTTPConnection(board.listen.host, board.listen.port, timeout=60)) as asking:
+    asked = http.client.HTTPConnection(board.listen.host, board.listen.port, timeout=PATIENCE_S)
+    with contextlib.closing(asked) as asking:
         asking.putrequest(method, path, skip_host=True)
         asking.putheader("Host", str(board.listen) if host is None else host)
         asking.endheaders()

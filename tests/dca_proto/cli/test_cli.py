@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import typer
+from patience import PATIENCE_S
 from ports import free_port
 from schemas import parsed
 
@@ -282,7 +283,7 @@ def waits_for_broker(command: list[str]) -> str:
             assert line, log
             log += line
         waiting.terminate()
-        assert waiting.wait(10) == 0
+        assert waiting.wait(PATIENCE_S) == 0
     return log
 
 

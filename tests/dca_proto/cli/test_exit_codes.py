@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from dca_proto import cli
 from dca_proto.cli import explain, main
@@ -83,7 +84,7 @@ def test_a_shell_is_offered_commands_their_groups_and_their_options(
     monkeypatch.delenv("_DCA_COMPLETE")
     named = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # else a shell has to be an ancestor
     command = [*DCA, "--show-completion", "bash"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=named)
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True, env=named)
     assert "_DCA_COMPLETE=complete_bash" in shown.stdout
 
 

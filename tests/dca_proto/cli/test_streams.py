@@ -224,7 +224,7 @@ def test_a_swarm_finishes_and_writes_its_files(encoding: str, state: str, tmp_pa
         read, reader = os.pipe()
         os.close(read)
     done = subprocess.run(
-        ["sh", "-c", command], stdout=reader, stderr=reader, timeout=60, cwd=tmp_path,
+        ["sh", "-c", command], stdout=reader, stderr=reader, timeout=PATIENCE_S, cwd=tmp_path,
         env={**os.environ, "PYTHONIOENCODING": encoding}, check=False,
     )  # fmt: skip
     assert done.returncode == {"closed": 0, "gone": 141}[state]

@@ -34,7 +34,7 @@ def board() -> Iterator[Dashboard]:
 
 @contextlib.contextmanager
 def watching(board: Dashboard) -> Iterator[http.client.HTTPResponse]:
-    asking = http.client.HTTPConnection(board.listen.host, board.listen.port, timeout=60)
+    asking = http.client.HTTPConnection(board.listen.host, board.listen.port, timeout=PATIENCE_S)
     asking.request("GET", path_of(board, "/events"))
     answer = asking.getresponse()
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from patience import PATIENCE_S
 
 from dca_proto.engine import WorkerDiedError, open_engine
 from dca_proto.engine.base import THREADS
@@ -130,7 +131,9 @@ def test_a_scripts_own_work_finds_what_the_script_keeps(tmp_path: Path) -> None:
         "    with open_engine() as engine:\n"
         "        print(sum(done.value() for done in engine.map(work, [1, 2], processes=2)))\n"
     )
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert ended.stdout == "83\n"
 
 

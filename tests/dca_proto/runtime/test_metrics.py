@@ -120,7 +120,7 @@ def test_the_page_lists_every_metric() -> None:
 
 
 def ask(at: Listen, path: str = "/metrics", *, method: str = "GET", host: str | None = None) -> tuple[int, str]:
-    asking = http.client.HTTPConnection(at.host, at.port, timeout=30)
+    asking = http.client.HTTPConnection(at.host, at.port, timeout=PATIENCE_S)
     asking.putrequest(method, path, skip_host=True)
     asking.putheader("Host", str(at) if host is None else host)
     asking.endheaders()

@@ -444,5 +444,5 @@ def test_the_script_that_measures_a_node_finds_the_right_sum(tmp_path: Path, pro
     subprocess.run([sys.executable, SCRIPTS / "bench_node.py", *arguments], check=True, capture_output=True)
     found = json.loads(file.read_text())
     assert found["answer"]["contributors"] == 400, "it compares the sum itself"
-    assert 100 < found["contributions"]["held"] < 170
+    assert 70 < found["contributions"]["held"] < 210, "a third of 400, drawn from a hash; false alarm 1e-11"
     assert found["sessions"]["hellos"] == 40

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from changes import following, payload_of
+from patience import PATIENCE_S
 from round_helpers import recompose
 from runner_and_peer import RunnerAndPeer, echo
 from structlog.testing import capture_logs
@@ -393,7 +394,7 @@ def test_data_are_refreshed_in_a_thread_before_messages_are_handled() -> None:
             assert threading.get_ident() != loop_thread
             diary.append("refreshed")
             loop.call_soon_threadsafe(entered.set)
-            assert may_end.wait(10)
+            assert may_end.wait(PATIENCE_S)
 
         pair.runner._refresh = refresh
         await pair.send(b"1")

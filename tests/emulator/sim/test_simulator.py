@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commanded_actor import ROUND, CommandedWorld
+from patience import PATIENCE_S
 
 from dca_proto.errors import UsageError
 from dca_proto.protocol.effects import Address, CancelTimer, Channel, Persist, Report, Send, SetTimer
@@ -83,7 +84,7 @@ def digests(*runs: tuple[int, str]) -> list[str]:
         )
         for seed, hash_seed in runs
     ]
-    return [process.communicate(timeout=60)[0] for process in processes]
+    return [process.communicate(timeout=PATIENCE_S)[0] for process in processes]
 
 
 def test_the_same_seed_gives_the_same_run_in_any_process() -> None:

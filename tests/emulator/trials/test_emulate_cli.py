@@ -15,6 +15,7 @@ from typing import Any
 import faulty_work
 import planted
 import pytest
+from patience import PATIENCE_S
 
 from dca_proto import cli
 from dca_proto.cli import emulate as command
@@ -93,7 +94,7 @@ def test_a_replay_is_the_same_in_two_processes_under_two_hash_seeds(run: Run) ->
         )
         for hash_seed in ("1", "2")
     ]
-    printed = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
+    printed = [json.loads(process.communicate(timeout=PATIENCE_S)[0]) for process in processes]
     printed.append(json.loads(run("replay", "4", "--json", "-")[1]))
     assert all(len(result["digest"]) == 32 for result in printed)
     assert all(result.pop("wall_s") > 0 for result in printed)
