@@ -28,11 +28,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run a test with real processes and sockets once more if it failed: the machine may be busy. The report says so.
 
     A fault fails both times. A test that needs its second run again and again has a race, and is to be mended.
+
+    A file whose tests share compiled programs and fits stays in one of the processes of `scripts/test_long`, too.
     """
-    live = [Path(__file__).parent / "e2e", Path(__file__).parent / "dca_proto" / "runtime"]
+    tests = Path(__file__).parent
+    live = [tests / "e2e", tests / "dca_proto" / "runtime"]
+    compiled = [tests / "inference", tests / "papers"]
     for item in items:
         if any(folder in item.path.parents for folder in live):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if any(folder in item.path.parents for folder in compiled):
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(tests))))
 
 
 def pytest_collection_finish() -> None:
