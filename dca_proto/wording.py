@@ -27,6 +27,9 @@ _IDS_MAX = 5  # members whom a sentence names
 PRINTED_CHARS_MAX = 1000
 """The limit for a text that may come from a peer: twice the longest field of a message."""
 _TOO_DEEP = f"it is nested more than {_DEPTH_MAX} levels deep"
+_KEY_PART = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+_TOO_LONG_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*(?:{_KEY_PART}[ \t]*\.[ \t]*){{{_DEPTH_MAX}}}", re.MULTILINE)
+"""A key of TOML with more parts than levels. To parse it takes time in the square of its length."""
 _ALSO_SHOWN = "\n\u00a0"  # a line break, and the space between a number and its unit
 _TYPES = {
     "array": "a list",
@@ -133,6 +136,8 @@ def in_words(error: msgspec.ValidationError) -> str:
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML. Raises `ValueError` with a reason of one line, also if it is nested too deeply."""
     with _parsing():
+        if _TOO_LONG_KEY.search(text):
+            raise ValueError(_TOO_DEEP)
         return _shallow(tomllib.loads(text))
 
 

@@ -98,13 +98,23 @@ def test_times_and_durations_are_read_by_people() -> None:
 
 
 @pytest.mark.parametrize(
-    "deep", ["a = " + "[" * 20_000 + "]" * 20_000, "a" + ".a" * 20_000 + " = 1", "a = " + "{a = " * 9_000]
+    "deep",
+    [
+        "a = " + "[" * 20_000 + "]" * 20_000,
+        "a" + ".a" * 1_000_000 + " = 1",  # tomllib would take hours
+        "[a]\nb = 1\n[[ a" + """ . "a\\"." . 'a'""" * 300_000 + "]]",
+        "a = [{b = 1, a" + ".a" * 1_000_000 + " = 1}]",
+        "a = " + "{a = " * 9_000,
+    ],
+    ids=["lists", "a key", "a table", "a key in a table", "tables"],
 )
 def test_toml_that_is_nested_too_deeply_or_has_absurd_numbers_has_a_reason_of_one_line(deep: str) -> None:
     for text in (deep, "a = " + "9" * 5000):
         with pytest.raises(ValueError, match=r"^(it is nested more than 32 levels deep|a number has too many digits)$"):
             parse_toml(text)
     assert parse_toml("a = [[[1]]]") == {"a": [[[1]]]}
+    key = ".".join(["a"] * 31)
+    assert parse_toml(f"{key} = 1.5").keys() == {"a"}
 
 
 def test_json_that_is_nested_too_deeply_or_has_absurd_numbers_has_a_reason_of_one_line() -> None:

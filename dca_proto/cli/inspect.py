@@ -34,7 +34,7 @@ from dca_proto.protocol.wire.fields import Signed
 from dca_proto.protocol.wire.kinds import Kind, name_of
 from dca_proto.protocol.wire.messages import Certificate, InvitedRound
 from dca_proto.results.figure import about
-from dca_proto.runtime.files import STDOUT, open_input, read_input, write_json
+from dca_proto.runtime.files import STDOUT, open_input, read_input, unreadable, write_json
 from dca_proto.runtime.parts import Assembler
 from dca_proto.runtime.store_check import MAGIC, STORE_BYTES_MAX, read_store
 from dca_proto.wording import moment, printable
@@ -110,8 +110,12 @@ def _empty(store: Path) -> str:
 
 def _describe_file(file: Path) -> Plain | list[Plain]:
     with open_input(file, bytes_max=STORE_BYTES_MAX) as opened:
-        if opened.read(len(MAGIC)) == MAGIC:
-            return describe_store(file)
+        try:
+            head = opened.read(len(MAGIC))
+        except OSError as error:
+            raise unreadable(file, error) from None
+    if head == MAGIC:
+        return describe_store(file)
     data = read_input(file, bytes_max=_FILE_BYTES_MAX).removeprefix(BOM_UTF8)
     if data.strip().startswith((b"role = ", b"# Identity")):
         raise InputError(f"{file} is a key file, which is secret: `dca keygen` printed its public key")

@@ -58,7 +58,6 @@ def report(
 
     The page is self-contained: it loads nothing and runs no script.
     """
-    target = output if output is not None else run.with_suffix(".html")
     console = result_console(json_to)
     if find_spec("jinja2") is None or find_spec("matplotlib") is None:
         raise ModuleNotFoundError("for the page", name="jinja2")
@@ -70,6 +69,7 @@ def report(
         require_format(table)
         require_writable(table)
     kind, page = read_page(run, reference=not no_reference)
+    target = output if output is not None else run.with_suffix(".html")
     text_of_table = "" if table is None else written(read_summary(run), table)
     require_writable(target)
     if target.exists() and target.samefile(run):

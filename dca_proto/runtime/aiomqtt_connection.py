@@ -3,7 +3,8 @@
 aiomqtt runs paho-mqtt within the event loop. What they do otherwise than we need, and the answer here:
 
 - A message is acknowledged once it is in aiomqtt's queue. Our queue passes it on at once, so it is delivered before.
-- A topic that MQTT forbids ends the connection, and its socket would stay open. Entering the client again closes it.
+- A topic that MQTT forbids ends the connection, and its socket would stay open. Entering the client again closes it, in
+  a thread. So `_Client` first ends the watching of it, which only the event loop's own thread may do.
 - Connecting blocks a thread of the default pool: at most 5 s for TCP, and as long for TLS. `leave` waits for it.
 - A loss before CONNACK is not noticed: the transport's timeout ends the attempt.
 - A client without an answer to CONNECT keeps its socket. Leaving it as if it had connected closes that.
@@ -157,6 +158,7 @@ class AiomqttConnection:
         """Close a socket that the client has left open: when it connects again, it first closes the one that it had."""
         with contextlib.suppress(aiomqtt.MqttError, OSError):
             await self._exit(_WRITE_S)
+            self._client.unwatch()
             await self._client.__aenter__()
             await self._exit(_GRACE_S)
 
@@ -244,6 +246,13 @@ def _queue_type(listener: Listener) -> type[asyncio.Queue[aiomqtt.Message]]:
 
 class _Client(aiomqtt.Client):
     """aiomqtt's client, but that a socket that was closed meanwhile is not watched for writing."""
+
+    def unwatch(self) -> None:
+        """Stop watching the socket that is open. The thread that connects anew closes it, and must not do so itself."""
+        sock = self._client.socket()
+        if sock is not None and sock.fileno() >= 0:
+            self._loop.remove_reader(sock.fileno())
+            self._loop.remove_writer(sock.fileno())
 
     def _on_socket_register_write(self, client: Any, userdata: Any, sock: Any) -> None:
         def write() -> None:

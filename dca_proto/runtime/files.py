@@ -61,9 +61,11 @@ def read_input(path: Path, advice: str = "", *, bytes_max: int = TEXT_BYTES_MAX)
     """Return the content of a file that a person names as input. Raises as `open_input`."""
     try:
         with open_input(path, advice, bytes_max=bytes_max) as file:
-            content = file.read(bytes_max + 1)
+            content: bytes | None = file.read(bytes_max + 1)
     except OSError as error:
         raise unreadable(path, error, advice) from None
+    if content is None:  # one of those in /proc from which nothing can be read yet
+        raise unreadable(path, BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), advice)
     if len(content) > bytes_max:  # it has grown, or is one of those in /proc, whose size is stated as 0
         raise _too_large(path, bytes_max, advice)
     return content

@@ -201,6 +201,17 @@ def test_an_input_that_is_no_file_is_named_at_once(
         place.rmdir() if kind == "a folder" else place.unlink()
 
 
+@pytest.mark.parametrize(("command", "name"), [one for one in INPUTS if one[0] not in ("status", "dashboard")])
+@pytest.mark.parametrize("place", [".", "/", ".."])
+def test_a_folder_without_a_name_of_its_own_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, name: str, place: str
+) -> None:
+    """`Path.with_name` and `with_suffix` refuse it by an exception. The two commands take folders."""
+    base = re.sub(r" --bounds \S+", "", BASE.get(command, command)) if name == "bounds" else BASE.get(command, command)
+    line = line_of(capsys, [*base.split(), *INPUTS[command, name].replace("ODD", place).split()])
+    assert any(text in line for text in ("is a folder", "not a regular file", "Is a directory")), line
+
+
 NAMED = [
     (role, section, name)
     for role, files in (("client", ClientFiles), ("compute", ComputeFiles), ("trainer", NodeFiles))

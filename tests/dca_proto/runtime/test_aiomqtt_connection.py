@@ -87,6 +87,40 @@ def test_a_forbidden_topic_ends_the_connection_and_leaves_no_socket(topic: bytes
     play(scenario())
 
 
+def test_no_thread_but_the_loops_own_ends_the_watching_of_a_socket() -> None:
+    """The loop may be about to read it at that moment. Then it would call a reader that has just been removed."""
+
+    async def scenario() -> None:
+        loop: Any = asyncio.get_running_loop()
+        own, elsewhere = threading.get_ident(), list[str]()
+
+        def recording(name: str) -> None:
+            remove = getattr(loop, name)
+
+            def recorded(fd: int) -> bool:
+                was_watched = bool(remove(fd))
+                if was_watched and threading.get_ident() != own:
+                    elsewhere.append(name)
+                return was_watched
+
+            setattr(loop, name, recorded)
+
+        recording("remove_reader")
+        recording("remove_writer")
+        async with Feeding(published(b"#", b"\0no")) as broker:
+            reports = ReportQueue()
+            settings = client_settings(url=broker.url)
+            a = MqttTransport(settings, "a", ("x/+",), rng=random.Random(1), backoff=QUICK, on_report=reports)
+            opening = asyncio.create_task(a.open())
+            for _ in range(6):
+                await reports.next(Disconnected)
+            await opening
+            await a.close()
+        assert elsewhere == []
+
+    play(scenario())
+
+
 def test_a_socket_that_closes_while_a_message_waits_is_not_watched() -> None:
     """Its number may be another socket's by then, which would be written to without end."""
 

@@ -6,16 +6,20 @@ The first test keeps all readers behind one door, so the others need only the do
 from __future__ import annotations
 
 import ast
+import errno
+import io
 import os
 import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sources import sources
 
 import dca_proto
+from dca_proto.cli import inspect as inspect_module
 from dca_proto.cli import main
 from dca_proto.cli.inspect import _describe_file
 from dca_proto.errors import InputError, UsageError
@@ -219,3 +223,25 @@ def test_only_regular_files_up_to_a_limit_are_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cpuinfo is larger than 9 bytes"):  # its size is stated as 0
         read_input(Path("/proc/cpuinfo"), bytes_max=9)
     assert read_input(tmp_path / "large", bytes_max=100) == bytes(100)
+
+
+def test_a_file_from_which_nothing_can_be_read_yet_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /proc/kmsg: a regular file by its mode, and its `read` returns None where others would wait."""
+
+    class Silent(io.BytesIO):
+        def read(self, _: int | None = -1) -> Any:
+            return None
+
+    monkeypatch.setattr("dca_proto.runtime.files.open_input", lambda *_, **__: Silent())
+    with pytest.raises(InputError, match=r"^cannot read silent: Resource temporarily unavailable; check the path"):
+        read_input(Path("silent"))
+
+
+def test_inspect_names_a_file_whose_disk_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(io.BytesIO):
+        def read(self, _: int | None = -1) -> Any:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(inspect_module, "open_input", lambda *_, **__: Failing())
+    with pytest.raises(InputError, match=r"^cannot read store.db: Input/output error"):
+        inspect_module.inspect(Path("store.db"))
