@@ -25,7 +25,6 @@ import msgspec
 from dca_proto.errors import InputError, StorageError, UsageError
 from dca_proto.jobs.calendar import Slot
 from dca_proto.results.series import BEGUN, DONE, FAILED, MISSED, SeriesResult, SeriesSlot
-from dca_proto.runtime.files import require_unopened, require_writable
 from dca_proto.wording import moment, nearest
 
 _APPLICATION_ID = 0x44434153  # "DCAS"
@@ -66,10 +65,8 @@ class Series:
         self.path, self._lock = path, -1
         if read_only and not path.exists():
             raise InputError(f"{path} does not exist: no schedule has written results there yet; name its jobs file")
-        if read_only:
-            require_unopened(path, "expected a schedule's results")
-        else:
-            require_writable(path)
+        if path.is_dir():
+            raise InputError(f"{path} is a folder, not a regular file; name a file of results")
         try:
             self._open(path, read_only=read_only)
         except BaseException:

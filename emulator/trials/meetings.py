@@ -147,6 +147,15 @@ def _killed(stream: random.Random, population: Population, rounds: Rounds) -> Ai
     return Aimed({"count": 2, "every_ms": 10_000}, (Fault(kind="kill-before", actor=node, phase=phase, for_ms=3_000),))
 
 
+def _unheard_sums(stream: random.Random, population: Population, rounds: Rounds) -> Aimed:
+    """The trainer hears no sum until it has failed the round, and then all. A Compute node is killed meanwhile."""
+    at_ms, window_s = rounds.first_ms, 8.0
+    killed = _killed(stream, population, rounds).faults
+    cut = Fault(kind="partition-down", actor="trainer", at_ms=at_ms + 1_000, for_ms=int(3_000 * window_s) + 15_000)
+    changes = {"count": 2, "every_ms": 50_000, "batch": 0, "collect_s": window_s, "commit_s": window_s}
+    return Aimed({**changes, "counted": True}, (*killed, cut))
+
+
 def _announced(kind: str) -> Aim:
     """Many rounds of a trainer that announces, closes or cancels wrongly."""
 
@@ -314,8 +323,9 @@ _ON_SUMS: tuple[Aim, ...] = (
     *(_forged, _greedy, _announced_wrongly, _uninvited, _lying, _unwilling, _restored, _keyless, _revoked, _mixed),
 )
 _ON_RELEASES: tuple[Aim, ...] = (_forged, _greedy, _announced_wrongly, _unwilling, _revoked, _mixed)
-_RARE: tuple[Aim, ...] = (
+_TURN: tuple[Aim, ...] = (
     *(_withheld, _called_old, _announced("announce-wrongly"), _old_keys, _announced("close-early"), _repeated),
-    *(_announced("two-halves"), _killed),
+    _announced("two-halves"),
 )
+_RARE: tuple[Aim, ...] = (*_TURN, _killed, *_TURN, _killed, *_TURN, _unheard_sums)
 _REACHING: tuple[Aim, ...] = (_late_abort, _unclosed, _odd_client, _restored)

@@ -145,6 +145,13 @@ def test_a_sweep_lists_the_transitions_it_never_took() -> None:
     assert client_round.Round.table is client_round.TABLE, "it is put back"
 
 
+def test_in_one_of_300_trials_the_trainer_gets_all_sums_after_it_has_failed_the_round() -> None:
+    """Chance misses it: the trainer has to hear nothing for long, and then everything."""
+    outcome = trial_of(287)
+    assert "trainer: failed, last partial" in outcome.transitions
+    assert outcome.broken == {}
+
+
 def test_rounds_are_forgotten_where_epochs_are_short() -> None:
     taken = set(examine(msgspec.structs.replace(Scenario(), epoch_ms=EPOCH_MS_MIN), compare=False).transitions)
     assert {"trainer: done, forget", "compute: released, forget", "client: kept, close"} <= taken
