@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inference.draws import CHAINS, DRAWS
+from inference.jobs.estimates import Figure, of_draws
 from inference.jobs.summary import HeldOut
 from inference.problem import Array, Problem
 
@@ -59,6 +62,58 @@ class Moments(Protocol):
 
     def quantile(self, q: Array) -> dict[str, Array] | None:
         """Return quantiles, shape of `q`, then the parameter's own axes; None if only draws have them."""
+
+
+class Slopes(NamedTuple):
+    """Which coordinates of a normal law are slopes that a prior may shrink (`inference.models.shrinkage`).
+
+    Attributes:
+        law: has ``with_shrunk`` and ``slopes_in_own_units``. mean, cov: of all coordinates, ``(p,)`` and ``(p, p)``.
+        places: of the slopes among them, and column: the number of each one's column, each ``(q,)``.
+        features: names of the columns. slab: sd of the normal prior of each slope, infinite if flat, ``(q,)``.
+        unit: of an effect.
+    """
+
+    law: Any
+    mean: Array
+    cov: Array
+    places: NDArray[np.int64]
+    column: NDArray[np.int64]
+    features: tuple[str, ...]
+    slab: Array
+    unit: str
+
+
+class Shrunk(NamedTuple):
+    """What a law keeps of a prior that shrinks. Its mean and covariance are those of the draws.
+
+    Attributes:
+        drawn, warmup: draws of all coordinates after and during the warm-up, ``(chains, draws, p)``.
+        before: draws of the slopes from the prior, in own units, ``(draws, slopes)``; nan for a flat one.
+    """
+
+    drawn: Array
+    warmup: Array
+    before: Array
+
+    def figures(self, others: Array, slopes: Array) -> list[Figure]:
+        """Return the figures of other coordinates, then of slopes. Args: draws in own units, ``(chains, draws, k)``."""
+        priors = [None if np.isnan(one).any() else one for one in self.before.T]
+        alone = [of_draws(others[..., place]) for place in range(others.shape[-1])]
+        return alone + [of_draws(slopes[..., place], prior) for place, prior in enumerate(priors)]
+
+    def into(self, posterior: Any, own: Callable[[Array], Mapping[str, Array]], name: str) -> Any:
+        """Return a law's posterior with these draws. Args: own: converts to own units. name: of the slopes."""
+        draws = own(self.drawn)
+        shape = draws[name].shape[2:]
+        return replace(
+            posterior,
+            draws=draws,
+            warmup=own(self.warmup),
+            prior={} if np.isnan(self.before).any() else {name: self.before.reshape(-1, *shape)},
+            sample=None,
+            advice="take a stronger slab (prior_sd or prior_precision), or leave out columns that repeat others",
+        )
 
 
 class Drawn(Mapping[str, Array]):

@@ -14,6 +14,8 @@ Shared by several folders:
     noise_aware   priors and likelihoods as NumPyro models
     predictive    draws of new clients' values and reports
     coefficients  the posterior of a regression's coefficients
+    expected      what its normal linear predictor is expected to give
+    shrinkage     priors that shrink slopes
     estimator     the base class of all estimators
 
 A `job` module has the generator of rounds, its settings and its plan.

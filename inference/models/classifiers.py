@@ -15,8 +15,8 @@ from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 from inference.jobs.examples import CLASS, GRADE, KIND
 from inference.models.categories.law import Categories
-from inference.models.coefficients import probability
 from inference.models.estimator import JobEstimator
+from inference.models.expected import probability
 from inference.posterior import Posterior
 from inference.problem import Array
 from inference.rounds import Rounds

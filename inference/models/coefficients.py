@@ -9,22 +9,18 @@ columns have a radius, features are also brought into a ball of that radius, jus
     logit       P(y = 1) = 1/(1 + exp(-η))                    classes
     log         E[y] = exp(η)                                 counts, of variance λ + κλ² about their mean λ
 
-A coefficient in the user's units is the slope inside the bounds. At a given row η is normal with mean m and variance v:
-
-    E[1/(1 + exp(-η))] ≈ 1/(1 + exp(-m/√(1 + πv/8)))          (MacKay 1992, eq. 10, exact to 0.02)
-    count: mean M = E[λ], variance M + (1 + κ) E[λ²] - M², of λ = min(exp(η), u) with u the count's public bound
-    E[λ^k] = exp(km + k²v/2) Φ((ln u - m - kv)/√v) + u^k Φ((m - ln u)/√v)
+A coefficient in the user's units is the slope inside the bounds. At a given row, η is normal (`expected`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, log
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, log_ndtr
+from scipy.special import expit
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.columns import Standardisation
@@ -43,13 +39,14 @@ from inference.jobs.estimates import (
     student,
 )
 from inference.jobs.summary import HeldOut, Summary
-from inference.laws import Drawn, Draws
+from inference.laws import Drawn, Draws, Shrunk, Slopes
+from inference.models.expected import limited, probability, probability_square
 from inference.models.linear import closed_form
 from inference.posterior import Posterior, refitted
 from inference.problem import Array, Problem, Schema
 
 IDENTITY, LOGIT, LOG = LINKS = ("identity", "logit", "log")
-LOG_ODDS = "log odds"
+LOG_ODDS, LOG_MEAN = "log odds", "the mean's logarithm"
 LOG_MOST = 40.0  # ln of the largest mean count if there is no public bound; it prevents overflow
 DISPERSION, RESIDUAL_SCALE = "dispersion", "residual scale"
 
@@ -67,6 +64,7 @@ class NormalLaw:
         iterations: number of gradient rounds that ran. epochs: number of rounds that asked each client.
         stopped: why fewer rounds ran than planned, as a sentence. aggregates: the source, if they are kept.
         warnings: reasons to doubt it. refitter: as for `inference.posterior.Posterior`.
+        shrunk: the draws under a prior that shrinks (`inference.models.shrinkage`); None under a normal one.
     """
 
     names: tuple[str, ...]
@@ -84,6 +82,7 @@ class NormalLaw:
     aggregates: tuple[NoisyAggregate, ...] = ()
     warnings: tuple[str, ...] = ()
     refitter: Any = None
+    shrunk: Shrunk | None = None
 
     @property
     def sd(self) -> Array:
@@ -118,9 +117,13 @@ class NormalLaw:
         """Return the law under another prior. Arguments and errors as for `Posterior.refit`."""
         return refitted(self.refitter, **prior)
 
+    def with_shrunk(self, shrunk: Shrunk, mean: Array, cov: Array, **more: Any) -> Self:
+        """Return the law with these draws and moments. Args: more: attributes."""
+        return replace(self, shrunk=shrunk, mean=mean, cov=cov, prior_sd=None, **more)
+
     def posterior(self) -> Posterior:
         """Return the posterior of this law."""
-        return Posterior(
+        found = Posterior(
             self.method or "normal",
             Drawn(self.sample),
             axes={"theta": ("parameter",), COEFFICIENTS: ("feature",)},
@@ -134,6 +137,7 @@ class NormalLaw:
             private=self.private,
             refitter=self.refitter,
         )
+        return found if self.shrunk is None else self.shrunk.into(found, self.in_own_units, COEFFICIENTS)
 
 
 class Spread(NamedTuple):
@@ -226,6 +230,9 @@ class Coefficients(NormalLaw):
 
     def figures(self) -> list[Figure]:
         """Return the figures of the intercept, then of each slope."""
+        if self.shrunk is not None:
+            own = self.in_own_units(self.shrunk.drawn)
+            return self.shrunk.figures(own[INTERCEPT][..., None], own[COEFFICIENTS])
         mean, sd = np.r_[self.intercept, self.coefficients], np.r_[self.intercept_sd, self.coefficient_sd]
         if self.point:
             return [Figure(float(value)) for value in mean]
@@ -239,6 +246,17 @@ class Coefficients(NormalLaw):
             unit = known.units.get(known.target, known.target) if known and self.link == IDENTITY else ""
             rows.append(Estimate(self.spread.name, unit, normal(*self.spread[1:])))
         return rows
+
+    def shrinkable(self) -> Slopes:
+        """Return the slopes, and the prior that limits them."""
+        law = self if self.slab is None else self.slab()
+        d, unit = len(law.names) - 1, {IDENTITY: "units of the target's scale", LOGIT: LOG_ODDS, LOG: LOG_MEAN}
+        slab = np.broadcast_to(np.asarray(inf if law.prior_sd is None else law.prior_sd, float), law.mean.shape)[1:]
+        return Slopes(law, law.mean, law.cov, 1 + np.arange(d), np.arange(d), law.names[1:], slab, unit[law.link])
+
+    def slopes_in_own_units(self, slopes: Array) -> Array:
+        """Convert standardised slopes, ``(..., d)``."""
+        return np.asarray(slopes * np.diag(self._map)[1:])
 
     def standardised(self, X: Array) -> Array:
         """Return rows as the model takes them: standardised, the constant feature first, shape ``(k, d + 1)``."""
@@ -430,21 +448,3 @@ def log_likelihood(p: Array, positive: NDArray[np.bool_]) -> float:
 def rmse(predicted: Array, y: Array) -> float:
     """Return the root mean squared error, in target units."""
     return float(np.sqrt(np.mean((y - predicted) ** 2)))
-
-
-def limited(mean: Array, variance: Array, log_most: float, power: int = 1) -> Array:
-    """Return E[min(exp(η), u)^power] for η ~ N(mean, variance), as in the formula above. Args: log_most: ln u."""
-    sd = np.sqrt(np.maximum(variance, 1e-12))
-    below = power * mean + power**2 * variance / 2 + log_ndtr((log_most - mean - power * variance) / sd)
-    return np.asarray(np.exp(below) + np.exp(power * log_most + log_ndtr((mean - log_most) / sd)))
-
-
-def probability(mean: Array, variance: Array) -> Array:
-    """Approximate E[1/(1 + exp(-η))] for η ~ N(mean, variance)."""
-    return np.asarray(expit(mean / np.sqrt(1 + np.pi * variance / 8)))
-
-
-def probability_square(mean: Array, variance: Array) -> Array:
-    """Return E[1/(1 + exp(-η))²] by Gauss-Hermite quadrature with 20 points."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(20)
-    return np.asarray(expit(mean[..., None] + np.sqrt(variance)[..., None] * nodes) ** 2 @ (weights / weights.sum()))

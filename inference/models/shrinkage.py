@@ -1,4 +1,4 @@
-"""Priors that shrink: the horseshoe and groups of columns, for every regression with a normal law (`coefficients`).
+"""Priors that shrink: the horseshoe and groups of columns, for every regression with a normal law of its slopes.
 
 A fit is θ ~ N(m, Σ): the likelihood of the released sums times the normal prior N(0, c²) of each slope. A shrinkage
 prior multiplies this law by normal laws whose variances are unknown:
@@ -6,7 +6,12 @@ prior multiplies this law by normal laws whose variances are unknown:
     horseshoe    θ_j ~ N(0, τ² λ_j²),   λ_j ~ half-Cauchy(1),   τ ~ half-Cauchy(τ₀)      all slopes
     groups       θ_j ~ N(0, s_g²),      s_g ~ half-t(4, scale c)                         slopes of group g
 
-So it is post-processing of a fit, and costs no privacy. Slopes are in units of standardised columns.
+So it is post-processing of a fit, and costs no privacy. Slopes are in units of standardised columns. A law says which
+of its coordinates are slopes (`laws.Slopes`).
+
+**Several slopes of one column** (categories without an order have one for each category but one) share λ_j. They are
+coordinates in an orthonormal basis. So the prior is the same whichever category comes first, and a column shrinks as a
+whole.
 
 **The slab.** The fit's own prior stays in the product, and limits what the heavy tails let through: this is the
 regularised horseshoe (Piironen and Vehtari 2017) in the form of Nishimura and Suchard (2023, "shrunken shoulders"),
@@ -15,36 +20,32 @@ has its own normalising constant, which no Gibbs step knows. Here every step is 
 isolated, by a division that a noisy fit may not survive. Width c is the setting of the job: ``prior_sd``, or
 1/√``prior_precision``. If a fit learns the scale of its prior, its `Coefficients.slab` gives the wide one instead.
 
-**τ₀ = p/(d - p) · v** with p the expected number of effects (by default a quarter of the d slopes, never more than
+**τ₀ = p/(d - p) · v** with p the expected number of effects (by default a quarter of the d columns, never more than
 half), as in Piironen and Vehtari's eq. 3.12, in which v = σ/√n is the standard deviation of a slope given all others.
 Here v² = 1/mean(diag Σ⁻¹), so that it has the link's variance and the privacy noise in it.
 
 **The sampler** is Gibbs' (Makalic and Schmidt 2016): half-t scales have auxiliary variables with inverse gamma laws,
-s² | a ~ IG(ν/2, ν/a), a ~ IG(1/2, 1/A²), and ν = 1 is half-Cauchy. Only slopes take part. The intercept follows from
-its normal law given the slopes. Of every `THIN` iterations, one is kept.
+s² | a ~ IG(ν/2, ν/a), a ~ IG(1/2, 1/A²), and ν = 1 is half-Cauchy. Only slopes take part. All other coordinates follow
+from their normal law given the slopes. Of every `THIN` iterations, one is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
 from inspect import Parameter, Signature, signature
-from math import sqrt
+from math import pi, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax, stdtrit
+from scipy.special import gammaln, hyp2f1, softmax, stdtrit
 
 from dca_proto.wording import split_list
 from inference.draws import CHAINS, DRAWS
 from inference.errors import DataError, unknown
-from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, Figure, of_draws
 from inference.jobs.settings import JobSettings, one_of, require_positive, setting
-from inference.laws import Draws
-from inference.models.coefficients import IDENTITY, LOG, LOG_ODDS, LOGIT, Coefficients
-from inference.posterior import Posterior
+from inference.laws import Shrunk, Slopes
 from inference.problem import Array
 
 NONE, HORSESHOE, GROUPS = KINDS = ("none", "horseshoe", "groups")
@@ -103,9 +104,10 @@ class Shrinkage(JobSettings):
         return found
 
     def shrink(self, law: Any, draws: int = DRAWS, features: Sequence[str] = ()) -> Any:
-        """Return the law under this prior: a `Shrunk`, or the law itself if nothing shrinks. Its refit keeps the prior.
+        """Return the law under this prior, or as it is if nothing shrinks. A refit keeps the prior.
 
         Args:
+            law: has ``cov``, ``mean``, ``warnings``, ``refitter``, and says what its slopes are (``shrinkable``).
             features: what groups call the columns, if not by the law's names.
 
         Raises:
@@ -113,9 +115,10 @@ class Shrinkage(JobSettings):
         """
         if self.shrinkage == NONE:
             return law
-        if not isinstance(law, Coefficients) or law.point:
+        if not hasattr(law, "shrinkable") or getattr(law, "point", False):
             raise DataError(f"shrinkage is {self.shrinkage!r}, but this fit has no normal law of slopes; leave it out")
-        return _shrunk(law if law.slab is None else law.slab(), self, draws, features or law.columns.columns[:-1])
+        slopes: Slopes = law.shrinkable()
+        return _shrunk(slopes if not features else slopes._replace(features=tuple(features)), self, draws)
 
 
 SHRINKAGE = tuple(one.name for one in fields(Shrinkage))
@@ -126,8 +129,9 @@ class Scales(NamedTuple):
 
     Attributes:
         group: the number of each slope's scale s, -1 for slopes that have only the slab, ``(d,)``.
-        local: whether each slope has its own half-Cauchy factor λ. degrees, size: ν and A of each s ~ half-t(ν, A).
+        local: whether each column has its own half-Cauchy factor λ. degrees, size: ν and A of each s ~ half-t(ν, A).
         slab: c, infinite if flat, ``(d,)``.
+        column: the number of each slope's column, ``(d,)``; by default each slope is of its own.
     """
 
     group: NDArray[np.int64]
@@ -135,6 +139,17 @@ class Scales(NamedTuple):
     degrees: float
     size: float
     slab: Array
+    column: NDArray[np.int64] | None = None
+
+    @property
+    def of(self) -> NDArray[np.int64]:
+        """The number of each slope's column."""
+        return np.arange(len(self.group)) if self.column is None else self.column
+
+    @property
+    def first(self) -> NDArray[np.int64]:
+        """The place of each column's first slope; all of its slopes have the same scale and slab."""
+        return np.unique(self.of, return_index=True)[1]
 
     @property
     def members(self) -> Array:
@@ -142,32 +157,34 @@ class Scales(NamedTuple):
         return np.asarray(self.group == np.arange(self.group.max() + 1)[:, None], float)
 
     def variances(self, squares: Array, own: Array) -> Array:
-        """Return s² λ² of each slope, infinite without a scale, ``(..., d)``. Args: squares: s². own: λ²."""
-        scaled = np.clip(squares[..., np.maximum(self.group, 0)] * own, LEAST, MOST)
+        """Return s² λ² of each slope, infinite without a scale, ``(..., d)``. Args: squares: s². own: λ² of columns."""
+        scaled = np.clip(squares[..., np.maximum(self.group, 0)] * own[..., self.of], LEAST, MOST)
         return np.where(self.group >= 0, scaled, np.inf)
 
     def prior(self, rng: np.random.Generator, count: int = PRIOR_DRAWS) -> Array:
         """Draw slopes from the prior, ``(count, d)``; nan for one that is flat.
 
-        Given its scales, a slope's mass under the slab is Z = E[(1 + s² λ²/c²)^-½]. So s has the density of half-t
-        times Z of each slope, from a grid; λ is that of half-Cauchy, accepted with the probability in Z.
+        Given its scales, the mass of a column's m slopes under the slab is Z = E[(1 + s² λ²/c²)^(-m/2)]. So s has the
+        density of half-t times Z of each column, from a grid; λ is that of half-Cauchy, accepted with the probability
+        in Z.
         """
-        d = len(self.group)
+        d, first = len(self.group), self.first
         upper = 0.5 + (np.arange(NODES) + 0.5) / NODES / 2
         nodes = self.size * stdtrit(self.degrees, upper)
-        ratio = nodes[:, None] / self.slab
-        mass = self._mass(ratio)
+        counts = np.bincount(self.of)
+        mass = self._mass(nodes[:, None] / self.slab[first], counts)
         squares = np.ones((count, len(self.members)))
         for place, row in enumerate(self.members):
-            weights = softmax(np.log(mass) @ row)
+            weights = softmax(np.log(mass) @ row[first])
             squares[:, place] = nodes[rng.choice(NODES, count, p=weights)] ** 2
-        own = np.ones((count, d))
+        own = np.ones((count, len(first)))
         if self.local:
-            todo = np.ones((count, d), dtype=bool)
-            ratio = np.sqrt(self.variances(squares, own)) / self.slab
+            todo = np.ones(own.shape, dtype=bool)
+            ratio = (np.sqrt(self.variances(squares, own)) / self.slab)[:, first]
+            power = np.broadcast_to(counts / 2, own.shape)
             while todo.any():
                 drawn = np.abs(rng.standard_cauchy(int(todo.sum())))
-                kept = rng.random(drawn.size) * np.sqrt(1 + (ratio[todo] * drawn) ** 2) < 1
+                kept = rng.random(drawn.size) * (1 + (ratio[todo] * drawn) ** 2) ** power[todo] < 1
                 where = np.argwhere(todo)[kept]
                 own[where[:, 0], where[:, 1]] = drawn[kept] ** 2
                 todo[where[:, 0], where[:, 1]] = False
@@ -175,13 +192,16 @@ class Scales(NamedTuple):
             sd = (1 / self.variances(squares, own) + self.slab**-2.0) ** -0.5
             return np.where(np.isfinite(sd), sd * rng.standard_normal((count, d)), np.nan)
 
-    def _mass(self, ratio: Array) -> Array:
-        """Return Z given a = s/c: (1 + a²)^-½, and with λ 2/π arccos(a)/√(1 - a²), continued beyond 1."""
+    def _mass(self, ratio: Array, counts: NDArray[np.int64]) -> Array:
+        """Return Z given a = s/c and m: (1 + a²)^(-m/2); with λ, whose 1/(1 + λ²) has an arcsine law, Euler's integral.
+
+        That is 2F1(m/2, 1/2; m/2 + 1; 1 - a²) times its value at a = 1; for m = 1 it is 2/π arccos(a)/√(1 - a²).
+        """
+        half = counts / 2
         if not self.local:
-            return np.asarray((1 + ratio**2) ** -0.5)
-        root = np.sqrt(np.maximum(np.abs(1 - ratio**2), 1e-12))
-        angle = np.where(ratio < 1, np.arctan2(root, ratio), np.arcsinh(root))
-        return np.asarray(2 / np.pi * angle / root)
+            return np.asarray((1 + ratio**2) ** -half)
+        at_one = np.exp(gammaln(half + 0.5) - gammaln(half + 1)) / sqrt(pi)
+        return np.asarray(at_one * hyp2f1(half, 0.5, half + 1, 1 - ratio**2))
 
 
 class Sampled(NamedTuple):
@@ -203,10 +223,12 @@ def gibbs(
         iterations: of which one in ``thin`` is returned.
     """
     d, members, nu = len(mean), scales.members, scales.degrees
-    pull, eye, shrinks = precision @ mean, np.eye(d), scales.group >= 0
+    pull, eye = precision @ mean, np.eye(d)
     sizes, kept, variances = members.sum(axis=1), [], []
-    squares, own = np.full((chains, len(members)), scales.size**2), np.ones((chains, d))
-    auxiliary = np.full_like(own, 1.0)
+    of, shrinks = scales.of, scales.group[scales.first] >= 0
+    columns = np.asarray(of[:, None] == np.arange(len(shrinks)), float)
+    counts = columns.sum(axis=0)
+    squares, own = np.full((chains, len(members)), scales.size**2), np.ones((chains, len(shrinks)))
     root = np.linalg.cholesky(precision)
     slopes = mean + np.linalg.solve(root.T, rng.standard_normal((d, chains))).T
 
@@ -216,10 +238,11 @@ def gibbs(
     for step in range(iterations):
         if scales.local:
             auxiliary = inverse_gamma(1.0, 1 + 1 / own)
-            of_slope = scales.variances(squares, np.ones(d))
-            own = np.where(shrinks, inverse_gamma(1.0, 1 / auxiliary + slopes**2 / (2 * of_slope)), 1.0)
+            of_slope = scales.variances(squares, np.ones_like(own))
+            rate = 1 / auxiliary + (slopes**2 / (2 * of_slope)) @ columns
+            own = np.where(shrinks, inverse_gamma((1 + counts) / 2, rate), 1.0)
         mixed = inverse_gamma((nu + 1) / 2, scales.size**-2.0 + nu / squares)
-        squares = inverse_gamma((nu + sizes) / 2, nu / mixed + (slopes**2 / (2 * own)) @ members.T)
+        squares = inverse_gamma((nu + sizes) / 2, nu / mixed + (slopes**2 / (2 * own[:, of])) @ members.T)
         known = scales.variances(squares, own)
         root = np.linalg.cholesky(precision + eye / known[:, None, :])
         whitened = np.linalg.solve(root, np.broadcast_to(pull, (chains, d))[..., None])
@@ -231,45 +254,12 @@ def gibbs(
     return Sampled(np.stack(kept, axis=1), np.stack(variances, axis=1))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Shrunk(Coefficients):
-    """A regression under a prior that shrinks. Mean and cov are those of its draws, and predictions are made of both.
-
-    Attributes:
-        drawn, warmup: draws of θ after and during the warm-up, ``(chains, draws, d + 1)``.
-        before: draws of the slopes from the prior, in own units, ``(draws, d)``; nan for a flat one.
-    """
-
-    drawn: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))
-    warmup: Array = field(default_factory=lambda: np.zeros((0, 0, 0)))
-    before: Array = field(default_factory=lambda: np.zeros((0, 0)))
-
-    @cached_property
-    def own(self) -> Draws:
-        """The draws, in own units."""
-        return self.in_own_units(self.drawn)
-
-    def figures(self) -> list[Figure]:
-        slopes, priors = self.own[COEFFICIENTS], [None if np.isnan(one).any() else one for one in self.before.T]
-        found = [of_draws(slopes[..., place], prior) for place, prior in enumerate(priors)]
-        return [of_draws(self.own[INTERCEPT]), *found]
-
-    def posterior(self) -> Posterior:
-        return replace(
-            super().posterior(),
-            draws=self.own,
-            warmup=self.in_own_units(self.warmup),
-            prior={} if np.isnan(self.before).any() else {COEFFICIENTS: self.before},
-            sample=None,
-            advice="take a stronger slab (prior_sd or prior_precision), or leave out columns that repeat others",
-        )
-
-
-def _shrunk(law: Coefficients, given: Shrinkage, draws: int, features: Sequence[str]) -> Shrunk:
-    rng, d = np.random.default_rng(0), len(features)  # the same draws each time
-    own, cov = slice(1, None), law.cov[1:, 1:]
+def _shrunk(slopes: Slopes, given: Shrinkage, draws: int) -> Any:
+    law, places, d = slopes.law, slopes.places, len(slopes.places)
+    rng, rest = np.random.default_rng(0), np.delete(np.arange(len(slopes.mean)), places)  # the same draws each time
+    own = np.ix_(places, places)
     try:
-        precision = np.linalg.inv(cov)
+        precision = np.linalg.inv(slopes.cov[own])
         precision = (precision + precision.T) / 2
         np.linalg.cholesky(precision)
     except np.linalg.LinAlgError:
@@ -277,35 +267,39 @@ def _shrunk(law: Coefficients, given: Shrinkage, draws: int, features: Sequence[
             f"the fit knows some combination of the {d} slopes exactly, which shrinkage={given.shrinkage} cannot use; "
             "expected columns and targets with a spread of their own, so take more rows or leave out shrinkage"
         ) from None
-    slab = np.full(d, np.inf)
-    if law.prior_sd is not None:
-        slab = np.broadcast_to(np.asarray(law.prior_sd, float), law.mean.shape)[own]
-    scales = _scales(given, features, precision, slab)
-    sampled = gibbs(law.mean[own], precision, scales, rng, CHAINS, WARMUP + THIN * draws, THIN)
-    to_first = np.linalg.solve(cov, law.cov[own, 0])
-    left = max(float(law.cov[0, 0] - law.cov[0, own] @ to_first), 0.0)
-    first = law.mean[0] + (sampled.slopes - law.mean[own]) @ to_first
-    first += np.sqrt(left) * rng.standard_normal(first.shape)
-    theta = np.concatenate([first[..., None], sampled.slopes], axis=-1)
+    scales = _scales(given, slopes, precision)
+    sampled = gibbs(slopes.mean[places], precision, scales, rng, CHAINS, WARMUP + THIN * draws, THIN)
+    theta = np.empty((*sampled.slopes.shape[:2], len(slopes.mean)))
+    theta[..., places] = sampled.slopes
+    theta[..., rest] = _others(slopes, rest, sampled.slopes, rng)
     drawn = theta[:, WARMUP // THIN :]
-    flat = drawn.reshape(-1, d + 1)
+    flat = drawn.reshape(-1, theta.shape[-1])
     gained = np.diag(precision) * sampled.variances[:, WARMUP // THIN :]
-    effects = float(np.sum(np.mean(1 / (1 + 1 / gained), axis=(0, 1))))
-    kept: dict[str, Any] = {one.name: getattr(law, one.name) for one in fields(law) if one.init}
+    kept = np.mean(1 / (1 + 1 / gained), axis=(0, 1))
+    effects = float(np.sum(np.bincount(scales.of, kept) / np.bincount(scales.of)))
     prior = f"{HORSESHOE} prior" if given.shrinkage == HORSESHOE else f"prior of {_group_words(scales.group)}"
-    kept |= {
-        "mean": flat.mean(axis=0),
-        "cov": np.cov(flat, rowvar=False),
-        "prior_sd": None,
-        "warnings": (*law.warnings, *_about_taken(given, precision, law.link)),
-        "refitter": law.refitter.under(given) if isinstance(law.refitter, _Refitter) else law.refitter,
-        "method": f"{law.method + ', ' if law.method else ''}{prior}: about {effects:.2g} effects of {d}",
-    }
-    before = scales.prior(rng) * np.diag(law._map)[1:]
-    return Shrunk(**kept, drawn=drawn, warmup=theta[:, : WARMUP // THIN], before=before)
+    before = f"{law.method}, " if law.method else ""
+    return law.with_shrunk(
+        Shrunk(drawn, theta[:, : WARMUP // THIN], law.slopes_in_own_units(scales.prior(rng))),
+        flat.mean(axis=0),
+        np.cov(flat, rowvar=False),
+        method=f"{before}{prior}: about {effects:.2g} effects of {len(slopes.features)}",
+        warnings=(*law.warnings, *_about_taken(given, precision, slopes.unit)),
+        refitter=law.refitter.under(given) if isinstance(law.refitter, _Refitter) else law.refitter,
+    )
 
 
-def _about_taken(given: Shrinkage, precision: Array, link: str) -> tuple[str, ...]:
+def _others(slopes: Slopes, rest: NDArray[np.int64], drawn: Array, rng: np.random.Generator) -> Array:
+    """Draw the other coordinates from their normal law given the slopes, ``(..., others)``."""
+    places, cov = slopes.places, slopes.cov
+    by_slopes = np.linalg.solve(cov[np.ix_(places, places)], cov[np.ix_(places, rest)])
+    values, vectors = np.linalg.eigh(cov[np.ix_(rest, rest)] - cov[np.ix_(rest, places)] @ by_slopes)
+    mean = slopes.mean[rest] + (drawn - slopes.mean[places]) @ by_slopes
+    spread = vectors * np.sqrt(np.maximum(values, 0.0))
+    return np.asarray(mean + rng.standard_normal(mean.shape) @ spread.T)
+
+
+def _about_taken(given: Shrinkage, precision: Array, unit: str) -> tuple[str, ...]:
     """Warn if the horseshoe may take large effects for noise.
 
     In `docs/howto/shrinkage.md` the fits of 20 columns that lose effects of 0.3 to 0.5 have v of 0.09 and 0.13; those
@@ -314,7 +308,6 @@ def _about_taken(given: Shrinkage, precision: Array, link: str) -> tuple[str, ..
     taken = TAKEN_SDS * _spread(precision)
     if given.shrinkage != HORSESHOE or taken < TAKEN:
         return ()
-    unit = {IDENTITY: "units of the target's scale", LOGIT: LOG_ODDS, LOG: "the mean's logarithm"}[link]
     return (
         f"the horseshoe may take effects of up to about {taken:.1g} ({unit}, per unit of a standardised column) for "
         "noise, and their intervals may then fail; compare them with those of shrinkage=none, raise epsilon, or take "
@@ -327,13 +320,13 @@ def _spread(precision: Array) -> float:
     return 1 / sqrt(float(np.mean(np.diag(precision))))
 
 
-def _scales(given: Shrinkage, features: Sequence[str], precision: Array, slab: Array) -> Scales:
-    group, d = given.places(features), len(features)
+def _scales(given: Shrinkage, slopes: Slopes, precision: Array) -> Scales:
+    group, d, slab = given.places(slopes.features)[slopes.column], len(slopes.features), slopes.slab
     if given.shrinkage == HORSESHOE:
         expected = min(SHARE * d if given.prior_effects is None else given.prior_effects, d / 2)
-        return Scales(group, True, CAUCHY, expected / (d - expected) * _spread(precision), slab)
+        return Scales(group, True, CAUCHY, expected / (d - expected) * _spread(precision), slab, slopes.column)
     known = slab[np.isfinite(slab)]
-    return Scales(group, False, DEGREES, float(known.mean()) if known.size else 1.0, slab)
+    return Scales(group, False, DEGREES, float(known.mean()) if known.size else 1.0, slab, slopes.column)
 
 
 def _group_words(group: NDArray[np.int64]) -> str:
@@ -360,6 +353,6 @@ class _Refitter:
         return given.shrink(self._fit(**prior))
 
 
-def shrinkable(fit: Callable[..., Coefficients]) -> Callable[..., Any]:
+def shrinkable(fit: Callable[..., Any]) -> Callable[..., Any]:
     """Return a regression's refitter that also takes the settings of `Shrinkage`."""
     return _Refitter(fit)

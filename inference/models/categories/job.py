@@ -21,19 +21,20 @@ from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Estimable, RefitJob, Stage
 from inference.jobs.examples import GRADE, KIND, Clean, Example
-from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
+from inference.jobs.settings import require_count, require_positive, require_share, setting
 from inference.locate import locate, phases_request
 from inference.models.categories import scoring
 from inference.models.categories.law import Categories, categories_from, exact_categories, scored, statistic_of
 from inference.models.categories.model import Model
 from inference.models.categories.scoring import Request, Rows
 from inference.models.glm.job import ROUNDS, STD_SHARE, shares, stages_of
+from inference.models.shrinkage import SHRINKAGE, Shrinkage
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
 
 @dataclass(frozen=True)
-class Settings(JobSettings):
+class Settings(Shrinkage):
     """Settings of both jobs."""
 
     rounds: int = setting(ROUNDS, "How many rounds of scores follow the one for scales.", require_count)
@@ -113,7 +114,7 @@ class MultinomialRegression(RefitJob):
     """Regression of categories without an order."""
 
     name, title, settings = "multinomial-regression", "Effect on the log odds of {target}", Settings
-    changeable = ("prior_sd",)
+    changeable = ("prior_sd", *SHRINKAGE)
     about = "[categories](jobs/categories.md) without an order, in five rounds"
     ordered = False
     estimator = Estimable("PrivateMultinomialRegression", KIND, of_rows, of_released)
@@ -121,6 +122,7 @@ class MultinomialRegression(RefitJob):
 
     def check(self, schema: Schema, settings: Settings) -> None:
         codes_of(schema)
+        settings.places(schema.features)
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return stages_of(settings.rounds, settings.std_share)
@@ -133,7 +135,8 @@ class MultinomialRegression(RefitJob):
         codes, rows = codes_of(train.schema), train.complete
         y = np.clip(np.rint(rows.y), codes[0], codes[-1])
         given: dict[str, Any] = {"ordered": self.ordered, "prior_sd": settings.prior_sd}
-        return exact_categories(rows.X, y, codes, **given, names=train.schema.columns)
+        found: Categories = settings.shrink(exact_categories(rows.X, y, codes, **given, names=train.schema.columns))
+        return found
 
 
 class OrdinalRegression(MultinomialRegression):

@@ -25,10 +25,10 @@ from dca_proto.statistics import CategoryScore, resolve
 from dca_proto.statistics.category_score import COUNT, chances_of
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
-from inference.jobs.estimates import BY_SD, COEFFICIENTS, Estimate, score, standard_unit
+from inference.jobs.estimates import BY_SD, COEFFICIENTS, Estimate, Figure, score, standard_unit
 from inference.jobs.settings import require_positive
 from inference.jobs.summary import HeldOut, Standard
-from inference.laws import Draws
+from inference.laws import Draws, Slopes
 from inference.locate import STATISTIC as PHASES
 from inference.locate import locate
 from inference.models.categories import scoring
@@ -37,6 +37,7 @@ from inference.models.categories.model import Model
 from inference.models.categories.scoring import Released, Request, Rows
 from inference.models.coefficients import LOG_ODDS, NormalLaw, with_prior
 from inference.models.score_regression import Normal
+from inference.models.shrinkage import shrinkable
 from inference.posterior import Posterior
 from inference.problem import AnyArray, Array, Problem, Schema
 
@@ -120,11 +121,8 @@ class Categories(NormalLaw):
         return against, [f"{name}, {one}" for one in against for name in self.features]
 
     def estimates(self, schema: Schema | None = None) -> list[Estimate]:
-        known = schema or self.schema
+        known, figures = schema or self.schema, self.figures()
         units = {} if known is None else known.units
-        prior = self.model.prior(1.0 if self.prior_sd is None else float(np.asarray(self.prior_sd)))
-        before = self._map @ prior.mean, np.sqrt(self._map**2 @ (1 / prior.precision))
-        figures = with_prior(self._map @ self.mean, np.sqrt(np.diag(self._map @ self.cov @ self._map.T)), *before)
         heads, scale = self.model.heads, np.tile(self.columns.scale[:-1], 1 if self.model.ordered else self.model.heads)
         per = list(self.features) * (1 if self.model.ordered else heads)
         (offsets, effects), axis = self._labels, standard_unit(LOG_ODDS, BY_SD)
@@ -136,6 +134,27 @@ class Categories(NormalLaw):
         return rows + [
             Estimate(f"{kind} {name}", LOG_ODDS, one) for name, one in zip(offsets, figures[:heads], strict=True)
         ]
+
+    def figures(self) -> list[Figure]:
+        """Return the figures of thresholds or intercepts, then of effects."""
+        if self.shrunk is not None:
+            own = self._map @ self.shrunk.drawn[..., None]
+            offsets, effects = np.split(own[..., 0], [self.model.heads], axis=-1)
+            return self.shrunk.figures(offsets, effects)
+        prior = self.model.prior(1.0 if self.prior_sd is None else float(np.asarray(self.prior_sd)))
+        before = self._map @ prior.mean, np.sqrt(self._map**2 @ (1 / prior.precision))
+        return with_prior(self._map @ self.mean, np.sqrt(np.diag(self._map @ self.cov @ self._map.T)), *before)
+
+    def shrinkable(self) -> Slopes:
+        """Return the effects. Those of one feature on categories without an order shrink together."""
+        model, places = self.model, self.model.effects
+        prior_sd = model.prior(float(np.asarray(self.prior_sd))).precision[places] ** -0.5
+        column = np.arange(places.size) % model.features
+        return Slopes(self, self.mean, self.cov, places, column, self.features, prior_sd, LOG_ODDS)
+
+    def slopes_in_own_units(self, slopes: Array) -> Array:
+        """Convert effects in φ, ``(..., q)``, in the order of the table."""
+        return np.asarray(slopes @ self._map[self.model.heads :, self.model.effects].T)
 
     def in_own_units(self, drawn: Array) -> dict[str, Array]:
         offsets, effects = self._parted(drawn @ self._map.T)
@@ -314,7 +333,7 @@ def categories_from(
         epochs=len(rounds),
         iterations=len(rounds),
         aggregates=tuple(aggregates),
-        refitter=partial(categories_from, tuple(aggregates), ordered=ordered, schema=schema),
+        refitter=shrinkable(partial(categories_from, tuple(aggregates), ordered=ordered, schema=schema)),
     )
     located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
     return replace(law, warnings=(*located, *warnings_of(law, released, rows, n)))

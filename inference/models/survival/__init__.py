@@ -3,6 +3,7 @@
 codes       a row's contribution to the sum, designed for the least noise in curves
 curve       counts from a release; curves and the log-rank test from counts
 hazards     proportional hazards, constant within intervals
+doubts      their warnings
 rounds      the columns of a job, the generators of both jobs, and their results
 job         the jobs `survival` and `survival-regression`
 estimator   `PrivateKaplanMeier` and `PrivateProportionalHazards`

@@ -26,6 +26,7 @@ from inference.errors import DataError, unknown
 from inference.jobs.estimates import LEVEL
 from inference.jobs.settings import require_count, require_text, settings_from, within
 from inference.models.estimator import PrivateEstimator
+from inference.models.shrinkage import NONE, SHRINKAGE, Shrinkage
 from inference.models.survival import rounds
 from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import Hazards, exact_hazards, hazards_from, hazards_job
@@ -133,6 +134,7 @@ class PrivateProportionalHazards(PrivateEstimator):
             column of groups, numbered from 0 or 1, or None.
         intervals: number of intervals of equal length, up to the duration's upper bound. times: their ends instead.
         prior_sd: of the log hazard ratio of each standardised feature, and of each group.
+        shrinkage: "none", "horseshoe" or "groups". prior_effects, prior_groups: as for `inference.models.shrinkage`.
 
     Attributes:
         coef_, coef_sd_, coef_interval_: posterior mean, sd and 95 % interval of the log hazard ratio per unit of each
@@ -149,6 +151,9 @@ class PrivateProportionalHazards(PrivateEstimator):
     intervals: int = 4
     times: float | Sequence[float] | None = None
     prior_sd: float = EFFECT_SD
+    shrinkage: str = NONE
+    prior_effects: float | None = None
+    prior_groups: str = ""
 
     def predict(self, X: Any) -> Array:
         """Return the log hazard ratio of rows to a row at the centre of the same group, shape ``(k,)``."""
@@ -182,13 +187,23 @@ class PrivateProportionalHazards(PrivateEstimator):
             raise DataError(f"X has shape {X.shape}; expected a row for each duration of: {', '.join(schema.features)}")
         rows = Problem("rows", schema, X, durations)
         check_codes(columns, rows.values(*columns.names))
-        return exact_hazards(rows, columns, self.prior_sd)
+        return self._shrunk(exact_hazards(rows, columns, self.prior_sd))
 
     def _of_aggregates(self, aggregates: Sequence[NoisyAggregate]) -> Hazards:
-        return hazards_from(aggregates, self._columns()[1], prior_sd=self.prior_sd)
+        return self._shrunk(hazards_from(aggregates, self._columns()[1], prior_sd=self.prior_sd))
 
     def _over_rounds(self, source: Rounds) -> Hazards:
-        return run(hazards_job(*self._columns(), prior_sd=self.prior_sd), source)
+        schema, columns = self._columns()
+        self._prior.places(columns.features)  # refuses unknown ones before the rounds
+        return self._shrunk(run(hazards_job(schema, columns, prior_sd=self.prior_sd), source))
+
+    @property
+    def _prior(self) -> Shrinkage:
+        return Shrinkage(**{name: getattr(self, name) for name in SHRINKAGE})
+
+    def _shrunk(self, fit: Hazards) -> Hazards:
+        found: Hazards = self._prior.shrink(fit)
+        return found
 
     def _keep(self, fit: Posterior) -> None:
         law: Hazards = fit.predictor

@@ -19,7 +19,6 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from dca_proto.aggregate import NoisyAggregate
@@ -27,33 +26,29 @@ from dca_proto.protocol.wire.kinds import Kind, SecureSum
 from dca_proto.statistics import SurvivalScore, resolve
 from dca_proto.statistics.scaled import ANY
 from dca_proto.statistics.survival_score import BEYOND, COUNT, contrast, even
-from dca_proto.wording import listed
 from inference.columns import Standardisation, standardisation
-from inference.contraction import percent
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD, Estimate, score, standard_unit
 from inference.jobs.settings import require_positive
 from inference.jobs.summary import HeldOut, Standard
-from inference.laws import Drawn, Draws
-from inference.locate import FREQUENCIES, LEVELS, about_collinearity, locate, phases_request
+from inference.laws import Drawn, Draws, Shrunk, Slopes
+from inference.locate import FREQUENCIES, LEVELS, locate, phases_request
 from inference.locate import STATISTIC as PHASES
 from inference.models.coefficients import with_prior
 from inference.models.score_regression import Normal, Prior
+from inference.models.shrinkage import shrinkable
 from inference.models.survival import scoring
-from inference.models.survival.curve import MISSING_SDS
+from inference.models.survival.doubts import warnings_of
 from inference.models.survival.rounds import ROWS_MAX, Columns, curves_statistic, request_of
-from inference.models.survival.scoring import EFFECT_SD, SQUARES, Fitted, Part, Released, Request, Rows
+from inference.models.survival.scoring import EFFECT_SD, SQUARES, Fitted, Released, Request, Rows
 from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
 STD_SHARE = 0.1
 SHARES = (1.0, 1.0, 2.0, 4.0)  # of the rounds of scores
-AWAY_MAX = 1.0  # largest distance of a standardised effect from the last request; of a log hazard, by its events
-FAR = 6.0  # scales from a feature's centre beyond which values are rare
 LEAST_SHARE = 0.01  # of a group, relative to even groups
-DOUBT_MAX = 0.6  # largest sd of rare rows' log hazard for which its law is nearly normal
 LOG_HAZARD = "log hazard ratio"
 RATIO, GROUP_RATIO = "log_hazard_ratio", "group_log_hazard_ratio"
 
@@ -67,7 +62,8 @@ class Hazards:
         group_shares: of each further group, for its contrast, ``(G - 1,)``.
         theta: the normal law of ln λ_k l_k of each interval, then the effects of groups, then of standardised features.
         private: False if no epsilon may be claimed. prior_sd: of each effect in θ.
-        warnings: reasons to doubt it. attrs: of the rounds, for `InferenceData`.
+        warnings: reasons to doubt it. attrs: of the rounds, for `InferenceData`. method: as text.
+        shrunk: the draws under a prior that shrinks effects of features; None under a normal one.
         coefficients, coefficient_sd: posterior mean and standard deviation of the log hazard ratio per unit of each
             feature, shape ``(d,)``. group_effects: both of each further group's log hazard ratio to the first.
         log_hazards: both of ln λ_k l_k of each interval, for a row of the first group at `centre`.
@@ -83,6 +79,8 @@ class Hazards:
     warnings: Sequence[str] = ()
     attrs: Mapping[str, object] = field(default_factory=dict)
     refitter: Any = None
+    method: str = ""
+    shrunk: Shrunk | None = None
     coefficients: Array = field(init=False)
     coefficient_sd: Array = field(init=False)
     group_effects: tuple[Array, Array] = field(init=False)
@@ -126,6 +124,9 @@ class Hazards:
         (of_groups, their_sd), scale = self.group_effects, np.r_[np.ones(self.columns.groups - 1), self.scale]
         mean, sd = np.r_[of_groups, self.coefficients], np.r_[their_sd, self.coefficient_sd]
         figures, axis = with_prior(mean, sd, 0.0, self.prior_sd / scale), standard_unit(LOG_HAZARD, BY_SD)
+        if self.shrunk is not None:
+            drawn = self.shrunk.drawn
+            figures = [*figures[: len(their_sd)], *self.shrunk.figures(drawn[..., :0], self.in_own_units(drawn)[RATIO])]
         return [
             Estimate(
                 name,
@@ -153,15 +154,34 @@ class Hazards:
 
     def sample(self, rng: np.random.Generator, chains: int = CHAINS, draws: int = DRAWS) -> dict[str, Array]:
         """Draw the log hazard ratios of features and of groups."""
-        drawn = rng.multivariate_normal(self.theta.mean, self.theta.cov, (chains, draws))
+        return self.in_own_units(rng.multivariate_normal(self.theta.mean, self.theta.cov, (chains, draws)))
+
+    def in_own_units(self, drawn: Array) -> dict[str, Array]:
+        """Return the log hazard ratios of features and of groups. Args: drawn: of θ, ``(chains, draws, p)``."""
         posterior = {RATIO: drawn[..., self._effects] / self.scale}
         if self.columns.groups > 1:
             posterior[GROUP_RATIO] = contrast(self.group_shares) * drawn[..., self._groups]
         return posterior
 
+    def shrinkable(self) -> Slopes:
+        """Return the effects of features. Those of groups are what a study compares, and do not shrink."""
+        places, d = np.arange(self.theta.mean.size)[self._effects], len(self.columns.features)
+        slab = np.full(d, float(self.prior_sd))
+        mean, cov = self.theta
+        return Slopes(self, mean, cov, places, np.arange(d), self.columns.features, slab, LOG_HAZARD)
+
+    def slopes_in_own_units(self, slopes: Array) -> Array:
+        """Convert standardised effects, ``(..., d)``."""
+        return np.asarray(slopes / self.scale)
+
+    def with_shrunk(self, shrunk: Shrunk, mean: Array, cov: Array, **more: Any) -> Hazards:
+        """Return the law with these draws and moments. Args: more: attributes."""
+        return replace(self, shrunk=shrunk, theta=Normal(mean, cov), **more)
+
     def posterior(self) -> Posterior:
         """Return the posterior of this law."""
-        return Posterior(
+        method = {"method": self.method} if self.method else {}
+        found = Posterior(
             "survival-regression",
             Drawn(self.sample),
             axes={RATIO: ("feature",), GROUP_RATIO: ("group",)},
@@ -169,12 +189,13 @@ class Hazards:
             notes=tuple(self.warnings),
             attrs=self.attrs,
             table=self.estimates,
-            extras=lambda: {"remarks": {"events": self.columns.coding}},
+            extras=lambda: {"remarks": {"events": self.columns.coding, **method}},
             predictor=self,
             sample=self.sample,
             private=self.private,
             refitter=self.refitter,
         )
+        return found if self.shrunk is None else self.shrunk.into(found, self.in_own_units, RATIO)
 
 
 def concordance(fit: Hazards, rows: Problem) -> float:
@@ -366,65 +387,11 @@ def hazards_from(
         prior_sd=prior_sd,
         warnings=(
             *locate(_of_features(phases, columns)).warnings,
-            *_warnings(released, rows, theta, columns, np.array(statistics[0].bound[begin:])),
+            *warnings_of(released, rows, theta, columns, np.array(statistics[0].bound[begin:])),
         ),
         attrs={**attributes(scores[-1], private=private), "n": n},
-        refitter=partial(hazards_from, tuple(aggregates), columns, private=private),
+        refitter=shrinkable(partial(hazards_from, tuple(aggregates), columns, private=private)),
     )
-
-
-def _warnings(released: Sequence[Released], rows: Rows, theta: Normal, columns: Columns, farthest: Array) -> list[str]:
-    """Return doubts. Args: farthest: public bound of each feature, in scales from its centre."""
-    one = released[0]
-    squares = scoring.matrix(one.information, rows.intervals, rows.x.shape[1])[-rows.mean.size :, -rows.mean.size :]
-    warnings = list(about_collinearity(columns.features, squares, sqrt(one.information_noise)))
-    share, sd = released[-1].counted
-    if 1 - share > MISSING_SDS * sd + 1e-6:
-        warnings.append(
-            f"about {percent(1 - share)} of the rows did not count: they lack a value, have a negative duration, or "
-            f"codes other than {columns.coding}; check these, for the result describes the others"
-        )
-    last, effects = Part(released[-1], rows), slice(-rows.mean.size, None)
-    doubt = np.maximum(np.abs(last.skew), 1.0) * np.sqrt(np.diag(theta.cov))
-    unsure = (doubt > DOUBT_MAX)[effects] | (last.hidden[effects] & (farthest > FAR))
-    if unsure.any():
-        warnings.append(
-            f"noise hides how the hazard depends on rare values of {listed(list(np.array(columns.features)[unsure]))}, "
-            "so intervals may fail; raise epsilon, take more rows, or merge rare categories"
-        )
-    rare = _hidden_groups(released[-1], rows)
-    if columns.groups > 1 and rare.any():
-        warnings.append(
-            f"few rows are of {listed(list(np.array(columns.group_labels)[rare]))}, or noise hides them, so intervals "
-            f"of groups may fail; set no group, so that {columns.group} is a feature, or merge groups"
-        )
-    hazards = np.diag(last.slope)[: rows.intervals]
-    matters = np.sqrt(np.r_[hazards / hazards.sum(), np.ones(theta.mean.size - hazards.size)])  # few events: less
-    away = float((matters * np.abs(theta.mean - released[-1].request.theta)).max())
-    if away > AWAY_MAX:
-        warnings.append(
-            f"the last round asked at parameters that differ from the result by {away:.2g} (standardised), too far "
-            "for a linear approximation; intervals may fail; raise epsilon, or give fewer intervals"
-        )
-    return warnings
-
-
-def _hidden_groups(released: Released, rows: Rows) -> NDArray[np.bool_]:
-    """Return for each group whether noise hides the information of its own rows."""
-    k, groups = rows.intervals, rows.shares.size
-    if groups == 1:
-        return np.zeros(1, bool)
-    further = rows.shares[1:]
-    of_groups = np.vstack([-np.ones(groups - 1), np.eye(groups - 1)]) / contrast(further)
-    parts = np.hstack(
-        [np.repeat(rows.shares[:, None], k, axis=1), of_groups]
-    )  # a group's indicator in the model's columns
-    size = k + groups - 1
-    own = scoring.matrix(released.information, k, rows.x.shape[1])[:size, :size]
-    entries = np.triu(np.full((size, size), 2.0), 1) + np.eye(size)
-    entries[:k, :k] *= np.eye(k)  # the others are known to be 0
-    noise = np.sqrt(released.information_noise * ((entries * np.einsum("gi,gj->gij", parts, parts)) ** 2).sum((1, 2)))
-    return np.asarray(np.einsum("gi,ij,gj->g", parts, own, parts) < scoring.HIDDEN * noise)
 
 
 def exact_hazards(rows: Problem, columns: Columns, prior_sd: float = EFFECT_SD) -> Hazards:

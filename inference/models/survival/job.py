@@ -11,6 +11,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, RefitJob, Stage, one_round
 from inference.jobs.examples import TIME, Clean, Example
 from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
+from inference.models.shrinkage import SHRINKAGE, Shrinkage
 from inference.models.survival import hazards, rounds
 from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import Hazards
@@ -53,7 +54,7 @@ class Settings(GridSettings):
 
 
 @dataclass(frozen=True)
-class RegressionSettings(GridSettings):
+class RegressionSettings(Shrinkage, GridSettings):
     """Settings of `survival-regression`; columns that are neither event nor group are features."""
 
     intervals: int = setting(4, "Number of equal intervals, each of constant hazard.", require_count)
@@ -104,13 +105,15 @@ class SurvivalRegression(RefitJob):
 
     name, title = "survival-regression", "Effect on the log hazard over {target}"
     dataset, settings, kinds = "simulated-trial", RegressionSettings, SurvivalCurves.kinds
-    changeable = ("prior_sd",)
+    changeable = ("prior_sd", *SHRINKAGE)
     estimator = "its rows have events and groups: `PrivateProportionalHazards` is written by hand"
     about = "[hazard ratios](jobs/survival.md) of groups and features"
     examples, clean = (Example(TIME, {"intervals": 2}),), Clean(TIME)
 
     def check(self, schema: Schema, settings: RegressionSettings) -> None:
-        if not settings.columns(schema).features:
+        features = settings.columns(schema).features
+        settings.places(features)
+        if not features:
             raise DataError(
                 "no features beside event and group; name some, or take job 'survival', which compares groups without "
                 "any"
@@ -132,4 +135,7 @@ class SurvivalRegression(RefitJob):
 
     def reference(self, train: Problem, settings: RegressionSettings) -> Hazards:
         """Fit the same model to the raw rows."""
-        return hazards.exact_hazards(train, settings.columns(train.schema), settings.prior_sd)
+        found: Hazards = settings.shrink(
+            hazards.exact_hazards(train, settings.columns(train.schema), settings.prior_sd)
+        )
+        return found

@@ -39,6 +39,7 @@ TARGETS = {
     "class": ((RNG.random(N) < 1 / (1 + np.exp(-ETA))).astype(float), Interval(0, 1)),
     "count": (np.minimum(RNG.poisson(np.exp(0.4 * ETA)), 12.0), Interval(0, 12)),
 }
+TARGETS["grade"] = np.digitize(TARGETS["number"][0], [1.2, 2.8]).astype(float), Interval(0, 2)
 MONTHS = RNG.exponential(np.exp(-0.4 * X[:, 0]) * 10)
 TRIAL = Schema(("event", "a"), "months", {"event": Interval(0, 1), "a": Interval(-5, 5), "months": Interval(0, 24)})
 TRIAL_ROWS = np.column_stack([MONTHS < 24, X[:, 0], np.minimum(MONTHS, 24)]).astype(float)
@@ -62,6 +63,9 @@ JOBS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             ("logistic", "class", {"method": "variational", "epochs": 8}, "horseshoe"),
             ("poisson-regression", "count", {}, "horseshoe"),
             ("robust-regression", "number", {}, "groups"),
+            ("ordinal-regression", "grade", {"rounds": 2}, "horseshoe"),
+            ("multinomial-regression", "grade", {"rounds": 2}, "groups"),
+            ("survival-regression", "trial", {"intervals": 3}, "horseshoe"),
         )
     ),
     ("mixture", "number", {"components": 2, "epochs": 4}, {"prior_beta": 200.0, "prior_alpha": 300.0}),
@@ -128,6 +132,7 @@ ESTIMATORS: list[tuple[Any, str, dict[str, Any], dict[str, Any]]] = [
             (PrivateBoundedRegression, "number", {}),
             (PrivateLogisticRegression, "class", {"method": "one-sum"}),
             (PrivatePoissonRegression, "count", {}),
+            (PrivateProportionalHazards, "trial", {}),
         )
     ),
     (

@@ -19,8 +19,13 @@ from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.estimators import PrivateLinearRegression
 from inference.jobs import find
+from inference.models.categories.law import Categories
+from inference.models.categories.model import Model
 from inference.models.coefficients import LINKS, LOG, Coefficients, Spread
-from inference.models.shrinkage import Scales, Shrinkage, Shrunk, gibbs, shrinkable
+from inference.models.score_regression import Normal
+from inference.models.shrinkage import Scales, Shrinkage, gibbs, shrinkable
+from inference.models.survival.hazards import Hazards
+from inference.models.survival.rounds import Columns
 from inference.problem import Schema
 from inference.saved import load_result, saved
 
@@ -32,6 +37,9 @@ CASES = [
     pytest.param(TWO, [0.3, 0.2], Scales(np.zeros(2, int), False, 4.0, 0.5, np.full(2, 0.5)), id="one-group"),
     pytest.param(TWO, [0.3, 0.2], Scales(np.array([0, 1]), False, 4.0, 0.5, np.full(2, 0.5)), id="two-groups"),
     pytest.param(TWO, [0.3, 0.2], Scales(np.array([-1, 0]), False, 4.0, 0.3, np.full(2, 0.7)), id="one-free"),
+    pytest.param(
+        TWO, [0.3, 0.2], Scales(np.zeros(2, int), True, 1.0, 0.05, np.full(2, 0.8), np.zeros(2, int)), id="one-column"
+    ),
 ]
 
 
@@ -43,8 +51,9 @@ def half_t(x: np.ndarray, degrees: float, size: float) -> np.ndarray:
 def by_quadrature(precision: np.ndarray, pull: np.ndarray, scales: Scales) -> tuple[np.ndarray, np.ndarray]:
     """Mean and mean square of slopes: a grid over the logarithms of all scales; given them, slopes are normal."""
     d, groups = len(pull), int(scales.group.max()) + 1
-    wide = np.linspace(-14.0, 10.0, 50 if d == 2 and scales.local else 300)
-    axes = np.meshgrid(*[wide] * (groups + d * scales.local), indexing="ij")
+    column = np.arange(d) if scales.column is None else scales.column
+    count = groups + (int(column.max()) + 1) * scales.local
+    axes = np.meshgrid(*[np.linspace(-14.0, 10.0, 50 if count == 3 else 300)] * count, indexing="ij")
     found = [np.exp(axis.ravel()) for axis in axes]
     shared = [scales.size * one for one in found[:groups]]
     weight = np.prod([half_t(one, scales.degrees, scales.size) * one for one in shared], axis=0)
@@ -53,7 +62,7 @@ def by_quadrature(precision: np.ndarray, pull: np.ndarray, scales: Scales) -> tu
     diagonal = np.zeros((weight.size, d))
     for j, group in enumerate(scales.group):
         if group >= 0:
-            sd = shared[group] * (found[groups + j] if scales.local else 1.0)
+            sd = shared[group] * (found[groups + column[j]] if scales.local else 1.0)
             diagonal[:, j] = sd**-2.0
             weight = weight / sd
     Q = precision + np.eye(d) * diagonal[:, None, :]
@@ -201,12 +210,73 @@ def test_settings_say_what_is_wrong() -> None:
         Shrinkage(shrinkage="horseshoe").shrink(law(point=True))
 
 
-SHRINKING = ("regression", "regression-bounded", "logistic", "poisson-regression", "robust-regression")
+def grades(classes: int = 3, *, ordered: bool = True, backwards: bool = False) -> Categories:
+    """A law of a regression of categories: the second feature matters, the others hardly do."""
+    model, d = Model(ordered, classes, 3), 3
+    effects = [0.02, 0.6, -0.02]
+    theta = np.r_[-1.0, 1.0, effects] if ordered else np.r_[np.zeros(4), 0.3, effects, -0.2, np.negative(effects)]
+    theta = theta.reshape(-1, d + 1)[::-1].ravel() if backwards else theta
+    names, ones = ("a", "b", "c", "y"), np.r_[2.0, 4.0, 5.0, 1.0]
+    columns = Standardisation(names, np.zeros(4), ones, np.full(4, 5.0))
+    phi = model.phi(theta)
+    return Categories(
+        columns=columns, model=model, codes=np.arange(3.0), mean=phi, cov=0.05**2 * np.eye(phi.size), prior_sd=2.0
+    )
+
+
+def hazards() -> Hazards:
+    """A law of two intervals, a treatment, and two features, of which the second matters."""
+    columns = Columns("months", "event", (6.0, 12.0), "arm", 2, ("a", "b"))
+    theta = Normal(np.array([-2.0, -1.5, 0.1, 0.02, 0.6]), 0.05**2 * np.eye(5))
+    return Hazards(columns, np.zeros(2), np.array([2.0, 4.0]), theta, np.array([0.5]), prior_sd=2.5)
+
+
+@pytest.mark.parametrize("before", [grades(), grades(ordered=False), hazards()], ids=["grades", "kinds", "hazards"])
+def test_laws_of_categories_and_hazards_shrink_alike(before: Any) -> None:
+    """Effects of one feature stay, others shrink; the table, the draws and the prior's interval are of own units."""
+    after = Shrinkage(shrinkage="horseshoe").shrink(before, 200)
+    effects = ["b"] if isinstance(before, Hazards) else [name for name in before.names if name.startswith("b")]
+    plain, shrunk = before.posterior(), after.posterior()
+    for own, other in zip(shrunk.estimates(), plain.estimates(), strict=True):
+        held = own.name in effects or own.name.startswith(("threshold", "intercept", "arm"))
+        ratio = abs(own.figure.mean / other.figure.mean)
+        assert (0.85 < ratio < 1.15) if held else ratio < 0.85, own.name
+    drawn = next(iter(shrunk.draws.values())).reshape(-1, len(before.shrinkable().places))
+    slopes = [one.figure.mean for one in shrunk.estimates()][-drawn.shape[1] :]
+    if not isinstance(before, Hazards):
+        slopes = list(shrunk.slopes()[0])
+    np.testing.assert_allclose(drawn.mean(axis=0), slopes)
+    assert "about" in after.method
+    with pytest.raises(DataError, match="'months' is unknown"):
+        Shrinkage(shrinkage="groups", prior_groups="months").shrink(before)
+
+
+def test_no_category_is_special() -> None:
+    """Effects to the first category are those to the last, with all categories in the other order."""
+    first, last = (
+        Shrinkage(shrinkage="horseshoe").shrink(grades(ordered=False, backwards=backwards), 400)
+        for backwards in (False, True)
+    )
+    np.testing.assert_allclose(last.effects[1], -first.effects[1], atol=0.01)
+    np.testing.assert_allclose(last.effect_sd[1], first.effect_sd[1], rtol=0.25)
+
+
+SHRINKING = (
+    "regression",
+    "regression-bounded",
+    "logistic",
+    "poisson-regression",
+    "robust-regression",
+    "ordinal-regression",
+    "multinomial-regression",
+    "survival-regression",
+)
 
 
 @pytest.mark.parametrize("name", SHRINKING)
 def test_a_job_refuses_unknown_columns_before_its_rounds(name: str) -> None:
-    job, schema = find(name), Schema(("a",), "y", {"a": Interval(-1, 1), "y": Interval(0, 1)})
+    job, bounds = find(name), {"event": Interval(0, 1), "a": Interval(-1, 1), "y": Interval(0, 1)}
+    schema = Schema(("event", "a"), "y", bounds)
     with pytest.raises(DataError, match="column of prior_groups 'b' is unknown"):
         job.check(schema, job.settings(shrinkage="groups", prior_groups="b"))
 
@@ -215,8 +285,8 @@ def test_flat_slabs_and_single_columns_have_a_posterior() -> None:
     for d in (2, 3):
         for kind in ("horseshoe", "groups"):
             found = Shrinkage(shrinkage=kind).shrink(law(d=d, prior_sd=None), 30)
-            assert isinstance(found, Shrunk)
-            assert np.isfinite(found.drawn).all()
+            assert found.shrunk is not None
+            assert np.isfinite(found.shrunk.drawn).all()
     free = Shrinkage(shrinkage="groups", prior_groups="a").shrink(law(prior_sd=None), 30)
     assert [one.prior is None for one in free.figures()] == [True, False, True, True]
 

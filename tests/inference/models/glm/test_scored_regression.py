@@ -21,7 +21,8 @@ from inference.estimators import PrivatePoissonRegression, PrivateRobustRegressi
 from inference.jobs import find
 from inference.jobs.base import Conditions
 from inference.jobs.settings import settings_from
-from inference.models.coefficients import LOG_MOST, limited
+from inference.models.coefficients import LOG_MOST
+from inference.models.expected import limited
 from inference.models.glm.families import Family, Poisson, StudentT, poisson_quantile
 from inference.models.glm.job import scored_regression, shares
 from inference.models.glm.scored_fit import exact_fit, regression_of_scores

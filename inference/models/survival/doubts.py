@@ -1,0 +1,80 @@
+"""Reasons to doubt hazards from noisy scores: rare values, groups and rows that noise hides, and far requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dca_proto.statistics.survival_score import contrast
+from dca_proto.wording import listed
+from inference.contraction import percent
+from inference.locate import about_collinearity
+from inference.models.score_regression import Normal
+from inference.models.survival import scoring
+from inference.models.survival.curve import MISSING_SDS
+from inference.models.survival.rounds import Columns
+from inference.models.survival.scoring import Part, Released, Rows
+from inference.problem import Array
+
+AWAY_MAX = 1.0  # largest distance of a standardised effect from the last request; of a log hazard, by its events
+FAR = 6.0  # scales from a feature's centre beyond which values are rare
+DOUBT_MAX = 0.6  # largest sd of rare rows' log hazard for which its law is nearly normal
+
+
+def warnings_of(
+    released: Sequence[Released], rows: Rows, theta: Normal, columns: Columns, farthest: Array
+) -> list[str]:
+    """Return doubts. Args: farthest: public bound of each feature, in scales from its centre."""
+    one = released[0]
+    squares = scoring.matrix(one.information, rows.intervals, rows.x.shape[1])[-rows.mean.size :, -rows.mean.size :]
+    warnings = list(about_collinearity(columns.features, squares, sqrt(one.information_noise)))
+    share, sd = released[-1].counted
+    if 1 - share > MISSING_SDS * sd + 1e-6:
+        warnings.append(
+            f"about {percent(1 - share)} of the rows did not count: they lack a value, have a negative duration, or "
+            f"codes other than {columns.coding}; check these, for the result describes the others"
+        )
+    last, effects = Part(released[-1], rows), slice(-rows.mean.size, None)
+    doubt = np.maximum(np.abs(last.skew), 1.0) * np.sqrt(np.diag(theta.cov))
+    unsure = (doubt > DOUBT_MAX)[effects] | (last.hidden[effects] & (farthest > FAR))
+    if unsure.any():
+        warnings.append(
+            f"noise hides how the hazard depends on rare values of {listed(list(np.array(columns.features)[unsure]))}, "
+            "so intervals may fail; raise epsilon, take more rows, or merge rare categories"
+        )
+    rare = _hidden_groups(released[-1], rows)
+    if columns.groups > 1 and rare.any():
+        warnings.append(
+            f"few rows are of {listed(list(np.array(columns.group_labels)[rare]))}, or noise hides them, so intervals "
+            f"of groups may fail; set no group, so that {columns.group} is a feature, or merge groups"
+        )
+    hazards = np.diag(last.slope)[: rows.intervals]
+    matters = np.sqrt(np.r_[hazards / hazards.sum(), np.ones(theta.mean.size - hazards.size)])  # few events: less
+    away = float((matters * np.abs(theta.mean - released[-1].request.theta)).max())
+    if away > AWAY_MAX:
+        warnings.append(
+            f"the last round asked at parameters that differ from the result by {away:.2g} (standardised), too far "
+            "for a linear approximation; intervals may fail; raise epsilon, or give fewer intervals"
+        )
+    return warnings
+
+
+def _hidden_groups(released: Released, rows: Rows) -> NDArray[np.bool_]:
+    """Return for each group whether noise hides the information of its own rows."""
+    k, groups = rows.intervals, rows.shares.size
+    if groups == 1:
+        return np.zeros(1, bool)
+    further = rows.shares[1:]
+    of_groups = np.vstack([-np.ones(groups - 1), np.eye(groups - 1)]) / contrast(further)
+    parts = np.hstack(
+        [np.repeat(rows.shares[:, None], k, axis=1), of_groups]
+    )  # a group's indicator in the model's columns
+    size = k + groups - 1
+    own = scoring.matrix(released.information, k, rows.x.shape[1])[:size, :size]
+    entries = np.triu(np.full((size, size), 2.0), 1) + np.eye(size)
+    entries[:k, :k] *= np.eye(k)  # the others are known to be 0
+    noise = np.sqrt(released.information_noise * ((entries * np.einsum("gi,gj->gij", parts, parts)) ** 2).sum((1, 2)))
+    return np.asarray(np.einsum("gi,ij,gj->g", parts, own, parts) < scoring.HIDDEN * noise)
