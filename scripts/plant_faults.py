@@ -9,9 +9,9 @@
 
 A fault replaces text of `dca_proto` in a separate process; no file changes. The scenarios are those of
 `dca emulate sweep --seeds 0..`, until one breaks an invariant, at most 300. The noise of all of them together is judged
-after 30, 100 and 300. With `--again`, a fault that the same scenario catches as last time keeps the table's number of
-seeds, which is an upper bound. A fault that breaks nothing survives; the table has the reason. Exit code 4 if fewer
-than 95 % are caught.
+after 30, 100 and 300. Then come the scenarios that were made by hand (`emulator/trials/directed.py`). With `--again`, a
+fault that the same scenario catches as last time keeps the table's number of seeds, which is an upper bound. A fault
+that breaks nothing survives; the table has the reason. Exit code 4 if fewer than 95 % are caught.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ _OURS = ("dca_proto", "emulator", "inference")
 class Caught(msgspec.Struct, frozen=True):
     """The number of seeds until a catch, and the invariant: 0 is liveness, -1 an error instead of a result.
 
-    `also` has the invariants that break in its place with other noise.
+    `also` has the invariants that break in its place with other noise. `scenario` names the scenario made by hand that
+    catches what no seed does; `seeds` is then how many were tried.
     """
 
     seeds: int
     invariant: int
     also: tuple[int, ...] = ()
+    scenario: str = ""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -81,13 +83,17 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a fault: `broken` has each broken invariant with its checker's message."""
+    """The outcome of a fault: `broken` has each broken invariant with its checker's message.
+
+    `scenario` names a scenario made by hand that broke them, after so many seeds.
+    """
 
     name: str
     kind: str
     seeds: int
     seconds: float
     broken: dict[int, str] = {}
+    scenario: str = ""
     why: str = ""
 
     @property
@@ -118,19 +124,22 @@ def _sweep(fault: Fault, seeds: int, again: bool) -> Found:
         del sys.modules[name]
     from emulator.shape import ALARM_POOLED, Shape
     from emulator.trials.checkers.noise import Noise
+    from emulator.trials.directed import DIRECTED
     from emulator.trials.sweep import trial_of
+    from emulator.trials.trial import examine
 
-    def tried(seed: int) -> dict[int, str]:
+    def tried(scenario: int | str) -> dict[int, str]:
         try:
-            outcome = trial_of(seed)
+            outcome = examine(DIRECTED[scenario], compare=False) if isinstance(scenario, str) else trial_of(scenario)
         except Exception as error:
             return {-1: f"{type(error).__name__}: {error}"}
         shape.add(outcome.shape)
         return outcome.broken
 
-    ran, broken, shape = 0, {}, Shape()
-    if again and fault.caught is not None and fault.caught.seeds <= seeds and (broken := tried(fault.caught.seeds - 1)):
-        ran = fault.caught.seeds
+    ran, broken, shape, by = 0, {}, Shape(), ""
+    first = fault.caught if again else None
+    if first is not None and first.seeds <= seeds and (broken := tried(first.scenario or first.seeds - 1)):
+        ran, by = first.seeds, first.scenario
     shape = Shape()
     while ran < seeds and not broken:
         broken = tried(ran)
@@ -138,8 +147,12 @@ def _sweep(fault: Fault, seeds: int, again: bool) -> Found:
         if not broken and (ran == seeds or ran in POOLED_AFTER):  # each look may be wrong once in a million times
             misshapen = shape.verdict(ALARM_POOLED).broken
             broken = {Noise.number: misshapen[0]} if misshapen else {}
+    for name in () if broken else DIRECTED:
+        if broken := tried(name):
+            by = name
+            break
     why, seconds = "" if broken else fault.why, time.monotonic() - began_s
-    return Found(name=fault.name, kind=fault.kind, seeds=ran, seconds=seconds, broken=broken, why=why)
+    return Found(name=fault.name, kind=fault.kind, seeds=ran, seconds=seconds, broken=broken, scenario=by, why=why)
 
 
 def install(fault: Fault) -> None:
@@ -221,10 +234,10 @@ def _code() -> str:
 def table(found: list[Found]) -> Table:
     """Return the table of catches, by kind."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("fault", "kind", "invariant", "seeds", "s"):
+    for name in ("fault", "kind", "invariant", "seeds or scenario", "s"):
         made.add_column(name, justify="left" if name in ("fault", "kind", "invariant") else "right")
     for one in sorted(found, key=lambda one: (KINDS.index(one.kind), one.seeds)):
-        made.add_row(one.name, one.kind, _by(one), str(one.seeds), f"{one.seconds:.0f}")
+        made.add_row(one.name, one.kind, _by(one), one.scenario or str(one.seeds), f"{one.seconds:.0f}")
     return made
 
 

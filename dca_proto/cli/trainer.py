@@ -14,7 +14,7 @@ from dca_proto.cli.actor import CONFIG, JsonLogs, Metrics, configure_command_log
 from dca_proto.cli.ledger import account_line
 from dca_proto.cli.output import Terminal, keep_earlier, result_console, say, table
 from dca_proto.cli.reporter import Reporter
-from dca_proto.errors import ImplausibleSum, RoundAborted, UsageError
+from dca_proto.errors import RoundAborted, UsageError
 from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
@@ -32,6 +32,7 @@ from dca_proto.results.round import (
 )
 from dca_proto.runtime.device import Device, load
 from dca_proto.runtime.files import write_json
+from dca_proto.runtime.live import abort_of
 from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.runtime.request import RoundSettings, open_round
 from dca_proto.runtime.settings import convert
@@ -140,13 +141,7 @@ def _resume(actor: Device, console: Console, json_to: str | None, json_logs: boo
     if not ended:
         raise UsageError("nothing to resume: the store has no open round, no result and no charge that may come back")
     results = [fact.aggregate for fact in ended if isinstance(fact, RoundCompleted)]
-    aborts = [
-        ImplausibleSum(fact.reason, quorum=fact.quorum)
-        if fact.implausible
-        else RoundAborted(fact.reason, contributors=fact.contributors, needed=fact.needed, quorum=fact.quorum)
-        for fact in ended
-        if isinstance(fact, RoundFailed)
-    ]
+    aborts = [abort_of(fact, resumed=True) for fact in ended if isinstance(fact, RoundFailed)]
     keep_earlier(console, json_to)
     write_json([*(round_of(result, alone=True) for result in results), *map(aborted_round, aborts)], json_to)
     for aggregate in results:

@@ -181,27 +181,7 @@ class LiveTrainer:
         ended = result.result()
         if isinstance(ended, RoundCompleted):
             return ended.aggregate
-        if ended.implausible:
-            raise ImplausibleSum(ended.reason, quorum=ended.quorum)
-        remedy = ""
-        if ended.declined:
-            remedy = (
-                "once the clients accept these terms, run the same command again; to ask for less, name another journal"
-            )
-        elif ended.refused:
-            remedy = (
-                "once the Compute node accepts these terms ([floors] of its file), run the same command again; to ask "
-                "for others, name another journal"
-            )
-        elif ended.hopeless:
-            remedy = (
-                "those clients will fail again: find out why, and ask again without them, or with a larger tolerate; "
-                "before you revoke one that lied, look whether a Compute node did, which can fail any client"
-            )
-        elif ended.lost and not ended.repeatable:
-            remedy = f"start {listed(ended.lost)} again, then run the same command"
-        counts = {"contributors": ended.contributors, "needed": ended.needed}
-        raise RoundAborted(ended.reason, **counts, remedy=remedy, repeatable=ended.repeatable, quorum=ended.quorum)
+        raise abort_of(ended)
 
     async def _wait_while_running(self, awaited: asyncio.Future[Any]) -> None:
         """Wait for a future. If the runner ends first, raise its error."""
@@ -229,3 +209,28 @@ class LiveTrainer:
         result = self._results.get(fact.round_id)
         if result is not None and not result.done():  # otherwise nobody awaits it: a round of an earlier run
             result.set_result(fact)
+
+
+def abort_of(ended: RoundFailed, *, resumed: bool = False) -> RoundAborted:
+    """Return the error of a failed round, with what to do about it.
+
+    By default the same command asks for the round again. A round that was `resumed` has no such command.
+    """
+    if ended.implausible:
+        return ImplausibleSum(ended.reason, quorum=ended.quorum)
+    again = "ask for the round again" if resumed else "run the same command again"
+    other = "" if resumed else "; to ask for {}, name another journal"
+    remedy = ""
+    if ended.declined:
+        remedy = f"once the clients accept these terms, {again}{other.format('less')}"
+    elif ended.refused:
+        remedy = f"once the Compute node accepts these terms ([floors] of its file), {again}{other.format('others')}"
+    elif ended.hopeless:
+        remedy = (
+            "those clients will fail again: find out why, and ask again without them, or with a larger tolerate; "
+            "before you revoke one that lied, look whether a Compute node did, which can fail any client"
+        )
+    elif ended.lost and not ended.repeatable:
+        remedy = f"start {listed(ended.lost)} again, then {again.removesuffix(' again')}"
+    counts = {"contributors": ended.contributors, "needed": ended.needed}
+    return RoundAborted(ended.reason, **counts, remedy=remedy, repeatable=ended.repeatable, quorum=ended.quorum)

@@ -306,6 +306,22 @@ def _abort_late(node: HostileCompute, honest: Honest, current: NodeRound, now_ms
     return [*effects, Send(Address(Channel.ABORT), current.id, encode(node._sign(lie)))]
 
 
+def _lie_waiting(node: HostileCompute, honest: Honest, event: Event, now_ms: int) -> list[Effect]:
+    """Report that it waits for the last other node, from its list on, and in place of its sum."""
+    return [_lying(node, effect) if isinstance(effect, Send) else effect for effect in honest(event, now_ms)]
+
+
+def _lying(node: HostileCompute, send: Send) -> Send:
+    current = node._rounds.get(send.round_id)
+    is_quiet = current is None or current.takes("contribution") or send.to.channel is not Channel.TRAINER
+    if current is None or is_quiet:
+        return send
+    computes = current.stored.computes
+    place = max(place for place, compute in enumerate(computes) if compute != node.id)
+    lie = m.Progress(current.id, current.hash, current.reported, 0, 0, 2, bytes((place,)))
+    return msgspec.structs.replace(send, payload=encode(node._sign(lie)))
+
+
 def _call_old(
     node: HostileCompute,
     honest: Honest,
@@ -380,6 +396,8 @@ HOSTILE: dict[str, AdversaryKind] = {
     "silent": AdversaryKind("sends nothing after its first message", HostileCompute, {"handle": _fall_silent}, _ROUND),
     "abort-late": AdversaryKind("signs an abort after its release", HostileCompute,
         {"_release_when_complete": _abort_late}, _ROUND),
+    "lie-waiting": AdversaryKind("reports that it waits for another node, and sends no sum", HostileCompute,
+        {"handle": _lie_waiting}, _ROUND, is_aimed=True),
     "call-old": AdversaryKind("falsely reports charges as reused", HostileCompute,
         {"_keep": _call_old}, frozenset({"round", "consent"}), _CLIENTS),
 
@@ -402,6 +420,8 @@ HOSTILE: dict[str, AdversaryKind] = {
     "old-keys": AdversaryKind("announces with the keys of the epoch before", Outdated, {}, _ROUND, is_insider=True),
     "close-early": AdversaryKind("closes, and cancels wrongly, while clients contribute", Meddling,
         {"_meddle": trainers.close_early}, _ROUND, _AFTER_MS),
+    "cancel-late": AdversaryKind("cancels rounds after their end", Meddling,
+        {"_meddle": trainers.cancel}, _ROUND, (5_000, 60_000), is_aimed=True),
     "usurp": AdversaryKind("sends what only Compute nodes may", Meddling,
         {"_meddle": trainers.usurp}, _ROUND, _AFTER_MS),
 }

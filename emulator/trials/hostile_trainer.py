@@ -106,6 +106,12 @@ def close_early(trainer: Meddling, honest: Honest, current: Round) -> list[Effec
     return [Send(node, current.id, payload) for node in to for payload in payloads]
 
 
+def cancel(trainer: Meddling, honest: Honest, current: Round) -> list[Effect]:
+    """Cancel the round at all its Compute nodes, whether it has ended or not."""
+    payload = encode(trainer._sign(m.Cancel(current.id, current.opened.hash, current.opened.frame)))
+    return [Send(Address(Channel.COMPUTE, node), current.id, payload) for node in current.computes]
+
+
 def usurp(trainer: Meddling, honest: Honest, current: Round) -> list[Effect]:
     """Send aborts, lists, answers and reports of reused charges."""
     messages = messages_of_nodes(current.id, current.opened.hash, current.opened.computes, trainer.clients)

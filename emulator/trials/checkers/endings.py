@@ -319,6 +319,10 @@ class Completion(Checker):
         changes = [one.began_ms for one in world.injections if one.kind.at_all and one.began_ms is not None]
         if not world.scenario.has_trusted_nodes or any(began_ms < announced.commit_by_ms for began_ms in changes):
             return False
+        trusted = world.actors.computes[: world.scenario.limits.trusted] if log.request.computes else ()
+        accepted = self.log.announced(log.id)
+        if accepted and any(node not in accepted.computes and self._down[node] for node in trusted):  # it was lost, and may owe an abort
+            return False
         end_ms, epoch_ms = announced.commit_by_ms, world.scenario.epoch_ms
         overflows = self._messages() > world.scenario.broker.queue_messages_max
         if overflows or world.simulator.start_ms // epoch_ms != end_ms // epoch_ms:

@@ -177,6 +177,36 @@ def test_a_resumed_round_says_in_both_outputs_that_a_client_lied(
     assert "find the client that lied and revoke it" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(
+    ("ending", "remedy"),
+    [
+        ({"declined": True}, "once the clients accept these terms, ask for the round again"),
+        ({"refused": True}, "once the Compute node accepts these terms ([floors] of its file), ask for the round again"),
+        ({"hopeless": True}, "those clients will fail again: find out why"),
+        ({"lost": ("compute-2",)}, "start compute-2 again, then ask for the round"),
+    ],
+)
+def test_a_resumed_round_that_failed_says_what_to_do(
+    ending: dict[str, Any],
+    remedy: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command that resumes it asks for no round, so nobody is told to run it again, or to name a journal."""
+
+    async def resume(actor: device.Device, on_report: Any) -> list[RoundFailed]:
+        return [RoundFailed(bytes(16), "too-few", None, None, **ending)]
+
+    monkeypatch.setattr(device.Device, "resume", resume)
+    assert main(["federation", "init", str(tmp_path / "a"), "--without-computes", "--broker", "mqtt://127.0.0.1"]) == 0
+    assert main(["trainer", str(tmp_path / "a" / "trainer.toml"), "--resume"]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"advice {remedy}" in said
+    assert "command" not in said
+    assert "journal" not in said
+
+
 def test_a_file_and_options_ask_for_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`[round] kind` and `mechanism`, and `dca trainer --mechanism` on top of it."""
     requests: list[OpenRound] = []

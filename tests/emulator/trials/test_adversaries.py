@@ -42,6 +42,7 @@ EFFECTS = {
     "withhold-sum": LATE,
     "silent": ABORTS,
     "abort-late": ABORTS,
+    "lie-waiting": LATE,
     "call-old": ACTS,
     "two-announcements": ABORTS,
     "announce-twice": ABORTS,
@@ -53,6 +54,7 @@ EFFECTS = {
     "announce-wrongly": DROPPED,
     "old-keys": ACTS,
     "close-early": ACTS,
+    "cancel-late": ACTS,
     "usurp": DROPPED,
 }
 HELPERS = {"make-up": Adversary(kind="sybil", actor="client 2")}

@@ -1,0 +1,60 @@
+"""Scenarios made by hand: each holds, and has the moment for which it was made.
+
+`scripts/planted_faults.toml` names those that catch a planted fault, and `test_planted.py` plants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from trial_helpers import check_trial, facts_of
+
+from dca_proto.protocol.facts import Announced, ChargeReturned, FederationChanged, NodesSilent, RoundCompleted
+from emulator.trials.directed import DIRECTED
+from emulator.trials.world import TrialWorld
+
+
+def at_once(world: TrialWorld) -> bool:
+    """The request has a result from its first round."""
+    return isinstance(world.rounds[0].ended, RoundCompleted)
+
+
+def waited_ms(world: TrialWorld) -> int:
+    """How long the first round took. The liar keeps to the protocol once the trial has healed."""
+    return (world.rounds[0].ended_ms or 0) - world.rounds[0].asked_ms
+
+
+def repeated(world: TrialWorld) -> bool:
+    """The request has a result from a repeat, which one client paid for after the others."""
+    last = world.rounds[0].last
+    return bool(last.request.repeats) and isinstance(last.ended, RoundCompleted)
+
+
+def returned(world: TrialWorld) -> int:
+    """How many members got the first round's charge back, the trainer among them."""
+    return sum(fact.round_id == world.rounds[0].id for fact in facts_of(world, ChargeReturned))
+
+
+WINDOWS_MS = 240_000
+MOMENTS: dict[str, Callable[[TrialWorld], bool]] = {
+    "a reboot where every round needs all nodes": lambda world: at_once(world) and bool(facts_of(world, NodesSilent)),
+    "a trusted node is lost": lambda world: not at_once(world) and len(facts_of(world, Announced)) > 1,
+    "the federation loses a node while a charge waits for aborts": lambda world: returned(world) == 0,
+    "a node is revoked between its abort and another one": lambda world: (
+        returned(world) == 7 and bool(facts_of(world, FederationChanged))
+    ),
+    "a client hears of the aborts from the repeat": repeated,
+    "a node lies about whom it waits for": lambda world: at_once(world) and waited_ms(world) > WINDOWS_MS,
+    "a trainer cancels a round that has a result": lambda world: at_once(world) and returned(world) == 0,
+}
+
+
+def test_each_scenario_has_a_moment() -> None:
+    assert MOMENTS.keys() == DIRECTED.keys()
+
+
+@pytest.mark.parametrize("name", DIRECTED)
+def test_a_scenario_made_by_hand_holds_and_has_its_moment(name: str) -> None:
+    world, _ = check_trial(DIRECTED[name])
+    assert MOMENTS[name](world)
