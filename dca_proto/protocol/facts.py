@@ -254,13 +254,13 @@ class RoundCompleted(_Fact, frozen=True):
 class RoundFailed(_Fact, frozen=True):
     """The round ended at the trainer without a result; unknown figures are None.
 
-    `declined`: all invited or expected clients declined, or so many for lasting reasons that too few are left; a
-    repetition now would fail as well. `refused`: a Compute node refused the round's terms, and would refuse them again.
-    `implausible`: no honest clients can have made the sum. `repeatable`: the round was cancelled because Compute nodes
-    were silent, and its charge came back. It may be repeated without them. `lost` are the names of these nodes.
-    `quorum`: all nodes of the round, and those that it lost. `unproven`: how many proofs failed in a verified sum of
-    too few, as a node says. `hopeless`: the round was open to all, and the clients expected are too few without
-    these, so a repetition now would fail as well.
+    `declined`: all invited or expected clients declined, or so many for lasting reasons that too few are left, of those
+    expected or, once more have answered, of n_max; a repetition now would fail as well. `refused`: a Compute node
+    refused the round's terms, and would refuse them again. `implausible`: no honest clients can have made the sum.
+    `repeatable`: the round was cancelled because Compute nodes were silent, and its charge came back. It may be
+    repeated without them. `lost` are the names of these nodes. `quorum`: all nodes of the round, and those that it
+    lost. `unproven`: how many proofs failed in a verified sum of too few, as a node says. `hopeless`: the round was
+    open to all, and the clients expected are too few without these, so a repetition now would fail as well.
     """
 
     round_id: bytes

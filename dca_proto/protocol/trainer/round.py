@@ -217,11 +217,16 @@ class Round(ActorRound[StoredRound]):
         return declined and not self.releases and not self.is_summed
 
     def too_many_declined(self) -> bool:
-        """Return True if a secure sum, open to all, lacked clients that would decline it again."""
+        """Return True if a secure sum, open to all, lacked clients that would decline it again.
+
+        The trainer may have stated fewer clients than there are. Once more have answered, there may be n_max.
+        """
         if not self.is_summed or self.invited or self.stored.needed is None:
             return False
-        expected = self.stored.request.answers_expected
-        return 0 < expected < self.declined_for_good + self.opened.body.kind.n_min
+        kind, expected = self.opened.body.kind, self.stored.request.answers_expected
+        answered = (self.stored.contributors or 0) + len(self.declined)
+        most = kind.n_max if answered > expected else expected
+        return expected > 0 and most < self.declined_for_good + kind.n_min
 
     def too_many_unproven(self, unproven: int) -> bool:
         """Return True if, without so many clients whose proofs failed, a sum open to all lacks clients.

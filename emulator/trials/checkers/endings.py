@@ -317,11 +317,7 @@ class Completion(Checker):
         if announced is None or begin_ms == _NEVER or not world.spoils() <= {"value"}:
             return False
         changes = [one.began_ms for one in world.injections if one.kind.at_all and one.began_ms is not None]
-        if not world.scenario.has_trusted_nodes or any(began_ms < announced.commit_by_ms for began_ms in changes):
-            return False
-        trusted = world.actors.computes[: world.scenario.limits.trusted] if log.request.computes else ()
-        accepted = self.log.announced(log.id)
-        if accepted and any(node not in accepted.computes and self._down[node] for node in trusted):  # it was lost, and may owe an abort
+        if self._lacks_a_trusted_node(log) or any(began_ms < announced.commit_by_ms for began_ms in changes):
             return False
         end_ms, epoch_ms = announced.commit_by_ms, world.scenario.epoch_ms
         overflows = self._messages() > world.scenario.broker.queue_messages_max
@@ -338,6 +334,14 @@ class Completion(Checker):
         if not fits or any(self._is_beyond(client, end_ms) for client in clients):
             return False
         return self._has_time(announced, servers, [client for client in clients if client.id not in self.log.dishonest])
+
+    def _lacks_a_trusted_node(self, log: RoundLog) -> bool:
+        """Return True if policies trust a node that no round has, or that was lost and is left out of this one."""
+        scenario, accepted = self.world.scenario, self.log.announced(log.id)
+        if not scenario.has_trusted_nodes or accepted is None or not scenario.rounds.is_summed:
+            return not scenario.has_trusted_nodes
+        trusted = self.world.actors.computes[: scenario.limits.trusted]
+        return any(node not in accepted.computes and self._down[node] for node in trusted)
 
     def _has_time(self, announced: Announcement, servers: list[Process], clients: list[Process]) -> bool:
         """Return True if enough clients, the trainer and the round's nodes were up for long enough."""

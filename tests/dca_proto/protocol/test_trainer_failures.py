@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import msgspec
 import pytest
 from failing_rounds import MU, abort_of, collecting, trainer_of, with_account
 from round_helpers import (
+    EASY,
     begin,
     body_of,
     failures,
@@ -21,6 +23,7 @@ from round_helpers import (
     until_the_end,
 )
 
+from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import ChargeReturned, RoundFailed
@@ -341,3 +344,25 @@ def test_a_budget_refusal_names_the_charges_that_may_be_returned() -> None:
         BudgetError, match="`dca trainer FILE --resume` may bring back the charge of 1 round that failed"
     ):
         trainer_of(actors, network).check_request(actors.request(), network.now_ms)
+
+
+class Strict(TestFederation):
+    """A federation whose first five clients accept no round, and the others any."""
+
+    def client(self, index: int, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Client:
+        self.policy = msgspec.structs.replace(EASY, epsilon_per_round_max=1e-3) if index < 5 else EASY
+        return super().client(index, records)
+
+
+@pytest.mark.parametrize(("stated", "is_over"), [(12, True), (9, False)])
+def test_clients_that_decline_for_good_end_a_request_only_if_those_that_there_may_be_are_too_few(
+    stated: int, is_over: bool
+) -> None:
+    """Seven of twelve clients contribute, and more than those seven are needed.
+
+    Where more answer than the trainer stated, there may be still more, up to n_max; another round may have enough.
+    """
+    network, _ = begin(Strict(12, 2), clients=stated, tolerate=0)
+    until_the_end(network)
+    (failed,) = failures(network)
+    assert (failed.contributors, failed.needed, failed.declined) == (7, stated, is_over)

@@ -1,9 +1,7 @@
 """Each planted fault of the protocol is found by a sweep of at most 300 random scenarios or by one made by hand.
 
-Nothing is found without a fault.
-
-The faults are those of `scripts/planted_faults.toml`, in secure sums and in all kinds of rounds. The scenario that
-caught a fault last time is tried first; if it does not, the whole sweep is.
+Nothing is found without a fault. The faults are those of `scripts/planted_faults.toml`, in secure sums and in all kinds
+of rounds. The scenario that caught a fault last time is tried first; if it does not, the whole sweep is.
 """
 
 from __future__ import annotations
@@ -31,9 +29,7 @@ OF_PROCESS = 20
 QUICK = {one.name for kind in KINDS for one in BY_KIND[kind][:QUICK_OF_KIND]}
 FIRST = {one.name for kind in KINDS for one in BY_KIND[kind][:OF_KIND]}
 IN_SUITE = [
-    one
-    for one in CAUGHT
-    if one.name in FIRST or (one.caught and (one.caught.seeds <= LONG_MAX or one.caught.scenario))
+    one for one in CAUGHT if one.name in FIRST or (one.caught and (one.caught.seeds <= LONG_MAX or one.caught.scenario))
 ]
 
 
