@@ -354,16 +354,18 @@ class Answering(BaseActor[Round]):
             return []  # one of each node is kept, in a round without a result
         if len(frame.body) <= ABORT_BYTES_MAX:
             current.store(aborts=(*stored.aborts, frame))
+        refused = body.reason in LASTING and not stored.cancelled
+        reason = stored.cancelled or f"{self._federation.compute(node).name} aborted: {body.reason}: {body.detail}"
         if current.is_open:
-            reason = f"{self._federation.compute(node).name} aborted: {body.reason}: {body.detail}"
-            reason = stored.cancelled or reason
             if body.reason == PEER_SILENT and not stored.silent:
                 silent = tuple(one for one in current.lagging(self._timing.silent_ms) if one != node)
                 lost = current.with_lost({one: current.last_heard_ms(one) for one in silent})
                 current.store(silent=silent, lost=lost)
             contributors, needed = (body.contributors, body.needed) if body.reason == TOO_FEW else (None, None)
-            current.store(refused=body.reason in LASTING and not stored.cancelled)
+            current.store(refused=refused)
             return self._fail(current, reason, now_ms, contributors, needed, (node,))
+        if refused and not stored.refused and current.reported is None:  # the first abort had another cause
+            current.store(refused=True, reason=reason)
         aborted_by = (*stored.aborted_by, node)
         if not self._awaits_aborts(current, now_ms):
             current.step("late abort")

@@ -25,6 +25,7 @@ from dca_proto.protocol.policy import LASTING
 from dca_proto.protocol.records import Records, loaded
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.wire.codec import encode, open_signed
+from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.protocol.wire.messages import InvitedRound, PartialSum, Progress, Signed
 
 ROUNDS, RELEASES = "trainer-round", "trainer-release"
@@ -221,9 +222,9 @@ class Round(ActorRound[StoredRound]):
 
         The trainer may have stated fewer clients than there are. Once more have answered, there may be n_max.
         """
-        if not self.is_summed or self.invited or self.stored.needed is None:
-            return False
         kind, expected = self.opened.body.kind, self.stored.request.answers_expected
+        if not isinstance(kind, SecureSum) or self.invited or self.stored.needed is None:
+            return False
         answered = (self.stored.contributors or 0) + len(self.declined)
         most = kind.n_max if answered > expected else expected
         return expected > 0 and most < self.declined_for_good + kind.n_min

@@ -346,6 +346,21 @@ def test_a_budget_refusal_names_the_charges_that_may_be_returned() -> None:
         trainer_of(actors, network).check_request(actors.request(), network.now_ms)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
+def test_a_lasting_refusal_is_named_whichever_abort_comes_first(order: tuple[int, ...]) -> None:
+    """Node 0 refuses the round's terms. The others abort because of a newer federation file, at the same moment."""
+    actors, network, _ = collecting()
+    refusal = {"reason": "clients", "detail": "needs n_min >= 5; the round has n_min = 3"}
+    other = {"reason": "federation", "detail": "federation file 2 lacks a member of the round"}
+    for node in order:
+        sender, abort = abort_of(actors, network, node, **(other if node else refusal))
+        network.handle(actors.trainer_identity.id, Received(sender, abort))
+    until_the_end(network)
+    (failed,) = failures(network)
+    assert failed.refused
+    assert failed.reason.startswith("compute-0 aborted: clients: needs n_min >= 5")
+
+
 class Strict(TestFederation):
     """A federation whose first five clients accept no round, and the others any."""
 
