@@ -1,8 +1,8 @@
 """A Compute node's computation of the agreed set and its partial sum, from all lists and answers (DESIGN §4.7, §12).
 
-Every node does this for every contribution of every round, so all of it works on arrays. A verified sum differs in what
-is summed: shares of proven words in place of masks. Each node opens the proofs with its answer. Entries whose proofs
-fail are left out of the agreed set.
+Every node does this for every contribution of every round, so all of it works on arrays. What a node adds up for the
+entries is in `summands`: masks, or in a verified sum shares. Each node opens the proofs with its answer. Entries whose
+proofs fail are left out of the agreed set.
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.crypto.bit_proof import pack, unpack
-from dca_proto.crypto.bounded import Statement
-from dca_proto.crypto.field import ELEMENT_BYTES, PRIME, Elements
-from dca_proto.crypto.fixedpoint import ring_to_bytes
-from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES, RingVector, check_and_sum, sum_words
-from dca_proto.crypto.sealing import ID_BYTES, KEY_BYTES
-from dca_proto.crypto.shares import challenge, coins_part, open_shares, point_of, split_entries
+from dca_proto.crypto.field import ELEMENT_BYTES
+from dca_proto.crypto.masks import ENTRY_BYTES, TAG_BYTES, RingVector
+from dca_proto.crypto.sealing import ID_BYTES
 from dca_proto.errors import PeerError
 from dca_proto.protocol.charges import SeenCharges
 from dca_proto.protocol.compute.proofs import openings_of
 from dca_proto.protocol.compute.round import Round
+from dca_proto.protocol.compute.summands import MaskWork, summands_of, summed
 from dca_proto.protocol.effects import Write
 from dca_proto.protocol.lists import Places, agreed, charges_of, parse_places, rows_of, set_hash
 from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.sessions import Sessions
 from dca_proto.protocol.wire.messages import Answer
 
-_TAG_US, _WORD_US = 1.5, 0.05  # of one entry: its tag, and each word of its mask or share
+_TAG_US, _WORD_US = 1.5, 0.05  # of one entry: its tag, and each word that it adds
 UNKNOWN_MAX = 1024
 """Number of clients in a round that a Compute node asks for their Hello; a false list may contain made-up ids."""
 
@@ -81,45 +79,6 @@ class Judgement(msgspec.Struct, frozen=True):
     openings: bytes = b""
 
 
-class MaskWork(msgspec.Struct, frozen=True):
-    """Entries of the union for `sum_masks`: their pair keys, the entries and the tags, all joined.
-
-    In a verified sum it also has the statement, the seed of the challenge, and y of each entry that the node holds.
-    """
-
-    keys: bytes
-    entries: bytes
-    tags: bytes
-    hash: bytes
-    dimension: int
-    statement: Statement | None = None
-    seed: bytes = b""
-    held: tuple[bytes, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"MaskWork(<{len(self.tags) // TAG_BYTES} entries>)"
-
-
-def sum_masks(work: MaskWork) -> tuple[NDArray[np.bool_], RingVector, Elements]:
-    """Return which tags hold, the sum of masks or numbers at these entries, and the openings of all, if any."""
-    keys, none = np.frombuffer(work.keys, dtype=np.uint8).reshape(-1, KEY_BYTES), np.zeros((0, 0), dtype=np.uint64)
-    if work.statement is None:
-        return *check_and_sum(keys, work.entries, work.tags, work.hash, work.dimension), none
-    holds, _ = check_and_sum(keys, work.entries, work.tags, work.hash, 0)
-    right, entries = np.flatnonzero(holds).tolist(), split_entries(work.entries)
-    openings = np.zeros((len(entries), work.statement.opened), dtype=np.uint64)
-    opened = open_shares(
-        work.statement,
-        work.seed,
-        [keys[at].tobytes() for at in right],
-        [entries[at] for at in right],
-        [work.held[at] for at in right],
-        work.hash,
-    )
-    openings[right] = opened.openings
-    return holds, opened.total, openings
-
-
 class AgreedSet(msgspec.Struct, frozen=True):
     """A: its hash, and its places in the union, ascending; and the clients whose proofs failed, ascending."""
 
@@ -143,57 +102,38 @@ class Agreement:
         self._round = round_
         self._pool = pool
         self._union = Union.of(round_, sessions)
-        self._epoch, self._dimension = round_.stored.epoch, round_.validated.dimension
-        self._statement = round_.validated.statement
-        self._modulus = None if self._statement is None else np.uint64(PRIME)
-        self._seed, self._openings = b"", np.zeros((self._union.count, 0), dtype=np.uint64)
-        if self._statement is not None:
-            self._seed = challenge(round_.hash, [round_.lists[compute].hash for compute in round_.computes])
-            self._openings = np.zeros((self._union.count, self._statement.opened), dtype=np.uint64)
-        self._keys, self._valid = sessions.pair_keys(self._epoch, self._union.slots, now_ms)
-        # `_failed`: the places whose tag fails under both sessions of the client. `_masks`: the sum of all other masks.
+        self._summands = summands_of(round_)
+        self._openings = np.zeros((self._union.count, self._summands.opened), dtype=np.uint64)
+        epoch, slots = round_.stored.epoch, self._union.slots
+        self._keys, self._valid = sessions.pair_keys(epoch, slots, now_ms)
+        # `_failed`: the places whose tag fails under both sessions of the client. `_total`: the sum over all others.
         wrong, total = self._sum_at(np.arange(self._union.count))
-        self._keys[wrong], self._valid[wrong] = sessions.previous_keys(self._epoch, self._union.slots[wrong], now_ms)
+        self._keys[wrong], self._valid[wrong] = sessions.previous_keys(epoch, slots[wrong], now_ms)
         self._failed, rest = self._sum_at(wrong)
-        self._masks = self._reduced(total + rest)
-
-    def _reduced(self, total: RingVector) -> RingVector:
-        """Reduce sums modulo P in a verified sum; other words are modulo 2^64 as they are."""
-        return total if self._modulus is None else total % self._modulus
-
-    def _held(self, entries: bytes) -> tuple[bytes, ...]:
-        """Return y of each entry that this node holds; empty for others."""
-        kept = self._round.kept
-        found = ((kept.get(entry[:ID_BYTES]), entry) for entry in split_entries(entries))
-        return tuple(b"" if one is None or one.entry != entry else one.y for one, entry in found)
+        self._total = self._summands.plus(total, rest)
 
     def _sum_at(self, places: Places) -> tuple[Places, RingVector]:
-        """Return those of `places` whose tag fails or that have no key, and the sum of the masks at the others.
+        """Return those of `places` whose tag fails or that have no key, and the sum of what the others add.
 
-        In a verified sum, it is this node's share of the sum of their numbers; their openings are noted.
+        Their openings are noted.
         """
-        keyed = places[self._valid[places]]
+        summands, keyed = self._summands, places[self._valid[places]]
         is_all = keyed.size == self._union.count
         part, keys = (self._union, self._keys) if is_all else (self._union.at(keyed), self._keys[keyed])
 
         def work(start: int, end: int) -> MaskWork:
             entries = part.entries[ENTRY_BYTES * start : ENTRY_BYTES * end]
             tags = part.tags[TAG_BYTES * start : TAG_BYTES * end]
-            about = (keys[start:end].tobytes(), entries, tags, self._round.hash, self._dimension)
-            if self._statement is None:
-                return MaskWork(*about)
-            return MaskWork(*about, self._statement, self._seed, self._held(entries))
+            return summands.work(keys[start:end].tobytes(), entries, tags)
 
-        us = _TAG_US + _WORD_US * (self._dimension if self._statement is None else self._statement.block.words)
-        held, total = [np.zeros(0, dtype=np.bool_)], np.zeros(self._dimension, dtype=np.uint64)
-        opened = [self._openings[:0]]
-        for holding, masks, openings in self._pool.spread(sum_masks, keyed.size, us, work):
+        us = _TAG_US + _WORD_US * summands.words
+        held, opened, total = [np.zeros(0, dtype=np.bool_)], [self._openings[:0]], summands.none
+        for holding, words, openings in self._pool.spread(summed, keyed.size, us, work):
             held.append(holding)
             opened.append(openings)
-            total = self._reduced(total + masks)
+            total = summands.plus(total, words)
         holds = np.concatenate(held)
-        if self._statement is not None:
-            self._openings[keyed[holds]] = np.concatenate(opened)[holds]
+        self._openings[keyed[holds]] = np.concatenate(opened)[holds]
         return np.setdiff1d(places, keyed[holds], assume_unique=True), total
 
     def judge(self, charges: SeenCharges) -> Judgement:
@@ -210,7 +150,7 @@ class Agreement:
             unknown=tuple(union.client(place) for place in self._failed[:UNKNOWN_MAX].tolist()),
             reused=tuple((union.client(place), int(numbers[place])) for place in reused.tolist()),
             writes=tuple(charges.note(slots[fresh], numbers[fresh])),
-            openings=b"" if self._statement is None else pack(self._openings[fresh].ravel()),
+            openings=pack(self._openings[fresh].ravel()),
         )
 
     def agree(self, answers: Sequence[Answer]) -> AgreedSet:
@@ -220,33 +160,29 @@ class Agreement:
         """
         union = self._union
         objections = [parse_places(answer.objections, union.count) for answer in answers]
-        in_set, failed = agreed(union.count, objections), np.zeros(0, dtype=np.int64)
-        if self._statement is not None:
-            failed = self._without_proof(self._statement, in_set, objections, answers)
-            in_set[failed] = False
+        in_set = agreed(union.count, objections)
+        failed = self._without_proof(in_set, objections, answers)
+        in_set[failed] = False
         chosen = rows_of(union.entries)[in_set].tobytes()
         names = tuple(sorted(union.client(place) for place in failed.tolist()))
         return AgreedSet(set_hash(self._round.hash, chosen), np.flatnonzero(in_set), names)
 
     def _without_proof(
-        self, statement: Statement, in_set: NDArray[np.bool_], objections: Sequence[Places], answers: Sequence[Answer]
+        self, in_set: NDArray[np.bool_], objections: Sequence[Places], answers: Sequence[Answer]
     ) -> Places:
         """Return the places of entries without objections whose proofs fail. Raises `PeerError("answer")`."""
-        total = np.zeros((int(in_set.sum()), statement.opened), dtype=np.uint64)
+        width = self._summands.opened
+        total = np.zeros((int(in_set.sum()), width), dtype=np.uint64)
         for places, answer in zip(objections, answers, strict=True):
             opened, data = agreed(in_set.size, [places]), openings_of(answer)
-            expected = ELEMENT_BYTES * statement.opened * int(opened.sum())
+            expected = ELEMENT_BYTES * width * int(opened.sum())
             if len(data) != expected:
                 raise PeerError("answer", found=f"{len(data)} bytes of openings", expected=f"{expected} bytes")
-            total += unpack(data).reshape(-1, statement.opened)[in_set[opened]]
-        right = statement.accepted(total % np.uint64(PRIME), point_of(self._seed))
-        return np.flatnonzero(in_set)[~right]
+            total += unpack(data).reshape(int(opened.sum()), width)[in_set[opened]]
+        return np.flatnonzero(in_set)[~self._summands.proven(total)]
 
     def partial_sum(self, chosen: AgreedSet) -> tuple[bytes, bytes]:
-        """Return the clients of A that this node holds, and their masked vectors plus its masks over all of A, encoded.
-
-        In a verified sum, the vector is its share of the sum of numbers and flipped noise bits; the first node adds
-        what the coins alone give.
+        """Return the clients of A that this node holds, and its part of the sum over A, encoded.
 
         Raises `PeerError("session")` if a restarted node lacks a session that its answer used: its sum would be wrong.
         """
@@ -262,12 +198,6 @@ class Agreement:
         removed = agreed(self._union.count, [self._failed])  # entries with a valid tag to which somebody objects
         removed[chosen.places] = False
         gone = self._sum_at(np.flatnonzero(removed))[1]
-        if self._statement is None:
-            masks = self._masks - gone
-            vector = sum_words((round_.kept[client].y for client in own), self._dimension) + masks
-            return b"".join(own), ring_to_bytes(vector)
-        total = self._masks + (np.uint64(PRIME) - gone)
-        if place == 0:
-            entries = split_entries(rows_of(self._union.entries)[chosen.places].tobytes())
-            total += coins_part(self._statement, self._seed, entries)
-        return b"".join(own), pack(total % np.uint64(PRIME))
+        total = self._summands.minus(self._total, gone)
+        held = (round_.kept[client].y for client in own)
+        return b"".join(own), self._summands.part(total, held, rows_of(self._union.entries)[chosen.places].tobytes())

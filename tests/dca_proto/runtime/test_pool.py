@@ -24,7 +24,7 @@ from dca_proto.crypto import sealing
 from dca_proto.engine import Worker, WorkerDiedError, cores, open_engine
 from dca_proto.errors import UsageError
 from dca_proto.protocol.compute.actor import ComputeNode
-from dca_proto.protocol.compute.agreement import MaskWork
+from dca_proto.protocol.compute.summands import MaskWork, ShareWork
 from dca_proto.protocol.effects import Effect, Report, Send
 from dca_proto.protocol.events import Event, Received, Started
 from dca_proto.protocol.facts import Dropped, RoundCompleted
@@ -303,7 +303,7 @@ def test_rounds_are_the_same_byte_for_byte(pool: ProcessPool, monkeypatch: pytes
     spread = pool.map
     monkeypatch.setattr(pool, "map", lambda work, parts: (used.append(work.__name__), spread(work, parts))[1])
     there = a_round(pool, monkeypatch)
-    assert set(used) == {"check_hellos", "agree_all", "sum_masks"}, "all kinds of work were handed over"
+    assert set(used) == {"check_hellos", "agree_all", "summed"}, "all kinds of work were handed over"
     assert [one.payload for one in here.sent] == [one.payload for one in there.sent]
     assert here.stores == there.stores
     sums = [[one.aggregate.value.tobytes() for one in run.reported(RoundCompleted)] for run in (here, there)]  # type: ignore[attr-defined]
@@ -431,6 +431,7 @@ def test_no_secret_of_the_work_is_shown() -> None:
         repr(CheckedHello(known, secret, known)),
         repr(AgreeWork(known, known, 1, secret, [(known, 1, secret)])),
         repr(MaskWork(secret, known, known, known, 1)),
+        repr(ShareWork(secret, known, known, known, 1, None, secret, (secret,))),  # type: ignore[arg-type]
     ]
     for text in shown:
         assert "xa5" not in text
