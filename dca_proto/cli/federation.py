@@ -40,6 +40,10 @@ _GROUP = """Examples:
 
   dca federation init demo --computes 3 --clients 20      all files of a trial on one machine
 
+  dca federation deploy hearts --hosts berlin=10.0.0.1,paris=10.0.0.2      all files of real machines, with TLS
+
+  dca federation invite ward-7            on the registrar's machine; the device types dca join ward-7.bundle
+
   dca federation show demo/federation.toml
 
   dca federation revoke client-3          write the next file, as do add-node, replace-node, add-trainer and set-p

@@ -10,16 +10,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import re
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from dca_proto.report.blocks import Page
 from dca_proto.report.charts import DESK_PX, PHONE_PX, Chart, svg
 from dca_proto.report.formats import plain
 
 FACTS_MAX, ROWS_MAX, CODE_MAX = 5, 200, 20_000
+_DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b", re.ASCII)
 
 
 def policy(style: str) -> str:
@@ -62,4 +64,11 @@ def environment(package: str) -> Environment:
         finalize=lambda shown: shown if isinstance(shown, Markup) else plain(str(shown), CODE_MAX),
     )
     environment.filters |= {"kind_of": lambda block: type(block).__name__, "cut": plain}
+    environment.filters["dated"] = _dated
     return environment
+
+
+def _dated(shown: object) -> Markup:
+    """Escape a text, and keep each date in it on one line: a narrow column would break it at a hyphen."""
+    html = str(escape(plain(str(shown), CODE_MAX)))
+    return Markup(_DATE.sub(r'<span class="date">\g<0></span>', html))  # noqa: S704 - it was escaped

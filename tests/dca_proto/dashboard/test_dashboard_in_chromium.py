@@ -46,6 +46,25 @@ def text_of(chromium: Chromium, place: str = "body") -> str:
     return found.replace("\u00a0", " ")
 
 
+def lines_of_dates(chromium: Chromium) -> set[int]:
+    """On how many lines dates in tables stand, found by their text."""
+    script = """(() => {
+      const found = [], texts = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+      while (texts.nextNode()) {
+        const node = texts.currentNode;
+        if (!node.parentElement.closest('td') || node.parentElement.closest('details')) continue;
+        for (const date of node.data.matchAll(/\\d{4}-\\d\\d-\\d\\d/g)) {
+          const range = document.createRange();
+          range.setStart(node, date.index);
+          range.setEnd(node, date.index + 10);
+          found.push(new Set([...range.getClientRects()].map(one => one.top)).size);
+        }
+      }
+      return found;
+    })()"""
+    return set(chromium.evaluate(script))
+
+
 @pytest.mark.long
 def test_the_page_is_read_at_a_glance(chromium: Chromium, board: Dashboard) -> None:
     """Wide and narrow, light and dark: nothing is cut, too small or too pale; it loads its own files alone."""
@@ -56,6 +75,7 @@ def test_the_page_is_read_at_a_glance(chromium: Chromium, board: Dashboard) -> N
             chromium.resize(width, scheme)
             assert faults(measured(chromium, width), width) == []
             assert pale(chromium) == []
+            assert lines_of_dates(chromium) == {1}
     text = text_of(chromium)
     for says in ("3 warnings", "paris.toml: its actor does not run", "23 of 25", "Results", "away", "ε 1.25 of 4"):
         assert says in text
