@@ -93,6 +93,7 @@ def test_untouched_copies_have_all_records(files: TornStore) -> None:
     assert files.found(files.log[: files.tail_at]) == files.before
 
 
+@pytest.mark.long
 def test_a_tail_that_is_cut_anywhere_is_not_there(files: TornStore) -> None:
     """At every frame's edges, the last bytes, and a sample of places in between: before, and after only if whole."""
     page = int.from_bytes(files.log[8:12], "big")

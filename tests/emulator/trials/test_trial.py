@@ -196,6 +196,7 @@ def test_an_epoch_may_end_between_the_announcement_and_the_lists() -> None:
     assert contributors(world) == 4
 
 
+@pytest.mark.long
 def test_drawn_scenarios_have_such_epochs() -> None:
     drawn = [draw_scenario(seed) for seed in range(300)]
     late = [one for one in drawn if {("epoch-turn", "broker"), ("partition-up", "clients")} <= _named(one)]

@@ -57,6 +57,8 @@ SUMS: dict[str, FalseSum] = {
     "tiny": lambda one: np.full_like(one.value, 1e-300),
 }
 SUMMED = [name for name in CASES if not name.startswith("ldp-")]
+COMPILED = ("poisson-regression", "categorical")
+"""Jobs whose fits compile for seconds. The long test has the same sums for them."""
 
 
 class FalseRounds:
@@ -91,7 +93,7 @@ def failures(name: str, epsilon: float, sums: Iterable[str]) -> dict[str, str]:
     return failed
 
 
-@pytest.mark.parametrize("name", SUMMED)
+@pytest.mark.parametrize("name", [name for name in SUMMED if name not in COMPILED])
 def test_no_finite_sum_ends_a_job_with_another_error(name: str) -> None:
     assert failures(name, 0.5, ("zeros", "beyond the lowest", "random words")) == {}
 
