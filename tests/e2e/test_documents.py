@@ -35,7 +35,7 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES[1:], *sorted(ROOT.glob("*/DESIGN.md")), ROOT / "dca_proto/PRIVACY.md"]
 README_LINES_MAX, LINE_CHARS_MAX = 150, 100
-QUICK_S, LONG_S = 90, 600
+QUICK_S, LONG_S = 2 * PATIENCE_S, 600
 IN_THIS_ENVIRONMENT = {"./scripts/run": "dca swarm", ". .venv/bin/activate": ":"}
 """What is typed where a reader makes or enters an environment first."""
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"

@@ -16,8 +16,10 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from patience import PATIENCE_S
+
 NAME = "chromium"
-_WAIT_S = 30.0
+_WAIT_S = PATIENCE_S
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",  # tests may run as root, which has no sandbox
