@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -26,10 +28,18 @@ def test_each_job_has_an_estimator_or_a_reason() -> None:
     assert all(any(name in text for text in reasons) for name in by_hand), by_hand
 
 
-ESTIMATORS = [job for job in map(find, NAMES) if isinstance(job.estimator, Estimable)]
+COMPILED = {"poisson-regression", "ordinal-regression", "multinomial-regression"}
+"""Jobs whose fits compile for seconds."""
 
 
-@pytest.mark.parametrize("job", ESTIMATORS, ids=lambda job: job.name)
+def marked(name: str, given: object) -> Any:
+    return pytest.param(given, id=name, marks=[pytest.mark.long] if name in COMPILED else [])
+
+
+ESTIMATORS = [marked(job.name, job) for job in map(find, NAMES) if isinstance(job.estimator, Estimable)]
+
+
+@pytest.mark.parametrize("job", ESTIMATORS)
 def test_an_estimator_is_its_job_over_rounds_and_has_what_all_have(job: LearningJob) -> None:
     """The same sums give the job's estimates; from rows, aggregates and rounds there are the same attributes."""
     assert isinstance(job.estimator, Estimable)
@@ -71,7 +81,7 @@ class Observed(ActorRounds):
         return aggregate
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [marked(name, name) for name in CASES])
 def test_each_job_learns_over_production_actors(name: str) -> None:
     """All rounds complete, with every client that was invited; what is made of their sums is tested elsewhere."""
     setting = setting_of(name, 24)
