@@ -275,6 +275,11 @@ class Broker:
         else:
             session.put(packet)
 
+    @property
+    def longest_queue(self) -> int:
+        """How many packets wait for the session for which most of them wait."""
+        return max((session.held for session in self._sessions.values()), default=0)
+
     def pending(self) -> list[str]:
         """Return what still waits, and where, as text."""
         down = [] if self.is_up else ["the broker is down"]

@@ -99,7 +99,7 @@ def draw_scenario(seed: int) -> Scenario:
         limits, broker, network, heal_ms = simple.limits, BrokerOptions(), LinkOptions(), 0
     faults += _backups(streams("draw/backups"), population, rounds)
     leaps = any(FAULTS[fault.kind].amount == EPOCHS for fault in faults)
-    broker, network = _for_messages(broker, network, rounds, faults)
+    broker, network = _for_messages(broker, network, population, rounds, faults)
     scenario = Scenario(
         seed=seed,
         heal_ms=heal_ms,
@@ -259,16 +259,20 @@ def _broker(stream: random.Random) -> BrokerOptions:
 
 
 def _for_messages(
-    broker: BrokerOptions, network: LinkOptions, rounds: Rounds, faults: tuple[Fault, ...]
+    broker: BrokerOptions, network: LinkOptions, population: Population, rounds: Rounds, faults: tuple[Fault, ...]
 ) -> tuple[BrokerOptions, LinkOptions]:
-    """Let most messages have parts if these are mixed. Proofs have tens of kilobytes: they need a wider network."""
+    """Let most messages have parts if these are mixed. Proofs have tens of kilobytes: they need a wider network.
+
+    Parts of wide messages are larger: hundreds of parts of each would take longer than a round, with all resends.
+    """
     if rounds.verified:
         usual = BrokerOptions()
         broker = msgspec.structs.replace(broker, part_bytes_max=usual.part_bytes_max, inflight_max=usual.inflight_max)
         return broker, msgspec.structs.replace(network, bandwidth_bytes_s=_PROOF * network.bandwidth_bytes_s)
     if any(fault.kind == "mix-parts" for fault in faults):
         has_files = any(FAULTS[fault.kind].at_all for fault in faults)  # a file is retained, so it fits one part
-        broker = msgspec.structs.replace(broker, part_bytes_max=700 if has_files else 300)
+        part_bytes = (700 if has_files else 300) * (1 + population.dimension // 64)
+        broker = msgspec.structs.replace(broker, part_bytes_max=min(part_bytes, BrokerOptions().part_bytes_max))
     return broker, network
 
 

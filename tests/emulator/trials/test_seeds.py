@@ -14,7 +14,12 @@ from emulator.trials.trial import examine
 FOUND = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding="utf-8"))["found"]
 
 
-@pytest.mark.parametrize("found", FOUND, ids=lambda found: " ".join(found["reason"].split()[:8]))
+def marked(found: dict[str, Any]) -> pytest.ParameterSet:
+    marks = [pytest.mark.long] if found.get("long") else []
+    return pytest.param(found, id=" ".join(found["reason"].split()[:8]), marks=marks)
+
+
+@pytest.mark.parametrize("found", [marked(one) for one in FOUND])
 def test_what_was_found_once_holds(found: dict[str, Any]) -> None:
     result = examine(from_plain(found["scenario"], "seeds.toml"))
     assert result.broken == {}
