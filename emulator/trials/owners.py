@@ -197,13 +197,15 @@ def strict_policy(it: Injection) -> Steps:
     """Give clients policies that forbid the rounds, each in one of its limits; all of them, or each by chance."""
     chance = it.amount or 1.0
     chosen = [process for process in it.targets if it.stream.random() < chance]
+    policies, given = it.world.actors.policies, dict[bytes, Policy]()
     for process in chosen:
         it.reached(process)
-        it.world.actors.policies[process.id] = _policy(it, process)
+        policies[process.id] = given[process.id] = _policy(it, process)
         process.restart()
     yield END
     for process in chosen:
-        del it.world.actors.policies[process.id]
+        if policies.get(process.id) is given[process.id]:  # else a later fault of this kind has replaced it
+            del policies[process.id]
         process.restart()
 
 
