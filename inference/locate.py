@@ -14,9 +14,14 @@ formula is exact for a normal column; for others it has the first two cumulants,
    normal. Its variance is that of the privacy noise, of sampling, and (0.05 min(1, ωσ))² for the distribution's shape.
 
 The privacy noise in μ/σ and log σ is nearly the same with bounds of 3σ and of 600σ, where moments are a hundred times
-worse. At 3σ it equals that of moments. No unit is needed: if noise hides everything, the estimates are the middle of
-the bounds and a sixth of their half-width, and the result warns. For heavy tails, the scale is that of the column's
-bulk.
+worse. At 3σ it equals that of moments. No unit is needed. For heavy tails, the scale is that of the column's bulk.
+
+**If noise hides everything**, also a column whose values are all equal (4 standard errors of φ above 1), μ and log σ
+have other priors: N(0, 0.3²), and log σ ~ N(log 1/4, 0.7²). So the estimates are near the middle of the bounds and a
+quarter of their half-width, and the result warns. Under the usual priors noise passes for a narrow column anywhere
+within the bounds, and the clip of rows about it biases what a later round shows. On diabetes data at ε = 0.3 the error
+of linear regression had a 90th percentile of 1.82 times that of least squares, and now of 1.47; the mean has 1.39 (12
+splits).
 
 **Rare values.** If no level clearly shows the spread of the bulk, all values may be alike but for a share p at a
 distance Δ, as for the indicator of a rare category. There 1 - |φ_k|² = 2p(1-p)(1 - cos ω_kΔ), which stays small at all
@@ -55,6 +60,7 @@ SIGNIFICANT = 4.0  # standard errors
 SHAPE = 0.05  # deviation of φ because a column is not normal; less at low frequencies
 LEAST_COMPLETE = 0.3  # the least estimate of the share of complete rows
 PRIOR_SCALE, PRIOR_LOG_SD = 1 / 6, 1.2
+UNSEEN_SCALE, UNSEEN_LOG_SD, UNSEEN_CENTRE_SD = 1 / 4, 0.7, 0.3  # priors if noise hides everything
 SCALES = np.geomspace(1 / 800, 1 / 1.2, 32)
 NARROW = 1.0  # angle of rare values' σ up to which levels locate their column
 STEPS = 16  # grid steps of μ per radian of the highest frequency in use
@@ -239,7 +245,11 @@ def _fit(phi: Array, error: float) -> Fitted:
     turned = (np.exp(-1j * grid[:, None] * frequencies) * phi).real
     of_size = 0.5 * (size**2 + np.abs(phi) ** 2) / variance + np.log(variance)
     log_density = turned @ (size / variance).T - of_size.sum(axis=1)
-    log_density -= 0.5 * (np.log(SCALES / PRIOR_SCALE) / PRIOR_LOG_SD) ** 2
+    if SIGNIFICANT * np.sqrt(error) > 1:
+        log_density -= 0.5 * (grid[:, None] / UNSEEN_CENTRE_SD) ** 2
+        log_density -= 0.5 * (np.log(SCALES / UNSEEN_SCALE) / UNSEEN_LOG_SD) ** 2
+    else:
+        log_density -= 0.5 * (np.log(SCALES / PRIOR_SCALE) / PRIOR_LOG_SD) ** 2
     weights = np.exp(log_density - log_density.max())
     weights /= weights.sum()
     scale = float(np.exp(weights.sum(axis=0) @ np.log(SCALES)))

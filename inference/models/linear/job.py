@@ -73,8 +73,9 @@ def regression_with_projection(
     located = locate(phases)
     per_sensitivity = sqrt(phases.noise_variance * std_share / (1 - std_share)) / phases.sensitivity
     d, seen = len(schema.features), means(phases)
+    skewed = float(seen.shown[:-1].max(initial=0.0))
     bend = float((bends((seen.shown + seen.skewed)[:-1] / 2) ** 2).mean())  # noise may hide half of the skewness
-    planned = plan(phases.contributors, d, lambda q, r: per_sensitivity * sensitivity(q, r), bend)
+    planned = plan(phases.contributors, d, lambda q, r: per_sensitivity * sensitivity(q, r), bend, skewed)
     aggregate: NoisyAggregate = yield RoundRequest(STATISTIC, parameters(schema, located, planned), 1 - std_share)
     notes = (*located.warnings, *about_clamped(phases, schema.target))
     return regression_of(

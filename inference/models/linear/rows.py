@@ -57,9 +57,9 @@ result warns if the target's mean square shows that much of it was clipped.
 ones, 400 rows and hardly any noise (R = 3.5, q = 2.3) the clip reaches 2.4 % of the rows, about as many as of normal
 ones (2.0 %). But these rows have the largest features, which show a slope best. The larger slope loses 2.3 %: 0.76 of
 the spread of such fits, and after the correction below 0.54 to 0.56 of the stated one, which is wider. With q a quarter
-larger it loses 0.07 of the spread. That would add a tenth to the noise of all sums there, and more on the sphere, also
-where noise hides the loss. Coverage has been measured only with q as it is (`scripts/check_linear_coverage.py`), so a
-plan that knows skewness has to be checked with it first.
+larger it loses 0.07 of the spread. So q is larger by a share of k'/4, for the largest skewness k' of a feature that the
+first round shows, unless R = 1. There noise, of which a larger q adds a tenth or more, hides the loss. The plan takes
+that noise into account when it compares radii.
 
 **Skewed residuals**, those of incomes and costs, lose more at one side of the clip than at the other. That takes a part
 of the mean, hence of the intercept and of each prediction: 7 to 30 % of a standard deviation for log-normal and
@@ -105,6 +105,7 @@ BEYOND = 4.0  # standard deviations above n that noise alone practically never r
 POINTS = 1025  # of the quadrature
 BOUNDS = np.geomspace(0.5, 12, 65)  # q in root mean squares of the weights
 BIAS_SHARE = 1 / 3  # of the spread
+ROOM = 0.25  # how much larger q is for skewed features
 RADII = np.array([0.0, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6])  # R² as a share of a row's mean square norm
 ALIKE = 0.5  # correlation of the features that the plan expects
 DRAWS = 4000  # simulated rows to average over
@@ -184,11 +185,18 @@ class Plan(NamedTuple):
     bound: float
 
 
-def plan(n: int, features: int, noise_std: Callable[[float, float], float], bend: float = CURVED**2) -> Plan:
+def plan(
+    n: int,
+    features: int,
+    noise_std: Callable[[float, float], float],
+    bend: float = CURVED**2,
+    skewed: float = 0.0,
+) -> Plan:
     """Return R and q.
 
     Args:
-        n: rows. noise_std: of the second round's sum, given q and R. bend: mean of the features' γ².
+        n: rows. noise_std: of the second round's sum, given q and R. bend: mean of the features' γ². skewed: of the
+            features, the most that the first round shows, from 0 to 1.
     """
     rng, best, least = np.random.default_rng(features), Plan(1.0, 1.0), np.inf
     own = rng.standard_normal((DRAWS, features))
@@ -208,6 +216,10 @@ def plan(n: int, features: int, noise_std: Callable[[float, float], float], bend
             spread = np.sqrt(noise + residual / n) / signal
             if np.sqrt(PRIOR_R2) * lost <= BIAS_SHARE * spread:
                 break
+        if radius > 1:
+            bound *= 1 + ROOM * skewed
+            noise = (1 + PRIOR_R2) * (noise_std(float(bound), float(radius)) / n) ** 2
+            spread = np.sqrt(noise + residual / n) / signal
         usual = signal / squares.mean()
         shift = bend * (1 - PRIOR_R2) * ((weights - usual) ** 2 * squares).mean() / signal**2
         off = spread**2 + shift

@@ -276,9 +276,9 @@ def test_job_asks_for_two_rounds_that_the_protocol_knows() -> None:
 def test_job_plans_with_the_noise_that_the_second_round_then_carries(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[Callable[[float, float], float]] = []
 
-    def spy(n: int, d: int, noise_std: Callable[[float, float], float], bend: float) -> Plan:
+    def spy(n: int, d: int, noise_std: Callable[[float, float], float], bend: float, skewed: float) -> Plan:
         planned.append(noise_std)
-        return plan(n, d, noise_std, bend)
+        return plan(n, d, noise_std, bend, skewed)
 
     monkeypatch.setattr("inference.models.linear.job.plan", spy)
     problem, rng = rows_in_own_units(200, 14), np.random.default_rng(14)
