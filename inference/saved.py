@@ -5,9 +5,9 @@
     posterior = load_result("run/result.json")
     posterior.predict(X)            # also predict_interval, plot, estimates, draws, inference_data
 
-A regression with a normal law is kept exactly. Other posteriors keep draws, at most `NUMBERS_MAX` numbers and with six
-digits. The table, with its intervals, is that of the file. Figures from raw rows, which no ε covers, stay in the file's
-own block, and are not part of the posterior.
+A normal law, of a regression, of categories or of hazards, is kept exactly. Other posteriors keep draws, at most
+`NUMBERS_MAX` numbers and with six digits. The table, with its intervals, is that of the file. Figures from raw rows,
+which no ε covers, stay in the file's own block, and are not part of the posterior.
 """
 
 from __future__ import annotations
@@ -26,11 +26,28 @@ from dca_proto.runtime.files import read_text
 from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.estimates import COEFFICIENTS, ESTIMATES, INTERCEPT, Estimate, Figure
-from inference.jobs.summary import Ends, Figures, Place, Row, SavedPosterior, SavedRegression, Standard, Summary
+from inference.jobs.summary import (
+    Ends,
+    Figures,
+    Place,
+    Row,
+    SavedCategories,
+    SavedColumns,
+    SavedHazards,
+    SavedPosterior,
+    SavedRegression,
+    Standard,
+    Summary,
+)
 from inference.laws import Drawn
+from inference.models.categories.law import Categories
+from inference.models.categories.model import Model
 from inference.models.coefficients import IDENTITY, LINKS, LOG, Coefficients, Spread
 from inference.models.glm.regression import DrawnRows
 from inference.models.predictive import RESIDUAL_SD
+from inference.models.score_regression import Normal
+from inference.models.survival.hazards import Hazards
+from inference.models.survival.rounds import SURVIVAL, Columns, DrawnCurves
 from inference.posterior import Posterior
 from inference.problem import Array, Schema
 
@@ -39,6 +56,7 @@ DIGITS, NEARLY, TINY = 6, 1e-9, 1e-290
 ADVICE = "give a result that `dca learn --json` or `dca swarm --json` has written"
 _EXTRAS = ("repair", "stopped", "naive_title", "interval_note", "remarks", "log_rank", "at_risk", "headline",
            "tests", "cells", "groups", "method", "outside_bounds")  # fmt: skip
+CURVE_AXES = ["group", "time"]
 _PROVENANCE = ("kind", "epsilon", "delta", "mechanism", "contributors")
 
 
@@ -63,14 +81,17 @@ class _Naive(TypedDict):
 
 def saved(posterior: Posterior) -> SavedPosterior:
     """Return the posterior's law as plain JSON values."""
-    linear = _linear(posterior)
-    exact = linear is not None and posterior.sample is not None
+    law = posterior.predictor
+    linear = law.linear if isinstance(law, DrawnRows) else law if isinstance(law, Coefficients) else None
+    is_exact = isinstance(law, Coefficients | Categories | Hazards) and posterior.sample is not None
     return {
         "model": posterior.model,
         "axes": {name: list(axes) for name, axes in posterior.axes.items()},
         "coords": {name: list(labels) for name, labels in posterior.coords.items()},
-        "draws": {} if exact else _thinned(posterior.draws),
-        "regression": None if linear is None else _regression(linear, isinstance(posterior.predictor, DrawnRows)),
+        "draws": {} if is_exact else _thinned(posterior.draws),
+        "regression": None if linear is None else _regression(linear, isinstance(law, DrawnRows)),
+        "categories": _categories(law) if isinstance(law, Categories) else None,
+        "hazards": _hazards(law) if isinstance(law, Hazards) else None,
     }
 
 
@@ -101,34 +122,50 @@ def load_result(path: Path | str) -> Posterior:
 def _posterior(path: Path, table: Mapping[str, Any], file: ResultFile) -> Posterior:
     known = file["posterior"]
     assert known is not None, "the caller looked"
-    linear = None if known["regression"] is None else _coefficients(path, known["regression"])
+    law = _law(path, known)
     draws = {name: _drawn(path, name, values) for name, values in known["draws"].items()}
-    if not draws and linear is None:
+    if not draws and law is None:
         raise DataError(f"{path}: the posterior has neither draws nor a regression's law; {ADVICE}")
     if len({array.shape[:2] for array in draws.values()}) > 1:
         raise DataError(f"{path}: draws of {', '.join(draws)} differ in chains and draws; {ADVICE}")
-    by_draws = known["regression"] is not None and known["regression"]["by_draws"]
-    if linear is not None and draws and not _of_regression(linear, draws, by_draws):
-        raise DataError(f"{path}: draws of {', '.join(draws)} are not those of a regression; {ADVICE}")
     for name, axes in known["axes"].items():
         sizes = [len(known["coords"].get(axis, ())) for axis in axes]
         if name in draws and list(draws[name].shape[2:]) != sizes:
             raise DataError(f"{path}: draws of {name!r} do not fit the labels along {', '.join(axes)}; {ADVICE}")
-    rows = _rows(file)
+    rows, is_exact = _rows(file), law is not None and not draws
     extras = {name: table[name] for name in (*_EXTRAS, "sampling") if name in table}
     return Posterior(
         known["model"],
-        draws or Drawn(linear.sample),  # type: ignore[union-attr]
+        Drawn(law.sample) if law is not None and is_exact else draws,
         axes={name: tuple(axes) for name, axes in known["axes"].items()},
         coords={name: tuple(labels) for name, labels in known["coords"].items()},
         notes=tuple(file.get("warnings", ())),
         attrs={name: table[name] for name in _PROVENANCE if isinstance(table.get(name), str | int | float)},
         table=partial(_table, rows),
         extras=lambda: Summary(**extras),  # type: ignore[typeddict-item]
-        predictor=DrawnRows(linear, draws) if by_draws and draws and linear is not None else linear,
-        sample=None if draws or linear is None else linear.sample,
+        predictor=_predictor(path, known, law, draws),
+        sample=law.sample if law is not None and is_exact else None,
         private=bool(file.get("private", False)),
     )
+
+
+def _law(path: Path, known: SavedPosterior) -> Coefficients | Categories | Hazards | None:
+    if known["regression"] is not None:
+        return _coefficients(path, known["regression"])
+    if known["categories"] is not None:
+        return _of_categories(path, known["categories"])
+    return None if known["hazards"] is None else _of_hazards(path, known["hazards"])
+
+
+def _predictor(path: Path, known: SavedPosterior, law: Any, draws: Mapping[str, Array]) -> Any:
+    if isinstance(law, Coefficients) and draws and known["regression"] is not None:
+        by_draws = known["regression"]["by_draws"]
+        if not _of_regression(law, draws, by_draws):
+            raise DataError(f"{path}: draws of {', '.join(draws)} are not those of a regression; {ADVICE}")
+        return DrawnRows(law, draws) if by_draws else law
+    if law is None and SURVIVAL in draws and known["axes"].get(SURVIVAL) == CURVE_AXES:
+        return DrawnCurves(tuple(float(time) for time in known["coords"][CURVE_AXES[1]]), draws[SURVIVAL])
+    return law
 
 
 def _of_regression(linear: Coefficients, draws: Mapping[str, Array], by_draws: bool) -> bool:
@@ -198,15 +235,7 @@ def _drawn(path: Path, name: str, values: Any) -> Array:
     return array
 
 
-def _linear(posterior: Posterior) -> Coefficients | None:
-    predictor = posterior.predictor
-    if isinstance(predictor, DrawnRows):
-        return predictor.linear
-    return predictor if isinstance(predictor, Coefficients) else None
-
-
-def _regression(fit: Coefficients, by_draws: bool) -> SavedRegression:
-    columns = fit.columns
+def _projection(columns: Standardisation) -> SavedColumns:
     return {
         "columns": list(columns.columns),
         "centre": columns.centre.tolist(),
@@ -214,6 +243,12 @@ def _regression(fit: Coefficients, by_draws: bool) -> SavedRegression:
         "bound": [None if bound == inf else float(bound) for bound in columns.bound],
         "radius": None if columns.radius == inf else float(columns.radius),
         "within": None if columns.ends is None else columns.ends.T.tolist(),
+    }
+
+
+def _regression(fit: Coefficients, by_draws: bool) -> SavedRegression:
+    return {
+        **_projection(fit.columns),
         "link": fit.link,
         "constant": float(fit.constant),
         "mean": fit.mean.tolist(),
@@ -225,34 +260,121 @@ def _regression(fit: Coefficients, by_draws: bool) -> SavedRegression:
     }
 
 
-def _coefficients(path: Path, known: SavedRegression) -> Coefficients:
+def _categories(fit: Categories) -> SavedCategories:
+    return {
+        **_projection(fit.columns),
+        "ordered": fit.model.ordered,
+        "codes": fit.codes.tolist(),
+        "mean": fit.mean.tolist(),
+        "cov": fit.cov.tolist(),
+    }
+
+
+def _hazards(fit: Hazards) -> SavedHazards:
+    columns = fit.columns
+    return {
+        "duration": columns.duration,
+        "event": columns.event,
+        "times": list(columns.times),
+        "group": columns.group,
+        "groups": columns.groups,
+        "features": list(columns.features),
+        "censored": columns.censored,
+        "first_group": columns.first_group,
+        "centre": fit.centre.tolist(),
+        "scale": fit.scale.tolist(),
+        "group_shares": fit.group_shares.tolist(),
+        "mean": fit.theta.mean.tolist(),
+        "cov": fit.theta.cov.tolist(),
+    }
+
+
+def _standardisation(path: Path, known: SavedColumns) -> Standardisation:
     names, wrong = known["columns"], f"{path}: the regression's law does not fit its columns"
     try:
-        centre, scale, mean, cov = (np.array(known[name], float) for name in ("centre", "scale", "mean", "cov"))
+        centre, scale = (np.array(known[name], float) for name in ("centre", "scale"))
         bound = np.array([inf if one is None else one for one in known["bound"]], float)
         within = None if known["within"] is None else np.array(known["within"], float).T
     except ValueError:
         raise DataError(f"{wrong} {', '.join(names)}; {ADVICE}") from None
     p, radius = len(names), inf if known["radius"] is None else known["radius"]
-    shapes = [array.shape for array in (centre, scale, bound, mean, cov)] == [(p,)] * 4 + [(p, p)]
-    positive = (scale > 0).all() and (bound > 0).all() and radius > 0 and known["residual_variance"] >= 0
-    spread = known["spread"] or [0.0, 0.0]
-    right = shapes and positive and (within is None or within.shape == (2, p)) and len(spread) == 2 and spread[0] >= 0
-    if p < 2 or not right or not np.isfinite([*centre, *scale, *mean]).all() or known["link"] not in LINKS:
+    shapes = all(array.shape == (p,) for array in (centre, scale, bound)) and p >= 2
+    positive = (scale > 0).all() and (bound > 0).all() and radius > 0
+    if not shapes or not positive or not np.isfinite([*centre, *scale]).all():
         raise DataError(f"{wrong} {', '.join(names)}; {ADVICE}")
+    if within is not None and within.shape != (2, p):
+        raise DataError(f"{wrong} {', '.join(names)}; {ADVICE}")
+    return Standardisation(tuple(names), centre, scale, bound, radius, within)
+
+
+def _normal(path: Path, known: SavedRegression | SavedCategories | SavedHazards, size: int, names: list[str]) -> Normal:
+    """Return mean and covariance of that many parameters, of a law of these columns."""
+    wrong = f"{path}: the regression's law does not fit its columns {', '.join(names)}; {ADVICE}"
+    try:
+        mean, cov = np.array(known["mean"], float), np.array(known["cov"], float)
+    except ValueError:
+        raise DataError(wrong) from None
+    if mean.shape != (size,) or cov.shape != (size, size) or not np.isfinite(mean).all():
+        raise DataError(wrong)
     if not np.isfinite(cov).all() or np.abs(cov - cov.T).max() > NEARLY * np.trace(cov) or _least(cov) < -NEARLY:
         raise DataError(f"{path}: the regression's covariance is no covariance matrix; {ADVICE}")
+    return Normal(mean, cov)
+
+
+def _coefficients(path: Path, known: SavedRegression) -> Coefficients:
+    columns, spread = _standardisation(path, known), known["spread"] or [0.0, 0.0]
+    theta = _normal(path, known, len(columns.columns), known["columns"])
+    right = known["residual_variance"] >= 0 and len(spread) == 2 and spread[0] >= 0
+    if not right or known["link"] not in LINKS:
+        raise DataError(
+            f"{path}: the regression's law does not fit its columns {', '.join(known['columns'])}; {ADVICE}"
+        )
     return Coefficients(
-        columns=Standardisation(tuple(names), centre, scale, bound, radius, within),
-        mean=mean,
-        cov=cov,
+        columns=columns,
+        mean=theta.mean,
+        cov=theta.cov,
         link=known["link"],
         constant=known["constant"],
         residual_variance=known["residual_variance"],
         spread=None if known["spread"] is None else Spread("", spread[0], spread[1]),
         most=known["log_most"],
-        point=not cov.any(),
+        point=not theta.cov.any(),
     )
+
+
+def _of_categories(path: Path, known: SavedCategories) -> Categories:
+    columns, codes = _standardisation(path, known), np.array(known["codes"], float)
+    if codes.ndim != 1 or len(codes) < 2 or not np.isfinite(codes).all() or not (np.diff(codes) > 0).all():
+        raise DataError(f"{path}: codes of categories are {known['codes']}, not numbers that increase; {ADVICE}")
+    model = Model(known["ordered"], len(codes), len(columns.columns) - 1)
+    theta = _normal(path, known, model.basis.shape[1], known["columns"])
+    return Categories(columns=columns, model=model, codes=codes, mean=theta.mean, cov=theta.cov)
+
+
+def _of_hazards(path: Path, known: SavedHazards) -> Hazards:
+    names = [known["duration"], known["event"], *known["features"]]
+    wrong = f"{path}: the regression's law does not fit its columns {', '.join(names)}; {ADVICE}"
+    try:
+        columns = Columns(
+            known["duration"],
+            known["event"],
+            tuple(known["times"]),
+            known["group"],
+            known["groups"],
+            tuple(known["features"]),
+            known["censored"],
+            known["first_group"],
+        )
+    except DataError as error:
+        raise DataError(f"{path}: {error}; {ADVICE}") from None
+    centre, scale, shares = (np.array(known[name], float) for name in ("centre", "scale", "group_shares"))
+    d, further = len(columns.features), columns.groups - 1
+    if centre.shape != (d,) or scale.shape != (d,) or shares.shape != (further,):
+        raise DataError(wrong)
+    if not np.isfinite(centre).all() or not (scale > 0).all() or not ((shares > 0) & (shares < 1)).all():
+        raise DataError(wrong)
+    theta = _normal(path, known, len(columns.times) + further + d, names)
+    return Hazards(columns, centre, scale, theta, shares)
 
 
 def _least(cov: Array) -> float:

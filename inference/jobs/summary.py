@@ -196,15 +196,11 @@ class Nonprivate(TypedDict):
     nonprivate_interval_95: Ends | None
 
 
-class SavedRegression(TypedDict):
-    """The normal law of a regression, in the standardised columns of the rounds (`inference.models.coefficients`).
+class SavedColumns(TypedDict):
+    """How clients project rows: the features, then the target.
 
     Attributes:
-        columns: the features, then the target. centre, scale, bound, radius, within: how clients project rows; a bound
-            or radius of None is infinite. link: one of identity, logit and log. constant: the constant feature.
-        mean, cov: of its coefficient and the slopes. residual_variance: of a linear regression.
-        spread: mean and sd of a further parameter of the targets. log_most: ln of the largest mean count.
-        by_draws: whether draws also have the spread of residuals, for predictions.
+        centre, scale, bound, radius, within: as in `inference.columns`; a bound or radius of None is infinite.
     """
 
     columns: list[str]
@@ -213,6 +209,18 @@ class SavedRegression(TypedDict):
     bound: list[float | None]
     radius: float | None
     within: list[list[float]] | None
+
+
+class SavedRegression(SavedColumns):
+    """The normal law of a regression, in the standardised columns of the rounds (`inference.models.coefficients`).
+
+    Attributes:
+        link: one of identity, logit and log. constant: the constant feature.
+        mean, cov: of its coefficient and the slopes. residual_variance: of a linear regression.
+        spread: mean and sd of a further parameter of the targets. log_most: ln of the largest mean count.
+        by_draws: whether draws also have the spread of residuals, for predictions.
+    """
+
     link: str
     constant: float
     mean: list[float]
@@ -223,12 +231,51 @@ class SavedRegression(TypedDict):
     by_draws: bool
 
 
+class SavedCategories(SavedColumns):
+    """The normal law of a regression of categories (`inference.models.categories`).
+
+    Attributes:
+        ordered: whether the categories have an order. codes: of the categories.
+        mean, cov: of the model's parameters.
+    """
+
+    ordered: bool
+    codes: list[float]
+    mean: list[float]
+    cov: list[list[float]]
+
+
+class SavedHazards(TypedDict):
+    """The normal law of proportional hazards (`inference.models.survival`).
+
+    Attributes:
+        duration, event, group, features: names of columns. times: the ends of the intervals. groups: how many.
+        censored, first_group: the first code of the event and of the group. centre, scale: of the features.
+        group_shares: of each further group. mean, cov: of log hazards, then of effects of groups and features.
+    """
+
+    duration: str
+    event: str
+    times: list[float]
+    group: str | None
+    groups: int
+    features: list[str]
+    censored: int
+    first_group: int
+    centre: list[float]
+    scale: list[float]
+    group_shares: list[float]
+    mean: list[float]
+    cov: list[list[float]]
+
+
 class SavedPosterior(TypedDict):
     """The posterior's law, from which `inference.saved.load_result` makes it again.
 
     Attributes:
         draws: by parameter, nested lists by chain, draw and the parameter's own axes; empty if the law is exact.
-        axes: names of each parameter's own axes. coords: labels along them. regression: the law of a regression.
+        axes: names of each parameter's own axes. coords: labels along them.
+        regression, categories, hazards: the law of such a model; None of all others.
     """
 
     model: str
@@ -236,6 +283,8 @@ class SavedPosterior(TypedDict):
     coords: dict[str, list[str | float]]
     draws: dict[str, list[Any]]
     regression: SavedRegression | None
+    categories: SavedCategories | None
+    hazards: SavedHazards | None
 
 
 class NotCovered(TypedDict):

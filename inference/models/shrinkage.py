@@ -44,9 +44,10 @@ from scipy.special import gammaln, hyp2f1, softmax, stdtrit
 from dca_proto.wording import split_list
 from inference.draws import CHAINS, DRAWS
 from inference.errors import DataError, unknown
+from inference.jobs.base import RefitJob
 from inference.jobs.settings import JobSettings, one_of, require_positive, setting
 from inference.laws import Shrunk, Slopes
-from inference.problem import Array
+from inference.problem import Array, Problem, Schema
 
 NONE, HORSESHOE, GROUPS = KINDS = ("none", "horseshoe", "groups")
 WARMUP, THIN = 300, 3  # iterations that are dropped, and of which one is kept
@@ -122,6 +123,21 @@ class Shrinkage(JobSettings):
 
 
 SHRINKAGE = tuple(one.name for one in fields(Shrinkage))
+
+
+class ShrunkJob(RefitJob):
+    """A job whose settings are a `Shrinkage`, so that a prior may shrink the slopes of its result."""
+
+    def check(self, schema: Schema, settings: Any) -> None:
+        settings.places(schema.features)
+
+    def exact(self, train: Problem, settings: Any) -> Any:
+        """Fit the model to raw rows, before anything shrinks. Raises `DataError` as `reference` does."""
+        raise NotImplementedError
+
+    def reference(self, train: Problem, settings: Any) -> Any:
+        """Fit the same model to the raw rows, under the same prior."""
+        return settings.shrink(self.exact(train, settings))
 
 
 class Scales(NamedTuple):

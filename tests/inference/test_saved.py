@@ -15,8 +15,13 @@ from emulator.ideal import IdealSwarm
 from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.estimates import separated
+from inference.models.categories.law import Categories
+from inference.models.categories.model import Model
 from inference.models.coefficients import LOGIT, Coefficients
 from inference.models.glm.regression import AXES, DrawnRows
+from inference.models.score_regression import Normal
+from inference.models.survival.hazards import Hazards
+from inference.models.survival.rounds import Columns
 from inference.posterior import Posterior
 from inference.rounds import run
 from inference.saved import load_result, saved
@@ -60,14 +65,16 @@ def test_each_job_has_the_same_table_and_predictions_after_its_file(name: str, t
         kept = after.draws[parameter].shape[0] * after.draws[parameter].shape[1]
         apart = np.abs(after.draws[parameter].mean(axis=(0, 1)) - before.draws[parameter].mean(axis=(0, 1)))
         assert np.all(apart <= 6 * np.maximum(sd, before.draws[parameter].std(axis=(0, 1))) / kept**0.5), parameter
-    if isinstance(before.predictor, Coefficients):
-        np.testing.assert_allclose(after.predict(X), before.predict(X), rtol=1e-12)
-        np.testing.assert_allclose(after.predict_interval(X, 0.5), before.predict_interval(X, 0.5), rtol=1e-9)
-    elif hasattr(before.predictor, "predict") and hasattr(after.predictor, "predict"):  # by the draws that are kept
-        np.testing.assert_allclose(after.predict(X), before.predict(X), rtol=0.2)
-    else:
+    if not hasattr(before.predictor, "predict"):
         with pytest.raises(DataError, match=r"model '.*' predicts nothing of new rows"):
             after.predict(X)
+        return
+    at = np.array([0.5, 3.0, 19.0]) if name == "survival" else X  # curves predict at times
+    if before.sample is not None:  # the law itself is in the file
+        np.testing.assert_allclose(after.predict(at), before.predict(at), rtol=1e-12)
+        np.testing.assert_allclose(after.predict_interval(at, 0.5), before.predict_interval(at, 0.5), rtol=1e-9)
+    else:  # by the draws that are kept
+        np.testing.assert_allclose(after.predict(at), before.predict(at), rtol=0.2)
 
 
 def assert_a_point_estimate(posterior: Posterior) -> None:
@@ -162,6 +169,64 @@ def test_a_damaged_posterior_is_refused(change: Any, words: str, tmp_path: Path)
     path.write_text(json.dumps(table), encoding="utf-8")
     with pytest.raises(DataError, match=words):
         load_result(path)
+
+
+def of_law(name: str) -> Posterior:
+    """Categories 1 to 3 by a and b, or hazards until 1 and 2 of two arms by a and b: invented normal laws."""
+    ends = np.full(3, 4.0)
+    if name == "categories":
+        columns = Standardisation(("a", "b", "y"), np.array([1.0, 0.0, 1.0]), np.array([2.0, 1.0, 1.0]), ends)
+        mean = np.array([-1.0, 1.0, 0.5, -0.5])
+        law: Any = Categories(columns=columns, model=Model(True, 3, 2), codes=np.arange(1.0, 4.0), mean=mean,
+                              cov=0.04 * np.eye(4), prior_sd=2.5)  # fmt: skip
+    else:
+        read = Columns("t", "event", (1.0, 2.0), "arm", 2, ("a", "b"))
+        mean = np.array([-1.0, -1.2, 0.3, 0.5, -0.5])
+        law = Hazards(read, np.array([1.0, 0.0]), np.array([2.0, 1.0]), Normal(mean, 0.04 * np.eye(5)), np.array([0.5]))
+    found: Posterior = law.posterior()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("categories", {"codes": [1.0, 3.0, 2.0]}),
+        ("categories", {"codes": [1.0, 2.0]}),
+        ("categories", {"mean": [0.0]}),
+        ("categories", {"cov": (-np.eye(4)).tolist()}),
+        ("categories", {"scale": [0.0, 1.0, 1.0]}),
+        ("categories", {"within": [[0.0, 1.0]]}),
+        ("hazards", {"times": []}),
+        ("hazards", {"times": [1.0, "two"]}),
+        ("hazards", {"centre": [1.0]}),
+        ("hazards", {"scale": [1.0, -1.0]}),
+        ("hazards", {"group_shares": [1.5]}),
+        ("hazards", {"groups": -1}),
+        ("hazards", {"mean": [[0.0]]}),
+        ("hazards", {"cov": [[1.0, 2.0], [3.0]]}),
+        ("hazards", {"features": ["a"]}),
+    ],
+)
+def test_a_damaged_law_is_refused(name: str, change: dict[str, Any], tmp_path: Path) -> None:
+    posterior = of_law(name)
+    path = file_of(tmp_path, posterior, dict(posterior.summary()))
+    np.testing.assert_allclose(load_result(path).predict(X), posterior.predict(X), rtol=1e-12)
+    table = json.loads(path.read_text(encoding="utf-8"))
+    assert table["posterior"]["draws"] == {}
+    table["posterior"][name].update(change)
+    path.write_text(json.dumps(table), encoding="utf-8")
+    with pytest.raises(DataError) as error:
+        load_result(path)
+    assert str(path) in str(error.value)
+
+
+def test_curves_of_a_file_answer_within_their_grid(tmp_path: Path) -> None:
+    curves = np.tile([[0.9, 0.5], [0.8, 0.4]], (2, 5, 1, 1))
+    known = {"axes": {"survival": ("group", "time")}, "coords": {"group": ("arm 0", "arm 1"), "time": (6.0, 12.0)}}
+    after = load_result(file_of(tmp_path, Posterior("survival", {"survival": curves}, **known), {"warnings": []}))  # type: ignore[arg-type]
+    np.testing.assert_allclose(after.predict(np.array([0.0, 9.0, 12.0]))[0], [[1.0, 0.7, 0.5], [1.0, 0.6, 0.4]])
+    with pytest.raises(DataError, match="the grid is from 0 to 12"):
+        after.predict(np.array([13.0]))
 
 
 def test_a_model_that_predicts_nothing_says_so_and_levels_are_checked() -> None:

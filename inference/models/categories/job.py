@@ -19,7 +19,7 @@ from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.statistics.category_score import CLASSES_MAX, CategoryScore
 from inference.columns import Standardisation
 from inference.errors import DataError
-from inference.jobs.base import Conditions, Estimable, RefitJob, Stage
+from inference.jobs.base import Conditions, Estimable, Stage
 from inference.jobs.examples import GRADE, KIND, Clean, Example
 from inference.jobs.settings import require_count, require_positive, require_share, setting
 from inference.locate import locate, phases_request
@@ -28,7 +28,7 @@ from inference.models.categories.law import Categories, categories_from, exact_c
 from inference.models.categories.model import Model
 from inference.models.categories.scoring import Request, Rows
 from inference.models.glm.job import ROUNDS, STD_SHARE, shares, stages_of
-from inference.models.shrinkage import SHRINKAGE, Shrinkage
+from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
@@ -110,7 +110,7 @@ def of_released(aggregates: Sequence[NoisyAggregate], given: Any) -> Categories:
     return categories_from(aggregates, given.prior_sd, ordered=given.job.ordered)
 
 
-class MultinomialRegression(RefitJob):
+class MultinomialRegression(ShrunkJob):
     """Regression of categories without an order."""
 
     name, title, settings = "multinomial-regression", "Effect on the log odds of {target}", Settings
@@ -122,7 +122,7 @@ class MultinomialRegression(RefitJob):
 
     def check(self, schema: Schema, settings: Settings) -> None:
         codes_of(schema)
-        settings.places(schema.features)
+        super().check(schema, settings)
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return stages_of(settings.rounds, settings.std_share)
@@ -130,13 +130,12 @@ class MultinomialRegression(RefitJob):
     def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Categories]:
         return category_regression(schema, ordered=self.ordered, rounds=settings.rounds, std_share=settings.std_share)
 
-    def reference(self, train: Problem, settings: Settings) -> Categories:
-        """Fit the same model to the raw rows. Raises `DataError` if a value is missing."""
+    def exact(self, train: Problem, settings: Settings) -> Categories:
+        """Fit the model to raw rows. Raises `DataError` if a value is missing."""
         codes, rows = codes_of(train.schema), train.complete
         y = np.clip(np.rint(rows.y), codes[0], codes[-1])
         given: dict[str, Any] = {"ordered": self.ordered, "prior_sd": settings.prior_sd}
-        found: Categories = settings.shrink(exact_categories(rows.X, y, codes, **given, names=train.schema.columns))
-        return found
+        return exact_categories(rows.X, y, codes, **given, names=train.schema.columns)
 
 
 class OrdinalRegression(MultinomialRegression):

@@ -23,7 +23,7 @@ import numpy as np
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.columns import Standardisation
 from inference.errors import DataError
-from inference.jobs.base import EFFECT, Conditions, Estimable, RefitJob, Stage
+from inference.jobs.base import EFFECT, Conditions, Estimable, Stage
 from inference.jobs.examples import COUNT, NUMBER, Clean, Example
 from inference.jobs.settings import require_count, require_positive, require_share, setting
 from inference.locate import locate, phases_request
@@ -41,7 +41,7 @@ from inference.models.glm.scored_fit import (
 )
 from inference.models.glm.scoring import Rows, Terms, best_terms
 from inference.models.score_regression import Normal
-from inference.models.shrinkage import SHRINKAGE, Shrinkage
+from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
@@ -224,7 +224,7 @@ def of_released(aggregates: Sequence[NoisyAggregate], given: Any) -> Coefficient
     return fit
 
 
-class PoissonRegression(RefitJob):
+class PoissonRegression(ShrunkJob):
     """Regression of counts."""
 
     name, title, settings = "poisson-regression", "Effect on the log of {target}", Settings
@@ -234,8 +234,8 @@ class PoissonRegression(RefitJob):
     examples, clean = (Example(COUNT),), Clean(COUNT)
 
     def check(self, schema: Schema, settings: Settings) -> None:
+        super().check(schema, settings)
         check(schema, settings.family)
-        settings.places(schema.features)
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return stages_of(settings.rounds, settings.std_share)
@@ -243,11 +243,9 @@ class PoissonRegression(RefitJob):
     def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Coefficients]:
         return scored_regression(schema, settings.family, rounds=settings.rounds, std_share=settings.std_share)
 
-    def reference(self, train: Problem, settings: Settings) -> Coefficients:
-        """Fit the same model to the raw rows. Raises `DataError` if the targets are not counts."""
-        fit = exact_fit(train.X, train.y, settings.family, settings.prior_sd, train.schema.columns)
-        found: Coefficients = settings.shrink(fit)
-        return found
+    def exact(self, train: Problem, settings: Settings) -> Coefficients:
+        """Fit the model to raw rows. Raises `DataError` if the targets are not counts."""
+        return exact_fit(train.X, train.y, settings.family, settings.prior_sd, train.schema.columns)
 
 
 class RobustRegression(PoissonRegression):

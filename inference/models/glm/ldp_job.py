@@ -179,4 +179,4 @@ def reference(train: Problem, settings: Any) -> Any:
     """Fit least squares, or a logistic regression, to the raw rows."""
     if settings.family == LINEAR:
         return nonprivate_regression(train)
-    return logistic.reference(train, logistic.Settings())
+    return logistic.Logistic().reference(train, logistic.Settings())

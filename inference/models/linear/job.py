@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from inference.columns import PRIOR_BOUND_SDS, Standardisation
 from inference.errors import DataError
-from inference.jobs.base import Conditions, Estimable, RefitJob, Stage, one_round, two_rounds
+from inference.jobs.base import Conditions, Estimable, Stage, one_round, two_rounds
 from inference.jobs.estimates import BY_BOUNDS
 from inference.jobs.examples import NUMBER
 from inference.jobs.settings import one_of, require_positive, require_share, setting
@@ -46,7 +46,7 @@ from inference.models.linear.baselines import exact_fit, nonprivate_regression
 from inference.models.linear.closed_form import REPAIR, REPAIRS
 from inference.models.linear.prior import check_precision, prior_precision, slab_scale
 from inference.models.linear.rows import Plan, bends, plan, sensitivity
-from inference.models.shrinkage import NONE, SHRINKAGE, Shrinkage
+from inference.models.shrinkage import NONE, SHRINKAGE, Shrinkage, ShrunkJob
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
@@ -150,16 +150,13 @@ def of_released(aggregates: Sequence[NoisyAggregate], given: Any) -> Coefficient
     return regression_of(aggregates, repair=given.repair, **more)
 
 
-class Bounded(RefitJob):
+class Bounded(ShrunkJob):
     """Linear regression within the public bounds, one round."""
 
     name, settings = "regression-bounded", BoundedSettings
     changeable = ("repair", "prior_precision", *SHRINKAGE)
     about = "linear regression in one round, from the public bounds alone"
     estimator = Estimable("PrivateBoundedRegression", NUMBER, of_rows, of_released, OWN)
-
-    def check(self, schema: Schema, settings: Any) -> None:
-        settings.places(schema.features)
 
     def plan(self, schema: Schema, settings: Any, conditions: Conditions) -> list[Stage]:
         return one_round("the regression")

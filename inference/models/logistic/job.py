@@ -27,7 +27,7 @@ from dca_proto.aggregate import NoisyAggregate
 from dca_proto.wording import listed
 from inference.columns import Standardisation
 from inference.errors import DataError
-from inference.jobs.base import Conditions, Estimable, RefitJob, Stage
+from inference.jobs.base import Conditions, Estimable, Stage
 from inference.jobs.examples import CLASS, Clean, Example
 from inference.jobs.settings import one_of, require_choice, require_positive, setting
 from inference.locate import STATISTIC as PHASES
@@ -43,7 +43,7 @@ from inference.models.logistic.one_sum import (
     sum_request,
     too_noisy,
 )
-from inference.models.shrinkage import SHRINKAGE, Shrinkage, shrinkable
+from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob, shrinkable
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 from inference.variational.clipping import ROWS, Rows
@@ -200,25 +200,6 @@ class Settings(Shrinkage, VariationalSettings):
         method_of(self.method, self)  # raises if the method does not use a setting
 
 
-def reference(train: Problem, settings: Settings) -> Coefficients:
-    """Fit Laplace's approximation (Bishop 2006, section 4.5) to standardised rows, with the same prior.
-
-    Raises:
-        DataError: the target has values other than its two bounds, or only one of them.
-    """
-    bounds = train.schema.bounds[train.schema.target]
-    others = np.count_nonzero((train.y != bounds.lower) & (train.y != bounds.upper))
-    if others or len(np.unique(train.y)) < 2:
-        raise DataError(
-            f"target {train.schema.target!r} has {len(np.unique(train.y))} values; job 'logistic' needs the two that "
-            f"are its bounds, {bounds.lower:g} and {bounds.upper:g}"
-        )
-    y = is_positive(train).astype(float)
-    fit = exact_fit(train.X, y, Bernoulli(), settings.prior_sd, (*train.schema.features, "y"))
-    found: Coefficients = settings.shrink(fit)
-    return found
-
-
 def of_rows(X: Array, y: Array, given: Any) -> Coefficients:
     """Return the posterior given raw rows; y is 1 for the second class, else 0."""
     return exact_fit(X, y, Bernoulli(), given.prior_sd)
@@ -234,7 +215,7 @@ def of_released(aggregates: Sequence[NoisyAggregate], given: Any) -> Coefficient
     return (regression_of_scores if scored else regression_of_sum)(aggregates, given.prior_sd)
 
 
-class Logistic(RefitJob):
+class Logistic(ShrunkJob):
     """Logistic regression."""
 
     name, title, settings = "logistic", "Effect on the log odds of {target}", Settings
@@ -243,9 +224,6 @@ class Logistic(RefitJob):
     estimator = Estimable("PrivateLogisticRegression", CLASS, of_rows, of_released)
     about = "[logistic regression](#logistic-regression), in five rounds or more"
     examples, clean = (Example(CLASS, {"epochs": 4}),), Clean(CLASS)
-
-    def check(self, schema: Schema, settings: Settings) -> None:
-        settings.places(schema.features)
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         """Plan scales, then scores or one sum; or a pilot and as many iterations as the noise makes worthwhile."""
@@ -272,5 +250,18 @@ class Logistic(RefitJob):
             on_progress=conditions.on_iteration,
         )
 
-    def reference(self, train: Problem, settings: Settings) -> Coefficients:
-        return reference(train, settings)
+    def exact(self, train: Problem, settings: Settings) -> Coefficients:
+        """Fit Laplace's approximation (Bishop 2006, section 4.5) to standardised rows, with the same prior.
+
+        Raises:
+            DataError: the target has values other than its two bounds, or only one of them.
+        """
+        bounds = train.schema.bounds[train.schema.target]
+        others = np.count_nonzero((train.y != bounds.lower) & (train.y != bounds.upper))
+        if others or len(np.unique(train.y)) < 2:
+            raise DataError(
+                f"target {train.schema.target!r} has {len(np.unique(train.y))} values; job 'logistic' needs the two "
+                f"that are its bounds, {bounds.lower:g} and {bounds.upper:g}"
+            )
+        y = is_positive(train).astype(float)
+        return exact_fit(train.X, y, Bernoulli(), settings.prior_sd, (*train.schema.features, "y"))

@@ -11,7 +11,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, RefitJob, Stage, one_round
 from inference.jobs.examples import TIME, Clean, Example
 from inference.jobs.settings import JobSettings, require_count, require_positive, require_share, setting
-from inference.models.shrinkage import SHRINKAGE, Shrinkage
+from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob
 from inference.models.survival import hazards, rounds
 from inference.models.survival.curve import PRIOR_ROWS
 from inference.models.survival.hazards import Hazards
@@ -100,7 +100,7 @@ class SurvivalCurves(RefitJob):
         return rounds.exact_curves(train, settings.columns(train.schema), stream(0, "reference"))
 
 
-class SurvivalRegression(RefitJob):
+class SurvivalRegression(ShrunkJob):
     """Proportional hazards."""
 
     name, title = "survival-regression", "Effect on the log hazard over {target}"
@@ -133,9 +133,6 @@ class SurvivalRegression(RefitJob):
         on, end = listed((*([columns.group] if columns.group else []), *columns.features)), columns.times[-1]
         return f"hazards of {columns.duration} on {on}, constant in {len(columns.times)} intervals up to {end:g}"
 
-    def reference(self, train: Problem, settings: RegressionSettings) -> Hazards:
-        """Fit the same model to the raw rows."""
-        found: Hazards = settings.shrink(
-            hazards.exact_hazards(train, settings.columns(train.schema), settings.prior_sd)
-        )
-        return found
+    def exact(self, train: Problem, settings: RegressionSettings) -> Hazards:
+        """Fit the model to raw rows."""
+        return hazards.exact_hazards(train, settings.columns(train.schema), settings.prior_sd)

@@ -32,6 +32,7 @@ from inference.rounds import Job
 
 INTERVALS_MAX = 100  # their codes take about a second; the time grows with the cube
 ROWS_MAX = 100_000  # default for a data node
+SURVIVAL = "survival"  # the name of the parameter S
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ class Columns:
         """
         for kind, name in (("event", event), ("group", group)):
             if name is not None and name not in schema.features:
-                raise unknown(f"{kind} column", name, "the data", schema.features)
+                error = unknown(f"{kind} column", name, "the features", schema.features)
+                raise DataError(f"{error}; name the {kind} column among them, too")
         if group == event:
             raise DataError(f"column {event!r} is both the event and the group; name two columns")
         duration, end = schema.bounds[schema.target], schema.bounds[schema.target].upper
@@ -141,17 +143,50 @@ def request_of(statistic: Survival | SurvivalScore, share: float, kind: type[Kin
 
 
 @dataclass(frozen=True, eq=False)
-class Curves:
+class DrawnCurves:
+    """Predicts survival at times from draws of curves.
+
+    Attributes:
+        times: the grid. draws: S(t_k), shape ``(chains, draws, G, K)``.
+    """
+
+    times: tuple[float, ...]
+    draws: Array
+
+    def predict(self, times: Array) -> tuple[Array, Array]:
+        """Return mean and sd of each group's S at these times, each ``(G, k)``, interpolated linearly on the grid."""
+        drawn = self.simulate(times, {SURVIVAL: self.draws}, np.random.default_rng(0))
+        return drawn.mean(axis=(0, 1)), drawn.std(axis=(0, 1))
+
+    def simulate(self, times: Array, draws: Draws, rng: np.random.Generator, *, labels: bool = False) -> Array:
+        """Return S of each draw and group at these times, ``(chains, draws, G, k)``; `rng` and `labels` are not used.
+
+        Raises:
+            DataError: a time is below 0 or beyond the grid.
+        """
+        asked, grid = np.asarray(times, dtype=np.float64), np.r_[0.0, self.times]
+        if not ((asked >= 0) & (asked <= grid[-1])).all():
+            raise DataError(f"times from {asked.min():g} to {asked.max():g}; the grid is from 0 to {grid[-1]:g}")
+        drawn = draws[SURVIVAL]
+        begun = np.concatenate([np.ones((*drawn.shape[:-1], 1)), drawn], axis=-1)
+        place = np.clip(np.searchsorted(grid, asked, side="right") - 1, 0, grid.size - 2)
+        share = (asked - grid[place]) / (grid[place + 1] - grid[place])
+        return np.asarray(begun[..., place] + share * (begun[..., place + 1] - begun[..., place]))
+
+    def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> None:
+        """Return nothing: curves score no rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curves(DrawnCurves):
     """Survival curves of one or more groups, and what their counts show beside them.
 
     Attributes:
         columns: that the job read. counts: of the cells, as released.
-        draws: S(t_k), shape ``(chains, draws, G, K)``.
     """
 
     columns: Columns
     counts: Counts
-    draws: Array
 
     @cached_property
     def survival(self) -> Array:
@@ -169,29 +204,6 @@ class Curves:
     def log_rank(self) -> LogRank | None:
         """The test that all groups have the same hazard; None for one group."""
         return curve.log_rank(self.counts)
-
-    def predict(self, times: Array) -> tuple[Array, Array]:
-        """Return mean and sd of each group's S at these times, each ``(G, k)``, interpolated linearly on the grid."""
-        drawn = self.simulate(times, {"survival": self.draws}, np.random.default_rng(0))
-        return drawn.mean(axis=(0, 1)), drawn.std(axis=(0, 1))
-
-    def simulate(self, times: Array, draws: Draws, rng: np.random.Generator, *, labels: bool = False) -> Array:
-        """Return S of each draw and group at these times, ``(chains, draws, G, k)``; `rng` and `labels` are not used.
-
-        Raises:
-            DataError: a time is below 0 or beyond the grid.
-        """
-        asked, grid = np.asarray(times, dtype=np.float64), np.r_[0.0, self.columns.times]
-        if not ((asked >= 0) & (asked <= grid[-1])).all():
-            raise DataError(f"times from {asked.min():g} to {asked.max():g}; the grid is from 0 to {grid[-1]:g}")
-        drawn = draws["survival"]
-        begun = np.concatenate([np.ones((*drawn.shape[:-1], 1)), drawn], axis=-1)
-        place = np.clip(np.searchsorted(grid, asked, side="right") - 1, 0, grid.size - 2)
-        share = (asked - grid[place]) / (grid[place + 1] - grid[place])
-        return np.asarray(begun[..., place] + share * (begun[..., place + 1] - begun[..., place]))
-
-    def held_out_scores(self, reference: Any, train: Problem | None, test: Problem) -> None:
-        """Return nothing: curves score no rows."""
 
     def summary(self) -> Summary:
         """Return numbers at risk, the log-rank test and remarks."""
@@ -242,7 +254,7 @@ def _table(posterior: Posterior, columns: Columns, schema: Schema | None) -> lis
     points = product(columns.group_labels, columns.times)
     curves = [
         Estimate(f"S({time:g}), {label}", "", figure, axis=axis, place=Place(series=label, x=time, axis=time_axis))
-        for (label, time), figure in zip(points, posterior.figures("survival"), strict=True)
+        for (label, time), figure in zip(points, posterior.figures(SURVIVAL), strict=True)
     ]
     means = zip(columns.group_labels, posterior.figures("restricted_mean"), strict=True)
     return curves + [Estimate(f"mean to {columns.times[-1]:g}, {label}", unit, figure) for label, figure in means]
@@ -315,17 +327,17 @@ def _curves(columns: Columns, counts: Counts, seed: int, **more: Any) -> Posteri
     def drawn(survival: Array) -> dict[str, Array]:
         lengths = np.diff(np.array(columns.times), prepend=0.0)
         before = np.concatenate([np.ones((*survival.shape[:-1], 1)), survival[..., :-1]], axis=-1)
-        return {"survival": survival, "restricted_mean": np.asarray(((before + survival) / 2) @ lengths)}
+        return {SURVIVAL: survival, "restricted_mean": np.asarray(((before + survival) / 2) @ lengths)}
 
     curves = curve.curves(counts, CHAINS * DRAWS, np.random.default_rng(seed))
     posterior = Posterior(
         model="survival",
         draws=drawn(curves.reshape(CHAINS, DRAWS, *curves.shape[1:])),
         prior=drawn(curve.prior_curves(counts, DRAWS, np.random.default_rng(0))),
-        axes={"survival": ("group", "time"), "restricted_mean": ("group",)},
+        axes={SURVIVAL: ("group", "time"), "restricted_mean": ("group",)},
         coords={"group": columns.group_labels, "time": columns.times},
         **more,
     )
-    found = Curves(columns, counts, posterior.draws["survival"])
+    found = Curves(columns.times, posterior.draws[SURVIVAL], columns, counts)
     table = partial(_table, posterior, columns)
     return replace(posterior, notes=found.doubts, table=table, extras=found.summary, predictor=found)

@@ -292,8 +292,13 @@ def test_curves_are_steps_and_so_are_their_bands(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("name", "settings", "complaint"),
     [
-        ("survival", {"event": "died"}, "event column 'died' is not in the data; known: event, arm, age, severity"),
-        ("survival", {"group": "arms"}, "group column 'arms' is not in the data \\(did you mean 'arm'"),
+        (
+            "survival",
+            {"event": "died"},
+            "event column 'died' is not in the features; known: event, arm, age, severity; name "
+            "the event column among them, too",
+        ),
+        ("survival", {"group": "arms"}, "group column 'arms' is not in the features \\(did you mean 'arm'"),
         ("survival", {"group": "age"}, "group column 'age' has bounds 40:90; number the groups from 0 or 1"),
         ("survival", {"group": "event"}, "both the event and the group"),
         ("survival", {"intervals": 0}, "setting 'intervals' is 0, expected a whole number, at least 1"),
