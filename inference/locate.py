@@ -58,6 +58,7 @@ BASE = 1.25  # below π/2, so that the lowest level is unambiguous; no simple mu
 FREQUENCIES = BASE * 2.0 ** np.arange(LEVELS)
 SIGNIFICANT = 4.0  # standard errors
 SHAPE = 0.05  # deviation of φ because a column is not normal; less at low frequencies
+ROUGHLY = "roughly"  # begins the warning of rows that lack a value, which a count states better
 LEAST_COMPLETE = 0.3  # the least estimate of the share of complete rows
 PRIOR_SCALE, PRIOR_LOG_SD = 1 / 6, 1.2
 UNSEEN_SCALE, UNSEEN_LOG_SD, UNSEEN_CENTRE_SD = 1 / 4, 0.7, 0.3  # priors if noise hides everything
@@ -216,7 +217,7 @@ def _about_share(share: float) -> tuple[str, ...]:
     if share == 1:
         return ()
     return (
-        f"roughly {100 * (1 - share):.0f} % of the rows seem to lack a value: the estimates are of the others; find "
+        f"{ROUGHLY} {100 * (1 - share):.0f} % of the rows seem to lack a value: the estimates are of the others; find "
         "out whether those differ",
     )
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from inference.columns import Standardisation
+from inference.columns import COUNT_WEIGHT, Standardisation
 from inference.errors import DataError
 from inference.jobs.base import EFFECT, Conditions, Estimable, Stage
 from inference.jobs.examples import COUNT, NUMBER, Clean, Example
@@ -170,6 +170,7 @@ def _request(columns: Standardisation, family: Family, terms: Terms, share: floa
     theta = terms.phi[:-1] if family.disperses else terms.phi
     parameters = columns.parameters() | family.parameters
     parameters |= {"theta": [float(value) for value in theta], "clip": terms.clip, "information": terms.information}
+    parameters["count_weight"] = COUNT_WEIGHT * terms.clip
     if family.sends_dispersion and terms.phi[-1] > 0:
         parameters["overdispersion"] = float(terms.phi[-1])
     if terms.dispersion:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf, log
+from math import inf, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +19,13 @@ from scipy.optimize import brentq
 from scipy.special import digamma
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.statistics.counting import about_missing
 from dca_proto.wording import listed
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
 from inference.jobs.settings import require_positive
+from inference.locate import LEAST_COMPLETE, ROUGHLY, about_collinearity, locate
 from inference.locate import STATISTIC as PHASES
-from inference.locate import about_collinearity, locate
 from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
 from inference.models.glm.families import DISPERSION_MIN, Bernoulli, Family, Poisson, StudentT
 from inference.models.glm.scoring import NoisyScore, Rows, Terms, posterior, squares_of
@@ -67,15 +68,33 @@ class Scores(NamedTuple):
         return cls(rounds, family, Standardisation.of(rounds[0].parameters), [_score(one, family) for one in rounds])
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """A warning if clearly fewer rows are complete than contributed, by the last round's count."""
+        last = self.rounds[-1]
+        weight = float(last.parameters.get("count_weight", 0.0))
+        if not weight:
+            return ()
+        return about_missing(float(last.value[-1]) / weight, sqrt(last.noise_variance) / weight, last.contributors)
+
+    @property
+    def share(self) -> float:
+        """The share of rows that are complete: 1 unless the count clearly shows less."""
+        last = self.rounds[-1]
+        if not self.missing:
+            return 1.0
+        found = float(last.value[-1]) / float(last.parameters["count_weight"]) / last.contributors
+        return max(found, LEAST_COMPLETE)
+
+    @property
     def rows(self) -> Rows:
         """Simulated rows with the features' moments from the first round."""
-        squares = squares_of(self.scores[0], self.family, self.rounds[0].contributors)
+        squares = squares_of(self.scores[0], self.family, self.rounds[0].contributors * self.share)
         return rows_of(self.family, self.columns, squares)
 
     def phi(self, prior_sd: float) -> Normal:
         """Return the posterior of φ, shapes ``(d + 2,)`` and ``(d + 2, d + 2)``."""
         prior = prior_of(self.family, self.columns, prior_sd)
-        return posterior(self.scores, self.rows, self.rounds[-1].contributors, prior)
+        return posterior(self.scores, self.rows, self.rounds[-1].contributors * self.share, prior)
 
 
 def regression_of_scores(
@@ -97,6 +116,8 @@ def regression_of_scores(
     released = Scores.of(aggregates)
     phi, rounds = released.phi(prior_sd), len(released.rounds)
     located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
+    if released.missing:  # a count says it better
+        located = [warning for warning in located if not warning.startswith(ROUGHLY)]
     own: dict[str, Any] = {"prior_sd": prior_sd, "schema": schema, "notes": notes}
     return replace(
         _coefficients(released.family, released.columns, phi, prior_sd, schema),
@@ -105,7 +126,7 @@ def regression_of_scores(
         private=(schema is None or schema.private) and all(aggregate.private for aggregate in aggregates),
         epochs=rounds,
         iterations=rounds,
-        warnings=(*notes, *located, *warnings_of(released, phi)),
+        warnings=(*notes, *released.missing, *located, *warnings_of(released, phi)),
         aggregates=tuple(aggregates),
         refitter=shrinkable(partial(regression_of_scores, tuple(aggregates), **own)),
     )
@@ -228,7 +249,10 @@ def _score(aggregate: NoisyAggregate, family: Family) -> NoisyScore:
     score = value[:size]
     if family.disperses:
         observed[-1] = dispersion > 0
-        theta, score = np.r_[theta, given.get("overdispersion", 0.0)], np.r_[score, value[-1] if dispersion else 0.0]
+        theta, score = (
+            np.r_[theta, given.get("overdispersion", 0.0)],
+            np.r_[score, value[size + terms] if dispersion else 0.0],
+        )
     asked = Terms(theta, given["clip"], given["information"], dispersion)
     return NoisyScore(asked, score, value[size : size + terms], aggregate.noise_variance, observed)
 
