@@ -24,7 +24,7 @@ from dca_proto.wording import listed
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
 from inference.jobs.settings import require_positive
-from inference.locate import LEAST_COMPLETE, ROUGHLY, about_collinearity, locate
+from inference.locate import ROUGHLY, about_collinearity, locate
 from inference.locate import STATISTIC as PHASES
 from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
 from inference.models.glm.families import DISPERSION_MIN, Bernoulli, Family, Poisson, StudentT
@@ -39,6 +39,7 @@ PRIOR_SD = 1.0
 SPREAD_MAX = 2.5  # largest standard deviation of rows' log odds at which intervals of uncertain effects hold
 UNSURE = 0.08  # standard deviation of a standardised effect from which it counts as uncertain
 APART, TOGETHER = 0.3, 0.6  # sd of a combination of standardised effects that rests on the prior; their correlation
+SHARE_LEAST = 0.02  # of rows that are complete: of a site without one the noisy count may be negative
 FAR_SCALE = -1.0  # ln of the residual scale over the start, below which it is too large: bias 15 % at -1.2
 AWAY_MAX = 1.0  # largest distance of a standardised coefficient from the last round's φ_k
 AWAY_MAX_OF_LINEAR = 0.3  # the same for Student-t, and for ln σ, whose scores must be linear between them
@@ -83,7 +84,7 @@ class Scores(NamedTuple):
         if not self.missing:
             return 1.0
         found = float(last.value[-1]) / float(last.parameters["count_weight"]) / last.contributors
-        return max(found, LEAST_COMPLETE)
+        return max(found, SHARE_LEAST)
 
     @property
     def rows(self) -> Rows:

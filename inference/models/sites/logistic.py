@@ -11,8 +11,8 @@ rounds' precision (`_weights`), therefore has the sampling variance once, and th
 No slope is linearised: E is over simulated rows (`glm.scoring`), normal with the features' moments in all sites. The
 features of one site differ from them. A_jk shows how, as far as noise allows: the mean moves by the difference of A_jk
 to the simulated information, times β - φ_k. What noise hides of it, and a third of what is not linear in the steps from
-the φ_k, are part of the variance, as in `glm.scoring`. n_j is the number of rows times the share of complete rows
-in all sites.
+the φ_k, are part of the variance, as in `glm.scoring`. n_j is the noisy count of a site's complete rows, or the
+number of all of its rows unless clearly fewer are complete.
 
 `fitted` makes the same likelihood normal about each site's own estimate, which is computed again until it stays.
 """
@@ -28,7 +28,7 @@ from scipy.special import expit
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
 from inference.models.glm.scored_fit import Scores
-from inference.models.glm.scoring import LAW, WRONG, Simulation, positive
+from inference.models.glm.scoring import LAW, WRONG, Simulation
 from inference.models.linear.closed_form import symmetric
 from inference.models.sites.evidence import Evidence, Posterior, posterior
 from inference.problem import Array
@@ -78,7 +78,7 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
     weight, information, hidden = np.zeros(len(x)), np.zeros((p, p)), np.zeros(len(n))
     straight = np.zeros(p)
     score = np.zeros((len(n), p))
-    complete = _complete(scores, n)
+    complete = n * np.array([part.share for part in parts])
     for k, (share, one) in enumerate(zip(omega, scores.scores, strict=True)):
         theta, shorter = one.terms.phi[:-1], _shorter(Simulation(rows, one.terms, one.terms.phi), one.terms.clip)
         odds = expit(x @ theta)
@@ -89,16 +89,16 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
         straight += share * own @ theta
         released = np.array([symmetric(part.scores[k].curved) for part in parts]) / one.terms.information
         noise = np.array([part.scores[k].noise_variance for part in parts]) / one.terms.information**2
-        law = (LAW * np.trace(own) / p * n * complete) ** 2
+        law = (LAW * np.trace(own) / p * complete) ** 2
         known = law / (law + noise)
-        differs = known[:, None, None] * (released - (n * complete)[:, None, None] * own)
+        differs = known[:, None, None] * (released - complete[:, None, None] * own)
         slope += share * differs
         shift += share * differs @ theta
         hidden += share**2 * known * noise
         score += share * np.array([part.scores[k].score[:p] for part in parts])
     last = scores.scores[-1].terms.phi[:-1]
     return Released(
-        score, noise_variance, n * complete, x, weight, asked, slope, shift, information, straight, last, hidden
+        score, noise_variance, complete, x, weight, asked, slope, shift, information, straight, last, hidden
     )
 
 
@@ -121,14 +121,6 @@ def _weights(scores: Scores, part: Scores, n: Array) -> tuple[Array, Array]:
 
 def _shorter(simulation: Simulation, clip: float) -> Array:
     return np.asarray(1 / np.maximum(1.0, simulation.norms[:ROWS] / clip))
-
-
-def _complete(scores: Scores, n: Array) -> float:
-    """Return the share of complete rows in all sites, from their information beside the simulated one."""
-    rows, first = scores.rows, scores.scores[0]
-    simulated = Simulation(rows, first.terms, first.terms.phi).information(first.terms.clip)
-    seen = positive(symmetric(first.curved) / (first.terms.information * n.sum()))
-    return float(np.clip(np.trace(np.linalg.solve(simulated, seen)) / len(seen), 0.05, 1.0))
 
 
 class Moments(NamedTuple):

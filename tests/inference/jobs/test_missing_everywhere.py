@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -75,6 +78,25 @@ def test_regressions_in_rounds_count_the_rows_that_lack_a_value(name: str, colum
     rows[::2, column] = np.nan
     (warning,) = said(rows)
     assert warning.startswith("about 5")
+
+
+@pytest.mark.long
+def test_sites_without_labels_make_intervals_no_narrower() -> None:
+    """Before, one share of complete rows stood for all sites: with half of them, intervals were half as wide."""
+    setting = setting_of("sites-logistic", 4_000, Budget(4.0, 1e-5))
+    sites = 8
+    known, terms = replace(setting.known, clients=sites), msgspec.structs.replace(setting.terms, clients=sites)
+
+    def width(rows: np.ndarray) -> float:
+        tables = np.array([rows[place::sites] for place in range(sites)])
+        swarm = IdealSwarm(tables, setting.data.schema.columns, terms, random=np.random.default_rng(3).bytes)
+        slope = setting._replace(known=known).learned(swarm)["coefficients"][0]
+        return float(np.ptp(slope["interval_95"]))
+
+    rows = setting.data.rows
+    whole = width(rows)
+    rows[::2, -1] = np.nan  # every second site lacks all of its labels
+    assert width(rows) > 0.9 * whole
 
 
 def test_a_regression_within_bounds_warns_of_missing_values_and_of_constant_features() -> None:
