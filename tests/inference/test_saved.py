@@ -47,7 +47,10 @@ def file_of(folder: Path, posterior: Posterior, summary: dict[str, Any], **chang
     return path
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(SAMPLED)])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.long] if name in ("categorical", "sites-logistic") else [])  # they compile
+    for name in CASES if not name.startswith(SAMPLED)
+])  # fmt: skip
 def test_each_job_has_the_same_table_and_predictions_after_its_file(name: str, tmp_path: Path) -> None:
     before, summary = learned(name)
     after = load_result(file_of(tmp_path, before, summary))

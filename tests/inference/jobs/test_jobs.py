@@ -72,6 +72,7 @@ def test_regression_mcmc_learns_from_data_nodes_and_from_one_sum() -> None:
         assert result.predictor.contributors == 300
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("jax") is None or find_spec("arviz") is None, reason="without the extra samplers")
 def test_regression_mcmc_reports_its_effective_draws_and_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
