@@ -30,7 +30,7 @@ class AdversaryKind(msgspec.Struct, frozen=True):
         spoils: what it may spoil. amounts: the `amount` if the scenario gives 0, and the largest.
         is_insider: it is drawn beside others, more often than they are.
         needs_proofs: it is drawn for verified sums only.
-        is_aimed: it is drawn only among what chance misses (`meetings.rare`).
+        is_directed: it is not drawn; scenarios made by hand have it (`directed`).
         is_stranger: it joins the population without having been enrolled.
     """
 
@@ -41,7 +41,7 @@ class AdversaryKind(msgspec.Struct, frozen=True):
     amounts: tuple[int, int] = (0, 0)
     is_insider: bool = False
     needs_proofs: bool = False
-    is_aimed: bool = False
+    is_directed: bool = False
     is_stranger: bool = False
 
     @property

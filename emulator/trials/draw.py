@@ -387,7 +387,7 @@ def _adversaries(stream: random.Random, population: Population, rounds: Rounds) 
 
 
 def _is_usual(kind: AdversaryKind) -> bool:
-    return not (kind.is_insider or kind.needs_proofs or kind.is_aimed)
+    return not (kind.is_insider or kind.needs_proofs or kind.is_directed)
 
 
 def _hostile_trainer(stream: random.Random) -> tuple[Adversary, ...]:

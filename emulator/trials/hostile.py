@@ -397,7 +397,7 @@ HOSTILE: dict[str, AdversaryKind] = {
     "abort-late": AdversaryKind("signs an abort after its release", HostileCompute,
         {"_release_when_complete": _abort_late}, _ROUND),
     "lie-waiting": AdversaryKind("reports that it waits for another node, and sends no sum", HostileCompute,
-        {"handle": _lie_waiting}, _ROUND, is_aimed=True),
+        {"handle": _lie_waiting}, _ROUND, is_directed=True),
     "call-old": AdversaryKind("falsely reports charges as reused", HostileCompute,
         {"_keep": _call_old}, frozenset({"round", "consent"}), _CLIENTS),
 
@@ -421,7 +421,7 @@ HOSTILE: dict[str, AdversaryKind] = {
     "close-early": AdversaryKind("closes, and cancels wrongly, while clients contribute", Meddling,
         {"_meddle": trainers.close_early}, _ROUND, _AFTER_MS),
     "cancel-late": AdversaryKind("cancels rounds after their end", Meddling,
-        {"_meddle": trainers.cancel}, _ROUND, (5_000, 60_000), is_aimed=True),
+        {"_meddle": trainers.cancel}, _ROUND, (5_000, 60_000), is_directed=True),
     "usurp": AdversaryKind("sends what only Compute nodes may", Meddling,
         {"_meddle": trainers.usurp}, _ROUND, _AFTER_MS),
 }

@@ -258,14 +258,6 @@ def _lying(stream: random.Random, population: Population, rounds: Rounds) -> Aim
     return Aimed({"count": 3, "every_ms": 5_000}, (), (liar,))
 
 
-def _falsely_waiting(stream: random.Random, population: Population, rounds: Rounds) -> Aimed:
-    """One Compute node is lost at its release, and another one reports that it waits for it."""
-    liar, lost = stream.sample(range(population.computes), k=2)
-    away = Fault(kind="kill-between", actor=f"compute {lost}", phase="released", for_ms=30_000)
-    changes = {"count": 2, "every_ms": 5_000, "commit_s": 60.0, "computes": 0}
-    return Aimed(changes, (away,), (Adversary(kind="lie-waiting", actor=f"compute {liar}"),))
-
-
 def _mixed(stream: random.Random, population: Population, rounds: Rounds) -> Aimed:
     """Parts of some messages carry pieces of others."""
     actor = stream.choice(["trainer", "clients"])
@@ -335,6 +327,5 @@ _TURN: tuple[Aim, ...] = (
     *(_withheld, _called_old, _announced("announce-wrongly"), _old_keys, _announced("close-early"), _repeated),
     _announced("two-halves"),
 )
-_LAST_TURN: tuple[Aim, ...] = (_falsely_waiting, *_TURN[1:4], _announced("cancel-late"), *_TURN[5:])
-_RARE: tuple[Aim, ...] = (*_TURN, _killed, *_TURN, _killed, *_LAST_TURN, _unheard_sums)
+_RARE: tuple[Aim, ...] = (*_TURN, _killed, *_TURN, _killed, *_TURN, _unheard_sums)
 _REACHING: tuple[Aim, ...] = (_late_abort, _unclosed, _odd_client, _restored)

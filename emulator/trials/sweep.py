@@ -79,7 +79,8 @@ class Sweep(msgspec.Struct, kw_only=True):
     coverage: Annotated[
         dict[str, Count],
         about(
-            "By kind of fault, how many trials reached it; by kind of adversary, how many had one. Includes all kinds."
+            "By kind of fault, how many trials reached it; by kind of adversary, how many had one. Includes all kinds "
+            "that are drawn."
         ),
     ]
     transitions: Annotated[
@@ -105,7 +106,8 @@ class Sweep(msgspec.Struct, kw_only=True):
     @classmethod
     def begun(cls, first: int, last: int) -> Sweep:
         """Return an empty sweep."""
-        kinds, entries = dict.fromkeys((*FAULTS, *HOSTILE), 0), dict.fromkeys(TRANSITIONS, 0)
+        drawn = [name for name, kind in HOSTILE.items() if not kind.is_directed]
+        kinds, entries = dict.fromkeys((*FAULTS, *drawn), 0), dict.fromkeys(TRANSITIONS, 0)
         places = dict.fromkeys(refusals.sites(), 0)
         return cls(ok=True, run=0, failed=[], coverage=kinds, transitions=entries, refusals=places, seeds=(first, last))
 
