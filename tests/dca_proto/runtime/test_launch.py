@@ -18,6 +18,7 @@ from ports import free_port
 from dca_proto.errors import UsageError
 from dca_proto.runtime import broker as launcher
 from dca_proto.runtime.broker import Broker, BrokerOptions, TlsFiles, launch_broker, mosquitto_configuration
+from dca_proto.runtime.settings import BrokerSettings
 
 
 def run(directory: Path, options: BrokerOptions) -> Broker:
@@ -39,6 +40,21 @@ def test_a_broker_runs_for_its_context_only(kind: str, tmp_path: Path, request: 
     assert broker.version[0].isdigit()
     assert broker.log_path.exists()
     assert not psutil.pid_exists(broker.pid)
+
+
+@pytest.mark.parametrize("kind", ["embedded", "mosquitto"])
+def test_an_address_of_ipv6_stands_in_brackets(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if kind == "mosquitto":
+        request.getfixturevalue("mosquitto_installed")
+    try:
+        with socket.socket(socket.AF_INET6) as here:
+            here.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    url = run(tmp_path, BrokerOptions(kind=kind, host="::1")).url
+    assert url.startswith("mqtt://[::1]:")
+    settings = BrokerSettings(url=url)
+    assert (settings.host, settings.port) == ("::1", int(url.rpartition(":")[2]))
 
 
 def test_auto_takes_the_embedded_broker_where_mosquitto_is_missing(
