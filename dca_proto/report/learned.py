@@ -186,7 +186,8 @@ def result(summary: Summary) -> Line | None:
     elif "at" in row:
         row = [one for one in rows if "at" in one and one["at"]["series"] == row["at"]["series"]][-1]
     assert row["estimate"] is not None, "the others are left out"
-    return row["name"], f"{interval_words(row['estimate'], row['interval_95'])} {row['unit']}".strip()
+    words = interval_words(row["estimate"], row["interval_95"]).replace("-", "−")  # as in the page's tables
+    return row["name"], f"{words} {row['unit']}".strip()
 
 
 def headline(summary: Summary) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pages import outline_of, text_of
+from pictured import row as pictured_row
 from report_samples import SAMPLES
 
 
@@ -20,6 +21,13 @@ def test_an_iterative_swarm_shows_its_scores_and_puts_rounds_of_a_sort_together(
         "AUC 0.975 0.99 0.5 higher",
     ):
         assert said in text, said
+
+
+def test_the_headline_writes_a_number_below_zero_as_the_table_does() -> None:
+    below = {**pictured_row("age"), "estimate": -1.0, "interval_95": [-1.2, -0.8]}
+    text = text_of({**SAMPLES["swarm"](), "coefficients": [below]})
+    assert "age −1.000 [−1.20, −0.80]" in text
+    assert "[-" not in text
 
 
 @pytest.mark.parametrize("name", ["swarm", "learned"])
