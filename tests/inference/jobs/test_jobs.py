@@ -36,7 +36,6 @@ from inference.jobs.settings import described, parse_words, settings_from
 from inference.models.coefficients import Coefficients
 from inference.models.conjugate import FAMILIES as MODELS
 from inference.models.linear.nodes import methods as nodes
-from inference.models.logistic.job import reference
 from inference.problem import split
 from inference.variational.progress import Iteration
 
@@ -172,7 +171,7 @@ def test_logistic_follows_its_plan() -> None:
 
 def test_the_logistic_reference_is_the_mode_of_the_posterior() -> None:
     train = problem("class")
-    found = reference(train, find("logistic").settings(prior_sd=1e4))
+    found = find("logistic").reference(train, find("logistic").settings(prior_sd=1e4))
     X = np.column_stack([np.ones(len(train.y)), train.X])
     score = X.T @ (train.y - expit(found.linear_predictor(train.X)[0]))
     assert np.abs(score).max() < 1e-4, "the likelihood's gradient is zero there, the prior being flat"
@@ -184,7 +183,7 @@ def test_logistic_refuses_a_target_of_many_values() -> None:
     with pytest.raises(
         DataError, match=r"'y' has \d+ values; job 'logistic' needs the two that are its bounds, -6 and 6"
     ):
-        reference(problem("number"), find("logistic").settings())
+        find("logistic").reference(problem("number"), find("logistic").settings())
 
 
 KINDS = {"gaussian": "number", "bernoulli": "class", "categorical": "count", "poisson": "count", "exponential": "time"}
