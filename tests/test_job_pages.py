@@ -25,12 +25,8 @@ SECTIONS = [
     "What it costs",
     "What the warnings mean",
 ]
-WITHOUT_EXAMPLE: frozenset[str] = frozenset({"ldp-histogram", "ldp-mean", "ldp-regression"})
-"""Jobs whose page is not written yet. It only shrinks: a new job comes with its page."""
-WITHOUT_MAX = 3
 SYNTHETIC = ("simulated-trial",)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
-PAGES = [name for name in NAMES if name not in WITHOUT_EXAMPLE]
 
 
 def text_of(name: str) -> str:
@@ -55,13 +51,7 @@ def command_and_output(name: str) -> tuple[str, str]:
     return command, output
 
 
-def test_jobs_without_a_page_are_few_and_real() -> None:
-    assert len(WITHOUT_EXAMPLE) <= WITHOUT_MAX
-    assert set(NAMES) >= WITHOUT_EXAMPLE
-    assert [name for name in sorted(WITHOUT_EXAMPLE) if make_job_pages.has_page(name)] == [], "take these out"
-
-
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_job_has_a_page_in_the_navigation_with_all_sections(name: str) -> None:
     found = sections(text_of(name))
     assert [title for title in found if title in SECTIONS] == SECTIONS
@@ -70,7 +60,7 @@ def test_a_job_has_a_page_in_the_navigation_with_all_sections(name: str) -> None
     assert f": jobs/{name}.md\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "add it to nav in mkdocs.yml"
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_page_says_what_the_registry_knows(name: str) -> None:
     text = text_of(name)
     assert make_job_pages.with_facts(text, name) == text, "run scripts/make_job_pages.py"
@@ -82,7 +72,7 @@ def test_a_page_says_what_the_registry_knows(name: str) -> None:
     assert reports == bool(job.mechanism(job.settings()))
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_example_runs_its_job_on_real_data(name: str) -> None:
     command, output = command_and_output(name)
     words = command.replace("\\\n", " ").split()
@@ -104,7 +94,7 @@ def sentences() -> str:
     return re.sub(r"\{[^{}\"\n]*\}", "§", re.sub(r'"\s*\n\s*f?"', "", code))
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_warnings_that_a_page_quotes_are_printed_by_the_code(name: str) -> None:
     """A quote in italics is of one text; x, z and N stand for names and numbers."""
     text = " ".join(sections(text_of(name))["What the warnings mean"].split())
@@ -157,7 +147,7 @@ def test_outputs_agree_up_to_rounding() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_example_prints_what_its_page_shows(name: str) -> None:
     command, output = command_and_output(name)
     if not make_job_pages.is_there(command):
