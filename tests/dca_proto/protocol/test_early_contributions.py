@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dca_proto.protocol.compute.actor import ComputeNode
 from dca_proto.protocol.compute.round import EARLY_BYTES_MAX, EARLY_KEPT_MS, EARLY_MESSAGES_MAX, EarlyContributions
+from dca_proto.protocol.params import Timing
 from dca_proto.protocol.wire.messages import Contribution
+from dca_proto.testing import TestFederation
 
 ROUND, OTHER, CLIENT = (bytes((number,)) * 16 for number in range(3))
 
@@ -41,3 +44,15 @@ def test_their_number_and_their_bytes_are_bounded_whatever_is_named_in_them() ->
     large = EARLY_BYTES_MAX // 4
     assert [early.keep(bytes((number,)), message(size=large), 0) for number in range(5)] == [True] * 4 + [False]
     assert early.keep(CLIENT, message(), EARLY_KEPT_MS + 1), "there is room again"
+
+
+def test_a_node_to_which_nothing_more_comes_forgets_them_too() -> None:
+    """By a timer: what arrives later makes room by itself."""
+    actors = TestFederation(3, 2, timing=Timing())
+    network = actors.network()
+    network.deliver()
+    node = network.actors[actors.computes[0]]
+    assert isinstance(node, ComputeNode)
+    node._early.keep(CLIENT, message(), network.now_ms)
+    network.advance(network.now_ms + EARLY_KEPT_MS + 2 * Timing().epoch_publish_ms)
+    assert node._early.take(ROUND) == {}

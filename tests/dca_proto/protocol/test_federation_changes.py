@@ -34,16 +34,25 @@ from round_helpers import (
 )
 
 from dca_proto.crypto.sealing import Identity
-from dca_proto.errors import UsageError
+from dca_proto.errors import PeerError, UsageError
 from dca_proto.protocol import facts
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.federation import Federation, Member, newest_file, sign_federation
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.wire.codec import encode, sign
-from dca_proto.protocol.wire.messages import Answer, Contribution
+from dca_proto.protocol.wire.messages import Answer, Contribution, FileStamp
 from dca_proto.testing import Network, TestFederation
 
 # --- what is no newer file --------------------------------------------------------------------------------------------
+
+
+def test_a_sender_that_follows_another_file_of_one_number_is_refused_and_one_behind_or_ahead_is_not() -> None:
+    federation = exact_actors(4).federation
+    for number in (federation.number - 1, federation.number + 1):
+        federation.check_stamp(FileStamp(number, bytes(32)))
+    federation.check_stamp(FileStamp(federation.number, federation.hash))
+    with pytest.raises(PeerError, match="give both the owner's newest file"):
+        federation.check_stamp(FileStamp(federation.number, bytes(32)))
 
 
 def test_old_files_are_ignored_also_after_a_restart_with_an_old_copy() -> None:

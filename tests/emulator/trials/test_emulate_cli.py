@@ -177,7 +177,8 @@ def test_sweep_prints_coverage_and_writes_figures(run: Run, monkeypatch: pytest.
     assert all(kind in printed for kind in FAULTS)
     assert "10 scenarios" in printed
     assert (figures["kind"], figures["ok"], figures["seeds"], figures["run"]) == ("sweep", True, [10, 19], 10)
-    assert figures["coverage"].keys() == FAULTS.keys() | HOSTILE.keys()
+    drawn = {name for name, kind in HOSTILE.items() if not kind.is_directed}
+    assert figures["coverage"].keys() == FAULTS.keys() | drawn
     assert figures["scenarios_per_s"] > 0
     code, printed, _ = run("sweep", "--seeds", "0..1000000", "--processes", "1", "--minutes", "0.002")
     assert code == 0
