@@ -169,7 +169,7 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Whether coordinates and combinations of `value_range` are its only limits.
 
         A statistic that says so must have a sensitivity that covers all whole points of that range. Then a lying client
-        can move a verified sum no farther than an honest one.
+        can move a verified sum no farther than an honest one, but for the statement's room for rounding.
         """
         return False
 

@@ -10,7 +10,7 @@ other limits, and the ends of the finer range are points of the grid, then round
 sensitivity is that of the grid. Otherwise, as with a count of the weight 1.732, the statement is wide enough for
 whatever rounding gives: clipping would move each client's value, and the sum of all by many standard deviations of its
 noise. Intervals then end at the next point of the grid, limits leave room for less than a unit of each coordinate, and
-rounding adds to the sensitivity (`moved`).
+rounding adds to the sensitivity (`moved`). A liar can use that room, which counts in its factor.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ DITHER_BITS = 16
 _DENOMINATOR_MAX = 2**20
 _WEIGHTS_MAX = 2**17
 _COMBINED_MAX = 2**28
+_HALVINGS = 24
 _NEAR = 1e-5  # units of the grid: how far the end of a limit may be from a whole number
 
 
@@ -56,6 +57,7 @@ class _Ranges(NamedTuple):
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     exact: Combinations | None
+    unit: float
     stays: bool
 
 
@@ -67,7 +69,7 @@ def _ranges(statistic: Statistic, rows_max: int, fraction_bits: int) -> _Ranges:
     low, high = exact.low * unit, exact.high * unit
     ends_on_grid = bool((coarse.low == low).all() and (coarse.high == high).all())
     holds = rows_max > 0 or coarse.combinations is None
-    return _Ranges(coarse, low, high, exact.combinations, statistic.is_boxed and ends_on_grid and holds)
+    return _Ranges(coarse, low, high, exact.combinations, unit, statistic.is_boxed and ends_on_grid and holds)
 
 
 def moved(statistic: Statistic, rows_max: int, fraction_bits: int) -> Moved:
@@ -80,12 +82,55 @@ def moved(statistic: Statistic, rows_max: int, fraction_bits: int) -> Moved:
 
 def liar_factor(statistic: Statistic, rows_max: int, fraction_bits: int) -> float:
     """Return how much farther a lying client can move a verified sum than an honest one can, in L2 norm, at most."""
-    if statistic.is_boxed:
+    ranges = _ranges(statistic, rows_max, fraction_bits)
+    if ranges.stays:
         return 1.0
-    fine, count = fine_bits(fraction_bits), rows_max // statistic.rows_per_value or 1
-    limits = statistic.value_range(fine)
-    farthest = count * float(np.linalg.norm(limits.high - limits.low))
-    return max(1.0, farthest / client_sensitivity(statistic, rows_max, fine).l2)
+    count, honest = rows_max // statistic.rows_per_value or 1, moved(statistic, rows_max, fraction_bits).sensitivity
+    lows, highs = _ends(ranges, count)
+    farthest = float(np.linalg.norm(highs - lows)) / honest
+    wider = 1 + _rounding(ranges, count, lows, highs) if statistic.is_boxed else math.inf
+    return max(1.0, min(farthest, wider))
+
+
+def _rounding(ranges: _Ranges, count: int, lows: NDArray[np.int64], highs: NDArray[np.int64]) -> float:
+    """Return by which part of itself a range grows, at most, since its statement leaves room for rounding.
+
+    {y: Ay <= b + room} lies in c + (1 + r)·({x: Ax <= b} - c) if room <= r·(b - Ac), for any c. Those tried are the
+    middle of the coordinates, and points between it and zero, with the count's middle. Of an equality, which is that of
+    bins and their count, one side is enough: bins that add up to no more than the count are no farther apart.
+    """
+    exact, coarse = ranges.exact, ranges.coarse.combinations
+    low, high = count * ranges.low, count * ranges.high
+    below, above = low - lows, highs - high
+    weights = np.zeros((0, len(low)))
+    if exact is not None and coarse is not None:
+        weights, far = exact.weights, np.maximum(-lows, highs)
+        apart = np.array([near / factor for _, factor, near in (_whole_of(one, far) for one in coarse.weights)])
+        changed = abs(coarse.weights - weights) @ far
+        room = abs(coarse.weights).sum(axis=1) + 2 * changed + 2 * apart + 2 * _NEAR
+        unit = ranges.unit * count
+        least, most = (
+            np.minimum(coarse.low * count, exact.low * unit),
+            np.maximum(coarse.high * count, exact.high * unit),
+        )
+        # The coordinates' ends may imply more.
+        ends = np.stack([weights * lows, weights * highs])
+        least = np.maximum(least - room, ends.min(axis=0).sum(axis=1))
+        most = np.minimum(most + room, ends.max(axis=0).sum(axis=1))
+        below = np.append(below, np.maximum(exact.low * unit - least, 0.0))
+        above = np.append(above, np.maximum(most - exact.high * unit, 0.0))
+        below[len(lows) :][exact.low == exact.high] = 0.0
+        least = np.where(exact.low == exact.high, -math.inf, exact.low * unit)
+        low, high = np.append(low, least), np.append(high, exact.high * unit)
+    room, found = np.concatenate([below, above]), math.inf
+    middle, is_count = (low + high)[: len(lows)] / 2, (weights < 0).any(axis=0)
+    for halvings in range(_HALVINGS):
+        centre = np.where(is_count, middle, middle / 2.0**halvings)
+        at = np.append(centre, weights @ centre)
+        slack = np.concatenate([at - low, high - at])
+        if (slack >= 0).all() and (slack[room > 0] > 0).all():
+            found = min(found, float((room[room > 0] / slack[room > 0]).max(initial=0.0)))
+    return found
 
 
 def range_statement(statistic: Statistic, rows_max: int, fraction_bits: int) -> Statement:
@@ -96,10 +141,8 @@ def range_statement(statistic: Statistic, rows_max: int, fraction_bits: int) -> 
     """
     fine = fine_bits(fraction_bits)
     client_sensitivity(statistic, rows_max, fine)  # values fit 53 bits
-    count, unit = rows_max // statistic.rows_per_value or 1, math.ldexp(1.0, fraction_bits - fine)
-    ranges = _ranges(statistic, rows_max, fraction_bits)
-    lows = np.floor(count * ranges.low).astype(np.int64)
-    highs = np.ceil(count * ranges.high).astype(np.int64)
+    count, ranges = rows_max // statistic.rows_per_value or 1, _ranges(statistic, rows_max, fraction_bits)
+    lows, highs = _ends(ranges, count)
     limits, exact = ranges.coarse.combinations, ranges.exact
     if limits is None or exact is None:
         return Statement(tuple(lows.tolist()), tuple((highs - lows).tolist()), 0, 1)
@@ -108,10 +151,15 @@ def range_statement(statistic: Statistic, rows_max: int, fraction_bits: int) -> 
         # Σ w'x holds for the finer grid's weights w'. Rounding moves x by less than 1 in each coordinate.
         weights, changes = limits.weights, limits.weights - exact.weights
         room = abs(weights).sum(axis=1) + abs(changes) @ np.maximum(-lows, highs)
-        low = np.minimum(low, count * exact.low * unit) - room
-        high = np.maximum(high, count * exact.high * unit) + room
+        low = np.minimum(low, count * exact.low * ranges.unit) - room
+        high = np.maximum(high, count * exact.high * ranges.unit) + room
     combined = tuple(_combined(limits, low, high, lows, highs))
     return Statement(tuple(lows.tolist()), tuple((highs - lows).tolist()), 0, 1, combined)
+
+
+def _ends(ranges: _Ranges, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the least and the largest of each coordinate of so many values, as points of the grid."""
+    return np.floor(count * ranges.low).astype(np.int64), np.ceil(count * ranges.high).astype(np.int64)
 
 
 def _combined(
@@ -129,17 +177,21 @@ def _combined(
             f"a verified sum has at most {_WEIGHTS_MAX} weights that are no whole numbers; use fewer cells"
         )
     far = np.maximum(-lows, highs)
-    for weights, least_real, most_real, whole_already in zip(
-        given.weights, low.tolist(), high.tolist(), is_whole.tolist(), strict=True
-    ):
-        whole, factor = (weights.astype(np.int64), 1.0) if whole_already else _whole(weights, far)
-        apart = float(abs(whole - factor * weights) @ far)  # of weights that are no ratios of whole numbers
+    for weights, least_real, most_real in zip(given.weights, low.tolist(), high.tolist(), strict=True):
+        whole, factor, apart = _whole_of(weights, far)
         room = apart + factor * _NEAR
         least, most = math.ceil(factor * least_real - room), math.floor(factor * most_real + room)
         ends = np.stack([whole * lows, whole * highs])
         if not (least <= ends.min(axis=0).sum() and ends.max(axis=0).sum() <= most):
             found.append(Limit(tuple(whole.tolist()), least, most - least))
     return found
+
+
+def _whole_of(weights: NDArray[np.float64], far: NDArray[np.int64]) -> tuple[NDArray[np.int64], float, float]:
+    """Return whole weights, the factor between them and the given ones, and how far their combinations are apart."""
+    is_whole = (weights == np.rint(weights)).all()
+    whole, factor = (weights.astype(np.int64), 1.0) if is_whole else _whole(weights, far)
+    return whole, factor, float(abs(whole - factor * weights) @ far)
 
 
 def _whole(weights: NDArray[np.float64], far: NDArray[np.int64]) -> tuple[NDArray[np.int64], float]:

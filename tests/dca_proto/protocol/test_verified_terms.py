@@ -106,7 +106,10 @@ def test_terms_that_no_verified_sum_can_have_are_refused(changes: dict[str, Any]
 def test_rounding_hardly_costs_accuracy_whatever_the_statistic(
     statistic: str, parameters: dict[str, Any], d: int, factor: float, rows_max: int
 ) -> None:
-    """A plain sum of the same terms has the ideal variance. Factors of a liar are worked out by hand."""
+    """A plain sum of the same terms has the ideal variance. Factors of a liar are worked out by hand.
+
+    Means of rows have room for rounding beside limits of combinations, of which these grids need little.
+    """
     box = {"columns": ["x", "y"], "centre": [0.0] * 2, "scale": [1.0] * 2, "bound": [1.0] * 2}
     given = {"columns": ["x"], "edges": [0.0, 1.0, 2.0, 3.0]} if statistic == "histogram" else {**box, **parameters}
     terms = {"clients": 300, "tolerate": 30, "statistic": statistic, "parameters": given, "rows_max": rows_max}
@@ -115,7 +118,8 @@ def test_rounding_hardly_costs_accuracy_whatever_the_statistic(
     assert verified.dimension == d
     assert verified.variance_of_sum(300) < 1.25 * plain.variance_of_sum(300)
     found = liar_factor(verified.statistic, rows_max, body.fraction_bits)
-    assert found == pytest.approx(factor, rel=1e-3)
+    has_room = rows_max == 0 and statistic in ("mean", "histogram") and "radius" not in parameters
+    assert factor * (1 - 1e-3) < found < factor * (1.15 if has_room else 1 + 1e-3)
 
 
 def test_rounds_that_cannot_be_verified_are_refused_in_one_line() -> None:

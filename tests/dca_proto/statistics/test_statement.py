@@ -10,6 +10,7 @@ import pytest
 from exact_rounds import aggregate
 
 from dca_proto.aggregate import RoundRequest
+from dca_proto.crypto.bounded import Statement
 from dca_proto.errors import ImplausibleSum
 from dca_proto.plausibility import checked
 from dca_proto.statistics import Sensitivity, Statistic, resolve
@@ -66,7 +67,7 @@ def test_the_statement_holds_for_all_contributions_however_they_are_rounded(stat
 
 
 def _loosest(statistic: Statistic, rows_max: int, bits: int) -> float:
-    """What a liar can do beyond an honest client; no figure if limits of combinations alone hold it."""
+    """How far intervals reach beyond an honest client; no figure if limits of combinations alone hold it."""
     return (
         math.inf
         if statistic.is_boxed and statistic.value_range(bits).combinations
@@ -74,12 +75,10 @@ def _loosest(statistic: Statistic, rows_max: int, bits: int) -> float:
     )
 
 
-@pytest.mark.parametrize("statistic", BOXED, ids=lambda one: one.name)
-def test_no_two_points_of_a_statement_are_farther_apart_than_the_sensitivity(statistic: Statistic) -> None:
-    """Vertices of the range are found by linear programs in random directions: the sensitivity is theirs."""
+def farthest_apart(statement: Statement) -> float:
+    """Vertices of what a statement allows are found by linear programs in random directions."""
     from scipy.optimize import linprog
 
-    statement = range_statement(statistic, 1, BITS)
     lows, highs = np.array(statement.lows), np.array(statement.lows) + statement.sizes
     weights = np.array([limit.weights for limit in statement.limits]).reshape(-1, len(lows))
     low = np.array([limit.low for limit in statement.limits])
@@ -90,8 +89,44 @@ def test_no_two_points_of_a_statement_are_farther_apart_than_the_sensitivity(sta
         linprog(one, np.vstack([weights, -weights]), np.r_[high, -low], bounds=[*zip(lows, highs, strict=True)]).x
         for one in directions
     ]
-    apart = max(float(np.sum((a - b) ** 2)) for a in ends for b in ends)
-    assert apart <= client_sensitivity(statistic, 1, BITS).l2_squared * (1 + 1e-9)
+    return math.sqrt(max(float(np.sum((a - b) ** 2)) for a in ends for b in ends))
+
+
+@pytest.mark.parametrize("statistic", BOXED, ids=lambda one: one.name)
+def test_no_two_points_of_a_statement_are_farther_apart_than_the_sensitivity(statistic: Statistic) -> None:
+    apart = farthest_apart(range_statement(statistic, 1, BITS))
+    assert apart**2 <= client_sensitivity(statistic, 1, BITS).l2_squared * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("statistic", BOXED, ids=lambda one: one.name)
+@pytest.mark.parametrize("bits", [4, 10])
+def test_room_for_rounding_lets_a_liar_no_farther_than_stated(statistic: Statistic, bits: int) -> None:
+    """A mean of rows is rounded, and so its statement is wider than its range: less so on a finer grid."""
+    honest = client_sensitivity(statistic, 0, fine_bits(bits)).l2 / 2.0 ** (fine_bits(bits) - bits)
+    factor = liar_factor(statistic, 0, bits)
+    assert farthest_apart(range_statement(statistic, 0, bits)) <= factor * honest * (1 + 1e-9)
+    assert factor <= (1.6 if bits == 4 else 1.3)
+
+
+def test_a_liar_may_spread_the_room_for_rounding_over_many_bins() -> None:
+    votes = resolve("histogram", {"columns": ["x"], "edges": [float(edge) for edge in range(1001)]})
+    statement = range_statement(votes, 0, 10)
+    lies = np.zeros((2, 1000), dtype=np.int64)
+    lies[0, :2] = lies[1, 2:4] = 1024, 1000
+    assert all(statement.holds(lie) for lie in lies)
+    most = math.sqrt(2) * 1024  # honest votes for two bins
+    assert np.linalg.norm(lies[0] - lies[1]) > 1.3 * most
+    assert 1.3 < liar_factor(votes, 0, 10) < 2
+    assert liar_factor(votes, 1, 10) == 1
+
+
+@pytest.mark.parametrize(("bits", "most"), [(4, 2.4), (8, 1.1)])
+def test_a_count_beside_many_bins_hardly_helps_a_liar(bits: int, most: float) -> None:
+    """Ten bins and their count: ends of the statement are found by linear programs."""
+    bins = {"columns": ["x"], "edges": [float(edge) for edge in range(11)], "count_weight": 1.0}
+    votes = resolve("histogram", bins)
+    apart = farthest_apart(range_statement(votes, 0, bits)) / (math.sqrt(2) * 2**bits)
+    assert 1 < apart <= liar_factor(votes, 0, bits) < most
 
 
 def test_limits_of_a_mean_of_rows_leave_room_for_rounding() -> None:
