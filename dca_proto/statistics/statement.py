@@ -19,12 +19,12 @@ import math
 from fractions import Fraction
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dca_proto.crypto.bounded import Limit, Statement
 from dca_proto.crypto.fixedpoint import FRACTION_BITS_MAX
-from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Statistic
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.value_range import Combinations, ValueRange
@@ -59,6 +59,7 @@ class _Ranges(NamedTuple):
     exact: Combinations | None
     unit: float
     stays: bool
+    is_boxed: bool
 
 
 def _ranges(statistic: Statistic, rows_max: int, fraction_bits: int) -> _Ranges:
@@ -69,7 +70,16 @@ def _ranges(statistic: Statistic, rows_max: int, fraction_bits: int) -> _Ranges:
     low, high = exact.low * unit, exact.high * unit
     ends_on_grid = bool((coarse.low == low).all() and (coarse.high == high).all())
     holds = rows_max > 0 or coarse.combinations is None
-    return _Ranges(coarse, low, high, exact.combinations, unit, statistic.is_boxed and ends_on_grid and holds)
+    stays, is_boxed = statistic.is_boxed and ends_on_grid and holds, statistic.is_boxed
+    if coarse.combinations is not None and _are_too_many(coarse.combinations.weights):
+        coarse, is_boxed = msgspec.structs.replace(coarse, combinations=None), False
+    return _Ranges(coarse, low, high, exact.combinations, unit, stays, is_boxed)
+
+
+def _are_too_many(weights: NDArray[np.float64]) -> bool:
+    """Return True if limits would take too much time and memory: then a client proves the intervals alone."""
+    is_whole = (weights == np.rint(weights)).all(axis=1)
+    return bool((~is_whole).sum() * weights.shape[1] > _WEIGHTS_MAX)
 
 
 def moved(statistic: Statistic, rows_max: int, fraction_bits: int) -> Moved:
@@ -83,12 +93,12 @@ def moved(statistic: Statistic, rows_max: int, fraction_bits: int) -> Moved:
 def liar_factor(statistic: Statistic, rows_max: int, fraction_bits: int) -> float:
     """Return how much farther a lying client can move a verified sum than an honest one can, in L2 norm, at most."""
     ranges = _ranges(statistic, rows_max, fraction_bits)
-    if ranges.stays:
+    if ranges.stays and ranges.is_boxed:
         return 1.0
     count, honest = rows_max // statistic.rows_per_value or 1, moved(statistic, rows_max, fraction_bits).sensitivity
     lows, highs = _ends(ranges, count)
     farthest = float(np.linalg.norm(highs - lows)) / honest
-    wider = 1 + _rounding(ranges, count, lows, highs) if statistic.is_boxed else math.inf
+    wider = 1 + _rounding(ranges, count, lows, highs) if ranges.is_boxed else math.inf
     return max(1.0, min(farthest, wider))
 
 
@@ -171,11 +181,6 @@ def _combined(
 ) -> list[Limit]:
     """Return the limits low <= Σ w_k x_k <= high that the coordinates' own, `lows` and `highs`, do not imply."""
     found = []
-    is_whole = (given.weights == np.rint(given.weights)).all(axis=1)
-    if (~is_whole).sum() * given.weights.shape[1] > _WEIGHTS_MAX:
-        raise UsageError(
-            f"a verified sum has at most {_WEIGHTS_MAX} weights that are no whole numbers; use fewer cells"
-        )
     far = np.maximum(-lows, highs)
     for weights, least_real, most_real in zip(given.weights, low.tolist(), high.tolist(), strict=True):
         whole, factor, apart = _whole_of(weights, far)

@@ -208,3 +208,16 @@ def test_a_verified_sum_on_a_coarse_grid_is_possible() -> None:
     impossible = dataclasses.replace(verified, value=verified.value * 1.03)
     with pytest.raises(ImplausibleSum, match="outside its bounds"):
         checked(impossible)
+
+
+@pytest.mark.parametrize("rows_max", [0, 1])
+@pytest.mark.parametrize(("statistic", "columns"), [("moments", 100), ("mean", 256)])
+def test_with_too_many_limits_a_client_proves_its_intervals_alone(statistic: str, columns: int, rows_max: int) -> None:
+    """A count of a weight that is no ratio of whole numbers is compared with each of many columns."""
+    each = {"centre": [0.0] * columns, "scale": [1.0] * columns, "bound": [1.0] * columns, "count_weight": math.sqrt(3)}
+    many = resolve(statistic, {"columns": [f"x{place}" for place in range(columns)], **each})
+    statement = range_statement(many, rows_max, 4)
+    assert statement.limits == ()
+    farthest = np.linalg.norm(np.array(statement.sizes, dtype=float))
+    assert farthest <= liar_factor(many, rows_max, 4) * moved(many, rows_max, 4).sensitivity * (1 + 1e-9)
+    statement.check(200)
