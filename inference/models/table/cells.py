@@ -25,6 +25,7 @@ from scipy.special import ndtr, ndtri
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.statistics import NestedCounts, Table
+from dca_proto.statistics.statement import fine_bits
 from inference.jobs.estimates import TAILS, Figure
 from inference.models.quantiles.distribution import Cumulative
 from inference.problem import Array
@@ -50,7 +51,8 @@ class Sums:
 
     Attributes:
         statistic: defines them. value: shape ``(groups, width)``, of clients' weights. sd: of the noise of each.
-        rows: the number of clients, or of data nodes' rows; `unit` says which. fraction_bits: of the grid.
+        rows: the number of clients, or of data nodes' rows; `unit` says which. fraction_bits: of the grid
+            on which clients evaluate their rows.
     """
 
     statistic: Table
@@ -66,7 +68,8 @@ class Sums:
         statistic, sd = msgspec.convert(aggregate.parameters, Table), float(aggregate.noise_variance) ** 0.5
         value = aggregate.value.reshape(statistic.groups, statistic.width)
         unit = "rows" if aggregate.nodes else "clients"
-        return cls(statistic, value, sd, aggregate.contributors, aggregate.fraction_bits, unit)
+        bits = fine_bits(aggregate.fraction_bits) if aggregate.verified else aggregate.fraction_bits
+        return cls(statistic, value, sd, aggregate.contributors, bits, unit)
 
     @classmethod
     def exact(cls, statistic: Table, rows: Array, fraction_bits: int = 24) -> Sums:

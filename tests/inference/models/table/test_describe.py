@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from exact_rounds import aggregate
 
 from dca_proto import JobTerms, UsageError
+from dca_proto.aggregate import RoundRequest
 from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.report import paper
 from dca_proto.statistics import Table
@@ -246,3 +250,14 @@ def test_other_suffixes_and_runs_without_estimates_are_refused() -> None:
         paper.written({}, Path("t.xls"))
     with pytest.raises(UsageError, match="no estimates"):
         paper.written({}, Path("t.md"))
+
+
+def test_a_verified_sum_has_the_squares_of_the_grid_on_which_clients_evaluate() -> None:
+    """Clients subtract c²/2 from squares, on a finer grid than that of their sum, where c is rounded."""
+    statistic = Table(columns=("x",), lower=(0.0,), upper=(10.0,), coded=(False,), levels=0)
+    c, n = statistic.reach, 50
+    scaled = c * (8.0 - 5) / 5
+    value = n * np.array([scaled, scaled**2 - c**2 / 2, 1.0])
+    known = aggregate(value, 1.0, RoundRequest("table", msgspec.to_builtins(statistic), rows_max=1), n)
+    verified = dataclasses.replace(known, rows_max=1, fraction_bits=4, verified=True)
+    assert Sums.of(verified).cell(0, 0).raw_moments == pytest.approx((scaled, scaled**2), abs=1e-2)
