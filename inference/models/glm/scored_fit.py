@@ -69,22 +69,24 @@ class Scores(NamedTuple):
         return cls(rounds, family, Standardisation.of(rounds[0].parameters), [_score(one, family) for one in rounds])
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """A warning if clearly fewer rows are complete than contributed, by the last round's count."""
+    def complete(self) -> tuple[float, float]:
+        """The last round's noisy count of complete rows and its noise's sd; without one, all rows and infinity."""
         last = self.rounds[-1]
         weight = float(last.parameters.get("count_weight", 0.0))
         if not weight:
-            return ()
-        return about_missing(float(last.value[-1]) / weight, sqrt(last.noise_variance) / weight, last.contributors)
+            return float(last.contributors), inf
+        return float(last.value[-1]) / weight, sqrt(last.noise_variance) / weight
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """A warning if clearly fewer rows are complete than contributed, by the last round's count."""
+        last, (rows, sd) = self.rounds[-1], self.complete
+        return about_missing(rows, sd, last.contributors, of="rows" if last.nodes else "clients")
 
     @property
     def share(self) -> float:
         """The share of rows that are complete: 1 unless the count clearly shows less."""
-        last = self.rounds[-1]
-        if not self.missing:
-            return 1.0
-        found = float(last.value[-1]) / float(last.parameters["count_weight"]) / last.contributors
-        return max(found, SHARE_LEAST)
+        return max(self.complete[0] / self.rounds[-1].contributors, SHARE_LEAST) if self.missing else 1.0
 
     @property
     def rows(self) -> Rows:
@@ -116,9 +118,6 @@ def regression_of_scores(
     """
     released = Scores.of(aggregates)
     phi, rounds = released.phi(prior_sd), len(released.rounds)
-    located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
-    if released.missing:  # a count says it better
-        located = [warning for warning in located if not warning.startswith(ROUGHLY)]
     own: dict[str, Any] = {"prior_sd": prior_sd, "schema": schema, "notes": notes}
     return replace(
         _coefficients(released.family, released.columns, phi, prior_sd, schema),
@@ -127,10 +126,18 @@ def regression_of_scores(
         private=(schema is None or schema.private) and all(aggregate.private for aggregate in aggregates),
         epochs=rounds,
         iterations=rounds,
-        warnings=(*notes, *released.missing, *located, *warnings_of(released, phi)),
+        warnings=(*notes, *about_rows(aggregates, released), *warnings_of(released, phi)),
         aggregates=tuple(aggregates),
         refitter=shrinkable(partial(regression_of_scores, tuple(aggregates), **own)),
     )
+
+
+def about_rows(aggregates: Sequence[NoisyAggregate], released: Scores) -> tuple[str, ...]:
+    """Return the count's warning of rows that lack a value, then the doubts about columns of the round of phases."""
+    located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
+    if released.missing:  # a count says it better
+        located = [warning for warning in located if not warning.startswith(ROUGHLY)]
+    return (*released.missing, *located)
 
 
 def warnings_of(released: Scores, phi: Normal) -> list[str]:

@@ -32,13 +32,12 @@ from inference.jobs.examples import CLASS, Clean, Example
 from inference.jobs.reports import SAMPLED, SamplerSettings, check_installed
 from inference.jobs.settings import one_of, require_count, require_positive, require_share, setting
 from inference.laws import Draws
-from inference.locate import STATISTIC as PHASES
-from inference.locate import locate, phases_request
+from inference.locate import phases_request
 from inference.mcmc.run import PRIOR_DRAWS, Options, numpyro_module
 from inference.models.coefficients import IDENTITY, LOGIT
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.job import STD_SHARE, scores, stages_of
-from inference.models.glm.scored_fit import Scores, inseparable, warnings_of
+from inference.models.glm.scored_fit import Scores, about_rows, inseparable, warnings_of
 from inference.models.linear.aggregate_stats import STATISTIC, parameters_of, summed
 from inference.models.linear.job import INTERCEPT_BOUND
 from inference.models.linear.rows import about_boxes
@@ -268,8 +267,7 @@ class SitesLogistic(SitesRegression):
         left_out = max(len(one.nodes) for one in sums.rounds) - len(nodes[0])
         notes = [f"{left_out} sites did not release in all rounds, and are left out"] if left_out else []
         whole = _whole(found.typical())
-        notes += [warning for one in rounds if one.statistic == PHASES for warning in locate(one).warnings]
-        notes += warnings_of(sums, whole)
+        notes += [*about_rows(rounds, sums), *warnings_of(sums, whole)]
         away = np.abs(found.typical().effect - released.last).max(axis=1) > AWAY_MAX
         if away.any():
             labels = labels_of(nodes[0], conditions.sites)

@@ -11,8 +11,8 @@ rounds' precision (`_weights`), therefore has the sampling variance once, and th
 No slope is linearised: E is over simulated rows (`glm.scoring`), normal with the features' moments in all sites. The
 features of one site differ from them. A_jk shows how, as far as noise allows: the mean moves by the difference of A_jk
 to the simulated information, times β - φ_k. What noise hides of it, and a third of what is not linear in the steps from
-the φ_k, are part of the variance, as in `glm.scoring`. n_j is the noisy count of a site's complete rows, or the
-number of all of its rows unless clearly fewer are complete.
+the φ_k, are part of the variance, as in `glm.scoring`. n_j is the number of a site's rows times the share
+of complete ones in all sites, unless the site's own noisy count clearly differs: then it is the count.
 
 `fitted` makes the same likelihood normal about each site's own estimate, which is computed again until it stays.
 """
@@ -27,12 +27,13 @@ from scipy.special import expit
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.errors import DataError
-from inference.models.glm.scored_fit import Scores
+from inference.models.glm.scored_fit import SHARE_LEAST, Scores
 from inference.models.glm.scoring import LAW, WRONG, Simulation
 from inference.models.linear.closed_form import symmetric
 from inference.models.sites.evidence import Evidence, Posterior, posterior
 from inference.problem import Array
 
+CLEAR = 4.0  # standard deviations of its noise by which a site's count differs from what is usual
 ROWS = 512  # simulated rows, the first of the Sobol points
 PASSES, STEP_MAX = 8, 1.0  # of Newton's method about each site's estimate; the largest step of a coefficient
 
@@ -78,7 +79,7 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
     weight, information, hidden = np.zeros(len(x)), np.zeros((p, p)), np.zeros(len(n))
     straight = np.zeros(p)
     score = np.zeros((len(n), p))
-    complete = n * np.array([part.share for part in parts])
+    complete = _complete(scores, parts, n)
     for k, (share, one) in enumerate(zip(omega, scores.scores, strict=True)):
         theta, shorter = one.terms.phi[:-1], _shorter(Simulation(rows, one.terms, one.terms.phi), one.terms.clip)
         odds = expit(x @ theta)
@@ -121,6 +122,13 @@ def _weights(scores: Scores, part: Scores, n: Array) -> tuple[Array, Array]:
 
 def _shorter(simulation: Simulation, clip: float) -> Array:
     return np.asarray(1 / np.maximum(1.0, simulation.norms[:ROWS] / clip))
+
+
+def _complete(scores: Scores, parts: Sequence[Scores], n: Array) -> Array:
+    """Return each site's number of complete rows, ``(J,)``. Args: n: of all of its rows."""
+    usual = n * scores.share
+    own, sd = np.array([part.complete for part in parts]).T
+    return np.where(np.abs(own - usual) > CLEAR * sd, np.clip(own, SHARE_LEAST * n, n), usual)
 
 
 class Moments(NamedTuple):
