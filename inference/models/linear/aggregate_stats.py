@@ -21,8 +21,8 @@ from inference.columns import Standardisation
 from inference.draws import attributes
 from inference.errors import DataError
 from inference.jobs.estimates import BY_SD
+from inference.locate import ROUGHLY, means
 from inference.locate import STATISTIC as PHASES
-from inference.locate import means
 from inference.mcmc.sums import Aggregates, NoisySums, as_list, check_once
 from inference.models.coefficients import Coefficients
 from inference.models.linear.closed_form import REPAIR, Noise, NormalBeta, SufficientStatistics, unpack
@@ -30,6 +30,7 @@ from inference.models.linear.prior import PRIOR_R2, fitted_to, prior_precision, 
 from inference.models.linear.rows import (
     about_boxes,
     about_columns,
+    about_complete,
     anchored,
     counted,
     curved,
@@ -274,6 +275,8 @@ def regression_of(
     doubts: tuple[str, ...] = ()
     if schema and parameters["whole_rows"]:
         doubts = about_columns(statistics, fitted, parameters)
+        if not any(one.startswith(ROUGHLY) for one in notes):  # which says how many, from the first round
+            doubts += about_complete(summed(listed), parameters)
     elif schema and parameters["intercept"]:
         doubts = about_boxes(summed(listed), parameters)
     own: dict[str, Any] = {"residual_variance": residual_variance, "before": before, "notes": notes, "by": by}
