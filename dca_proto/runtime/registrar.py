@@ -111,7 +111,8 @@ class RegistrarFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_registrar_file(path: Path) -> bool:
     """Return True if a file has the section of a registrar. Raises `UsageError` if it cannot be read."""
-    return "[registrar]" in read_text(path, "expected an actor's file").splitlines()
+    lines = read_text(path, "expected an actor's file").splitlines()
+    return any(line.partition("#")[0].strip() == "[registrar]" for line in lines)
 
 
 def read_registrar(path: Path) -> RegistrarFile:

@@ -23,7 +23,7 @@ from dca_proto.runtime.book import Book
 from dca_proto.runtime.bundle import read_bundle
 from dca_proto.runtime.joining import join
 from dca_proto.runtime.keyfile import read_identity
-from dca_proto.runtime.registrar import Registrar
+from dca_proto.runtime.registrar import Registrar, is_registrar_file
 
 BEFORE = Path(__file__).parent / "stores/book-0.db.xz"
 ENTRANCE = bytes.fromhex("692f45e6ef34fd362383481b9ffa0e10")
@@ -188,3 +188,17 @@ def test_a_backup_of_an_actor_is_none_of_a_registrar(
     assert command("restore", host / "registrar.toml", "--from", tmp_path / "r.backup", "--spent", "1") == 2
     assert "--spent is of a trainer's account" in " ".join(capsys.readouterr().err.split())
     assert command("compact", host / "registrar.toml") == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("[registrar]", True),
+        ("  [registrar]  # of ward 3", True),
+        ("# [registrar]\n[client]", False),
+        ('[client]\nnote = "[registrar]"', False),
+    ],
+)
+def test_a_registrars_file_is_known_by_its_section(tmp_path: Path, text: str, is_one: bool) -> None:
+    (tmp_path / "a.toml").write_text(f"{text}\n")
+    assert is_registrar_file(tmp_path / "a.toml") is is_one
