@@ -39,11 +39,14 @@ def errors_of(truth: Array, seeds: range) -> tuple[Array, Array]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("truth", "seed", "most"), [(RARE, 1, 0.5), (STEEP, 2, 0.15)])
+@pytest.mark.parametrize(("truth", "seed", "most"), [(RARE, 1, 0.3), (STEEP, 2, 0.15)])
 def test_a_long_step_neither_falls_short_nor_overshoots(truth: tuple[float, ...], seed: int, most: float) -> None:
-    """With a linear mean of scores, the intercepts of these seeds were off by 0.74 and 1.7."""
-    errors, standard = errors_of(np.array(truth), range(seed, seed + 1))
-    assert np.abs(errors).max() < most
+    """With a linear mean of scores, the intercepts of the first seeds were off by 0.74 and 1.7.
+
+    Of three seeds, one may have little information, and says so by its sds.
+    """
+    errors, standard = errors_of(np.array(truth), range(seed, seed + 3))
+    assert np.median(np.abs(errors), axis=0).max() < most
     assert np.abs(standard).max() < 4
 
 
