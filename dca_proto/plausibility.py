@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.errors import ImplausibleSum
 from dca_proto.statistics import REPLACE_ONE_ROW, Statistic, resolve
-from dca_proto.statistics.statement import fine_bits
+from dca_proto.statistics.statement import evaluated_bits
 from dca_proto.statistics.value_range import CONSTANT, Combinations, Numbers, Squares, ValueRange
 
 if TYPE_CHECKING:  # devices that only take part in sums start faster
@@ -82,7 +82,7 @@ def beyond(statistic: Statistic, aggregate: NoisyAggregate, chance: float) -> st
     """Return a limit that a sum exceeds, as text, or "" if honest clients exceed none but with this probability."""
     if not np.isfinite(aggregate.value).all():
         return "a number is not finite"
-    bits = fine_bits(aggregate.fraction_bits) if aggregate.verified else aggregate.fraction_bits
+    bits = evaluated_bits(aggregate.fraction_bits, is_verified=aggregate.verified)
     unit = 2.0**-bits  # a verified sum may lie where its coarse grid's range does not reach
     rounded = 2.0 ** (bits - aggregate.fraction_bits)
     rows, group = aggregate.rows_max, statistic.rows_per_value

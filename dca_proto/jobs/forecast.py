@@ -23,6 +23,7 @@ from dca_proto.protocol.params import Limits
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.validation import ValidatedRound, sensitivity_of
 from dca_proto.protocol.wire.kinds import NodeRelease
+from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.results.figure import about
 from dca_proto.statistics import resolve
 from dca_proto.statistics.contribution import client_sensitivity
@@ -120,7 +121,7 @@ def forecast(request: OpenRound) -> Forecast:
         signal_to_noise=_SPREAD / noise_of_mean,
         slack=plan.cost.slack,
         contribution_bytes=plan.vector_bytes,
-        **_of_proof(plan, n, request.rows_max, announcement.fraction_bits),
+        **_of_proof(plan, announcement, n),
     )
 
 
@@ -131,7 +132,7 @@ def _bits(plan: ValidatedRound, clients: int) -> int:
     return accounting.ring_bits(plan.sensitivity.bound, clients, plan.noise_variance, plan.dimension)
 
 
-def _of_proof(plan: ValidatedRound, clients: int, rows_max: int, fraction_bits: int) -> dict[str, Any]:
+def _of_proof(plan: ValidatedRound, announcement: Announcement, clients: int) -> dict[str, Any]:
     """Return the figures that only a verified sum has.
 
     What a liar can do is an upper limit, so rounding, of which there may be none, does not count as noise.
@@ -142,7 +143,7 @@ def _of_proof(plan: ValidatedRound, clients: int, rows_max: int, fraction_bits: 
     return {
         "noises": proven.noises,
         "noise_bits": proven.noise_bits,
-        "liar_factor": liar_factor(plan.statistic, rows_max, fraction_bits),
+        "liar_factor": liar_factor(plan.statistic, announcement.rows_max, announcement.fraction_bits),
         "liar_sds": max(proven.sizes) * plan.unit / (math.sqrt(clients) * plan.noise_std),
     }
 

@@ -34,7 +34,7 @@ from dca_proto.protocol.records import unreadable
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Contribution
-from dca_proto.statistics.statement import DITHER_BITS, fine_bits
+from dca_proto.statistics.statement import DITHER_BITS, evaluated_bits
 
 _NODES_AT, _CHARGE_AT = 2 * ID_BYTES, 2 * ID_BYTES + 1
 _TAGS_AT = _CHARGE_AT + CHARGE_BYTES
@@ -85,7 +85,7 @@ def contribution_id(root: bytes) -> bytes:
 
 def value_bits(validated: ValidatedRound, fraction_bits: int) -> int:
     """Return the fraction bits on whose grid a client evaluates its statistic: in a verified sum, a finer one."""
-    return fraction_bits if validated.statement is None else fine_bits(fraction_bits)
+    return evaluated_bits(fraction_bits, is_verified=validated.statement is not None)
 
 
 def _rounded(value: NDArray[np.int64], bits: int, root: bytes) -> NDArray[np.int64]:

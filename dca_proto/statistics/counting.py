@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -30,6 +32,9 @@ from dca_proto.crypto.fixedpoint import INTEGER_LIMIT
 from dca_proto.errors import UsageError
 from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import Combinations, ValueRange, box
+
+if TYPE_CHECKING:
+    from dca_proto.aggregate import NoisyAggregate
 
 _COMBINED_MAX = 256  # coordinates up to which each is compared with the count
 _HIDDEN_SDS = 16.0  # least number of clients for the count to be used, in standard deviations of its noise
@@ -189,6 +194,29 @@ class Counting:
                 f"{math.ldexp(INTEGER_LIMIT, -fraction_bits):g}; change it, or leave the count out"
             )
         return weight
+
+
+class CompleteRows(NamedTuple):
+    """The noisy number of complete rows in rounds, the standard deviation of its noise, and how many contributed."""
+
+    rows: float
+    sd: float
+    contributors: int
+
+    @classmethod
+    def of(cls, rounds: Sequence[NoisyAggregate]) -> CompleteRows:
+        """Return the count of rounds of one statistic; without one, all contributors with infinite noise."""
+        contributors = sum(one.contributors for one in rounds)
+        weight = float(rounds[0].parameters.get("count_weight", 0.0))
+        if not weight:
+            return cls(float(contributors), math.inf, contributors)
+        rows = sum(float(one.value[-1]) for one in rounds) / weight
+        return cls(rows, math.sqrt(sum(one.noise_variance for one in rounds)) / weight, contributors)
+
+    def share(self, least: float) -> float:
+        """Return the share of rows that are complete, `least` or more: 1 unless the count clearly shows less."""
+        is_less = about_missing(self.rows, self.sd, self.contributors)
+        return max(self.rows / self.contributors, least) if is_less else 1.0
 
 
 def about_missing(

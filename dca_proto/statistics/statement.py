@@ -50,6 +50,11 @@ def fine_bits(fraction_bits: int) -> int:
     return min(fraction_bits + DITHER_BITS, FRACTION_BITS_MAX)
 
 
+def evaluated_bits(fraction_bits: int, *, is_verified: bool) -> int:
+    """Return the fraction bits of the grid on which clients evaluate the statistic of a round."""
+    return fine_bits(fraction_bits) if is_verified else fraction_bits
+
+
 class _Ranges(NamedTuple):
     """The range of one value on the grid of a sum and, in units of the same grid, on the finer one."""
 
@@ -70,7 +75,8 @@ def _ranges(statistic: Statistic, rows_max: int, fraction_bits: int) -> _Ranges:
     low, high = exact.low * unit, exact.high * unit
     ends_on_grid = bool((coarse.low == low).all() and (coarse.high == high).all())
     holds = rows_max > 0 or coarse.combinations is None
-    stays, is_boxed = statistic.is_boxed and ends_on_grid and holds, statistic.is_boxed
+    is_boxed = statistic.is_boxed
+    stays = is_boxed and ends_on_grid and holds
     if coarse.combinations is not None and _are_too_many(coarse.combinations.weights):
         coarse, is_boxed = msgspec.structs.replace(coarse, combinations=None), False
     return _Ranges(coarse, low, high, exact.combinations, unit, stays, is_boxed)
@@ -116,13 +122,9 @@ def _rounding(ranges: _Ranges, count: int, lows: NDArray[np.int64], highs: NDArr
     if exact is not None and coarse is not None:
         weights, far = exact.weights, np.maximum(-lows, highs)
         apart = np.array([near / factor for _, factor, near in (_whole_of(one, far) for one in coarse.weights)])
-        changed = abs(coarse.weights - weights) @ far
-        room = abs(coarse.weights).sum(axis=1) + 2 * changed + 2 * apart + 2 * _NEAR
+        room = abs(coarse.weights - weights) @ far + 2 * apart + 2 * _NEAR  # of whole weights, for the finer grid's
         unit = ranges.unit * count
-        least, most = (
-            np.minimum(coarse.low * count, exact.low * unit),
-            np.maximum(coarse.high * count, exact.high * unit),
-        )
+        least, most = _with_room(ranges, coarse, exact, count, far)
         # The coordinates' ends may imply more.
         ends = np.stack([weights * lows, weights * highs])
         least = np.maximum(least - room, ends.min(axis=0).sum(axis=1))
@@ -158,13 +160,21 @@ def range_statement(statistic: Statistic, rows_max: int, fraction_bits: int) -> 
         return Statement(tuple(lows.tolist()), tuple((highs - lows).tolist()), 0, 1)
     low, high = count * limits.low, count * limits.high
     if not ranges.stays:
-        # Σ w'x holds for the finer grid's weights w'. Rounding moves x by less than 1 in each coordinate.
-        weights, changes = limits.weights, limits.weights - exact.weights
-        room = abs(weights).sum(axis=1) + abs(changes) @ np.maximum(-lows, highs)
-        low = np.minimum(low, count * exact.low * ranges.unit) - room
-        high = np.maximum(high, count * exact.high * ranges.unit) + room
+        low, high = _with_room(ranges, limits, exact, count, np.maximum(-lows, highs))
     combined = tuple(_combined(limits, low, high, lows, highs))
     return Statement(tuple(lows.tolist()), tuple((highs - lows).tolist()), 0, 1, combined)
+
+
+def _with_room(
+    ranges: _Ranges, coarse: Combinations, exact: Combinations, count: int, far: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the ends of combinations of so many values, with room for rounding. Args: far: of each coordinate.
+
+    Σ w'x holds for the finer grid's weights w'. Rounding moves x by less than 1 in each coordinate.
+    """
+    room = abs(coarse.weights).sum(axis=1) + abs(coarse.weights - exact.weights) @ far
+    low = np.minimum(count * coarse.low, count * exact.low * ranges.unit) - room
+    return low, np.maximum(count * coarse.high, count * exact.high * ranges.unit) + room
 
 
 def _ends(ranges: _Ranges, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -211,7 +221,5 @@ def _whole(weights: NDArray[np.float64], far: NDArray[np.int64]) -> tuple[NDArra
     if factor <= _DENOMINATOR_MAX and apart <= 1e-9:
         return np.array([int(part * factor) for part in parts], dtype=np.int64), factor
     most = min(float(_DENOMINATOR_MAX), _COMBINED_MAX / max(float(abs(weights) @ far), 1.0))
-    power = 2.0 ** math.floor(
-        math.log2(most)
-    )  # so that the last bits of weights, which differ by machine, hardly matter
+    power = 2.0 ** math.floor(math.log2(most))  # the last bits of weights differ by machine: now they hardly matter
     return np.rint(power * weights).astype(np.int64), power

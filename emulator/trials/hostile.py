@@ -313,8 +313,7 @@ def _lie_waiting(node: HostileCompute, honest: Honest, event: Event, now_ms: int
 
 def _lying(node: HostileCompute, send: Send) -> Send:
     current = node._rounds.get(send.round_id)
-    is_quiet = current is None or current.takes("contribution") or send.to.channel is not Channel.TRAINER
-    if current is None or is_quiet:
+    if current is None or current.takes("contribution") or send.to.channel is not Channel.TRAINER:
         return send
     computes = current.stored.computes
     place = max(place for place, compute in enumerate(computes) if compute != node.id)

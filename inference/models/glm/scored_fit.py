@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf, log, sqrt
+from math import inf, log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from scipy.special import digamma
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.statistics.counting import about_missing
+from dca_proto.statistics.counting import CompleteRows, about_missing
 from dca_proto.wording import listed
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
@@ -69,24 +69,19 @@ class Scores(NamedTuple):
         return cls(rounds, family, Standardisation.of(rounds[0].parameters), [_score(one, family) for one in rounds])
 
     @property
-    def complete(self) -> tuple[float, float]:
-        """The last round's noisy count of complete rows and its noise's sd; without one, all rows and infinity."""
-        last = self.rounds[-1]
-        weight = float(last.parameters.get("count_weight", 0.0))
-        if not weight:
-            return float(last.contributors), inf
-        return float(last.value[-1]) / weight, sqrt(last.noise_variance) / weight
+    def complete(self) -> CompleteRows:
+        """The last round's count of complete rows."""
+        return CompleteRows.of(self.rounds[-1:])
 
     @property
     def missing(self) -> tuple[str, ...]:
         """A warning if clearly fewer rows are complete than contributed, by the last round's count."""
-        last, (rows, sd) = self.rounds[-1], self.complete
-        return about_missing(rows, sd, last.contributors, of="rows" if last.nodes else "clients")
+        return about_missing(*self.complete, of="rows" if self.rounds[-1].nodes else "clients")
 
     @property
     def share(self) -> float:
         """The share of rows that are complete: 1 unless the count clearly shows less."""
-        return max(self.complete[0] / self.rounds[-1].contributors, SHARE_LEAST) if self.missing else 1.0
+        return self.complete.share(SHARE_LEAST)
 
     @property
     def rows(self) -> Rows:

@@ -56,7 +56,7 @@ import numpy as np
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import NoAggregate
 from dca_proto.protocol.wire.kinds import LdpReport
-from dca_proto.statistics.counting import about_missing
+from dca_proto.statistics.counting import CompleteRows, about_missing
 from inference.columns import COUNT_WEIGHT, PRIOR_BOUND_SDS, Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, target_on_features
@@ -191,7 +191,7 @@ def ldp_sgd(
             stopped = ended.reason
             break
         rounds.append(reports)
-        n = reports.contributors * _present(rounds)
+        n = reports.contributors * CompleteRows.of(rounds).share(LEAST_COMPLETE)
         gradient, variance = reports.value[:-1] / n, reports.noise_variance / n**2
         if t > 1:  # this group's noise is independent of the previous step
             gained += float(gradient @ (iterates[-1] - iterates[-2]))
@@ -200,20 +200,6 @@ def ldp_sgd(
             progress = (GAINED, gained) if score is None else (score.name, score.of(iterates[-1], scaled))
             on_progress(Iteration(t, plan.number, *progress))
     return _result(schema, scaled, plan, settings, iterates[-1], rounds, stopped)
-
-
-def _present(rounds: Sequence[NoisyAggregate]) -> float:
-    """Return the share of clients with a complete row: 1 unless reports clearly show less."""
-    rows, sd, contributors = _complete(rounds)
-    return max(rows / contributors, LEAST_COMPLETE) if about_missing(rows, sd, contributors) else 1.0
-
-
-def _complete(rounds: Sequence[NoisyAggregate]) -> tuple[float, float, int]:
-    """Return the noisy number of complete rows, the standard deviation of its noise, and that of contributors."""
-    weight = float(rounds[0].parameters["count_weight"])
-    rows = sum(float(reports.value[-1]) for reports in rounds) / weight
-    sd = sqrt(sum(reports.noise_variance for reports in rounds)) / weight
-    return rows, sd, sum(reports.contributors for reports in rounds)
 
 
 def _result(
@@ -225,7 +211,8 @@ def _result(
     rounds: list[NoisyAggregate],
     stopped: str,
 ) -> Coefficients:
-    share, (rows, sd, contributors) = _present(rounds), _complete(rounds)
+    complete = CompleteRows.of(rounds)
+    share, contributors = complete.share(LEAST_COMPLETE), complete.contributors
     noise_sd = tuple(sqrt(reports.noise_variance) / (reports.contributors * share) for reports in rounds)
     weight = weights(settings, len(theta), noise_sd)
     return Coefficients(
@@ -238,7 +225,7 @@ def _result(
         stopped=stopped,
         contributors=contributors,
         private=schema.private and all(reports.private for reports in rounds),
-        warnings=(*about_missing(rows, sd, contributors), *about_weight(float(weight.min()), contributors)),
+        warnings=(*about_missing(*complete), *about_weight(float(weight.min()), contributors)),
         by=BY_BOUNDS,
         point=True,
         more={"groups": {"number": plan.number, "size": plan.size}},

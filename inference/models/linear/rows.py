@@ -199,6 +199,12 @@ def plan(
         n: rows. noise_std: of the second round's sum, given q and R. bend: mean of the features' γ². skewed: of the
             features, the most that the first round shows, from 0 to 1.
     """
+
+    def spread_of(bound: float, radius: float, signal: float, residual: float) -> float:
+        """Return the standard deviation of a slope, with the noise of this plan."""
+        noise = (1 + PRIOR_R2) * (noise_std(float(bound), float(radius)) / n) ** 2
+        return float(np.sqrt(noise + residual / n) / signal)
+
     rng, best, least = np.random.default_rng(features), Plan(1.0, 1.0), np.inf
     own = rng.standard_normal((DRAWS, features))
     x = np.sqrt(1 - ALIKE) * own + np.sqrt(ALIKE) * rng.standard_normal((DRAWS, 1))
@@ -213,14 +219,12 @@ def plan(
         sizes = np.sqrt(weights) * np.abs(targets)
         for bound in BOUNDS * np.sqrt(weights.mean()):
             lost = 1 - (weights * squares * (sizes < bound)).mean() / signal
-            noise = (1 + PRIOR_R2) * (noise_std(float(bound), float(radius)) / n) ** 2
-            spread = np.sqrt(noise + residual / n) / signal
+            spread = spread_of(bound, radius, signal, residual)
             if np.sqrt(PRIOR_R2) * lost <= BIAS_SHARE * spread:
                 break
         if radius > 1:
             bound *= 1 + ROOM * skewed
-            noise = (1 + PRIOR_R2) * (noise_std(float(bound), float(radius)) / n) ** 2
-            spread = np.sqrt(noise + residual / n) / signal
+            spread = spread_of(bound, radius, signal, residual)
         usual = signal / squares.mean()
         shift = bend * (1 - PRIOR_R2) * ((weights - usual) ** 2 * squares).mean() / signal**2
         off = spread**2 + shift

@@ -127,7 +127,7 @@ def _shorter(simulation: Simulation, clip: float) -> Array:
 def _complete(scores: Scores, parts: Sequence[Scores], n: Array) -> Array:
     """Return each site's number of complete rows, ``(J,)``. Args: n: of all of its rows."""
     usual = n * scores.share
-    own, sd = np.array([part.complete for part in parts]).T
+    own, sd = np.array([part.complete[:2] for part in parts]).T
     return np.where(np.abs(own - usual) > CLEAR * sd, np.clip(own, SHARE_LEAST * n, n), usual)
 
 

@@ -25,7 +25,7 @@ from scipy.special import ndtr, ndtri
 
 from dca_proto.aggregate import NoisyAggregate
 from dca_proto.statistics import NestedCounts, Table
-from dca_proto.statistics.statement import fine_bits
+from dca_proto.statistics.statement import evaluated_bits
 from inference.jobs.estimates import TAILS, Figure
 from inference.models.quantiles.distribution import Cumulative
 from inference.problem import Array
@@ -68,7 +68,7 @@ class Sums:
         statistic, sd = msgspec.convert(aggregate.parameters, Table), float(aggregate.noise_variance) ** 0.5
         value = aggregate.value.reshape(statistic.groups, statistic.width)
         unit = "rows" if aggregate.nodes else "clients"
-        bits = fine_bits(aggregate.fraction_bits) if aggregate.verified else aggregate.fraction_bits
+        bits = evaluated_bits(aggregate.fraction_bits, is_verified=aggregate.verified)
         return cls(statistic, value, sd, aggregate.contributors, bits, unit)
 
     @classmethod
