@@ -23,6 +23,7 @@ _DIGIT_BITS = 16
 _TERMS_MAX = 1 << 20
 """A sum of so many products of two digits stays below 2^53."""
 Elements = NDArray[np.uint64]
+Spectrum = tuple[NDArray[np.complex128], NDArray[np.complex128]]
 
 
 class Field(NamedTuple):
@@ -73,13 +74,21 @@ class Field(NamedTuple):
     def convolve(self, a: Elements, b: Elements) -> Elements:
         """Return the coefficients of the product of two polynomials, each up to 2^20 long."""
         size = len(a) + len(b) - 1
-        length = 1 << max(size - 1, 1).bit_length()
-        low_a, high_a = (np.fft.rfft(digits, length) for digits in _small_digits(self.centred(a)))
-        low_b, high_b = (np.fft.rfft(digits, length) for digits in _small_digits(self.centred(b)))
-        parts = (low_a * low_b, low_a * high_b + high_a * low_b, high_a * high_b)
-        total = np.zeros(size, dtype=np.int64)
+        length = transform_length(size)
+        left = self.spectrum(a, length)
+        return self.product_of(left, left if a is b else self.spectrum(b, length), length)[:size]
+
+    def spectrum(self, elements: Elements, length: int) -> Spectrum:
+        """Return the Fourier transforms of the two digits of up to `length` elements."""
+        low, high = _small_digits(self.centred(elements))
+        return np.fft.rfft(low, length), np.fft.rfft(high, length)
+
+    def product_of(self, a: Spectrum, b: Spectrum, length: int) -> Elements:
+        """Return the cyclic convolution of two vectors, ``(length,)``: terms beyond the end count from the start."""
+        parts = (a[0] * b[0], a[0] * b[1] + a[1] * b[0], a[1] * b[1])
+        total = np.zeros(length, dtype=np.int64)
         for part in reversed(parts):
-            digits = np.rint(np.fft.irfft(part, length)[:size]).astype(np.int64) % self.prime
+            digits = np.rint(np.fft.irfft(part, length)).astype(np.int64) % self.prime
             total = ((total << _DIGIT_BITS) + digits) % self.prime
         return total.astype(np.uint64)
 
@@ -130,22 +139,39 @@ class Field(NamedTuple):
 DEFAULT = Field()
 
 
-@lru_cache(maxsize=16)
-def _chirp(field: Field, order: int) -> tuple[Elements, Elements]:
-    """Return ω^C(k,2) for k below n, and ω^-C(k,2) for k below 2n - 1, where ω has the order n."""
+@lru_cache(maxsize=64)
+def transform_length(size: int) -> int:
+    """Return the least even number from `size` on without prime factors above 5: fast Fourier transforms have it."""
+    products: list[int] = [3**i * 5**j for i in range(15) for j in range(11) if 3**i * 5**j <= 2 * size]
+    return min(odd << max(1, (-(-size // odd) - 1).bit_length()) for odd in products)
+
+
+class _Chirp(NamedTuple):
+    """What interpolation at the n-th roots of unity needs: ω^C(k,2), and the spectrum of ω^-C(k,2) for k below 2n."""
+
+    rising: Elements
+    falling: Spectrum
+    length: int
+
+
+@lru_cache(maxsize=8)
+def _chirp(field: Field, order: int) -> _Chirp:
     k = np.arange(2 * order - 1, dtype=np.int64)
     powers, exponents = field.powers(field.root_of_unity(order), order), k * (k - 1) // 2 % order
-    return powers[exponents[:order]], powers[-exponents % order]
+    length = transform_length(2 * order - 1)
+    return _Chirp(powers[exponents[:order]], field.spectrum(powers[-exponents % order], length), length)
 
 
 def interpolate(field: Field, values: Elements) -> Elements:
     """Return the coefficients of the polynomial that has these n values at 1, ω, ω², …, the n-th roots of unity.
 
-    n divides P - 1. This is Bluestein's algorithm with jk = C(j+k,2) - C(j,2) - C(k,2), which needs no square root.
+    n divides P - 1. This is Bluestein's algorithm with jk = C(j+k,2) - C(j,2) - C(k,2), which needs no square root. Of
+    the convolution, only terms count onto which a cyclic one of 2n - 1 terms puts nothing else.
     """
     order = len(values)
-    rising, falling = _chirp(field, order)
-    correlated = field.convolve(field.multiply(values, rising)[::-1], falling)[order - 1 : 2 * order - 1]
+    rising, falling, length = _chirp(field, order)
+    weighted = field.spectrum(field.multiply(values, rising)[::-1], length)
+    correlated = field.product_of(weighted, falling, length)[order - 1 : 2 * order - 1]
     return field.multiply(field.multiply(correlated, rising), np.uint64(pow(order, field.prime - 2, field.prime)))
 
 

@@ -63,6 +63,16 @@ def test_a_word_that_is_no_bit_is_not_accepted(size: int, value: int) -> None:
     assert not is_accepted(block, proven(block, bits))
 
 
+@pytest.mark.long
+def test_the_largest_proof_is_exact() -> None:
+    """Of 1,015,839 bits: Fourier transforms of two million terms still round to the right whole numbers."""
+    block = Block(1_015_839)
+    bits = np.random.default_rng(3).integers(0, 2, block.bits)
+    assert is_accepted(block, proven(block, bits), nodes=2)
+    bits[-1] = 2
+    assert not is_accepted(block, proven(block, bits), nodes=2)
+
+
 @pytest.mark.parametrize("size", [2, 93])
 def test_no_changed_word_is_accepted(size: int) -> None:
     """Of bits, blinds and quotient: f changes, and its quotient does not; or the reverse."""

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from dca_proto.crypto.field import DEFAULT, PRIME, Elements, Field, interpolate
+from dca_proto.crypto.field import DEFAULT, PRIME, Elements, Field, interpolate, transform_length
 
 FACTORS = {2: 1, 3: 2, 7: 1, 11: 1, 31: 1, 151: 1, 331: 1}
 TOY = Field(7, 3)
@@ -63,6 +63,18 @@ def test_an_interpolated_polynomial_has_its_values(field: Field, order: int) -> 
     for j in {0, order // 2, order - 1}:
         x = pow(root, j, field.prime)
         assert sum(int(c) * pow(x, k, field.prime) for k, c in enumerate(coefficients)) % field.prime == values[j]
+
+
+def test_a_transform_has_the_next_even_length_of_small_factors() -> None:
+    def is_smooth(length: int) -> bool:
+        for factor in (2, 3, 5):
+            while length % factor == 0:
+                length //= factor
+        return length == 1
+
+    for size in (1, 2, 3, 7, 93, 185, 1_817, 18_730, 699_733, 2_031_685):
+        expected = next(n for n in range(size, 2 * size + 2) if n % 2 == 0 and is_smooth(n))
+        assert transform_length(size) == expected, size
 
 
 @pytest.mark.parametrize("field", [DEFAULT, TOY])
