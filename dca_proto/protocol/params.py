@@ -114,7 +114,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
             after `silent_ms` (DESIGN §4.8).
         hopeless_ms: it ends a round whose other nodes are too few to repeat it after this long. Where every round
             needs all nodes, it waits for them until `commit_by` instead.
-        leave_ms: a trainer waits this long for a node's key and count, then announces without it if it can.
+        leave_ms: a trainer waits this long for a node's key and answer, then announces without it if it can.
+        lately_ms: before a round, a trainer that asks first asks each node that it has not heard for this long.
         settle_ms: a trainer waits this long for the other nodes' aborts before it reports a failed round.
         clocks_ms: by how much two members' clocks may differ where no deadline shows it (DESIGN §8.1).
         deadline_ahead_ms_max: a round may end at most this far in the future.
@@ -139,6 +140,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     silent_ms: int = 8_000
     hopeless_ms: int = 45_000
     leave_ms: int = 10_000
+    lately_ms: int = 120_000
     settle_ms: int = 5_000
     clocks_ms: int = 600_000
     deadline_ahead_ms_max: int = 30 * DAY_MS

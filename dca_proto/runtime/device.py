@@ -381,6 +381,7 @@ def _trainer(config: Config, identity: Identity) -> Build:
         config.federation,
         random=secrets.token_bytes,
         account=config.account,
+        roll_call=True,
         timing=files.timing,
         records=records,
     )

@@ -165,7 +165,7 @@ class Swarm:
         actors = self.actors
         records = self.store.load()
         parts = actors._common(records, "trainer")
-        actor = Trainer(actors.trainer_identity, actors.federation, account=self.account, **parts)
+        actor = Trainer(actors.trainer_identity, actors.federation, account=self.account, roll_call=True, **parts)
         way = self.way(Channel.TRAINER, actor.id)
         async with LiveTrainer(
             actor, way, self.store, federation=actors.federation.id, on_report=self._note, clock=self._clock

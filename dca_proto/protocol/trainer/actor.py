@@ -28,7 +28,7 @@ from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.policy import BudgetError, BudgetLimit
 from dca_proto.protocol.records import loaded
 from dca_proto.protocol.trainer.answers import forgotten_releases
-from dca_proto.protocol.trainer.request import OpenRound, WaitingRequests
+from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.trainer.round import (
     CLOSE_BY,
     DEADLINE,
@@ -43,14 +43,15 @@ from dca_proto.protocol.trainer.round import (
     StoredRound,
     restored_rounds,
 )
-from dca_proto.protocol.trainer.silence import Watching
+from dca_proto.protocol.trainer.silence import LEAVE, Watching
+from dca_proto.protocol.trainer.unannounced import WaitingRequests
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_body, encode, verify_signed
 from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.wording import listed
 
 Ids = Collection[bytes]
-KEYS, ASK_NODES, LEAVE = "keys", "ask nodes", "leave"
+KEYS, ASK_NODES = "keys", "ask nodes"
 
 
 class Trainer(Watching):
@@ -62,6 +63,7 @@ class Trainer(Watching):
         random: returns random bytes; on a real node, the operating system's.
         mechanism: the noise mechanism of its secure sums and node releases.
         account: what all rounds of a period together may cost each client; None sets no limit.
+        roll_call: it announces a round only once each node has answered this process lately (DESIGN §4.1).
         records: all (table, key, value) records of its store.
     """
 
@@ -95,13 +97,14 @@ class Trainer(Watching):
         random: Random,
         mechanism: Mechanism | None = None,
         account: BudgetLimit | None = None,
+        roll_call: bool = False,
         limits: Limits | None = None,
         timing: Timing | None = None,
         records: Iterable[tuple[str, bytes, bytes]] = (),
     ) -> None:
         records = tuple(records)
         super().__init__(identity, federation, random, mechanism, limits, timing, records)
-        self._waiting = WaitingRequests(self._federation, self._timing)
+        self._waiting = WaitingRequests(self._federation, self._timing, roll_call=roll_call)
         self._last_dropped: dict[bytes, str] = {}  # error of the last dropped message, by Compute node or trainer
         self._rounds, self._unreadable = restored_rounds(records, self._federation, self._mechanism, self._limits)
         self._account = account
@@ -155,7 +158,7 @@ class Trainer(Watching):
     def _on_epoch_key(self, sender: bytes, frame: m.Signed, body: m.EpochKey, now_ms: int) -> list[Effect]:
         self._waiting.note(sender, frame, now_ms)
         announced = [*self._remind(sender, now_ms), *self._announce_waiting(now_ms)]
-        is_awaited = any(sender in self._waiting.uncounted(request) for request in self._waiting.requests.values())
+        is_awaited = self._waiting.awaits(sender)
         is_due = is_awaited and self._pace.is_due(sender + frame.signature, now_ms)  # a copy causes no question
         return [*announced, *self._ask([sender] if is_due else [], now_ms)]
 
@@ -230,25 +233,13 @@ class Trainer(Watching):
             request.round_id, {node: owing[node] for node in request.computes if node not in chosen}
         )
         request = msgspec.structs.replace(request, computes=chosen)
-        self._waiting.requests[request.round_id] = request
+        self._waiting.add(request, now_ms)
         announced = self._announce_waiting(now_ms)
         if announced:
             return announced
-        timer = SetTimer(Timer(KEYS, request.round_id), now_ms + request.collect_ms)
+        timer = SetTimer(Timer(KEYS, request.round_id), self._waiting.until_ms(request, now_ms))
         leave = SetTimer(Timer(LEAVE, request.round_id), now_ms + self._timing.leave_ms)
-        may_leave = request.kind.is_summed and len(request.computes) > self._federation.p + 1
-        return [*self._ask_for(request, now_ms), timer, *([leave] if may_leave else [])]
-
-    def _leave_out(self, round_id: bytes, now_ms: int) -> list[Effect]:
-        """Announce a waiting request without the nodes that have not answered, if it can do without them."""
-        left_out = self._waiting.leave_out(round_id, self._federation.p + 1, now_ms)
-        if not left_out:
-            return []
-        self._waiting.note_lost(round_id, dict.fromkeys(left_out, now_ms - self._timing.leave_ms))
-        others = self._waiting.requests[round_id].computes
-        spare = len(others) - self._federation.p - 1
-        told = Report(facts.NodesSilent(round_id, left_out, self._timing.leave_ms, others, spare))
-        return [told, *self._announce_waiting(now_ms)]
+        return [*self._ask_for(request, now_ms), timer, *([leave] if request.kind.is_summed else [])]
 
     def _ask_for(self, request: OpenRound, now_ms: int) -> list[Effect]:
         """Ask for what a waiting request lacks, and set the time to ask again."""
@@ -320,7 +311,7 @@ class Trainer(Watching):
     def _on_progress(self, sender: bytes, frame: m.Signed, body: m.Progress, now_ms: int) -> list[Effect]:
         current = self._node_round(sender, frame, body)
         current.step("progress")
-        current.heard[sender] = now_ms
+        current.heard[sender] = self._waiting.heard[sender] = now_ms
         self._note_report(current, sender, body)
         has_forgotten = body.declined < current.arrivals.declined.get(sender, (0, 0))[0]  # the node has started again
         is_new = current.arrivals.note(sender, body.count, now_ms, (body.declined, body.twice))
@@ -393,6 +384,9 @@ class Trainer(Watching):
             return self._leave_out(timer.round_id, now_ms)
         if timer.purpose != KEYS:
             return super()._on_timer(timer, now_ms)
+        waiting = self._waiting.requests.get(timer.round_id)
+        if waiting is not None and now_ms < (until_ms := self._waiting.until_ms(waiting, now_ms)):
+            return [SetTimer(timer, until_ms)]  # all nodes have answered, but something is missing
         failure = self._waiting.give_up(timer.round_id, now_ms, self._last_dropped)
         return [Report(failure)] if failure else []
 

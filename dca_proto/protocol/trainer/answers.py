@@ -35,8 +35,8 @@ from dca_proto.protocol.names import KnownNames
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import LASTING
 from dca_proto.protocol.release import check_release, combine, receipt_of, result_of
-from dca_proto.protocol.trainer.request import WaitingRequests
 from dca_proto.protocol.trainer.round import CLOSE_BY, END, QUIET, RELEASES, SETTLE, WATCH, Round
+from dca_proto.protocol.trainer.unannounced import WaitingRequests
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.verified import failed_in
 from dca_proto.protocol.waiting import Waiting
@@ -169,6 +169,7 @@ class Answering(BaseActor[Round]):
 
     def _on_partial(self, sender: bytes, frame: Signed, body: PartialSum, current: Round, now_ms: int) -> list[Effect]:
         self._node_round(sender, frame, body)
+        self._waiting.heard[sender] = now_ms
         if isinstance(body, VerifiedPart) is not current.opened.body.kind.is_verified:
             raise PeerError("kind", found=type(body).__name__, expected="a partial sum of a round of this kind")
         if sender in current.partials:
@@ -349,6 +350,7 @@ class Answering(BaseActor[Round]):
     def _take_abort(self, current: Round, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
         """Handle a node's signed abort: the first ends the round, that of the p + 1st node returns the charge."""
         stored, node = current.stored, body.compute
+        self._waiting.heard[node] = now_ms
         if node in stored.aborted_by or current.is_done:
             current.step("late abort")
             return []  # one of each node is kept, in a round without a result
@@ -388,6 +390,7 @@ class Answering(BaseActor[Round]):
         if current.reported is not None:
             return []
         stored = current.stored
+        self._waiting.forget_heard({*stored.silent} - {*stored.aborted_by, *current.partials})
         figures = (None, None) if stored.released else (stored.contributors, stored.needed)
         advice = "" if finally_ else ": `dca trainer FILE --resume` asks again"
         declined = current.too_many_declined() if current.is_summed else self._is_returned(current)

@@ -10,17 +10,22 @@ sum: it is left out of further rounds until it has sent one of them, or has anot
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import msgspec
 
 from dca_proto.protocol import facts
-from dca_proto.protocol.effects import Channel, Effect, Report
+from dca_proto.protocol.effects import Channel, Effect, Report, SetTimer
+from dca_proto.protocol.events import Timer
 from dca_proto.protocol.trainer.answers import Answering
-from dca_proto.protocol.trainer.request import OpenRound, WaitingRequests
+from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.trainer.round import WATCH, Round
+from dca_proto.protocol.trainer.unannounced import WaitingRequests
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import Cancel, Progress, Query, Signed
 from dca_proto.wording import duration, listed
 
+LEAVE = "leave"
 _TURNS_UNHURRIED = 16  # of `Timing.watch_ms`
 
 
@@ -168,6 +173,40 @@ class Watching(Answering):
         if is_older or (known is not None and report.stage == known.stage and not places <= set(known.waits_for)):
             return  # it was repeated
         current.reports[node] = report
+
+    # --- requests that cannot be announced yet ------------------------------------------------------------------------
+
+    def _leave_out(self, round_id: bytes, now_ms: int) -> list[Effect]:
+        """Announce a waiting request without the nodes that have not answered, if it can do without them.
+
+        Otherwise tell for how long it waits for them, and look again in a moment.
+        """
+        request = self._waiting.requests.get(round_id)
+        if request is None:
+            return []
+        left_out = self._waiting.leave_out(round_id, self._federation.p + 1, now_ms)
+        if not left_out:
+            again = SetTimer(Timer(LEAVE, round_id), now_ms + self._timing.watch_ms)
+            return [*self._tell_lacking(request, now_ms), again]
+        self._waiting.note_lost(round_id, dict.fromkeys(left_out, now_ms - self._timing.leave_ms))
+        others = self._waiting.requests[round_id].computes
+        spare = self._spare(len(others))
+        told = Report(facts.NodesSilent(round_id, left_out, self._timing.leave_ms, others, spare))
+        return [told, *self._announce_waiting(now_ms)]
+
+    def _tell_lacking(self, request: OpenRound, now_ms: int) -> list[Effect]:
+        """Report the silent nodes for which a request waits, whenever they are others than before."""
+        silent = self._waiting.silent(request, now_ms)
+        if not self._waiting.is_news(request.round_id, silent):
+            return []
+        others = tuple(node for node in request.computes if node not in silent)
+        waited_ms, left_ms = self._waiting.waits_ms(request, now_ms)
+        spare = self._spare(len(others))
+        return [Report(facts.NodesSilent(request.round_id, silent, waited_ms, others, spare, left_ms))]
+
+    @abstractmethod
+    def _announce_waiting(self, now_ms: int) -> list[Effect]:
+        """Announce every waiting round for which nothing is missing any more."""
 
     # --- nodes that owe an abort or a sum -----------------------------------------------------------------------------
 

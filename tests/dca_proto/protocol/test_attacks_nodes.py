@@ -26,7 +26,7 @@ from dca_proto.crypto.fixedpoint import ring_from_bytes
 from dca_proto.protocol.announcement import open_epoch_key
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Declined, Dropped, LedgerReused, NodeAborted, Released
-from dca_proto.protocol.trainer.request import WaitingRequests
+from dca_proto.protocol.trainer.unannounced import WaitingRequests
 from dca_proto.protocol.wire.messages import Close, Contribution, PartialSum, Signed
 from dca_proto.testing import Network, Records, TestFederation
 

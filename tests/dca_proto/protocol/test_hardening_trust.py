@@ -102,7 +102,9 @@ def test_hardening_8_a_node_and_a_trainer_with_different_files_name_each_others_
     assert failure.reason == (
         "Compute node compute-1 has no epoch key here; what came in its name was dropped: "
         f"federation: found {title(other)}, expected {title(actors.federation)}; give both the owner's newest file"
+        " (waited 60 s; nothing was charged)"
     )
+    assert failure.lost == (), "it is up"
     assert title(actors.federation) in dropped(network, node, trainer)[0].detail
     assert title(other) in dropped(network, node, trainer)[0].detail
     for client in actors.clients:

@@ -235,7 +235,10 @@ def test_a_round_waits_for_the_compute_nodes_keys_and_reports_which_is_missing()
     assert sent(network, Announcement) == []
     until_the_end(network, 0.1)
     (failure,) = failures(network)
-    assert failure.reason == "Compute node compute-1 has published no epoch key; is it up?"
+    assert failure.reason == (
+        "Compute node compute-1 has published no epoch key; is it up? (waited 60 s; nothing was charged)"
+    )
+    assert failure.lost == ("compute-1",)
 
 
 def test_an_epoch_key_never_gets_older() -> None:

@@ -1,0 +1,146 @@
+"""A trainer asks nodes that it has not heard lately before it announces a round (DESIGN §4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from round_helpers import begin, failures, losing, results, sent, the_sum
+
+from dca_proto.protocol.facts import Announced, NodesSilent
+from dca_proto.protocol.trainer.actor import Trainer
+from dca_proto.protocol.wire.messages import Announcement, FrozenList, SessionsWanted
+from dca_proto.quorum import LostNode, Quorum
+from dca_proto.runtime.live import abort_of
+from dca_proto.testing import Network, NoNoise, TestFederation
+
+SECONDS, WHOLE = 1000, sum(index / 16 for index in range(4))
+
+
+class Federation(TestFederation):
+    """Its trainer calls the roll, as one in production does."""
+
+    def trainer(self, records: Iterable[tuple[str, bytes, bytes]] = ()) -> Trainer:
+        common = self._common(records, "trainer")
+        return Trainer(self.trainer_identity, self.federation, roll_call=True, **common)
+
+
+def up(computes: int, colluding: int) -> tuple[Federation, Network]:
+    """A federation of four clients whose epoch keys are known."""
+    rows = [np.full((1, 1), index / 16) for index in range(4)]
+    actors = Federation(4, computes, rows=rows, colluding=colluding, mechanism=NoNoise())
+    network = actors.network()
+    network.deliver()
+    return actors, network
+
+
+def charges(network: Network, actors: TestFederation) -> int:
+    return sum(len(network.actors[one].ledger.charges) for one in (*actors.clients, actors.trainer_identity.id))
+
+
+@pytest.mark.parametrize("clients", [0, 4])
+@pytest.mark.parametrize(("computes", "colluding", "dead"), [(3, 0, 1), (2, 0, 2), (4, 1, 3), (5, 3, 2)])
+def test_with_too_many_nodes_dead_a_request_ends_within_a_minute_at_no_charge(
+    computes: int, colluding: int, dead: int, clients: int
+) -> None:
+    """The retained keys of the dead nodes are known, so the round could be announced, and would charge everybody."""
+    actors, network = up(computes, colluding)
+    for node in actors.computes[-dead:]:
+        network.crash(node)
+    begun_ms = network.now_ms
+    begin(actors, network, clients=clients, tolerate=1, collect_s=120.0)
+    network.advance(begun_ms + 11 * SECONDS)
+    (silent,) = network.reported(NodesSilent)
+    assert (silent.computes, silent.others) == (actors.computes[-dead:], actors.computes[:-dead])
+    assert silent.spare < 0
+    assert (silent.waited_ms, silent.left_ms) == (10 * SECONDS, 35 * SECONDS)
+    network.advance(begun_ms + 46 * SECONDS)
+    (failure,) = failures(network)
+    names = tuple(f"compute-{number}" for number in range(computes - dead, computes))
+    expected = "; ".join(f"Compute node {name} has not answered; is it up?" for name in names)
+    assert failure.reason == f"{expected} (waited 45 s; nothing was charged)"
+    nodes = tuple(f"compute-{number}" for number in range(computes))
+    lost = tuple(LostNode(name, begun_ms) for name in names)
+    assert (failure.lost, failure.quorum) == (names, Quorum(nodes, colluding or computes - 1, lost))
+    assert abort_of(failure).remedy.startswith("start compute-")
+    assert charges(network, actors) == 0
+    assert sent(network, Announcement) == []
+
+
+def test_a_dead_node_is_left_out_before_anybody_is_charged_for_it() -> None:
+    """Without the roll call, the round is announced with the dead node, cancelled, and repeated."""
+    actors, network = up(4, 1)
+    network.crash(actors.computes[2])
+    begin(actors, network)
+    network.advance(network.now_ms + 15 * SECONDS)
+    assert the_sum(network) == WHOLE
+    assert [one.node for one in results(network)[0].quorum.lost] == ["compute-2"]
+    assert charges(network, actors) == 5
+
+
+def test_a_node_that_comes_up_in_time_is_waited_for() -> None:
+    actors, network = up(3, 0)
+    network.crash(actors.computes[2])
+    begin(actors, network)
+    network.advance(network.now_ms + 40 * SECONDS)
+    assert failures(network) == []
+    network.restart(actors.computes[2])
+    network.advance(network.now_ms + 15 * SECONDS)
+    assert the_sum(network) == WHOLE
+
+
+def test_too_many_dead_nodes_do_not_keep_a_request_waiting_for_all_of_them() -> None:
+    """Two of four nodes are enough: the second one comes up after ten seconds."""
+    actors, network = up(4, 1)
+    for node in actors.computes[1:]:
+        network.crash(node)
+    begin(actors, network)
+    network.advance(network.now_ms + 20 * SECONDS)
+    network.restart(actors.computes[3])
+    network.advance(network.now_ms + 20 * SECONDS)
+    assert the_sum(network) == WHOLE
+    assert results(network)[0].quorum.nodes == ("compute-0", "compute-3")
+
+
+def test_nodes_that_were_heard_lately_are_not_asked_again() -> None:
+    actors, network = up(3, 0)
+    begin(actors, network)
+    network.advance(network.now_ms + 5 * SECONDS)
+    assert len(sent(network, SessionsWanted)) == 3
+    begin(actors, network)
+    network.advance(network.now_ms + 5 * SECONDS)
+    assert (len(sent(network, SessionsWanted)), len(results(network))) == (3, 2)
+    network.advance(network.now_ms + 121 * SECONDS)
+    begin(actors, network)
+    network.advance(network.now_ms + 5 * SECONDS)
+    assert (len(sent(network, SessionsWanted)), len(results(network))) == (6, 3)
+
+
+def test_a_reboot_of_90_seconds_between_rounds_is_waited_for() -> None:
+    """The node has answered this process before, so it has its time to collect."""
+    actors, network = up(3, 0)
+    begin(actors, network)
+    network.advance(network.now_ms + 200 * SECONDS)
+    network.crash(actors.computes[1])
+    begin(actors, network, collect_s=120.0)
+    network.advance(network.now_ms + 90 * SECONDS)
+    network.restart(actors.computes[1])
+    network.advance(network.now_ms + 20 * SECONDS)
+    assert (failures(network), len(results(network))) == ([], 2)
+
+
+def test_after_a_round_that_ended_for_its_silence_a_node_gets_no_more_time() -> None:
+    actors, network = up(3, 0)
+    lost = actors.computes[2]
+    network.tamper = losing(FrozenList, sender=lost)
+    begin(actors, network)
+    network.crash(lost)
+    network.advance(network.now_ms + 200 * SECONDS)
+    (first,) = failures(network)
+    assert "no list from compute-2 at commit_by" in first.reason
+    begun_ms = network.now_ms
+    begin(actors, network)
+    network.advance(begun_ms + 46 * SECONDS)
+    assert failures(network)[1].reason.startswith("Compute node compute-2 has not answered; is it up? (waited 45 s;")
+    assert len(network.reported(Announced)) == 1
