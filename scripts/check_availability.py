@@ -2,12 +2,13 @@
 """Counts the requests that get a result although Compute nodes are lost or rebooted, in virtual time.
 
 Each scenario has one request of 8 clients, M Compute nodes and a stated p. `emulator/trials/losses.py` draws it, and
-checks invariants 1, 2, 4, 7, 8 and 11 as well. Three tables:
+checks invariants 1, 2, 4, 7, 8 and 11 as well. Four tables:
 
     lost      0 to M - (p + 1) nodes are lost for good, at random times and phases
     rebooted  every node is rebooted once, and is back after 5 to 90 s; p = M - 1
     late      a node that has stored its answer comes back after the announced end; p = M - 1. Then there is a
               result, or all charges have come back
+    absent    M - p nodes are down when the request comes, so p are left, too few by one. It ends within a minute
 
 The scenarios of all rows run side by side, in blocks. So a run that was interrupted has equally many of each row:
 with its `--journal`, a smaller `--scenarios` shows them at once, and a larger one goes on. `--only` and `--computes`
@@ -15,7 +16,8 @@ choose rows.
 
 *Skew*: a node was lost after its answer had left and before its sum had reached the trainer. *Race*: a silent node came
 back as the trainer cancelled. Both can cost a request its result. Exit code 4 if a request without one of these has no
-result, if a client bears two charges for a result or one for none, or if an invariant breaks.
+result, if a client bears two charges for a result or one for none, if a request takes more than a minute to find that
+too few nodes are up, or if an invariant breaks.
 """
 
 from __future__ import annotations
@@ -30,12 +32,13 @@ import msgspec
 from rich.table import Table
 
 from dca_proto.errors import UsageError
-from emulator.trials.losses import LATE, LOST, REBOOTED, Fate, Plan, fate_of
+from emulator.trials.losses import ABSENT, LATE, LOST, REBOOTED, Fate, Plan, fate_of
 from papers.experiment import Experiment, Result, option
 from papers.runner import Check, positive, table
 
 SIZES = ((3, 2), (3, 1), (4, 1), (5, 2), (7, 3))
 BLOCK = 20
+MINUTE_MS = 60_000
 
 
 class Row(NamedTuple):
@@ -59,6 +62,7 @@ ROWS = (
     *(Row(LOST, m, p, lost) for m, p in SIZES for lost in range(m - p)),
     *(Row(REBOOTED, m, m - 1, m) for m in (2, 3, 4, 5)),
     *(Row(LATE, m, m - 1, 1) for m in (2, 3, 4)),
+    *(Row(ABSENT, m, p, m - p) for m, p in SIZES),
 )
 
 
@@ -69,7 +73,7 @@ class Availability(Experiment[Cell, dict[Row, list[Fate]]]):
     QUICK: ClassVar = {"scenarios": 20}
 
     scenarios: int = option(1_000, "scenarios of each row", type=positive)
-    only: str | None = option(None, "the rows of one kind", choices=(LOST, REBOOTED, LATE))
+    only: str | None = option(None, "the rows of one kind", choices=(LOST, REBOOTED, LATE, ABSENT))
     computes: int | None = option(None, "the rows of so many Compute nodes (M)", type=positive)
 
     @property
@@ -102,7 +106,7 @@ class Availability(Experiment[Cell, dict[Row, list[Fate]]]):
         for strikes in dict.fromkeys(row.strikes for row in found):
             heads = ("M", "p", "nodes", "requests", "with a result", "without, in the skew", "without, in a race",
                      "without, else", "skew", "race", "repeats", "wait, median s", "worst s")  # fmt: skip
-            shown = table(f"nodes {strikes}" if strikes != LATE else "nodes back after the end", *heads)
+            shown = table(_TITLES.get(strikes, f"nodes {strikes}"), *heads)
             for row, fates in found.items():
                 if row.strikes == strikes:
                     one = _figures(fates)
@@ -117,6 +121,8 @@ class Availability(Experiment[Cell, dict[Row, list[Fate]]]):
     def checks(self, found: dict[Row, list[Fate]]) -> Iterator[Check]:
         everything = [(row, fate) for row, fates in found.items() for fate in fates]
         lost = [(row, fate) for row, fate in everything if not (fate.has_result or _is_excused(row, fate))]
+        slow = [(row, fate) for row, fate in everything if row.strikes == ABSENT and fate.taken_ms > MINUTE_MS]
+        yield Check("requests with too few nodes", "end within a minute", _first(slow), not slow)
         yield Check("requests outside skew and race", "all have a result", _first(lost), not lost)
         twice = [(row, fate) for row, fate in everything if fate.has_result and max(fate.charges) > 1]
         yield Check("charges of a result", "one a client", _first(twice), not twice)
@@ -128,9 +134,12 @@ class Availability(Experiment[Cell, dict[Row, list[Fate]]]):
 
 def _is_excused(row: Row, fate: Fate) -> bool:
     """Return True if a request may lack a result: of a node that is back too late, if all charges have come back."""
+    if row.strikes == ABSENT:
+        return fate.charges == (0, 0)
     return fate.is_excused if row.strikes == LOST else row.strikes == LATE and (fate.skew or not fate.charges[1])
 
 
+_TITLES = {LATE: "nodes back after the end", ABSENT: "too few nodes are up"}
 _COUNTS = ("results", "in_skew", "in_race", "unexcused")
 
 
@@ -149,6 +158,7 @@ def _figures(fates: list[Fate]) -> dict[str, Any]:
         "repeats": statistics.fmean(fate.repeats for fate in fates),
         "wait_s": statistics.median(waits) if waits else None,
         "worst_s": max(waits, default=None),
+        "taken_s": max(fate.taken_ms for fate in fates) / 1000,
     }
 
 

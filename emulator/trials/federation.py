@@ -218,8 +218,9 @@ class TrialFederation(ObservedFederation):
     def trainer(self, records: Stored = ()) -> Trainer:
         """Return the trainer with its account, hostile if the scenario says so."""
         common, actor_class = self._common(records, "trainer"), self._class_of("trainer", "trainer", Trainer)
-        identity = self.trainer_identity
-        return actor_class(identity, self._file(identity.id), account=self.account, **common)  # type: ignore[no-any-return]
+        identity, roll_call = self.trainer_identity, self.scenario.rounds.roll_call
+        own = {"account": self.account, "roll_call": roll_call}
+        return actor_class(identity, self._file(identity.id), **own, **common)  # type: ignore[no-any-return]
 
     def request(self, **changes: Any) -> OpenRound:
         """Return the request for a round of the scenario, with any fields changed."""

@@ -1,5 +1,7 @@
 """Scenarios in which Compute nodes are lost for good, or rebooted, at random moments; and what became of the request.
 
+In others, too many nodes are down before the request: it has to end within a minute, at no charge.
+
 The nodes keep to the protocol, and nothing else goes wrong. A node is struck at a random time, or as it stores a
 random phase: before that, in the middle of the write, after it, or between its messages.
 
@@ -46,11 +48,11 @@ CHECKED = (1, 2, 4, 7, 8, 11)
 _FIRST_MS, _STEP_MS, _BRIEF_MS = 1_000, 500, 3_000  # a round takes less than that if nothing goes wrong
 _KILLS = ("kill-before", "kill-torn", "kill-after", "kill-between")
 _PHASES = (*node_round.OPEN, node_round.RELEASED)
-LOST, REBOOTED, LATE = "lost", "rebooted", "late"
+LOST, REBOOTED, LATE, ABSENT = "lost", "rebooted", "late", "absent"
 
 
 class Plan(NamedTuple):
-    """A scenario: M, p, what strikes (`LOST`, `REBOOTED` or `LATE`), how many nodes, and the seed."""
+    """A scenario: M, p, what strikes (`LOST`, `REBOOTED`, `LATE` or `ABSENT`), how many nodes, and the seed."""
 
     computes: int
     colluding: int
@@ -66,7 +68,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
         has_result: whether it has a result. reason: why not. repeats: how many rounds came after its first.
         skew, race: whether these moments occurred.
         wait_ms: from the first loss of a node to the result; None without a loss before it.
-        late_ms: how long after `commit_by` of its last round the result came; 0 if it came before.
+        taken_ms: from the request to its end.
         charges: the largest number of charges that a client bears for it, as soon as it has ended, and at the end.
         broken: the invariants that broke.
     """
@@ -77,7 +79,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
     skew: bool = False
     race: bool = False
     wait_ms: int | None = None
-    late_ms: int = 0
+    taken_ms: int = 0
     charges: tuple[int, int] = (0, 0)
     broken: dict[int, str] = {}
 
@@ -95,7 +97,9 @@ def scenario_of(plan: Plan) -> Scenario:
         seed=plan.seed,
         heal_ms=ENDED_MS,
         population=Population(clients=CLIENTS, computes=plan.computes, colluding=plan.colluding),
-        rounds=Rounds(first_ms=_FIRST_MS, tolerate=1, collect_s=WINDOW_S, commit_s=WINDOW_S),
+        rounds=Rounds(
+            first_ms=_FIRST_MS, tolerate=1, collect_s=WINDOW_S, commit_s=WINDOW_S, roll_call=plan.strikes == ABSENT
+        ),
         faults=tuple(_strike(stream, f"compute {node}", plan.strikes) for node in struck),
     )
 
@@ -104,6 +108,8 @@ def _strike(stream: random.Random, actor: str, strikes: str) -> Fault:
     if strikes == LATE:
         kind, phase = stream.choice(_KILLS[2:]), node_round.ANSWERED
         return Fault(kind=kind, actor=actor, phase=phase, for_ms=stream.randint(*LATE_MS))
+    if strikes == ABSENT:
+        return Fault(kind="crash", actor=actor, at_ms=stream.randrange(_FIRST_MS), for_ms=ENDED_MS)
     for_ms = stream.randint(*BACK_MS) if strikes == REBOOTED else ENDED_MS
     if stream.random() < 0.5:
         return Fault(kind="crash", actor=actor, at_ms=_FIRST_MS + stream.randrange(_BRIEF_MS), for_ms=for_ms)
@@ -190,6 +196,7 @@ class _Watch(Observer):
             repeats=len(log.request.repeats),
             skew=self._skew,
             race=not self._released.keys().isdisjoint(self._aborted),
+            taken_ms=(log.ended_ms or ENDED_MS) - self._world.rounds[0].asked_ms,
             wait_ms=max(0, ended_ms - self._lost_ms) if ended_ms and self._lost_ms else None,
             charges=(at_once, self.most_charges()),
             broken=broken,

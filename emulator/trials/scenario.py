@@ -91,6 +91,7 @@ class Rounds(VerifiableTerms[int], frozen=True, kw_only=True, forbid_unknown_fie
         fraction_bits, rows_max: as in a request. noise: if false, sums are exact and not private.
         mechanism: of an LDP report. A categorical one needs a histogram and `rows_max` = 1. An ε-private one announces
             δ = 0; `delta` then applies to the limits only.
+        roll_call: the trainer asks nodes that it has not heard lately before it announces, as one in production does.
         verified: clients of secure sums prove that they are within the bounds (DESIGN §12). A histogram then needs
             `rows_max`.
     """
@@ -106,6 +107,7 @@ class Rounds(VerifiableTerms[int], frozen=True, kw_only=True, forbid_unknown_fie
     epsilon: Annotated[float, Meta(ge=1e-6, le=20)] = 1.0
     delta: Annotated[float, Meta(ge=1e-12, le=0.5)] = 1e-6
     counted: bool = True
+    roll_call: bool = False
     fraction_bits: Annotated[int, Meta(ge=0, le=40)] = 24
     rows_max: Annotated[int, Meta(ge=0, le=ROWS_MAX)] = 0
     noise: bool = True

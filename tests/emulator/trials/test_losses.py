@@ -14,7 +14,7 @@ from dca_proto.protocol.wire.messages import Answer
 from emulator.sim.events import Observer
 from emulator.sim.lane import Packet
 from emulator.sim.process import Process
-from emulator.trials.losses import LATE, LOST, REBOOTED, Fate, Plan, fate_of, scenario_of
+from emulator.trials.losses import ABSENT, LATE, LOST, REBOOTED, Fate, Plan, fate_of, scenario_of
 from emulator.trials.scenario import Fault, Scenario
 from emulator.trials.world import TrialWorld
 from emulator.wire import body_of
@@ -93,8 +93,20 @@ def test_a_request_is_repeated_without_the_lost_nodes_at_one_charge(plan: Plan, 
     assert 8_000 <= (fate.wait_ms or 0) <= 15_000 * repeats
 
 
+@pytest.mark.parametrize("size", [(3, 0, 1), (4, 1, 3)])
+@pytest.mark.parametrize("seed", range(3))
+def test_with_too_few_nodes_up_a_request_ends_within_a_minute_at_no_charge(
+    size: tuple[int, int, int], seed: int
+) -> None:
+    computes, colluding, nodes = size
+    fate = fate_of(Plan(computes, colluding, ABSENT, nodes, seed))
+    assert (fate.has_result, fate.charges, fate.broken) == (False, (0, 0), {})
+    assert "nothing was charged" in fate.reason
+    assert 45_000 <= fate.taken_ms <= 60_000
+
+
 def test_plans_strike_as_many_nodes_as_they_say() -> None:
-    for strikes, nodes in ((LOST, 0), (LOST, 2), (REBOOTED, 4), (LATE, 1)):
+    for strikes, nodes in ((LOST, 0), (LOST, 2), (REBOOTED, 4), (LATE, 1), (ABSENT, 3)):
         faults = scenario_of(Plan(4, 1, strikes, nodes, 3)).faults
         assert len({fault.actor for fault in faults}) == len(faults) == nodes
 
