@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,8 @@ from patience import PATIENCE_S
 
 from dca_proto.aggregate import Job, NoisyAggregate, RoundRequest
 from dca_proto.jobs.job import JobTerms
-from dca_proto.jobs.runner import learn
+from dca_proto.jobs.journal import Journal, journal_path
+from dca_proto.jobs.runner import FinishedRequest, learn
 from dca_proto.protocol.facts import Announced, RoundCompleted
 from dca_proto.runtime import device
 from dca_proto.runtime.broker import Broker, BrokerOptions, TlsFiles, launch_broker
@@ -77,18 +79,29 @@ def one_sum() -> Job[NoisyAggregate]:
     return (yield RoundRequest("sum", PARAMETERS, budget_share=1.0))
 
 
+def several_sums(rounds: int) -> Job[list[NoisyAggregate]]:
+    """A job of several rounds."""
+    aggregates = []
+    for _ in range(rounds):
+        aggregates.append((yield RoundRequest("sum", PARAMETERS, budget_share=1 / rounds)))  # noqa: PERF401
+    return aggregates
+
+
 class Story:
     """The facts of a job, whose next announcement is the moment to kill some nodes."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self.doomed: list[str] = []
+        self.announced = 0
+        self.kill_at: dict[int, list[str]] = {}
+        """The nodes that die at an announcement, by its number."""
         self.waits_s: list[float] = []
         self._lost_at: float | None = None
 
     def __call__(self, fact: object) -> None:
         match fact:
-            case Announced() if self.doomed:
+            case Announced() if self._is_due():
                 self._lost_at = time.monotonic()
                 for name in self.doomed:
                     self._nodes.kill(name)
@@ -96,6 +109,11 @@ class Story:
             case RoundCompleted() if self._lost_at is not None:
                 self.waits_s.append(time.monotonic() - self._lost_at)
                 self._lost_at = None
+
+    def _is_due(self) -> bool:
+        self.announced += 1
+        self.doomed = self.doomed or self.kill_at.get(self.announced, [])
+        return bool(self.doomed)
 
 
 def played(folder: Path, plan: Plan, *, restarts: bool) -> tuple[list[NoisyAggregate], Story]:
@@ -119,6 +137,32 @@ def played(folder: Path, plan: Plan, *, restarts: bool) -> tuple[list[NoisyAggre
         return results, story
 
 
+def secured_federation(folder: Path, broker: Broker, authority: Path) -> Path:
+    """Make everybody's files, with TLS."""
+    data = [f"x\n{index / 8}\n" for index in range(CLIENTS)]
+    account = "[account]\nepsilon = 60\n"
+    federation(folder, broker.url, data, computes=COMPUTES, colluding=P, policy=WIDE, trainer=account)
+    for path in folder.glob("*.toml"):
+        trusting = f'[broker]\nca = "{authority / "ca.pem"}"\n'
+        path.write_text(path.read_text().replace("[broker]\n", trusting))
+    return folder
+
+
+def check_result(one: NoisyAggregate, killed: set[str]) -> None:
+    """False alarm: noise beyond six standard deviations, 2e-9."""
+    assert one.contributors == CLIENTS
+    assert abs(float(one.value[0]) - sum(index / 8 for index in range(CLIENTS))) < 6 * one.noise_variance**0.5
+    assert len(one.quorum.nodes) > one.quorum.p == P
+    assert killed <= {gone.node for gone in one.quorum.lost} - {*one.quorum.nodes}
+
+
+def check_ledgers(folder: Path, results: int) -> None:
+    """Each client bears one charge a result."""
+    for path in sorted(folder.glob("client-*.toml")):
+        charges = read_ledger_view(path).ledger.charges
+        assert sum(not charge.returned for charge in charges) == results
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("plan", "restarts"),
@@ -134,23 +178,47 @@ def test_killed_nodes_cost_a_wait_and_no_charge(
     plan: Plan, restarts: bool, secure_broker: Broker, authority: Path, tmp_path: Path
 ) -> None:
     """Results are right and name their nodes and the lost ones, and each client pays once for each of them."""
-    folder = tmp_path / "federation"
-    data = [f"x\n{index / 8}\n" for index in range(CLIENTS)]
-    account = "[account]\nepsilon = 60\n"
-    federation(folder, secure_broker.url, data, computes=COMPUTES, colluding=P, policy=WIDE, trainer=account)
-    for path in folder.glob("*.toml"):
-        trusting = f'[broker]\nca = "{authority / "ca.pem"}"\n'
-        path.write_text(path.read_text().replace("[broker]\n", trusting))
+    folder = secured_federation(tmp_path / "federation", secure_broker, authority)
     results, story = played(folder, plan, restarts=restarts)
-    whole = sum(index / 8 for index in range(CLIENTS))
     for one, killed in zip(results, plan, strict=True):
-        assert one.contributors == CLIENTS
-        assert abs(float(one.value[0]) - whole) < 6 * one.noise_variance**0.5
-        assert len(one.quorum.nodes) > one.quorum.p == P
-        names = {f"compute-{number}" for number in killed}
-        assert names <= {gone.node for gone in one.quorum.lost} - {*one.quorum.nodes}
-    for path in sorted(folder.glob("client-*.toml")):
-        charges = read_ledger_view(path).ledger.charges
-        assert sum(not charge.returned for charge in charges) == len(plan)
+        check_result(one, {f"compute-{number}" for number in killed})
+    check_ledgers(folder, len(plan))
     print(f"waits: median {statistics.median(story.waits_s):.1f} s, worst {max(story.waits_s):.1f} s")
     assert max(story.waits_s) < PATIENCE_S
+
+
+@pytest.mark.long
+def test_a_job_of_several_rounds_goes_on_when_a_node_is_killed_and_comes_back(
+    secure_broker: Broker, authority: Path, tmp_path: Path
+) -> None:
+    """One journal, six rounds: compute-1 is killed in the second; it starts again; compute-4 is killed in the sixth.
+
+    Announcement 3 repeats the second round, so the sixth is announcement 7.
+    """
+    folder = secured_federation(tmp_path / "federation", secure_broker, authority)
+    trainer = device.load(folder / "trainer.toml")
+    computes = tuple(member.id for member in trainer.config.federation.computes)
+    terms = JobTerms(epsilon=36.0, delta=1e-6, clients=CLIENTS, tolerate=0, computes=computes)
+    returned: list[threading.Thread] = []
+    with Nodes(folder) as nodes, Actors(folder, "client-*"):
+        story = Story(nodes)
+        story.kill_at = {2: ["compute-1"], 7: ["compute-4"]}
+
+        def after(ended: FinishedRequest) -> None:
+            if ended.number == 3:
+                returned.append(threading.Thread(target=nodes.start_again, args=("compute-1",)))
+                returned[0].start()
+
+        async def play() -> list[NoisyAggregate]:
+            async with asyncio.timeout(4 * PATIENCE_S), trainer.live(story) as live:
+                with Journal(journal_path(trainer.config.files.store, "sums"), {"job": "sums"}) as journal:
+                    return await learn(several_sums(6), live, terms, journal, on_round=after)
+
+        results = asyncio.run(play())
+        returned[0].join()
+    for number, one in enumerate(results, 1):
+        check_result(one, {2: {"compute-1"}, 6: {"compute-4"}}.get(number, set()))
+    assert "compute-1" not in results[2].quorum.nodes, "it is still down"
+    check_ledgers(folder, 6)
+    charged = read_ledger_view(folder / "trainer.toml").ledger.charges
+    assert (len(charged), sum(not one.returned for one in charged)) == (8, 6)

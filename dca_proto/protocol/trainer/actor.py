@@ -27,7 +27,6 @@ from dca_proto.protocol.ledger import Charge, Ledger
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.policy import BudgetError, BudgetLimit
 from dca_proto.protocol.records import loaded
-from dca_proto.protocol.trainer.answers import forgotten_releases
 from dca_proto.protocol.trainer.request import OpenRound
 from dca_proto.protocol.trainer.round import (
     CLOSE_BY,
@@ -395,7 +394,7 @@ class Trainer(Watching):
         ended = self._report_failure(current, finally_=True) if current.takes("abort") else []
         del self._rounds[current.id]
         self._pace.forget(current.id)
-        return [*ended, Forget(ROUNDS, current.id), *forgotten_releases(current)]
+        return [*ended, Forget(ROUNDS, current.id), *current.forgotten_releases()]
 
     def _end(self, current: Round, now_ms: int) -> list[Effect]:
         """At the deadline, a round without Compute nodes completes with the releases it has; a secure sum fails."""

@@ -28,10 +28,10 @@ import msgspec
 from dca_proto.errors import ImplausibleSum, PeerError, RoundAborted
 from dca_proto.protocol import facts
 from dca_proto.protocol.actor import BaseActor
-from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report
+from dca_proto.protocol.effects import Channel, Effect, Persist, Report
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.lists import PEER_SILENT, TOO_FEW
-from dca_proto.protocol.names import KnownNames
+from dca_proto.protocol.names import KnownNames, short_id
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import LASTING
 from dca_proto.protocol.release import check_release, combine, receipt_of, result_of
@@ -53,6 +53,7 @@ from dca_proto.protocol.wire.messages import (
     VerifiedPart,
 )
 from dca_proto.quorum import LostNode, Quorum
+from dca_proto.wording import listed
 
 ABORT_BYTES_MAX = 1024
 """Size of an abort that a repeat's announcement may carry: one without evidence fits."""
@@ -204,7 +205,12 @@ class Answering(BaseActor[Round]):
         except RoundAborted as error:
             counts = (error.contributors, error.needed)
             return self._fail(current, error.reason, now_ms, *counts, implausible=isinstance(error, ImplausibleSum))
-        return [current.advance(event), *current.end(self._timing, now_ms), *absent_clients(current), Report(completed)]
+        return [
+            current.advance(event),
+            *current.end(self._timing, now_ms),
+            *current.absent(),
+            Report(completed),
+        ]
 
     def _outcome(self, current: Round) -> facts.RoundCompleted | facts.RoundFailed:
         """Return a completed round's result; a failure if an earlier version completed it with an impossible sum."""
@@ -400,7 +406,7 @@ class Answering(BaseActor[Round]):
         hopeless = current.too_many_unproven(unproven)
         flags = {"declined": declined, "refused": stored.refused, "implausible": stored.implausible}
         flags |= {"repeatable": repeatable, "hopeless": hopeless}
-        lost = tuple(map(self._federation.name_of, stored.silent))
+        lost = tuple(self._federation.name_of(node) for node in stored.silent if node in self._named([node]))
         quorum = self._quorum(current)
         current.reported = facts.RoundFailed(
             current.id, reason, *figures, **flags, lost=lost, quorum=quorum, unproven=unproven
@@ -416,6 +422,10 @@ class Answering(BaseActor[Round]):
             return "; clients may have released without being heard, so the account keeps the charge"
         if current.stored.released and not self._may_have_enough(current):
             return "; a Compute node has released its part, so the account keeps the charge"
+        if not self._may_have_enough(current):
+            names = listed([short_id(node) for node in current.computes if node not in self._named([node])])
+            left = f"Compute node {names} has left the federation, so its abort does not count any more"
+            return f"; {left}, and the account keeps the charge for good"
         silent = self._unheard_nodes(current, current.stored.aborted_by)
         return f"; no confirmation yet from {silent} that nothing was released, so the account keeps the charge{advice}"
 
@@ -423,17 +433,6 @@ class Answering(BaseActor[Round]):
         """Return the names of the Compute nodes that were not heard."""
         silent = [compute for compute in current.computes if compute not in heard]
         return ", ".join(self._federation.name_of(compute) for compute in silent)
-
-
-def absent_clients(current: Round) -> list[Effect]:
-    """Report the invited clients that are neither in a round's result nor declined."""
-    absent = tuple(sorted(current.invited.difference(current.contributors, current.declined)))
-    return [Report(facts.Absent(current.id, absent))] if absent else []
-
-
-def forgotten_releases(current: Round) -> list[Effect]:
-    """Delete the stored releases of a round."""
-    return [Forget(RELEASES, current.id + client) for client in sorted(current.releases)]
 
 
 def _check_invited(sender: bytes, current: Round) -> None:

@@ -17,8 +17,8 @@ from dca_proto.errors import PeerError, UsageError
 from dca_proto.privacy.mechanism import Mechanism
 from dca_proto.protocol.actor import NEW, RESEND, ActorRound, Stored, Table, stays
 from dca_proto.protocol.announcement import OpenedAnnouncement, invitations, open_announcement
-from dca_proto.protocol.effects import Channel, Effect
-from dca_proto.protocol.facts import RoundFailed
+from dca_proto.protocol.effects import Channel, Effect, Forget, Report
+from dca_proto.protocol.facts import Absent, RoundFailed
 from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.policy import LASTING
@@ -182,6 +182,15 @@ class Round(ActorRound[StoredRound]):
         payload = encode(InvitedRound(frame, b"".join(sorted(invited))) if invited else frame)
         silent = [compute for compute in self.computes if compute not in self.arrivals.counts]
         return [self.send(payload, Channel.COMPUTE, compute) for compute in silent]
+
+    def absent(self) -> list[Effect]:
+        """Report the invited clients that are neither in the result nor declined."""
+        absent = tuple(sorted(self.invited.difference(self.contributors, self.declined)))
+        return [Report(Absent(self.id, absent))] if absent else []
+
+    def forgotten_releases(self) -> list[Effect]:
+        """Delete the stored releases."""
+        return [Forget(RELEASES, self.id + client) for client in sorted(self.releases)]
 
     def lagging(self, silent_ms: int) -> tuple[bytes, ...]:
         """Return the nodes that were last heard so much earlier than another one, or than this process began."""

@@ -23,6 +23,7 @@ from round_helpers import (
 
 from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import NodeAborted, Released
+from dca_proto.protocol.names import short_id
 from dca_proto.protocol.wire.codec import encode
 from dca_proto.protocol.wire.messages import (
     Abort,
@@ -35,6 +36,7 @@ from dca_proto.protocol.wire.messages import (
     Query,
     Sealed,
 )
+from dca_proto.runtime.live import abort_of
 from dca_proto.testing import Envelope
 
 HOUR_MS, HALF_MS = 3_600_000, 1_800_000
@@ -177,6 +179,34 @@ def test_a_trainer_that_gives_up_cancels_the_round_and_all_charges_come_back() -
     trainer = network.actors[actors.trainer_identity.id]
     network.advance(network.now_ms + HOUR_MS)
     assert not trainer.ledger.is_charged(request.round_id)
+
+
+@pytest.mark.parametrize("is_reported", [False, True])
+def test_a_charge_that_only_a_removed_node_could_return_stays_and_nobody_is_told_to_ask(is_reported: bool) -> None:
+    """p = M - 1. Before, the failure asked for `dca trainer FILE --resume`, which could not bring the charge back."""
+    actors, network, request, lost = waiting_without_a_sum()
+    if is_reported:
+        network.advance(announced(network, actors).body.commit_by_ms + 20_000)
+        assert "`dca trainer FILE --resume` asks again" in failures(network)[0].reason
+    newer = following(actors, computes=actors.federation.computes[:2], revoked=(lost,))
+    for member in (*actors.computes[:2], actors.trainer_identity.id, *actors.clients):
+        hand(network, member, newer)
+    network.advance(network.now_ms + 20_000)
+    if is_reported:
+        network.restart(actors.trainer_identity.id)
+        network.advance(network.now_ms + 20_000)
+        assert len(failures(network)) == 1, "the stored round names an unknown member, and is not reported again"
+    else:
+        (failure,) = failures(network)
+        assert failure.reason.endswith(
+            f"; Compute node {short_id(lost)} has left the federation, so its abort does not count any more, and the "
+            "account keeps the charge for good"
+        )
+        assert abort_of(failure).remedy == "", "a job asks again, and goes on with the other nodes"
+    assert all(ledger.is_charged(request.round_id) for ledger in ledgers(network, actors))
+    begin(actors, network)
+    network.advance(network.now_ms + 5_000)
+    assert the_sum(network) == exact_sum(range(4))
 
 
 def test_a_node_that_was_cut_off_hears_of_the_cancelled_round_before_it_releases() -> None:
