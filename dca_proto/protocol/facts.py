@@ -170,7 +170,7 @@ class Acknowledged(_Fact, frozen=True):
 
 
 class Missed(_Fact, frozen=True):
-    """The client's contribution reached its holder too late to count. Its charge stays, unless all nodes abort."""
+    """The client's contribution reached its holder too late to count. Its charge stays, unless p + 1 nodes abort."""
 
     round_id: bytes
 

@@ -31,7 +31,7 @@ from dca_proto.protocol.actor import BaseActor
 from dca_proto.protocol.effects import Channel, Effect, Persist, Report
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.lists import PEER_SILENT, TOO_FEW
-from dca_proto.protocol.names import KnownNames, short_id
+from dca_proto.protocol.names import KnownNames
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import LASTING
 from dca_proto.protocol.release import check_release, combine, receipt_of, result_of
@@ -53,7 +53,6 @@ from dca_proto.protocol.wire.messages import (
     VerifiedPart,
 )
 from dca_proto.quorum import LostNode, Quorum
-from dca_proto.wording import listed
 
 ABORT_BYTES_MAX = 1024
 """Size of an abort that a repeat's announcement may carry: one without evidence fits."""
@@ -423,9 +422,9 @@ class Answering(BaseActor[Round]):
         if current.stored.released and not self._may_have_enough(current):
             return "; a Compute node has released its part, so the account keeps the charge"
         if not self._may_have_enough(current):
-            names = listed([short_id(node) for node in current.computes if node not in self._named([node])])
-            left = f"Compute node {names} has left the federation, so its abort does not count any more"
-            return f"; {left}, and the account keeps the charge for good"
+            present, needed = len(self._named(current.computes)), self._needed(current)
+            why = f"{self._federation.title} has {present} of the round's Compute nodes, and aborts of {needed} return"
+            return f"; {why} the charge, so the account keeps it for good"
         silent = self._unheard_nodes(current, current.stored.aborted_by)
         return f"; no confirmation yet from {silent} that nothing was released, so the account keeps the charge{advice}"
 

@@ -41,9 +41,9 @@ class Watching(Answering):
             return []
         return [current.timer(WATCH, now_ms + self._timing.watch_ms)]
 
-    def _spare(self, nodes: int) -> int:
-        """Return how many of so many nodes may be lost."""
-        return nodes - self._federation.p - 1
+    def _spare(self, nodes: int, current: Round | None = None) -> int:
+        """Return how many of so many nodes may be lost: by p now, and in a round by what returns its charge (§4.8)."""
+        return nodes - (self._federation.p + 1 if current is None else self._needed(current))
 
     def _quiet_ms(self, current: Round, node: bytes, now_ms: int) -> int:
         """Return for how long a node has not been heard."""
@@ -54,12 +54,12 @@ class Watching(Answering):
         timing = self._timing
         waiting = [node for node in current.computes if node not in current.partials]
         quiet = {node: self._quiet_ms(current, node, now_ms) for node in waiting}
-        due = [node for node in waiting if self._is_due(quiet[node])]
+        due = [node for node in waiting if self._is_due(current, quiet[node])]
         query = encode(self._sign(Query(current.id, current.hash))) if due else b""
         asked = [current.send(query, Channel.COMPUTE, node) for node in due]
         silent = tuple(node for node in waiting if quiet[node] >= timing.silent_ms)
         heard = sum(now_ms - current.heard.get(node, 0) < timing.silent_ms // 2 for node in current.computes)
-        if self._spare(heard) < 0:
+        if self._spare(heard, current) < 0:
             current.cut_off_ms = now_ms
         if not heard:
             current.alone_ms = now_ms
@@ -67,14 +67,14 @@ class Watching(Answering):
         told = self._tell_silent(current, silent, now_ms) if not cancelled else []
         return cancelled or [*told, *asked, current.timer(WATCH, now_ms + timing.watch_ms)]
 
-    def _is_due(self, quiet_ms: int) -> bool:
+    def _is_due(self, current: Round, quiet_ms: int) -> bool:
         """Return True if a node that has been quiet for so long should be asked now.
 
         Where every round needs all nodes, nothing hurries: one question for each message of a node, then one in a
         while. On a slow link, more of them would fill the queue of the trainer with answers.
         """
         turns = quiet_ms // self._timing.watch_ms
-        if self._spare(len(self._federation.computes)) < 1:
+        if self._spare(len(self._federation.computes), current) < 1:
             return turns == 1 or (turns > 0 and turns % _TURNS_UNHURRIED == 0)
         return turns > 0 and (quiet_ms < self._timing.silent_ms or turns % 2 == 0)
 
@@ -85,7 +85,7 @@ class Watching(Answering):
         current.told = silent
         others = tuple(node for node in current.computes if node not in silent)
         waited_ms = max((self._quiet_ms(current, node, now_ms) for node in silent), default=0)
-        spare = self._spare(len(others))
+        spare = self._spare(len(others), current)
         left_ms = max(self._gives_up_ms(current, silent, now_ms) - now_ms, 0) if spare < 0 else 0
         lost = current.with_lost({node: now_ms - self._quiet_ms(current, node, now_ms) for node in silent})
         return [
@@ -120,7 +120,7 @@ class Watching(Answering):
             return current.end_ms  # its own connection may be the cause
         if current.partials:
             return commit_by_ms + timing.abort_grace_ms
-        if self._spare(len(self._federation.computes)) < 1:
+        if self._spare(len(self._federation.computes), current) < 1:
             return commit_by_ms
         quiet_ms = min((self._quiet_ms(current, node, now_ms) for node in lost), default=0)
         return min(now_ms - quiet_ms + timing.hopeless_ms, current.end_ms)
@@ -128,10 +128,10 @@ class Watching(Answering):
     def _cancel_if_useless(self, current: Round, silent: tuple[bytes, ...], now_ms: int) -> list[Effect]:
         """Cancel a round that waits for silent nodes, if p + 1 others are left to abort and to repeat it."""
         lost = silent if current.takes("close") else self._waited_for(current, now_ms)
-        if silent and not current.partials and self._spare(len(current.computes) - len(silent)) < 0:
+        if silent and not current.partials and self._spare(len(current.computes) - len(silent), current) < 0:
             lost = silent
         others = [node for node in current.computes if node not in lost]
-        if lost and self._spare(len(others)) < 0:  # a repeat needs one of them: give it time to come back
+        if lost and self._spare(len(others), current) < 0:  # a repeat needs one of them: give it time to come back
             is_alone = now_ms - current.alone_ms < self._timing.hopeless_ms
             lost = lost if now_ms >= self._gives_up_ms(current, lost, now_ms) and not is_alone else ()
         elif current.takes("close") and now_ms - current.cut_off_ms < self._timing.silent_ms:
@@ -157,7 +157,7 @@ class Watching(Answering):
         }  # fmt: skip
         lost = {peer for peers in fresh.values() for peer in peers} - fresh.keys()
         stuck = [node for node, peers in fresh.items() if peers & lost]
-        if len(stuck) <= self._federation.p:
+        if self._spare(len(stuck), current) < 0:
             current.stuck_ms = 0
             return ()
         current.stuck_ms = current.stuck_ms or now_ms

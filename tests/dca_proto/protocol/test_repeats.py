@@ -185,6 +185,33 @@ def test_without_a_spare_node_the_trainer_waits_for_the_lost_one() -> None:
     assert [one.node for one in results(network)[-1].quorum.lost] == ["compute-2"]
 
 
+@pytest.mark.parametrize("step", ["collecting", "committing"])
+def test_a_round_that_was_charged_under_a_larger_p_waits_as_it_would_have(step: str) -> None:
+    """The owner lowers p from 2 to 1 while a node reboots. Before, the trainer cancelled: p + 1 aborts by the new
+    file, which return no charge of the round, and no result when the node was back."""
+    actors = exact_actors(4, 3)
+    network = actors.network()
+    network.deliver()
+    lost = actors.computes[2]
+    network.tamper = losing(FrozenList, sender=lost)
+    if step == "collecting":
+        network.crash(lost)
+    begin(actors, network)
+    if step == "committing":
+        network.crash(lost)
+    network.tamper = passing
+    newer = following(actors, colluding=1)
+    for member in (*actors.computes[:2], actors.trainer_identity.id, *actors.clients):
+        hand(network, member, newer)
+    network.advance(network.now_ms + 40 * SECONDS)
+    assert (failures(network), sent(network, Cancel)) == ([], [])
+    assert network.reported(NodesSilent)[0].spare == -1
+    network.restart(lost)
+    network.advance(network.now_ms + 70 * SECONDS)
+    assert the_sum(network) == exact_sum(range(4))
+    assert charged(network, actors) == [[True]] * 4
+
+
 def test_a_trainer_asks_no_node_that_it_has_heard_and_signs_no_question_for_nobody() -> None:
     actors = four()
     network = actors.network()
