@@ -229,7 +229,7 @@ class Trainer(Watching):
         request = self._present(request)
         chosen, owing = self._chosen(request.computes), self._owing_since()
         self._waiting.note_lost(
-            request.round_id, {node: owing[node] for node in request.computes if node not in chosen}
+            request.round_id, {node: owing.get(node, now_ms) for node in request.computes if node not in chosen}
         )
         request = msgspec.structs.replace(request, computes=chosen)
         self._waiting.add(request, now_ms)

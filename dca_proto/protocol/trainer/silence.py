@@ -26,6 +26,7 @@ from dca_proto.protocol.wire.messages import Cancel, Progress, Query, Signed
 from dca_proto.wording import duration, listed
 
 LEAVE = "leave"
+_LEFT_OUT_BITS = 6
 _TURNS_UNHURRIED = 16  # of `Timing.watch_ms`
 
 
@@ -220,10 +221,26 @@ class Watching(Answering):
         return msgspec.structs.replace(request, computes=present) if self._spare(len(present)) >= 0 else request
 
     def _chosen(self, computes: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Return the nodes of a new round: those that owe nothing, if they are enough."""
+        """Return the nodes of a new round: those that owe nothing and do not flap, if they are enough."""
         owing = self._owing_since()
         others = tuple(node for node in computes if node not in owing)
-        return others if self._spare(len(others)) >= 0 else computes
+        steady = tuple(node for node in others if not self._flaps(node))
+        return next((nodes for nodes in (steady, others) if self._spare(len(nodes)) >= 0), computes)
+
+    def _flaps(self, node: bytes) -> bool:
+        """Return True if a node was lost in all of the last rounds that it was in, and has to wait for its next one.
+
+        After the second round in a row it is left out of one request, then of two, four, and so on.
+        """
+        losses = left_out = 0
+        for current in sorted(self._rounds.values(), key=lambda one: one.stored.announced_ms):
+            if node in current.stored.silent:
+                losses, left_out = losses + 1, 0
+            elif node in current.partials:
+                losses = 0
+            elif current.is_summed and node not in current.computes:
+                left_out += not current.stored.request.repeats
+        return losses > 1 and left_out < 1 << min(losses - 2, _LEFT_OUT_BITS)
 
     def _owing_since(self) -> dict[bytes, int]:
         """Return the nodes that owe something, and since when they have not been heard."""

@@ -185,6 +185,30 @@ def test_without_a_spare_node_the_trainer_waits_for_the_lost_one() -> None:
     assert [one.node for one in results(network)[-1].quorum.lost] == ["compute-2"]
 
 
+def test_a_flapping_node_is_left_out_of_one_request_then_of_two_until_it_has_completed_one() -> None:
+    """It dies as each round begins, and is back once the round has been cancelled, with its abort."""
+    actors = four()
+    network = actors.network()
+    network.deliver()
+    flapping = actors.computes[2]
+    included = []
+    for number in range(9):
+        if number < 6:
+            network.crash(flapping)
+        _, request = begin(actors, network)
+        asked = flapping in newest(network, actors).computes
+        included.append(asked)
+        network.advance(network.now_ms + 12 * SECONDS)
+        if asked and number < 6:
+            repeated(network, actors, request)
+        if number < 6:
+            network.restart(flapping)
+        network.advance(network.now_ms + 5 * SECONDS)
+        assert len(results(network)) == number + 1
+    assert included == [True, True, False, True, False, False, True, True, True]
+    assert charged(network, actors)[0].count(True) == 9
+
+
 @pytest.mark.parametrize("step", ["collecting", "committing"])
 def test_a_round_that_was_charged_under_a_larger_p_waits_as_it_would_have(step: str) -> None:
     """The owner lowers p from 2 to 1 while a node reboots. Before, the trainer cancelled: p + 1 aborts by the new
