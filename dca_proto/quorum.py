@@ -26,7 +26,8 @@ class Quorum:
 
     Attributes:
         nodes: the names of K. p: how many of them may be corrupt.
-        lost: the nodes that did not answer, in this round or in those that it repeats; some may be back.
+        lost: the nodes without which this round or one that it repeats had to do. A node that answered late is not
+            among them.
     """
 
     nodes: tuple[str, ...] = ()

@@ -151,7 +151,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         Count, figure("unproven", "Clients whose proofs failed; the sum leaves them out.", table="rounds")
     ] = 0
     lost: Annotated[
-        list[Lost], about("Compute nodes that did not answer the round or one that it repeats; some may be back.")
+        list[Lost], about("Compute nodes whose answer the round or one that it repeats lacked; some may be back.")
     ] = []
     attempts: Annotated[Count, figure("attempts", "Rounds that were run for the request.", table="rounds")] = 1
     closed: Annotated[str | None, figure("closed", "Why the trainer closed the round.", table="rounds")] = None

@@ -427,6 +427,8 @@ async def unless_one_ends(waiting: Awaitable[T], watched: Sequence[asyncio.Task[
         if not task.done():
             task.cancel()
         await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # whatever is raised instead, asyncio does not report this one as never retrieved
     for other in ended:
         other.result()
     return task.result()

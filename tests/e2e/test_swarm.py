@@ -464,6 +464,7 @@ def test_a_signal_leaves_no_process_behind(
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code, output
     assert "Traceback" not in output
+    assert "never retrieved" not in output
     gone, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert (len(gone), alive) == (len(children), [])
     assert not (tmp_path / "run").exists()

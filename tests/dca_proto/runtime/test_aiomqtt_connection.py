@@ -200,6 +200,32 @@ def test_an_attempt_without_an_answer_ends_with_the_transports_timeout_and_leave
     play(scenario())
 
 
+def test_a_loss_before_connack_ends_with_the_attempt_and_leaves_no_socket() -> None:
+    """aiomqtt does not notice it. A broker that is restarted, or a proxy without one, ends connections like this."""
+
+    class Ending(ScriptedBroker):
+        def _answer(self, kind: int, body: bytes) -> bytes | None:
+            self.connects.append(body)
+            return None
+
+    async def scenario() -> None:
+        async with Ending() as broker:
+            reports = ReportQueue()
+            a = MqttTransport(
+                client_settings(url=broker.url), "a", ("x/+",), rng=random.Random(1), backoff=QUICK,
+                answer_timeout_s=0.2, on_report=reports,
+            )  # fmt: skip
+            opening = asyncio.create_task(a.open())
+            await reports.next(Disconnected)
+            await until(lambda: len(broker.connects) >= 4)
+            assert sockets_to(broker.url) <= 2
+            opening.cancel()
+            await asyncio.wait([opening])
+            assert sockets_to(broker.url) == 0
+
+    play(scenario())
+
+
 def test_each_transport_blocks_at_most_one_thread_of_the_default_pool() -> None:
     """A listener that never accepts: further connects to it hang in the kernel, in paho's five seconds."""
 
