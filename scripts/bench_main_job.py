@@ -5,7 +5,6 @@ Examples:
 
     scripts/bench_main_job.py                 5 runs on each broker
     scripts/bench_main_job.py --repeats 3 --json -
-    scripts/bench_main_job.py --clients-of-mqtt       with aiomqtt and with the client for fleets, in turn
 """
 
 from __future__ import annotations
@@ -27,53 +26,23 @@ from dca_proto.runtime.files import STDOUT, write_json
 ASKED_S = {"embedded": 5.0, "mosquitto": 4.0}
 
 
-_RUN = """
-import sys
-from emulator.swarm import host
-host.FLEET_FROM = int(sys.argv[1])
-from dca_proto.cli import main
-sys.exit(main(sys.argv[2:]))
-"""
-_FROM = {"": 300, "aiomqtt": 1 << 30, "fleet": 0}
-"""Of how many clients on the process uses the client for fleets."""
-
-
-def run_once(broker: str, client: str = "") -> tuple[float, str]:
+def run_once(broker: str) -> tuple[float, str]:
     """Return the seconds of one run, and the broker's version."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "dca_proto.cli"] if not client else [sys.executable, "-c", _RUN]
-        command += [str(_FROM[client])] if client else []
-        command += ["swarm", "--broker", broker, "--json", str(result)]
+        command = [sys.executable, "-m", "dca_proto.cli", "swarm", "--broker", broker, "--json", str(result)]
         began = time.perf_counter()
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
         elapsed_s = time.perf_counter() - began
         return elapsed_s, json.loads(result.read_text())["broker_version"]
 
 
-def compare(broker: str, repeats: int) -> int:
-    """Print the seconds of the job with each client of MQTT. Runs alternate, as a machine may be busy."""
-    found: dict[str, list[float]] = {"aiomqtt": [], "fleet": []}
-    for number in range(repeats):
-        for client in list(found) if number % 2 == 0 else list(found)[::-1]:
-            found[client].append(run_once(broker, client)[0])
-    for client, seconds in found.items():
-        spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
-        print(f"{client:<8} {broker}: median {statistics.median(seconds):.2f} s ({spread})")
-    ratios = [slow / fast for slow, fast in zip(*found.values(), strict=True)]
-    print(f"ratio    median {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    return 0
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--clients-of-mqtt", action="store_true", help="compare the two clients of MQTT on one broker")
     parser.add_argument("--json", help="write the figures to this file, or - for standard output")
     options = parser.parse_args()
     brokers = ["embedded", *(["mosquitto"] if find_mosquitto() else [])]
-    if options.clients_of_mqtt:
-        return compare(brokers[-1], options.repeats)
     figures = {"python": platform.python_version(), "cores": os.cpu_count(), "repeats": options.repeats, "brokers": {}}
     for broker in brokers:
         runs = [run_once(broker) for _ in range(options.repeats)]

@@ -1,13 +1,14 @@
-"""Compares the MQTT clients: what a device, a publish with its receipt, and idle connections cost.
+"""Compares the MQTT clients: a device, a publish with its receipt, idle connections, the main job, many live clients.
 
-Each run is a process of its own against one mosquitto. Runs of the four kinds alternate, so that a busy machine slows
-all of them. Printed are medians, with the least and the greatest value in brackets. Costs are CPU time of the process,
-without the broker's.
+Each run is a process of its own, with mosquitto. Runs of the four kinds alternate, so that a busy machine slows all of
+them. Printed are medians, with the least and the greatest value in brackets. "CPU" is the CPU time of the process with
+the connections, without the broker's. The main job's CPU time is of all its processes, and so are a fleet's, by role,
+in the second of its rounds.
 
 Examples:
 
-    scripts/bench_transport.py                              2,000 connections, five runs of each
-    scripts/bench_transport.py --connections 200 --repeats 3 --json transport.json
+    scripts/bench_transport.py                              2,000 connections, 10,000 clients, five runs of each
+    scripts/bench_transport.py --connections 200 --fleet 0 --repeats 3 --json transport.json
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import os
 import platform
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -26,17 +28,27 @@ import tempfile
 import time
 from pathlib import Path
 
+from dca_proto.cli import main as dca
 from dca_proto.runtime.broker import Broker, BrokerOptions, launch_broker
 from dca_proto.runtime.mqtt import MqttTransport
 from dca_proto.runtime.settings import BrokerSettings
+from emulator.swarm import host
+from emulator.swarm.options import CONNECTIONS, SwarmOptions
+from emulator.swarm.synthetic import run_rounds
 
 KINDS = [(client, version) for client in ("aiomqtt", "fleet") for version in ("3.1.1", "5")]
 FIGURES = {
     "import_s": "import of a device [s]",
     "memory_mb": "memory of a device [MB]",
-    "connect_us": "a connect [us]",
-    "message_us": "a publish and a receive [us]",
+    "connect_us": "a connect [us of CPU]",
+    "message_us": "a publish and a receive [us of CPU]",
     "idle_percent": "idle connections [% of a core]",
+    "job_s": "main job [s]",
+    "job_core_s": "main job [s of CPU]",
+    "round_s": "a fleet's round [s]",
+    "clients_core_s": "its clients [s of CPU]",
+    "nodes_core_s": "its Compute nodes [s of CPU]",
+    "broker_core_s": "its broker [s of CPU]",
 }
 _BYTES, _OPENING_MAX, _IDLE_S, _KEEPALIVE_S = 300, 50, 5.0, 1800
 
@@ -84,6 +96,38 @@ async def run(url: str, client: str, version: str, connections: int, rounds: int
     return found
 
 
+def _use(client: str, version: str) -> None:
+    """Have all swarms of this process use that client, whatever their size, and that version of MQTT."""
+    host.FLEET_FROM = 0 if client == "fleet" else 1 << 30
+    Broker.mqtt_version = property(lambda _: version)  # type: ignore[assignment, method-assign, misc]
+
+
+def main_job(client: str, version: str) -> dict[str, float]:
+    """Run the main job; return its seconds, without the start of Python, and the CPU time of all its processes."""
+    _use(client, version)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        code = dca(["swarm", "--broker", "mosquitto", "--json", str(Path(folder) / "result.json")])
+    assert code == 0
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return {"job_s": time.monotonic() - began, "job_core_s": sum(one.ru_utime + one.ru_stime for one in used)}
+
+
+def fleet(client: str, version: str, clients: int) -> dict[str, float]:
+    """Run two rounds of many clients, each with a connection of its own; return the figures of the second."""
+    _use(client, version)
+    options = SwarmOptions(
+        clients=clients, dimension=10, computes=3, rounds=2, tolerate=clients // 10, broker="mosquitto", processes=2,
+        connections=CONNECTIONS[0],
+    )  # fmt: skip
+    done = run_rounds(options)
+    assert done.ok, done.error
+    last = done.rounds[-1]
+    roles = {"clients_core_s": "client", "nodes_core_s": "compute", "broker_core_s": "broker"}
+    assert last.wall_s is not None
+    return {"round_s": last.wall_s, **{name: last.core_s_by_role[role] for name, role in roles.items()}}
+
+
 _DEVICE = """
 import json, os, sys, time
 began = time.process_time()
@@ -106,11 +150,11 @@ def device(client: str, version: str) -> dict[str, float]:
 def in_process(*arguments: str) -> dict[str, float]:
     """Run Python in a process of its own, and return what it prints as JSON."""
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-async def compare(connections: int, rounds: int, repeats: int) -> dict[str, dict[str, list[float]]]:
+async def compare(connections: int, rounds: int, clients: int, repeats: int) -> dict[str, dict[str, list[float]]]:
     """Run all kinds in turn, `repeats` times, print a table, and return each value."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {kind: {name: [] for name in FIGURES} for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder:
@@ -120,20 +164,27 @@ async def compare(connections: int, rounds: int, repeats: int) -> dict[str, dict
                     sizes = map(str, (connections, rounds))
                     own = await asyncio.to_thread(device, *kind)
                     own |= await asyncio.to_thread(in_process, __file__, "--run", broker.url, *kind, *sizes)
+                    own |= await asyncio.to_thread(in_process, __file__, "--job", *kind)
+                    if clients:
+                        own |= await asyncio.to_thread(in_process, __file__, "--fleet-of", *kind, str(clients))
+                    print(*kind, json.dumps(own), file=sys.stderr, flush=True)
                     for name, value in own.items():
                         found[kind][name].append(value)
-            _print(found, broker, connections, repeats)
+            _print(found, broker, connections, clients, repeats)
     return {" ".join(kind): figures for kind, figures in found.items()}
 
 
 def _print(
-    found: dict[tuple[str, str], dict[str, list[float]]], broker: Broker, connections: int, repeats: int
+    found: dict[tuple[str, str], dict[str, list[float]]], broker: Broker, connections: int, clients: int, repeats: int
 ) -> None:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("aiomqtt", "paho-mqtt", "mqtt5"))
-    print(f"{connections} connections, {repeats} runs; {versions}; mosquitto {broker.version};", end=" ")
+    print(f"{connections:,} connections, a fleet of {clients:,}, {repeats} runs; {versions};", end=" ")
+    print(f"mosquitto {broker.version};", end=" ")
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}")
     print(f"{'':34}" + "".join(f"{' '.join(kind):>24}" for kind in KINDS))
     for name, title in FIGURES.items():
+        if not found[KINDS[0]][name]:
+            continue
         cells = [
             f"{statistics.median(values):.3g} [{min(values):.3g}, {max(values):.3g}]"
             for values in (found[kind][name] for kind in KINDS)
@@ -145,15 +196,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3, help="messages of each connection")
+    parser.add_argument("--fleet", type=int, default=10_000, help="live clients; 0 for none")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--run", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--fleet-of", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.run:
         url, client, version, connections, rounds = given.run
         print(json.dumps(asyncio.run(run(url, client, version, int(connections), int(rounds)))))
+    elif given.job:
+        print(json.dumps(main_job(*given.job)))
+    elif given.fleet_of:
+        client, version, clients = given.fleet_of
+        print(json.dumps(fleet(client, version, int(clients))))
     else:
-        values = asyncio.run(compare(given.connections, given.rounds, given.repeats))
+        values = asyncio.run(compare(given.connections, given.rounds, given.fleet, given.repeats))
         if given.json is not None:
             given.json.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 

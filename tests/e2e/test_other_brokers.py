@@ -30,6 +30,8 @@ pytestmark = [pytest.mark.long, pytest.mark.xdist_group("other brokers")]
 ROOT = Path(__file__).parents[2]
 CLIENTS, COMPUTES, QUEUED = 8, 3, 5000
 PATIENCE_S = 240
+CONTRACT_S = 1200
+"""For some thirty tests, of which each has patience of its own."""
 ROWS = [np.array([[2.0 ** -(index + 1)]]) for index in range(CLIENTS)]
 CLUSTERS = ("three RabbitMQs", "two aedes with one Redis")
 MISSING = {"RabbitMQ": " and not retained", "three RabbitMQs": " and not retained"}
@@ -90,7 +92,7 @@ def test_the_contract_holds(servers: Servers, kind: str) -> None:
         env={**os.environ, "TEST_BROKER": servers.urls[0]},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=CONTRACT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]
