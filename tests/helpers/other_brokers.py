@@ -1,4 +1,4 @@
-"""Brokers that people run, for long tests: RabbitMQ, alone and as a cluster, aedes, and bridged mosquittos.
+"""Brokers that people run, for long tests: mosquitto, two of them bridged, RabbitMQ, aedes, both also as clusters.
 
 Each listens on 127.0.0.1 and keeps its files in a folder of the test. A broker that this machine lacks skips the test.
 aedes is taken from the folder that AEDES names: `npm install aedes` there, and for two of them `npm install
@@ -72,7 +72,7 @@ class Servers:
         command = [sys.executable, "-IS", parent_death.__file__, str(os.getpid()), *command]
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True,
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=self.folder, start_new_session=True,
                 env={**os.environ, **environment},
             )  # fmt: skip
         self._running.append(process)
@@ -88,6 +88,8 @@ class Servers:
         process = self._running[number]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdin is not None
+        process.stdin.close()
         process.wait()
 
     def end(self) -> None:
@@ -112,11 +114,22 @@ def running(kind: str, folder: Path) -> Iterator[Servers]:
         servers.end()
 
 
-def bridged(servers: Servers) -> None:
-    """Two mosquittos: the second passes all of the protocol's topics to the first, and back."""
+def embedded(servers: Servers) -> None:
+    """The package's own broker, for trials on one machine."""
+    pytest.importorskip("iotcore", reason="iotcore is not installed: pip install -e '.[broker]'")
+    from dca_proto.runtime.embedded import configuration  # imports iotcore
+
+    port, file = free_port(), servers.folder / "rumqttd.toml"
+    file.write_text(configuration("127.0.0.1", port))
+    servers.start("embedded", [sys.executable, "-m", "dca_proto.runtime.embedded", str(file)], port)
+    servers.urls.append(f"mqtt://127.0.0.1:{port}")
+
+
+def mosquittos(servers: Servers, count: int = 1) -> None:
+    """One mosquitto; or two, of which the second passes all of the protocol's topics to the first, and back."""
     mosquitto = find_mosquitto() or pytest.skip("mosquitto is not installed (Debian: apt install mosquitto)")
     first = 0
-    for name in ("first", "second"):
+    for name in ("first", "second")[:count]:
         port, folder = free_port(), servers.folder / name
         folder.mkdir()
         lines = mosquitto_configuration(folder, BrokerOptions(port=port))
@@ -207,7 +220,9 @@ def two_aedes(servers: Servers) -> None:
 
 
 KINDS = {
-    "two bridged mosquittos": bridged,
+    "embedded": embedded,
+    "mosquitto": mosquittos,
+    "two bridged mosquittos": lambda servers: mosquittos(servers, 2),
     "RabbitMQ": rabbitmq,
     "three RabbitMQs": lambda servers: rabbitmq(servers, 3),
     "aedes": aedes,
