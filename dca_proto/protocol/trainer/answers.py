@@ -233,14 +233,10 @@ class Answering(BaseActor[Round]):
         return facts.RoundCompleted(current.id, dataclasses.replace(aggregate, quorum=self._quorum(current)))
 
     def _quorum(self, current: Round) -> Quorum:
-        """Return a round's Compute nodes, and those that it and the rounds that it repeats have lost.
-
-        A node that was silent for a while and then sent its sum is not lost.
-        """
+        """Return a round's Compute nodes, and those that it and the rounds that it repeats have lost."""
         name_of, before = self._federation.name_of, (self._rounds.get(one) for one in current.stored.request.repeats)
-        lost = dict(entry for entry in current.stored.lost if entry[0] not in current.partials)
-        for one in reversed([one for one in before if one is not None]):
-            lost |= dict(one.stored.lost)  # of each node, the first loss
+        rounds = (*(one for one in before if one is not None), current)
+        lost = dict(entry for one in reversed(rounds) for entry in one.lost.items())  # of each node, the first loss
         named = (LostNode(name_of(node), since_ms) for node, since_ms in lost.items())
         nodes = tuple(map(name_of, current.computes))
         return Quorum(nodes, current.stored.colluding, tuple(sorted(named, key=lambda one: (one.since_ms, one.node))))

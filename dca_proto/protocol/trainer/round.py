@@ -132,6 +132,11 @@ class Round(ActorRound[StoredRound]):
         return tuple((nodes | dict(self.stored.lost)).items())
 
     @property
+    def lost(self) -> dict[bytes, int]:
+        """Since when each lost Compute node did not answer. One that was silent and then sent its sum is not lost."""
+        return {node: since_ms for node, since_ms in self.stored.lost if node not in self.partials}
+
+    @property
     def is_open(self) -> bool:
         """True if the round has neither a result nor failed."""
         return self.is_in(*OPEN)
