@@ -11,6 +11,7 @@ sum: it is left out of further rounds until it has sent one of them, or has anot
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 
 import msgspec
 
@@ -26,7 +27,7 @@ from dca_proto.protocol.wire.messages import Cancel, Progress, Query, Signed
 from dca_proto.wording import duration, listed
 
 LEAVE = "leave"
-_LEFT_OUT_BITS = 6
+_LEFT_OUT_BITS = 3
 _TURNS_UNHURRIED = 16  # of `Timing.watch_ms`
 
 
@@ -222,25 +223,27 @@ class Watching(Answering):
 
     def _chosen(self, computes: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """Return the nodes of a new round: those that owe nothing and do not flap, if they are enough."""
-        owing = self._owing_since()
+        owing, flapping = self._owing_since(), self._flapping()
         others = tuple(node for node in computes if node not in owing)
-        steady = tuple(node for node in others if not self._flaps(node))
+        steady = tuple(node for node in others if node not in flapping)
         return next((nodes for nodes in (steady, others) if self._spare(len(nodes)) >= 0), computes)
 
-    def _flaps(self, node: bytes) -> bool:
-        """Return True if a node was lost in all of the last rounds that it was in, and has to wait for its next one.
+    def _flapping(self) -> set[bytes]:
+        """Return the nodes that were lost in each of the last rounds that they were in, and are left out for a while.
 
-        After the second round in a row it is left out of one request, then of two, four, and so on.
+        After the second round in a row a node is left out of one request, then of two, four, and at most eight.
         """
-        losses = left_out = 0
-        for current in sorted(self._rounds.values(), key=lambda one: one.stored.announced_ms):
-            if node in current.stored.silent:
-                losses, left_out = losses + 1, 0
-            elif node in current.partials:
-                losses = 0
-            elif current.is_summed and node not in current.computes:
-                left_out += not current.stored.request.repeats
-        return losses > 1 and left_out < 1 << min(losses - 2, _LEFT_OUT_BITS)
+        rounds = sorted(self._rounds.values(), key=lambda current: current.stored.announced_ms)
+        losses, left_out = Counter[bytes](), Counter[bytes]()
+        for current in rounds if any(one.stored.silent for one in rounds) else ():
+            for node in losses.keys() - current.computes if current.is_summed else ():
+                left_out[node] += not current.stored.request.repeats
+            for node in current.partials:
+                losses[node] = 0
+            for node in {*current.stored.silent} - current.partials.keys():
+                losses[node], left_out[node] = losses[node] + 1, 0
+        waits = {node: 1 << min(lost - 2, _LEFT_OUT_BITS) for node, lost in losses.items() if lost > 1}
+        return {node for node, requests in waits.items() if left_out[node] < requests}
 
     def _owing_since(self) -> dict[bytes, int]:
         """Return the nodes that owe something, and since when they have not been heard."""
