@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Writes the generated parts of documents: the tables and diagrams of DESIGN §9, sensitivities, and the lists of jobs.
+"""Writes the generated parts of documents: the tables and diagrams of DESIGN §9, sensitivities, and lists of jobs.
 
     scripts/make_diagrams.py                  writes them between their markers
     scripts/make_diagrams.py --check          compares only; exit code 1 if they differ
@@ -125,6 +125,13 @@ def job_table() -> str:
     return "\n".join(["| job | what it learns |", "| --- | --- |", *rows, "", *pages])
 
 
+def job_pages() -> str:
+    """Return the pages of jobs for the site's navigation, by their headings."""
+    pages = [(name, ROOT / f"docs/jobs/{name}.md") for name in NAMES]
+    heads = {name: page.read_text(encoding="utf-8").partition("\n")[0] for name, page in pages if page.exists()}
+    return "\n".join(f"      - {head.removeprefix('# ')}: jobs/{name}.md" for name, head in heads.items())
+
+
 def cost_table() -> str:
     """Return the list of jobs, with each one's plan on its first example."""
     rows = []
@@ -153,6 +160,7 @@ GENERATED = {
     "dca_proto/DESIGN.md": {"messages": message_table, "labels": label_table, "diagrams": diagrams},
     "dca_proto/PRIVACY.md": {"sensitivities": sensitivity_table, "jobs": cost_table},
     "docs/learning.md": {"jobs": job_table},
+    "mkdocs.yml": {"jobs": job_pages},
 }
 """By file: what stands between the markers of each name."""
 
@@ -165,10 +173,10 @@ def main() -> int:
     for file, parts in GENERATED.items():
         text = wanted = (ROOT / file).read_text(encoding="utf-8")
         for name, generated in parts.items():
-            begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-            head, rest = wanted.split(begin)
-            _, tail = rest.split(end)
-            wanted = f"{head}{begin}\n{generated()}\n{end}{tail}"
+            head, begin, rest = wanted.partition(f"<!-- {name} -->\n")
+            end = re.search(rf"(?m)^.*<!-- /{name} -->$", rest)  # in YAML, it stands in a comment
+            assert end is not None, f"{file} has markers of {name}"
+            wanted = f"{head}{begin}{generated()}\n{rest[end.start() :]}"
         differ |= text != wanted
         if text != wanted and not options.check:
             (ROOT / file).write_text(wanted, encoding="utf-8")

@@ -57,7 +57,7 @@ def test_a_job_has_a_page_in_the_navigation_with_all_sections(name: str) -> None
     assert [title for title in found if title in SECTIONS] == SECTIONS
     plain = {title: re.sub(r"<!--.*?-->", "", found[title]).strip() for title in SECTIONS}
     assert [title for title, text in plain.items() if len(text) < 40] == []
-    assert f": jobs/{name}.md\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "add it to nav in mkdocs.yml"
+    assert f": jobs/{name}.md\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "run scripts/make_diagrams.py"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -60,7 +60,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         ("--dimension 2 --bounds a=0:1", "--bounds names the columns of a sum, and so excludes --dimension", 2),
         ("--bound 1 --bounds a=0:1", "--bound and --bounds exclude each other", 2),
         ("--columns a,b --bounds a=0:1", "public bounds are missing for: b", 2),
-        ("--statistic summ", "--statistic 'summ' is unknown (did you mean 'sum'?); known: averaged-regression, ", 2),
+        ("--statistic summ", "--statistic 'summ' is unknown (did you mean 'sum'?); known: ", 2),
         ("--parameter weights=[1]", "--parameter weights: no such parameter of sum", 2),
         ("--statistic mean,", "--statistic 'mean,': a name is missing beside a comma", 2),
         ("--statistic histogram --parameter edgs=[1]", "no such parameter of histogram (did you mean 'edges'?)", 2),

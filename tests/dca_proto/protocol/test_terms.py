@@ -50,13 +50,14 @@ def test_each_term_has_a_meaning_for_the_help_of_its_option(layer: type[msgspec.
 
 
 def test_every_value_reaches_the_command_and_the_kind_of_the_round() -> None:
-    job = JobTerms(**{**PLAIN, "computes": (b"a" * 16, b"b" * 16)}, collect_s=2.5, commit_s=0.001)
+    windows = {name: 2.5 + place for place, name in enumerate(Windows.__struct_fields__)}
+    job = JobTerms(**{**PLAIN, "computes": (b"a" * 16, b"b" * 16), "window_s": 60, **windows})
     shared = job.shared(OpenRound)
     assert shared == {
-        "collect_s": 2.5, "commit_s": 0.001, "computes": (b"a" * 16, b"b" * 16), "epsilon": 1.0, "delta": 1e-6,
-        "window_s": 0,
+        **windows, "computes": (b"a" * 16, b"b" * 16), "epsilon": 1.0, "delta": 1e-6, "window_s": 60,
     }  # fmt: skip
-    assert (job.collect_ms, job.commit_ms) == (2500, 1)
+    assert (windows["collect_s"], windows["commit_s"]) == (2.5, 3.5)
+    assert (job.collect_ms, job.commit_ms) == (2500, 3500)
     assert job.fill(SecureSum("m", most=7)) == SecureSum("m", 20, 4, 1, 7)
     assert (job.fill(NodeRelease("m")), job.fill(LdpReport("m"))) == (NodeRelease("m", 20), LdpReport("m", 20))
 

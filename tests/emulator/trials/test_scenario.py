@@ -50,12 +50,13 @@ def test_many_clients_of_reports_do_not_leave_more_dropouts_than_clients(seed: i
     assert scenario.rounds.tolerate < scenario.population.clients
 
 
-@pytest.mark.parametrize("seed", [226, 389, 463])
-def test_wide_messages_are_mixed_in_a_few_parts(seed: int) -> None:
+def test_wide_messages_are_mixed_in_a_few_parts() -> None:
     """In parts of 300 bytes, four partial sums of 6,261 words were 680 messages, which took longer than the round."""
-    scenario = draw_scenario(seed)
-    assert {fault.kind for fault in scenario.faults} >= {"mix-parts"}
-    assert 1 < 8 * scenario.population.dimension / scenario.broker.part_bytes_max < 10
+    drawn = [draw_scenario(seed) for seed in range(600)]
+    mixed = [one for one in drawn if any(fault.kind == "mix-parts" for fault in one.faults)]
+    parts = [8 * one.population.dimension / one.broker.part_bytes_max for one in mixed]
+    assert sum(count > 1 for count in parts) > 2, "of wide messages"
+    assert max(parts) < 10
 
 
 def test_every_kind_is_drawn() -> None:
