@@ -103,6 +103,13 @@ __all__ = [
 ]
 
 
+def version_line() -> str:
+    """Return the versions of the package and of the protocol, as `--version` prints them."""
+    from dca_proto.protocol.params import PROTOCOL_VERSION  # imported late, so that --help is fast
+
+    return f"dca {__version__}, protocol {PROTOCOL_VERSION}"
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from dca_proto import __version__
+from dca_proto import version_line
 from dca_proto.errors import DcaError
 
 _DESCRIPTION = "Run one actor - a client, a Compute node or a trainer - from its TOML file."
@@ -29,9 +29,7 @@ class _Version(argparse.Action):
     """Prints the versions of the package and of the protocol."""
 
     def __call__(self, parser: argparse.ArgumentParser, *given: object) -> NoReturn:
-        from dca_proto.protocol.params import PROTOCOL_VERSION  # imported late, so that --help is fast
-
-        print(f"dca {__version__}, protocol {PROTOCOL_VERSION}")
+        print(version_line())
         parser.exit()
 
 

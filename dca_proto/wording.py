@@ -84,6 +84,11 @@ def ids_in_words(ids: Sequence[bytes], name_of: Callable[[bytes], str] = lambda 
     return ", ".join(named) + ", ..." * (len(ids) > _IDS_MAX)
 
 
+def with_minus(number: str) -> str:
+    """Return a number as text with a minus sign for its hyphen, as pages and pictures show it."""
+    return number.replace("-", "−")
+
+
 def counted(value: int, noun: str) -> str:
     """Return a count with its noun: "1 round", "3,000 rounds"."""
     return f"{value:,} {noun}{'' if value == 1 else 's'}"

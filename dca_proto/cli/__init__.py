@@ -40,7 +40,6 @@ from pathlib import Path
 from typing import Any
 
 import dca_proto
-from dca_proto import __version__
 from dca_proto.cli.streams import guarded
 from dca_proto.wording import nearest, shown, to_install
 
@@ -129,9 +128,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name == "schema":
         return _print_schema(commands, rest)
     if name == "--version":
-        from dca_proto.protocol.params import PROTOCOL_VERSION  # imported late, so that --help is fast
-
-        print(f"dca {__version__}, protocol {PROTOCOL_VERSION}")
+        print(dca_proto.version_line())
         return 0
     if name not in commands:
         return _fail(f"{name!r} is not a command{nearest(name, commands)}; commands: {', '.join(sorted(commands))}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from dca_proto.privacy.rounding import at_least, at_most
+from dca_proto.wording import with_minus
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PLAIN_MIN, _PLAIN_MAX = 1e-3, 1e7
@@ -25,9 +26,9 @@ def number(value: float | None, digits: int = 3) -> str:
     if not _PLAIN_MIN <= abs(rounded) < _PLAIN_MAX:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         shown = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
-        return f"{shown}·10{str(int(exponent)).translate(_SUPERSCRIPT)}".replace("-", "−")
+        return with_minus(f"{shown}·10{str(int(exponent)).translate(_SUPERSCRIPT)}")
     places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
-    return f"{value:,.{places}f}".replace("-", "−")
+    return with_minus(f"{value:,.{places}f}")
 
 
 def short(value: float, digits: int = 3) -> str:
@@ -48,7 +49,7 @@ def proved(value: float | None, digits: int = 3) -> str:
 
 def count(value: int | None) -> str:
     """Format a whole number: 12,345."""
-    return UNKNOWN if value is None else f"{value:,}".replace("-", "−")
+    return UNKNOWN if value is None else with_minus(f"{value:,}")
 
 
 def seconds(value: float | None) -> str:

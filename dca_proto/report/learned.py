@@ -15,7 +15,7 @@ from dca_proto.report.blocks import Block, Line, Note, Section, Table, settings,
 from dca_proto.report.charts import Axis, Chart, Series, bars, lines, panels, whole
 from dca_proto.report.formats import UNKNOWN, count, number, seconds
 from dca_proto.results.round import Node, Reports
-from dca_proto.wording import counted
+from dca_proto.wording import counted, with_minus
 from inference.contraction import percent
 from inference.jobs.estimates import (
     INTERCEPT,
@@ -186,7 +186,7 @@ def result(summary: Summary) -> Line | None:
     elif "at" in row:
         row = [one for one in rows if "at" in one and one["at"]["series"] == row["at"]["series"]][-1]
     assert row["estimate"] is not None, "the others are left out"
-    words = interval_words(row["estimate"], row["interval_95"]).replace("-", "−")  # as in the page's tables
+    words = with_minus(interval_words(row["estimate"], row["interval_95"]))  # as in the page's tables
     return row["name"], f"{words} {row['unit']}".strip()
 
 

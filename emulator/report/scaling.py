@@ -27,7 +27,7 @@ from dca_proto.report.blocks import (
 from dca_proto.report.charts import Axis, Series, bars, lines
 from dca_proto.report.formats import MIB, UNKNOWN, count, number, percent, seconds, short, size
 from dca_proto.results.round import Traffic
-from dca_proto.wording import counted
+from dca_proto.wording import counted, with_minus
 from emulator.scaling.cell import Size
 from emulator.scaling.costs import CLAIMED, Growth, HeldOut, verdict
 from emulator.scaling.figures import ROLES, Figures
@@ -263,7 +263,7 @@ def growth(fits: Mapping[str, Growth]) -> list[Block]:
         def say(item: tuple[str, Growth]) -> str:
             if (estimate := item[1].exponents.get(symbol)) is None:
                 return UNKNOWN
-            value, low, high = (f"{figure:.2f}".replace("-", "−") for figure in (estimate.value, *estimate.interval))
+            value, low, high = (with_minus(f"{figure:.2f}") for figure in (estimate.value, *estimate.interval))
             return f"{value} [{low}, {high}]"
 
         return say
@@ -323,7 +323,7 @@ def _key(cell: Size) -> tuple[int, int, int]:
 def predicted(prediction: Prediction) -> list[Block]:
     """Return a table of what a predicted round takes, a column for each role; and the assumptions."""
     needs, broker = prediction.roles.values(), prediction.broker
-    intervals = [[f"{100 * (end / need.core_s.value - 1):+.0f}".replace("-", "−") for end in need.core_s.interval]
+    intervals = [[with_minus(f"{100 * (end / need.core_s.value - 1):+.0f}") for end in need.core_s.interval]
                  if need.core_s.value else ["0", "0"] for need in needs]  # fmt: skip
     machines: list[RoleNeed | BrokerNeed] = [*needs, broker]
     rows = {

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from dca_proto import drawing
 from dca_proto.drawing import DPI, GRID, INK, PALETTE, ROWS_MAX, TICKS_MAX, WARNING
+from dca_proto.wording import with_minus
 from inference.jobs.estimates import UNCOVERED, WITHOUT_PRIVACY, interval_words, rows_of
 from inference.jobs.summary import AtRisk, Row, Standard, Summary, estimate_of
 
@@ -217,7 +218,7 @@ def _beside(axes: Any, rows: list[Row], kinds: list[Kind]) -> None:
     modelled: list[float] = []
     for nth, kind in enumerate(kinds):
         for height, mean, interval in _points(rows, kinds, nth):
-            words = interval_words(mean, interval, 3).replace("-", "−")
+            words = with_minus(interval_words(mean, interval, 3))
             place = {"transform": axes.get_yaxis_transform(), "va": "center"}
             axes.text(1.02, height, words, color=kind.colour, fontsize=TEXT_SIZE, **place)
             modelled += [] if kind.key == "naive" else [mean, *(interval or ())]
