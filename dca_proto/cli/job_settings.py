@@ -24,7 +24,7 @@ from dca_proto.protocol.federation import Federation
 from dca_proto.protocol.ledger import Ledger
 from dca_proto.protocol.params import Limits
 from dca_proto.protocol.policy import Policy
-from dca_proto.protocol.terms import ComputeNames, Delta, VerifiableTerms, Windows, WindowTerm, check_kind
+from dca_proto.protocol.terms import ComputeNames, Delta, LiveTerms, Windows, check_kind
 from dca_proto.protocol.validation import ValidatedRound
 from dca_proto.protocol.wire.kinds import KINDS, Kind, NodeRelease, SecureSum, name_of
 from dca_proto.protocol.wire.messages import Announcement
@@ -43,7 +43,7 @@ from inference.problem import Schema
 from inference.rounds import Job
 
 
-class JobSettings(VerifiableTerms[ComputeNames], frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobSettings(LiveTerms[ComputeNames], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings that all jobs have; a job's own settings are further keys of the same table.
 
     Attributes:
@@ -54,7 +54,6 @@ class JobSettings(VerifiableTerms[ComputeNames], frozen=True, kw_only=True, forb
             delta and may leave it out.
         kind: the kind of the rounds, if the job has a choice: ``secure-sum``, or ``node-release`` by data nodes, each
             with many people's rows. By default it follows from the job and from whether there are Compute nodes.
-        window_s: of each round: clients whose source has another window decline.
         clients: N, how many are expected; a round ends as soon as all have answered.
         invite: a folder of certificates, for a job that begins with a mini-batch: it picks from these clients.
     """
@@ -67,7 +66,6 @@ class JobSettings(VerifiableTerms[ComputeNames], frozen=True, kw_only=True, forb
     categories: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     delta: Delta = 0.0
     computes: ComputeNames = ()
-    window_s: WindowTerm = 0
     retries: Annotated[int, Meta(ge=0, le=1_000, description="How often an aborted round is retried.")] = RETRIES
     seed: Annotated[int, Meta(description="Seed of auxiliary data and draws; never of keys or noise.")] = 0
     kind: Annotated[str, Meta(description=f"Kind of the rounds, if the job has a choice: {', '.join(KINDS)}.")] = ""

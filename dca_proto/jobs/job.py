@@ -21,16 +21,14 @@ from dca_proto.crypto.sealing import Random
 from dca_proto.errors import UsageError
 from dca_proto.privacy.budget import RoundCost
 from dca_proto.privacy.mechanism import PURE_MECHANISMS
-from dca_proto.protocol.terms import ComputeIds, VerifiableTerms, WindowTerm
+from dca_proto.protocol.terms import ComputeIds, LiveTerms
 from dca_proto.protocol.trainer.request import OpenRound
 
 FRACTION_BITS = 24
 
 
-class JobTerms(VerifiableTerms[ComputeIds], frozen=True, kw_only=True):
-    """The terms that all rounds of a job share. T is that of a round open to all. `window_s` as in `OpenRound`."""
-
-    window_s: WindowTerm = 0
+class JobTerms(LiveTerms[ComputeIds], frozen=True, kw_only=True):
+    """The terms that all rounds of a job share. T is that of a round open to all."""
 
     def open(self, request: RoundRequest, round_id: bytes, invited: tuple[bytes, ...] = ()) -> OpenRound:
         """Return the command for one round, to the `invited` clients of a mini-batch, or to everybody if empty.

@@ -232,18 +232,13 @@ def forecast_job(
     signals = [planned.signal_to_noise for planned in rounds]
     charged = _charged(cost, also)
     own = _releases(job, cost, requests)
+    stated = {**job.shared(JobForecast), "computes": job.computes if job.round_kind.is_summed else 0, "also": [*also]}
     return JobForecast(
-        epsilon=budget.epsilon,
-        delta=budget.delta,
+        **stated,
         mu_budget=budget.mu,
         mu=mu,
         epsilon_spent=min(spent(budget.delta), budget.epsilon),  # it is rounded up
-        **{
-            name: getattr(job, name)
-            for name in ("clients", "tolerate", "colluders", "kind", "mechanism", "times", "verified")
-        },
         slack=cost.slack,
-        computes=job.computes if job.round_kind.is_summed else 0,
         n_min=job.round_kind.n_min,
         honest=job.round_kind.honest,
         every=every,
@@ -252,7 +247,6 @@ def forecast_job(
         rounds=rounds,
         weakest_round=1 + signals.index(min(signals)),
         curve=[CurvePoint(d, spent(d), _with_also(own, also, d)) for d in DELTAS],
-        also=list(also),
         epsilon_with_also=_with_also(own, also, budget.delta),
         epsilon_charged_with_also=charged.epsilon(budget.delta) if also else None,
         epsilon_charged_apart_with_also=charged.epsilon(budget.delta, apart=True) if also else None,

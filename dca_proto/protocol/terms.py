@@ -183,6 +183,12 @@ class VerifiableTerms(Terms[C], frozen=True, kw_only=True):
             raise UsageError(f"{where}rounds of this kind cannot be verified, only secure sums; leave out verified")
 
 
+class LiveTerms(VerifiableTerms[C], frozen=True, kw_only=True):
+    """The terms of rounds over live clients, whose sources may have windows; a client with another window declines."""
+
+    window_s: WindowTerm = 0
+
+
 def check_sum(kind: SecureSum, computes: int | None, where: str = "", *, is_counted: bool = True) -> None:
     """Check N, T and c of a secure sum, and M if `computes` states it. Raises `UsageError`.
 

@@ -33,10 +33,9 @@ from dca_proto.protocol.terms import (
     Delta,
     FractionBits,
     KindName,
+    LiveTerms,
     MechanismName,
     RowsMax,
-    VerifiableTerms,
-    WindowTerm,
     kind_of,
 )
 from dca_proto.protocol.trainer.request import OpenRound
@@ -53,7 +52,7 @@ _CLIENTS = "N, the number of clients; the round ends when all have answered. 0: 
 _RATIOS = (Sum, Mean, Moments, SecondMoments)
 
 
-class RoundSettings(VerifiableTerms[ComputeNames], frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RoundSettings(LiveTerms[ComputeNames], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The statistic and the terms of one round.
 
     Attributes:
@@ -64,7 +63,6 @@ class RoundSettings(VerifiableTerms[ComputeNames], frozen=True, kw_only=True, fo
         bounds: public lower and upper bound of each column, in its own units.
         parameters: further public parameters of the statistic (a histogram's ``edges``).
         epsilon, delta: the round's cost to each participant; delta is 0 for epsilon-private reports.
-        window_s: clients decline unless their source has this window.
         mechanism: the mechanism of LDP reports. One for categories needs `rows_max` = 1.
         clients: N, how many may answer; the round ends as soon as they have. With 0, a secure sum asks the Compute
             nodes how many clients have a session; the other kinds wait until collect_s and commit_s are over.
@@ -79,7 +77,6 @@ class RoundSettings(VerifiableTerms[ComputeNames], frozen=True, kw_only=True, fo
     computes: ComputeNames = ()
     rows_max: RowsMax = 0
     fraction_bits: FractionBits = 24
-    window_s: WindowTerm = 0
     kind: KindName = SECURE_SUM
     mechanism: MechanismName = ""
 

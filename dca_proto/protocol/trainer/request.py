@@ -115,26 +115,24 @@ class OpenRound(Windows, frozen=True, kw_only=True):
             kind, fraction_bits = with_noise(kind, statistic, self.rows_max, fraction_bits, mu, mechanism)
         else:
             kind = msgspec.structs.replace(kind, mechanism=kind.mechanism or mechanism.name)
+        announced = {
+            "fraction_bits": fraction_bits,
+            "mu": mu,
+            "epsilon": float(self.epsilon),
+            "delta": float(self.delta),
+            "kind": kind,
+            "invited": invitation_root(sorted(self.invited)),
+        }
         return Announcement(
-            round_id=self.round_id,
+            **{**self.shared(Announcement), **announced},
             trainer=trainer,
             federation_number=file[0],
             federation_hash=file[1],
-            statistic=self.statistic,
-            parameters=self.parameters,
-            rows_max=self.rows_max,
-            fraction_bits=fraction_bits,
-            mu=mu,
-            epsilon=float(self.epsilon),
-            delta=float(self.delta),
-            kind=kind,
             epochs=epochs,
             reply_key=reply_key,
-            invited=invitation_root(sorted(self.invited)),
             close_by_ms=close_by_ms,
             commit_by_ms=close_by_ms + self.commit_ms,
             ended=ended,
-            window_s=self.window_s,
         )
 
     def draft(self, mechanism: Mechanism, limits: Limits) -> tuple[Announcement, ValidatedRound]:
