@@ -31,6 +31,15 @@ _ENTRY_BYTES = 128  # memory overhead of a stored part
 _PARTIAL_BYTES = 1024  # memory overhead of a partial message
 
 
+class MessageCounts(msgspec.Struct, gc=False):
+    """Counts of an actor's whole messages and their bytes, without MQTT's overhead."""
+
+    messages_sent: int = 0
+    bytes_sent: int = 0
+    messages_received: int = 0
+    bytes_received: int = 0
+
+
 class PartLimits(msgspec.Struct, frozen=True, kw_only=True):
     """A receiver's limits. Beyond them, it drops the oldest partial message.
 

@@ -33,6 +33,7 @@ from dca_proto.protocol.effects import CancelTimer, Effect, Forget, Persist, Rep
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
 from dca_proto.protocol.wire.topics import sender_of, topic_of
 from dca_proto.runtime.clock import Alarm, Clock, SystemClock
+from dca_proto.runtime.parts import MessageCounts
 from dca_proto.runtime.store import Store
 from dca_proto.runtime.transport import Message, Transport
 
@@ -60,15 +61,6 @@ class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
     batch_events_max: int = 256
     batch_bytes_max: int = 4 << 20
     publishing_max: int = 4096
-
-
-class Traffic(msgspec.Struct):
-    """Counts of whole messages and their bytes, without MQTT's overhead."""
-
-    messages_sent: int = 0
-    bytes_sent: int = 0
-    messages_received: int = 0
-    bytes_received: int = 0
 
 
 class Runner:
@@ -136,7 +128,7 @@ class Runner:
         self._notify: Callable[[], None] = self._wake.set  # called when there may be something to do
         self._taken_over = asyncio.Event()  # set when the transport has taken over a message
         self._stopping = False
-        self.traffic = Traffic()
+        self.traffic = MessageCounts()
         self.dropped: Counter[str] = Counter()
 
     def command(self, request: object) -> None:

@@ -21,6 +21,7 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import CancelTimer, Channel, Effect, Forget, Persist, Report, Send, SetTimer, Write
 from dca_proto.protocol.events import Command, Event, Received, Started, Timer, TimerFired
+from dca_proto.runtime.parts import MessageCounts
 from dca_proto.testing import Build
 from emulator.sim.disk import Disk, DiskFullError
 from emulator.sim.events import Crashed, Killed, Refused, Restarted
@@ -69,13 +70,9 @@ class KillPoint(msgspec.Struct, frozen=True):
     where: Where
 
 
-class Traffic(msgspec.Struct, gc=False):
-    """Whole messages and payload bytes of one process so far. `dropped`: messages dropped by its full inbox."""
+class ProcessCounts(MessageCounts, gc=False):
+    """Counts of one process so far. `dropped`: messages dropped by its full inbox."""
 
-    messages_sent: int = 0
-    bytes_sent: int = 0
-    messages_received: int = 0
-    bytes_received: int = 0
     dropped: int = 0
 
 
@@ -114,7 +111,7 @@ class Process:
     ) -> None:
         self.role = role
         self.disk = disk
-        self.traffic = Traffic()
+        self.traffic = ProcessCounts()
         self.starts = 0
         self.kill_points: list[KillPoint] | None = None
         self.actor: Actor | None = build(disk.load())
