@@ -267,6 +267,19 @@ def test_imports_point_one_way() -> None:
         assert not {module for module in foreign if not allows(LAYERS[layer], module)}, (show(path), layer)
 
 
+STOPPERS = {"it", "asked", "held", "said", "came", "beside"}
+"""Words that are no names: a reader stops at them to look up what they are."""
+
+
+def test_parameters_have_plain_names() -> None:
+    for path in files():
+        for node in source(path).nodes:
+            if isinstance(node, ast.arguments):
+                listed = (*node.posonlyargs, *node.args, *node.kwonlyargs, node.vararg, node.kwarg)
+                found = {one.arg for one in listed if one is not None}
+                assert not found & STOPPERS, (show(path), sorted(found))
+
+
 PURE = ("protocol", "privacy", "crypto", "statistics")
 
 

@@ -169,20 +169,22 @@ def _columns(statistic: str, protocol: bool) -> int:
     return _DEFAULT_COLUMNS.get(statistic, 1) if protocol else 1 + (statistic == "regression")
 
 
-def _plan(asked: Setting, plant: str | None, protocol: bool, engine: str, runs: int | None, seed: int | None) -> Audit:
+def _plan(
+    requested: Setting, plant: str | None, protocol: bool, engine: str, runs: int | None, seed: int | None
+) -> Audit:
     """Return the operating point and the number of runs. Raises `UsageError` if options exclude each other."""
     if engine != engines.LOCAL and not protocol:
         raise UsageError("--engine goes with --protocol; the ideal functionality draws in this process")
     if plant is not None and protocol:
         raise UsageError("--plant and --protocol exclude each other: the real actors run the real program")
     chosen = programme(plant)
-    usual, least = _DEFAULT_RUNS_PROTOCOL if protocol else _DEFAULT_RUNS, least_runs(asked, protocol)
+    usual, least = _DEFAULT_RUNS_PROTOCOL if protocol else _DEFAULT_RUNS, least_runs(requested, protocol)
     wanted = runs if runs is not None else max(usual, least)
-    require_runs(asked, wanted, least, protocol)
+    require_runs(requested, wanted, least, protocol)
     number = max(wanted, RUNS_MIN) if plant else wanted
     return Audit(
-        setting=chosen.operating_point(asked),
-        asked=asked,
+        setting=chosen.operating_point(requested),
+        asked=requested,
         programme=chosen,
         protocol=protocol,
         runs=number,

@@ -43,12 +43,14 @@ from inference.variational.progress import Iteration
 SHOWN_ESTIMATES = 12
 
 
-def job_round(held: FinishedRequest) -> Round:
+def job_round(finished: FinishedRequest) -> Round:
     """Return the public record of a job's request that has ended."""
-    known: dict[str, Any] = {"number": held.number, "attempts": held.attempts, "recalled": held.recalled}
-    if held.aggregate is None:
-        return Round(ok=False, statistic=held.request.statistic, error=held.reason, **fields_of(held.quorum), **known)
-    found = round_of(held.aggregate, **known)
+    known: dict[str, Any] = {"number": finished.number, "attempts": finished.attempts, "recalled": finished.recalled}
+    if finished.aggregate is None:
+        return Round(
+            ok=False, statistic=finished.request.statistic, error=finished.reason, **fields_of(finished.quorum), **known
+        )
+    found = round_of(finished.aggregate, **known)
     arrived = len(found.nodes) or (None if found.reports is None else found.contributors)
     return msgspec.structs.replace(found, arrived=arrived)
 
@@ -112,10 +114,10 @@ class JobRun:
     on_iteration: Callable[[Iteration], None]
     iterations: list[Iteration] = field(default_factory=list)
 
-    def plan(self, said: str, mechanism: Mechanism = EXACT) -> tuple[list[Stage], list[Draft]]:
+    def plan(self, claim: str, mechanism: Mechanism = EXACT) -> tuple[list[Stage], list[Draft]]:
         """Return the stages, and a round of each as its participants will compute it. Arguments as for `check_plan`."""
         stages = list(self.job.plan(self.schema, self.settings, self._conditions()))
-        return stages, check_plan(self.make(), stages, self.terms, said, mechanism)
+        return stages, check_plan(self.make(), stages, self.terms, claim, mechanism)
 
     def make(self) -> Job[Any]:
         """Return the job, not yet started."""

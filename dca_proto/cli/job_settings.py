@@ -213,12 +213,12 @@ def best_weights(parameters: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def check_plan(
-    job: Job[Any], stages: Sequence[Stage], terms: JobTerms, said: str, mechanism: Mechanism = EXACT
+    job: Job[Any], stages: Sequence[Stage], terms: JobTerms, claim: str, mechanism: Mechanism = EXACT
 ) -> list[Draft]:
     """Plan the job's first round with each stage's share of the budget, as its participants will.
 
     Args:
-        job: not yet started. said: the budget in the caller's words, for errors. mechanism: every actor's.
+        job: not yet started. claim: the budget in words, for errors. mechanism: every actor's.
 
     Returns the draft for each stage. Raises `UsageError` if no round is possible with a share.
     """
@@ -230,7 +230,7 @@ def check_plan(
             drafts.append(terms.open(request, bytes(ID_BYTES), batch).draft(mechanism, Limits()))
         except UsageError as error:
             share = share_words(stage.share)
-            raise UsageError(f"{said}: no round is possible with {share} of that: {error}") from None
+            raise UsageError(f"{claim}: no round is possible with {share} of that: {error}") from None
     return drafts
 
 

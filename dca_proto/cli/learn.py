@@ -330,9 +330,9 @@ class _Run:
             )
         return stages
 
-    def _on_round(self, held: FinishedRequest) -> None:
-        self._held.append(held)
-        self._reporter.ended(held)
+    def _on_round(self, finished: FinishedRequest) -> None:
+        self._held.append(finished)
+        self._reporter.ended(finished)
 
     # --- what is shown --------------------------------------------------------------------------------------------
 

@@ -212,14 +212,14 @@ class ProgressReporter(Reporter):
         if self._log is not None or self._rounds <= SHOWN_ROUNDS_MAX or not isinstance(fact, _PHASES):
             super().__call__(fact)
 
-    def ended(self, held: FinishedRequest) -> None:
+    def ended(self, finished: FinishedRequest) -> None:
         """Take the outcome of a request. It is printed once the job has used it, with the score."""
-        if held.recalled:
+        if finished.recalled:
             self._recalled += 1
             return
         self._say_recalled()
         self._say_ended("")
-        self._ended = held
+        self._ended = finished
 
     def iterated(self, iteration: Iteration) -> None:
         """Print the last round with the score that the job reached with it."""

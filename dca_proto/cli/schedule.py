@@ -241,9 +241,11 @@ def _job_run(task: Task) -> JobRun:
 # --- the service ------------------------------------------------------------------------------------------------------
 
 
-def slot_result(task: Task, run: JobRun, result: Any, held: Sequence[FinishedRequest], federation: str) -> SeriesResult:
+def slot_result(
+    task: Task, run: JobRun, result: Any, finished: Sequence[FinishedRequest], federation: str
+) -> SeriesResult:
     """Return what a series keeps of a job's result."""
-    rounds = [job_round(each) for each in held]
+    rounds = [job_round(each) for each in finished]
     private = all(one.private for one in rounds if one.ok)
     record = run_of(
         task.terms,
@@ -338,7 +340,7 @@ class _Service:
                 make=run.make,
                 terms=task.terms,
                 settings=task.identity,
-                record=lambda result, held: slot_result(task, run, result, held, name),
+                record=lambda result, finished: slot_result(task, run, result, finished, name),
                 free=task.free,
                 clients=invited_by(device, self._found.path.parent / invite) if invite else (),
                 retries=task.settings.retries,

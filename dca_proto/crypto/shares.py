@@ -109,7 +109,7 @@ def open_shares(
     seed: bytes,
     pair_keys: Sequence[bytes],
     entries: Sequence[bytes],
-    held: Sequence[bytes],
+    kept: Sequence[bytes],
     announcement_hash: bytes,
 ) -> Opened:
     """Open a node's shares of entries, and sum them up.
@@ -117,7 +117,7 @@ def open_shares(
     Args:
         seed: the challenge.
         pair_keys, entries: of the clients.
-        held: y of an entry that this node holds, otherwise empty.
+        kept: y of an entry that this node holds, otherwise empty.
     """
     words, modulus = statement.block.words, np.uint64(PRIME)
     openings, total = [np.zeros((0, statement.opened), dtype=np.uint64)], np.zeros(len(statement.sizes), np.uint64)
@@ -125,9 +125,9 @@ def open_shares(
     for start in range(0, len(entries), step):
         part = slice(start, start + step)
         shares = pads_of(pair_keys[part], entries[part], announcement_hash, words)
-        own = [place for place, y in enumerate(held[part]) if y]
+        own = [place for place, y in enumerate(kept[part]) if y]
         if own:
-            vectors = np.frombuffer(b"".join(held[part]), dtype="<u4").reshape(-1, words)
+            vectors = np.frombuffer(b"".join(kept[part]), dtype="<u4").reshape(-1, words)
             shares[own] = (shares[own] + vectors) % modulus
         openings.append(statement.field.matrix_product(shares, _query(statement, seed)))
         coins = coins_of(seed, entries[part], statement.noise_size)

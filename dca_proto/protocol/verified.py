@@ -159,11 +159,11 @@ def _fits(statement: Statement, clients: int, choice: _Choice) -> bool:
 
 
 def _noises(
-    kind: VerifiedSum, statement: Statement, fraction_bits: int, wanted: float, asked: float
+    kind: VerifiedSum, statement: Statement, fraction_bits: int, wanted: float, unrounded: float
 ) -> Iterator[_Choice]:
     """Yield the least noise of each width, on one grid, where one client needs a variance of `wanted` units².
 
-    Before rounding to a grid, it would be `asked`, in the same units.
+    Before rounding to a grid, it would be `unrounded`, in the same units.
     """
     honest = max(kind.honest, 1)
     fewest = math.ceil(UNIFORMS_MIN / honest)
@@ -174,7 +174,7 @@ def _noises(
         for _ in range(3):  # κ depends on the number of noise numbers
             kappa = 1 + _KAPPA / (honest * noises)
             noises = max(fewest, math.ceil(wanted * kappa**2 / each))
-        waste = (noises * each + ROUNDING_VARIANCE) / asked
+        waste = (noises * each + ROUNDING_VARIANCE) / unrounded
         yield _Choice(waste, of_range + noises * noise_bits, fraction_bits, noises, noise_bits)
         if noises == fewest:
             return  # more bits would only add noise

@@ -129,16 +129,16 @@ def public_round(log: RoundLog, private: bool, **known: Any) -> Round:
     )  # fmt: skip
 
 
-def missing(asked: int, log: RoundLog, sent: int) -> dict[str, int]:
+def missing(invited: int, log: RoundLog, sent: int) -> dict[str, int]:
     """Return how many clients were late, and how many dropped.
 
     Args:
-        asked: how many clients were asked. sent: how many sent a contribution that was not lost.
+        invited: how many clients were asked. sent: how many sent a contribution that was not lost.
     """
     came = log.contributed if log.is_summed else log.arrived
     came += unproven_in(log)
     late = max(0, sent - came)
-    return {"late": late, "dropped": max(0, asked - log.declined - came - late)}
+    return {"late": late, "dropped": max(0, invited - log.declined - came - late)}
 
 
 def unproven_in(log: RoundLog) -> int:

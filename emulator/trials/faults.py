@@ -35,13 +35,13 @@ Strike = Callable[[Injection, Process], None]
 def _each(strike: Strike, undo: Strike) -> Make:
     """Return steps that strike each target, and undo that at the end."""
 
-    def steps(it: Injection) -> Steps:
-        for process in it.targets:
-            it.reached(process)
-            strike(it, process)
+    def steps(injection: Injection) -> Steps:
+        for process in injection.targets:
+            injection.reached(process)
+            strike(injection, process)
         yield END
-        for process in it.targets:
-            undo(it, process)
+        for process in injection.targets:
+            undo(injection, process)
 
     return steps
 
@@ -52,17 +52,17 @@ def _each(strike: Strike, undo: Strike) -> Make:
 def _vanishes_at(moment: str, phase: str, applies: Callable[[Any], bool]) -> Make:
     """Kill a client at a moment of a round, after it has handled its current events. It comes back late, or never."""
 
-    def steps(it: Injection) -> Steps:
+    def steps(injection: Injection) -> Steps:
         while True:
             process, seen = yield moment
             if applies(seen):
                 break
-        it.reached(process, phase)
-        it.simulator.at(it.simulator.now_ms, process.kill, it.fault.kind)
-        if it.fault.for_ms:
-            it.revive_after(it.fault.for_ms, process)
+        injection.reached(process, phase)
+        injection.simulator.at(injection.simulator.now_ms, process.kill, injection.fault.kind)
+        if injection.fault.for_ms:
+            injection.revive_after(injection.fault.for_ms, process)
         if moment == DELIVERED:
-            process.kill(it.fault.kind)
+            process.kill(injection.fault.kind)
         yield END
 
     return steps
@@ -74,53 +74,53 @@ def _killed_at(where: Where, *, vanishes: bool = False) -> Make:
     vanishes: kill a client in the transaction that pays for a contribution; it comes back late, or never.
     """
 
-    def steps(it: Injection) -> Steps:
+    def steps(injection: Injection) -> Steps:
         while True:
             process, effects = yield HANDLED
             phases = entered(effects)
             strikes = not vanishes or contributions_in(effects)
-            if phases and strikes and it.fault.phase in ("", *phases):
+            if phases and strikes and injection.fault.phase in ("", *phases):
                 break
         process.plan_kill(KillPoint(process.disk.transactions, where))
         (process,) = yield KILLED
-        it.reached(process, it.fault.phase or phases[-1])
-        if it.fault.for_ms or not vanishes:
-            it.revive_after(it.fault.for_ms or _AWAY_MS, process)
+        injection.reached(process, injection.fault.phase or phases[-1])
+        if injection.fault.for_ms or not vanishes:
+            injection.revive_after(injection.fault.for_ms or _AWAY_MS, process)
         yield END
 
     return steps
 
 
-def _crash(it: Injection) -> Steps:
-    for process in it.targets:
+def _crash(injection: Injection) -> Steps:
+    for process in injection.targets:
         if process.is_up:
-            it.reached(process)
-            process.kill(it.fault.kind)
+            injection.reached(process)
+            process.kill(injection.fault.kind)
     yield END
-    for process in it.targets:
+    for process in injection.targets:
         if not process.is_up:
             process.restart()
 
 
-def _flap(it: Injection) -> Steps:
+def _flap(injection: Injection) -> Steps:
     """Kill and restart by turns, each for `amount` milliseconds."""
-    away_ms = max(int(it.amount), 100)
+    away_ms = max(int(injection.amount), 100)
 
     def turn() -> None:
-        if not it.is_on:
+        if not injection.is_on:
             return
-        for process in it.targets:
+        for process in injection.targets:
             if process.is_up:
-                it.reached(process)
-                process.kill(it.fault.kind)
+                injection.reached(process)
+                process.kill(injection.fault.kind)
             else:
                 process.restart()
-        it.simulator.after(away_ms, turn)
+        injection.simulator.after(away_ms, turn)
 
     turn()
-    it.stop_after(it.fault.for_ms or 20 * away_ms)
+    injection.stop_after(injection.fault.for_ms or 20 * away_ms)
     yield END
-    for process in it.targets:
+    for process in injection.targets:
         if not process.is_up:
             process.restart()
 
@@ -131,43 +131,43 @@ def _flap(it: Injection) -> Steps:
 def _machine(worse: Callable[[int], dict[str, int]]) -> Make:
     """Replace options of a machine by those for the fault's amount; restore them at the end."""
 
-    def strike(it: Injection, process: Process) -> None:
-        process.options = msgspec.structs.replace(process.options, **worse(int(it.amount)))
+    def strike(injection: Injection, process: Process) -> None:
+        process.options = msgspec.structs.replace(process.options, **worse(int(injection.amount)))
 
-    def undo(it: Injection, process: Process) -> None:
+    def undo(injection: Injection, process: Process) -> None:
         usual = {name: getattr(usual_options(process.role), name) for name in worse(0)}
         process.options = msgspec.structs.replace(process.options, **usual)
 
     return _each(strike, undo)
 
 
-def _disk_full(it: Injection) -> Steps:
+def _disk_full(injection: Injection) -> Steps:
     """The next transaction fails and stops the process. Later the disk has room again and the process restarts."""
-    for process in it.targets:
+    for process in injection.targets:
         process.disk.is_full = True
     try:
         while True:
             (process,) = yield KILLED
             if process.disk.is_full:
-                it.reached(process)
-                it.stop_after(it.fault.for_ms or 1_000)
+                injection.reached(process)
+                injection.stop_after(injection.fault.for_ms or 1_000)
     finally:
-        for process in it.targets:
+        for process in injection.targets:
             process.disk.is_full = False
-            if it.record.reached and not process.is_up:
+            if injection.record.reached and not process.is_up:
                 process.restart()
 
 
 def _partition(*, up: bool, down: bool) -> Make:
     """Cut the link in the given directions until the fault ends."""
 
-    def strike(it: Injection, process: Process) -> None:
-        it.simulator.broker.cut(process, up=up, down=down)
-        it.note("cut off", process)
+    def strike(injection: Injection, process: Process) -> None:
+        injection.simulator.broker.cut(process, up=up, down=down)
+        injection.note("cut off", process)
 
-    def undo(it: Injection, process: Process) -> None:
-        it.simulator.broker.mend(process)
-        it.note("mended", process)
+    def undo(injection: Injection, process: Process) -> None:
+        injection.simulator.broker.mend(process)
+        injection.note("mended", process)
 
     return _each(strike, undo)
 
@@ -175,11 +175,11 @@ def _partition(*, up: bool, down: bool) -> Make:
 def _link(worse: Callable[[Injection], dict[str, float]]) -> Make:
     """Replace options of a link; restore them at the end."""
 
-    def strike(it: Injection, process: Process) -> None:
-        process.link.options = msgspec.structs.replace(process.link.options, **worse(it))
+    def strike(injection: Injection, process: Process) -> None:
+        process.link.options = msgspec.structs.replace(process.link.options, **worse(injection))
 
-    def undo(it: Injection, process: Process) -> None:
-        process.link.options = it.world.scenario.network
+    def undo(injection: Injection, process: Process) -> None:
+        process.link.options = injection.world.scenario.network
 
     return _each(strike, undo)
 
@@ -193,109 +193,109 @@ def _broker_down(left: Callable[[Injection], Memory | None]) -> Make:
     `broker-kill` stops it `amount` milliseconds after that memory was taken.
     """
 
-    def steps(it: Injection) -> Steps:
-        memory = left(it)
+    def steps(injection: Injection) -> Steps:
+        memory = left(injection)
 
         def go_down() -> None:
-            if it.is_on:
-                it.simulator.broker.stop(memory)
-                it.reached(None, "up")
-                it.note("the broker goes down")
-                it.stop_after(it.fault.for_ms or 2_000)
+            if injection.is_on:
+                injection.simulator.broker.stop(memory)
+                injection.reached(None, "up")
+                injection.note("the broker goes down")
+                injection.stop_after(injection.fault.for_ms or 2_000)
 
-        if it.fault.kind == "broker-kill":
-            it.simulator.after(int(it.amount), go_down)
+        if injection.fault.kind == "broker-kill":
+            injection.simulator.after(int(injection.amount), go_down)
         else:
             go_down()
         yield END
-        it.simulator.broker.start()
-        it.note("the broker is back")
+        injection.simulator.broker.start()
+        injection.note("the broker is back")
 
     return steps
 
 
-def _overflow(it: Injection) -> Steps:
+def _overflow(injection: Injection) -> Steps:
     """Cut off receivers while sessions hold few messages. The broker acknowledges further messages and drops them."""
-    broker = it.simulator.broker
+    broker = injection.simulator.broker
     lost = broker.dropped["queue full"]
-    broker.options = msgspec.structs.replace(broker.options, queue_messages_max=max(1, int(it.amount)))
-    for process in it.targets:
+    broker.options = msgspec.structs.replace(broker.options, queue_messages_max=max(1, int(injection.amount)))
+    for process in injection.targets:
         broker.cut(process, up=False, down=True)
-    it.stop_after(it.fault.for_ms or 10_000)
+    injection.stop_after(injection.fault.for_ms or 10_000)
     yield END
     if broker.dropped["queue full"] > lost:
-        it.reached(it.targets[0])
-    broker.options = it.world.scenario.broker
-    for process in it.targets:
+        injection.reached(injection.targets[0])
+    broker.options = injection.world.scenario.broker
+    for process in injection.targets:
         broker.mend(process)
 
 
-def _reconnect_storm(it: Injection) -> Steps:
-    clients = [process for process in it.targets if process.is_up]
-    away: list[Process] = it.stream.sample(clients, k=(len(clients) + 1) // 2)
+def _reconnect_storm(injection: Injection) -> Steps:
+    clients = [process for process in injection.targets if process.is_up]
+    away: list[Process] = injection.stream.sample(clients, k=(len(clients) + 1) // 2)
     for process in away:
-        it.simulator.broker.cut(process, up=True, down=True)
-        it.reached(process)
-    it.note(f"{len(away)} clients lose their connection")
-    it.stop_after(it.fault.for_ms or 3_000)
+        injection.simulator.broker.cut(process, up=True, down=True)
+        injection.reached(process)
+    injection.note(f"{len(away)} clients lose their connection")
+    injection.stop_after(injection.fault.for_ms or 3_000)
     yield END
     for process in away:
-        it.simulator.broker.mend(process)
+        injection.simulator.broker.mend(process)
 
 
 # --- owners -----------------------------------------------------------------------------------------------------------
 
 
-def _duplicate_instance(it: Injection) -> Steps:
+def _duplicate_instance(injection: Injection) -> Steps:
     """Run a second process with the same identity and a copy of the disk; each takes over the other's session."""
-    (original,) = it.targets
-    copy = it.world.duplicate(original)
-    it.reached(original)
-    it.note("a second process with this identity", original)
+    (original,) = injection.targets
+    copy = injection.world.duplicate(original)
+    injection.reached(original)
+    injection.note("a second process with this identity", original)
     yield END
     copy.kill("the copy is gone")
 
 
-def _restore(it: Injection) -> Steps:
+def _restore(injection: Injection) -> Steps:
     """Copy the store now, and restart the process with that copy later: it forgets what it stored since."""
-    (process,) = it.targets
+    (process,) = injection.targets
     copy = process.disk.copy()
-    it.stop_after(it.fault.for_ms or 5_000)
+    injection.stop_after(injection.fault.for_ms or 5_000)
     yield END
-    (it.world.restored if process.role is Channel.CLIENT else it.world.duplicated).add(process.id)
-    it.reached(process)
+    (injection.world.restored if process.role is Channel.CLIENT else injection.world.duplicated).add(process.id)
+    injection.reached(process)
     process.restore(copy)
     process.restart()
 
 
-def _from_backup(it: Injection) -> Steps:
+def _from_backup(injection: Injection) -> Steps:
     """Make a backup now, lose the store later, and restart with one that is made from the backup."""
-    (process,) = it.targets
+    (process,) = injection.targets
     role, backup_ms = process.role.value, process.now_ms
-    given = it.world.actors.federation
-    policy = it.world.actors.policy_of(process.id) if process.role is Channel.CLIENT else None
+    given = injection.world.actors.federation
+    policy = injection.world.actors.policy_of(process.id) if process.role is Channel.CLIENT else None
     backup = kept_in_backup(role, process.disk.load(), given, backup_ms, policy)
-    it.stop_after(it.fault.for_ms or 5_000)
+    injection.stop_after(injection.fault.for_ms or 5_000)
     yield END
-    it.world.backed_up.add(process.id)
-    it.reached(process)
+    injection.world.backed_up.add(process.id)
+    injection.reached(process)
     made = Disk()
     made.commit([Persist(*row) for row in backup])
     process.restore(made)
     process.restart()
 
 
-def _renew(it: Injection, process: Process) -> None:
+def _renew(injection: Injection, process: Process) -> None:
     """Renew a certificate, which `TrialFederation.ends_ms` made end at the time of the fault."""
-    it.world.actors.ends_ms.pop(process.id, None)
+    injection.world.actors.ends_ms.pop(process.id, None)
     process.restart()
 
 
-def _epoch_turn(it: Injection) -> Steps:
+def _epoch_turn(injection: Injection) -> Steps:
     """`Scenario.start_ms` sets the clocks so that the epoch ends now; all keys change in mid-round."""
-    it.reached(it.world.trainer)
-    it.note("an epoch ends")
-    it.stop_after(0)
+    injection.reached(injection.world.trainer)
+    injection.note("an epoch ends")
+    injection.stop_after(0)
     yield END
 
 
@@ -349,18 +349,19 @@ FAULTS: dict[str, FaultKind] = {
     "partition-down": FaultKind("nothing sent to it arrives", ACTORS, _partition(up=False, down=True)),
     "isolated": FaultKind("nothing passes between it and the trainer", ("compute",), tampering.isolate, weight=4),
     "congested": FaultKind("each of its packets is delayed", ACTORS,
-        _link(lambda it: {"delay_ms": it.world.scenario.network.delay_ms + it.amount}),
+        _link(lambda injection: {"delay_ms": injection.world.scenario.network.delay_ms + injection.amount}),
         amounts=(0, 600_000), outlasts=(2, 0), **_MS),
     "lossy": FaultKind("its link loses, repeats and reorders packets", ACTORS,
-        _link(lambda it: {"loss": it.amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}),
+        _link(lambda injection: {"loss": injection.amount, "duplicate": 0.3, "reorder": 0.3, "reorder_ms": 2_000.0}),
         amounts=(0, 0.95), outlasts=(0, 10_000), **_SHARE),
-    "narrow": FaultKind("its link has little bandwidth", ACTORS, _link(lambda it: {"bandwidth_bytes_s": it.amount}),
+    "narrow": FaultKind("its link has little bandwidth", ACTORS,
+        _link(lambda injection: {"bandwidth_bytes_s": injection.amount}),
         amount="bytes a second", amounts=(100, 1e9), **_BEYOND),
 
-    "broker-restart": FaultKind("goes down and comes back", _BROKER, _broker_down(lambda it: None), heals=True),
-    "broker-loss": FaultKind("goes down and comes back empty", _BROKER, _broker_down(lambda it: Memory()), heals=True),
+    "broker-restart": FaultKind("goes down and comes back", _BROKER, _broker_down(lambda _: None), heals=True),
+    "broker-loss": FaultKind("goes down and comes back empty", _BROKER, _broker_down(lambda _: Memory()), heals=True),
     "broker-kill": FaultKind("is killed and comes back with its last snapshot", _BROKER,
-        _broker_down(lambda it: it.simulator.broker.memory), heals=True, amounts=(0, _HOUR_MS), **_MS),
+        _broker_down(lambda injection: injection.simulator.broker.memory), heals=True, amounts=(0, _HOUR_MS), **_MS),
     "overflow": FaultKind("its session overflows while it is away", ACTORS, _overflow,
         heals=True, amounts=(0, 1e6), **_COUNT),
     "reconnect-storm": FaultKind("half of the swarm reconnects at once", _CLIENT, _reconnect_storm, heals=True),
@@ -371,7 +372,7 @@ FAULTS: dict[str, FaultKind] = {
         heals=True, is_of_one=True, once=True, **_BEYOND),
     "from-backup": FaultKind("its store is lost, and made anew from a backup", _CLIENT, _from_backup,
         heals=True, is_of_one=True, weight=6, **_BEYOND),
-    "certificate-ends": FaultKind("its certificate ends", _CLIENT, _each(lambda it, process: None, _renew), **_BEYOND),
+    "certificate-ends": FaultKind("its certificate ends", _CLIENT, _each(lambda *_: None, _renew), **_BEYOND),
     "floors": FaultKind("its floors forbid every round", ("compute",), owners.strict_floors, early=True,
         **_BEYOND),
     "policy": FaultKind("its policy forbids the rounds", _CLIENT, owners.strict_policy, **_TAMPERED, weight=8,
@@ -391,8 +392,8 @@ FAULTS: dict[str, FaultKind] = {
     "neighbour": FaultKind("messages come of a federation of the same name and members, with another enrolment key",
         _BROKER, neighbours.neighbour, weight=2, **_INJECTED),
     "data-fail": FaultKind("its data cannot be read", _CLIENT, _each(
-        lambda it, process: it.world.actors.failing.add(process.id),
-        lambda it, process: it.world.actors.failing.discard(process.id)), promise="harmless"),
+        lambda injection, process: injection.world.actors.failing.add(process.id),
+        lambda injection, process: injection.world.actors.failing.discard(process.id)), promise="harmless"),
     "epoch-turn": FaultKind("an epoch ends", _BROKER, _epoch_turn, heals=True, once=True, promise="harmless"),
 
     "swallow": FaultKind("its messages are acknowledged and lost", ACTORS, tampering.swallow, early=True,

@@ -21,34 +21,35 @@ _SPREAD_MS, _ROUND_MS = 4_000, 5_000
 class _Neighbour(TrialFederation):
     """The second federation: other random bytes, and another enrolment key."""
 
-    def __init__(self, it: Injection) -> None:
-        super().__init__(msgspec.structs.replace(it.world.scenario, adversaries=(), faults=()), {})
+    def __init__(self, injection: Injection) -> None:
+        super().__init__(msgspec.structs.replace(injection.world.scenario, adversaries=(), faults=()), {})
         self._name += "-neighbour"
-        self.authority = Identity(it.stream.randbytes(32))
+        self.authority = Identity(injection.stream.randbytes(32))
         first = self.federation
-        number = it.stream.choice([1, 2])  # a file of our number with another hash is refused before any signature
+        # a file of our number with another hash is refused before any signature
+        number = injection.stream.choice([1, 2])
         unsigned = Federation(first.name, self.authority.public_key, first.computes, first.trainers, number)
         self.federation = sign_federation(self.authority, unsigned)
 
 
-def _messages(it: Injection) -> list[Envelope]:
+def _messages(injection: Injection) -> list[Envelope]:
     """Return all messages of the second federation, from its start to the end of the newest round."""
-    other, asked = _Neighbour(it), it.world.rounds
-    network = other.network(Network(now_ms=it.simulator.now_ms))
+    other, asked = _Neighbour(injection), injection.world.rounds
+    network = other.network(Network(now_ms=injection.simulator.now_ms))
     network.command(other.trainer_identity.id, asked[-1].request if asked else other.request())
-    network.advance(it.simulator.now_ms + _ROUND_MS)
+    network.advance(injection.simulator.now_ms + _ROUND_MS)
     return network.sent
 
 
-def neighbour(it: Injection) -> Steps:
+def neighbour(injection: Injection) -> Steps:
     """Deliver messages of the second federation, each kind and sender equally often."""
-    messages = _messages(it)
+    messages = _messages(injection)
 
     def send(message: Envelope) -> None:
-        it.world.router.inject_message(Packet(message.sender, message.to, message.round_id, message.payload))
-        it.reached(it.world.trainer)
+        injection.world.router.inject_message(Packet(message.sender, message.to, message.round_id, message.payload))
+        injection.reached(injection.world.trainer)
 
-    for message in it.stream.sample(messages, min(len(messages), int(it.amount) or len(messages))):
-        it.simulator.after(it.stream.randrange(_SPREAD_MS), send, message)
-    it.stop_after(_SPREAD_MS)
+    for message in injection.stream.sample(messages, min(len(messages), int(injection.amount) or len(messages))):
+        injection.simulator.after(injection.stream.randrange(_SPREAD_MS), send, message)
+    injection.stop_after(_SPREAD_MS)
     yield END

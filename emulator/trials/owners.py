@@ -29,72 +29,74 @@ _CAREFUL = 40
 """Of 256 clients with a strict policy, how many also want secure sums only."""
 
 
-def give(it: Injection, process: Process, file: Federation) -> None:
+def give(injection: Injection, process: Process, file: Federation) -> None:
     """Give an actor a newer federation file: at a restart, or as a message while it runs."""
-    if process.is_up and it.stream.random() < 0.5:
+    if process.is_up and injection.stream.random() < 0.5:
         process.receive(process.id, encode(file.frame))
-    elif it.world.follows(process).number < file.number and set(it.world.follows(process).revoked) <= set(file.revoked):
-        it.world.actors.given[process.id] = file
+        return
+    own = injection.world.follows(process)
+    if own.number < file.number and {*own.revoked} <= {*file.revoked}:
+        injection.world.actors.given[process.id] = file
         process.restart()
 
 
-def _server(it: Injection, besides: Sequence[Process]) -> Process:
+def _server(injection: Injection, besides: Sequence[Process]) -> Process:
     """Choose a trainer or a Compute node other than these processes."""
-    servers = [process for process in (it.world.trainer, *it.world.computes) if process not in besides]
-    return it.stream.choice(servers)
+    servers = [process for process in (injection.world.trainer, *injection.world.computes) if process not in besides]
+    return injection.stream.choice(servers)
 
 
-def new_file(it: Injection) -> Steps:
+def new_file(injection: Injection) -> Steps:
     """Give one server a newer file with the same members."""
-    it.reached(it.targets[0])
-    it.note("a newer federation file", it.targets[0])
-    give(it, it.targets[0], it.world.actors.revoke())
+    injection.reached(injection.targets[0])
+    injection.note("a newer federation file", injection.targets[0])
+    give(injection, injection.targets[0], injection.world.actors.revoke())
     yield END
 
 
-def new_p(it: Injection) -> Steps:
+def new_p(injection: Injection) -> Steps:
     """Give one server a newer file with another p."""
-    actors = it.world.actors
+    actors = injection.world.actors
     others = {*range(len(actors.computes))} - {actors.newest.colluding}
-    it.reached(it.targets[0])
-    file = actors.sign_file(actors.revoked, _next(actors), it.stream.choice(sorted(others)))
-    it.note(f"a newer federation file with p = {file.p}", it.targets[0])
-    give(it, it.targets[0], file)
+    injection.reached(injection.targets[0])
+    file = actors.sign_file(actors.revoked, _next(actors), injection.stream.choice(sorted(others)))
+    injection.note(f"a newer federation file with p = {file.p}", injection.targets[0])
+    give(injection, injection.targets[0], file)
     yield END
 
 
-def revoke(it: Injection) -> Steps:
+def revoke(injection: Injection) -> Steps:
     """Revoke a member, at the given time or when it enters a phase; a server gets the newer file first."""
-    (process,) = it.targets
-    while it.fault.phase:
+    (process,) = injection.targets
+    while injection.fault.phase:
         _, effects = yield HANDLED
-        if it.fault.phase in entered(effects):
+        if injection.fault.phase in entered(effects):
             break
 
     def strike() -> None:
-        it.note("is revoked", process)
-        give(it, _server(it, it.targets), it.world.actors.revoke(process.id))
+        injection.note("is revoked", process)
+        give(injection, _server(injection, injection.targets), injection.world.actors.revoke(process.id))
 
-    it.reached(process, it.fault.phase)
-    it.simulator.at(it.simulator.now_ms, strike)
+    injection.reached(process, injection.fault.phase)
+    injection.simulator.at(injection.simulator.now_ms, strike)
     yield END
 
 
-def two_files(it: Injection) -> Steps:
+def two_files(injection: Injection) -> Steps:
     """Sign two files of one number: the target follows one, another server the other."""
-    actors, (process,) = it.world.actors, it.targets
-    number, spare = actors.newest.number + 1, it.stream.randbytes(16)
-    other = _server(it, it.targets)
-    it.reached(process)
-    it.note("follows another file of the same number", process)
-    give(it, other, actors.sign_file(actors.revoked, number))
-    give(it, process, actors.sign_file({*actors.revoked, spare}, number))
+    actors, (process,) = injection.world.actors, injection.targets
+    number, spare = actors.newest.number + 1, injection.stream.randbytes(16)
+    other = _server(injection, injection.targets)
+    injection.reached(process)
+    injection.note("follows another file of the same number", process)
+    give(injection, other, actors.sign_file(actors.revoked, number))
+    give(injection, process, actors.sign_file({*actors.revoked, spare}, number))
     yield END
 
 
-def wrong_files(it: Injection) -> Steps:
+def wrong_files(injection: Injection) -> Steps:
     """Pass on files that the owner should never have signed; members that know better refuse them."""
-    actors = it.world.actors
+    actors = injection.world.actors
 
     def unfit() -> bytes:
         name, keys = actors.federation.name, [identity.public_key for identity in actors.compute_identities]
@@ -103,30 +105,32 @@ def wrong_files(it: Injection) -> Steps:
 
     def forged() -> bytes:
         file = Federation(actors.federation.name, actors.federation.enrolment_key, *_members(actors), _next(actors))
-        return encode(sign(Identity(it.stream.randbytes(KEY_BYTES)), actors.federation.id, file.frame.body))
+        return encode(sign(Identity(injection.stream.randbytes(KEY_BYTES)), actors.federation.id, file.frame.body))
 
     def older() -> bytes:
-        return it.stream.choice(list(actors.files))
+        return injection.stream.choice(list(actors.files))
 
     def same_number() -> bytes:
-        spare = it.stream.randbytes(16)
+        spare = injection.stream.randbytes(16)
         return encode(actors.sign_file({*actors.newest.revoked, spare}, actors.newest.number).frame)
 
     def taking_back() -> bytes:
         if not actors.revoked:  # first a right one
-            return encode(actors.revoke(it.stream.randbytes(16)).frame)
-        file = actors.sign_file(actors.revoked - set(it.stream.sample(sorted(actors.revoked), 1)), _next(actors))
+            return encode(actors.revoke(injection.stream.randbytes(16)).frame)
+        file = actors.sign_file(actors.revoked - set(injection.stream.sample(sorted(actors.revoked), 1)), _next(actors))
         return encode(file.frame)
 
     def send(draw: Callable[[], bytes]) -> None:
-        it.world.router.inject_message(Packet(it.world.trainer.id, Address(Channel.FEDERATION), b"", draw()))
-        it.reached(it.world.trainer)
+        injection.world.router.inject_message(
+            Packet(injection.world.trainer.id, Address(Channel.FEDERATION), b"", draw())
+        )
+        injection.reached(injection.world.trainer)
 
     kinds = [unfit, forged, older, same_number, taking_back, taking_back]
-    count = int(it.amount) or _FILES
+    count = int(injection.amount) or _FILES
     for number in range(count):
-        it.simulator.after(number * _WAIT_MS, send, it.stream.choice(kinds))
-    it.stop_after(count * _WAIT_MS)
+        injection.simulator.after(number * _WAIT_MS, send, injection.stream.choice(kinds))
+    injection.stop_after(count * _WAIT_MS)
     yield END
 
 
@@ -138,27 +142,27 @@ def _next(actors: TrialFederation) -> int:
     return actors.newest.number + 1
 
 
-def withhold_files(it: Injection) -> Steps:
+def withhold_files(injection: Injection) -> Steps:
     """A server gets a newer file, and the broker drops all federation files."""
 
     def tamper(packet: Packet) -> Sequence[Packet]:
         if packet.to.channel is not Channel.FEDERATION:
             return (packet,)
-        it.reached(it.world.trainer)
+        injection.reached(injection.world.trainer)
         return ()
 
-    it.world.router.tampers.append(tamper)
-    give(it, _server(it, ()), it.world.actors.revoke())
+    injection.world.router.tampers.append(tamper)
+    give(injection, _server(injection, ()), injection.world.actors.revoke())
     yield END
-    it.world.router.tampers.remove(tamper)
+    injection.world.router.tampers.remove(tamper)
 
 
 # --- limits of single actors ------------------------------------------------------------------------------------------
 
 
-def _stricter(it: Injection) -> dict[str, dict[str, Any]]:
+def _stricter(injection: Injection) -> dict[str, dict[str, Any]]:
     """Return changes of a client's policy, each of which forbids the scenario's rounds, by name."""
-    actors, scenario = it.world.actors, it.world.scenario
+    actors, scenario = injection.world.actors, injection.world.scenario
     rounds, columns = scenario.rounds, actors.statistic.columns
     changes: dict[str, dict[str, Any]] = {
         "trainers": {"trainers": (bytes(16).hex(),)},
@@ -184,23 +188,23 @@ def _stricter(it: Injection) -> dict[str, dict[str, Any]]:
     return changes
 
 
-def _policy(it: Injection, process: Process) -> Policy:
-    changes = _stricter(it)
-    if "rows of many" in changes and it.stream.random() < 0.3:  # only node releases have this limit
-        return msgspec.structs.replace(it.world.actors.policy, **changes["rows of many"])
-    changed = msgspec.structs.replace(it.world.actors.policy, **changes[it.stream.choice(list(changes))])
-    is_careful = not it.world.scenario.rounds.is_summed and process.id[-1] < _CAREFUL
+def _policy(injection: Injection, process: Process) -> Policy:
+    changes = _stricter(injection)
+    if "rows of many" in changes and injection.stream.random() < 0.3:  # only node releases have this limit
+        return msgspec.structs.replace(injection.world.actors.policy, **changes["rows of many"])
+    changed = msgspec.structs.replace(injection.world.actors.policy, **changes[injection.stream.choice(list(changes))])
+    is_careful = not injection.world.scenario.rounds.is_summed and process.id[-1] < _CAREFUL
     return msgspec.structs.replace(changed, sums_only=True) if is_careful else changed
 
 
-def strict_policy(it: Injection) -> Steps:
+def strict_policy(injection: Injection) -> Steps:
     """Give clients policies that forbid the rounds, each in one of its limits; all of them, or each by chance."""
-    chance = it.amount or 1.0
-    chosen = [process for process in it.targets if it.stream.random() < chance]
-    policies, given = it.world.actors.policies, dict[bytes, Policy]()
+    chance = injection.amount or 1.0
+    chosen = [process for process in injection.targets if injection.stream.random() < chance]
+    policies, given = injection.world.actors.policies, dict[bytes, Policy]()
     for process in chosen:
-        it.reached(process)
-        policies[process.id] = given[process.id] = _policy(it, process)
+        injection.reached(process)
+        policies[process.id] = given[process.id] = _policy(injection, process)
         process.restart()
     yield END
     for process in chosen:
@@ -209,19 +213,19 @@ def strict_policy(it: Injection) -> Steps:
         process.restart()
 
 
-def strict_floors(it: Injection) -> Steps:
+def strict_floors(injection: Injection) -> Steps:
     """Give Compute nodes floors that no round meets: too many clients, too many honest ones, or another trainer."""
-    unreachable = len(it.world.actors.clients) + 1
+    unreachable = len(injection.world.actors.clients) + 1
     floors = (
         Floors(clients_min=unreachable, honest_min=1),
         Floors(clients_min=1, honest_min=unreachable),
         Floors(clients_min=1, honest_min=1, trainers=(bytes(16).hex(),)),
     )
-    for process in it.targets:
-        it.reached(process)
-        it.world.actors.floors_by[process.id] = it.stream.choice(floors)
+    for process in injection.targets:
+        injection.reached(process)
+        injection.world.actors.floors_by[process.id] = injection.stream.choice(floors)
         process.restart()
     yield END
-    for process in it.targets:
-        it.world.actors.floors_by.pop(process.id, None)
+    for process in injection.targets:
+        injection.world.actors.floors_by.pop(process.id, None)
         process.restart()

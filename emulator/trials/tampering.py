@@ -35,11 +35,11 @@ PART, HEAD_BYTES = 1, 21
 def _tampering(tamper: Callable[[Injection, Packet], Sequence[Packet]]) -> Callable[[Injection], Steps]:
     """Return steps that pass every packet through `tamper` until the end."""
 
-    def steps(it: Injection) -> Steps:
-        own = functools.partial(tamper, it)
-        it.world.router.tampers.append(own)
+    def steps(injection: Injection) -> Steps:
+        own = functools.partial(tamper, injection)
+        injection.world.router.tampers.append(own)
         yield END
-        it.world.router.tampers.remove(own)
+        injection.world.router.tampers.remove(own)
 
     return steps
 
@@ -47,63 +47,64 @@ def _tampering(tamper: Callable[[Injection, Packet], Sequence[Packet]]) -> Calla
 def _altering(change: Callable[[Injection, bytes], bytes | None]) -> Callable[[Injection], Steps]:
     """Return steps that change packets of the targets, each with probability `amount`; `change` drops it with None."""
 
-    def tamper(it: Injection, packet: Packet) -> Sequence[Packet]:
+    def tamper(injection: Injection, packet: Packet) -> Sequence[Packet]:
         content = packet.payload or packet.wire  # empty if another fault has truncated it
-        senders = [process for process in it.targets if process.id == packet.sender]
-        if not senders or not content or it.stream.random() >= it.amount:
+        senders = [process for process in injection.targets if process.id == packet.sender]
+        if not senders or not content or injection.stream.random() >= injection.amount:
             return (packet,)
-        changed = change(it, content)
+        changed = change(injection, content)
         if changed == content:
             return (packet,)
-        it.reached(senders[0])
+        injection.reached(senders[0])
         field = "wire" if packet.payload is None else "payload"
         return () if changed is None else (msgspec.structs.replace(packet, **{field: changed}),)
 
     return _tampering(tamper)
 
 
-def _flipped(it: Injection, content: bytes) -> bytes:
-    place, bit = it.stream.randrange(len(content)), 1 << it.stream.randrange(8)
+def _flipped(injection: Injection, content: bytes) -> bytes:
+    place, bit = injection.stream.randrange(len(content)), 1 << injection.stream.randrange(8)
     return content[:place] + bytes((content[place] ^ bit,)) + content[place + 1 :]
 
 
-def _relayed(it: Injection, packet: Packet) -> Sequence[Packet]:
+def _relayed(injection: Injection, packet: Packet) -> Sequence[Packet]:
     if packet.payload is None or not isinstance(body_of(packet.payload), m.Invitation):
         return (packet,)
-    it.reached(it.world.trainer)
-    others = [client.id for client in it.world.clients if client.id != packet.to.id]
+    injection.reached(injection.world.trainer)
+    others = [client.id for client in injection.world.clients if client.id != packet.to.id]
     return packet, *(msgspec.structs.replace(packet, to=Address(Channel.CLIENT, client)) for client in others)
 
 
-swallow = _altering(lambda it, content: None)
+swallow = _altering(lambda injection, content: None)
 flip_bits = _altering(_flipped)
-truncate = _altering(lambda it, content: content[: it.stream.randrange(len(content))])
+truncate = _altering(lambda injection, content: content[: injection.stream.randrange(len(content))])
 relay = _tampering(_relayed)
 
 
-def _isolated(it: Injection, packet: Packet) -> Sequence[Packet]:
+def _isolated(injection: Injection, packet: Packet) -> Sequence[Packet]:
     """Drop what the targets and the trainer send each other; broadcasts pass."""
-    nodes, trainer = {process.id for process in it.targets}, it.world.trainer.id
+    nodes, trainer = {process.id for process in injection.targets}, injection.world.trainer.id
     if not (packet.sender in nodes and packet.to.id == trainer) and not (
         packet.sender == trainer and packet.to.id in nodes
     ):
         return (packet,)
-    it.reached(it.targets[0])
+    injection.reached(injection.targets[0])
     return ()
 
 
 isolate = _tampering(_isolated)
 
 
-def _acknowledged(it: Injection, packet: Packet) -> Sequence[Packet]:
+def _acknowledged(injection: Injection, packet: Packet) -> Sequence[Packet]:
     """Take a contribution from its sender, with a receipt that its holder has not sent."""
-    body, senders = body_of(packet.payload or b""), [process for process in it.targets if process.id == packet.sender]
+    body = body_of(packet.payload or b"")
+    senders = [process for process in injection.targets if process.id == packet.sender]
     if not senders or not isinstance(body, m.Contribution):
         return (packet,)
-    it.reached(senders[0])
-    receipt = m.Receipt(body.round_id, body.contribution, it.stream.randbytes(ID_BYTES))
+    injection.reached(senders[0])
+    receipt = m.Receipt(body.round_id, body.contribution, injection.stream.randbytes(ID_BYTES))
     answer = Packet(packet.to.id, Address(Channel.CLIENT, packet.sender), body.round_id, encode(receipt))
-    it.world.router.inject_message(answer)
+    injection.world.router.inject_message(answer)
     return ()
 
 
@@ -113,67 +114,68 @@ Draw = Callable[[], Packet | None]
 """Returns a message to send; None if nothing suitable has passed yet."""
 
 
-def _injecting(it: Injection, draw: Draw, later_ms: Sequence[int] = ()) -> Steps:
+def _injecting(injection: Injection, draw: Draw, later_ms: Sequence[int] = ()) -> Steps:
     """Inject `amount` messages within a few seconds, or after one of the delays `later_ms`, even after healing."""
-    left = int(it.amount) or BURST
+    left = int(injection.amount) or BURST
 
     def send(packet: Packet) -> None:
-        it.world.router.inject_message(packet)
-        it.reached(it.world.trainer)
+        injection.world.router.inject_message(packet)
+        injection.reached(injection.world.trainer)
 
     def inject(tries: int) -> None:
         nonlocal left
-        if it.is_over:
+        if injection.is_over:
             return
         packet = draw()
         if packet is None and tries:
-            it.simulator.after(SPREAD_MS, inject, tries - 1)
+            injection.simulator.after(SPREAD_MS, inject, tries - 1)
             return
         if packet is not None and later_ms:
-            it.simulator.after(it.stream.choice(later_ms), send, packet)
+            injection.simulator.after(injection.stream.choice(later_ms), send, packet)
         elif packet is not None:
             send(packet)
         left -= 1
         if not left:
-            it.stop()
+            injection.stop()
 
     for _ in range(left):
-        it.simulator.after(it.stream.randrange(SPREAD_MS), inject, TRIES)
+        injection.simulator.after(injection.stream.randrange(SPREAD_MS), inject, TRIES)
     yield END
 
 
-def _draw_passed(it: Injection, change: Callable[[Packet], Packet | None] = lambda packet: packet) -> Draw:
+def _draw_passed(injection: Injection, change: Callable[[Packet], Packet | None] = lambda packet: packet) -> Draw:
     """Return a function that draws a passed message of the targets, each kind equally often, and changes it."""
-    senders = {process.id for process in it.targets}
+    senders = {process.id for process in injection.targets}
 
     def draw() -> Packet | None:
         kinds: dict[type, list[Packet]] = {}
-        for packet in it.world.router.passed:
+        for packet in injection.world.router.passed:
             if not senders or packet.sender in senders:
                 kinds.setdefault(type(body_of(packet.payload or b"")), []).append(packet)
-        return change(it.stream.choice(kinds[it.stream.choice(list(kinds))])) if kinds else None
+        return change(injection.stream.choice(kinds[injection.stream.choice(list(kinds))])) if kinds else None
 
     return draw
 
 
-def replay(it: Injection) -> Steps:
-    return _injecting(it, _draw_passed(it))
+def replay(injection: Injection) -> Steps:
+    return _injecting(injection, _draw_passed(injection))
 
 
-def replay_later(it: Injection) -> Steps:
-    return _injecting(it, _draw_passed(it), LATER_MS)
+def replay_later(injection: Injection) -> Steps:
+    return _injecting(injection, _draw_passed(injection), LATER_MS)
 
 
 class _ForgedMessages:
     """Messages forged by the broker in the names of actors, signed with a key of its own."""
 
-    def __init__(self, it: Injection) -> None:
-        self._actors, self._stream, self._passed = it.world.actors, it.stream, it.world.router.passed
-        self._identity = Identity(it.stream.randbytes(KEY_BYTES))
+    def __init__(self, injection: Injection) -> None:
+        world = injection.world
+        self._actors, self._stream, self._passed = world.actors, injection.stream, world.router.passed
+        self._identity = Identity(injection.stream.randbytes(KEY_BYTES))
         self._federation_id = self._actors.federation.id
-        known = Known(self._federation_id, tuple(it.simulator.processes), [self._identity], ())
-        self._forger = Forger(it.stream, known)
-        self._draw = _draw_passed(it, self._change)
+        known = Known(self._federation_id, tuple(injection.simulator.processes), [self._identity], ())
+        self._forger = Forger(injection.stream, known)
+        self._draw = _draw_passed(injection, self._change)
 
     def draw(self) -> Packet | None:
         """Return a forgery; half of them answer an announcement that has passed."""
@@ -204,7 +206,7 @@ class _ForgedMessages:
         forged = self._forger.forge(payload) if self._stream.random() < 0.5 else self._sign_anew(payload, body)
         return msgspec.structs.replace(passed, payload=forged)
 
-    def _sealed(self, hashed: bytes, asked: m.Announcement) -> Packet | None:
+    def _sealed(self, hashed: bytes, announcement: m.Announcement) -> Packet | None:
         """Return a partial sum, release or decline sealed to the trainer, with a certificate that has passed."""
         bodies = (body_of(packet.payload or b"") for packet in self._passed)
         hellos = [body for body in bodies if isinstance(body, m.Hello)]
@@ -212,16 +214,21 @@ class _ForgedMessages:
             return None
         certificate = self._stream.choice(hellos).certificate
         dimension = self._actors.statistic.dimension
-        bits = {RANDOMISED_RESPONSE: 32, UNARY_ENCODING: dimension}.get(asked.kind.mechanism, 64 * dimension)
-        about, vector = (asked.round_id, hashed), bytes(-(-bits // 8))
+        bits = {RANDOMISED_RESPONSE: 32, UNARY_ENCODING: dimension}.get(announcement.kind.mechanism, 64 * dimension)
+        about, vector = (announcement.round_id, hashed), bytes(-(-bits // 8))
         client, node = actor_id(certificate.client_key), self._stream.choice(self._actors.computes)
         secret = self._stream.randbytes(KEY_BYTES)
         partial = (node, m.PartialSum(*about, secret, 1, (), b"", vector))
         release = (client, m.Release(*about, certificate, 1, secret[:ID_BYTES], secret, vector))
         decline = (client, m.Decline(*about, certificate, "budget", "nothing", "more"))
-        sender, message = self._stream.choice((decline, partial if asked.kind.is_summed else release))
-        sealed = seal_to(labels.REPLY, asked.reply_key, self._signed(message), hashed, self._stream.randbytes)
-        return Packet(sender, Address(Channel.TRAINER, asked.trainer), b"", encode(m.Sealed(asked.round_id, *sealed)))
+        sender, message = self._stream.choice((decline, partial if announcement.kind.is_summed else release))
+        sealed = seal_to(labels.REPLY, announcement.reply_key, self._signed(message), hashed, self._stream.randbytes)
+        return Packet(
+            sender,
+            Address(Channel.TRAINER, announcement.trainer),
+            b"",
+            encode(m.Sealed(announcement.round_id, *sealed)),
+        )
 
     def _signed(self, body: m.Body) -> bytes:
         return encode(sign(self._identity, self._federation_id, body))
@@ -244,47 +251,48 @@ class _ForgedMessages:
         return self._signed(body)  # type: ignore[arg-type]
 
 
-def forge(it: Injection) -> Steps:
-    yield from _injecting(it, _ForgedMessages(it).draw)
+def forge(injection: Injection) -> Steps:
+    yield from _injecting(injection, _ForgedMessages(injection).draw)
 
 
-def mix_parts(it: Injection) -> Steps:
+def mix_parts(injection: Injection) -> Steps:
     last = b""
 
-    def change(it: Injection, content: bytes) -> bytes:
+    def change(injection: Injection, content: bytes) -> bytes:
         nonlocal last
         is_part = content[0] == PART and len(content) > HEAD_BYTES  # no whole message begins with PART
         piece, last = last, content[HEAD_BYTES:] if is_part else last
         return content[:HEAD_BYTES] + piece if is_part and piece else content
 
-    return _altering(change)(it)
+    return _altering(change)(injection)
 
 
-def spoof(it: Injection) -> Steps:
+def spoof(injection: Injection) -> Steps:
     def change(passed: Packet) -> Packet:
-        others = [actor_id for actor_id in it.simulator.processes if actor_id != passed.sender]
-        return msgspec.structs.replace(passed, sender=it.stream.choice(others))
+        others = [actor_id for actor_id in injection.simulator.processes if actor_id != passed.sender]
+        return msgspec.structs.replace(passed, sender=injection.stream.choice(others))
 
-    return _injecting(it, _draw_passed(it, change))
+    return _injecting(injection, _draw_passed(injection, change))
 
 
-def misdirect(it: Injection) -> Steps:
+def misdirect(injection: Injection) -> Steps:
     def change(passed: Packet) -> Packet | None:
         if passed.to.channel.is_broadcast:
             return None
-        others = [process for process in it.simulator.processes.values() if process.id != passed.to.id]
-        receiver = it.stream.choice(others)
+        others = [process for process in injection.simulator.processes.values() if process.id != passed.to.id]
+        receiver = injection.stream.choice(others)
         return msgspec.structs.replace(passed, to=Address(Channel(receiver.role.value), receiver.id))
 
-    return _injecting(it, _draw_passed(it, change))
+    return _injecting(injection, _draw_passed(injection, change))
 
 
-def garbage(it: Injection) -> Steps:
+def garbage(injection: Injection) -> Steps:
     def draw() -> Packet:
-        receiver = it.stream.choice(list(it.simulator.processes.values()))
-        root, odd = root_of(it.world.actors.federation.id), it.stream.choice(["x", "f" * 33, receiver.id.hex().upper()])
-        it.world.router.inject(f"{root}/{receiver.role.value}/{receiver.id.hex()}/{odd}", b"odd topic")
-        junk = it.stream.randbytes(it.stream.choice([1, 16, 64, 1024]))
-        return Packet(it.stream.randbytes(16), Address(receiver.role, receiver.id), b"", junk)
+        receiver = injection.stream.choice(list(injection.simulator.processes.values()))
+        root = root_of(injection.world.actors.federation.id)
+        odd = injection.stream.choice(["x", "f" * 33, receiver.id.hex().upper()])
+        injection.world.router.inject(f"{root}/{receiver.role.value}/{receiver.id.hex()}/{odd}", b"odd topic")
+        junk = injection.stream.randbytes(injection.stream.choice([1, 16, 64, 1024]))
+        return Packet(injection.stream.randbytes(16), Address(receiver.role, receiver.id), b"", junk)
 
-    return _injecting(it, draw)
+    return _injecting(injection, draw)

@@ -96,13 +96,13 @@ class Masks:
         """Return for each entry whether its proof holds, from the sum of all nodes' openings."""
         return np.ones(len(openings), dtype=np.bool_)
 
-    def part(self, total: RingVector, held: Iterable[bytes], entries: bytes) -> bytes:
+    def part(self, total: RingVector, kept: Iterable[bytes], entries: bytes) -> bytes:
         """Return this node's part of the sum, encoded: its masks over all of A, and the vectors that it holds.
 
         Args:
-            total: what this node adds for A. held: y of the entries of A that it holds. entries: of A.
+            total: what this node adds for A. kept: y of the entries of A that it holds. entries: of A.
         """
-        return ring_to_bytes(sum_words(held, self._dimension) + total)
+        return ring_to_bytes(sum_words(kept, self._dimension) + total)
 
 
 class Shares(Masks):
@@ -137,7 +137,7 @@ class Shares(Masks):
     def proven(self, openings: Elements) -> NDArray[np.bool_]:
         return self._statement.accepted(openings % _P, point_of(self._seed))
 
-    def part(self, total: RingVector, held: Iterable[bytes], entries: bytes) -> bytes:
+    def part(self, total: RingVector, kept: Iterable[bytes], entries: bytes) -> bytes:
         is_first = self._round.own == self._round.computes[0]
         coins = coins_part(self._statement, self._seed, split_entries(entries)) if is_first else self.none
         return pack((total + coins) % _P)

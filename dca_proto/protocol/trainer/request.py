@@ -220,6 +220,6 @@ class OpenRound(Windows, frozen=True, kw_only=True):
             )
 
 
-def _list_bytes(held: float) -> float:
+def _list_bytes(clients: float) -> float:
     """Return the most bytes of a node's list that holds so many clients on average, but once in 10⁹ rounds."""
-    return (ENTRY_BYTES + TAG_BYTES) * (held + 6 * math.sqrt(held)) + 4096
+    return (ENTRY_BYTES + TAG_BYTES) * (clients + 6 * math.sqrt(clients)) + 4096

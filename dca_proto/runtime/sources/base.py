@@ -210,11 +210,11 @@ class Feed:
         reading, self._reading = self._reading, None
         return reading.result()
 
-    def _say(self, said: list[Entry]) -> None:
-        for entry in said:
+    def _say(self, entries: list[Entry]) -> None:
+        for entry in entries:
             if entry not in self._said:
                 log_entry(*entry)
-        self._said = said
+        self._said = entries
 
 
 class _Reading(threading.Thread):

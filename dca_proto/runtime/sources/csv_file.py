@@ -103,9 +103,9 @@ class CsvFeed(Feed):
         whole = content[: content.rfind(b"\n") + 1]
         return read_csv(self._path, self._categories, self._delimiter, say, whole)
 
-    def _say(self, said: list[Entry]) -> None:
-        self.format = "".join(event for level, event, _ in said if level == "info")
-        super()._say(said)
+    def _say(self, entries: list[Entry]) -> None:
+        self.format = "".join(event for level, event, _ in entries if level == "info")
+        super()._say(entries)
 
     def _stat(self) -> os.stat_result:
         try:
@@ -119,5 +119,5 @@ def _stamp(about: os.stat_result) -> tuple[int, ...]:
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
-def _into(said: list[Entry]) -> Say:
-    return lambda level, event, fields: said.append((level, event, fields))
+def _into(entries: list[Entry]) -> Say:
+    return lambda level, event, fields: entries.append((level, event, fields))

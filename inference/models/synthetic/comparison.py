@@ -81,11 +81,11 @@ class Comparison:
             scores += [self._distances("pairs of columns", pairs, cells, others), *self._models(real, held, test)]
         return {"rows": len(held), "scores": scores}
 
-    def _distances(self, what: str, tables: Sequence[Places], held: Cells, real: Cells | None) -> Score:
+    def _distances(self, what: str, tables: Sequence[Places], held_out: Cells, real: Cells | None) -> Score:
         """Return the mean total variation distance from held-out rows; a constant has independent, even columns."""
         own = []
         for places in tables:
-            wanted = counted(self.release.statistic, places, held)
+            wanted = counted(self.release.statistic, places, held_out)
             flat = np.ones_like(wanted)
             others = [self.rows.cells] if real is None else [self.rows.cells, real]
             given = [counted(self.release.statistic, places, cells) for cells in others]
@@ -95,7 +95,7 @@ class Comparison:
         name = f"total variation of {what}, mean of {len(tables)}"
         return score(name, float(mean[0]), nonprivate, float(mean[-1]), higher_is_better=False)
 
-    def _models(self, real: Array | None, held: Array, test: Problem) -> list[Score]:
+    def _models(self, real: Array | None, held_out: Array, test: Problem) -> list[Score]:
         """Return the scores of models of the target, trained on synthetic and on real rows; none if no row has it."""
         from sklearn.ensemble import HistGradientBoostingClassifier
         from sklearn.linear_model import LinearRegression
@@ -103,7 +103,7 @@ class Comparison:
 
         own, place = self.rows.values, self.rows.grid.names.index(test.schema.target)
         trained = [_complete(rows, place)[:TRAIN_MAX] for rows in (own, real) if rows is not None]
-        kept = _complete(held, place)
+        kept = _complete(held_out, place)
         if not all(map(len, (*trained, kept))):
             return []
         target, asked, label = self._question(trained[0][:, place], place, test.schema.target)

@@ -175,7 +175,7 @@ def comparison(
     named = list(_figures(cells, columns, schema, rng))
     unit, shares = schema.units.get(column, ""), Standard(unit=SHARE, scale=1.0, centre=0.0)
 
-    def table(asked: Schema | None) -> list[Estimate]:
+    def table(_: Schema | None) -> list[Estimate]:
         rows = [Estimate(name, of, law.figure, axis=shares if of == SHARE else None) for name, of, law, _ in named]
         if result.difference is not None:
             best, low, high = result.difference

@@ -128,7 +128,7 @@ def posterior_of(
     named = [(_name(line, group, columns), line, law)
              for line in lines for group, law in zip(columns.labels, line.laws, strict=True)]  # fmt: skip
 
-    def table(asked: Schema | None) -> list[Estimate]:
+    def table(_: Schema | None) -> list[Estimate]:
         shares = Standard(unit=SHARE, scale=1.0, centre=0.0)
         return [
             Estimate(name, line.unit, law.figure, axis=shares if line.unit == SHARE else None)
