@@ -1,9 +1,18 @@
 """Survival curves and the log-rank test from counts of events and of censored rows on a time grid.
 
 **The curve.** In interval k, d_k rows have an event, c_k are censored, and Y_k are at risk at its beginning. Rows that
-are censored within it are at risk for half of it (the actuarial estimate, Cutler and Ederer 1958):
+are censored within it are at risk for a share f_k of it:
 
-    S(t_k) = Π_{j<=k} (1 - d_j/A_j),    A_k = Y_k - c_k/2,    Y_{k+1} = Y_k - d_k - c_k.
+    S(t_k) = Π_{j<=k} (1 - d_j/A_j),    A_k = Y_k - (1 - f_k) c_k,    Y_{k+1} = Y_k - d_k - c_k.
+
+**Where in its interval a row is censored** the sum does not show. With f_k = ½ this is the actuarial estimate (Cutler
+and Ederer 1958), which is right if censoring is as likely everywhere in the interval. If the neighbours have as many
+censored rows for their length, it is. If they have none, rows may be censored together at any place, often at an end:
+
+    f_k = ½ + r_k (b - ½),    b ~ Beta(½, ½),    r_k = min(1, mean of |ρ_k - ρ_j|₊/ρ_k over neighbours j),
+
+with ρ_k = c_k over the length of the interval, and |.|₊ what of a difference is beyond two standard deviations of
+chance and noise. Without privacy f_k is the rows' own.
 
 Without censoring within intervals this is the Kaplan-Meier curve at t_k. In the following H = -ln S is written as
 
@@ -58,6 +67,8 @@ CENTRAL = (0.025, 0.975)
 SPREAD_MIN = 1e-3  # smallest spread of H(t_k) relative to the largest, to limit rounding errors of the weights
 ROWS_FLOOR = 0.5  # smallest number at risk; noise may leave fewer
 GRADIENT_STEP = 1e-3  # rows; U is smooth on the scale of whole rows
+PLACES_SD = 8**-0.5  # standard deviation of Beta(1/2, 1/2)
+CHANCE_SDS = 2.0  # of a difference between two intervals' censored rows
 MISSING_SDS = 4.0  # warn if the counted rows are this far below n, in noise sds: 1 false alarm in 31,000 releases
 
 
@@ -68,25 +79,25 @@ class AtRisk(NamedTuple):
     exposed: Array
 
 
-def at_risk(counts: Array, floor: float = ROWS_FLOOR) -> AtRisk:
+def at_risk(counts: Array, floor: float = ROWS_FLOOR, places: Array | float = 0.5) -> AtRisk:
     """Return events and numbers at risk from counts ``(..., 2K + 1)``: events, censored, and neither.
 
     Args:
-        floor: smallest number at risk.
+        floor: smallest number at risk. places: f_k, the share of its interval for which a censored row is at risk.
     """
     intervals = counts.shape[-1] // 2
     events, censored = counts[..., :intervals], counts[..., intervals:-1]
     remaining = np.cumsum((events + censored)[..., ::-1], axis=-1)[..., ::-1] + counts[..., -1:]
-    first = np.maximum(remaining - censored / 2, floor)
+    first = np.maximum(remaining - (1 - places) * censored, floor)
     last = np.maximum(first - events, floor)
     ratio = np.log(first / last)
     flat = np.abs(ratio) < 1e-6
     return AtRisk(events, np.where(flat, (first + last) / 2, (first - last) / np.where(flat, 1.0, ratio)))
 
 
-def cumulative_hazard(counts: Array, floor: float = ROWS_FLOOR) -> Array:
-    """Return H(t_1), ..., H(t_K) from counts ``(..., 2K + 1)``."""
-    events, exposed = at_risk(counts, floor)
+def cumulative_hazard(counts: Array, floor: float = ROWS_FLOOR, places: Array | float = 0.5) -> Array:
+    """Return H(t_1), ..., H(t_K) from counts ``(..., 2K + 1)``. Args: as for `at_risk`."""
+    events, exposed = at_risk(counts, floor, places)
     return np.asarray(np.cumsum(events / exposed, axis=-1))
 
 
@@ -105,6 +116,7 @@ class Counts:
         surplus: number of rows in the release minus n, in standard deviations of the noise; nan if the release does
             not contain the number. prior_rows: a, above 0, else `DataError`.
         missing: share of the contributed rows that clearly did not count, or 0; n is then the number of the others.
+        places: f_k of each group, shape ``(G, K)``, if known; None for counts of a release.
     """
 
     statistic: Survival
@@ -114,6 +126,7 @@ class Counts:
     surplus: float = float("nan")
     prior_rows: float = PRIOR_ROWS
     missing: float = 0.0
+    places: Array | None = None
 
     def __post_init__(self) -> None:
         require_positive("prior_rows", self.prior_rows)
@@ -136,6 +149,35 @@ class Counts:
         count = np.hstack([later, later, np.ones((k + 1, 1))])
         noise = np.einsum("tc,gcr->gtr", count, self.root.reshape(groups, cells, -1))
         return np.maximum(self.mean @ count.T, 0.0), np.linalg.norm(noise, axis=-1)
+
+    @property
+    def roughness(self) -> Array:
+        """r_k of each group: how far the censored rows of an interval may lie together, shape ``(G, K)``, 0 to 1."""
+        lengths = np.diff(np.array(self.statistic.times), prepend=0.0)
+        if lengths.size == 1:
+            return np.ones((len(self.mean), 1))
+        censored = slice(lengths.size, -1)
+        density = np.maximum(self.mean[:, censored], 0.0) / lengths
+        noise = self.root.reshape(*self.mean.shape, -1)[:, censored] / lengths[:, None]
+        chance = (density[:, 1:] / lengths[1:] + density[:, :-1] / lengths[:-1]) + (np.diff(noise, axis=1) ** 2).sum(-1)
+        beside = np.full((len(density), lengths.size + 1), np.nan)
+        beside[:, 1:-1] = np.maximum(np.abs(np.diff(density, axis=1)) - CHANCE_SDS * np.sqrt(chance), 0.0)
+        mean = np.nanmean(np.stack([beside[:, :-1], beside[:, 1:]]), axis=0)
+        return np.divide(np.minimum(mean, density), density, out=np.zeros_like(density), where=density > 0)
+
+    @property
+    def spread_of_places(self) -> Array:
+        """The standard deviation that the unknown places give to each interval's H, shape ``(G, K)``."""
+        events, exposed = at_risk(self.mean)
+        censored = np.maximum(self.mean[:, events.shape[1] : -1], 0.0)
+        return np.asarray(np.maximum(events, 0.0) * censored / exposed**2 * self.roughness * PLACES_SD)
+
+    def drawn_places(self, draws: int, rng: np.random.Generator) -> Array:
+        """Draw f_k of each group, shape ``(draws, G, K)``."""
+        if self.places is not None:
+            return np.broadcast_to(self.places, (draws, *self.places.shape))
+        rough = self.roughness
+        return np.asarray(0.5 + rough * (rng.beta(0.5, 0.5, (draws, *rough.shape)) - 0.5))
 
     def shares(self, draws: int, rng: np.random.Generator) -> Array:
         """Draw the cells' shares, times n, shape ``(draws, G, m)``; some may be slightly below 0."""
@@ -180,14 +222,20 @@ def counts_of(sums: NoisySums, statistic: Survival, prior_rows: float = PRIOR_RO
 def exact_counts(statistic: Survival, rows: Array, prior_rows: float = PRIOR_ROWS) -> Counts:
     """Return the counts of raw rows, shape ``(n, columns)``, without noise; rows that count as missing are left out."""
     rows = rows[np.isfinite(rows).all(axis=1) & statistic.counts(rows)]
-    mean = np.bincount(statistic.cells_of(rows), minlength=statistic.cells).astype(float)
-    mean, root = mean.reshape(statistic.groups, -1), np.zeros((statistic.cells, 1))
-    return Counts(statistic, mean, root, len(rows), prior_rows=prior_rows)
+    cells, ends = statistic.cells_of(rows), np.array((0.0, *statistic.times))
+    mean = np.bincount(cells, minlength=statistic.cells).astype(float).reshape(statistic.groups, -1)
+    interval = np.minimum(ends[1:].searchsorted(rows[:, 0], "right"), ends.size - 2)
+    place = (rows[:, 0] - ends[interval]) / np.diff(ends)[interval]
+    sums = np.bincount(cells, place, minlength=statistic.cells).reshape(statistic.groups, -1)
+    censored = slice(ends.size - 1, -1)
+    places = np.where(mean[:, censored] > 0, sums[:, censored] / np.maximum(mean[:, censored], 1), 0.5)
+    root = np.zeros((statistic.cells, 1))
+    return Counts(statistic, mean, root, len(rows), prior_rows=prior_rows, places=places)
 
 
 def curves(counts: Counts, draws: int, rng: np.random.Generator) -> Array:
     """Draw each group's curve at the grid's times, shape ``(draws, G, K)``, each falling from 1 or less."""
-    return _falling(counts.shares(draws, rng))
+    return _falling(counts.shares(draws, rng), counts.drawn_places(draws, rng))
 
 
 def prior_curves(counts: Counts, draws: int, rng: np.random.Generator) -> Array:
@@ -196,9 +244,9 @@ def prior_curves(counts: Counts, draws: int, rng: np.random.Generator) -> Array:
     return _falling(counts.n * rng.dirichlet(np.full(cells, counts.prior_rows / cells), draws).reshape(-1, *shape))
 
 
-def _falling(cells: Array) -> Array:
-    """Return the nearest falling curves, from draws of the cells, shape ``(draws, G, m)``."""
-    hazard = np.maximum(cumulative_hazard(cells), 0)
+def _falling(cells: Array, places: Array | float = 0.5) -> Array:
+    """Return the nearest falling curves, from draws of the cells, shape ``(draws, G, m)``. Args: as for `at_risk`."""
+    hazard = np.maximum(cumulative_hazard(cells, places=places), 0)
     spread = np.ptp(np.quantile(hazard, CENTRAL, axis=0), axis=0)
     least = np.maximum(SPREAD_MIN * spread.max(axis=-1, keepdims=True), np.finfo(float).tiny ** 0.25)
     return np.asarray(np.exp(-isotonic(hazard, 1 / np.maximum(spread, least) ** 2)))

@@ -88,7 +88,9 @@ class PrivateKaplanMeier(PrivateEstimator):
     def _columns(self) -> Columns:
         times = settings_from(self.settings, {"times": self.times}, "survival").times or ()
         groups = (self.groups, self.first_group) if self.group else (1, 0)
-        return Columns(self.duration, self.event, times, self.group, groups[0], (), self.censored, groups[1])
+        return Columns(
+            self.duration, self.event, times, self.group, groups[0], (), self.censored, groups[1], rounds.FINEST
+        )
 
     def _of_rows(self, X: Any, y: Any) -> Posterior:
         columns = self._columns()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
 from dca_proto.wording import listed
@@ -33,6 +34,8 @@ def require_grid(key: str, times: tuple[float, ...] | None) -> None:
 class GridSettings(JobSettings):
     """Settings of both jobs; the target is the duration."""
 
+    finest: ClassVar[int] = 1  # intervals of the sum, at least
+
     event: str = setting("event", "The column that is 1 if the duration ended in an event, and 0 if censored.")
     group: str | None = setting(None, "A column of groups 0, 1, ... to compare; by default all rows are one group.")
     intervals: int = setting(12, "Number of equal intervals, up to the duration's upper bound.", require_count)
@@ -41,13 +44,14 @@ class GridSettings(JobSettings):
 
     def columns(self, schema: Schema) -> Columns:
         """Return the columns and the grid. Raises `DataError` as `Columns.of`."""
-        return Columns.of(schema, self.event, self.group, self.times, self.intervals)
+        return Columns.of(schema, self.event, self.group, self.times, self.intervals, self.finest)
 
 
 @dataclass(frozen=True)
 class Settings(GridSettings):
     """Settings of `survival`."""
 
+    finest = rounds.FINEST
     prior_rows: float = setting(
         PRIOR_ROWS, "Number of rows that the prior of the shares of events is worth.", require_positive
     )
@@ -93,7 +97,7 @@ class SurvivalCurves(RefitJob):
     def model(self, schema: Schema, settings: Settings) -> str:
         columns = settings.columns(schema)
         by = f" by {columns.group}" if columns.group else ""
-        return f"survival over {columns.duration}{by}, in {len(columns.times)} intervals up to {columns.times[-1]:g}"
+        return f"survival over {columns.duration}{by}, at {len(columns.times)} times up to {columns.times[-1]:g}"
 
     def reference(self, train: Problem, settings: Settings) -> Posterior:
         """Return the same curves from the exact counts."""

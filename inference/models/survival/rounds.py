@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import product
+from itertools import pairwise, product
+from math import ceil
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.protocol.wire.kinds import Kind, NodeRelease, SecureSum
 from dca_proto.statistics import Survival, SurvivalScore
+from dca_proto.statistics.survival import CELLS_MAX
 from inference.bounds import Interval
 from inference.contraction import percent
 from inference.draws import CHAINS, DRAWS, attributes
@@ -31,6 +34,8 @@ from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
 INTERVALS_MAX = 100  # their codes take about a second; the time grows with the cube
+FINEST = 12  # intervals of the curves' sum, at least: rows that are censored within one are at risk for part of it
+SPREAD_PLACES = 0.25  # warn if the unknown places of the censored rows make more than this share of a variance of S
 ROWS_MAX = 100_000  # default for a data node
 SURVIVAL = "survival"  # the name of the parameter S
 
@@ -40,10 +45,10 @@ class Columns:
     """The columns that a survival job reads, and its grid.
 
     Attributes:
-        duration, event: column names. times: t_1 < ... < t_K, in units of the duration.
+        duration, event: column names. times: t_1 < ... < t_K, in units of the duration, of which a result speaks.
         group: name of a column of G consecutive numbers, or None. groups: G. features: of a regression.
         censored: the event column's code of a censored row; an event is the next number. first_group: the first
-            group's number.
+            group's number. finest: the least number of intervals of `grid`, if the cells suffice.
 
     Raises:
         DataError: there are no times, or more than `INTERVALS_MAX`.
@@ -57,6 +62,7 @@ class Columns:
     features: tuple[str, ...] = ()
     censored: int = 0
     first_group: int = 0
+    finest: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.times) <= INTERVALS_MAX:
@@ -66,6 +72,21 @@ class Columns:
     def names(self) -> tuple[str, ...]:
         """All columns, in the order of the statistics."""
         return (self.duration, self.event, *([self.group] if self.group else []), *self.features)
+
+    @cached_property
+    def grid(self) -> tuple[float, ...]:
+        """The times of the sum: `times` and, evenly between them, more, so that no interval is long.
+
+        No interval is longer than a share 1/`finest` of t_K, or than fits into the statistic's cells.
+        """
+        for parts in range(self.finest, 1, -1):
+            grid: list[float] = []
+            for left, right in pairwise((0.0, *self.times)):
+                pieces = ceil(parts * (right - left) / self.times[-1] * (1 - 1e-9))
+                grid += [left + (right - left) * k / pieces for k in range(1, pieces)] + [right]
+            if self.groups * (2 * len(grid) + 1) <= CELLS_MAX:
+                return tuple(grid)
+        return self.times
 
     @property
     def group_labels(self) -> tuple[str, ...]:
@@ -80,12 +101,19 @@ class Columns:
 
     @classmethod
     def of(
-        cls, schema: Schema, event: str, group: str | None, times: tuple[float, ...] | None, intervals: int
+        cls,
+        schema: Schema,
+        event: str,
+        group: str | None,
+        times: tuple[float, ...] | None,
+        intervals: int,
+        finest: int = 1,
     ) -> Columns:
         """Return the columns of a schema; its target is the duration.
 
         Args:
             times: the grid. None: ``intervals`` intervals of equal length, up to the duration's upper bound.
+                finest: as for the record.
 
         Raises:
             DataError: a column is missing or used twice, its bounds are no codes of events or groups, durations may be
@@ -117,7 +145,7 @@ class Columns:
             raise DataError(f"{found}, where nobody is followed; end the grid at {end:g}, or state a wider bound")
         grid = times or tuple(float(end * k / intervals) for k in range(1, intervals + 1))
         features = tuple(name for name in schema.features if name not in (event, group))
-        return cls(schema.target, event, grid, group, groups, features, censored, first)
+        return cls(schema.target, event, grid, group, groups, features, censored, first, finest)
 
 
 def _first_code(event: str, bounds: Interval) -> int:
@@ -188,6 +216,11 @@ class Curves(DrawnCurves):
     columns: Columns
     counts: Counts
 
+    @property
+    def places(self) -> NDArray[np.intp]:
+        """The places of the times in the grid, ``(K,)``."""
+        return np.searchsorted(self.columns.grid, self.times)
+
     @cached_property
     def survival(self) -> Array:
         """The posterior mean of S(t_k), shape ``(G, K)``."""
@@ -211,7 +244,8 @@ class Curves(DrawnCurves):
             "events": self.columns.coding,
             "bands": "intervals are pointwise: each holds by itself, not the whole curve at once",
         }
-        numbers, sds = self.counts.at_risk
+        begun = [0, *(1 + self.places)]
+        numbers, sds = (of_grid[:, begun] for of_grid in self.counts.at_risk)
         known: Summary = {
             "at_risk": [
                 {"series": label, "x": [0.0, *self.columns.times], "number": number.tolist(), "sd": sd.tolist()}
@@ -242,7 +276,27 @@ class Curves(DrawnCurves):
             warnings.append(
                 f"a band is {widest:.2f} wide: little was learned there; give fewer intervals or a larger epsilon"
             )
+        if (blurred := self._blurred) is not None:
+            left, right = blurred
+            warnings.append(
+                f"many rows are censored close together between {left:g} and {right:g}, when exactly the sum does not "
+                f"show, so S is uncertain from {right:g} on; give more 'times' between {left:g} and {right:g}"
+            )
         return tuple(warnings)
+
+    @property
+    def _blurred(self) -> tuple[float, float] | None:
+        """The interval whose censored rows make most of a variance of S, by their unknown times; None if none does."""
+        if self.counts.places is not None:
+            return None
+        parts = self.counts.spread_of_places**2
+        variance = np.log(np.maximum(self.draws, np.finfo(float).tiny)).var(axis=(0, 1))
+        shares = np.cumsum(parts, axis=1)[:, self.places] / np.maximum(variance, np.finfo(float).tiny)
+        group, time = np.unravel_index(int(shares.argmax()), shares.shape)
+        if shares[group, time] <= SPREAD_PLACES:
+            return None
+        worst = int(parts[group, : self.places[time] + 1].argmax())
+        return (0.0, *self.columns.grid)[worst], self.columns.grid[worst]
 
 
 def _table(posterior: Posterior, columns: Columns, schema: Schema | None) -> list[Estimate]:
@@ -262,7 +316,7 @@ def _table(posterior: Posterior, columns: Columns, schema: Schema | None) -> lis
 
 def curves_statistic(columns: Columns) -> Survival:
     """Return the statistic of the job `survival`."""
-    names, times = columns.names[: 2 + (columns.groups > 1)], columns.times
+    names, times = columns.names[: 2 + (columns.groups > 1)], columns.grid
     return Survival(
         columns=names,
         times=times,
@@ -324,10 +378,12 @@ def exact_curves(
 
 
 def _curves(columns: Columns, counts: Counts, seed: int, **more: Any) -> Posterior:
+    places = np.searchsorted(columns.grid, columns.times)
+
     def drawn(survival: Array) -> dict[str, Array]:
-        lengths = np.diff(np.array(columns.times), prepend=0.0)
+        lengths = np.diff(np.array(columns.grid), prepend=0.0)
         before = np.concatenate([np.ones((*survival.shape[:-1], 1)), survival[..., :-1]], axis=-1)
-        return {SURVIVAL: survival, "restricted_mean": np.asarray(((before + survival) / 2) @ lengths)}
+        return {SURVIVAL: survival[..., places], "restricted_mean": np.asarray(((before + survival) / 2) @ lengths)}
 
     curves = curve.curves(counts, CHAINS * DRAWS, np.random.default_rng(seed))
     posterior = Posterior(
