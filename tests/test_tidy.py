@@ -112,7 +112,8 @@ LAYERS = {
     "inference.models.classifiers": {"numpy", "sklearn", "dca_proto.aggregate", "inference"},
     "inference.models.conjugate": {"numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "inference"},
     "inference.models.quantiles": {
-        "numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "dca_proto.wording", "inference",
+        "numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "dca_proto.protocol.wire.kinds",
+        "dca_proto.wording", "inference",
     },
     "inference.models.survival": NUMPYRO | {"dca_proto.statistics"},  # their public codes
     "inference.models.synthetic": {

@@ -81,9 +81,9 @@ Example of a file: [trainer], [broker] and [account] as `dca trainer --help` sho
 For job regression-mcmc, clients may be data nodes: each has many people's rows and releases its own sums. That is the
 default if the federation file has no Compute nodes; otherwise give kind = "node-release". Leave out tolerate then.
 
-Jobs ldp-histogram, ldp-mean, ldp-regression and ldp-sgd ask each client for one report that is private by itself. They
-need neither Compute nodes nor tolerate. The first two need a delta only for mechanism = "analytic-gaussian". A file's
-[job] for the first:
+Jobs ldp-histogram, ldp-quantiles, ldp-mean, ldp-regression and ldp-sgd ask each client for one report that is private
+by itself. They need neither Compute nodes nor tolerate. The first three need a delta only for
+mechanism = "analytic-gaussian". A file's [job] for the first:
 
   [job]
   name = "ldp-histogram"
@@ -93,8 +93,8 @@ need neither Compute nodes nor tolerate. The first two need a delta only for mec
   epsilon = 1
   clients = 5000
 
-ldp-sgd asks one group of clients after another, so it has to know them: invite = "certificates" names a folder of their
-certificates from `dca federation`.
+ldp-sgd and ldp-quantiles ask one group of clients after another, so they have to know them: invite = "certificates"
+names a folder of their certificates from `dca federation`.
 
   dca learn trainer.toml --discard-round last            run the last round again, at its cost: a client sent false
                                                          numbers, and has been revoked

@@ -45,6 +45,7 @@ _JOBS = {
     "sites-regression": "inference.models.sites.job:SitesRegression",
     "sites-logistic": "inference.models.sites.job:SitesLogistic",
     "ldp-histogram": "inference.models.column.histogram_job:Histogram",
+    "ldp-quantiles": "inference.models.quantiles.reported:ReportedQuantiles",
     "ldp-mean": "inference.models.column.mean_job:Mean",
     "ldp-regression": "inference.models.glm.ldp_job:LdpRegression",
     "ldp-sgd": "inference.models.glm.sgd:LdpSgd",

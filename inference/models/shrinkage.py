@@ -188,10 +188,11 @@ class Scales(NamedTuple):
         upper = 0.5 + (np.arange(NODES) + 0.5) / NODES / 2
         nodes = self.size * stdtrit(self.degrees, upper)
         counts = np.bincount(self.of)
-        mass = self._mass(nodes[:, None] / self.slab[first], counts)
+        kinds, of_kind = np.unique(np.column_stack([self.slab[first], counts]), axis=0, return_inverse=True)
+        mass = self._mass(nodes[:, None] / kinds[:, 0], kinds[:, 1])  # 0.1 s for each kind of column
         squares = np.ones((count, len(self.members)))
         for place, row in enumerate(self.members):
-            weights = softmax(np.log(mass) @ row[first])
+            weights = softmax(np.log(mass) @ np.bincount(of_kind, row[first], len(kinds)))
             squares[:, place] = nodes[rng.choice(NODES, count, p=weights)] ** 2
         own = np.ones((count, len(first)))
         if self.local:
@@ -208,7 +209,7 @@ class Scales(NamedTuple):
             sd = (1 / self.variances(squares, own) + self.slab**-2.0) ** -0.5
             return np.where(np.isfinite(sd), sd * rng.standard_normal((count, d)), np.nan)
 
-    def _mass(self, ratio: Array, counts: NDArray[np.int64]) -> Array:
+    def _mass(self, ratio: Array, counts: Array) -> Array:
         """Return Z given a = s/c and m: (1 + a²)^(-m/2); with λ, whose 1/(1 + λ²) has an arcsine law, Euler's integral.
 
         That is 2F1(m/2, 1/2; m/2 + 1; 1 - a²) times its value at a = 1; for m = 1 it is 2/π arccos(a)/√(1 - a²).

@@ -10,6 +10,8 @@ who need only the mean). A cumulative count then has the noise of a few bins, no
 by the mean of its bin of level l, of s_l = 4^(L-l) finest ones. AᵀA is Σ_l s_l P_l + w² B P_0, so its eigenvalue on
 the range of P_l - P_(l-1) is Σ_(k ≥ l) s_k, and with w² B on that of P_0. No matrix is needed.
 
+Of LDP reports the noise differs from bin to bin: `reported`.
+
 **Rows.** If the noise hides their number, it is drawn from its normal law between 1 and the number of clients. The
 counts given it differ by the same number each, since the column sum of (AᵀA)⁻¹ is the same for all.
 
@@ -27,7 +29,7 @@ holds for ages in whole years and other columns with few values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +41,7 @@ from dca_proto.statistics import NestedCounts
 from dca_proto.statistics.counting import about_missing
 from dca_proto.statistics.nested import SPLIT
 from dca_proto.wording import listed
-from inference.draws import CHAINS, DRAWS, attributes
+from inference.draws import CHAINS, DRAWS
 from inference.errors import DataError
 from inference.jobs.estimates import TAILS, Estimate, Figure
 from inference.posterior import Posterior
@@ -94,21 +96,40 @@ class Cumulative:
         return self.sd * float((len(self.counts) / _eigenvalues(self.statistic)[0]) ** 0.5)
 
     @property
+    def is_exact(self) -> bool:
+        """True if there is no noise."""
+        return not self.sd
+
+    def noise(self, number: int, rng: np.random.Generator) -> Array:
+        """Draw the noise of the counts, shape ``(number, B)``."""
+        drawn = rng.standard_normal((number, len(self.counts)))
+        return self.sd * _by_level(self.statistic, _eigenvalues(self.statistic) ** -0.5, drawn)
+
+    def chance(self, number: int, size: int, rng: np.random.Generator) -> Array:
+        """Draw by how much shares of so many clients differ from those that they come from, ``(number, B)``."""
+        shares = np.diff(self.estimate(), prepend=0.0).clip(0.0, None)
+        return np.asarray(rng.multinomial(size, shares / shares.sum(), number) / size - shares)
+
+    @property
+    def shift(self) -> Array | float:
+        """What one more row adds to the mean of each count, given the release; they add up to 1."""
+        return 1 / len(self.counts)
+
+    @property
     def is_hidden(self) -> bool:
         """True if the noise hides how many rows are complete."""
         return self.rows < _HIDDEN_SDS * self.rows_sd
 
     def estimate(self) -> Array:
         """Return the nearest possible distribution function to the estimated counts, shape ``(B,)``; flat if none."""
-        if not self.sd and self.rows < 0.5:
+        if self.is_exact and self.rows < 0.5:
             return np.arange(1, len(self.counts) + 1) / len(self.counts)
         rows = self._hidden_rows(np.array([0.5]))[0] if self.is_hidden else self.rows
         return np.asarray(_risen((np.cumsum(self._with_rows(self.counts, rows)) / rows)[None])[0])
 
     def draws(self, number: int, rng: np.random.Generator) -> Array:
         """Draw distribution functions, shape ``(number, B)``, each rising to 1."""
-        noise = rng.standard_normal((number, len(self.counts)))
-        drawn = self.counts + self.sd * _by_level(self.statistic, _eigenvalues(self.statistic) ** -0.5, noise)
+        drawn = self.counts + self.noise(number, rng)
         if self.is_hidden:
             rows = self._hidden_rows(rng.random(number))[:, None]
             drawn = self._with_rows(drawn, rows)
@@ -116,9 +137,7 @@ class Cumulative:
         else:
             rows = drawn.sum(axis=1, keepdims=True).clip(1.0, None)
             size = max(round(min(self.rows, self.n)), 1)
-        shares = np.diff(self.estimate(), prepend=0.0).clip(0.0, None)
-        chance = rng.multinomial(size, shares / shares.sum(), number) / size - shares
-        return _risen(np.cumsum(drawn / rows + chance, axis=1))
+        return _risen(np.cumsum(drawn / rows + self.chance(number, size, rng), axis=1))
 
     def _hidden_rows(self, shares: Array) -> Array:
         """Return quantiles of the number of rows: its normal law, between 1 and the number of clients."""
@@ -127,7 +146,7 @@ class Cumulative:
 
     def _with_rows(self, counts: Array, rows: Array | float) -> Array:
         """Return counts given that they add up to these rows."""
-        return np.asarray(counts + (rows - counts.sum(axis=-1, keepdims=True)) / counts.shape[-1])
+        return np.asarray(counts + (rows - counts.sum(axis=-1, keepdims=True)) * self.shift)
 
     def quantiles(self, functions: Array, probabilities: Sequence[float]) -> Array:
         """Return the quantiles of each distribution function, shape ``(draws, len(probabilities))``."""
@@ -169,13 +188,13 @@ def posterior_of(
     *,
     rng: np.random.Generator,
     private: bool = True,
-    aggregate: NoisyAggregate | None = None,
+    attrs: Mapping[str, object] | None = None,
 ) -> Posterior:
     """Return the posterior of quantiles.
 
     Args:
         probabilities: of the quantiles, each between 0 and 1. rng: for the draws; the privacy noise does not use it.
-        private: False if the bounds were read from the data. aggregate: for the provenance.
+        private: False if no epsilon may be claimed. attrs: the provenance.
     """
     statistic, column = cumulative.statistic, cumulative.statistic.columns[0]
     parts = (cumulative.draws(DRAWS, rng) for _ in range(CHAINS))  # for the memory: 4,096 bins at six levels
@@ -203,8 +222,8 @@ def posterior_of(
         {QUANTILES: drawn.reshape(CHAINS, DRAWS, -1)},
         axes={QUANTILES: ("quantile",)},
         coords={"quantile": labels},
-        private=private and (aggregate is None or aggregate.private),
-        attrs={} if aggregate is None else attributes(aggregate, private=private and aggregate.private),
+        private=private,
+        attrs=attrs or {},
         notes=cumulative.doubts,
         table=table,
         extras=lambda: {"remarks": remarks, "headline": f"{labels[_middle(probabilities)]} of {column}"},

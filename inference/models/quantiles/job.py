@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.statistics import NestedCounts
 from dca_proto.statistics.nested import LEVELS_MAX
+from inference.draws import attributes
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
 from inference.jobs.examples import NUMBER, Clean, Example
@@ -70,7 +72,7 @@ class Quantiles(LearningJob):
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round(schema.column(settings.column))
 
-    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[NoisyAggregate]:
+    def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Any]:
         statistic = self._statistic(schema, settings)
         parameters = {
             "columns": list(statistic.columns),
@@ -81,11 +83,11 @@ class Quantiles(LearningJob):
         }
         return (yield RoundRequest(NestedCounts.name, parameters, rows_max=1))
 
-    def learned(
-        self, aggregate: NoisyAggregate, schema: Schema, settings: Settings, conditions: Conditions
-    ) -> Posterior:
-        cumulative, wanted = Cumulative.of(aggregate), settings.probabilities or QUARTILES
-        return posterior_of(cumulative, wanted, rng=conditions.rng, private=schema.private, aggregate=aggregate)
+    def learned(self, outcome: Any, schema: Schema, settings: Settings, conditions: Conditions) -> Posterior:
+        aggregate: NoisyAggregate = outcome
+        cumulative, private = Cumulative.of(aggregate), schema.private and aggregate.private
+        attrs, wanted = attributes(aggregate, private=private), settings.probabilities or QUARTILES
+        return posterior_of(cumulative, wanted, rng=conditions.rng, private=private, attrs=attrs)
 
     def model(self, schema: Schema, settings: Settings) -> str:
         names = [name_of(p) for p in settings.probabilities or QUARTILES]

@@ -93,6 +93,7 @@ def test_the_test_set_is_scored_without_its_rows_that_lack_a_value(tmp_path: Pat
 SETS = {
     "compare": ["group=z"],
     "ldp-histogram": ["bins=4"],
+    "ldp-quantiles": ["levels=2"],
     "survival": ["event=z"],
     "survival-regression": ["event=z"],
 }

@@ -95,6 +95,7 @@ def test_each_job_on_reports_names_its_mechanism_and_no_other_job_has_one() -> N
     named = {name: find(name).mechanism(find(name).settings()) for name in NAMES}
     assert {name: one for name, one in named.items() if one} == {
         "ldp-histogram": "unary-encoding",
+        "ldp-quantiles": "unary-encoding",
         "ldp-mean": "grid-laplace",
         "ldp-regression": "analytic-gaussian",
         "ldp-sgd": "analytic-gaussian",
