@@ -64,6 +64,7 @@ class NormalLaw:
         iterations: number of gradient rounds that ran. epochs: number of rounds that asked each client.
         stopped: why fewer rounds ran than planned, as a sentence. aggregates: the source, if they are kept.
         warnings: reasons to doubt it. refitter: as for `inference.posterior.Posterior`.
+        stretch: sd of an unknown factor of all of θ; its part stretch² mean meanᵀ is in ``cov``.
         shrunk: the draws under a prior that shrinks (`inference.models.shrinkage`); None under a normal one.
     """
 
@@ -82,6 +83,7 @@ class NormalLaw:
     aggregates: tuple[NoisyAggregate, ...] = ()
     warnings: tuple[str, ...] = ()
     refitter: Any = None
+    stretch: float = 0.0
     shrunk: Shrunk | None = None
 
     @property
@@ -252,7 +254,8 @@ class Coefficients(NormalLaw):
         law = self if self.slab is None else self.slab()
         d, unit = len(law.names) - 1, {IDENTITY: "units of the target's scale", LOGIT: LOG_ODDS, LOG: LOG_MEAN}
         slab = np.broadcast_to(np.asarray(inf if law.prior_sd is None else law.prior_sd, float), law.mean.shape)[1:]
-        return Slopes(law, law.mean, law.cov, 1 + np.arange(d), np.arange(d), law.names[1:], slab, unit[law.link])
+        cov, places = law.cov - law.stretch**2 * np.outer(law.mean, law.mean), 1 + np.arange(d)
+        return Slopes(law, law.mean, cov, places, places - 1, law.names[1:], slab, unit[law.link], law.stretch)
 
     def slopes_in_own_units(self, slopes: Array) -> Array:
         """Convert standardised slopes, ``(..., d)``."""

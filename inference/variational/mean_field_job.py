@@ -215,7 +215,7 @@ class _Ascent:
 
     def posterior(self, prior_sd: float | None) -> NormalLaw:
         """Return the posterior under a normal prior, or under the model's own if that is not normal."""
-        warnings = list(locate(self.phases).warnings)
+        warnings, off = list(locate(self.phases).warnings), 0.0
         if self.rows is not None:
             mean, cov = self._newton(self.rows, _precision(prior_sd))
             warnings.append(ASSUMED)
@@ -228,6 +228,7 @@ class _Ascent:
             mean, cov, off = self._averaged()
             if prior_sd is not None and self.model.prior_sd is not None:
                 mean, cov = under_prior(mean, cov, self.model.prior_precision, _precision(prior_sd))
+            cov += off**2 * np.outer(mean, mean)
             warnings.append(UNCORRELATED)
             if off > STRETCH_MAX:
                 warnings.append(
@@ -246,6 +247,7 @@ class _Ascent:
             stopped=self.stopped,
             contributors=self.clients,
             private=self.schema.private and self.phases.private and self.private,
+            stretch=off,
             warnings=tuple(warnings),
             refitter=None if self.model.prior_sd is None else self.posterior,
         )
@@ -255,7 +257,7 @@ class _Ascent:
         return self.steps[-max(1, round(part * len(self.steps))) :]
 
     def _averaged(self) -> tuple[Array, Array, float]:
-        """Return mean and covariance without a pilot, and how much the clip stretches coefficients."""
+        """Return mean and covariance without a pilot, and how much the clip stretches them, not in the covariance."""
         last, noise_sds = self._last(self.settings.averaged), [step.noise_sd for step in self.steps]
         mean = np.mean([step.state.mean for step in last], axis=0)
         posterior_sd = np.exp(np.mean([step.state.log_sd for step in last], axis=0))
@@ -263,7 +265,7 @@ class _Ascent:
         off = clipping.stretch(clipping.unknown_rows(mean.size), self.clip)
         least = least_variance(self.clients * self.model.curvature, noise_sds, self.model.prior_precision)
         variance = np.maximum(posterior_sd**2 + noise**2, least)
-        return mean, np.diag(variance) + off**2 * np.outer(mean, mean), off
+        return mean, np.diag(variance), off
 
     def _newton(self, rows: clipping.Rows, prior_precision: float) -> tuple[Array, Array]:
         """Return the posterior from the mean gradient of the last iterations: (2) of `clipping`."""

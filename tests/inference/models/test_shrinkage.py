@@ -349,12 +349,32 @@ def test_too_few_raw_rows_are_refused() -> None:
         Shrinkage(shrinkage="groups").shrink(sure)
 
 
+@pytest.mark.parametrize("shrinkage", ["horseshoe", "groups"])
 @pytest.mark.parametrize("link", LINKS)
-def test_a_horseshoe_warns_if_noise_hides_effects_of_a_third(link: str) -> None:
-    """Four times the slopes' standard deviation. Before, intervals held 4 of 9 such effects, and nothing warned."""
+def test_a_prior_warns_if_noise_hides_effects_that_matter(link: str, shrinkage: str) -> None:
+    """Effects of a third, or of half of the largest, within four times the slopes' typical standard deviation."""
     spread = Spread("dispersion", 0.3, 0.1) if link == LOG else None
-    for sd, named in ((0.05, False), (0.07, False), (0.09, True), (0.13, True)):
-        noisy = replace(law(link, spread=spread), cov=sd**2 * np.eye(4))
-        texts = Shrinkage(shrinkage="horseshoe").shrink(noisy, 30).warnings
-        assert any("may take effects of up to about" in text for text in texts) == named
-        assert Shrinkage(shrinkage="groups").shrink(noisy, 30).warnings == noisy.warnings
+    for sd, largest, named in (
+        (0.05, 0.5, False),
+        (0.07, 0.7, False),
+        (0.07, 0.5, True),
+        (0.09, 0.9, True),
+        (0.13, 0.0, True),
+        (0.02, 0.10, True),
+        (0.02, 0.20, False),
+        (0.02, 0.05, False),  # may be chance, and 0.08 is small
+    ):
+        noisy = replace(law(link, spread=spread), cov=sd**2 * np.eye(4), mean=np.array([0.2, 0.01, largest, -0.01]))
+        texts = Shrinkage(shrinkage=shrinkage).shrink(noisy, 30).warnings
+        assert any("may take effects of up to about" in text for text in texts) == named, (sd, largest)
+
+
+@pytest.mark.parametrize("shrinkage", ["horseshoe", "groups"])
+def test_a_stretch_of_all_coefficients_does_not_explain_effects(shrinkage: str) -> None:
+    """As from clipped gradients. In the covariance alone it would be noise along the effects."""
+    mean, sd, stretch = np.r_[0.2, 0.5, -0.4, 0.3, 0.5, -0.4, 0.3], 0.05, 0.15
+    plain = replace(law(d=6), mean=mean, cov=sd**2 * np.eye(7))
+    unsure = replace(plain, cov=plain.cov + stretch**2 * np.outer(mean, mean), stretch=stretch)
+    before, after = (Shrinkage(shrinkage=shrinkage).shrink(one, 400) for one in (plain, unsure))
+    assert after.mean == pytest.approx(before.mean, abs=0.02)
+    assert after.sd[1:] == pytest.approx(np.hypot(before.sd, stretch * before.mean)[1:], rel=0.15)
