@@ -74,12 +74,16 @@ def _(asked, mo, trial):
         """Return the ends of an interval, as text."""
         return f"{figure.interval[0]:.3g} to {figure.interval[1]:.3g}"
 
+    cells = described.extras()["cells"]
     rows = [
-        f"| {one.name} | {one.figure.mean:.3g} | {interval(one.figure)} |"
+        f"| {one.name} | {one.figure.mean:.3g} | {interval(one.figure)} | {one.unit} |"
         for one in described.estimates(trial.schema)
-        if "quartile" not in one.name and not one.name.startswith(("event", "months"))
+        if cells[one.name]["column"] in ("age", "severity") and "quartile" not in one.name
     ]
-    mo.md("## Table 1\n\n| figure | private | 95 % interval |\n| --- | --- | --- |\n" + "\n".join(rows))
+    mo.md(
+        "## Table 1\n\nWhat was known at the start. The same sum has the outcome and quartiles, too.\n\n"
+        "| figure | private | 95 % interval | unit |\n| --- | --- | --- | --- |\n" + "\n".join(rows)
+    )
     return described, described_exactly
 
 

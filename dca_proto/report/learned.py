@@ -171,12 +171,14 @@ def result(summary: Summary) -> Line | None:
     """Return the most telling result that epsilon covers, as a label and a text; None if there is none.
 
     That is the log-rank test of a trial, or a test between groups, else the clearest coefficient, else the last point
-    of the first curve, else the one that the job names, else the first estimate.
+    of the first curve, else the one that the job names, an estimate or a remark, else the first estimate.
     """
     if (test := summary.get("log_rank")) is not None:
         return "log-rank test", f"p = {test['p_value']:.2g}"
     if len(tests := summary.get("tests", [])) == 1:
         return f"{tests[0]['test']} of {tests[0]['column']}", f"p = {tests[0]['p_value']:.2g}"
+    if (label := summary.get("headline", "")) in (said := summary.get("remarks", {})):
+        return label, said[label].partition(";")[0]
     rows = [row for row in rows_of(summary) if row["estimate"] is not None]
     if not rows:
         return None
@@ -193,7 +195,11 @@ def result(summary: Summary) -> Line | None:
 def headline(summary: Summary) -> str:
     """Return the `result` in a few words; empty if there is none."""
     found = result(summary)
-    return "" if found is None else f": {found[0]} {found[1]}"
+    if found is None:
+        return ""
+    if found[0] in summary.get("remarks", {}):
+        return f": {found[1]}"
+    return f": {found[0]}{':' * found[0][-1].isdigit()} {found[1]}"  # a digit would run into the figure
 
 
 # --- for a terminal ---------------------------------------------------------------------------------------------------

@@ -306,7 +306,8 @@ class Summary(TypedDict, total=False):
         coefficients, intercept: of a regression. estimates: of any other model.
         naive_title: describes the naive estimates. interval_note: what the intervals leave out.
         stopped: why a job ended early. test: None if no row was held out. remarks: by label, for people.
-        headline: the name of the estimate that stands for the result. cells: places in a table, by an estimate's name.
+        headline: the name of the estimate, or the label of the remark, that stands for the result.
+        cells: places in a table, by an estimate's name.
         tests: between groups. marginals: of synthetic rows.
         log_rank, at_risk, groups, method, outside_bounds: of single jobs.
         not_covered_by_epsilon: in files, the figures from raw rows, which are not private.

@@ -227,7 +227,7 @@ def _posterior(
         f"{_part(worst['noise_distance'])}",
         "caution": NOT_THE_TRUTH,
     }
-    extras: Summary = {"remarks": remarks, "interval_note": INTERVALS}
+    extras: Summary = {"remarks": remarks, "interval_note": INTERVALS, "headline": "rows"}
     return Posterior(
         SYNTHETIC,
         {"shares": draws},

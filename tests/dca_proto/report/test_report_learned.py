@@ -30,6 +30,18 @@ def test_the_headline_writes_a_number_below_zero_as_the_table_does() -> None:
     assert "[-" not in text
 
 
+def test_the_headline_keeps_a_name_that_ends_in_a_digit_apart_from_the_figure() -> None:
+    learned = SAMPLES["learned"]()
+    (row, *_), name = learned["coefficients"], "event = 1, arm 0"
+    assert f"clients: {name}: 3.10 [0.9, 5.3]" in text_of({**learned, "coefficients": [{**row, "name": name}]})
+
+
+def test_the_headline_of_rows_that_were_made_is_their_remark() -> None:
+    made = {"headline": "rows", "remarks": {"rows": "40 synthetic rows of 3 columns; the release counts 38 clients"}}
+    text = text_of({**SAMPLES["learned"](), **made})
+    assert text.startswith("Learned from 38 of 40 clients: 40 synthetic rows of 3 columns ·")
+
+
 @pytest.mark.parametrize("name", ["swarm", "learned"])
 def test_the_repair_that_was_used_stands_among_the_remarks(name: str) -> None:
     assert ["repair", "absolute"] in outline_of({**SAMPLES[name](), "repair": "absolute"}).rows
