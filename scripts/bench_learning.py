@@ -1,9 +1,11 @@
 #!/usr/bin/env python
-"""Times what an analyst waits for after the rounds: the first and the second call of a job in a new process.
+"""Times what an analyst waits for: the first and the second call of each job of the registry in a new process.
 
-The first call of a job on LDP reports includes the import of JAX and the compilation of its sampler. By default nothing
-compiled is kept; with --cache a first process fills an empty cache and a second one reads it. CPU seconds are those of
-all threads: they depend less on what else runs than wall seconds do.
+A call is a job's rounds over the ideal functionality, its fit, and the summary, on the job's clean data: 5,000 clients
+at epsilon 2, unless the job states more (`inference.jobs.examples`). The first call of a job that samples includes the
+import of JAX and the compilation of its sampler. By default nothing compiled is kept; with --cache a first process
+fills an empty cache and a second one reads it. CPU seconds are those of all threads: they depend less on what else runs
+than wall seconds do.
 
 Examples:
 
@@ -25,44 +27,42 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dca_proto.runtime.files import STDOUT, write_json
+from inference.jobs import NAMES
 
-JOBS = {"ldp-mean": 3, "ldp-histogram": 3, "ldp-regression": 3, "regression": 30, "logistic": 3}
-"""The jobs, each with its number of features."""
-ROWS, EPSILON, DELTA = {"regression": 5_000, "logistic": 20_000}, 2.0, 1e-5
-REPORTS = 2_000
+NODES, DELTA = 10, 1e-5
 FIGURES = ("first_s", "first_cpu_s", "second_s", "second_cpu_s")
 
 
 def learn(name: str, seed: int) -> tuple[float, float]:
     """Run a job over ideal rounds; return wall and CPU seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
+    import numpy as np
+
+    from dca_proto.cli.job_settings import best_weights
     from dca_proto.jobs.job import JobTerms
     from dca_proto.privacy.budget import Budget
-    from dca_proto.protocol.wire.kinds import LdpReport
+    from dca_proto.protocol.wire.kinds import LdpReport, NodeRelease
     from emulator.ideal import IdealSwarm
-    from inference.bounds import Interval
     from inference.jobs import find
     from inference.jobs.base import Conditions
-    from inference.problem import Schema
+    from inference.jobs.examples import DESIGNS
+    from inference.jobs.settings import settings_from
     from inference.rounds import run
 
-    d, n, job, rng = JOBS[name], ROWS.get(name, REPORTS), find(name), np.random.default_rng(seed)
-    X = rng.standard_normal((n, d))
-    y = X @ np.linspace(1, -1, d) / np.sqrt(d) + rng.standard_normal(n)
-    y = (y > 0).astype(float) if name == "logistic" else y
-    names = tuple(f"x{j}" for j in range(d))
-    bounds = {**dict.fromkeys(names, Interval(-4, 4)), "y": Interval(0, 1) if name == "logistic" else Interval(-5, 5.5)}
-    schema, local = Schema(names, "y", bounds), LdpReport in job.kinds
-    budget, tolerate = Budget(EPSILON, DELTA), 0 if local else n // 10
-    computes = () if local else tuple(bytes([index]) * 16 for index in range(3))
-    terms = JobTerms(epsilon=budget.epsilon, delta=budget.delta, clients=n, tolerate=tolerate, computes=computes)
-    known = Conditions(n, tolerate, 1.0, rng, kind=job.kinds[0], epsilon=EPSILON)
-    own = job.settings()
-    released = run(job.make(schema, own, known), IdealSwarm(np.column_stack([X, y]), schema.columns, terms))
-    job.summarise(job.finish(released, schema, own, known), None, None, None, schema)
+    job, rng = find(name), np.random.default_rng(seed)
+    clean, kind = job.clean, job.kinds[0]
+    data = DESIGNS[clean.designs][0](rng, clean.clients)
+    own, local, nodes = settings_from(job.settings, clean.settings, name), kind is LdpReport, kind is NodeRelease
+    parts = np.array_split(data.rows, NODES) if nodes else data.rows
+    budget, tolerate = Budget(clean.epsilon, DELTA), 0 if local or nodes else len(parts) // 10
+    computes = () if local or nodes else tuple(bytes([index]) * 16 for index in range(3))
+    terms = JobTerms(
+        epsilon=budget.epsilon, delta=budget.delta, clients=len(parts), tolerate=tolerate, computes=computes
+    )
+    known = Conditions(len(parts), tolerate, budget.mu, rng, kind=kind, epsilon=budget.epsilon, weights=best_weights)
+    released = run(job.make(data.schema, own, known), IdealSwarm(parts, data.schema.columns, terms))
+    job.summarise(job.finish(released, data.schema, own, known), None, None, None, data.schema)
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
@@ -102,10 +102,10 @@ def measured(name: str, checkouts: list[Path], repeats: int, *, cached: bool) ->
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3, help="processes for each job (default: 3)")
-    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS), help="by default all")
+    parser.add_argument("--jobs", nargs="+", choices=NAMES, default=list(NAMES), help="by default all")
     parser.add_argument("--against", type=Path, help="another checkout, measured in turn with this one")
     parser.add_argument("--cache", action="store_true", help="measure a process that reads a filled cache")
-    parser.add_argument("--inside", choices=JOBS, help=argparse.SUPPRESS)
+    parser.add_argument("--inside", choices=NAMES, help=argparse.SUPPRESS)
     parser.add_argument("--json", help="write the figures to this file, or - for standard output")
     options = parser.parse_args()
     if options.inside:
@@ -124,11 +124,11 @@ def main() -> int:
             f"CPU {row[f'{call}_cpu_s']:6.2f}"
             for call in ("first", "second")
         )
-        print(f"{row['job']:<15} {first};  {second}  {row['checkout'] if options.against else ''}")
+        print(f"{row['job']:<22} {first};  {second}  {row['checkout'] if options.against else ''}")
     if options.against:
         for own, other in zip(rows[::2], rows[1::2], strict=True):
             ratios = ", ".join(f"{figure} {own[figure] / other[figure]:.2f}" for figure in FIGURES)
-            print(f"{own['job']:<15} ratio: {ratios}")
+            print(f"{own['job']:<22} ratio: {ratios}")
     return 0
 
 
