@@ -89,7 +89,7 @@ mechanism = "analytic-gaussian". A file's [job] for the first:
   name = "ldp-histogram"
   target = "age"
   bounds = { age = [0, 120] }
-  edges = [0, 18, 40, 65, 120]       # or bins = 6, or categories = 5 of a column of 0, 1, 2, 3, 4
+  edges = [0, 18, 40, 65, 120]       # or bins = 6, or values = 5 of a column of 0, 1, 2, 3, 4
   epsilon = 1
   clients = 5000
 

@@ -41,9 +41,7 @@ class Settings(SamplerSettings):
     """Settings of `ldp-histogram`."""
 
     column: str | None = setting(None, "Which column; by default the target.")
-    categories: int | None = setting(
-        None, "The column's values are 0, 1, ..., categories - 1.", within(2, CATEGORIES_MAX)
-    )
+    values: int | None = setting(None, "The column's values are 0, 1, ..., values - 1.", within(2, CATEGORIES_MAX))
     edges: tuple[float, ...] | None = setting(
         None, "Edges of the bins, in the column's units; values outside count in the outer bins."
     )
@@ -60,7 +58,7 @@ class Settings(SamplerSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(known := given(self, ("categories", "edges", "bins"))) > 1:
+        if len(known := given(self, ("values", "edges", "bins"))) > 1:
             raise DataError(f"settings {' and '.join(map(repr, known))} exclude each other; give one of them")
         if self.edges is None:
             return
@@ -75,8 +73,8 @@ def edges_of(schema: Schema, settings: Settings) -> Numbers:
     """Return the edges of the bins; they are public and do not depend on the data."""
     if settings.edges is not None:
         return settings.edges
-    if settings.categories is not None:
-        return tuple(place - 0.5 for place in range(settings.categories + 1))
+    if settings.values is not None:
+        return tuple(place - 0.5 for place in range(settings.values + 1))
     bounds = schema.bounds[schema.column(settings.column)]
     ends = bounds.lower, bounds.upper
     whole = all(end == round(end) for end in ends) and bounds.upper - bounds.lower <= WHOLE_MAX
@@ -115,14 +113,14 @@ class Histogram(ReportJob):
     estimator = "an estimator fits rows, aggregates or rounds of sums, not reports"
     about = "shares of one column's categories, from [LDP reports](jobs/reports.md)"
     examples = (
-        Example(COUNT, {"categories": 5, **QUICK_DRAWS}),
-        Example(COUNT, {"categories": 5, "mechanism": RESPONSE, **QUICK_DRAWS}, label="by randomised response"),
+        Example(COUNT, {"values": 5, **QUICK_DRAWS}),
+        Example(COUNT, {"values": 5, "mechanism": RESPONSE, **QUICK_DRAWS}, label="by randomised response"),
     )
     clean = Clean("a column of answers")
 
     def check(self, schema: Schema, settings: Settings) -> None:
         super().check(schema, settings)
-        bounds, categories = schema.bounds[schema.column(settings.column)], settings.categories
+        bounds, categories = schema.bounds[schema.column(settings.column)], settings.values
         if categories is not None and (bounds.lower <= -0.5 or bounds.upper >= categories - 0.5):
             raise DataError(
                 f"the bounds {bounds.lower:g}:{bounds.upper:g} go beyond the categories 0 to {categories - 1}, and "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 import inference.estimators
 from check_lying_client import CASES, ActorRounds, Setting, setting_of
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.cli.job_settings import TERMS
 from emulator.ideal import IdealSwarm
 from inference.jobs import NAMES, find
 from inference.jobs.base import Estimable, LearningJob
@@ -26,6 +28,12 @@ def test_each_job_has_an_estimator_or_a_reason() -> None:
     assert all(len(text.split()) > 3 for text in reasons)
     by_hand = set(inference.estimators.__all__) - made
     assert all(any(name in text for text in reasons) for name in by_hand), by_hand
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_setting_of_a_job_has_the_name_of_one_that_all_have(name: str) -> None:
+    """Both are keys of a trainer's [job], which would take one for the other."""
+    assert not {own.name for own in fields(find(name).settings)} & set(TERMS)
 
 
 COMPILED = {"poisson-regression", "ordinal-regression", "multinomial-regression"}

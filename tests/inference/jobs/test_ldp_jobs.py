@@ -128,7 +128,7 @@ def test_every_round_is_possible_and_costs_each_client_its_budget_once(name: str
     ({"bins": 2}, [-6, 0, 6], ["y < 0", "y ≥ 0"]),
     ({"edges": [-1, 0, 2.5]}, [-1, 0, 2.5], ["y < 0", "y ≥ 0"]),
     ({"edges": "-1,0,2.5,3"}, [-1, 0, 2.5, 3], ["y < 0", "y 0 to 2.5", "y ≥ 2.5"]),
-    ({"categories": 3}, [-0.5, 0.5, 1.5, 2.5], ["y = 0", "y = 1", "y = 2"]),
+    ({"values": 3}, [-0.5, 0.5, 1.5, 2.5], ["y = 0", "y = 1", "y = 2"]),
     ({"column": "a", "bins": 2}, [-4, 0, 4], ["a < 0", "a ≥ 0"]),
     ({"column": "a"}, [-4.5, -3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5, 4.5], [f"a = {k}" for k in range(-4, 5)]),
 ])  # fmt: skip
@@ -222,7 +222,7 @@ def test_features_and_labels_of_a_client_cost_it_its_budget_together(epsilon: fl
 
 @pytest.mark.parametrize(("name", "given", "message"), [
     ("ldp-histogram", {"column": "c"}, "'c' is not in the data"),
-    ("ldp-histogram", {"categories": 1}, "setting 'categories' is 1, expected 2 to 65536"),
+    ("ldp-histogram", {"values": 1}, "setting 'values' is 1, expected 2 to 65536"),
     ("ldp-histogram", {"bins": 70000}, "setting 'bins' is 70000, expected 2 to 65536"),
     ("ldp-histogram", {"bins": 3, "edges": [0, 1, 2]}, "settings 'edges' and 'bins' exclude each other"),
     ("ldp-histogram", {"edges": [0, 1]}, "setting 'edges' has 2 numbers, expected at least 3"),
@@ -243,7 +243,7 @@ def test_features_and_labels_of_a_client_cost_it_its_budget_together(epsilon: fl
     ("ldp-mean", {"prior_mean_sd": -1}, "setting 'prior_mean_sd' is -1, expected a number above 0"),
     ("ldp-mean", {"mechanism": "unary-encoding"}, "mechanism 'unary-encoding'"),
     ("ldp-regression", {"family": "ridge"}, "family 'ridge'"),
-    ("ldp-histogram", {"column": "a", "categories": 4}, "bounds -4:4 go beyond the categories 0 to 3"),
+    ("ldp-histogram", {"column": "a", "values": 4}, "bounds -4:4 go beyond the categories 0 to 3"),
     ("ldp-mean", {"family": "poisson", "lower": 0, "upper": 1001}, "counts clipped at 1001 are too many"),
     ("ldp-regression", {"inputs": True, "radius": 1.0}, "leave out inputs or radius"),
     ("ldp-regression", {"label_share": 1.0}, "setting 'label_share' is 1, expected a number between 0 and 1"),
@@ -263,7 +263,7 @@ def test_impossible_settings_are_refused_with_a_reason(name: str, given: dict[st
 
 
 @pytest.mark.parametrize(("name", "given", "least"), [
-    ("ldp-histogram", {"categories": 9}, 8),
+    ("ldp-histogram", {"values": 9}, 8),
     ("ldp-mean", {}, 2),
     ("ldp-regression", {}, 6 + 3 + 1),
     ("ldp-regression", {"family": "logistic"}, 6 + 3),

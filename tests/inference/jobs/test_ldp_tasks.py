@@ -170,7 +170,7 @@ def test_reports_are_counted_for_people_and_very_many_numbers_are_left_out() -> 
     data = problem("count", 60)
     for mechanism in ("unary-encoding", "randomised-response"):
         generator = JOBS["ldp-histogram"].make(
-            data.schema, settings("ldp-histogram", mechanism=mechanism, categories=13), conditions()
+            data.schema, settings("ldp-histogram", mechanism=mechanism, values=13), conditions()
         )
         reports = clients_of(data, 2.0).run_round(next(generator)).reports
         assert reports is not None
