@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from emulator.ideal import IdealSwarm
 from inference.jobs import NAMES, find
 from inference.jobs.base import Estimable, LearningJob
 from inference.models.estimator import RecordedRounds
+from inference.models.shrinkage import Shrinkage
 from inference.rounds import Replayed, run
 
 
@@ -72,6 +73,29 @@ def test_an_estimator_is_its_job_over_rounds_and_has_what_all_have(job: Learning
         assert (one.predict_interval(data.X[:5])[:, 0] <= low[:5]).all(), "95 % is wider"
         assert one.coef_interval_.shape == (*one.coef_.shape, 2)
     assert (of_rows.private_, of_rows.epsilon_, fitted.private_) == (False, None, True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shrinkage", ["horseshoe", "groups"])
+@pytest.mark.parametrize("job", [job for job in map(find, NAMES) if issubclass(job.settings, Shrinkage)])
+def test_an_estimator_shrinks_as_its_job_does(job: LearningJob, shrinkage: str) -> None:
+    """Of the same sums; the prior of groups is of two groups. That of hazards is written by hand."""
+    setting = setting_of(job.name, 60)
+    data, given = setting.data, {"shrinkage": shrinkage, **({"prior_groups": "a;b"} if shrinkage == "groups" else {})}
+    recorded = RecordedRounds(IdealSwarm(data.rows, data.schema.columns, setting.terms))
+    outcome = setting._replace(own=replace(setting.own, **given)).learned(recorded)
+    if isinstance(job.estimator, Estimable):
+        seed = {"random_state": np.random.default_rng(2)} if job.iterative else {}
+        made = getattr(inference.estimators, job.estimator.name)(
+            schema=data.schema, **job.examples[0].settings, **given, **seed
+        )
+    else:
+        made = inference.estimators.PrivateProportionalHazards(
+            schema=data.schema, event="event", **job.examples[0].settings, **given
+        )
+    fitted = made.fit(Replayed([aggregate for _, aggregate in recorded.results]))
+    rows = [row["estimate"] for row in outcome.get("coefficients") or outcome["estimates"]]
+    np.testing.assert_allclose(np.ravel(fitted.coef_), rows[: np.size(fitted.coef_)])
 
 
 class Observed(ActorRounds):
