@@ -71,7 +71,7 @@ class Slopes(NamedTuple):
         law: has ``with_shrunk`` and ``slopes_in_own_units``. mean, cov: of all coordinates, ``(p,)`` and ``(p, p)``.
         places: of the slopes among them, and column: the number of each one's column, each ``(q,)``.
         features: names of the columns. slab: sd of the normal prior of each slope, infinite if flat, ``(q,)``.
-        unit: of an effect. stretch: sd of an unknown factor 1 + stretch · N(0, 1) of all coordinates, not in ``cov``.
+        unit: of an effect. stretch: sd of an unknown factor of all coordinates, in ``cov`` as stretch² mean meanᵀ.
     """
 
     law: Any

@@ -13,8 +13,9 @@ An effect is *lost* if its 95 % interval misses it and the estimate is less than
   for each prior, N and epsilon.
 - Intervals of effects of zero hold: at least 0.90 of those of 95 %, for each prior and regression.
 - A fit that loses an effect warns: at most 0.05 of all fits of a prior lose one without any warning.
-- Clean fits rarely warn: at most 0.05 of the fits of N = 20,000 have a warning of the horseshoe.
-- With 0 or 3 effects at N = 20,000, the horseshoe's errors of all slopes are at most 0.8 of the default prior's, for
+- Clean fits rarely warn: at most 0.05 of them have a warning of the horseshoe. These are the fits of N = 20,000, but
+  for `regression-bounded` and `survival-regression`, whose noise hides effects at that size, too.
+- With 0 or 3 effects, the horseshoe's errors of all slopes in clean fits are at most 0.8 of the default prior's, for
   each regression (root of the mean square).
 
 Each figure fails only if chance would bring one so far beyond its limit less than once in 100 runs of the whole table
@@ -56,6 +57,7 @@ EFFECTS, PARTS = np.array([0.5, -0.4, 0.3]), (1.0, -0.5)  # parts: of the log od
 VERIFIED, LINEAR = "verified", "regression"
 REGRESSIONS = (LINEAR, VERIFIED, "regression-bounded", "logistic", "poisson-regression", "robust-regression",
                "ordinal-regression", "multinomial-regression", "survival-regression")  # fmt: skip
+CLEAN = [one for one in REGRESSIONS if one not in ("regression-bounded", "survival-regression")]
 SIZES, EPSILONS, REAL = (2_000, 20_000), (1.0, 4.0), (0, 3, 10)
 REPEATS = 4
 HALVES = ";".join(",".join(part) for part in (NAMES[: FEATURES // 2], NAMES[FEATURES // 2 :]))
@@ -191,7 +193,8 @@ class ShrinkageCheck(BlockExperiment[Cell]):
     def tables(self, found: list[Result]) -> Iterator[Table]:
         heads = ("effects, 90 %", "95 %", "zeros, 90 %", "95 %", "error", "warned", "any warning", "lost", "silently")
         by_size = [{"n": n, "epsilon": epsilon, "real": real} for n, epsilon, real in product(SIZES, EPSILONS, REAL)]
-        for name, places in product(PRIORS, (by_size, [{"regression": one} for one in REGRESSIONS])):
+        by_regression = [{"regression": one, "n": n} for one, n in product(REGRESSIONS, SIZES)]
+        for name, places in product(PRIORS, (by_size, by_regression)):
             rows = table(f"{name}: intervals that hold, errors over the default prior's, fits", "of", *heads)
             for at in places:
                 shares = [
@@ -232,10 +235,11 @@ class ShrinkageCheck(BlockExperiment[Cell]):
             lost = total(found, f"{name} silently lost")
             yield judged(f"{name}, fits that lose an effect silently", lost, count(found), 0.0, SILENT_MOST,
                          f"<= {SILENT_MOST:.2f}")  # fmt: skip
-        clean = total(found, f"{HORSESHOE} warned", n=max(SIZES)), count(found, n=max(SIZES))
-        yield judged("clean fits with a warning of the horseshoe", *clean, 0.0, CLEAN_MOST, f"<= {CLEAN_MOST:.2f}")
-        for one in REGRESSIONS:
-            few = [result for result in found if result["n"] == max(SIZES) and result["real"] < max(REAL)]
+        clean = [result for result in found if result["n"] == max(SIZES) and result["regression"] in CLEAN]
+        warned = total(clean, f"{HORSESHOE} warned"), count(clean)
+        yield judged("clean fits with a warning of the horseshoe", *warned, 0.0, CLEAN_MOST, f"<= {CLEAN_MOST:.2f}")
+        few = [result for result in clean if result["real"] < max(REAL)]
+        for one in CLEAN:
             error = ratio(few, HORSESHOE, regression=one)
             yield Check(f"errors of {one}", f"<= {RATIO_MOST:.2f}", f"{error:.2f}", error <= RATIO_MOST)
 

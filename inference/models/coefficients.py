@@ -63,8 +63,7 @@ class NormalLaw:
         method: as text. contributors: number of clients, or of rows. private: False if no epsilon may be claimed.
         iterations: number of gradient rounds that ran. epochs: number of rounds that asked each client.
         stopped: why fewer rounds ran than planned, as a sentence. aggregates: the source, if they are kept.
-        warnings: reasons to doubt it. refitter: as for `inference.posterior.Posterior`.
-        stretch: sd of an unknown factor of all of θ; its part stretch² mean meanᵀ is in ``cov``.
+        warnings: reasons to doubt it. refitter: as for `Posterior`. stretch: sd of an unknown factor of θ, in ``cov``.
         shrunk: the draws under a prior that shrinks (`inference.models.shrinkage`); None under a normal one.
     """
 
@@ -254,8 +253,8 @@ class Coefficients(NormalLaw):
         law = self if self.slab is None else self.slab()
         d, unit = len(law.names) - 1, {IDENTITY: "units of the target's scale", LOGIT: LOG_ODDS, LOG: LOG_MEAN}
         slab = np.broadcast_to(np.asarray(inf if law.prior_sd is None else law.prior_sd, float), law.mean.shape)[1:]
-        cov, places = law.cov - law.stretch**2 * np.outer(law.mean, law.mean), 1 + np.arange(d)
-        return Slopes(law, law.mean, cov, places, places - 1, law.names[1:], slab, unit[law.link], law.stretch)
+        own = np.arange(d)
+        return Slopes(law, law.mean, law.cov, 1 + own, own, law.names[1:], slab, unit[law.link], law.stretch)
 
     def slopes_in_own_units(self, slopes: Array) -> Array:
         """Convert standardised slopes, ``(..., d)``."""
@@ -389,10 +388,8 @@ def scored(
     """Score predictions of the test rows, shape ``(k,)``, beside those without privacy and those of a constant.
 
     With the logit link: the AUC, if both classes occur, and the mean log likelihood of a row; else root mean squared
-    errors. Without training rows the constant is taken from the test rows.
-
-    Args:
-        absolute: whether to score mean absolute errors, because outliers would dominate squared errors.
+    errors. Without training rows the constant is taken from the test rows. Args: absolute: whether to score mean
+    absolute errors, because outliers would dominate squared errors.
     """
     rows, constant = len(test.y), (train or test).y
     if link == LOGIT:

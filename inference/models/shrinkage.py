@@ -277,6 +277,7 @@ def gibbs(
 
 
 def _shrunk(slopes: Slopes, given: Shrinkage, draws: int) -> Any:
+    slopes = slopes._replace(cov=slopes.cov - slopes.stretch**2 * np.outer(slopes.mean, slopes.mean))
     law, places, d = slopes.law, slopes.places, len(slopes.places)
     rng, rest = np.random.default_rng(0), np.delete(np.arange(len(slopes.mean)), places)  # the same draws each time
     own = np.ix_(places, places)
