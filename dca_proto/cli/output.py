@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 from rich import box
-from rich.console import Console
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Column, Table
 from rich.text import Text
 
 from dca_proto.errors import StorageError, UsageError
+from dca_proto.report.formats import UNKNOWN
 from dca_proto.runtime.files import STDOUT, keep, require_writable, whole_file
 from dca_proto.wording import shown
 
@@ -53,16 +55,60 @@ def tell(text: str, *, stderr: bool = False) -> None:
     print(shown(text), file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
+class FittingTable(Table):
+    """A table that becomes a list where the console is too narrow for it.
+
+    Otherwise words would break, or a number would lose its end. The list has a block for each row: its first cell, then
+    a line for each other cell, with the column's name. Empty cells are left out.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        cells = [[_as_text(console, cell) for cell in (column.header, *column.cells)] for column in self.columns]
+        widths = [_least_width(column, texts) for column, texts in zip(self.columns, cells, strict=True)]
+        if sum(widths) + _INDENT * (len(widths) - 1) <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        if self.title:
+            yield Text(str(self.title), "bold")
+        (_, *firsts), others = cells[0], cells[1:]
+        room = max(cell_len(texts[0].plain) for texts in others) if others else 0
+        for place, first in enumerate(firsts, 1):
+            yield first
+            for texts in others:
+                name, value = texts[0].plain, texts[place]
+                if value.plain.strip() in ("", UNKNOWN):
+                    continue
+                for number, line in enumerate(value.wrap(console, max(options.max_width - room - 2 * _INDENT, 20))):
+                    line.rstrip()
+                    yield Text.assemble(" " * _INDENT, f"{'' if number else name:<{room + _INDENT}}", line)
+
+
+_INDENT = 2  # spaces before the cells below a row's first one, and between columns
+
+
+def _as_text(console: Console, cell: object) -> Text:
+    return cell if isinstance(cell, Text) else console.render_str(str(cell))
+
+
+def _least_width(column: Column, texts: Sequence[Text]) -> int:
+    """Return the width below which a column would break a word, or a line if it does not wrap."""
+    lines = [line for text in texts for line in text.plain.split("\n")]
+    pieces = lines if column.no_wrap else [word for line in lines for word in line.split()]
+    return max(map(cell_len, pieces), default=0)
+
+
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str | None = None, align: str = ""
 ) -> Table:
-    """Return a table in the style of all commands.
+    """Return a table in the style of all commands, which becomes a list where it does not fit.
 
     Args:
         align: a letter for each column: ``<`` left and ``>`` right, both without wrapping; ``w`` left, wrapped. By
             default ``w`` for the first column and ``>`` for all others.
     """
-    styled = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    styled = FittingTable(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     styled.show_edge = styled.pad_edge = False
     for name, side in zip(columns, align or "w" + ">" * (len(columns) - 1), strict=True):
         styled.add_column(name, justify="right" if side == ">" else "left", no_wrap=side != "w", overflow="fold")

@@ -11,6 +11,7 @@ import pytest
 from patience import PATIENCE_S
 
 from dca_proto.cli import explain
+from dca_proto.cli.output import Terminal, table
 from dca_proto.errors import UsageError
 from dca_proto.runtime.files import whole_file, write_json
 
@@ -81,3 +82,38 @@ def test_a_full_device_is_one_line(tmp_path: Path) -> None:
         8,
     )
     assert explain(OSError(9, os.strerror(9))) is None, "a bug of ours"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def printed(width: int, columns: tuple[str, ...], rows: list[tuple[str, ...]], **how: str) -> str:
+    """What a console of this width prints of a table."""
+    console = Terminal()
+    console.width = width
+    with console.capture() as capture:
+        console.print(table(columns, rows, **how))
+    return capture.get()
+
+
+COMPARED = (
+    ("n", "–", "5,036 [5,027, 5,045]", "666 [658, 675]"),
+    ("share of rare_mutation", "-0.0168 [-0.034, -0.005]", "0.00707 [0.0049, 0.0092]", "0.0241 [0.012, 0.036]"),
+)
+GROUPS = ("", "readmitted=yes 0 less readmitted=yes 1", "readmitted=yes 0", "readmitted=yes 1")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
+def test_a_table_breaks_no_number_and_loses_no_name_at_any_width(width: int) -> None:
+    text = printed(width, GROUPS, list(COMPARED))
+    assert all(word in text.split() for row in COMPARED for cell in row[1:] if cell != "–" for word in cell.split())
+    assert all(name in text for name in (*GROUPS, *(row[0] for row in COMPARED)))
+    assert all(len(line) <= width or width == 40 for line in text.splitlines())
+
+
+def test_a_column_that_wraps_does_not_break_words() -> None:
+    row = ("gain_$_loss_$", "0.0123 [0.0011, 0.0235]", "0.0119 [0.0009, 0.0229]", "sbp per unit of gain_$_loss_$")
+    columns = ("", "private", "without privacy", "unit")
+    assert "gain_$_loss_$\n" in printed(72, columns, [row], align="w>>w")
+    assert printed(90, columns, [row], align="w>>w").count("gain_$_loss_$") == 2
+    assert printed(90, columns, [row], align="w>>w").splitlines()[1].startswith("──")
