@@ -71,16 +71,21 @@ class FittingTable(Table):
         if self.title:
             yield Text(str(self.title), "bold")
         (_, *firsts), others = cells[0], cells[1:]
-        room = max(cell_len(texts[0].plain) for texts in others) if others else 0
+        room = _INDENT + max((cell_len(texts[0].plain) for texts in others), default=0)
+        beside = room <= options.max_width // 2  # else values are below the names
+        indent = _INDENT + room if beside else 2 * _INDENT
         for place, first in enumerate(firsts, 1):
             yield first
             for texts in others:
                 name, value = texts[0].plain, texts[place]
                 if value.plain.strip() in ("", UNKNOWN):
                     continue
-                for number, line in enumerate(value.wrap(console, max(options.max_width - room - 2 * _INDENT, 20))):
+                if not beside:
+                    yield Text(" " * _INDENT + name)
+                for number, line in enumerate(value.wrap(console, max(options.max_width - indent, 1))):
                     line.rstrip()
-                    yield Text.assemble(" " * _INDENT, f"{'' if number else name:<{room + _INDENT}}", line)
+                    before = f"{'':{_INDENT}}{name:<{room}}" if beside and not number else " " * indent
+                    yield Text.assemble(before, line)
 
 
 _INDENT = 2  # spaces before the cells below a row's first one, and between columns
