@@ -19,7 +19,7 @@ from dca_proto.runtime.csv_text import CsvText, Missing, OnMissing, is_number, o
 from dca_proto.statistics.categories import Categories, check_categories, indicators, numeric_columns
 from inference.bounds import Interval, bounds_from_data, require
 from inference.errors import DataError, unknown
-from inference.problem import Problem, Schema
+from inference.problem import Array, Problem, Schema
 
 REFUSE, ZERO = MISSING = ("refuse", "zero")
 """The treatment of a row with a missing value."""
@@ -89,10 +89,7 @@ def _problem(
     if not trial_bounds:
         require(given, columns)  # before any cell is read: a missing option is reported before a bad row
     used = [name for name in header if {name, *(indicators(name, listed) if name in listed else ())} & set(columns)]
-    read = text.numbers(listed, _refuser(path, text, listed) if missing == REFUSE else lambda lacking: None, used)
-    if not len(read):
-        raise DataError(f"{path.name} has no rows; expected a line of column names, then one line per row")
-    read_names = numeric_columns(used, listed)
+    read, read_names = _numbers(path, text, listed, used, missing), numeric_columns(used, listed)
     rows = read[:, [read_names.index(column) for column in columns]]
     if trial_bounds:
         whole = rows[np.isfinite(rows).all(axis=1)]
@@ -105,6 +102,30 @@ def _problem(
     schema = Schema(columns[:-1], target, own, alone=alone, categories=texts)
     note = f"{path.name}: {text.format}" if text.format else ""
     return Problem(path.stem, schema, rows[:, :-1], rows[:, -1], note)
+
+
+def _numbers(path: Path, text: CsvText, listed: Categories, used: Sequence[str], missing: str) -> Array:
+    """Return the numbers of these columns. Refuses a column of which no cell is understood, whatever is missing."""
+    first: dict[str | None, Missing] = {}
+
+    def keep_first(lacking: Missing) -> None:
+        first.setdefault(lacking.column, lacking)
+
+    read = text.numbers(listed, _refuser(path, text, listed) if missing == REFUSE else keep_first, used)
+    if not len(read):
+        raise DataError(f"{path.name} has no rows; expected a line of column names, then one line per row")
+    names = numeric_columns(used, listed)
+    for column in first.keys() & {*used}:
+        if np.isfinite(read[:, names.index(column)]).any():
+            continue
+        cell, texts = first[column].found.strip(), listed.get(column)
+        expected = f"one of its categories {', '.join(texts[:8])}" if texts else "a number"
+        found = f"the first has {cell[:80]!r}" if cell else "all are empty"
+        advice = (
+            "write the categories as the file does" if texts else "list its categories (--categories) or leave it out"
+        )
+        raise DataError(f"{path.name}: no row of column {column!r} has {expected}; {found}; {advice}")
+    return read
 
 
 def _unknown(column: str, path: Path, names: Sequence[str]) -> DataError:

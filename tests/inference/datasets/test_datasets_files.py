@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import zipfile
 from hashlib import sha256
@@ -13,6 +14,8 @@ from typing import Any
 import pooch
 import pytest
 
+from inference.bounds import Interval
+from inference.datasets.csv_file import from_csv
 from inference.datasets.files import FOLDER_VARIABLE, Progress, Source, find
 from inference.errors import DataError
 
@@ -196,3 +199,26 @@ def test_progress_is_one_line_on_a_terminal(
     assert capsys.readouterr().err == "\radult.zip: 2.0 of 4.0 MB\n"
     progress.reset()
     assert progress.done == 0
+
+
+@pytest.mark.parametrize(
+    ("cells", "categories", "message"),
+    [
+        (("Female", "Male"), ("female", "male"), "no row of column 'sex' has one of its categories female, male; the "
+         "first has 'Female'; write the categories as the file does"),
+        (("01.05.2023", "02.05.2023"), None, "no row of column 'sex' has a number; the first has '01.05.2023'; list"),
+        (("", ""), None, "no row of column 'sex' has a number; all are empty"),
+    ],
+)  # fmt: skip
+def test_a_column_of_which_no_cell_is_understood_is_refused(
+    tmp_path: Path, cells: tuple[str, str], categories: tuple[str, ...] | None, message: str
+) -> None:
+    """Rows that lack a value may count as zero, but here a whole run would spend its budget on nothing."""
+    path = tmp_path / "rows.csv"
+    path.write_text(f"sex,y\n{cells[0]},1\n{cells[1]},2\n", encoding="utf-8")
+    listed = {"sex": categories} if categories else {}
+    with pytest.raises(DataError, match=re.escape(message)):
+        from_csv(path, "y", {"sex": Interval(0, 1), "y": Interval(0, 3)}, categories=listed, missing="zero")
+    path.write_text(f"sex,y\n{cells[0]},1\n{categories[0] if categories else 1},2\n", encoding="utf-8")
+    found = from_csv(path, "y", {"sex": Interval(0, 1), "y": Interval(0, 3)}, categories=listed, missing="zero")
+    assert len(found.y) == 2
