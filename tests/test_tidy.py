@@ -266,7 +266,7 @@ def test_imports_point_one_way() -> None:
         layer = max((prefix for prefix in LAYERS if allows({prefix}, name)), key=len)
         foreign = {module for module in imports_of(path) if module.split(".")[0] not in STDLIB | {"__future__"}}
         beyond = sorted(module for module in foreign if not allows(LAYERS[layer], module))
-        assert not beyond, f"{show(path)} imports {beyond}; if it may, add LAYERS[{name!r}], now LAYERS[{layer!r}] holds"
+        assert not beyond, f"{show(path)} imports {beyond}, beyond LAYERS[{layer!r}]; if it may, add LAYERS[{name!r}]"
 
 
 STOPPERS = {"it", "asked", "held", "said", "came", "beside"}
