@@ -106,10 +106,11 @@ def _problem(
 
 def _numbers(path: Path, text: CsvText, listed: Categories, used: Sequence[str], missing: str) -> Array:
     """Return the numbers of these columns. Refuses a column of which no cell is understood, whatever is missing."""
-    first: dict[str | None, Missing] = {}
+    first: dict[str, Missing] = {}
 
     def keep_first(lacking: Missing) -> None:
-        first.setdefault(lacking.column, lacking)
+        if lacking.column is not None:
+            first.setdefault(lacking.column, lacking)
 
     read = text.numbers(listed, _refuser(path, text, listed) if missing == REFUSE else keep_first, used)
     if not len(read):
