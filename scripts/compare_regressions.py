@@ -109,9 +109,14 @@ def parts(cell: Cell) -> tuple[Problem, Problem]:
     return split(whole(cell.data), len(whole(cell.data).y) // 5, cell.seed)
 
 
+def job_of(data: str) -> str:
+    """Return the job of a data set; those of Adult have two classes."""
+    return "logistic" if data.startswith(LOGISTIC) else "regression"
+
+
 def ours(cell: Cell, train: Problem, epsilon: float) -> Any:
     """Return the job's result with default settings."""
-    job, n = find("logistic" if cell.data == LOGISTIC else "regression"), len(train.y)
+    job, n = find(job_of(cell.data)), len(train.y)
     budget = Budget(epsilon, DELTA)
     rng = stream(cell.seed, f"{cell}/{epsilon:g}")
     terms = JobTerms(epsilon=budget.epsilon, delta=budget.delta, clients=n, tolerate=0, computes=COMPUTES)

@@ -8,6 +8,8 @@ the rows. A row with a missing value is left out.
 - `air-quality` (`air_quality_numeric.csv`; De Vito et al. 2008, doi 10.24432/C59K5F): carbon monoxide, of a reference
   analyser, on five sensors and the weather.
 - `adult` without the first category of each nominal column, so that its coefficients do not depend on the prior.
+  `adult-few` is 8,000 rows of it with age, years of education, hours of work and sex alone: logistic regression by
+  scores, to which age and hours of work have a curved relation.
 - `ccpp` (`CCPP.csv`; Tüfekci 2014, doi 10.24432/C5002N): a power plant's output on the weather and the vacuum.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +40,7 @@ AIR = {
 }  # fmt: skip
 CCPP = {"AT": (-10, 45), "V": (20, 90), "AP": (950, 1060), "RH": (0, 100), "PE": (400, 520)}
 AIR_COLUMNS = (1, 4, 6, 8, 9, 10, 11, 12, 0)  # of the file, in the order of `AIR`
+FEW, FEW_ROWS = ("age", "education-num", "hours-per-week", "sex=Male"), 8_000
 MISSING = -200  # in the file of air quality
 NEEDS = {
     "wine-red": "winequality-red.csv",
@@ -46,6 +50,7 @@ NEEDS = {
     "air-quality": "air_quality_numeric.csv",
     "ccpp": "CCPP.csv",
     "adult": "adult.data",
+    "adult-few": "adult.data",
 }
 """The file that each data set needs; diabetes ships with scikit-learn."""
 
@@ -90,6 +95,13 @@ def real_adult(folder: Path | None, part: Part = "train") -> Problem:
     return rows.select(tuple(name for group in groups.values() for name in (group[1:] or group)))
 
 
+def real_adult_few(folder: Path | None, part: Part = "train") -> Problem:
+    """Load `FEW_ROWS` rows of a part of Adult with the features `FEW`."""
+    rows = real_adult(folder, part).select(FEW)
+    chosen = np.random.default_rng(4).choice(len(rows.y), FEW_ROWS, replace=False)
+    return replace(rows, name="adult-few", X=rows.X[chosen], y=rows.y[chosen])
+
+
 def _ccpp(folder: Path | None) -> Problem:
     return _problem("ccpp", CCPP, _table("ccpp", folder, skiprows=1))
 
@@ -114,4 +126,5 @@ _MADE: dict[str, Callable[[Path | None], Problem]] = {
     "ccpp": _ccpp,
     "diabetes": lambda _: diabetes(),
     "adult": real_adult,
+    "adult-few": real_adult_few,
 }

@@ -111,6 +111,7 @@ LAYERS = {
     "inference.models.categories": NUMPYRO | {"dca_proto.statistics"},  # what a row sends at θ
     "inference.models.classifiers": {"numpy", "sklearn", "dca_proto.aggregate", "inference"},
     "inference.models.conjugate": {"numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "inference"},
+    "inference.models.glm": NUMPYRO | {"dca_proto.statistics.gradient"},  # the curves that a row sends
     "inference.models.quantiles": {
         "numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "dca_proto.protocol.wire.kinds",
         "dca_proto.wording", "inference",

@@ -28,6 +28,11 @@ density: 1 for ``normal``, p(1 - p), λ/(1 + κλ), and 1 for ``student``, whose
 for all rows. With a ``dispersion`` weight, ``poisson`` adds that weight times r²/(r² + λ), r = y - λ, as the last
 coordinate: it measures how much counts vary beyond Poisson's law. The whole vector is clipped as one.
 
+**Curves.** With ``curves``, further coordinates show whether the predictor is curved in a feature. Let x have the
+constant 1 first, f_j = √(1 + x_j²) - 1 of each other feature, and s the gradient at the constant. The row goes on with
+s f_j; v q f_j x_i for each j and all i; and v q f_j². The norm above then has |x|² + |f|² in place of |x|², and these
+terms. f_j grows as |x_j|, so a row far out gets no more than √2 times as long by it.
+
 `model_gradient` has the clipping and the proof of its sensitivity. Nothing overflows: values are clamped to public
 bounds first, and parameters for which a gradient could exceed 1e100 are refused. Each coordinate of a row is computed
 from that row alone, always in the same order.
@@ -70,6 +75,7 @@ class Gradient(Counting, ModelGradient, frozen=True, kw_only=True):
         intercept: put a constant feature of 1 first. degrees: ν of ``student``, above 0.
         information: v, above 0, or 0 for gradients alone. dispersion: the weight of the dispersion term, above 0, or 0
             without it. overdispersion: κ of ``poisson``, at least 0. by_features: shorten rows by their features alone.
+        curves: whether to send the scores of curves; with an intercept and ``information`` alone.
         count_weight: of a count of complete rows, the last coordinate; 0 leaves it out.
     """
 
@@ -91,6 +97,7 @@ class Gradient(Counting, ModelGradient, frozen=True, kw_only=True):
     dispersion: float = 0.0
     overdispersion: float = 0.0
     by_features: bool = False
+    curves: bool = False
     count_weight: float = 0.0
 
     @classmethod
@@ -105,6 +112,8 @@ class Gradient(Counting, ModelGradient, frozen=True, kw_only=True):
             cls(**box, theta=(0.5, -1.0, 0.2), clip=3.0, family=BERNOULLI, intercept=True, information=2.0),
             cls(**box, theta=(0.1, -0.2), clip=9.0, **counts),
             cls(**box, theta=(0.1, -0.2, 0.3), clip=4.0, **robust),
+            cls(**box, theta=(0.2, 0.1, -0.2, 0.3), clip=4.0, intercept=True, curves=True, **robust),
+            cls(**box, theta=(0.2, 0.1, -0.2), clip=9.0, intercept=True, curves=True, **counts),
         )
 
     def __post_init__(self) -> None:
@@ -117,8 +126,7 @@ class Gradient(Counting, ModelGradient, frozen=True, kw_only=True):
                 raise UsageError(f"{weight} is {value:g}; give a number from 0 to {GRADIENT_MAX:g}")
             if value and weight != "information" and self.family != POISSON:
                 raise UsageError(f"{weight} is {value:g}; only {POISSON!r} takes it, so leave it out")
-        if self.by_features and self.family not in BOUNDED:
-            raise UsageError(f"residuals of {self.family!r} have no bound; use by_features with {' or '.join(BOUNDED)}")
+        self._check_rows()
         features = len(self.columns) - 1 + self.intercept
         if self.columns and features < 1:
             raise UsageError("no feature: name the features in columns, then the target, or ask for an intercept")
@@ -132,17 +140,30 @@ class Gradient(Counting, ModelGradient, frozen=True, kw_only=True):
                 f"a gradient can reach {largest:.3g}, expected below {GRADIENT_MAX:g}; lower bound or theta"
             )
 
+    def _check_rows(self) -> None:
+        if self.by_features and self.family not in BOUNDED:
+            raise UsageError(f"residuals of {self.family!r} have no bound; use by_features with {' or '.join(BOUNDED)}")
+        if self.curves and not (self.intercept and self.information):
+            raise UsageError("curves need an intercept and the information; ask for both, or leave curves out")
+
     @property
     def plain_dimension(self) -> int:
         d = len(self.columns) - 1 + self.intercept
-        return len(self.theta) + (d * (d + 1) // 2 if self.information else 0) + bool(self.dispersion)
+        before = len(self.theta) + (d * (d + 1) // 2 if self.information else 0) + bool(self.dispersion)
+        return before + self.curves * (d - 1) * (d + 2)
 
     def plain_labels(self) -> tuple[str, ...]:
         features = ("1", *self.columns[:-1]) if self.intercept else self.columns[:-1]
         labels = [f"gradient at {feature}" for feature in (*features, "ln σ")[: len(self.theta)]]
         if self.information:
             labels += [f"information {a}·{b}" for place, a in enumerate(features) for b in features[place:]]
-        return (*labels, "dispersion") if self.dispersion else tuple(labels)
+        labels += ["dispersion"] * bool(self.dispersion)
+        if self.curves:
+            curved = [f"curve of {feature}" for feature in features[1:]]
+            labels += [f"gradient at {curve}" for curve in curved]
+            labels += [f"information {curve}·{feature}" for curve in curved for feature in features]
+            labels += [f"information {curve}·{curve}" for curve in curved]
+        return tuple(labels)
 
     def gradient(self, theta: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
         x, y = rows[:, :-1], rows[:, -1]
@@ -168,13 +189,18 @@ class Gradient(Counting, ModelGradient, frozen=True, kw_only=True):
         if self.dispersion:
             mean = np.exp(predictor)
             parts.append((self.dispersion * (y - mean) ** 2 / ((y - mean) ** 2 + mean))[:, None])
+        f = curves_of(x[:, 1:]) if self.curves else np.zeros((len(x), 0))
+        if self.curves:
+            weighted = self.information * self._curvature(predictor)[:, None]
+            crossed = (f[:, :, None] * (weighted * x)[:, None, :]).reshape(len(x), -1)
+            parts += [gradient[:, :1] * f, crossed, weighted * f**2]
         if self.by_features:
             residual_max: NDArray[np.float64] | float = (self.degrees + 1) / (2 * math.sqrt(self.degrees))
             if self.family == BERNOULLI:
                 residual_max = _sigmoid(np.abs(predictor))
-            reach = residual_max * np.linalg.norm(x, axis=1)
+            reach = residual_max * np.sqrt((x**2).sum(axis=1) + (f**2).sum(axis=1))
             others = [max(1.0, self.degrees)] if self.family == STUDENT else []
-            lengths = [np.linalg.norm(part, axis=1) for part in parts[1:2]]
+            lengths = [np.linalg.norm(part, axis=1) for part in (*parts[1:2], *parts[3:])]
             norm = np.sqrt(sum((length**2 for length in (*lengths, *others)), reach**2))
             parts = [part * np.minimum(1.0, self.clip / norm)[:, None] for part in parts]
         return np.concatenate(parts, axis=1)
@@ -202,8 +228,13 @@ class Gradient(Counting, ModelGradient, frozen=True, kw_only=True):
             places = unique_places(d, first)
             low[places.diagonal()] = 0.0
             squares = Squares("terms of the information", places[None], np.ones((1, d, d)), rounding=1.0)
+            first += d * (d + 1) // 2
         if self.dispersion:
-            low[-1], high[-1] = 0.0, min(high[-1], math.ldexp(self.dispersion, fraction_bits))
+            low[first], high[first] = 0.0, min(high[first], math.ldexp(self.dispersion, fraction_bits))
+        if self.curves:
+            begin = first + bool(self.dispersion) + d - 1
+            low[begin : begin + (d - 1) * d : d] = 0.0
+            low[begin + (d - 1) * d :] = 0.0
         return ValueRange(low, high, ball.length, squares=squares)
 
     def _curvature(self, predictor: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -229,6 +260,11 @@ class Gradient(Counting, ModelGradient, frozen=True, kw_only=True):
         largest = residual * max(1.0, *bounds)
         weight = max(self.information, self.dispersion)
         return max(largest, weight * largest * largest) if weight else largest
+
+
+def curves_of(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return f of features, of the same shape: √(1 + x²) - 1."""
+    return np.asarray(np.sqrt(1 + x**2) - 1)
 
 
 def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:

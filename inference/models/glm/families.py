@@ -90,8 +90,12 @@ class Family(ABC):
         """Return the scores that clients send, with κ's term times the weight ``dispersion``: shape ``(m, p)``."""
         return self.score(phi, x, y)
 
-    def score_bound(self, phi: Array, x: Array) -> Array:
-        """Return the largest norm of s(φ) over all targets, for each row's features, ``(m,)``; only if `bounded`."""
+    def score_bound(self, phi: Array, x: Array, lengths: Array) -> Array:
+        """Return the largest norm of what a row sends of s(φ) over all targets, ``(m,)``; only if `bounded`.
+
+        Args:
+            lengths: of each row's features, with those of curves if these are sent, ``(m,)``.
+        """
         raise NotImplementedError
 
     @abstractmethod
@@ -180,8 +184,8 @@ class Bernoulli(Family):
     def weight(self, phi: Array, x: Array) -> Array:
         return np.ones(len(x))
 
-    def score_bound(self, phi: Array, x: Array) -> Array:
-        return np.asarray(expit(np.abs(x @ phi[:-1])) * np.linalg.norm(x, axis=1))
+    def score_bound(self, phi: Array, x: Array, lengths: Array) -> Array:
+        return np.asarray(expit(np.abs(x @ phi[:-1])) * lengths)
 
     def likelihood_score(self, phi: Array, x: Array, y: Array) -> Array:
         return np.asarray(((y > 0) - expit(x @ phi[:-1]))[:, None] * x)
@@ -218,9 +222,9 @@ class StudentT(Family):
         weighted = (self.degrees + 1) / (self.degrees + r**2) * r
         return np.column_stack([weighted[:, None] * x, weighted * r - 1])
 
-    def score_bound(self, phi: Array, x: Array) -> Array:
+    def score_bound(self, phi: Array, x: Array, lengths: Array) -> Array:
         nu = self.degrees
-        return np.asarray(np.hypot((nu + 1) / (2 * np.sqrt(nu)) * np.linalg.norm(x, axis=1), max(1.0, nu)))
+        return np.asarray(np.hypot((nu + 1) / (2 * np.sqrt(nu)) * lengths, max(1.0, nu)))
 
     def likelihood_score(self, phi: Array, x: Array, y: Array) -> Array:
         score = self.score(phi, x, y)

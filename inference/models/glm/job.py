@@ -85,7 +85,7 @@ def scored_regression(
     check(schema, family)
     Settings(rounds=rounds, std_share=std_share, prior_sd=prior_sd)  # checks them
     phases = yield phases_request(schema, std_share, schema.columns)
-    aggregates = yield from scores(phases, schema, family, rounds, std_share)
+    aggregates = yield from scores(phases, schema, family, rounds, std_share, curves=True)
     return regression_of_scores(aggregates, prior_sd, schema=schema)
 
 
@@ -96,11 +96,14 @@ def scores(
     rounds: int,
     std_share: float,
     estimate: Callable[[Scores], Normal] | None = None,
+    *,
+    curves: bool = False,
 ) -> Job[tuple[NoisyAggregate, ...]]:
     """Run the rounds of scores after that of phases; they do not depend on the final prior.
 
     Args:
         estimate: where the next round asks, given all so far; by default the posterior of one φ for all rows.
+        curves: whether the last round asks for the scores of curves.
 
     Returns:
         The aggregates of all rounds, phases included.
@@ -112,7 +115,8 @@ def scores(
     aggregates = [phases]
     for place, share in enumerate(shares(rounds, std_share), 1):
         noise = per_sensitivity / sqrt(share)
-        terms = best_terms(rows, phi, phases.contributors, noise, prior, last=place == rounds)
+        last = place == rounds
+        terms = best_terms(rows, phi, phases.contributors, noise, prior, last=last, curves=last and curves)
         aggregates.append((yield _request(columns, family, terms, share)))
         if place < rounds:
             released = Scores.of(aggregates)
@@ -175,6 +179,8 @@ def _request(columns: Standardisation, family: Family, terms: Terms, share: floa
         parameters["overdispersion"] = float(terms.phi[-1])
     if terms.dispersion:
         parameters["dispersion"] = terms.dispersion
+    if terms.curves:
+        parameters["curves"] = True
     return RoundRequest(STATISTIC, parameters, budget_share=share)
 
 

@@ -27,8 +27,9 @@ from inference.jobs.settings import require_positive
 from inference.locate import ROUGHLY, about_collinearity, locate
 from inference.locate import STATISTIC as PHASES
 from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
+from inference.models.glm.curves import Curvature, curvature
 from inference.models.glm.families import DISPERSION_MIN, Bernoulli, Family, Poisson, StudentT
-from inference.models.glm.scoring import NoisyScore, Rows, Terms, posterior, squares_of
+from inference.models.glm.scoring import Curves, NoisyScore, Rows, Terms, posterior, squares_of
 from inference.models.linear.closed_form import symmetric
 from inference.models.score_regression import Normal, Prior
 from inference.models.shrinkage import shrinkable
@@ -94,6 +95,10 @@ class Scores(NamedTuple):
         prior = prior_of(self.family, self.columns, prior_sd)
         return posterior(self.scores, self.rows, self.rounds[-1].contributors * self.share, prior)
 
+    def curvature(self, phi: Normal) -> Curvature | None:
+        """Return what the last round shows of curves, if it asked for them. Args: phi: the posterior."""
+        return curvature(self.scores[-1], self.rows, self.rounds[-1].contributors * self.share, phi)
+
 
 def regression_of_scores(
     aggregates: Sequence[NoisyAggregate],
@@ -113,6 +118,10 @@ def regression_of_scores(
     """
     released = Scores.of(aggregates)
     phi, rounds = released.phi(prior_sd), len(released.rounds)
+    curved, warnings = released.curvature(phi), warnings_of(released, phi)
+    if curved:
+        warnings += curved.warnings(phi, released.columns.columns)
+        phi = curved.widen(phi)
     own: dict[str, Any] = {"prior_sd": prior_sd, "schema": schema, "notes": notes}
     return replace(
         _coefficients(released.family, released.columns, phi, prior_sd, schema),
@@ -121,7 +130,7 @@ def regression_of_scores(
         private=(schema is None or schema.private) and all(aggregate.private for aggregate in aggregates),
         epochs=rounds,
         iterations=rounds,
-        warnings=(*notes, *about_rows(aggregates, released), *warnings_of(released, phi)),
+        warnings=(*notes, *about_rows(aggregates, released), *warnings),
         aggregates=tuple(aggregates),
         refitter=shrinkable(partial(regression_of_scores, tuple(aggregates), **own)),
     )
@@ -256,8 +265,12 @@ def _score(aggregate: NoisyAggregate, family: Family) -> NoisyScore:
             np.r_[theta, given.get("overdispersion", 0.0)],
             np.r_[score, value[size + terms] if dispersion else 0.0],
         )
-    asked = Terms(theta, given["clip"], given["information"], dispersion)
-    return NoisyScore(asked, score, value[size : size + terms], aggregate.noise_variance, observed)
+    asked = Terms(theta, given["clip"], given["information"], dispersion, given.get("curves", False))
+    curves, first = None, size + terms + (dispersion > 0)
+    if asked.curves:
+        own = np.split(value[first : first + (d - 1) * (d + 2)], [d - 1, (d - 1) * (d + 1)])
+        curves = Curves(own[0], own[1].reshape(d - 1, d), own[2])
+    return NoisyScore(asked, score, value[size : size + terms], aggregate.noise_variance, observed, curves)
 
 
 def exact_fit(

@@ -70,6 +70,7 @@ from numpy.typing import NDArray
 from scipy.linalg import block_diag
 from scipy.special import ndtri
 
+from dca_proto.statistics.gradient import curves_of
 from inference.models.glm.families import Family
 from inference.models.linear.closed_form import symmetric
 from inference.models.score_regression import Normal, Prior, regressed
@@ -91,15 +92,25 @@ FLOOR = 1e-6  # smallest eigenvalue relative to their mean, and smallest noise r
 
 
 class Terms(NamedTuple):
-    """The request of a round: φ_k, C_k, and the weights of the information and of κ's term before clipping.
+    """The request of a round: φ_k, C_k, the weights of the information and of κ's term before clipping, and curves.
 
-    Only the last round asks for κ's term (else its weight is 0): far from θ*, residuals are large whatever κ is.
+    Only the last round asks for κ's term (else its weight is 0): far from θ*, residuals are large whatever κ is. It
+    alone asks for the scores of curves (`curves`).
     """
 
     phi: Array
     clip: float
     information: float
     dispersion: float
+    curves: bool = False
+
+
+class Curves(NamedTuple):
+    """Noisy sums of the scores of curves: s f_j, ``(d,)``; weighted q f_j x, ``(d, d + 1)``, and q f_j², ``(d,)``."""
+
+    score: Array
+    crossed: Array
+    squares: Array
 
 
 class NoisyScore(NamedTuple):
@@ -108,7 +119,7 @@ class NoisyScore(NamedTuple):
     Attributes:
         score: G_k, shape ``(p,)``. curved: sum of the weighted unique terms of q x xᵀ.
         noise_variance: of each coordinate of both.
-        observed: which parameters G_k informs about, shape ``(p,)``; not κ unless its term was sent.
+        observed: which parameters G_k informs about, shape ``(p,)``; not κ unless its term was sent. curves: if sent.
     """
 
     terms: Terms
@@ -116,6 +127,7 @@ class NoisyScore(NamedTuple):
     curved: Array
     noise_variance: float
     observed: NDArray[np.bool_]
+    curves: Curves | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,14 +228,25 @@ class Simulation:
     @cached_property
     def norms(self) -> Array:
         """The norm of each row's whole answer, shape ``(m,)``; for bounded residuals the largest over all targets."""
-        score, curved = self.sent
-        family, phi = self.rows.family, self.terms.phi
-        longest = family.score_bound(phi, self.rows.x) if family.bounded else np.linalg.norm(score, axis=1)
-        return np.asarray(np.hypot(longest, np.linalg.norm(curved, axis=1)))
+        return self._norms_of(self.sent[0])
+
+    @cached_property
+    def f(self) -> Array:
+        """The features' curves if they are sent, ``(m, d)``; else without columns."""
+        return curves_of(self.rows.x[:, 1:]) if self.terms.curves else np.zeros((len(self.rows.x), 0))
+
+    def _norms_of(self, score: Array) -> Array:
+        family, phi, x, curves = self.rows.family, self.terms.phi, self.rows.x, (self.f**2).sum(axis=1)
+        size, square = (x**2).sum(axis=1), (self.sent[1] ** 2).sum(axis=1)
+        longest = np.sqrt((score**2).sum(axis=1) + score[:, 0] ** 2 * curves)
+        if family.bounded:
+            longest = family.score_bound(phi, x, np.sqrt(size + curves))
+        information = (self.terms.information * family.curvature(phi, x)) ** 2
+        return np.asarray(np.sqrt(longest**2 + square + information * (curves * size + (self.f**4).sum(axis=1))))
 
     def expected(self, clip: float) -> Expected:
         """Return the moments for the clip C, of equation (2) if targets are drawn at φ_k."""
-        family, sent, shorter = self.rows.family, self.sent[0], self._shorter(clip)
+        family, sent, shorter = self.rows.family, self.sent[0], self.shorter(clip)
         kept, p = sent * shorter, sent.shape[1]
         information, mean, bent, slope = self.information(clip), np.zeros(p), np.zeros(p), np.zeros((p, p))
         moved, q = np.zeros_like(kept), len(information)
@@ -240,8 +263,8 @@ class Simulation:
         off, q = kept - score, likelihood.shape[1]
         slope[:, :q] += off.T @ likelihood / len(off)
         if q < p:
-            other, curved = self._sent_at_larger_dispersion, self.sent[1]
-            longer = np.maximum(1.0, np.sqrt((other**2).sum(axis=1) + (curved**2).sum(axis=1)) / clip)[:, None]
+            other = self._sent_at_larger_dispersion
+            longer = np.maximum(1.0, self._norms_of(other) / clip)[:, None]
             slope[:, -1] = (other / longer - kept).mean(axis=0) / DIFFERENCE
         shift = off.mean(axis=0)
         return Expected(mean + shift, slope, cov, np.stack([_centred(family, p) * shift, bent]), information)
@@ -253,17 +276,18 @@ class Simulation:
         moved = (family.mean(self.drawn, x) - family.mean(asked, x))[:, None] * weighted
         return moved, (weighted * family.rise(self.drawn, x)[:, None]).T @ x / len(x)
 
-    def _shorter(self, clip: float) -> Array:
+    def shorter(self, clip: float) -> Array:
+        """Return the factor by which each row is shortened, ``(m, 1)``."""
         return np.asarray(1 / np.maximum(1.0, self.norms / clip)[:, None])
 
     def information(self, clip: float) -> Array:
         """Return I: of rows as clients send them if residuals are bounded, else of rows before the clip."""
-        curved = self.sent[1] * (self._shorter(clip) if self.rows.family.bounded else 1.0)
+        curved = self.sent[1] * (self.shorter(clip) if self.rows.family.bounded else 1.0)
         return self.rows.family.information(self.terms.phi, self._mean(curved))
 
     def taken(self, clip: float) -> Array | float:
         """Return the loss by clipping in the mean of q x xᵀ, as far as `information` is without it."""
-        return 0.0 if self.rows.family.bounded else self._mean(self.sent[1] * (1 - self._shorter(clip)))
+        return 0.0 if self.rows.family.bounded else self._mean(self.sent[1] * (1 - self.shorter(clip)))
 
     def _mean(self, curved: Array) -> Array:
         return np.asarray(symmetric(curved.mean(axis=0)) / self.terms.information)
@@ -400,17 +424,19 @@ def _centred(family: Family, p: int) -> Array:
     return np.asarray(np.r_[np.ones(p - 1), float(not family.disperses)])
 
 
-def best_terms(rows: Rows, phi: Array, n: float, noise_per_sensitivity: float, prior: Prior, *, last: bool) -> Terms:
+def best_terms(
+    rows: Rows, phi: Array, n: float, noise_per_sensitivity: float, prior: Prior, *, last: bool, curves: bool = False
+) -> Terms:
     """Return the next round's request at φ, with the clip of least loss.
 
     Args:
-        last: whether it is the last round.
+        last: whether it is the last round. curves: whether to ask for the scores of curves.
         noise_per_sensitivity: standard deviation of the round's noise for each unit of the L2 sensitivity 2C.
     """
     score, curved = Simulation(rows, Terms(phi, np.inf, 1.0, 0.0), phi).sent
     typical, of_terms = (float(np.median(np.linalg.norm(part, axis=1))) for part in (score, curved))
     weight = DISPERSION * typical if last and rows.family.sends_dispersion else 0.0
-    terms = Terms(phi, np.inf, INFORMATION * typical / of_terms, weight)
+    terms = Terms(phi, np.inf, INFORMATION * typical / of_terms, weight, curves)
     simulation, losses = Simulation(rows, terms, phi), []
     clips = np.quantile(simulation.norms, QUANTILES)
     for clip in clips:

@@ -100,7 +100,7 @@ def logistic_regression(
         aggregate = yield sum_request(columns, 1 - share)
         return _of_one_sum(schema, columns, phases, aggregate, prior_sd)
     if method == SCORES:
-        aggregates = yield from scores(phases, schema, Bernoulli(), ROUNDS, share)
+        aggregates = yield from scores(phases, schema, Bernoulli(), ROUNDS, share, curves=True)
         return regression_of_scores(aggregates, prior_sd, schema=schema)
     rows, per_sensitivity = None, sqrt(phases.noise_variance) / phases.sensitivity
     if not too_noisy(len(schema.features), per_sensitivity, phases.contributors):

@@ -162,6 +162,36 @@ def test_rows_shortened_by_their_features_keep_the_scores_mean(family: str, clip
     assert factors[0].min() < 0.2 < 0.6 < factors[0].max() <= 1
 
 
+@pytest.mark.parametrize("family", ["bernoulli", "poisson"])
+def test_curves_are_scores_and_information_of_a_root(family: str) -> None:
+    """Of √(1 + x²) - 1 of each feature; they come last, and the count of rows after them."""
+    rows = np.random.default_rng(4).normal([1.0, -2.0, 2.0], [1.5, 0.5, 0.5], size=(40, 3))
+    known: dict[str, Any] = {"theta": THETA, "family": family, "intercept": True, "information": 0.5, "clip": 80.0}
+    plain, more = (Gradient(**BOX, **known, curves=curves, count_weight=2.0) for curves in (False, True))
+    found = np.asarray(dequantise(more.evaluate(rows, F), F))
+    x, y = scaled(rows)
+    u = x @ THETA
+    chance = 1 / (1 + np.exp(-u))
+    residual, q = ((y > 0) - chance, chance * (1 - chance)) if family == "bernoulli" else (y - np.exp(u), np.exp(u))
+    f = np.sqrt(1 + x[:, 1:] ** 2) - 1
+    crossed = [f[:, j] * x[:, i] * q / 2 for j in range(2) for i in range(3)]
+    expected = np.column_stack([residual[:, None] * f, *crossed, q[:, None] * f**2 / 2, np.full(40, 2.0)])
+    size = plain.dimension - 1
+    before = np.asarray(dequantise(plain.evaluate(rows, F), F))
+    np.testing.assert_allclose(found[:, :size], before[:, :-1], atol=1e-6)
+    np.testing.assert_allclose(found[:, size:], expected, atol=1e-6)
+    assert more.labels()[size:-1] == (
+        *("gradient at curve of a", "gradient at curve of b"),
+        *(f"information curve of {name}·{other}" for name in "ab" for other in ("1", "a", "b")),
+        *(f"information curve of {name}·curve of {name}" for name in "ab"),
+    )
+
+
+def test_curves_need_an_intercept_and_the_information() -> None:
+    with pytest.raises(UsageError, match="curves need an intercept and the information; ask for both, or leave"):
+        Gradient(**BOX, theta=THETA, clip=1.0, intercept=True, curves=True)
+
+
 def test_residuals_without_a_bound_cannot_be_shortened_by_features() -> None:
     with pytest.raises(UsageError, match="residuals of 'poisson' have no bound; use by_features with bernoulli or"):
         Gradient(**BOX, theta=THETA, clip=1.0, family="poisson", intercept=True, by_features=True)

@@ -1,0 +1,127 @@
+"""Whether the predictor is curved in a feature, and what that changes: from the last round's scores of curves.
+
+Rounds of scores weigh rows far out less. If the predictor is linear in the features, that changes nothing. If it is
+curved, they learn another slope than the fit of all rows: of 8,000 rows of Adult at epsilon 2, age had 1.17 times the
+slope of maximum likelihood, as has the weighted fit without noise.
+
+**Curvature.** With f = √(1 + x_j²) - 1 and the last round's weights w and curvatures q, let g be f less its regression
+on all x, weighted by w q. The score of g, Σ w s g, does not change with θ to first order. Its mean is zero if the
+predictor is linear, and else γ_j Σ w q g², with γ_j the coefficient of f beside x. All of that is in the released sums:
+the regression from Σ w q f x and Σ w q x xᵀ, the score of g from those of f and x, and Σ w q g² from Σ w q f² and the
+regression. A binary feature has g = 0, and so no curve. The variance is that of the noise, that of sampling
+(rows shortened by nothing, so it is rather too large), and a third of what may bend in the step from φ_k. Noise in
+Σ w q g² counts as part of it, so where noise hides that sum, there is no curve.
+
+**Margin.** The slope of γ_j f is up to γ_j, in rows that the weights shorten. So the posterior allows for an error of
+a quarter of γ_j and its spread, times the share that simulated rows lose of Σ q |x_j|³. (By its
+third moment a curve enters a slope.) Weighted fits of Adult without noise need a twelfth to a third of that for age,
+and a quarter to more than a whole for hours of work, of which a few are far out. So the margin may be too small, and
+the warning says so.
+
+Curves of opposite sign on both sides, such as an S, and products of features are not looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from inference.models.glm.scoring import WRONG, NoisyScore, Rows, Simulation, positive
+from inference.models.linear.closed_form import symmetric
+from inference.models.score_regression import Normal
+from inference.problem import Array
+
+FALSE_ALARMS = 0.02  # share of fits to straight predictors with a warning, over all features together
+MATTERS = 0.25  # least shift of a slope to warn of, in its standard deviations
+SHIFT = 0.25  # of a slope, relative to γ_j and the share that is lost
+EXPECTED = 0.7  # spread of γ_j from which the margin takes ever less of it; that of a binary feature is far larger
+
+
+class Curvature(NamedTuple):
+    """γ_j of each standardised feature, its standard deviation, and how far it may shift the slope; each ``(d,)``."""
+
+    mean: Array
+    sd: Array
+    shift: Array
+
+    @property
+    def clear(self) -> NDArray[np.bool_]:
+        """Which features have a curve; of straight ones, one in `FALSE_ALARMS` fits."""
+        return np.asarray(np.abs(self.mean) > -ndtri(FALSE_ALARMS / 2 / self.mean.size) * self.sd)
+
+    def widen(self, phi: Normal) -> Normal:
+        """Return the posterior of φ with the margin; that of the intercept is all slopes' together."""
+        margins = np.r_[(self.shift**2).sum(), self.shift**2]
+        return Normal(phi.mean, phi.cov + np.diag(np.r_[margins, np.zeros(phi.mean.size - margins.size)]))
+
+    def warnings(self, phi: Normal, features: Sequence[str]) -> list[str]:
+        """Name the features that are clearly curved, and whose slopes may shift. Args: phi: without the margin."""
+        sds = np.sqrt(np.diag(phi.cov))[1 : 1 + self.shift.size]
+        which = [name for name, one in zip(features, self.clear & (self.shift > MATTERS * sds), strict=False) if one]
+        return [
+            f"the relation to {name} is curved, so its slope depends on how rows are weighed, and rounds weigh rows "
+            "far out less; its interval allows for that only roughly; give a transform or categories of it, or raise "
+            "epsilon"
+            for name in which
+        ]
+
+
+def curvature(last: NoisyScore, rows: Rows, n: float, phi: Normal) -> Curvature | None:
+    """Return the curvature from the last round; None if that did not ask for it.
+
+    Args:
+        n: the number of complete rows. phi: the posterior.
+    """
+    if last.curves is None:
+        return None
+    size, sums = rows.x.shape[1], last.curves
+    unit = last.terms.information * n
+    inverse = np.linalg.inv(positive(symmetric(last.curved) / unit))
+    line = sums.crossed / unit @ inverse
+    left = sums.squares / unit - np.einsum("ji,ji->j", line, sums.crossed / unit)
+    simulation = Simulation(rows, last.terms, np.r_[phi.mean[:-1], max(phi.mean[-1], 0.0)])
+    if not rows.family.disperses:
+        simulation = Simulation(rows, last.terms, phi.mean)
+    bends = _bent(simulation, last.terms.clip)
+    bent = bends[size:] - line @ bends[:size]
+    score = (sums.score - line @ last.score[:size]) / n - bent
+    lost, spread = _about_weights(simulation, last.terms.clip)
+    longer = 1 + (line**2).sum(axis=1)
+    left = np.maximum(left, 0.0) + np.sqrt(last.noise_variance) / unit * longer
+    g = last.score[:size] / n
+    step, far = inverse @ g / last.terms.information, float(g @ inverse @ g)
+    noise = last.noise_variance / n**2 * (1 + float(step @ step)) * longer
+    variance = noise + spread * left / n + (WRONG * bent) ** 2 + (WRONG * far) ** 2 * left
+    factor = float(rows.family.information(last.terms.phi, np.eye(size))[0, 0])
+    mean, sd = score / (factor * left), np.sqrt(variance) / (factor * left)
+    return Curvature(mean, sd, SHIFT * lost * np.hypot(mean, sd) / (1 + (sd / EXPECTED) ** 2))
+
+
+def _about_weights(simulation: Simulation, clip: float) -> tuple[Array, Array]:
+    """Return the share that q |x_j|³ loses by the clip, and the mean of s_j² over that of q x_j²: each ``(d,)``."""
+    x, shorter = simulation.rows.x, simulation.shorter(clip)
+    squares = simulation.rows.family.curvature(simulation.terms.phi, x)[:, None] * x[:, 1:] ** 2
+    cubes, scores = squares * np.abs(x[:, 1:]), simulation.sent[0][:, 1 : x.shape[1]]
+    lost = 1 - (shorter * cubes).mean(axis=0) / cubes.mean(axis=0)
+    return lost, (scores**2).mean(axis=0) / squares.mean(axis=0)
+
+
+def _bent(simulation: Simulation, clip: float) -> Array:
+    """Return the mean of (s, s f) as sent less its linear part, if no curve is in the model: ``(2 d + 1,)``.
+
+    It is what the clip adds, and what bends in the step from φ_k to the φ of the targets.
+    """
+    rows, asked, drawn = simulation.rows, simulation.terms.phi, simulation.drawn
+    family, x, shorter = rows.family, rows.x, simulation.shorter(clip)
+    every, bent = np.hstack([x, simulation.f]), np.zeros((len(x), 1))
+    if family.disperses:
+        moved = (family.mean(drawn, x) - family.mean(asked, x)) * family.weight(asked, x)
+        bent = (moved - x @ (drawn - asked)[: x.shape[1]] * family.curvature(asked, x))[:, None]
+    if family.bounded:
+        return np.asarray((shorter * bent * every).mean(axis=0))
+    residual = family.score(asked, x, rows.unclipped_targets(drawn))[:, :1]
+    return np.asarray(((shorter * simulation.sent[0][:, :1] - residual + bent) * every).mean(axis=0))
