@@ -59,7 +59,7 @@ _CLEAR = """Examples:
 
 The broker retains the newest key of each Compute node, each client's session, and a changed federation file. Actors
 publish them again within five minutes while they run. So stop them first, or clear a federation that nobody uses any
-more. RabbitMQ shows no retained messages of many topics at once: there, remove its store.
+more. Actors may run with --revoked: nobody drops what a revoked member had left any more. RabbitMQ shows no retained messages of many topics at once: there, remove its store.
 """
 app = typer.Typer(add_completion=False, rich_markup_mode=None, help=__doc__, invoke_without_command=True)
 
@@ -137,14 +137,18 @@ def clear(
     ca: Annotated[Path | None, typer.Option(help="Trusted CA certificates (PEM); by default the system's.")] = None,
     password_file: Annotated[Path | None, typer.Option(help="The operator's, from `dca broker --passwords`.")] = None,
     username: Annotated[str | None, typer.Option(help=f"By default {OPERATOR}, with a password file.")] = None,
+    revoked: Annotated[
+        bool, typer.Option("--revoked", help="Only of members and clients that the federation file revokes.")
+    ] = False,
     json_to: Json = None,
 ) -> int | None:
-    """Remove the messages that a broker retains for a federation, of all its members."""
+    """Remove the messages that a broker retains for a federation, of all its members or of the revoked ones."""
     found = read_federation(federation)
     user = username or (OPERATOR if password_file else None)
     settings = BrokerSettings(url=url, ca=ca, username=user, password_file=password_file)
     console = result_console(json_to)
-    topics = complete(clear_retained(settings, root_of(found.id)))
+    senders = frozenset(one.hex() for one in found.revoked) if revoked else None
+    topics = complete(clear_retained(settings, root_of(found.id), senders=senders))
     if topics is None:
         return TERMINATED
     cleared = Cleared(federation=found.name, id=root_of(found.id).rpartition("/")[2], url=url, topics=topics)

@@ -17,6 +17,7 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.federation import Federation, Member, sign_federation
 from dca_proto.protocol.params import DAY_MS
 from dca_proto.protocol.wire.messages import Registrar
+from dca_proto.runtime.access import NEW_MEMBERS
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.keyfile import (
     certificate_path,
@@ -239,5 +240,6 @@ def _change(
         tell(f"            registrar: {members.limits_in_words(one)}")
     if new.computes:
         tell(f"            {members.colluding_in_words(new)}")
-    tell("next        give the file to a new member, or to any trainer or Compute node, and restart that one;")
-    tell("            all others receive it over the broker. A broker with passwords reads it when it starts")
+    tell("next        copy it to the registrar first, if there is one: it tells the broker, and makes the files of")
+    tell(f"            new members in {NEW_MEMBERS}. Without one, restart a broker with passwords with it. Then give it")
+    tell("            to a new member, or to any trainer or Compute node, and restart that one; all others receive it")

@@ -38,6 +38,7 @@ from dca_proto.protocol.params import DAY_MS
 from dca_proto.protocol.wire.messages import Registrar
 from dca_proto.runtime import access as lists
 from dca_proto.runtime.broker import TLS_LINE, mosquitto_lines
+from dca_proto.runtime.config import actor_text
 from dca_proto.runtime.keyfile import new_identity, write_identity, write_private
 from dca_proto.wording import toml_text
 
@@ -151,15 +152,6 @@ class _Writer:
     def _unit(self, host: str, unit: str) -> None:
         self._units[host].append(unit)
         self._public(f"{host}/{unit}.service", unit_text(unit, self._plan.federation))
-
-
-def actor_text(role: str, url: str) -> str:
-    """Return the text of a Compute node's or the trainer's file."""
-    return (
-        f'[{role}]\nidentity = "{role}.key"\nfederation = "federation.toml"\nstore = "{role}.db"\n\n'
-        f'[broker]\nurl = {toml_text(url)}\nca = "ca.pem"\npassword_file = "{role}.password"\n\n'
-        f"# limits: see `dca {role} --help`\n"
-    )
 
 
 def registrar_text(plan: Plan) -> str:

@@ -26,6 +26,8 @@ from dca_proto.runtime.keyfile import write_private
 
 OPERATOR = "operator"
 """The name of the broker's operator, who clears a federation's messages; members' names are hexadecimal."""
+NEW_MEMBERS = "new-members"
+"""A registrar's folder with what the machines of new Compute nodes and trainers need, but for their keys."""
 _INBOXES = (Channel.CLIENT, Channel.COMPUTE, Channel.TRAINER)
 _WRITES = {
     Channel.CLIENT: (Channel.TRAINER, Channel.COMPUTE, Channel.HELLO),

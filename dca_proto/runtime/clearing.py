@@ -22,12 +22,15 @@ _TIMEOUT_S = 20.0
 _LOOKS = 3  # an actor that still runs may publish meanwhile
 
 
-async def clear_retained(settings: BrokerSettings, root: str, quiet_s: float = _QUIET_S) -> int:
-    """Remove every retained message on a topic below `root`, and return how many topics had one.
+async def clear_retained(
+    settings: BrokerSettings, root: str, quiet_s: float = _QUIET_S, senders: frozenset[str] | None = None
+) -> int:
+    """Remove the retained messages on topics below `root`, and return how many topics had one.
 
     Args:
         settings: where and how to connect; the session is a new one, and ends with the connection.
         quiet_s: no message for so long means that all have arrived.
+        senders: ids in hexadecimal of those whose messages are removed; None for everybody's.
 
     Raises:
         UsageError: the broker refuses the user or the topics, or messages remain or come back.
@@ -35,7 +38,7 @@ async def clear_retained(settings: BrokerSettings, root: str, quiet_s: float = _
     """
     removed: set[str] = set()
     for _ in range(_LOOKS):
-        found = await _clear_once(settings, root, quiet_s)
+        found = await _clear_once(settings, root, quiet_s, senders)
         if not found:
             return len(removed)
         removed |= found
@@ -45,7 +48,9 @@ async def clear_retained(settings: BrokerSettings, root: str, quiet_s: float = _
     )
 
 
-async def _clear_once(settings: BrokerSettings, root: str, quiet_s: float) -> set[str]:
+async def _clear_once(
+    settings: BrokerSettings, root: str, quiet_s: float, senders: frozenset[str] | None
+) -> set[str]:
     """Remove what is retained, and return the topics that had a message."""
     topics: set[str] = set()
     own = f"{root}/clear/all/{secrets.token_hex(16)}"
@@ -73,6 +78,8 @@ async def _clear_once(settings: BrokerSettings, root: str, quiet_s: float) -> se
             raise UsageError(
                 f"{settings.url} does not let {user} read and write all topics of the federation; clear as its operator"
             )
+        if senders is not None:  # a topic ends in its sender's id
+            topics = {own, *(topic for topic in topics if topic.rpartition("/")[2] in senders)}
         under_way: set[int] = set()
         for place, topic in enumerate(sorted(topics)):
             number = place % NUMBERS + 1

@@ -45,7 +45,7 @@ from dca_proto.runtime.request import RoundSettings
 from dca_proto.runtime.settings import BrokerSettings, anchored, check_keys, convert
 from dca_proto.runtime.sources import CsvSource, Source, read_source
 from dca_proto.statistics import registered
-from dca_proto.wording import nearest, parse_toml
+from dca_proto.wording import nearest, parse_toml, toml_text
 
 _MIB_MAX = 1 << 24  # 16 TiB
 _RETENTION_DAYS_MIN, _RETENTION_DAYS_MAX = 1 / 24, 3660
@@ -184,6 +184,20 @@ def read_config(path: Path, roles: Iterable[str] = ROLES) -> Config:
         return _config(role, tables, path.absolute().parent)
     except UsageError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def actor_text(role: str, url: str, data: Path | None = None) -> str:
+    """Return the text of an actor's file, whose other files are beside it and have its role's name.
+
+    Args:
+        url: the broker's. data: a client's CSV; None if it has none.
+    """
+    line = f"data = {toml_text(str(data.absolute()))}\n" if data is not None else ""
+    return (
+        f'[{role}]\nidentity = "{role}.key"\nfederation = "federation.toml"\n{line}store = "{role}.db"\n\n'
+        f'[broker]\nurl = {toml_text(url)}\nca = "ca.pem"\npassword_file = "{role}.password"\n\n'
+        f"# limits: see `dca {role} --help`\n"
+    )
 
 
 def is_actor_file(path: Path) -> bool:

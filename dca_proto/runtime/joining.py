@@ -36,6 +36,7 @@ from dca_proto.protocol.wire.messages import Certificate
 from dca_proto.runtime.aiomqtt_connection import AiomqttConnection
 from dca_proto.runtime.bundle import Link, check_entrance
 from dca_proto.runtime.clock import now_ms
+from dca_proto.runtime.config import actor_text
 from dca_proto.runtime.connection import LOGIN_REFUSED, ConnectRefused, Hello, Listener
 from dca_proto.runtime.keyfile import (
     new_identity,
@@ -48,7 +49,6 @@ from dca_proto.runtime.keyfile import (
 )
 from dca_proto.runtime.settings import BrokerSettings
 from dca_proto.runtime.tls_messages import receive, send
-from dca_proto.wording import toml_text
 
 _TIMEOUT_S = 20.0
 _TRIES, _PAUSE_S = 100, 0.2
@@ -91,7 +91,7 @@ async def join(bundle: Bundle, folder: Path, data: Path | None) -> Joined:
         url = bundle.entrance.broker
         settings = BrokerSettings(url=url, ca=folder / "ca.pem", password_file=secret, session_expiry_s=0)
         await _admitted(settings, identity.id)
-        replace_private(folder / CONFIG, config_text(bundle.entrance.broker, data))
+        replace_private(folder / CONFIG, actor_text("client", bundle.entrance.broker, data))
     return Joined(folder / CONFIG, enrolled.name, identity.id, enrolled.certificate, newest, is_new)
 
 
@@ -120,16 +120,6 @@ async def open_link(link: Link) -> Entrance:
     if not isinstance(opened, Opened) or opened.entrance.digest != link.digest:
         raise InputError(f"{link.host}:{link.port} is not the registrar of this link; nothing was sent to it")
     return opened.entrance
-
-
-def config_text(url: str, data: Path | None) -> str:
-    """Return the text of the client's file."""
-    line = f"data = {toml_text(str(data.absolute()))}\n" if data is not None else ""
-    return (
-        f'[client]\nidentity = "client.key"\nfederation = "federation.toml"\n{line}store = "client.db"\n\n'
-        f'[broker]\nurl = {toml_text(url)}\nca = "ca.pem"\npassword_file = "client.password"\n\n'
-        "# limits: see `dca client --help`\n"
-    )
 
 
 def _identity(folder: Path) -> Identity:

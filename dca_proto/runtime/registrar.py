@@ -15,7 +15,9 @@
     pid_file = "mosquitto.pid"             mosquitto reads both files again on SIGHUP
 
 It runs as the broker's user on the broker's machine. The book is the truth: both files follow from it and from the
-federation file, and are written before each answer, at the start, and when the federation file changes.
+federation file, and are written before each answer, at the start, and when the federation file changes. A Compute node
+or trainer that the federation file names and `members` does not is new: its files, but for its key, are then in the
+folder `new-members/NAME`, for its machine.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ import msgspec
 import structlog
 
 from dca_proto.crypto.sealing import Identity, actor_id
-from dca_proto.errors import DcaError, InputError, UsageError
+from dca_proto.errors import DcaError, InputError, StorageError, UsageError
 from dca_proto.protocol.effects import Channel
 from dca_proto.protocol.enrolment import (
     Answer,
@@ -53,16 +55,17 @@ from dca_proto.protocol.enrolment import (
     broker_password,
     code_hash,
 )
-from dca_proto.protocol.federation import Federation
+from dca_proto.protocol.federation import Federation, Member
 from dca_proto.protocol.names import short_id
 from dca_proto.protocol.params import DAY_MS
 from dca_proto.results.status import Status
-from dca_proto.runtime.access import access_lines, operator_lines, password_line
+from dca_proto.runtime.access import NEW_MEMBERS, OPERATOR, access_lines, operator_lines, password_line
 from dca_proto.runtime.book import Book
 from dca_proto.runtime.clock import now_ms
+from dca_proto.runtime.config import actor_text
 from dca_proto.runtime.endings import OF_REGISTRAR, EndWarner, tls_ends, warnings_of
 from dca_proto.runtime.files import read_text
-from dca_proto.runtime.keyfile import check_private, read_federation, read_identity, replace_private
+from dca_proto.runtime.keyfile import check_private, read_federation, read_identity, replace_file, replace_private
 from dca_proto.runtime.settings import anchored, check_url, convert
 from dca_proto.runtime.status import answering, status_path, store_bytes
 from dca_proto.runtime.supervisor import Supervisor
@@ -256,7 +259,7 @@ class Registrar:
         """Write mosquitto's passwords and access list, and have it read them."""
         self._listed = None
         clients = self._clients()
-        passwords = read_text(self._file.members).splitlines() + [self._password_line(client) for client in clients]
+        passwords = [*self._server_lines(), *(self._password_line(client) for client in clients)]
         replace_private(self._file.passwords, "".join(f"{line}\n" for line in passwords))
         replace_private(self._file.access, "".join(f"{line}\n" for line in self._access(clients)))
         self._reload()
@@ -278,8 +281,39 @@ class Registrar:
             self._lines[client] = password_line(client.hex(), broker_password(self._identity, client))
         return self._lines[client]
 
+    def _server_lines(self) -> Iterator[str]:
+        """Yield the lines of the operator, and of the members that the federation file names now."""
+        lines = {line.partition(":")[0]: line for line in read_text(self._file.members).splitlines()}
+        if OPERATOR in lines:
+            yield lines[OPERATOR]
+        for role, members in self._servers().items():
+            for member in members:
+                if (name := member.id.hex()) not in lines:
+                    self._hand_over(role, member)
+                    lines[name] = self._password_line(member.id)
+                yield lines[name]
+
+    def _servers(self) -> dict[Channel, tuple[Member, ...]]:
+        return {Channel.COMPUTE: self._federation.computes, Channel.TRAINER: self._federation.trainers}
+
+    def _hand_over(self, channel: Channel, member: Member) -> None:
+        """Write what a new member's machine needs but its key, unless it is there."""
+        folder, role = self._file.members.parent / NEW_MEMBERS / member.name, channel.value
+        secret, password = folder / f"{role}.password", broker_password(self._identity, member.id) + "\n"
+        if secret.exists() and read_text(secret) == password:
+            return
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make folder {folder}: {error.strerror}") from None
+        replace_file(folder / "ca.pem", read_text(self._file.ca))
+        replace_file(folder / "federation.toml", self._federation.to_toml())
+        replace_file(folder / f"{role}.toml", actor_text(role, self._file.broker))
+        replace_private(secret, password)  # last: it says that all are there
+        log.info("new member", role=role, name=member.name, folder=str(folder))
+
     def _access(self, clients: list[bytes]) -> Iterator[str]:
-        named = {Channel.COMPUTE: self._federation.computes, Channel.TRAINER: self._federation.trainers}
+        named = self._servers()
         servers = {role: [member.id.hex() for member in members] for role, members in named.items()}
         everybody = [(role, member.id) for role, members in named.items() for member in members]
         for role, member in [*everybody, *((Channel.CLIENT, client) for client in clients)]:

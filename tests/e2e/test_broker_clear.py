@@ -79,6 +79,33 @@ def test_the_messages_of_one_federation_go_and_another_s_stay(
     assert first["id"] != last["id"]
 
 
+def test_the_messages_of_revoked_members_go_and_the_others_stay(
+    federations: list[Path], mosquitto_installed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, _ = federations
+    gone = [read_federation(file).trainers[0].id, os.urandom(16)]
+    keys = ["--federation", str(file), "--authority", str(file.parent / "authority.key")]
+    added = ["federation", "add-trainer", f"other={os.urandom(32).hex()}", *keys]
+    assert main(added) in (None, 0)
+    assert main(["federation", "revoke", *(one.hex() for one in gone), *keys]) in (None, 0)
+    federation, stays = read_federation(file), os.urandom(16)
+    capsys.readouterr()
+
+    async def story() -> list[dict[str, object]]:
+        async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto")) as broker:
+            settings = BrokerSettings(url=broker.url, session_expiry_s=0)
+            left = [topic_of(federation.id, Address(Channel.HELLO), one) for one in (*gone, stays)]
+            await retain(settings, [*left, topic_of(federation.id, Address(Channel.FEDERATION), gone[0])])
+            shown = []
+            for options in (["--revoked"], ["--revoked"], []):
+                call = ["broker", "clear", str(file), "--url", broker.url, "--json", "-", *options]
+                assert await asyncio.to_thread(main, call) in (None, 0)
+                shown.append(json.loads(capsys.readouterr().out))
+            return shown
+
+    assert [one["topics"] for one in asyncio.run(story())] == [3, 0, 1]
+
+
 def test_the_operator_clears_a_broker_with_passwords_and_tls_and_a_member_cannot(
     federations: list[Path], mosquitto_installed: None, authority: Path, tmp_path: Path
 ) -> None:

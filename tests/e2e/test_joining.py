@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shutil
 import signal
 import socket
@@ -152,3 +153,39 @@ def test_devices_join_a_running_federation_contribute_and_are_revoked(
         return False
 
     until(is_refused)
+
+
+def steps(title: str) -> str:
+    """What a section of the page on operation types, as a script that stops at the first failure."""
+    section = (Path(__file__).parents[2] / "docs/operate.md").read_text().split(f"# {title}\n", 1)[1].split("\n#", 1)[0]
+    (block,) = re.findall(r"(?s)```console\n(.*?)```", section)
+    commands = re.findall(r"(?m)^\$ ((?:.*\\\n)*.*)$", block)
+    return "\n".join(["set -e", f'dca() {{ {sys.executable} -m dca_proto.cli "$@"; }}', *commands])
+
+
+@pytest.mark.long
+def test_a_node_that_is_down_for_good_is_replaced_while_all_others_run(running: Path) -> None:
+    bundles = invite(running, *(f"device-{index}" for index in range(CLIENTS)))
+
+    async def scene() -> None:
+        devices = [load((await joined(bundle, index)).config) for index, bundle in enumerate(bundles)]
+        tasks = [asyncio.create_task(device.run(lambda fact: None)) for device in devices]
+        typing = await asyncio.create_subprocess_exec("bash", "-c", steps("A node is down for good"), cwd=running.parent)
+        assert await asyncio.wait_for(typing.wait(), PATIENCE_S) == 0
+        lyon = load(running / "lyon/compute.toml")
+        tasks.append(asyncio.create_task(lyon.run(lambda fact: None)))
+        wanted = lyon.config.federation.number
+        deadline = time.monotonic() + PATIENCE_S
+        while any(one.actor.federation.number < wanted for one in devices):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.1)
+        shutil.copy(running / "owner/federation.toml", running / "rome/federation.toml")
+        assert f"from       {CLIENTS} of {CLIENTS} clients" in await trained(running)
+        for task in tasks:
+            assert not task.done()
+            task.cancel()
+        await asyncio.wait(tasks)
+        await admitted(lyon)
+
+    asyncio.run(scene())
+    assert '"event": "Disconnected"' not in log_of(running, "rome"), "the broker went on"

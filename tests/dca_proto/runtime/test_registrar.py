@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import shutil
 import stat
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from dca_proto.cli import main
 from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import InputError, StorageError, TransportError, UsageError
 from dca_proto.protocol.enrolment import Refused
+from dca_proto.protocol.federation import Member
 from dca_proto.protocol.params import DAY_MS
 from dca_proto.runtime import joining
 from dca_proto.runtime import registrar as module
@@ -26,7 +29,13 @@ from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import read_config
 from dca_proto.runtime.device import load
 from dca_proto.runtime.joining import Joined, join, open_link, renew
-from dca_proto.runtime.keyfile import read_certificate, read_federation, read_identity
+from dca_proto.runtime.keyfile import (
+    new_identity,
+    read_certificate,
+    read_federation,
+    read_identity,
+    write_identity,
+)
 from dca_proto.runtime.registrar import Registrar, RegistrarFile, read_registrar
 
 
@@ -343,3 +352,45 @@ def test_a_registrar_states_its_limits_and_what_needs_attention(
     assert "it has enrolled 1 client, its limit: dca federation add-registrar raises it" in full
     assert main(["status", str(host / "registrar.toml"), "--check"]) == 1
     assert "does not run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("role", ["compute", "trainer"])
+def test_a_new_member_gets_a_password_and_its_files_and_a_revoked_one_loses_its_line(host: Path, role: str) -> None:
+    new = new_identity()
+    held: list[dict[str, str]] = []
+
+    async def scene(running: Registrar) -> None:
+        before, field = running.federation, f"{role}s"
+        gone = before.computes[1] if role == "compute" else before.trainers[0]
+        kept = [one for one in getattr(before, field) if one != gone]
+        names = {field: (*kept, Member("lyon", new.public_key)), "revoked": (gone.id,)}
+        next_file(host, **names)
+        running.refresh()
+        users = dict(line.split(":", 1) for line in (host / "passwords").read_text().splitlines())
+        assert gone.id.hex() not in users
+        staying = {one.id.hex() for one in (*before.computes, *before.trainers) if one != gone}
+        assert set(users) == {*staying, new.id.hex(), "operator"}
+        folder = host / "new-members/lyon"
+        assert {path.name for path in folder.iterdir()} == {
+            "ca.pem", "federation.toml", f"{role}.password", f"{role}.toml"
+        }  # fmt: skip
+        assert (folder / f"{role}.password").stat().st_mode & 0o777 == 0o600
+        password = (folder / f"{role}.password").read_text().strip()
+        _, _, iterations, salt, digest = users[new.id.hex()].split("$")
+        derived = hashlib.pbkdf2_hmac("sha512", password.encode(), base64.b64decode(salt), int(iterations))
+        assert base64.b64encode(derived).decode() == digest, "mosquitto's own form"
+        assert f"user {new.id.hex()}" in (host / "access").read_text()
+        write_identity(folder / f"{role}.key", role, new)
+        assert read_config(folder / f"{role}.toml").broker.read_password() == password
+        held.append({path.name: path.read_text() for path in folder.iterdir()})
+
+    play(host, scene)
+
+    async def again(running: Registrar) -> None:
+        folder = host / "new-members/lyon"
+        assert {path.name: path.read_text() for path in folder.iterdir()} == held[0], "the password stays"
+        (folder / f"{role}.password").unlink()
+        running.write_lists()
+        assert (folder / f"{role}.password").read_text() == held[0][f"{role}.password"]
+
+    play(host, again)
