@@ -18,13 +18,14 @@ from dca_proto.crypto.sealing import Identity, actor_id
 from dca_proto.errors import StorageError, UsageError
 from dca_proto.privacy.rounding import at_least
 from dca_proto.protocol.federation import Federation, Member, enrol, sign_federation
-from dca_proto.protocol.names import check_name
+from dca_proto.protocol.names import check_name, open_name
 from dca_proto.protocol.params import DAY_MS
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.keyfile import (
     certificate_path,
     new_identity,
+    parse_certificate,
     public_key,
     read_federation,
     read_identity,
@@ -230,7 +231,7 @@ def enrol_clients(
     until_ms = _expiry_ms(days)
     enrolled = []
     for text in clients:
-        name, key = _named_client(text, without_names)
+        name, key = _named_client(text, without_names, signer)
         enrolled.append((name, key, enrol(signer, file, read_public_key(key, "client"), until_ms, name)))
     for name, key, certificate in enrolled:
         client = actor_id(certificate.client_key).hex()
@@ -239,17 +240,24 @@ def enrol_clients(
         tell(f"enrolled  {f'{name}, ' * bool(name)}{client} for {days:g} days: {path}")
 
 
-def _named_client(text: str, without_names: bool) -> tuple[str, str]:
+def _named_client(text: str, without_names: bool, signer: Identity) -> tuple[str, str]:
     """Return a client's name, empty without one, and its public key or key file. Raises `UsageError`."""
     name, separator, key = text.partition("=")
     if not separator or Path(text).is_file():
-        name, key = "" if public_key(text) is not None else Path(text).stem, text
+        name, key = "" if public_key(text) is not None else _known_name(Path(text), signer), text
     if without_names or not (name or separator):
         return "", key
     try:
         return check_name(name), key
     except UsageError as error:
         raise UsageError(f"{error}. Give NAME={key}, or --without-names") from None
+
+
+def _known_name(key: Path, signer: Identity) -> str:
+    """Return the name in the certificate beside a key file, which a later one keeps; otherwise the key file's."""
+    with contextlib.suppress(UsageError):
+        return open_name(signer.name_key, parse_certificate(certificate_path(key))) or key.stem
+    return key.stem
 
 
 def _expiry_ms(days: float) -> int:

@@ -34,6 +34,8 @@ _Authority = Annotated[Path, typer.Option(help="The enrolment key's file.")]
 _REVOKE = """Examples:
 
   dca federation revoke client-3            client-3.cert is beside the federation file
+  dca federation revoke ward-5 9f7db0a9 --members compute.toml
+      clients as `dca federation members compute.toml` lists them, by name or first digits of the id
   dca federation revoke 0dcbcd9715d08fe4342bf1b440c550db hospital-b
       a client by its id, and a Compute node by its name; at least two Compute nodes must remain
 
@@ -95,13 +97,21 @@ def read_public_key(text: str, role: str) -> bytes:
 
 @app.command(epilog=verbatim(_REVOKE))
 def revoke(
-    names: Annotated[list[str], typer.Argument(help="Members' names; clients' ids, public keys, certificates.")],
+    names: Annotated[
+        list[str], typer.Argument(help="Names, or ids or their first digits; clients' public keys, certificates.")
+    ],
     federation: _Changed = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
+    known: Annotated[
+        Path | None, typer.Option("--members", help="A Compute node's TOML file: names its clients, too.")
+    ] = None,
 ) -> None:
     """Revoke members for good. The other members need not enrol again."""
     old = read_federation(federation)
-    _change(old, federation, authority, revoked={_id_of(name, old, federation.parent): name for name in names})
+    listed = members.members_of(federation, authority).members
+    if known is not None:
+        listed += members.members_of(known).members
+    _change(old, federation, authority, revoked={_id_of(name, old, federation.parent, listed): name for name in names})
 
 
 @app.command("add-node", epilog=verbatim(_ADD_NODE))
@@ -175,8 +185,11 @@ def add_registrar(
     _change(old, federation, authority, registrars=(*others, new))
 
 
-def _id_of(name: str, federation: Federation, folder: Path) -> bytes:
-    """Return the id of a member or client given by name, id, public key or certificate. Raises `UsageError`."""
+def _id_of(name: str, federation: Federation, folder: Path, listed: Iterable[members.Person]) -> bytes:
+    """Return the id of a member or client given by name, id, public key or certificate. Raises `UsageError`.
+
+    A name, or four or more of an id's first digits, must stand for one alone of those that are `listed`.
+    """
     for member in (*federation.computes, *federation.trainers):
         if name in (member.name, member.id.hex(), member.key.hex()):
             return member.id
@@ -191,9 +204,16 @@ def _id_of(name: str, federation: Federation, folder: Path) -> bytes:
     for path in (Path(name), certificate_path(Path(name)), folder / f"{name}.cert"):
         if path.suffix == ".cert" and path.is_file():
             return certified_id(path)
+    is_short = re.fullmatch("[0-9a-f]{4,31}", name) is not None
+    found = {one.id for one in listed if one.name == name or (is_short and one.id.startswith(name))}
+    if len(found) == 1:
+        return bytes.fromhex(found.pop())
+    if found:
+        raise UsageError(f"{name!r} stands for {', '.join(sorted(found))}: give one of these ids in full")
     raise UsageError(
         f"{name!r} is not known: expected a member's name, a client's id (32 hexadecimal digits) or public key (64), "
-        "or a certificate (*.cert), here or beside the federation file; a client's key file contains its id"
+        "or a certificate (*.cert), here or beside the federation file. A Compute node knows clients' names and ids: "
+        f"dca federation revoke {name} --members compute.toml, or list them: dca federation members compute.toml"
     )
 
 
@@ -241,5 +261,7 @@ def _change(
     if new.computes:
         tell(f"            {members.colluding_in_words(new)}")
     tell("next        copy it to the registrar first, if there is one: it tells the broker, and makes the files of")
-    tell(f"            new members in {NEW_MEMBERS}. Without one, restart a broker with passwords with it. Then give it")
+    tell(
+        f"            new members in {NEW_MEMBERS}. Without one, restart a broker with passwords with it. Then give it"
+    )
     tell("            to a new member, or to any trainer or Compute node, and restart that one; all others receive it")

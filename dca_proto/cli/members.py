@@ -11,7 +11,7 @@ import typer
 from dca_proto.cli import options
 from dca_proto.cli.output import result_console, table
 from dca_proto.errors import PeerError, UsageError
-from dca_proto.protocol.federation import Federation, Member
+from dca_proto.protocol.federation import Federation, Member, newest_file
 from dca_proto.protocol.names import open_name, short_id
 from dca_proto.protocol.records import decoded
 from dca_proto.protocol.sessions import SESSIONS, StoredSession
@@ -201,10 +201,11 @@ def _sources(file: Path, authority: Path | None) -> tuple[Federation, dict[bytes
         federation, folder = config.federation, config.files.federation.parent
         identity = read_identity(config.files.identity, config.role)
         key = federation.name_key(identity)
-        if config.role == "compute":
-            for _, kind, client, value in read_store(config.files.store, identity.store_key):
-                if kind == SESSIONS:
-                    clients[client] = _seen(client, decoded(SESSIONS, value, StoredSession))
+        records = [row[1:] for row in read_store(config.files.store, identity.store_key)]
+        federation = newest_file(federation, records)  # the file on disk is replaced when the actor stops
+        for kind, client, value in records:
+            if kind == SESSIONS:
+                clients[client] = _seen(client, decoded(SESSIONS, value, StoredSession))
     for path in sorted(folder.glob("*.cert")):
         try:
             certificate = parse_certificate(path)

@@ -67,7 +67,7 @@ class _Told:
 
     def __init__(self, device: Device) -> None:
         self._log = FactLog(device.name_of)
-        self._name = f"{device.role} {device.config.files.identity.stem}"
+        self._name = f"{device.role} {device.name}"
 
     def __call__(self, fact: object) -> None:
         if isinstance(fact, Connected) and fact.away_s:

@@ -86,7 +86,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a running actor."""
 
     role: Annotated[str, about("client, compute, trainer or registrar.")]
-    name: Annotated[str, about("In the federation file; a client's is that of its key file.")]
+    name: Annotated[
+        str, about("A member's in the federation file; a client's in its own file, or that of its key file.")
+    ]
     id: Annotated[str, figure("id", "In hexadecimal.", table=STATUS)]
     federation: Annotated[str, figure("federation", "Its name.", table=STATUS)]
     file: Annotated[Count, figure("federation file", "Its number.", table=STATUS)]

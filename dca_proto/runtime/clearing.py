@@ -48,9 +48,7 @@ async def clear_retained(
     )
 
 
-async def _clear_once(
-    settings: BrokerSettings, root: str, quiet_s: float, senders: frozenset[str] | None
-) -> set[str]:
+async def _clear_once(settings: BrokerSettings, root: str, quiet_s: float, senders: frozenset[str] | None) -> set[str]:
     """Remove what is retained, and return the topics that had a message."""
     topics: set[str] = set()
     own = f"{root}/clear/all/{secrets.token_hex(16)}"

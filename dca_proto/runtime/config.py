@@ -36,6 +36,7 @@ import msgspec
 
 from dca_proto.errors import InputError, UsageError
 from dca_proto.protocol.federation import Federation, Member
+from dca_proto.protocol.names import check_name
 from dca_proto.protocol.params import DAY_MS, MIB, Limits, Timing
 from dca_proto.protocol.policy import BudgetLimit, Floors, Policy
 from dca_proto.runtime.files import read_text
@@ -128,17 +129,28 @@ class ClientFiles(NodeFiles, frozen=True, kw_only=True):
     """The section `[client]`.
 
     Attributes:
+        name: the client's own, as status, warnings and logs show it; by default that of its key file.
         data: a CSV, short for `file` in [data]; None if that section names another source, or a program passes the
             data. categories, delimiter: of the CSV.
         certificate: by default beside the key file, with the suffix ``.cert``.
         policy: a policy file, in place of the section [policy].
     """
 
+    name: str = ""
     data: Path | None = None
     categories: dict[str, tuple[str, ...]] = {}
     delimiter: str = ""
     certificate: Path | None = None
     policy: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.name:
+            check_name(self.name)
+
+    @property
+    def own_name(self) -> str:
+        """The client's name for people."""
+        return self.name or self.identity.stem
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,13 +198,14 @@ def read_config(path: Path, roles: Iterable[str] = ROLES) -> Config:
         raise InputError(f"{path}: {error}") from None
 
 
-def actor_text(role: str, url: str, data: Path | None = None) -> str:
+def actor_text(role: str, url: str, data: Path | None = None, name: str = "") -> str:
     """Return the text of an actor's file, whose other files are beside it and have its role's name.
 
     Args:
-        url: the broker's. data: a client's CSV; None if it has none.
+        url: the broker's. data: a client's CSV; None if it has none. name: a client's.
     """
-    line = f"data = {toml_text(str(data.absolute()))}\n" if data is not None else ""
+    line = f"name = {toml_text(name)}\n" if name else ""
+    line += f"data = {toml_text(str(data.absolute()))}\n" if data is not None else ""
     return (
         f'[{role}]\nidentity = "{role}.key"\nfederation = "federation.toml"\n{line}store = "{role}.db"\n\n'
         f'[broker]\nurl = {toml_text(url)}\nca = "ca.pem"\npassword_file = "{role}.password"\n\n'

@@ -116,6 +116,12 @@ class Device:
         """``client``, ``compute`` or ``trainer``."""
         return self.config.role
 
+    @property
+    def name(self) -> str:
+        """Its name for people: a member's in the federation file; a client's own, or that of its key file."""
+        files = self.config.files
+        return files.own_name if isinstance(files, ClientFiles) else self.federation.name_of(self.id)
+
     @cached_property
     def ends(self) -> dict[str, int]:
         """When each certificate ends that the actor depends on, in Unix milliseconds, by what it is."""
@@ -200,7 +206,7 @@ class Device:
         """Answer `dca status`, warn before certificates end, and tell the supervisor, until the context ends."""
         supervisor = Supervisor()
         watch.on_connection = supervisor.connection
-        warner = EndWarner(self.config.files.identity.stem, self.ends)
+        warner = EndWarner(self.name, self.ends)
         tasks = [asyncio.create_task(work) for work in (warner.run(), supervisor.run(lambda: runner.is_busy))]
         try:
             async with open_doors(self.config, lambda: status_of(self, runner, watch)):

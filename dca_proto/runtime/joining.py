@@ -91,7 +91,7 @@ async def join(bundle: Bundle, folder: Path, data: Path | None) -> Joined:
         url = bundle.entrance.broker
         settings = BrokerSettings(url=url, ca=folder / "ca.pem", password_file=secret, session_expiry_s=0)
         await _admitted(settings, identity.id)
-        replace_private(folder / CONFIG, actor_text("client", bundle.entrance.broker, data))
+        replace_private(folder / CONFIG, actor_text("client", bundle.entrance.broker, data, enrolled.name))
     return Joined(folder / CONFIG, enrolled.name, identity.id, enrolled.certificate, newest, is_new)
 
 

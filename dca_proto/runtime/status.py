@@ -155,13 +155,12 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
     lacks = getattr(actor, "lacks_charges", "")  # of a client
     sessions = getattr(actor, "sessions", None)
     dropped: Counter[str] = Counter(actor.dropped) + runner.dropped + Counter(getattr(runner.transport, "dropped", {}))
-    is_client = config.role == "client"
     read_ms = watch.read_ms if device.data is None else device.data.read_ms
     error = watch.data_error if device.data is None or device.data.failure is None else str(device.data.failure)
     away = actor.lost_nodes(at_ms) if isinstance(actor, Trainer) else None
     status = Status(
         role=config.role,
-        name=config.files.identity.stem if is_client else actor.federation.name_of(actor.id),
+        name=printable(device.name),
         id=actor.id.hex(),
         federation=actor.federation.name,
         file=actor.federation.number,

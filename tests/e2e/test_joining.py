@@ -170,7 +170,9 @@ def test_a_node_that_is_down_for_good_is_replaced_while_all_others_run(running: 
     async def scene() -> None:
         devices = [load((await joined(bundle, index)).config) for index, bundle in enumerate(bundles)]
         tasks = [asyncio.create_task(device.run(lambda fact: None)) for device in devices]
-        typing = await asyncio.create_subprocess_exec("bash", "-c", steps("A node is down for good"), cwd=running.parent)
+        typing = await asyncio.create_subprocess_exec(
+            "bash", "-c", steps("A node is down for good"), cwd=running.parent
+        )
         assert await asyncio.wait_for(typing.wait(), PATIENCE_S) == 0
         lyon = load(running / "lyon/compute.toml")
         tasks.append(asyncio.create_task(lyon.run(lambda fact: None)))

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from dca_proto.cli import main
+from dca_proto.cli.members import Members, Person
 from dca_proto.protocol.effects import Send
 from dca_proto.protocol.events import Received, Started
+from dca_proto.protocol.wire.codec import encode
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.device import load
-from dca_proto.runtime.keyfile import certified_id
+from dca_proto.runtime.keyfile import certified_id, read_federation
 from dca_proto.runtime.runner import writes_of
 
 
@@ -72,6 +74,57 @@ def test_a_node_sees_names_and_last_sessions_and_nobody_else_sees_names(
     printed = capsys.readouterr().out
     assert "client-1" in printed
     assert max(map(len, printed.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("way", ["name", "first digits"])
+def test_whom_a_node_lists_is_revoked_by_what_it_shows(
+    demo: Path, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
+    """The owner has no certificates: a registrar made them."""
+    client = certified_id(demo / "client-1.cert").hex()
+    for path in demo.glob("client-*.cert"):
+        path.unlink()
+    given = {"name": "client-1", "first digits": client[:8]}[way]
+    call = ["--federation", demo / "federation.toml", "--authority", demo / "authority.key"]
+    assert main(["federation", "revoke", given, *map(str, call)]) == 2
+    assert f"dca federation revoke {given} --members compute.toml" in capsys.readouterr().err
+    members = ["--members", str(demo / "compute-1.toml")]
+    assert main(["federation", "revoke", given, *map(str, call), *members]) in (None, 0)
+    assert [one.hex() for one in read_federation(demo / "federation.toml").revoked] == [client]
+
+
+def test_digits_of_two_ids_revoke_nobody(
+    demo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = [Person(role="client", name="ward", id=f"abcd{number:028}") for number in (1, 2)]
+    monkeypatch.setattr(
+        "dca_proto.cli.members.members_of", lambda *files: Members(federation="", number=1, members=people)
+    )
+    call = ["--federation", demo / "federation.toml", "--authority", demo / "authority.key"]
+    for given in ("abcd", "ward"):
+        assert main(["federation", "revoke", given, *map(str, call)]) == 2
+        assert f"stands for {people[0].id}, {people[1].id}: give one" in capsys.readouterr().err
+
+
+def test_a_node_that_has_adopted_a_file_lists_by_it_while_it_runs(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file on disk is replaced when it stops."""
+    older = (demo / "federation.toml").read_text()
+    call = ["--federation", demo / "federation.toml", "--authority", demo / "authority.key"]
+    assert main(["federation", "revoke", "client-1", *map(str, call)]) in (None, 0)
+    newer = read_federation(demo / "federation.toml")
+    (demo / "federation.toml").write_text(older)
+
+    async def adopt() -> None:
+        node = load(demo / "compute-1.toml")
+        async with node.open() as parts:
+            event = Received(newer.trainers[0].id, encode(newer.frame))
+            await parts.store.commit(writes_of(parts.actor.handle(event, now_ms())))
+            assert parts.actor.federation.number == 2
+            assert listed(capsys, demo / "compute-1.toml")["client-1"]["revoked"]
+
+    asyncio.run(adopt())
 
 
 def test_names_are_left_out_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

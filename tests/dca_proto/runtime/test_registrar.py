@@ -20,7 +20,9 @@ from dca_proto.crypto.sealing import actor_id
 from dca_proto.errors import InputError, StorageError, TransportError, UsageError
 from dca_proto.protocol.enrolment import Refused
 from dca_proto.protocol.federation import Member
+from dca_proto.protocol.names import open_name
 from dca_proto.protocol.params import DAY_MS
+from dca_proto.results.status import Status
 from dca_proto.runtime import joining
 from dca_proto.runtime import registrar as module
 from dca_proto.runtime.book import Book
@@ -31,12 +33,15 @@ from dca_proto.runtime.device import load
 from dca_proto.runtime.joining import Joined, join, open_link, renew
 from dca_proto.runtime.keyfile import (
     new_identity,
+    parse_certificate,
     read_certificate,
     read_federation,
     read_identity,
     write_identity,
 )
 from dca_proto.runtime.registrar import Registrar, RegistrarFile, read_registrar
+from dca_proto.runtime.runner import Runner
+from dca_proto.runtime.status import status_of
 
 
 def test_a_device_joins_and_its_file_runs(host: Path, tmp_path: Path) -> None:
@@ -54,6 +59,31 @@ def test_a_device_joins_and_its_file_runs(host: Path, tmp_path: Path) -> None:
     assert len(private) == 4
     assert {stat.S_IMODE(path.stat().st_mode) for path in private if path.name != "federation.toml"} == {0o600}
     assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
+
+
+def test_a_joined_client_has_the_invitation_s_name_and_keeps_it_when_it_is_enrolled_again(
+    host: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bundle,) = invite(host, "ward-7")
+    (tmp_path / "readings.csv").write_text("temperature\n20\n")
+    device = load(joins(host, bundle, tmp_path / "a", tmp_path / "readings.csv").config)
+    assert device.name == "ward-7"
+
+    async def asked() -> Status | None:
+        async with device.open() as parts:
+            runner = Runner(parts.actor, parts.transport, parts.store, federation=device.federation.id)
+            return status_of(device, runner, parts.watch)
+
+    status = asyncio.run(asked())
+    assert status is not None
+    assert status.name == "ward-7"
+    owner = host.parent / "owner"
+    call = ["--federation", str(owner / "federation.toml"), "--authority", str(owner / "authority.key")]
+    capsys.readouterr()
+    assert main(["federation", "enrol", str(tmp_path / "a/client.key"), *call]) in (None, 0)
+    assert capsys.readouterr().out.startswith(f"enrolled  ward-7, {device.id.hex()}")
+    name_key = read_identity(owner / "authority.key", "authority").name_key
+    assert open_name(name_key, parse_certificate(tmp_path / "a/client.cert")) == "ward-7"
 
 
 def test_a_registrar_and_its_devices_warn_before_something_ends(host: Path, tmp_path: Path) -> None:
