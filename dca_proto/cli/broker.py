@@ -54,12 +54,14 @@ A certificate for a trial: openssl req -x509 -newkey rsa:2048 -nodes -days 30 -s
 _CLEAR = """Examples:
 
   dca broker clear demo/federation.toml                        on mqtt://127.0.0.1
+  dca broker clear demo/federation.toml --revoked              what revoked members left, which others drop
   dca broker clear demo/federation.toml --url mqtts://broker.example --ca ca.pem \\
       --password-file demo/passwords/operator.password         as the operator, where members have passwords
 
 The broker retains the newest key of each Compute node, each client's session, and a changed federation file. Actors
 publish them again within five minutes while they run. So stop them first, or clear a federation that nobody uses any
-more. Actors may run with --revoked: nobody drops what a revoked member had left any more. RabbitMQ shows no retained messages of many topics at once: there, remove its store.
+more. With --revoked, actors may run. RabbitMQ shows no retained messages of many topics at once: there, remove its
+store.
 """
 app = typer.Typer(add_completion=False, rich_markup_mode=None, help=__doc__, invoke_without_command=True)
 

@@ -188,14 +188,12 @@ def add_registrar(
 def _id_of(name: str, federation: Federation, folder: Path, listed: Iterable[members.Person]) -> bytes:
     """Return the id of a member or client given by name, id, public key or certificate. Raises `UsageError`.
 
-    A name, or four or more of an id's first digits, must stand for one alone of those that are `listed`.
+    `listed`: those who are known by name, or by four or more of their id's first digits.
     """
-    for member in (*federation.computes, *federation.trainers):
+    registrars = (Member(one.name, one.key) for one in federation.registrars)
+    for member in (*federation.computes, *federation.trainers, *registrars):
         if name in (member.name, member.id.hex(), member.key.hex()):
             return member.id
-    for registrar in federation.registrars:
-        if name == registrar.name:
-            return actor_id(registrar.key)
     key = public_key(name)
     if key is not None:
         return actor_id(key)
@@ -204,6 +202,11 @@ def _id_of(name: str, federation: Federation, folder: Path, listed: Iterable[mem
     for path in (Path(name), certificate_path(Path(name)), folder / f"{name}.cert"):
         if path.suffix == ".cert" and path.is_file():
             return certified_id(path)
+    return _id_among(listed, name)
+
+
+def _id_among(listed: Iterable[members.Person], name: str) -> bytes:
+    """Return the id of the only one of these with this name, or whose id begins so. Raises `UsageError`."""
     is_short = re.fullmatch("[0-9a-f]{4,31}", name) is not None
     found = {one.id for one in listed if one.name == name or (is_short and one.id.startswith(name))}
     if len(found) == 1:

@@ -76,10 +76,9 @@ async def _clear_once(settings: BrokerSettings, root: str, quiet_s: float, sende
             raise UsageError(
                 f"{settings.url} does not let {user} read and write all topics of the federation; clear as its operator"
             )
-        if senders is not None:  # a topic ends in its sender's id
-            topics = {own, *(topic for topic in topics if topic.rpartition("/")[2] in senders)}
+        chosen = sorted(topic for topic in topics if topic == own or _is_by(topic, senders))
         under_way: set[int] = set()
-        for place, topic in enumerate(sorted(topics)):
+        for place, topic in enumerate(chosen):
             number = place % NUMBERS + 1
             connection.publish(number, topic, b"", True, None)
             under_way.add(number)
@@ -87,7 +86,7 @@ async def _clear_once(settings: BrokerSettings, root: str, quiet_s: float, sende
                 under_way.discard(await _next(connection, events, _TIMEOUT_S))
         while under_way:
             under_way.discard(await _next(connection, events, _TIMEOUT_S))
-        return topics - {own}
+        return {*chosen} - {own}
     except ConnectRefused as error:
         raise UsageError(f"{settings.url}: {error}; give the operator's --password-file") from None
     except TimeoutError:
@@ -96,6 +95,11 @@ async def _clear_once(settings: BrokerSettings, root: str, quiet_s: float, sende
         raise TransportError(f"{settings.url}: {in_words(error)}; is the broker up?") from None
     finally:
         await connection.leave()
+
+
+def _is_by(topic: str, senders: frozenset[str] | None) -> bool:
+    """Return True if one of these may send to a topic, which ends in its sender's id."""
+    return senders is None or topic.rpartition("/")[2] in senders
 
 
 async def _silence(connection: AiomqttConnection, events: asyncio.Queue[int], quiet_s: float) -> None:
