@@ -44,6 +44,8 @@ _BACKUP = """Example, for a timer of every night:
 
 The actor may run. The file is encrypted under the actor's key, so keep a copy of the key elsewhere. It replaces an
 earlier backup as a whole, and no other file.
+
+A client's backup is of use only if the store of every Compute node was ten minutes old when it was made.
 """
 _RESTORE = """Examples:
 
@@ -52,7 +54,8 @@ _RESTORE = """Examples:
 
 Never copy the files of a store back instead. What the actor did since the backup is forgotten, so:
 - a client declines until each Compute node has told it its highest charge number. Then it counts a charge for each
-  number that it lacks, at the most that its policy allows a round, and goes on;
+  number that it lacks, at the most that its policy allows a round, and goes on. It declines for good if the store of a
+  node was less than ten minutes old at the backup;
 - a Compute node takes part in rounds that are announced from now on;
 - a registrar's unused codes are cancelled, since they may have been used. The broker refuses devices that joined since
   until they join again, each in its own folder: dca federation invite;

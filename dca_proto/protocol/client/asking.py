@@ -24,7 +24,9 @@ from dca_proto.protocol.restore import RESTORED, mark_of, words
 from dca_proto.protocol.verified import slack_of
 from dca_proto.protocol.wire import messages as m
 from dca_proto.protocol.wire.codec import decode_frame, encode, verify_signed
+from dca_proto.wording import listed, moment
 
+_NODES_SHOWN = 3
 ASK_NODES = "ask-nodes"
 """The timer of the next question."""
 
@@ -45,10 +47,12 @@ class Asking(Returning):
         """Return why the client declines every round; None unless it was restored and does not know its charges."""
         if self._mark is None:
             return None
-        missing, old = self._missing(), self._unusable()
-        if old:
-            found = f"{words(self._mark)}; Compute node {self._federation.name_of(old[0])} has no record since then"
-            return Refusal("restored", found, "a client that is enrolled anew: its forgotten charges are unknown")
+        missing, unusable = self._missing(), self._unusable()
+        if unusable:
+            found = f"{words(self._mark)}; {listed([self._why_unusable(node) for node in unusable], _NODES_SHOWN)}"
+            minutes = self._timing.clocks_ms // 60_000
+            expected = f"Compute nodes that stay, with stores that began {minutes} minutes before the backup or earlier"
+            return Refusal("restored", found, f"{expected}. Its charges stay unknown: enrol it anew, with a new key")
         if not missing and (newest := self._behind()):
             found = f"{words(self._mark)}; it follows {self._federation.title}, and a Compute node has number {newest}"
             return Refusal("restored", found, "the newest federation file, whose Compute nodes it asks")
@@ -74,6 +78,12 @@ class Asking(Returning):
         left = [node for node in self._mark.computes if node not in known]
         stated = self._stated.items()
         return left + [node for node, one in stated if node in self._mark.computes and one.since_ms > latest_ms]
+
+    def _why_unusable(self, node: bytes) -> str:
+        name, stated = self._federation.name_of(node), self._stated.get(node)
+        if stated is None:
+            return f"Compute node {name} has left"
+        return f"the store of Compute node {name} began on {moment(stated.since_ms)}"
 
     def _behind(self) -> int:
         """Return the number of the newest federation file that a node has, if this client lacks it; otherwise 0.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -45,6 +46,10 @@ from dca_proto.testing import Envelope, Network, TestFederation
 
 SUMS_ONLY = msgspec.structs.replace(EASY, sums_only=True, epsilon_per_round_max=2.0, epsilon_per_period_max=20.0)
 HOUR_MS = 3_600_000
+
+
+def at(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def backup_of(network: Network, actor: bytes, role: str = "client") -> tuple[backups.Rows, int]:
@@ -217,7 +222,11 @@ def test_a_node_with_a_store_from_after_the_backup_does_not_count() -> None:
     from_backup(network, victim, backup)
     begin(actors, network)
     (declined,) = network.reported(Declined, victim)
-    assert "has no record since then" in declined.found
+    began_ms = network.actors[node]._since_ms
+    assert declined.found.endswith(
+        f"; the store of Compute node {actors.federation.name_of(node)} began on {at(began_ms)}"
+    )
+    assert "stores that began 10 minutes before the backup or earlier" in declined.expected
     assert numbers(network, victim) == [1]
 
 
@@ -229,6 +238,8 @@ def test_a_nodes_store_has_to_be_older_than_the_backup_by_what_clocks_may_differ
     from_backup(network, victim, backup)
     network.deliver()
     assert len(network.reported(LedgerRestored, victim)) == 1 - ahead_ms
+    named = f"the store of Compute node {actors.federation.computes[0].name} began on {at(since_ms)}"
+    assert (named in network.actors[victim].lacks_charges) == bool(ahead_ms)
 
 
 def test_a_node_that_has_left_since_the_backup_is_missed_for_good() -> None:
@@ -246,6 +257,8 @@ def test_a_node_that_has_left_since_the_backup_is_missed_for_good() -> None:
     network.deliver()
     assert network.reported(LedgerRestored, victim) == []
     assert network.actors[victim]._unusable() == [federation.computes[2].id]
+    assert "Compute node " in (lacks := network.actors[victim].lacks_charges)
+    assert "has left; expected Compute nodes that stay" in lacks
 
 
 def test_a_client_with_an_old_federation_file_waits_for_the_newest() -> None:
