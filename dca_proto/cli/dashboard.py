@@ -30,11 +30,11 @@ EXAMPLES = """Examples:
   dca dashboard --listen 127.0.0.1:8000 /etc/dca/trainer.toml
 
 Open the address that it prints. It contains a token: whoever has it can read the page, and nobody can change anything.
-To see it from elsewhere: ssh -L 9465:127.0.0.1:9465 HOST
+To see it from elsewhere: ssh -L 9460:127.0.0.1:9460 HOST
 """
 _NEEDED = ("starlette", "uvicorn", "jinja2", "matplotlib")
 _SLOTS_MAX = 400  # a year of days
-LISTEN = "127.0.0.1:9465"
+LISTEN = "127.0.0.1:9460"
 
 
 def dashboard(

@@ -50,7 +50,7 @@ async def run_deployment(folder: Path) -> None:
     if mosquitto is None:
         raise UsageError("mosquitto is not installed: apt install mosquitto (Debian)")
     tell(f"units   {', '.join(f'{unit.name} of {unit.folder.name}' for unit in units)}")
-    tell("        log: unit.log in each machine's folder; Ctrl-C stops them")
+    tell("        log: UNIT.log in each machine's folder; Ctrl-C stops them")
     with tempfile.TemporaryDirectory(prefix="dca-run-") as place:
         async with asyncio.TaskGroup() as tasks:
             for unit in units:
@@ -59,7 +59,8 @@ async def run_deployment(folder: Path) -> None:
 
 def _command(unit: Unit, mosquitto: str, place: Path) -> list[str]:
     if unit.name != "broker":
-        return [sys.executable, "-m", "dca_proto.cli", *unit.arguments]
+        own = [str(unit.folder / word) if word.endswith(".toml") else word for word in unit.arguments]
+        return [sys.executable, "-m", "dca_proto.cli", *own]  # a list of processes tells the machines apart
     path = place / f"{unit.folder.name}.conf"
     own = (unit.folder / unit.arguments[-1]).read_text(encoding="utf-8")
     path.write_text(f"{own}user {getpass.getuser()}\n", encoding="utf-8")  # as root, it would switch to another one
@@ -71,7 +72,7 @@ async def _keep(unit: Unit, command: list[str]) -> None:
     pause_s = _AGAIN_S
     guarded = [sys.executable, "-IS", parent_death.__file__, str(os.getpid()), *command]
     while True:
-        with (unit.folder / "unit.log").open("ab") as log:
+        with (unit.folder / f"{unit.name}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *guarded, cwd=unit.folder, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,

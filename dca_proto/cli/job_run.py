@@ -115,8 +115,13 @@ class JobRun:
     iterations: list[Iteration] = field(default_factory=list)
 
     def plan(self, claim: str, mechanism: Mechanism = EXACT) -> tuple[list[Stage], list[Draft]]:
-        """Return the stages, and a round of each as its participants will compute it. Arguments as for `check_plan`."""
-        stages = list(self.job.plan(self.schema, self.settings, self._conditions()))
+        """Return the stages, and a round of each as its participants will compute it. Arguments as for `check_plan`.
+
+        Raises `DataError` if a round may close with too few contributors for a result.
+        """
+        conditions = self._conditions()
+        self.job.check_contributors(self.schema, self.settings, conditions)
+        stages = list(self.job.plan(self.schema, self.settings, conditions))
         return stages, check_plan(self.make(), stages, self.terms, claim, mechanism)
 
     def make(self) -> Job[Any]:

@@ -54,10 +54,12 @@ def join(
     joined = complete(_joined(invitation, data, folder, renew=renew))
     if joined is None:
         return
-    state = "renewed" if renew else "joined" if joined.is_new else "rejoined"
+    state = ("renewed" if joined.ends_later else "as before") if renew else "joined" if joined.is_new else "rejoined"
     took = duration(1000 * (time.monotonic() - began))
     tell(f"{state:<12}{joined.federation.name} as {joined.name}, {joined.id.hex()}, in {took}")
     tell(f"certificate until {moment(joined.certificate.expires_ms)}; then: dca join {_shown(invitation)} --renew")
+    if not joined.ends_later:
+        tell("            a registrar issues one a day for each client, and none beyond its own time")
     tell(f"file        {joined.config}")
     if not (no_start or renew):
         serve(load(joined.config, roles=("client",)), json_logs)

@@ -16,7 +16,7 @@ from dca_proto.cli.output import result_console, say
 from dca_proto.errors import UsageError
 from dca_proto.privacy.rounding import at_most
 from dca_proto.results.figure import figures_of
-from dca_proto.results.status import STATUS, RoundStatus, ScheduledJob, Status, Statuses
+from dca_proto.results.status import STATUS, LastRound, RoundStatus, ScheduledJob, Status, Statuses
 from dca_proto.runtime.config import is_actor_file, read_config
 from dca_proto.runtime.files import write_json
 from dca_proto.runtime.registrar import is_registrar_file, read_registrar
@@ -176,8 +176,8 @@ def _none_ran(folder: str, never: list[tuple[str, Path]]) -> str:
     """Return why a folder has nothing to show, and what to do."""
     if not never:
         return (
-            f"{folder} is a folder without an actor's file, in it or in its folders: expected *.toml with [client], "
-            "[compute], [trainer] or [registrar]; name a file: dca status FILE..."
+            f"{folder} has no actor's file, and neither has a folder in it: expected *.toml with [client], [compute], "
+            "[trainer] or [registrar]; name the actors' folder, as of a deployment: dca status FOLDER"
         )
     role, path = next((one for one in never if one[0] != "trainer"), never[0])
     return (
@@ -196,10 +196,10 @@ def show(console: Console, result: Statuses, *, in_full: bool = False) -> None:
         for job in one.schedule:
             console.print(f"  {schedule_line(job)}", soft_wrap=True)
         if one.last is not None:
-            console.print(f"  last {one.last.at}, round {one.last.round_id[:8]}: {one.last.what}", soft_wrap=True)
+            console.print(f"  {last_line(one.last)}", soft_wrap=True)
         if in_full:
             for label, text in details(one):
-                console.print(f"  {label:<18}{text}", soft_wrap=True)
+                console.print(f"  {label:<17} {text}", soft_wrap=True)
         for warning in one.warnings:
             say(console, "warning", f"{one.role} {one.name}: {warning}")
     for path in result.stopped:
@@ -214,14 +214,14 @@ def line(one: Status) -> str:
     if one.role == "registrar":
         most = "" if one.enrolled_most is None else f" of at most {counted(one.enrolled_most, 'client')}"
         codes = counted(one.invited or 0, "open invitation")
-        return f"{one.role:<8} {one.name:<12} serving for {since}, {one.enrolled or 0:,}{most} enrolled, {codes}"
+        return f"{one.role:<9} {one.name:<12} serving for {since}, {one.enrolled or 0:,}{most} enrolled, {codes}"
     parts = [f"connected for {since}" if one.connected else f"AWAY for {since}", f"epoch {one.epoch}"]
     if one.sessions is not None:
         parts.append(counted(one.sessions, "session"))
     parts.append(counted(len(one.rounds), "open round") if one.rounds else "no open round")
     if one.epsilon_left is not None and one.epsilon_allowed is not None:
         parts.append(f"epsilon {at_most(one.epsilon_left)} left of {at_most(one.epsilon_allowed)}")
-    return f"{one.role:<8} {one.name:<12} {', '.join(parts)}"
+    return f"{one.role:<9} {one.name:<12} {', '.join(parts)}"
 
 
 def round_line(one: RoundStatus) -> str:
@@ -231,7 +231,15 @@ def round_line(one: RoundStatus) -> str:
     names = listed(one.waits_for, 8) if not one.more else f"{listed(one.waits_for, 8)}, and {one.more:,} others"
     until = f", until {one.until}" if one.until else ""
     waits = f"; waits for {names}" if one.waits_for else ""
-    return f"round {one.round_id[:8]} {one.statistic}: {one.phase}{until}{arrived}{waits}"
+    about = f" {one.statistic}" if one.statistic else ""
+    return f"round {one.round_id[:8]}{about}: {one.phase}{until}{arrived}{waits}"
+
+
+def last_line(one: LastRound) -> str:
+    """Return a line on the last round that ended: what happened, and who was absent."""
+    others = f" and {one.absent_more:,} others" if one.absent_more else ""
+    absent = f"; absent: {listed(one.absent, 8)}{others}" if one.absent else ""
+    return f"last {one.at}, round {one.round_id[:8]}: {one.what}{absent}"
 
 
 def schedule_line(job: ScheduledJob) -> str:

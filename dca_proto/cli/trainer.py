@@ -36,6 +36,7 @@ from dca_proto.runtime.live import abort_of
 from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.runtime.request import RoundSettings, open_round
 from dca_proto.runtime.settings import convert
+from dca_proto.wording import counted
 
 OUTPUT = Round | list[Round]
 EXAMPLES = (
@@ -198,4 +199,8 @@ def result_lines(aggregate: NoisyAggregate) -> list[str]:
     found = Round(ok=True, **fields_of(aggregate.quorum))
     nodes = (("over", over_words(found)), ("lost", lost_words(found.lost)))
     over = [f"{label:<11}{text}" for label, text in nodes if text]
+    missing = aggregate.clients - aggregate.contributors if aggregate.n_min else 0
+    if missing:
+        nodes_name = "dca status of each Compute node names those of its own that were absent"
+        over.insert(0, f"missing    {counted(missing, 'client')}: declined, or absent; {nodes_name}")
     return [f"from       {source}", *over, f"spent      {claim}", f"round      {aggregate.round_id.hex()}"]

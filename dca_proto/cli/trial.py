@@ -32,7 +32,7 @@ def run(
 ) -> None:
     """Run a trial in one process, with a broker if none answers; or a deployment's units, each in its own."""
     if is_deployment(folder):
-        complete(run_deployment(folder))
+        complete(run_deployment(folder.absolute()))
         return
     configure_logs(level=logging.WARNING)
     paths = sorted(path for path in folder.glob("*.toml") if path.name.startswith(("compute-", "client-")))

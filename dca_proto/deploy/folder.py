@@ -160,7 +160,7 @@ def registrar_text(plan: Plan) -> str:
         '[registrar]\nidentity = "registrar.key"\nfederation = "federation.toml"\nbook = "registrar.db"\n'
         f"address = {toml_text(plan.host(plan.broker).address)}\nport = {plan.registrar_port}\n"
         'certificate = "registrar.pem"\nkey = "tls.key"\nca = "ca.pem"\n'
-        f"broker = {toml_text(plan.url)}\n"
+        f'broker = {toml_text(plan.url)}\nbroker_certificate = "broker.pem"\n'
         'members = "members.passwords"\npasswords = "passwords"\naccess = "access"\npid_file = "mosquitto.pid"\n'
     )
 

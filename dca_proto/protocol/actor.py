@@ -90,6 +90,11 @@ class ActorRound(Generic[S]):
         """True if the round has not ended here."""
         raise NotImplementedError
 
+    @property
+    def is_awaited(self) -> bool:
+        """True if the round is open, and something of it is still to come."""
+        return self.is_open
+
     def step(self, event: str) -> str:
         """Return the phase after `event`. Raises `PeerError("phase")` if this phase does not accept it."""
         after = self.table.get((self.phase, event))
@@ -290,7 +295,7 @@ class BaseActor(ABC, Generic[R]):
 
     def waiting(self, now_ms: int, most: int) -> list[Waiting]:
         """Return what open rounds wait for: the first `most` of them, in the order of their ids."""
-        is_open = (current for _, current in sorted(self._rounds.items()) if current.is_open)
+        is_open = (current for _, current in sorted(self._rounds.items()) if current.is_awaited)
         return [self._waits(current, now_ms) for current in islice(is_open, most)]
 
     @abstractmethod

@@ -387,9 +387,9 @@ _NOT_VERIFIED = Refusal("verified", "a sum whose contributions are not proven", 
 
 def _check_size(kind: SecureSum, clients_min: int, honest_min: int) -> Refusal | None:
     if kind.n_min < clients_min:
-        return Refusal("clients", f"n_min = {kind.n_min}", f"n_min >= {clients_min}")
+        return Refusal("clients", f"n_min = {kind.n_min}", f"n_min >= {clients_min} (clients_min)")
     if kind.honest < honest_min:
-        return Refusal("honest", f"n_min - 1 - c = {kind.honest}", f"n_min - 1 - c >= {honest_min}")
+        return Refusal("honest", f"n_min - 1 - c = {kind.honest}", f"n_min - 1 - c >= {honest_min} (honest_min)")
     return None
 
 

@@ -69,6 +69,12 @@ class LastRound(msgspec.Struct, frozen=True, kw_only=True):
     round_id: Annotated[str, about("In hexadecimal.")]
     what: Annotated[str, about("What happened, as a sentence.")]
     ok: Annotated[bool, about("Whether it went well: a result, a released sum, a contribution.")]
+    absent: Annotated[
+        list[str],
+        about("Names and short ids of clients that neither contributed nor declined; the first hundred. A Compute node "
+              "names those that it holds, a trainer those that it invited."),
+    ] = []  # fmt: skip
+    absent_more: Annotated[Count, about("How many others did neither.")] = 0
 
 
 class ScheduledJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ from dca_proto.runtime.config import actor_text
 from dca_proto.runtime.connection import LOGIN_REFUSED, ConnectRefused, Hello, Listener
 from dca_proto.runtime.keyfile import (
     new_identity,
+    parse_certificate,
     read_federation,
     read_identity,
     replace_file,
@@ -57,7 +58,10 @@ CONFIG = "client.toml"
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """What a device has after joining: its file, its name and id, its certificate; `is_new` unless it was there."""
+    """What a device has after joining: its file, its name and id, its certificate; `is_new` unless it was there.
+
+    `ends_later`: of a renewal, whether the certificate ends later than the one before.
+    """
 
     config: Path
     name: str
@@ -65,6 +69,7 @@ class Joined(msgspec.Struct, frozen=True):
     certificate: Certificate
     federation: Federation
     is_new: bool = True
+    ends_later: bool = True
 
 
 async def join(bundle: Bundle, folder: Path, data: Path | None) -> Joined:
@@ -105,8 +110,17 @@ async def renew(entrance: Entrance, folder: Path) -> Joined:
     identity = read_identity(folder / "client.key", "client")
     enrolled = await _enrolled(entrance, renew_request(identity, federation.id, now_ms()))
     newest = _checked(enrolled, identity, federation)
+    before_ms = _expires_ms(folder / "client.cert")
     _write(folder, entrance, enrolled, newest)
-    return Joined(folder / CONFIG, enrolled.name, identity.id, enrolled.certificate, newest, is_new=False)
+    ends_later = enrolled.certificate.expires_ms > before_ms
+    return Joined(folder / CONFIG, enrolled.name, identity.id, enrolled.certificate, newest, False, ends_later)
+
+
+def _expires_ms(certificate: Path) -> int:
+    """Return when a certificate ends; 0 if it is missing or damaged."""
+    with contextlib.suppress(UsageError):
+        return parse_certificate(certificate).expires_ms
+    return 0
 
 
 async def open_link(link: Link) -> Entrance:

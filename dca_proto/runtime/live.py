@@ -219,12 +219,12 @@ def abort_of(ended: RoundFailed, *, resumed: bool = False) -> RoundAborted:
     if ended.implausible:
         return ImplausibleSum(ended.reason, quorum=ended.quorum)
     again = "ask for the round again" if resumed else "run the same command again"
-    other = "" if resumed else "; to ask for {}, name another journal"
+    other = "" if resumed else "; a job that asks for other terms needs another journal"
     remedy = ""
     if ended.declined:
-        remedy = f"once the clients accept these terms, {again}{other.format('less')}"
+        remedy = f"once the clients accept these terms ([policy] of their files), {again}{other}"
     elif ended.refused:
-        remedy = f"once the Compute node accepts these terms ([floors] of its file), {again}{other.format('others')}"
+        remedy = f"once the Compute node accepts these terms ([floors] of its file), {again}{other}"
     elif ended.hopeless:
         remedy = (
             "those clients will fail again: find out why, and ask again without them, or with a larger tolerate; "

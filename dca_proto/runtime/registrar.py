@@ -9,6 +9,7 @@
     key = "registrar.pem.key"
     ca = "ca.pem"                          goes into each invitation
     broker = "mqtts://10.0.0.1:8883"       goes into each invitation
+    broker_certificate = "broker.pem"      optional: it warns before mosquitto's certificate ends
     members = "members.passwords"          hashed passwords of Compute nodes, trainers and the operator
     passwords = "passwords"                mosquitto's files, which the registrar writes
     access = "access"
@@ -96,6 +97,7 @@ class RegistrarFile(msgspec.Struct, frozen=True, kw_only=True):
     key: Path
     ca: Path
     broker: str
+    broker_certificate: Path | None = None
     members: Path
     passwords: Path
     access: Path
@@ -149,7 +151,9 @@ class Registrar:
         self._lines: dict[bytes, str] = {}  # of mosquitto's passwords, by client: a hash takes longer than a lookup
         self._listed: set[bytes] | None = None  # the clients in mosquitto's files; None if these may be wrong
         self._book = Book(file.book)
-        self._ends = tls_ends({"TLS certificate": file.certificate, "CA": file.ca})
+        self._ends = tls_ends(
+            {"TLS certificate": file.certificate, "broker's certificate": file.broker_certificate, "CA": file.ca}
+        )
         self._connections: set[asyncio.Task[None]] = set()
         self._of_peer: Counter[str] = Counter()
         self._untold = ""  # why mosquitto was not told to read its files

@@ -92,6 +92,7 @@ class Watch:
         self.data_error = ""
         self.read_ms: int | None = None
         self.connections_lost = 0
+        self._absent: tuple[bytes, tuple[bytes, ...]] = b"", ()  # clients of the last round that reported any
         self.tally = Tally(lambda: iso(now_ms()))
         self._store = store
         if store is not None:
@@ -115,9 +116,19 @@ class Watch:
                 self.data_error = error
             case facts.Contributed():
                 self.read_ms = now_ms()
+            case facts.Absent(round_id, clients):
+                self._absent = round_id, clients
         if (noted := self._ended(fact)) is not None:
             round_id, what, ok = noted
-            self.last = LastRound(at=iso(now_ms()), round_id=round_id.hex(), what=printable(what), ok=ok)
+            absent = self._absent[1] if self._absent[0] == round_id else ()
+            self.last = LastRound(
+                at=iso(now_ms()),
+                round_id=round_id.hex(),
+                what=printable(what),
+                ok=ok,
+                absent=[printable(self._name_of(client)) for client in absent[:_NAMES_MAX]],
+                absent_more=max(len(absent) - _NAMES_MAX, 0),
+            )
         self.tally.note(fact)
         if isinstance(fact, facts.RoundCompleted) and self._store is not None:
             keep_results(self._store, self.tally.results)
@@ -133,7 +144,8 @@ class Watch:
     def _ended(self, fact: object) -> tuple[bytes, str, bool] | None:
         match fact:
             case facts.RoundCompleted(round_id, aggregate):
-                return round_id, f"{aggregate.statistic} from {aggregate.contributors:,} contributors", True
+                of = f" of {aggregate.clients:,}" if aggregate.n_min else ""
+                return round_id, f"{aggregate.statistic} from {aggregate.contributors:,}{of} contributors", True
             case facts.RoundFailed(round_id, reason):
                 return round_id, f"no result: {reason}", False
             case facts.Released(round_id, contributors):

@@ -186,6 +186,23 @@ class LearningJob(ABC):
         """Return B, the number of clients in the smallest round, or 0 if all rounds ask all clients."""
         return int(getattr(settings, "batch", 0))
 
+    def contributors_least(self, schema: Schema, settings: Any, kind: type[Kind]) -> int:
+        """Return how many contributions, data nodes or reports the job must have for a result."""
+        return 1
+
+    def check_contributors(self, schema: Schema, settings: Any, conditions: Conditions) -> None:
+        """Refuse rounds that may end with too few contributors for a result. Raises `DataError`."""
+        least = self.contributors_least(schema, settings, conditions.kind)
+        fewest, tolerate = conditions.clients - conditions.tolerate, conditions.tolerate
+        if fewest < least:
+            close = (
+                f"its rounds may close with {fewest}, as they tolerate {tolerate}" if tolerate else f"found {fewest}"
+            )
+            raise DataError(
+                f"job {self.name!r} has no result from fewer than {least} contributors, and {close}; "
+                f"expected clients of at least {least + tolerate}"
+            )
+
     def rows_least(self, schema: Schema, settings: Any) -> int:
         """Return how many rows a data node must have to count in the result."""
         return 1

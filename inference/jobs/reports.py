@@ -96,13 +96,3 @@ def check_installed() -> None:
             "draws from the posterior given reports need NumPyro, JAX and ArviZ; missing here: "
             f"{', '.join(missing)}; {to_install('samplers')}"
         )
-
-
-def check_clients(clients: int, least: int, of: str) -> None:
-    """Refuse fewer clients than a fit needs, before any is asked. Raises `DataError`.
-
-    Args:
-        least: the number needed. of: the fit, as text.
-    """
-    if clients < least:
-        raise DataError(f"{clients} clients are too few: {of} needs the reports of at least {least}")

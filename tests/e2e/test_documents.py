@@ -101,7 +101,7 @@ class Shell:
 
     def __init__(self, folder: Path, port: int, timeout_s: float) -> None:
         self._folder = folder
-        self._ports = {"1883": port, "8883": port, "9464": free_port(), "9465": free_port()}
+        self._ports = {"1883": port, "8883": port, "9464": free_port(), "9460": free_port()}
         self._timeout_s = timeout_s
         self._path = folder / "printed"
         self._count = 0

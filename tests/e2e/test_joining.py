@@ -66,7 +66,8 @@ def answers(port: int) -> bool:
 
 
 def log_of(folder: Path, host: str) -> str:
-    path = folder / host / "unit.log"
+    """What the Compute node of a machine has logged."""
+    path = folder / host / "compute.log"
     return path.read_text() if path.exists() else ""
 
 

@@ -322,7 +322,10 @@ def test_hardening_10_the_same_command_continues_after_two_hospitals_decline_and
     assert "clients decline this unless their [policy] is wider: epsilon: 4 at delta 1e-05, expected <= 1 at" in out
     why = "2 declined (epsilon: found 4 at delta 1e-05; accepts <= 1 at delta 1e-05); its charge came back"
     assert why in log
-    remedy = "once the clients accept these terms, run the same command again; to ask for less, name another journal"
+    remedy = (
+        "once the clients accept these terms ([policy] of their files), run the same command again; a job that asks "
+        "for other terms needs another journal"
+    )
     assert f"trainer.regression-mcmc.journal; {remedy}" in log
     assert json.loads((tmp_path / "l.json").read_text())["remedy"] == remedy
     assert [one.returned for one in read_ledger_view(trainer).ledger.charges] == [True], (

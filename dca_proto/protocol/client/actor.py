@@ -159,10 +159,9 @@ class Client(Asking):
         return [*begun, *self._ask_nodes(now_ms), *resumed]
 
     def _waits(self, current: Round, now_ms: int) -> Waiting:
-        """Wait for the receipt; nobody confirms a decline."""
+        """Wait for the receipt."""
         statistic = current.opened.body.statistic if current.opened is not None else ""
-        holder = () if current.stored.decline else (current.holder.id,)
-        return Waiting(current.id, statistic, current.phase, current.stored.commit_by_ms, holder)
+        return Waiting(current.id, statistic, current.phase, current.stored.commit_by_ms, (current.holder.id,))
 
     def _on_changed_file(self, now_ms: int) -> list[Effect]:
         self._session.adopt(self._federation)  # everything else reads `self._federation` at each message

@@ -103,6 +103,11 @@ class Round(ActorRound[StoredRound]):
         """True if its answer may have to be sent again."""
         return bool(self.stored.decline) or self.stored.outbound is not None
 
+    @property
+    def is_awaited(self) -> bool:
+        """True if a receipt is still to come; nobody confirms a decline."""
+        return self.is_open and not self.stored.decline
+
     def answers(self) -> list[Effect]:
         """Send the answer to the announcement: the decline, or the contribution or release that has no receipt yet."""
         if self.stored.decline:

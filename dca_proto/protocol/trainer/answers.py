@@ -98,6 +98,7 @@ class Answering(BaseActor[Round]):
         statistic, until_ms = current.stored.request.statistic, current.end_ms
         if current.is_summed:
             missing = tuple(node for node in current.computes if node not in current.partials)
+            missing = tuple(node for node in missing if node in current.told) or missing  # the others wait for these
             arrived = current.arrivals.total
         else:
             missing, arrived = tuple(sorted(current.invited - current.answered)), len(current.releases)

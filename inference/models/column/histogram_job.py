@@ -16,12 +16,12 @@ import numpy as np
 from scipy.special import betaincinv
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.protocol.wire.kinds import LdpReport
+from dca_proto.protocol.wire.kinds import Kind, LdpReport
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
 from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure, normal
 from inference.jobs.examples import COUNT, QUICK_DRAWS, Clean, Example
-from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
+from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings
 from inference.jobs.settings import Numbers, given, one_of, require_positive, setting, within
 from inference.jobs.summary import NAIVE, Standard
 from inference.models.fit import histogram
@@ -127,6 +127,9 @@ class Histogram(ReportJob):
                 "values beyond would be reported as one of them; give edges or bins, or other bounds"
             )
 
+    def contributors_least(self, schema: Schema, settings: Settings, kind: type[Kind]) -> int:
+        return max(1, len(edges_of(schema, settings)) - 2)
+
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round(f"the category of {schema.column(settings.column)}")
 
@@ -134,7 +137,6 @@ class Histogram(ReportJob):
         self, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
         column, edges = schema.column(settings.column), edges_of(schema, settings)
-        check_clients(conditions.clients, len(edges) - 2, f"a histogram of {len(edges) - 1} categories")
         parameters = {"columns": [column], "edges": [float(end) for end in edges]}
         return (yield RoundRequest("histogram", parameters, rows_max=1, kind=LdpReport(settings.mechanism)))
 

@@ -19,7 +19,7 @@ from math import sqrt
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.protocol.wire.kinds import LdpReport
+from dca_proto.protocol.wire.kinds import Kind, LdpReport
 from inference.bounds import Interval
 from inference.columns import COUNT_WEIGHT, COUNT_WEIGHT_L1
 from inference.draws import DRAWS
@@ -27,7 +27,7 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round
 from inference.jobs.estimates import Estimate, Figure, normal, of_draws
 from inference.jobs.examples import QUICK_DRAWS, Clean, Example
-from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings, check_clients
+from inference.jobs.reports import SAMPLED, ReportJob, SamplerSettings
 from inference.jobs.settings import given, one_of, require_count, require_finite, require_positive, setting
 from inference.jobs.summary import NAIVE
 from inference.mcmc.run import Run
@@ -154,6 +154,9 @@ class Mean(ReportJob):
         super().check(schema, settings)
         settings.prior(bounds_of(schema, settings))
 
+    def contributors_least(self, schema: Schema, settings: Settings, kind: type[Kind]) -> int:
+        return 2  # the mean and its spread
+
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         return one_round(schema.column(settings.column))
 
@@ -161,7 +164,6 @@ class Mean(ReportJob):
         self, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Generator[RoundRequest, NoisyAggregate, NoisyAggregate]:
         bounds, column = bounds_of(schema, settings), schema.column(settings.column)
-        check_clients(conditions.clients, 2, "a mean with its spread")
         parameters = {"columns": [column], "centre": [bounds.centre], "scale": [bounds.half_width], "bound": [1.0]}
         parameters["count_weight"] = COUNT_WEIGHT_L1 if settings.mechanism == LAPLACE else COUNT_WEIGHT
         return (yield RoundRequest("mean", parameters, rows_max=1, kind=LdpReport(settings.mechanism)))

@@ -27,12 +27,12 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.protocol.wire.kinds import LdpReport
+from dca_proto.protocol.wire.kinds import Kind, LdpReport
 from inference.columns import COUNT_LEAST, COUNT_WEIGHT, Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage, one_round, target_on_features
 from inference.jobs.examples import QUICK_DRAWS, Clean, Example
-from inference.jobs.reports import OF_BOUNDS, REGRESSION_PRIOR, SAMPLED, RegressionSettings, ReportJob, check_clients
+from inference.jobs.reports import OF_BOUNDS, REGRESSION_PRIOR, SAMPLED, RegressionSettings, ReportJob
 from inference.jobs.settings import one_of, require_positive, require_share, setting
 from inference.models import fit
 from inference.models.linear.aggregate_stats import STATISTIC
@@ -124,6 +124,15 @@ class LdpRegression(ReportJob):
     def mechanism(self, settings: Settings) -> str:
         return GAUSSIAN
 
+    def contributors_least(self, schema: Schema, settings: Settings, kind: type[Kind]) -> int:
+        d = len(schema.features)
+        of_features = d + d * (d + 1) // 2
+        if settings.labelled:
+            return of_features
+        if settings.inputs:
+            return of_features + 1
+        return of_features + d + 2 + int(settings.family == LINEAR)
+
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
         if settings.labelled:
             share = settings.label_share
@@ -133,26 +142,22 @@ class LdpRegression(ReportJob):
     def make(
         self, schema: Schema, settings: Settings, conditions: Conditions
     ) -> Generator[RoundRequest, NoisyAggregate, Released]:
-        d = len(schema.features)
         if settings.labelled:
-            check_clients(conditions.clients, d + d * (d + 1) // 2, f"a regression on {d} features")
-            bounds = np.append(np.ones(d), COUNT_LEAST)
+            bounds = np.append(np.ones(len(schema.features)), COUNT_LEAST)
             parameters = _counted(replace(_columns(schema, settings), bound=bounds))
             share = 1 - settings.label_share
             features = yield RoundRequest("sum", parameters, share, rows_max=1, kind=LdpReport(GAUSSIAN))
             return features, (yield _request_labels(schema, settings, conditions))
         if settings.inputs:
-            least, statistic, parameters = d + d * (d + 1) // 2 + 1, "sum", _counted(_columns(schema, settings))
+            statistic, parameters = "sum", _counted(_columns(schema, settings))
         else:
-            squares = int(settings.family == LINEAR)
-            least, statistic = (d + 1) * (d + 2) // 2 + d + 1 + squares, STATISTIC
+            statistic = STATISTIC
             parameters = _columns(schema, settings).parameters() | {
                 "intercept": True,
                 "intercept_bound": INTERCEPT_BOUND,
-                "target_square": bool(squares),
+                "target_square": settings.family == LINEAR,
             }
             parameters["weights"] = list(conditions.weights(parameters))
-        check_clients(conditions.clients, least, f"a regression on {d} features")
         return (yield RoundRequest(statistic, parameters, rows_max=1, kind=LdpReport(GAUSSIAN)))
 
     def learned(self, released: Released, schema: Schema, settings: Settings, conditions: Conditions) -> Posterior:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.protocol.wire.kinds import NodeRelease
+from dca_proto.protocol.wire.kinds import Kind, NodeRelease
 from dca_proto.wording import listed
 from inference.columns import PRIOR_MEAN_SD, Standardisation, standardisation
 from inference.draws import CHAINS, Sampling, attributes
@@ -62,6 +62,7 @@ from inference.rounds import Job
 GRID, NUTS = METHODS = ("grid", "nuts")
 ROWS_MAX, ROUNDS = 100_000, 3
 DRAWS = 1_000  # of each chain, by method grid
+SITES_LEAST = 2
 FEW = 6  # sites below which the spread between them rests on its prior
 OWN_LEAST = 0.1  # least share of a site's own data in its estimate, below which noise may hide the site
 DIFFERENT = 5.0  # ln ratio of likelihoods from which a slope seems to differ between sites
@@ -144,6 +145,9 @@ class SitesRegression(LearningJob):
         elif len(settings.names) > 1:
             raise DataError(f"{len(settings.names)} slopes differ between sites; take --set method=nuts")
 
+    def contributors_least(self, schema: Schema, settings: Any, kind: type[Kind]) -> int:
+        return SITES_LEAST
+
     def site_column(self, settings: Settings) -> str:
         return settings.site or ""
 
@@ -156,7 +160,6 @@ class SitesRegression(LearningJob):
         return one_round("the regression of each site")
 
     def make(self, schema: Schema, settings: Settings, conditions: Conditions) -> Job[Any]:
-        require_sites(conditions.clients)
         return self._rounds(inner(schema, settings), settings, conditions)
 
     def _rounds(self, schema: Schema, settings: Any, conditions: Conditions) -> Job[Any]:
@@ -420,8 +423,8 @@ def inner(schema: Schema, settings: Settings) -> Schema:
 
 
 def require_sites(count: int) -> None:
-    """Refuse fewer than two sites. Raises `DataError`."""
-    if count < 2:
+    """Refuse fewer sites than a model of sites needs. Raises `DataError`."""
+    if count < SITES_LEAST:
         raise DataError(f"{count} site; a model of sites needs two data nodes or more, better ten")
 
 

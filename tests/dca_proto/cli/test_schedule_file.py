@@ -95,6 +95,10 @@ def test_a_share_is_relative_to_those_of_the_other_jobs(folder: Path) -> None:
         (SCHEDULE + MEAN + "share = 0\n", "share = 0: expected a number above 0"),
         (SCHEDULE + MEAN.replace("gaussian", "gausian"), "(did you mean 'gaussian'?)"),
         (SCHEDULE + MEAN + "clients_min = 3\n", "unknown key 'clients_min'"),
+        (
+            SCHEDULE + MEAN.replace("500", "5").replace("50\n", "1\n"),
+            "'gaussian' has no result from fewer than 6 contributors, and its rounds may close with 4, as they",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(

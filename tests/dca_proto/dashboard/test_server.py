@@ -77,7 +77,7 @@ def test_without_the_token_there_is_nothing(board: Dashboard, page: str, token: 
 
 @pytest.mark.parametrize("page", ["/", "/page.js", "/page.css", "/events"])
 @pytest.mark.parametrize(
-    "host", ["rebound.example", "rebound.example:9465", "", "127.0.0.1.rebound.example", "192.0.2.1"]
+    "host", ["rebound.example", "rebound.example:9460", "", "127.0.0.1.rebound.example", "192.0.2.1"]
 )
 def test_another_name_does_not_lead_here(board: Dashboard, page: str, host: str) -> None:
     """A page of another site may make its own name lead to this address."""

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from dca_proto.cli import main
+from dca_proto.cli.deployed import _command, units_of
 from dca_proto.deploy.tls import Pair
 from dca_proto.protocol.federation import Federation
 from dca_proto.runtime.config import read_config
@@ -222,3 +223,15 @@ def test_the_package_has_the_templates() -> None:
         "deploy/templates/*"
         in tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["dca_proto"]
     )
+
+
+def test_a_list_of_processes_tells_the_machines_units_apart(tmp_path: Path) -> None:
+    folder = tmp_path / "hearts"
+    assert main(["federation", "deploy", str(folder), "--hosts", "berlin=127.0.0.1,paris=127.0.0.2"]) == 0
+    units = [unit for unit in units_of(folder) if unit.name != "broker"]
+    commands = [" ".join(_command(unit, "mosquitto", tmp_path)) for unit in units]
+    assert [command.split("dca_proto.cli ")[1] for command in commands] == [
+        f"compute {folder}/berlin/compute.toml --log-json",
+        f"registrar {folder}/berlin/registrar.toml --log-json",
+        f"compute {folder}/paris/compute.toml --log-json",
+    ]

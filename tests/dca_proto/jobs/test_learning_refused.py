@@ -34,7 +34,7 @@ def test_a_nodes_floor_ends_a_job_at_once_and_the_node_is_named(path: Path) -> N
     swarm = swarm_of(floors=Floors(clients_min=CLIENTS + 1, honest_min=1))
     ended = refused(path, swarm)
     assert len(swarm.announced) == 1
-    assert f"needs n_min >= {CLIENTS + 1}" in ended.reason
+    assert f"needs n_min >= {CLIENTS + 1} (clients_min)" in ended.reason
     assert "compute-" in ended.reason
     assert "n_min = " in ended.reason
     assert "once the Compute node accepts these terms ([floors] of its file)" in ended.remedy

@@ -235,8 +235,8 @@ def test_attack_16_the_consent_of_one_client_is_not_that_of_another_with_a_lower
 @pytest.mark.parametrize(
     ("floors", "reason", "detail"),
     [
-        (Floors(clients_min=5, honest_min=1), "clients", "n_min = 3; needs n_min >= 5"),
-        (Floors(clients_min=1, honest_min=3), "honest", "n_min - 1 - c = 2; needs n_min - 1 - c >= 3"),
+        (Floors(clients_min=5, honest_min=1), "clients", "n_min = 3; needs n_min >= 5 (clients_min)"),
+        (Floors(clients_min=1, honest_min=3), "honest", "n_min - 1 - c = 2; needs n_min - 1 - c >= 3 (honest_min)"),
         (Floors(clients_min=1, honest_min=1, trainers=("00" * 16,)), "trainer", "one of this node's trainers"),
     ],
 )

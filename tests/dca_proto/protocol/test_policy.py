@@ -318,8 +318,8 @@ def test_a_refusal_has_both_figures() -> None:
     """Beside the figures of one that has enough: by a client's policy and by a Compute node's floors alike."""
     policy, floors = Policy(clients_min=20, honest_min=10), Floors(clients_min=20, honest_min=10)
     for n_min, colluders, expected in (
-        (19, 0, Refusal("clients", "n_min = 19", "n_min >= 20")),
-        (20, 10, Refusal("honest", "n_min - 1 - c = 9", "n_min - 1 - c >= 10")),
+        (19, 0, Refusal("clients", "n_min = 19", "n_min >= 20 (clients_min)")),
+        (20, 10, Refusal("honest", "n_min - 1 - c = 9", "n_min - 1 - c >= 10 (honest_min)")),
         (20, 9, None),
     ):
         announced = announcement(n_min=n_min, colluders=colluders)

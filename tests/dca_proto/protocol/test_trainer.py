@@ -90,7 +90,7 @@ class ActorInPhase:
         )
         match event:
             case "decline":
-                why = ("clients", "n_min = 3", "n_min >= 5")
+                why = ("clients", "n_min = 3", "n_min >= 5 (clients_min)")
                 body = Decline(*head, self.opened.hash, self.actors.certificate(index), *why)
                 return client.id, sealed_by(self.actors, client, body, opened)
             case "progress":

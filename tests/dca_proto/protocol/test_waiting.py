@@ -9,6 +9,7 @@ from dca_proto.protocol import facts
 from dca_proto.protocol.compute import commit
 from dca_proto.protocol.events import Command, Received, Started, Timer, TimerFired
 from dca_proto.protocol.names import short_id
+from dca_proto.protocol.policy import Refusal
 from dca_proto.protocol.sessions import Sessions
 from dca_proto.protocol.wire.messages import Contribution
 from dca_proto.testing import TestFederation
@@ -38,6 +39,32 @@ def test_a_holder_waits_for_each_client_whose_contribution_is_lost() -> None:
     assert [fact.clients for fact in absent] == [(lost,)], "its holder names it when it freezes its list"
     servers = (*actors.computes, actors.trainer_identity.id)
     assert [network.actors[actor].waiting(network.now_ms, 10) for actor in servers] == [[]] * 3
+
+
+def test_a_client_that_declined_waits_for_nothing() -> None:
+    actors = TestFederation(6, 2, name="declined")
+    network = actors.network()
+    network.deliver()
+    network.actors[actors.clients[4]]._consider = lambda *_: Refusal("columns", "none", "some")
+    network.command(actors.trainer_identity.id, actors.request(clients=6, tolerate=2))
+    network.deliver()
+    assert [fact.client for fact in network.reported(facts.Declined, actors.clients[4])] == [actors.clients[4]]
+    assert network.actors[actors.clients[4]].waiting(network.now_ms, 10) == []
+
+
+def test_a_trainer_waits_for_the_silent_node_alone_once_it_is_known() -> None:
+    actors = TestFederation(6, 3, name="silent")
+    network = actors.network()
+    network.deliver()
+    network.crash(actors.computes[1])
+    network.command(actors.trainer_identity.id, actors.request(clients=6, tolerate=2))
+    network.deliver()
+    trainer = network.actors[actors.trainer_identity.id]
+    (before,) = trainer.waiting(network.now_ms, 10)
+    assert set(before.members) == set(actors.computes)
+    network.advance(network.now_ms + 20_000)
+    (after,) = trainer.waiting(network.now_ms, 10)
+    assert after.members == (actors.computes[1],)
 
 
 def test_a_status_stays_cheap_with_many_rounds_and_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:

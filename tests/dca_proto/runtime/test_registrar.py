@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime
 import hashlib
 import shutil
 import stat
@@ -17,6 +18,7 @@ from joined_devices import HOSTS, clients_of, invite, joins, next_file, play
 
 from dca_proto.cli import main
 from dca_proto.crypto.sealing import actor_id
+from dca_proto.deploy.tls import Pair, new_server
 from dca_proto.errors import InputError, StorageError, TransportError, UsageError
 from dca_proto.protocol.enrolment import Refused
 from dca_proto.protocol.federation import Member
@@ -205,9 +207,11 @@ def test_a_client_renews_until_it_is_cancelled(host: Path, tmp_path: Path, monke
         with pytest.raises(InputError, match="join first"):
             await renew(entrance, tmp_path / "a")
         first = await join(read_bundle(bundle), tmp_path / "a", None)
+        assert not (await renew(entrance, tmp_path / "a")).ends_later, "it issues one a day"
         for place in (joining, module):
             monkeypatch.setattr(place, "now_ms", lambda: now_ms() + 2 * DAY_MS)
         later = await renew(entrance, tmp_path / "a")
+        assert later.ends_later
         assert (later.id, later.config) == (first.id, first.config)
         assert later.certificate.expires_ms > first.certificate.expires_ms
         read_certificate(tmp_path / "a/client.cert", later.federation, now_ms() + 2 * DAY_MS)
@@ -356,6 +360,20 @@ def test_a_book_that_is_none_is_refused(host: Path) -> None:
         Book(host / "registrar.db")
     assert isinstance(Refused("a", "b"), module.Refused)
     assert "book" in RegistrarFile.__struct_fields__
+
+
+def test_a_registrar_warns_before_the_broker_s_certificate_ends(
+    host: Path, deployed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own and the CA's last much longer."""
+    day, ca = datetime.timedelta(days=1), [host.parent / f"owner/ca.{end}" for end in ("pem", "key")]
+    now = datetime.datetime.now(datetime.UTC)
+    pair = Pair(*(path.read_text() for path in ca))
+    (host / "broker.pem").write_text(new_server(pair, ("127.0.0.1",), now - 360 * day, 365).certificate)
+    found = Registrar(read_registrar(host / "registrar.toml")).status()
+    (warning,) = found.warnings
+    assert warning.startswith("the broker's certificate broker.pem ends in ")
+    assert found.certificates["broker's certificate broker.pem"][:10] == (now + 5 * day).strftime("%Y-%m-%d")
 
 
 def test_a_registrar_states_its_limits_and_what_needs_attention(

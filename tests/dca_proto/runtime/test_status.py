@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -16,12 +17,14 @@ from typing import Any
 import msgspec
 import pytest
 from patience import PATIENCE_S
+from rich.console import Console
 
 from dca_proto.cli import main
+from dca_proto.cli.status import last_line, line, show
 from dca_proto.errors import InputError
 from dca_proto.protocol import facts
 from dca_proto.protocol.events import Received, Started
-from dca_proto.results.status import Status
+from dca_proto.results.status import RoundStatus, Status, Statuses
 from dca_proto.runtime import status as status_module
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.device import Device, load
@@ -129,6 +132,34 @@ def test_a_node_counts_sessions_and_names_clients(demo: Path) -> None:
     assert (found.sessions, found.dropped) == (1, {"malformed": 1})
     assert node.name_of(client.id) == f"client-1 ({client.id.hex()[:8]})"
     assert found.warnings == []
+
+
+def test_a_node_names_the_clients_that_were_absent_from_the_last_round(demo: Path) -> None:
+    node, away = load(demo / "compute-1.toml"), [bytes([index]) * 16 for index in range(102)]
+    ended = [facts.Absent(b"a" * 16, tuple(away)), facts.Released(b"a" * 16, 3, bytes(32))]
+    found = asyncio.run(state_of(node, *ended))
+    assert found.last is not None
+    assert (found.last.what, found.last.absent_more) == ("released a sum over 3 contributions", 2)
+    assert found.last.absent == [one.hex()[:8] for one in away[:100]]
+    assert "; absent: 00000000, 01010101, 02020202" in last_line(found.last)
+    assert last_line(found.last).endswith(" and 92 more and 2 others")
+    later = asyncio.run(state_of(node, *ended, facts.Released(b"b" * 16, 5, bytes(32))))
+    assert later.last is not None
+    assert later.last.absent == [], "of another round"
+
+
+def test_labels_values_and_rounds_are_apart() -> None:
+    ends = msgspec.structs.replace(STATUS, certificates={"certificate by the registrar": "2027-03-01T00:25:55Z"})
+    console = Console(record=True, width=80, file=io.StringIO())
+    unknown = RoundStatus(
+        round_id="d9" * 16, statistic="", phase="kept", until=None, arrived=None, expected=None, waits_for=[]
+    )
+    show(console, Statuses(actors=[msgspec.structs.replace(ends, rounds=[unknown])]), in_full=True)
+    printed = console.export_text()
+    assert "certificate by the registrar 2027-03-01T00:25:55Z" in printed
+    assert "round d9d9d9d9: kept" in printed
+    places = {line(msgspec.structs.replace(STATUS, role=role)).index("ward-7") for role in ("client", "registrar")}
+    assert len(places) == 1, "names stand below each other"
 
 
 # --- the door ---------------------------------------------------------------------------------------------------------
@@ -273,7 +304,7 @@ def test_a_folder_stands_for_its_actors_that_have_run(
         assert main(["status", *given]) == 2
         return " ".join(capsys.readouterr().err.split())
 
-    assert "empty is a folder without an actor's file" in refusal("empty")
+    assert "empty has no actor's file, and neither has a folder in it" in refusal("empty")
     never = refusal("hearts")
     assert "no client or node of hearts has ever run on this machine" in never
     assert "found 3 files of actors; start one, such as dca compute hearts/berlin/compute-1.toml" in never

@@ -12,8 +12,10 @@ import pytest
 import inference.estimators
 from check_lying_client import CASES, ActorRounds, Setting, setting_of
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
+from dca_proto.cli.job_run import JobRun
 from dca_proto.cli.job_settings import TERMS
 from emulator.ideal import IdealSwarm
+from inference.errors import DataError
 from inference.jobs import NAMES, find
 from inference.jobs.base import Estimable, LearningJob
 from inference.models.estimator import RecordedRounds
@@ -121,6 +123,33 @@ def test_each_job_learns_over_production_actors(name: str) -> None:
     assert run(setting.job.make(setting.data.schema, setting.own, setting.known), rounds) is not None
     assert rounds.doubts == []
     assert all(count == invited for count, invited in rounds.contributors), rounds.contributors
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_job_is_refused_before_any_round_if_one_may_close_with_too_few_for_a_result(name: str) -> None:
+    """With the stated number it is not."""
+    setting = setting_of(name, 24)
+    least = setting.job.contributors_least(setting.data.schema, setting.own, setting.known.kind)
+    room = bool(setting.terms.computes)  # only a secure sum closes with fewer than all
+
+    def planned(clients: int) -> JobRun:
+        terms = msgspec.structs.replace(setting.terms, clients=clients, tolerate=int(room))
+        return JobRun(setting.job, setting.own, setting.data.schema, terms, setting.known.kind, 1, None, lambda _: None)
+
+    if least > 1:
+        with pytest.raises(DataError, match=f"fewer than {least} contributors.* at least {least + room}$"):
+            planned(least + room - 1).plan("job")
+    planned(max(least, 2) + room).plan("job")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
+def test_each_job_has_a_result_from_the_fewest_contributors_that_it_states(name: str) -> None:
+    setting = setting_of(name, 24)
+    least = setting.job.contributors_least(setting.data.schema, setting.own, setting.known.kind)
+    few = setting_of(name, max(least, 2))
+    swarm = IdealSwarm(few.data.rows, few.data.schema.columns, few.terms, random=np.random.default_rng(3).bytes)
+    assert few.learned(swarm)
 
 
 SUMS = [name for name in CASES if name in NAMES and setting_of(name, 24).terms.computes]

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.protocol.wire.kinds import NodeRelease, SecureSum
+from dca_proto.protocol.wire.kinds import Kind, NodeRelease, SecureSum
 from inference.columns import Standardisation
 from inference.errors import DataError
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round, target_on_features
 from inference.jobs.examples import Clean, Example
-from inference.jobs.reports import REGRESSION_PRIOR, SAMPLED, RegressionSettings, check_clients, check_installed
+from inference.jobs.reports import REGRESSION_PRIOR, SAMPLED, RegressionSettings, check_installed
 from inference.jobs.settings import given, one_of, require_count, setting
 from inference.models.coefficients import Coefficients
 from inference.models.fit import regression
@@ -77,6 +77,10 @@ class NodesRegression(LearningJob):
                 "node"
             )
 
+    def contributors_least(self, schema: Schema, settings: Settings, kind: type[Kind]) -> int:
+        d = len(schema.features)
+        return (d + 1) * (d + 2) // 2 + d + 2 if kind is SecureSum and settings.method != FAST else 1
+
     def rows_least(self, schema: Schema, settings: Settings) -> int:
         group = settings.group or 1
         return group * rows_least(settings.method, len(schema.features) + (group == 1))
@@ -98,9 +102,6 @@ class NodesRegression(LearningJob):
         more = {"intercept": True, "intercept_bound": INTERCEPT_BOUND} if group == 1 else {"group": group}
         if by_nodes:
             return (yield RoundRequest(name, {**parameters, **more}, rows_max=settings.rows_max, kind=NodeRelease()))
-        d = len(schema.features)
-        if settings.method != FAST:
-            check_clients(conditions.clients, (d + 1) * (d + 2) // 2 + d + 2, f"a regression on {d} features")
         parameters |= {**more, "target_square": True}
         return (yield RoundRequest(name, {**parameters, "weights": list(conditions.weights(parameters))}))
 
