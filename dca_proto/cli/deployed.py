@@ -59,8 +59,8 @@ async def run_deployment(folder: Path) -> None:
 
 def _command(unit: Unit, mosquitto: str, place: Path) -> list[str]:
     if unit.name != "broker":
-        own = [str(unit.folder / word) if word.endswith(".toml") else word for word in unit.arguments]
-        return [sys.executable, "-m", "dca_proto.cli", *own]  # a list of processes tells the machines apart
+        words = [str(unit.folder / word) if word.endswith(".toml") else word for word in unit.arguments]
+        return [sys.executable, "-m", "dca_proto.cli", *words]  # a list of processes tells the machines apart
     path = place / f"{unit.folder.name}.conf"
     own = (unit.folder / unit.arguments[-1]).read_text(encoding="utf-8")
     path.write_text(f"{own}user {getpass.getuser()}\n", encoding="utf-8")  # as root, it would switch to another one

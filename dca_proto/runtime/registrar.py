@@ -25,13 +25,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import signal
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -70,7 +69,7 @@ from dca_proto.runtime.keyfile import check_private, read_federation, read_ident
 from dca_proto.runtime.settings import anchored, check_url, convert
 from dca_proto.runtime.status import answering, status_path, store_bytes
 from dca_proto.runtime.supervisor import Supervisor
-from dca_proto.runtime.tls_messages import decode_request, receive, send
+from dca_proto.runtime.tls_messages import Arrival, decode_request, peer_of, receive, send, start_tls
 from dca_proto.wording import counted, iso, parse_toml, printable
 
 log = structlog.get_logger("dca.registrar")
@@ -81,7 +80,6 @@ _PEER_CONNECTIONS_MAX = 16  # of one address: whoever holds all of them open kee
 _PAUSE_S = 1.0  # after a wrong code
 _LOOK_S = 5.0  # between looks at the federation file
 _REQUEST_BYTES_MAX = 1024
-_IPV6_PREFIX = 64  # what one customer has
 
 
 class RegistrarFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,7 +205,7 @@ class Registrar:
             context.load_cert_chain(self._file.certificate, self._file.key)
             self.write_lists()
             server = await asyncio.get_running_loop().create_server(
-                lambda: _Arrival(lambda transport: self._admit(transport, context)),
+                lambda: Arrival(lambda transport: self._admit(transport, context)),
                 self._file.listen or self._file.address,
                 self._file.port,
             )
@@ -361,7 +359,7 @@ class Registrar:
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                reader, writer = await _start_tls(transport, context)
+                reader, writer = await start_tls(transport, context, _TIMEOUT_S, _REQUEST_BYTES_MAX)
                 request = decode_request(await receive(reader, _REQUEST_BYTES_MAX))
                 answer = self.answer(request, now_ms())
                 if isinstance(answer, Refused):
@@ -441,47 +439,3 @@ def _stamp(path: Path) -> tuple[int, int, int]:
         found = path.stat()
         return found.st_mtime_ns, found.st_size, found.st_ino
     return 0, 0, 0
-
-
-# --- connections ------------------------------------------------------------------------------------------------------
-
-
-class _Arrival(asyncio.Protocol):
-    """Hands over a connection that was accepted."""
-
-    def __init__(self, admit: Callable[[asyncio.Transport], None]) -> None:
-        self._admit = admit
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Hand it over."""
-        assert isinstance(transport, asyncio.Transport)
-        self._admit(transport)
-
-
-async def _start_tls(
-    transport: asyncio.Transport, context: ssl.SSLContext
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Return the streams of a connection over which nothing was read yet."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(_REQUEST_BYTES_MAX, loop)
-    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-    secured = await loop.start_tls(
-        transport, protocol, context, server_side=True, ssl_handshake_timeout=_TIMEOUT_S,
-        ssl_shutdown_timeout=_TIMEOUT_S,
-    )  # fmt: skip
-    if secured is None:
-        raise ConnectionResetError
-    protocol.connection_made(secured)
-    return reader, asyncio.StreamWriter(secured, protocol, reader, loop)
-
-
-def peer_of(address: Sequence[object] | None) -> str:
-    """Return what stands for a peer: its IPv4 address, or the network of its IPv6 address."""
-    host = str(address[0]).partition("%")[0] if address else ""
-    try:
-        parsed = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
-        return str(ipaddress.ip_network((host, _IPV6_PREFIX), strict=False))
-    return host
