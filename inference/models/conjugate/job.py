@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
-from dca_proto.protocol.wire.kinds import Kind
 from inference.bounds import Interval
 from inference.errors import unknown
 from inference.jobs.base import Conditions, LearningJob, Stage, one_round
@@ -82,7 +81,7 @@ class FamilyJob(LearningJob):
     def check(self, schema: Schema, settings: Settings) -> None:
         self._family(schema, settings)
 
-    def contributors_least(self, schema: Schema, settings: Settings, kind: type[Kind]) -> int:
+    def contributors_least(self, schema: Schema, settings: Settings, kind: type[Any]) -> int:
         return self._family(schema, settings).least
 
     def plan(self, schema: Schema, settings: Settings, conditions: Conditions) -> list[Stage]:
