@@ -28,14 +28,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
-from dca_proto.protocol.wire.kinds import LdpReport
+from dca_proto.protocol.wire.kinds import Kind, LdpReport
 from dca_proto.statistics import NestedCounts
 from dca_proto.statistics.nested import SPLIT
 from inference.draws import attributes
 from inference.errors import DataError
 from inference.jobs.base import Conditions, Stage
 from inference.jobs.examples import NUMBER, Clean, Example
-from inference.jobs.reports import check_clients
 from inference.jobs.settings import setting, within
 from inference.models.quantiles.distribution import Cumulative, posterior_of
 from inference.models.quantiles.job import QUARTILES, Quantiles
@@ -150,6 +149,9 @@ class ReportedQuantiles(Quantiles):
     def mechanism(self, settings: OfSums) -> str:
         return UNARY
 
+    def contributors_least(self, schema: Schema, settings: OfSums, kind: type[Kind]) -> int:
+        return settings.levels * (self._statistic(schema, settings).bins[-1] - 1)
+
     def plan(self, schema: Schema, settings: OfSums, conditions: Conditions) -> list[Stage]:
         size, column = conditions.clients // settings.levels, schema.column(settings.column)
         if settings.levels == 1:
@@ -159,8 +161,6 @@ class ReportedQuantiles(Quantiles):
 
     def make(self, schema: Schema, settings: OfSums, conditions: Conditions) -> Job[Any]:
         statistic, levels = self._statistic(schema, settings), settings.levels
-        least = levels * (statistic.bins[-1] - 1)
-        check_clients(conditions.clients, least, f"a grid of {levels} levels, at last {statistic.bins[-1]} bins,")
         found = []
         for level in range(1, levels + 1):
             edges = statistic.edges[:: SPLIT ** (levels - level)]
