@@ -128,8 +128,8 @@ def test_a_result_claims_nothing_if_the_bounds_are_of_the_data() -> None:
 
 
 def test_too_few_clients_and_other_reports_are_refused() -> None:
-    with pytest.raises(DataError, match="29 clients are too few: a grid of 2 levels, at last 16 bins, needs"):
-        next(JOB.make(SCHEMA, JOB.settings(levels=2), conditions(29, 1.0)))
+    with pytest.raises(DataError, match="no result from fewer than 30 contributors, and found 29;"):
+        JOB.check_contributors(SCHEMA, JOB.settings(levels=2), conditions(29, 1.0))
     rounds = released(np.random.default_rng(0).normal(20, 3, 400), 2.0, 0, 2)
     statistic = JOB._statistic(SCHEMA, JOB.settings(levels=2))  # type: ignore[attr-defined]
     for wrong in (rounds[:1], rounds[::-1]):
