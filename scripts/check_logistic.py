@@ -55,7 +55,7 @@ from dca_proto.privacy.budget import Budget
 from dca_proto.privacy.rounding import at_least
 from dca_proto.runtime.logs import configure_logs
 from emulator.ideal import IdealSwarm
-from emulator.swarm.live import Watcher, play
+from emulator.swarm.live import Watcher, run_swarm
 from emulator.swarm.options import SwarmOptions
 from inference.bounds import Interval
 from inference.datasets import adult, breast_cancer
@@ -192,7 +192,7 @@ def _live(cell: Cell, train: Problem) -> Coefficients:
     configure_logs(level=logging.WARNING)
 
     job = logistic_regression(train.schema, rng=stream(cell.seed, "job"), method=cell.method)
-    done = asyncio.run(play(options, assign(train.rows, n), train.schema.columns, job, Watcher(), retries=RETRIES))
+    done = asyncio.run(run_swarm(options, assign(train.rows, n), train.schema.columns, job, Watcher(), retries=RETRIES))
     if done.failure is not None:
         raise RoundAborted(done.failure)
     found: Coefficients = done.result

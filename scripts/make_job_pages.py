@@ -227,7 +227,7 @@ def printed(command: str) -> str:
     words = shlex.split(os.path.expandvars(command.replace("\\\n", " ")))
     width = words.pop(0).removeprefix("COLUMNS=") if words[0].startswith("COLUMNS=") else COLUMNS
     with (
-        mock.patch.object(swarm_job, "play", _play),
+        mock.patch.object(swarm_job, "run_swarm", _run_swarm),
         mock.patch.object(swarm_job, "summarise", _summarise),
         mock.patch.dict(os.environ, {"COLUMNS": width, "NO_COLOR": "1"}),
         tempfile.TemporaryDirectory() as folder,
@@ -252,8 +252,8 @@ class _Kept:
         return self.aggregates[-1]
 
 
-async def _play(options: Any, rows: Any, columns: Any, job: Any, *_: Any) -> Any:
-    """Stand in for `emulator.swarm.live.play`."""
+async def _run_swarm(options: Any, rows: Any, columns: Any, job: Any, *_: Any) -> Any:
+    """Stand in for `emulator.swarm.live.run_swarm`."""
     from dca_proto.crypto.sealing import ID_BYTES
     from dca_proto.testing import seeded
     from emulator.ideal import IdealSwarm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -281,6 +282,49 @@ def test_parameters_have_plain_names() -> None:
                 listed = (*node.posonlyargs, *node.args, *node.kwonlyargs, node.vararg, node.kwarg)
                 found = {one.arg for one in listed if one is not None}
                 assert not found & STOPPERS, (show(path), sorted(found))
+
+
+def test_records_that_share_fields_have_a_purpose_each() -> None:
+    """Records that share six fields, and three quarters of the smaller, stand under one concept in docs/code.md."""
+    page = (ROOT / "docs" / "code.md").read_text(encoding="utf-8").partition("## Records that share fields")[2]
+    rows = re.findall(r"(?m)^\|([^|]*)\|([^|]*)\|", page.partition("\n## ")[0])
+    concept, concepts = "", dict[str, set[str]]()
+    for first, records in rows:
+        concept = first.strip() or concept
+        for name in re.findall(r"`(\w+)`", records):
+            concepts.setdefault(name, set()).add(concept)
+    own = {(show(path), node.name): node for path in files() for node in source(path).nodes
+           if isinstance(node, ast.ClassDef)}  # fmt: skip
+    bases = {node.name: {ast.unparse(base).partition("[")[0] for base in node.bases} for node in own.values()}
+    fields = {key: _fields_of(node) for key, node in own.items() if len(_fields_of(node)) >= SHARED_MIN}
+    assert len(fields) > 100
+    found = []
+    for (first, mine), (second, others) in itertools.combinations(fields.items(), 2):
+        shared = mine & others
+        if len(shared) < SHARED_MIN or 4 * len(shared) < 3 * min(len(mine), len(others)):
+            continue
+        names = first[1], second[1]
+        derived = any(a in _above(b, bases) for a, b in (names, names[::-1]))
+        if not derived and not concepts.get(names[0], set()) & concepts.get(names[1], set()):
+            found.append((first, second, sorted(shared)))
+    assert not found, "merge these, or give each a purpose in docs/code.md"
+
+
+SHARED_MIN = 6
+
+
+def _fields_of(node: ast.ClassDef) -> set[str]:
+    """The fields that a record declares itself."""
+    lines = [
+        one for one in node.body if isinstance(one, ast.AnnAssign) and "ClassVar" not in ast.unparse(one.annotation)
+    ]
+    return {one.target.id for one in lines if isinstance(one.target, ast.Name)}
+
+
+def _above(name: str, bases: dict[str, set[str]]) -> set[str]:
+    """The names of all classes that a class derives from."""
+    own = bases.get(name, set())
+    return own.union(*(_above(base, bases) for base in own - {name}))
 
 
 PURE = ("protocol", "privacy", "crypto", "statistics")

@@ -160,7 +160,7 @@ def learn(
     path = journal or newest_journal(actor.config.files.store, task.job.name, again=again)
     if discard_round is not None and not path.exists():
         raise UsageError(f"--discard-round {discard_round}: there is no journal {path}; name the one with --journal")
-    return _Run(actor, task, held_out, outputs, console, path, invite).play(discard_round)
+    return _Run(actor, task, held_out, outputs, console, path, invite).run(discard_round)
 
 
 def invited_by(actor: Device, folder: Path) -> tuple[bytes, ...]:
@@ -231,7 +231,7 @@ class _Run:
         self._discarded: list[OpenRound] = []
         self._drafts: list[Draft] = []
 
-    def play(self, discarded: str | None = None) -> int:
+    def run(self, discarded: str | None = None) -> int:
         """Learn, write and print the result; return the exit code. Raises `RoundAborted`.
 
         `discarded` names a round to drop from the journal first, as in `Journal.discard`.

@@ -28,7 +28,7 @@ from emulator.scaling.cell import EMULATED, MOSQUITTO, Cell, Size, Sweep
 from emulator.scaling.figures import Figures, warnings_of
 from emulator.scaling.measure import measure_apart
 from emulator.scaling.predict import Machine, far_beyond, parse_size, predict, require_computes
-from emulator.scaling.record import Record, Scaling, read_scaling
+from emulator.scaling.record import Journal, Scaling, read_scaling
 
 _SWEEP = {"clients": "100,1000", "dimension": "10,100", "computes": "10"}
 _CALIBRATION = {"clients": "100,250,600", "dimension": "10,1000,4000", "computes": "3,10"}
@@ -177,7 +177,7 @@ def _numbers(option: str, text: str) -> list[float]:
 def _measure(sweep: Sweep, journal: Path | None, engine: str, console: Console) -> Scaling:
     """Measure the cells that are not in the journal, with a progress bar, or a line for each without a terminal."""
     cells = sweep.cells()
-    record = Record(journal, sweep)
+    record = Journal(journal, sweep)
     todo = record.missing(cells)
     kept = f"; {len(cells) - len(todo)} are in {journal}" if len(todo) < len(cells) else ""
     expected_s = sum(cell.estimate_s for cell in todo)

@@ -31,7 +31,7 @@ from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.statistics.categories import parse_categories
 from dca_proto.wording import counted
 from emulator.counts import check_nodes, check_reporters
-from emulator.swarm.live import Swarm, SwarmResult, play
+from emulator.swarm.live import Swarm, SwarmResult, run_swarm
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.summary import exit_code, not_private_because, summarise
 from inference.bounds import MissingBoundsError, given_bounds
@@ -98,7 +98,7 @@ def learn(spec: JobSpec, options: SwarmOptions) -> int:
     learning = _Learning(spec, options, result_console(spec.json_to))
     learning.check()
     with learning.page():
-        run = learning.play()
+        run = learning.run()
         if run is None:
             return TERMINATED
         learning.show(run)
@@ -185,7 +185,7 @@ class _Learning:
 
     # --- rounds ---------------------------------------------------------------------------------------------------
 
-    def play(self) -> Run | None:
+    def run(self) -> Run | None:
         """Run the job and return its record, also of an aborted round; None if SIGTERM ended it."""
         spec, options, began_s = self._spec, self._options, time.monotonic()
         self._say_plan()
@@ -199,7 +199,7 @@ class _Learning:
         job, columns = self._run.make(), spec.train.schema.columns
         with self._progress:
             watcher = self._progress if self._board is None else Both(self._progress, self._board)
-            result = complete(play(options, self._rows, columns, job, watcher, self._started, retries))
+            result = complete(run_swarm(options, self._rows, columns, job, watcher, self._started, retries))
         if result is None:
             return None
         if result.failure is None:

@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Proof, Statistic, register
-from dca_proto.statistics.regression_sensitivity import Limits, regression_range, regression_sensitivity
+from dca_proto.statistics.regression_sensitivity import RowLimits, regression_range, regression_sensitivity
 from dca_proto.statistics.scaled import (
     ScaledColumns,
     ball_limit,
@@ -170,19 +170,19 @@ class AveragedRegression(ScaledColumns, frozen=True, kw_only=True):
         terms, d = value / self.group, len(self.columns) - 1
         return symmetric(terms[:-d], d), terms[-d:]
 
-    def _limits(self, fraction_bits: int) -> Limits:
+    def _limits(self, fraction_bits: int) -> RowLimits:
         bits = half_bits(fraction_bits)
         *features, target = self.limits(bits)
         radius = None if self.radius is None else ball_limit("radius", self.radius, bits)
-        return Limits(0, tuple(features), radius, target, False)
+        return RowLimits(0, tuple(features), radius, target, False)
 
 
-def group_sensitivity(limits: Limits, k: int) -> Sensitivity:
+def group_sensitivity(limits: RowLimits, k: int) -> Sensitivity:
     """Sensitivity to all k >= 1 rows of a group, replaced or missing; `limits` of one row, without constant and y²."""
     return regression_sensitivity(_of_group(limits, k), (1, 1, 1))
 
 
-def _of_group(limits: Limits, k: int) -> Limits:
+def _of_group(limits: RowLimits, k: int) -> RowLimits:
     """The limits of the sums of k rows."""
     radius = None if limits.radius is None else k * limits.radius
-    return Limits(0, tuple(k * limit for limit in limits.features), radius, k * limits.target, False)
+    return RowLimits(0, tuple(k * limit for limit in limits.features), radius, k * limits.target, False)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Proof, Statistic, register
-from dca_proto.statistics.regression_sensitivity import Limits, Weights, regression_range, regression_sensitivity
+from dca_proto.statistics.regression_sensitivity import RowLimits, Weights, regression_range, regression_sensitivity
 from dca_proto.statistics.scaled import (
     ScaledColumns,
     ball_limit,
@@ -213,11 +213,11 @@ class Regression(ScaledColumns, frozen=True, kw_only=True):
     def _coordinate_weights(self) -> NDArray[np.float64]:
         return np.repeat(np.array(self.weights, dtype=np.float64), self.block_sizes)
 
-    def _limits(self, fraction_bits: int) -> Limits:
+    def _limits(self, fraction_bits: int) -> RowLimits:
         bits = half_bits(fraction_bits)
         *features, target = self.limits(bits)
         constant = self._constant(bits)
         radius = None if self.radius is None else ball_limit("radius", self.radius, bits)
         if self.whole_rows:
-            return Limits(0, (constant, *features) if constant else tuple(features), radius, target, self.target_square)
-        return Limits(constant, tuple(features), radius, target, self.target_square)
+            constant, features = 0, [constant, *features] if constant else features
+        return RowLimits(constant, tuple(features), radius, target, self.target_square)

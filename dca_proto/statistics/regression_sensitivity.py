@@ -92,7 +92,7 @@ from dca_proto.statistics.value_range import (
 Weights = tuple[int, int, int]
 
 
-class Limits(NamedTuple):
+class RowLimits(NamedTuple):
     """The public limits of a row, in grid units: c_0 (0 without a constant), c_j, R (None without a ball), s."""
 
     constant: int
@@ -101,7 +101,7 @@ class Limits(NamedTuple):
     target: int
     target_square: bool
 
-    def within_radius(self) -> Limits:
+    def within_radius(self) -> RowLimits:
         """Limit each coordinate by the ball's radius as well."""
         if self.radius is None:
             return self
@@ -110,7 +110,7 @@ class Limits(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def regression_sensitivity(limits: Limits, weights: Weights) -> Sensitivity:
+def regression_sensitivity(limits: RowLimits, weights: Weights) -> Sensitivity:
     """Return the sensitivity to one row, replaced or missing; its Δ² is the smallest of the bounds above."""
     limits = limits.within_radius()
     A, B, C = weights[0] ** 2, weights[1] ** 2, weights[2] ** 2 * limits.target_square
@@ -128,7 +128,7 @@ def regression_sensitivity(limits: Limits, weights: Weights) -> Sensitivity:
     return Sensitivity(l1=min(l1, math.isqrt(dimension * l2_squared)), l2_squared=l2_squared, bound=bound)
 
 
-def regression_range(limits: Limits, weights: Weights, length: float) -> ValueRange:
+def regression_range(limits: RowLimits, weights: Weights, length: float) -> ValueRange:
     """Return where one row's statistics can lie; `length` is the largest distance from a missing row.
 
     Beside each coordinate's interval, (x, y)(x, y)ᵀ has no eigenvalue below zero, where the bound's s² stands for a y²
@@ -160,7 +160,7 @@ def regression_range(limits: Limits, weights: Weights, length: float) -> ValueRa
     return ValueRange(found.low, found.high, found.length, combinations, squares)
 
 
-def _box(limits: Limits, A: int, B: int, C: int) -> int:
+def _box(limits: RowLimits, A: int, B: int, C: int) -> int:
     """The first three bounds on Δ²."""
     X = limits.constant**2 + sum(limit**2 for limit in limits.features)
     Y, n = limits.target**2, len(limits.features) + (limits.constant > 0) + 1
@@ -172,7 +172,7 @@ def _box(limits: Limits, A: int, B: int, C: int) -> int:
     return min(squares)
 
 
-def _ball(limits: Limits, A: int, B: int, C: int) -> int:
+def _ball(limits: RowLimits, A: int, B: int, C: int) -> int:
     """The fourth bound on Δ²: the largest g(v) for two rows, or the distance to a missing one."""
     s, k = limits.target, limits.constant**2
     rho = sum(limit**2 for limit in limits.features)

@@ -25,7 +25,7 @@ from emulator.claim import VICTIM
 from emulator.coalition.dependence import Tally
 from emulator.coalition.members import Party
 from emulator.coalition.programme import Seen
-from emulator.coalition.view import Integers, Round, View, without_masks
+from emulator.coalition.view import Integers, SeenRound, View, without_masks
 from emulator.coalition.worlds import Setting, World
 from emulator.pairs import Pairs
 from emulator.sim.events import Observer
@@ -99,7 +99,7 @@ class Actors:
         self._swarm = Swarm(self._party, self._simulator)
         self._simulator.run(self._simulator.now_ms + _SESSIONS_MS)
 
-    def run_round(self) -> Round:
+    def run_round(self) -> SeenRound:
         """Run one more round. Raises `UsageError` if a client declines."""
         simulator, view, world = self._simulator, self.view, self._world
         view.begin()
@@ -115,12 +115,12 @@ class Actors:
             raise UsageError(f"the clients decline: {decline.reason}: {decline.found}; expected {decline.expected}")
         return self._round()
 
-    def _round(self) -> Round:
+    def _round(self) -> SeenRound:
         world, view, clients = self._world, self.view, self._party.clients
         colluding, honest = [*world.revealing, *world.omitting], list(world.honest)
         others = [view.unmasked(clients[client]) for client in honest if client != VICTIM]
         kept = {client: self._all.unmasked(clients[client]) for client in self._judged}
-        return Round(
+        return SeenRound(
             victim=view.unmasked(clients[VICTIM]),
             arrived=view.arrived(clients[VICTIM]),
             others=[vector for vector in others if vector is not None],
@@ -148,7 +148,7 @@ def judged_clients(world: World, seed: str) -> list[int]:
     return sorted(world.honest[(first + step) % count] for step in range(min(count, NOISES_MAX)))
 
 
-def rest_of(setting: Setting, seen: Round) -> Integers | None:
+def rest_of(setting: Setting, seen: SeenRound) -> Integers | None:
     """Return what a coalition can make of a round, without its own clients' part; None if it has no result.
 
     It is the sum, or the victim's contribution if all Compute nodes collude.
@@ -220,7 +220,7 @@ def _run_batch(setting: Setting, batch: tuple[int, int, str]) -> Seen:
     )
 
 
-def same_traffic(world: World, seed: str) -> tuple[bool, View, Round]:
+def same_traffic(world: World, seed: str) -> tuple[bool, View, SeenRound]:
     """Return whether both worlds have the same messages, and the view and the last round of world 0.
 
     The links of these rounds delay, repeat and reorder.

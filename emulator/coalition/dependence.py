@@ -33,7 +33,7 @@ from scipy.stats import chi2, ttest_ind
 from dca_proto.crypto.masks import RingVector
 from dca_proto.results.figure import about
 from emulator.coalition.uniformity import bonferroni, byte_counts, byte_p_value
-from emulator.coalition.view import Integers, Round
+from emulator.coalition.view import Integers, SeenRound
 
 WORDS_MIN = 1280
 """The least number of words in each world for a χ² over 256 values: 5 of each value."""
@@ -74,7 +74,7 @@ class Tally:
         self._given = _none()
         self._means: tuple[list[float], list[float]] = ([], [])
 
-    def add(self, side: int, seen: Round, *, has_trainer: bool) -> None:
+    def add(self, side: int, seen: SeenRound, *, has_trainer: bool) -> None:
         """Count one round of world `side`. `has_trainer`: whether the trainer belongs to the coalition."""
         self.rounds, self.released = self.rounds + 1, self.released + (seen.total is not None)
         for name, words in _visible_words(seen, has_trainer):
@@ -139,7 +139,7 @@ def same_p_value(first: Counts, second: Counts) -> float:
     return bonferroni(chi2.sf(statistics, degrees).tolist())
 
 
-def _visible_words(seen: Round, has_trainer: bool) -> Iterator[tuple[str, RingVector]]:
+def _visible_words(seen: SeenRound, has_trainer: bool) -> Iterator[tuple[str, RingVector]]:
     if seen.arrived is not None:
         yield ARRIVED, seen.arrived
     if seen.victim is not None:

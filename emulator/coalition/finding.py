@@ -42,7 +42,7 @@ from emulator.coalition.dependence import Tally, Test, joint_p_value
 from emulator.coalition.programme import Programme
 from emulator.coalition.uniformity import View, bonferroni
 from emulator.coalition.uniformity import joint_p_value as joint_p_of_views
-from emulator.coalition.view import Round, observations
+from emulator.coalition.view import SeenRound, observations
 from emulator.coalition.worlds import Setting, World
 from emulator.trials.rehearsal import leaked_secrets
 
@@ -218,7 +218,7 @@ class Watched(NamedTuple):
 
     sees: list[str]
     same_traffic: bool
-    once: Round
+    once: SeenRound
     leaked: list[str]
     same_law_p: float | None
 
@@ -354,7 +354,7 @@ def _messages(world: World, seen: Experiment, watched: Watched) -> Messages:
     )
 
 
-def _recovered(world: World, tally: Tally, once: Round) -> Recovered:
+def _recovered(world: World, tally: Tally, once: SeenRound) -> Recovered:
     unit, deviation = world.validated.unit, world.validated.noise_std
     assert once.victim is not None, "all Compute nodes hold every contribution"
 

@@ -40,7 +40,7 @@ from emulator.wire import Accepted, body_of, decode_accepted, words_in
 Integers = NDArray[np.int64]
 
 
-class Round(msgspec.Struct, frozen=True):
+class SeenRound(msgspec.Struct, frozen=True):
     """What a coalition sees of one round, and the truth; in grid units, shape ``(dimension,)`` each.
 
     Attributes:

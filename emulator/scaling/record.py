@@ -77,7 +77,7 @@ def read_scaling(path: Path) -> Scaling:
         raise InputError(f"--calibration {path}: {damaged} is damaged: {in_words(error)}; measure again") from None
 
 
-class Record:
+class Journal:
     """The finished cells of one sweep.
 
     Args:

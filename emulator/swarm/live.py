@@ -82,7 +82,7 @@ class SwarmResult(NamedTuple):
     failure: str | None
 
 
-async def play(
+async def run_swarm(
     options: SwarmOptions,
     rows: Sequence[NDArray[np.float64]],
     columns: tuple[str, ...],

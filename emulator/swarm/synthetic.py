@@ -19,7 +19,7 @@ from dca_proto.errors import UsageError
 from dca_proto.protocol.params import Limits
 from dca_proto.results.run import Run
 from dca_proto.statistics.histogram import BINS_MAX
-from emulator.swarm.live import Swarm, Watcher, play
+from emulator.swarm.live import Swarm, Watcher, run_swarm
 from emulator.swarm.options import SwarmOptions
 from emulator.swarm.summary import not_private_because, summarise
 
@@ -66,7 +66,7 @@ async def hold_rounds(
     check(options)
     began_s = time.monotonic()
     rows = [np.array([[float(place % options.dimension)]]) for place in range(options.clients)]
-    result = await play(options, rows, (COLUMN,), _job(options), watcher, on_start)
+    result = await run_swarm(options, rows, (COLUMN,), _job(options), watcher, on_start)
     return summarise(result, not_private_because((), options.mechanism), wall_s=time.monotonic() - began_s)
 
 

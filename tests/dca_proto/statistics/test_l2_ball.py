@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dca_proto.statistics import Gradient, Histogram, Mean, Regression, SecondMoments, Statistic, Sum
-from dca_proto.statistics.regression_sensitivity import Limits, _ball, regression_sensitivity
+from dca_proto.statistics.regression_sensitivity import RowLimits, _ball, regression_sensitivity
 from dca_proto.statistics.scaled import ball_limit, into_ball
 
 F = 24
@@ -293,7 +293,7 @@ def _slow_square(A: int, B: int, C: int, rho: int, s: int, k: int) -> Fraction:
 def test_the_search_over_y_is_exact(
     weights: tuple[int, int, int], radius: int, target: int, constant: int, target_square: bool
 ) -> None:
-    limits = Limits(constant, (10**6, 10**6), radius, target, target_square)
+    limits = RowLimits(constant, (10**6, 10**6), radius, target, target_square)
     A, B, C = weights[0] ** 2, weights[1] ** 2, weights[2] ** 2 * target_square
     assert _ball(limits, A, B, C) == math.ceil(_slow_square(A, B, C, radius**2, target, constant**2))
 
@@ -326,4 +326,4 @@ def test_box_and_ball_both_apply_and_the_smaller_figure_holds() -> None:
     wide = Regression(**a_box(1.0, 1.0, 1.0), radius=100.0)
     assert wide.row_sensitivity(F) == Regression(**a_box(1.0, 1.0, 1.0)).row_sensitivity(F)
     # One feature: its ball is a box, and the box's bound, 2 at R = s = 1, is the smaller of the two.
-    assert regression_sensitivity(Limits(0, (5,), 1, 1, True), (1, 1, 1)).l2_squared == 4
+    assert regression_sensitivity(RowLimits(0, (5,), 1, 1, True), (1, 1, 1)).l2_squared == 4

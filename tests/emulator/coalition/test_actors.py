@@ -43,7 +43,7 @@ from emulator.coalition.finding import (
 from emulator.coalition.members import Party, Withholding
 from emulator.coalition.programme import Programme
 from emulator.coalition.uniformity import views
-from emulator.coalition.view import Round
+from emulator.coalition.view import SeenRound
 from emulator.coalition.words import sentence
 from emulator.coalition.worlds import Coalition, Setting, World
 from emulator.sim.link import IDEAL
@@ -308,7 +308,7 @@ def test_rounds_that_are_aborted_for_no_reason_are_found(released: int, monkeypa
     """Whatever is left of them: the worlds have different numbers of sums, or too few for an attack."""
     original = Actors.run_round
 
-    def aborted(self: Actors) -> Round:
+    def aborted(self: Actors) -> SeenRound:
         one, number = original(self), next(numbers)
         return one if number < released else msgspec.structs.replace(one, total=None)
 

@@ -20,7 +20,7 @@ from emulator.coalition.dependence import joint_p_value as joint_p_of_tests
 from emulator.coalition.finding import NOT_COVERED, REFUTED, Finding, Watched, find
 from emulator.coalition.programme import IdealRounds, Programme
 from emulator.coalition.uniformity import byte_counts, byte_p_value, joint_p_value, views
-from emulator.coalition.view import Round
+from emulator.coalition.view import SeenRound
 from emulator.coalition.words import sentence
 from emulator.coalition.worlds import Coalition, Setting, World
 from emulator.sim.link import IDEAL
@@ -71,7 +71,10 @@ def test_masks_that_hide_badly_are_seen(monkeypatch: pytest.MonkeyPatch, fault: 
 def test_a_claim_against_any_number_of_clients_is_refuted_for_every_coalition() -> None:
     """Masked values that are not uniform, and real rounds of another law, beside a coalition beyond the claim."""
     world = World(Setting(coalition=Coalition(clients=7, computes=2)))
-    seen, once = ideal(world, "beyond", 1000), Round(None, None, [], [], None, *[np.zeros(1, dtype=np.int64)] * 3, {})
+    seen, once = (
+        ideal(world, "beyond", 1000),
+        SeenRound(None, None, [], [], None, *[np.zeros(1, dtype=np.int64)] * 3, {}),
+    )
     uneven = msgspec.structs.replace(views(world, Programme(), seeded("uneven"))[0], p_value=1e-30)
     assert find(world, Programme(), seen, [uneven], 0.95).verdict == REFUTED
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dca_proto.privacy.accounting import mu_of
-from dca_proto.statistics.regression_sensitivity import Limits, regression_sensitivity
+from dca_proto.statistics.regression_sensitivity import RowLimits, regression_sensitivity
 from inference.errors import DataError
 from inference.models.linear.nodes import fixed_s_fast
 from inference.models.linear.nodes.observed import NodeStatistics, Prior
@@ -191,7 +191,7 @@ def test_replacement_sensitivities_hold_and_are_attained() -> None:
 def test_replacement_sensitivities_are_those_of_the_protocols_statistic(x: float, y: float) -> None:
     """On its grid of 2^-12."""
     bits = 2.0**12
-    limits = Limits(0, (int(x * bits),) * 2, int(x * bits), int(y * bits), False)
+    limits = RowLimits(0, (int(x * bits),) * 2, int(x * bits), int(y * bits), False)
     found = math.sqrt(regression_sensitivity(limits, (1, 1, 1)).l2_squared) / bits**2
     assert Sensitivities.replacement(x, y).both == pytest.approx(found, rel=2e-3)
 
