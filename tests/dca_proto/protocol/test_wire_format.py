@@ -24,6 +24,7 @@ from msgspec import Meta, inspect
 
 from dca_proto.crypto import labels
 from dca_proto.protocol.params import PROTOCOL_VERSION
+from dca_proto.protocol.wire import messages
 from make_diagrams import ROOT, encoding, fields_of, structs
 
 FINGERPRINTS = {5: "9b67c13694789303aa100860229da2eb"}
@@ -99,6 +100,22 @@ def test_each_field_of_each_message_is_named_in_the_design() -> None:
         if f"`{name}`" not in rows[one.__name__][3] and f"`{name}`" not in elsewhere
     ]
     assert not unnamed, "state what they mean in the types' docstrings, then run scripts/make_diagrams.py"
+
+
+def test_bytes_of_no_fixed_length_have_their_encoding_in_the_design() -> None:
+    """In the first column of §3's table; another implementation needs what is packed into them."""
+    table = DESIGN.partition("| bytes | content |")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split(" | ")[0])}
+    fields = {field for one in structs() for field in fields_of(one)}
+    packed = {name for name, of in fields if re.fullmatch(r"bytes|(at most|\d+ to) \d+ bytes", of)}
+    assert len(packed) > 12
+    assert sorted(packed - named) == []
+
+
+def test_the_design_states_the_tags_of_frames_and_bodies() -> None:
+    tags = [[one.__struct_config__.tag for one in union.__args__] for union in (messages.Frame, messages.Body)]
+    (first, last), (low, high) = ((min(one), max(one)) for one in tags)
+    assert f"Frames have tags {first} to {last}, bodies {low} to {high}." in " ".join(DESIGN.split())
 
 
 def test_each_way_to_write_an_encoding() -> None:
