@@ -26,12 +26,11 @@ rows that the trainer simulates. They are normal with the moments of A_1 (at θ 
 Σ w x xᵀ), and K is transferred to the clients' A as below.
 
 **Two classes and counts** bend. From slopes of 0, the first step to a rare class or to strong effects falls short by a
-half, or overshoots for counts, and the weighted mean of all rounds with it: for 1.8 % positives among 5,000 rows at
-epsilon 1, 95 % intervals of the intercept held in 45 %. So M_k is the mean in the simulation at the estimate, Newton's
-method solves for φ, and only the part of M_k that is not linear has the margin of a third (for counts, whose mean has
-no bound, also that of a step, below). Steps get shorter after some passes, so there are no cycles; the last one is part
-of the spread. The information A_k of a rare class may be mostly noise. It is drawn to the simulated one, in as far as
-noise hides differences of `LAW` between them.
+half, or overshoots for counts, and the weighted mean of all rounds with it. So M_k is the mean in the simulation at the
+estimate, Newton's method solves for φ, and only the part of M_k that is not linear has the margin of a third (for
+counts, whose mean has no bound, also that of a step, below). Steps get shorter after some passes, so there are no
+cycles; the last one is part of the spread. The information A_k of a rare class may be mostly noise. It is drawn to the
+simulated one, in as far as noise hides differences of `LAW` between them.
 
 **Counts** have no bound, and the bound of Student-t with more degrees is far above most residuals. Their clip is in the
 model. b_k, and the factors by which clipping changes D_k and K, come from simulated rows, with targets from the model
@@ -54,8 +53,7 @@ the margin is a tenth of the step, because the clip also changes D_k.
 
 **The clip** minimises V + (3h)², summed over φ. V is the posterior's variance at that clip, and h the bias that the
 clip would cause if it were not in the model. Real features may have longer tails than simulated ones, so that the clip
-removes several times as much. For 100,000 negative binomial counts on an exponential feature, a clip planned with h/3
-left a bias of 0.9 % of the slope; this one leaves half of that.
+removes several times as much: hence the factor of 3.
 """
 
 from __future__ import annotations

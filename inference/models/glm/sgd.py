@@ -25,16 +25,7 @@ with q_j = V/d for features and 2V for the intercept, V = ½ (linear: features e
 **Radius.** By default C = √m (linear) or √m/2 (logistic), the norm of a typical gradient of m coordinates: most
 gradients are not shortened.
 
-Test errors on diabetes (398 clients, 3 features, 40 splits, each with its own noise), relative to the error of
-predicting the mean; without privacy 0.74:
-
-    ε                          1       2       4       6       8
-    w of slopes                0.23    0.51    0.78    0.88    0.92
-    mean                       1.07    0.92    0.85    0.82    0.78
-    splits above 0.97          27      13      6       2       1
-
-Steps η_t = 1/(√(C² + d s²) √t) in units of the bounds, the rule for convex functions, give 2.06, 1.11 and 0.84 at
-ε = 1, 8 and 30. Below w = 0.8 the result warns.
+Below w = 0.8 the result warns. `inference/DESIGN.md` §6 has test errors, also of the steps for convex functions.
 
 **Missing values.** A client without a complete row reports zero and noise. Reports also count complete rows, with the
 largest weight that leaves the sensitivity as it is (`dca_proto.statistics.counting`). If clearly fewer rows are

@@ -23,19 +23,8 @@ If S were known, Bayes' rule would give this posterior under a flat prior on xx.
 posterior covariance, S has E[ββᵀ] instead of ββᵀ. A is first shrunk (`shrunk`), which reduces its error. S keeps the
 variance of E, which on average is no smaller than that of the remaining error.
 
-This repair is the default: it has the smallest errors, and its intervals have close to nominal coverage. The table
-shows the median squared error of predictions beyond the residuals, in variances of the target. The features explain 0.5
-of that variance. In brackets: how many of 100 releases do worse than predicting zero. Releases are simulated: 500 rows,
-8 features with correlations of 0.5, bounds of 1.5 standard deviations, δ = 1e-5, 300 draws of β and of the noise.
-
-                  ε = 1     2          3          5          10         30
-    noise-aware   0.13 (4)  0.066 (1)  0.043 (0)  0.026 (0)  0.014 (0)  0.0086 (0)
-    nearest-psd   160 (92)  0.24 (34)  0.080 (5)  0.031 (0)  0.014 (0)  0.0085 (0)
-    absolute      2.0 (84)  0.24 (33)  0.080 (5)  0.031 (0)  0.014 (0)  0.0085 (0)
-
-Its 95 % intervals contain the true coefficients in 94 to 96 % of all cases at each of these ε, and in 92 % with
-correlations of 0.95 between neighbouring features. Here β is drawn from the prior; `scripts/check_linear_coverage.py`
-uses fixed β. The estimate of the residual variance is up to 30 % too small if noise dominates.
+This repair is the default: `inference/DESIGN.md` §2 compares its errors with those of the others. The estimate of the
+residual variance is up to 30 % too small if noise dominates.
 
 **The repairs** of a matrix A = xx + E that may not be positive semi-definite, although xx is:
 

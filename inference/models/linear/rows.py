@@ -22,26 +22,22 @@ radius R, and clips the scaled target to ±q. If y = vᵀβ + r, then also s y =
     xx = Σ s² v vᵀ,    xy = Σ s² v y,    yy = Σ s² y²
 
 are the sums of a regression with weights s² that depend on the features alone: Mallows' estimator of robust statistics.
-Skewed, heavy-tailed or collinear features do not bias it. Clipping features one by one does: with log-normal features,
-50,000 rows and ε = 4, 90 % intervals covered 25 %.
+Skewed, heavy-tailed or collinear features do not bias it. Clipping features one by one does.
 
 **The radius** (`plan`). At R = 1 all rows lie on the sphere: the sensitivity √2 (1 + q²/2) is least for what it lets
 through, and slopes have 1.3 times the variance of least squares with normal features, 2 to 4 times with heavy tails. If
-the relation is curved, the weights also change what is estimated: on the sphere, no interval of a slope of bike sharing
-held that of least squares. A larger R costs noise, R² of it. The plan takes the R with the least sum of squares of the
-spread and of the shift that a curve may cause, for normal features with correlations of ½. So noise chooses the sphere,
-and many rows or skewed features choose a ball in which few rows are scaled.
+the relation is curved, the weights also change what is estimated. A larger R costs noise, R² of it. The plan takes the
+R with the least sum of squares of the spread and of the shift that a curve may cause, for normal features with
+correlations of ½. So noise chooses the sphere, and many rows or skewed features choose a ball in which few rows are
+scaled.
 
 **A curved relation** has a curve among its residuals r. Weights then shift the coefficients from those of least
 squares by M⁻¹ E s² v r, with M = E s² v vᵀ. Since E v r = 0, this is M⁻¹ E (s² - k) v r for any k. If r has the
 variance λ⁻¹, then by Cauchy and Schwarz the shift in a direction u is no more than the root of λ⁻¹ uᵀM⁻¹NM⁻¹u, with
 N = E (s² - k)² v vᵀ; k = E s²|v|²/E |v|² makes this small. The spread, though not the mean, takes a share of it for
 sampling: γ²λ⁻¹N is added to the covariance of the mean equation, γ_j = `CURVED` (1 + `BENT` k'_j) for a feature of
-which the first round shows the skewness k'_j, from 0 to 1. N is that of normal features (below). γ was chosen for
-simulated curved relations that explain half of the target (saturating, convex, logarithmic; 4 and 10 features). There
-the root mean square of shift over bound is 0.01 to 0.02 with normal and uniform features, and 0.15 to 0.21 with
-exponential and log-normal ones. If they explain four fifths it is 0.02 to 0.03, and 0.28 to 0.41. It hardly depends
-on R.
+which the first round shows the skewness k'_j, from 0 to 1. N is that of normal features (below). `inference/DESIGN.md`
+§2 has the simulations by which γ, and the margins below, were chosen.
 
 The sums do not tell a curve from a line, since weighted residuals are orthogonal to v whatever the relation is. Sums
 under a second weight would repeat xx and xy, hence up to double the squared sensitivity. They would show only shifts
@@ -53,21 +49,17 @@ theorem). A slope that explains half of the target has the most to lose. The spr
 and from the residuals, which are taken as Student's t with 5 degrees of freedom; all else is taken as normal. The
 result warns if the target's mean square shows that much of it was clipped.
 
-**What the plan of q leaves out.** It takes the target's size to be independent of the features. With two log-normal
-ones, 400 rows and hardly any noise (R = 3.5, q = 2.3) the clip reaches 2.4 % of the rows, about as many as of normal
-ones (2.0 %). But these rows have the largest features, which show a slope best. The larger slope loses 2.3 %: 0.76 of
-the spread of such fits, and after the correction below 0.54 to 0.56 of the stated one, which is wider. With q a quarter
-larger it loses 0.07 of the spread. So q is larger by a share of k'/4, for the largest skewness k' of a feature that the
-first round shows, unless R = 1. There noise, of which a larger q adds a tenth or more, hides the loss. The plan takes
-that noise into account when it compares radii.
+**What the plan of q leaves out.** It takes the target's size to be independent of the features. With skewed ones, the
+clip reaches the rows with the largest features, which show a slope best. So q is larger by a share of k'/4, for the
+largest skewness k' of a feature that the first round shows, unless R = 1. There noise, of which a larger q adds a tenth
+or more, hides the loss. The plan takes that noise into account when it compares radii.
 
 **Skewed residuals**, those of incomes and costs, lose more at one side of the clip than at the other. That takes a part
-of the mean, hence of the intercept and of each prediction: 7 to 30 % of a standard deviation for log-normal and
-zero-inflated residuals at q of 2 to 4. The first round's phases show the target's mean within the public bounds, and
-whether it is skewed (`locate.means`). `anchored` takes the clip's part as b ~ N(0, (2.5 k/q²)²), in standard
-deviations, with k from 0 to 1 by the skewness that noise allows, or as 0 with even odds for k = 1. The intercept moves
-by the posterior mean, and its spread is that of b. If the bounds are so wide that noise hides the mean, the intercept
-stays as uncertain as the clip makes it.
+of the mean, hence of the intercept and of each prediction. The first round's phases show the target's mean within the
+public bounds, and whether it is skewed (`locate.means`). `anchored` takes the clip's part as b ~ N(0, (2.5 k/q²)²), in
+standard deviations, with k from 0 to 1 by the skewness that noise allows, or as 0 with even odds for k = 1. The
+intercept moves by the posterior mean, and its spread is that of b. If the bounds are so wide that noise hides the mean,
+the intercept stays as uncertain as the clip makes it.
 
 Clipped rows also do not show slopes. At most a share v/q² of the rows is clipped for their residuals, whose mean square
 is v. So slopes are made larger by a share of 0.4 k' v/q², with k' by the skewness that noise shows, and their spread
@@ -76,8 +68,7 @@ tenth more at 2,000 rows and ε = 1.
 
 **The residuals' spread.** Cov(Σ s² v r) is λ⁻¹ Σ s⁴ v vᵀ, which the sums do not contain. For normal features xx
 determines their covariance, and with it the weights' law (`weighted`): in the features' eigenbasis it is a fixed point
-of one variance for each direction. Compared with simulation, standard deviations are right to about 5 % for log-normal
-features, Student's t with 3 degrees, and correlations of 0.95 between neighbours.
+of one variance for each direction.
 
 The trace of xx counts the complete rows: each adds min(R², |v|²) to it, exactly 1 on the sphere.
 """

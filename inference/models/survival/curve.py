@@ -42,9 +42,7 @@ ones it is too large: to second order in the noise, of covariance Σ, with H the
     E[∇U(c + e)·Σ·∇Uᵀ(c + e)] = ∇UΣ∇Uᵀ + tr(HΣHΣ),    while    Var U(c + e) = ∇UΣ∇Uᵀ + tr(HΣHΣ)/2,
 
 and no expansion holds where few rows are at risk. The nearest possible counts are no farther from the true ones, which
-are in the same convex set, and have much less noise. With 500 rows at ε = 0.5, in the three designs of
-`scripts/check_survival.py` with 2,000 trials each, a test at level 5 % rejected in 4.0, 4.9 and 3.1 % at the noisy
-counts, in 4.6, 5.8 and 5.5 % at the nearest possible ones, and in 5.0, 5.8 and 5.9 % at the exact ones.
+are in the same convex set, and have much less noise. `inference/DESIGN.md` §7 has the levels of tests at both.
 """
 
 from __future__ import annotations
