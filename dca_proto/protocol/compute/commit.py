@@ -31,7 +31,7 @@ from dca_proto.protocol.compute.round import (
 from dca_proto.protocol.effects import Channel, Effect, Forget, Persist, Report, SetTimer
 from dca_proto.protocol.events import Event, Received
 from dca_proto.protocol.keyring import Keyring
-from dca_proto.protocol.lists import PEER_SILENT, TOO_FEW, TOO_MANY, answer_hash, check_list, encode_places, list_hash
+from dca_proto.protocol.lists import PEER_SILENT, TOO_FEW, TOO_MANY, check_list, list_hash
 from dca_proto.protocol.pool import Pool
 from dca_proto.protocol.sessions import Sessions
 from dca_proto.protocol.waiting import Waiting
@@ -93,8 +93,7 @@ class Committing(BaseActor[Round]):
         """Accept no further contribution: store this node's list, then send it to every peer."""
         count, absent = len(current.kept), self._waits(current, now_ms).members
         entries = current.sorted_entries()
-        random = self._random if current.is_verified else None  # for a coin
-        header = self._sign(proofs.new_header(current.id, current.hash, entries, count, self._identity, random))
+        header = self._sign(proofs.new_header(current, entries, self._identity, self._random))
         stored = current.advance(FREEZE, entries=entries, header=header)
         current.lists[self.id] = current.own_list()
         self._room.note_contributions(current)
@@ -176,10 +175,7 @@ class Committing(BaseActor[Round]):
             return []
         current.agreement = Agreement(current, self._sessions, now_ms, self._pool)
         judgement = current.agreement.judge(self._charges)
-        hashes = tuple(current.lists[compute].hash for compute in current.computes)
-        fields = (current.id, current.hash, self.id, hashes, encode_places(judgement.objections))
-        is_verified = current.is_verified
-        body = m.VerifiedAnswer(*fields, judgement.openings) if is_verified else m.Answer(*fields)
+        body = proofs.new_answer(current, judgement)
         signed = self._sign(body)
         current.answers[self.id] = (signed, body)
         self._room.note_contributions(current)
@@ -259,12 +255,7 @@ class Committing(BaseActor[Round]):
             clients, vector = agreement.partial_sum(chosen)
         except PeerError as error:
             return self._abort(current, "invalid-answer", str(error))
-        hashes = tuple(
-            answer_hash(current.hash, compute, answer.lists, answer.objections, proofs.openings_of(answer))
-            for compute, answer in zip(current.computes, answers, strict=True)
-        )
-        fields = (current.id, current.hash, chosen.hash, chosen.count, hashes, clients, vector)
-        partial = m.VerifiedPart(*fields, b"".join(chosen.failed)) if current.is_verified else m.PartialSum(*fields)
+        partial = proofs.new_part(current, chosen, answers, clients, vector)
         message = seal_answer(self._sign(partial), current.opened, self._random)
         return [
             *self._finish(current, "all answers", message),

@@ -1,33 +1,61 @@
-"""What a verified sum adds to a Compute node's messages: a coin, openings, and who failed (DESIGN §12)."""
+"""A Compute node's messages on the way to a sum; a verified one adds a coin, openings, who failed (DESIGN §4.7, §12).
+
+All that differs between the messages of both kinds of sums stands here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from dca_proto.crypto import labels
 from dca_proto.crypto.field import ELEMENT_BYTES
 from dca_proto.crypto.sealing import KEY_BYTES, Identity, Random
 from dca_proto.crypto.shares import COIN_BYTES
 from dca_proto.errors import PeerError
-from dca_proto.protocol.lists import list_hash
+from dca_proto.protocol.lists import answer_hash, encode_places, list_hash
 from dca_proto.protocol.validation import ValidatedRound
-from dca_proto.protocol.wire.messages import Answer, ListHeader, VerifiedAnswer, VerifiedHeader
+from dca_proto.protocol.wire.messages import (
+    Answer,
+    ListHeader,
+    PartialSum,
+    VerifiedAnswer,
+    VerifiedHeader,
+    VerifiedPart,
+)
 from dca_proto.wording import ids_in_words
+
+if TYPE_CHECKING:
+    from dca_proto.protocol.compute.agreement import AgreedSet, Judgement
+    from dca_proto.protocol.compute.round import Round
 
 _PLACE_BYTES = 4
 
 
-def new_header(
-    round_id: bytes, hashed: bytes, entries: bytes, count: int, identity: Identity, random: Random | None
-) -> ListHeader:
-    """Return the header of a node's list; with `random`, of a verified sum, with a fresh coin that nobody else knows.
+def new_header(current: Round, entries: bytes, identity: Identity, random: Random) -> ListHeader:
+    """Return the header of a node's list; in a verified sum, with a fresh coin that nobody else knows."""
+    about, count = (current.id, current.hash), len(current.kept)
+    if not current.is_verified:
+        return ListHeader(*about, list_hash(current.hash, identity.id, entries), count)
+    coin = identity.hedged(labels.COIN, b"".join((random(KEY_BYTES), current.hash, entries)), COIN_BYTES)
+    return VerifiedHeader(*about, list_hash(current.hash, identity.id, entries, coin), count, coin)
 
-    `hashed` is ah.
-    """
-    if random is None:
-        return ListHeader(round_id, hashed, list_hash(hashed, identity.id, entries), count)
-    coin = identity.hedged(labels.COIN, b"".join((random(KEY_BYTES), hashed, entries)), COIN_BYTES)
-    return VerifiedHeader(round_id, hashed, list_hash(hashed, identity.id, entries, coin), count, coin)
+
+def new_answer(current: Round, judgement: Judgement) -> Answer:
+    """Return a node's answer to all lists."""
+    hashes = tuple(current.lists[compute].hash for compute in current.computes)
+    fields = (current.id, current.hash, current.own, hashes, encode_places(judgement.objections))
+    return VerifiedAnswer(*fields, judgement.openings) if current.is_verified else Answer(*fields)
+
+
+def new_part(current: Round, chosen: AgreedSet, answers: Sequence[Answer], clients: bytes, vector: bytes) -> PartialSum:
+    """Return a node's partial sum over A, from all answers; `clients` and `vector` are as in `PartialSum`."""
+    hashes = tuple(
+        answer_hash(current.hash, compute, answer.lists, answer.objections, openings_of(answer))
+        for compute, answer in zip(current.computes, answers, strict=True)
+    )
+    fields = (current.id, current.hash, chosen.hash, chosen.count, hashes, clients, vector)
+    return VerifiedPart(*fields, b"".join(chosen.failed)) if current.is_verified else PartialSum(*fields)
 
 
 def coin_of(header: ListHeader) -> bytes:
