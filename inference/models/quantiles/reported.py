@@ -104,7 +104,7 @@ class Reported(Cumulative):
         for _ in range(2):  # first with the noise of empty bins, then with that of the shares so found
             mean, covariance = _solved(levels, shares)
             made = cls(statistic, n * mean, n * float(np.sqrt(np.diag(covariance).mean())), n, n**2 * covariance)
-            shares = np.diff(made.estimate(), prepend=0.0).clip(0.0, None) * min(made.rows / n, 1.0)
+            shares = np.diff(made.estimate(), prepend=0.0).clip(0.0, None) * min(max(made.rows / n, 0.0), 1.0)
         return made
 
     @property
