@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from math import floor, log10
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ YEAR_10000_MS = 253_402_300_800_000
 
 T = TypeVar("T")
 _DEPTH_MAX = 32
+DIGITS_MAX = 9
+"""Digits of a number for people before its decimal point; a larger one gets an exponent."""
 _IDS_MAX = 5  # members whom a sentence names
 PRINTED_CHARS_MAX = 1000
 """The limit for a text that may come from a peer: twice the longest field of a message."""
@@ -173,6 +176,16 @@ def _shallow(value: T) -> T:
             return value
         level = [part for parts in tables for part in parts]
     raise ValueError(_TOO_DEEP)
+
+
+def digits(value: float, count: int) -> str:
+    """Format a number with `count` significant digits for people: 1,500, not 1.5e+03."""
+    rounded_value = float(f"{value:.{count}g}")
+    if 1e-4 <= abs(rounded_value) < 10**DIGITS_MAX:
+        places = max(0, count - 1 - floor(log10(abs(rounded_value))))
+        text = f"{rounded_value:,.{places}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{rounded_value:.{count}g}"
 
 
 def split_list(text: str) -> list[str]:

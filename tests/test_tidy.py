@@ -53,7 +53,7 @@ NOT_ON_A_DEVICE = (
     "numpyro",
     "psycopg",
 )
-RESULTS = BASE | {"dca_proto.results", "dca_proto.statistics", "dca_proto.protocol"}
+RESULTS = BASE | {"dca_proto.results", "dca_proto.statistics", "dca_proto.protocol", "dca_proto.privacy.mechanism"}
 VIEW = {"msgspec", "dca_proto.report", "dca_proto.results", "dca_proto.errors", "dca_proto.privacy.rounding",
         "dca_proto.drawing",
         "dca_proto.runtime.files", "dca_proto.wording"}  # fmt: skip
@@ -111,7 +111,9 @@ LAYERS = {
     "inference.models": NUMPYRO,
     "inference.models.categories": NUMPYRO | {"dca_proto.statistics"},  # what a row sends at θ
     "inference.models.classifiers": {"numpy", "sklearn", "dca_proto.aggregate", "inference"},
-    "inference.models.conjugate": {"numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "inference"},
+    "inference.models.conjugate": {
+        "numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "dca_proto.wording", "inference",
+    },
     "inference.models.glm": NUMPYRO | {"dca_proto.statistics.gradient"},  # the curves that a row sends
     "inference.models.quantiles": {
         "numpy", "scipy", "dca_proto.aggregate", "dca_proto.statistics", "dca_proto.protocol.wire.kinds",

@@ -39,7 +39,7 @@ from dca_proto.protocol.policy import BudgetError
 from dca_proto.protocol.trainer.actor import Trainer
 from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.results.figure import Amount, Count, about
-from dca_proto.results.round import NORMAL_SDS, REPORT_SDS
+from dca_proto.results.round import NORMAL_SDS, REPORT_SDS, about_bounds
 from dca_proto.results.run import run_of
 from dca_proto.results.series import SeriesEstimate, SeriesResult
 from dca_proto.results.status import ScheduledJob
@@ -49,8 +49,8 @@ from dca_proto.runtime.files import write_json
 from dca_proto.runtime.logs import log
 from dca_proto.runtime.process import TERMINATED, complete
 from dca_proto.statistics import resolve
-from dca_proto.wording import counted, duration, iso, moment
-from inference.jobs.estimates import digits, interval_words, rows_of
+from dca_proto.wording import counted, digits, duration, iso, moment
+from inference.jobs.estimates import interval_words, rows_of
 
 _LABELS_MAX = 4
 EXAMPLES = """Examples:
@@ -202,14 +202,9 @@ def _useless(task: Task, within: dict[str, float]) -> list[str]:
     warnings = []
     for label, half in within.items():
         bounds = task.schema.bounds.get(label)
-        if bounds is not None and 2 * half > bounds.upper - bounds.lower:
-            unit = task.schema.units.get(label, "")
-            found = f"found ± {digits(half, 2)} {unit}".rstrip()
-            expected = f"{digits(bounds.lower, 4)} to {digits(bounds.upper, 4)} {unit}".rstrip()
-            warnings.append(
-                f"a slot's interval of {label} is wider than its public bounds: {found}, expected less than the bounds "
-                f"{expected}; ask for fewer slots or jobs, more clients, or a larger epsilon"
-            )
+        if bounds is not None:
+            ends, unit = (bounds.lower, bounds.upper), task.schema.units.get(label, "")
+            warnings += [warning] if (warning := about_bounds(label, half, ends, unit=unit)) else []
     return warnings
 
 

@@ -19,8 +19,6 @@ from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.privacy.rounding import claim_words
 from dca_proto.protocol.facts import RoundCompleted, RoundFailed
 from dca_proto.results.round import (
-    NORMAL_SDS,
-    REPORT_SDS,
     Round,
     aborted_round,
     doubts,
@@ -29,6 +27,7 @@ from dca_proto.results.round import (
     lost_words,
     over_words,
     round_of,
+    sds_of,
 )
 from dca_proto.runtime.device import Device, load
 from dca_proto.runtime.files import write_json
@@ -171,13 +170,11 @@ def _show(console: Console, aggregate: NoisyAggregate) -> None:
 def interval_of(aggregate: NoisyAggregate) -> tuple[float, str]:
     """Return the half-width of an estimate's 95 % interval, in standard deviations of its noise, and a name for it."""
     reports, name = aggregate.reports, "95 % interval, noise only"
-    if reports is None or reports.mechanism == ANALYTIC_GAUSSIAN:
-        return NORMAL_SDS, name
-    if reports.probabilities is not None:
+    if reports is not None and reports.mechanism != ANALYTIC_GAUSSIAN and reports.probabilities is not None:
         own, stray = reports.probabilities
         if aggregate.noise_variance * (own - stray) ** 2 < _COUNT_VARIANCE_LEAST:
-            return REPORT_SDS, f"approximate {name}"
-    return REPORT_SDS, name
+            name = f"approximate {name}"
+    return sds_of(aggregate), name
 
 
 def result_lines(aggregate: NoisyAggregate) -> list[str]:

@@ -15,14 +15,13 @@ from dca_proto.report.blocks import Block, Line, Note, Section, Table, settings,
 from dca_proto.report.charts import Axis, Chart, Series, bars, lines, panels, whole
 from dca_proto.report.formats import UNKNOWN, count, number, seconds
 from dca_proto.results.round import Node, Reports
-from dca_proto.wording import counted, with_minus
+from dca_proto.wording import counted, digits, with_minus
 from inference.contraction import percent
 from inference.jobs.estimates import (
     INTERCEPT,
     NOT_COVERED,
     UNCOVERED,
     WITHOUT_PRIVACY,
-    digits,
     interval_words,
     learned_lines,
     rows_of,

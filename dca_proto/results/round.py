@@ -10,7 +10,7 @@ arrived after the close), or it dropped (nothing arrived).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -18,12 +18,13 @@ import numpy as np
 
 from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.errors import ImplausibleSum, RoundAborted
+from dca_proto.privacy.mechanism import ANALYTIC_GAUSSIAN
 from dca_proto.quorum import Quorum
 from dca_proto.results.figure import Amount, Count, Real, Whole, about, compute_fields, figure
 from dca_proto.results.lost import Lost
 from dca_proto.statistics import resolve
 from dca_proto.statistics.counting import Counting, about_missing
-from dca_proto.wording import iso, listed, printable
+from dca_proto.wording import digits, iso, listed, printable
 
 NORMAL_SDS, REPORT_SDS = 1.96, 2.12
 """Half-widths of a 95 % interval, in standard deviations of the noise: for Gaussian noise, and for one Laplace number.
@@ -353,14 +354,57 @@ def estimates(aggregate: NoisyAggregate) -> tuple[Estimate, ...]:
 
 
 def doubts(aggregate: NoisyAggregate) -> tuple[str, ...]:
-    """Return the aggregate's doubts, and one about missing values if the statistic counts complete rows."""
+    """Return the aggregate's doubts, and those about means beyond their bounds and, with a count, missing values."""
     statistic = resolve(aggregate.statistic, aggregate.parameters)
+    found = (*aggregate.doubts, *_about_means(aggregate, statistic.ranges()))
     if not (isinstance(statistic, Counting) and statistic.counts):
-        return aggregate.doubts
+        return found
     _, rows = statistic.counted(aggregate.value, aggregate.contributors)
     sd = math.sqrt(aggregate.noise_variance) / statistic.count_weight
     missing = about_missing(rows, sd, aggregate.contributors, of="rows" if aggregate.nodes else "clients")
-    return (*aggregate.doubts, *missing)
+    return (*found, *missing)
+
+
+def _about_means(aggregate: NoisyAggregate, bounds: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return a doubt for each of the first means that its bounds make useless."""
+    if not bounds or aggregate.statistic == "sum":  # a sum is not in the units of its bounds
+        return []
+    sds = sds_of(aggregate)
+    means = [(one, bounds[one.label]) for one in estimates(aggregate) if one.label in bounds][:_NAMED]
+    found = [about_bounds(one.label, sds * one.noise_std, ends, value=one.value) for one, ends in means]
+    return [doubt for doubt in found if doubt]
+
+
+def about_bounds(
+    label: str, half: float, bounds: tuple[float, float], *, value: float | None = None, unit: str = ""
+) -> str:
+    """Return a warning if noise hides a mean, or "".
+
+    Args:
+        half: half of its interval's width. bounds: its column's public ones. value: the mean, None if not known yet.
+        unit: of all these, for people.
+    """
+    lower, upper = bounds
+    expected = f"{digits(lower, 4)} to {digits(upper, 4)} {unit}".rstrip()
+    if 2 * half > upper - lower:
+        found = f"found ± {digits(half, 2)} {unit}".rstrip()
+        return (
+            f"the interval of {label} is wider than its public bounds: {found}, expected less than the bounds "
+            f"{expected}; take more clients, a larger epsilon, or fewer rounds"
+        )
+    if value is not None and not lower <= value <= upper:
+        found = f"{digits(value, 4)} ± {digits(half, 2)} {unit}".rstrip()
+        return (
+            f"the estimate of {label} is outside its public bounds: found {found}, expected {expected}; noise can "
+            "move it there, and the nearer bound is the better estimate"
+        )
+    return ""
+
+
+def sds_of(aggregate: NoisyAggregate) -> float:
+    """Return the half-width of an estimate's 95 % interval, in standard deviations of its noise."""
+    reports = aggregate.reports
+    return NORMAL_SDS if reports is None or reports.mechanism == ANALYTIC_GAUSSIAN else REPORT_SDS
 
 
 def abort_line(error: RoundAborted) -> str:

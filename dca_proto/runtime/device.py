@@ -5,7 +5,7 @@
 or, in your own program:
 
     table = Table(["temperature"], rows)
-    client = device.load(Path("client.toml"), table)
+    client = device.load("client.toml", table)
     asyncio.run(client.run(on_report=print))     # meanwhile: table.append([[21.5]]), in this or another thread
 
 Code of the other roles is imported only when needed, so that a client starts fast and stays small.
@@ -261,7 +261,7 @@ class Device:
 
 
 def load(
-    path: Path,
+    path: Path | str,
     data: Table | None = None,
     *,
     roles: Iterable[str] = ROLES,
@@ -278,8 +278,11 @@ def load(
         metrics: if not None, a loopback address in place of the section [metrics].
 
     Raises:
-        UsageError: a file is missing or wrong; the message names it.
+        UsageError: a file is missing or wrong, and the message names it; or `data` is no `Table`.
     """
+    path = Path(path)
+    if data is not None and not isinstance(data, Table):
+        raise UsageError(f"found data of type {type(data).__name__}, expected a Table: Table(columns, rows)")
     config = read_config(path, roles)
     if accept_p:
         config = msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, accept_p=accept_p))

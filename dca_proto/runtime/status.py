@@ -213,6 +213,8 @@ def status_of(device: Device, runner: Runner, watch: Watch) -> Status:
     )
     warnings = [*_warnings(status), *warnings_of(device.ends, at_ms), *([lacks] if lacks else [])]
     warnings += [] if away is None else [silent_words(away[0], actor.name_of)]
+    unheard = "" if device.data is None or device.data.failure is not None else device.data.unheard
+    warnings += [f"no new data arrive: {printable(unheard)}"] if unheard else []
     return msgspec.structs.replace(status, warnings=warnings)
 
 

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from dca_proto.errors import InputError, UsageError
 from dca_proto.runtime.csv_text import UNDECODED, Missing, open_csv
 from dca_proto.statistics.categories import Categories, check_categories, numeric_columns
+from dca_proto.wording import counted
 
 log = structlog.get_logger("dca.data")
 
@@ -27,14 +28,17 @@ class Table:
 
     Args:
         columns: the columns' names.
-        rows: shape ``(m, len(columns))``; NaN marks a missing value, as NumPy's mask does.
+        rows: shape ``(m, len(columns))``, or ``[]`` for no rows; NaN marks a missing value, as NumPy's mask does.
         window_s: from how many seconds ago the program keeps rows, if it does: a round may ask for this window.
 
     Raises:
-        UsageError: the rows are no numbers, their shape does not fit the columns, or a column is named twice.
+        UsageError: the rows are no numbers, their shape does not fit the columns, or the columns are no list of
+            different names.
     """
 
     def __init__(self, columns: Sequence[str], rows: ArrayLike, *, window_s: int = 0) -> None:
+        if isinstance(columns, str):
+            raise InputError(f'columns: found the text {columns!r}, expected a list of names, such as ["{columns}"]')
         self.columns = tuple(columns)
         self.window_s = window_s
         self._changing = threading.Lock()
@@ -70,9 +74,14 @@ class Table:
             self._rows = grown if keep is None else grown[max(0, len(grown) - keep) :].copy()
 
     def _checked(self, rows: ArrayLike) -> NDArray[np.float64]:
-        copied = numbers_of(rows)
-        if copied.ndim != 2 or copied.shape[1] != len(self.columns):
-            raise InputError(f"rows have shape {copied.shape}; expected (m, {len(self.columns)}), one per column")
+        copied, width = numbers_of(rows), len(self.columns)
+        if copied.shape == (0,):
+            return copied.reshape(0, width)
+        if copied.ndim != 2 or copied.shape[1] != width:
+            raise InputError(
+                f"rows have shape {copied.shape}; expected (m, {width}): m lists of {counted(width, 'number')}, "
+                "one for each column, NaN where a value is missing"
+            )
         return copied
 
     def __len__(self) -> int:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from dca_proto.privacy.rounding import claim_words
+from dca_proto.wording import DIGITS_MAX, digits
 from inference.contraction import contraction, percent
 from inference.jobs.summary import Draws, Ends, Figures, Place, Row, Score, Standard, Summary, estimate_of
 
@@ -34,7 +35,6 @@ SHARE, COUNTED = "share", "n"
 COEFFICIENTS, ESTIMATES, INTERCEPT = "coefficients", "estimates", "intercept"
 """The tables of a summary."""
 _PLACES_MAX = 6  # after the decimal point; smaller numbers get an exponent
-_DIGITS_MAX = 9  # before the decimal point
 
 
 class Figure(NamedTuple):
@@ -197,16 +197,6 @@ def rounded(value: float | None) -> str:
     return "–" if value is None else digits(value, 4)
 
 
-def digits(value: float, count: int) -> str:
-    """Format a number with `count` significant digits for people: 1,500, not 1.5e+03."""
-    rounded_value = float(f"{value:.{count}g}")
-    if 1e-4 <= abs(rounded_value) < 10**_DIGITS_MAX:
-        places = max(0, count - 1 - floor(log10(abs(rounded_value))))
-        text = f"{rounded_value:,.{places}f}"
-        return text.rstrip("0").rstrip(".") if "." in text else text
-    return f"{rounded_value:.{count}g}"
-
-
 def interval_words(mean: float, interval: Sequence[float] | None, count: int = 4) -> str:
     """Format an estimate for people, such as "7.27 [2.1, 12.4]".
 
@@ -228,7 +218,7 @@ def interval_words(mean: float, interval: Sequence[float] | None, count: int = 4
 def _rounded(value: float, places: int) -> str:
     """Format a number with `places` digits after the decimal point; negative places round to tens, hundreds, etc."""
     number = round(value, places) + 0.0  # no negative zero
-    if places > _PLACES_MAX or abs(number) >= 10**_DIGITS_MAX:
+    if places > _PLACES_MAX or abs(number) >= 10**DIGITS_MAX:
         return f"{value:.3g}"
     return f"{number:,.{max(places, 0)}f}"
 

@@ -127,6 +127,11 @@ class Feed:
         """Why the last `refresh` could not read the source, or None."""
         return self._failure
 
+    @property
+    def unheard(self) -> str:
+        """Why nothing arrives now from a source that sends by itself, or ""; one that is read has `failure`."""
+        return ""
+
     def rows(self, columns: tuple[str, ...]) -> NDArray[np.float64]:
         """Return the rows of these columns as of the last `refresh`.
 

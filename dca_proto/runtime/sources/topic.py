@@ -115,6 +115,10 @@ class TopicFeed(Feed):
         self.format = f"{self.source.title}: {listed(self.source.columns)}"
         return self.source.columns
 
+    @property
+    def unheard(self) -> str:
+        return f"no connection to the sensors' broker: {self._reason}" if self._reason else ""
+
     def refresh(self) -> None:
         """Compute the rows of this moment, quickly."""
         read_ms = self.read_ms

@@ -28,10 +28,11 @@ from scipy.special import gammaln
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.statistics.counting import about_missing
+from dca_proto.wording import digits
 from inference.bounds import Interval
 from inference.draws import CHAINS, DRAWS, attributes
 from inference.errors import DataError
-from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure, digits
+from inference.jobs.estimates import SHARE, TAILS, Estimate, Figure
 from inference.jobs.settings import require_choice, require_count, require_positive, within
 from inference.jobs.summary import Standard, Summary
 from inference.mcmc.sums import NoisySums

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from itertools import pairwise
@@ -15,12 +16,38 @@ from dca_proto.aggregate import LocalReports, NoisyAggregate
 from dca_proto.cli.trainer import _show, interval_of
 from dca_proto.privacy.local import AnalyticGaussian, GridLaplace, LocalMechanism, RandomisedResponse, UnaryEncoding
 from dca_proto.privacy.mechanism import DistributedDiscreteGaussian
-from dca_proto.results.round import NORMAL_SDS, REPORT_SDS
+from dca_proto.results.round import NORMAL_SDS, REPORT_SDS, doubts
 from dca_proto.statistics.sensitivity import REPLACE_ONE_CLIENT, Sensitivity
 
 PLAIN, APPROXIMATE = "95 % interval, noise only", "approximate 95 % interval, noise only"
 BOX = Sensitivity(l1=100, l2_squared=10_000, bound=50)
 Category = RandomisedResponse | UnaryEncoding
+
+
+MEANS = {
+    "mean 20 of 15 to 27": ("mean", [-2.5], 0.01, ""),
+    "wide": ("mean", [-2.5], 16.0, "the interval of a is wider than its public bounds: found ± 7.8, expected less than "
+             "the bounds 15 to 27; take more clients, a larger epsilon, or fewer rounds"),
+    "below": ("mean", [-30.0], 0.01, "the estimate of a is outside its public bounds: found 13.5 ± 0.2, "
+              "expected 15 to 27; noise can move it there, and the nearer bound is the better estimate"),
+    "a sum is in other units": ("sum", [-30.0], 16.0, ""),
+}  # fmt: skip
+"""Sums of 20 clients' (x - 21)/scale with noise of a variance for each client, and the doubt about their mean."""
+
+
+@pytest.mark.parametrize("case", MEANS)
+def test_a_mean_that_its_noise_hides_has_a_warning(case: str) -> None:
+    """By hand: scale 5 and bound 1.2 are 21 ± 6. A sum's sd s moves the mean by 5 s/20, and 1.96 of it is shown."""
+    statistic, value, variance, doubt = MEANS[case]
+    parameters = {"columns": ["a"], "centre": [21.0], "scale": [5.0], "bound": [1.2]}
+    found = dataclasses.replace(
+        summed(16 * variance), value=np.array(value), statistic=statistic, parameters=parameters
+    )
+    assert doubts(found) == ((doubt,) if doubt else ())
+    printed = io.StringIO()
+    _show(Console(file=printed, width=500), found)
+    assert printed.getvalue().count("warning") == bool(doubt)
+    assert doubt in " ".join(printed.getvalue().split())
 
 
 def summed(noise_variance: float = 4.0, reports: LocalReports | None = None) -> NoisyAggregate:

@@ -189,6 +189,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "not answered for": silent_node,
     "the clock of": partial(answers, "trainer", "trainer", clock_offset_s={"berlin (01020304)": -90.0}),
     "the data cannot be read": partial(answers, data_error="readings.csv: no such file"),
+    "no new data arrive": partial(answers, warnings=["no new data arrive: no connection to the sensors' broker"]),
     "certificate ends in": partial(answers, warnings=warnings_of({"client's certificate": SOON}, now_ms())),
     "lasts to": partial(answers, "trainer", "trainer", schedule=[ENDING]),
     "gap": with_gap,

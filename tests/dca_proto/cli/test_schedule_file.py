@@ -136,7 +136,7 @@ def test_a_plan_warns_of_an_interval_wider_than_the_public_bounds(
     few, many = planned(25, "1y"), planned(5000, "7d")
     (half,) = re.findall(r"each within ± ([0-9,.]+) °C", few)
     assert float(half.replace(",", "")) > 50 / 2
-    assert f"warning daily mean: a slot's interval of x is wider than its public bounds: found ± {half} °C" in few
+    assert f"warning daily mean: the interval of x is wider than its public bounds: found ± {half} °C" in few
     assert "expected less than the bounds 0 to 50 °C" in few
     (half,) = re.findall(r"each within ± ([0-9,.]+) °C", many)
     assert float(half) < 50 / 2

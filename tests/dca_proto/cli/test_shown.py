@@ -18,7 +18,8 @@ from dca_proto.cli.progress import Display, Times
 from dca_proto.report import learned
 from dca_proto.report.charts import Axis, Series, _apart, lines, picture
 from dca_proto.runtime.files import keep
-from inference.jobs.estimates import digits, interval_words
+from dca_proto.wording import digits
+from inference.jobs.estimates import interval_words
 from inference.jobs.picture import _groups, plot_estimates
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ import pytest
 
 from dca_proto.protocol.client.actor import Client
 from dca_proto.protocol.effects import Channel
-from dca_proto.protocol.facts import Arrived, Closed, Declined, RoundCompleted
+from dca_proto.protocol.facts import Arrived, Closed, Contributed, Declined, Missed, RoundCompleted, RoundFailed
 from dca_proto.protocol.params import Timing
 from dca_proto.protocol.policy import Policy
 from dca_proto.protocol.trainer.round import ALL, DEADLINE, FULL, QUIET, Arrivals
@@ -176,6 +176,22 @@ def test_a_slow_swarm_is_waited_for() -> None:
     """One contribution every 20 s. No silence counts before n_min; then gaps are shorter than half of the time."""
     swarm = Swarm(range(0, 200_000, 20_000), collect_s=3_600)
     assert swarm.closed(200_000) == (ALL, 10, 180_050)
+
+
+def test_who_sleeps_is_waited_for_only_if_no_drop_out_is_tolerated() -> None:
+    """The pages on devices say so. With `tolerate` 1, nine of ten are enough; the late one is charged for nothing."""
+    delays = [0] * 9 + [400_000]
+    assert Swarm(delays, tolerate=0).closed(400_100) == (ALL, 10, 400_050)
+    early = Swarm(delays, tolerate=1)
+    early.advance(600_000)
+    (closed,) = early.network.reported(Closed)
+    assert (closed.why, closed.count) == (QUIET, 9)
+    assert len(early.network.reported(Contributed)) == 10
+    assert len(early.network.reported(Missed)) == 1
+    absent = Swarm([0] * 9, tolerate=0)
+    absent.advance(700_000)
+    assert [fact.why for fact in absent.network.reported(Closed)] == [DEADLINE]
+    assert len(absent.network.reported(RoundFailed)) == 1
 
 
 def test_too_few_are_waited_for_until_the_deadline() -> None:

@@ -131,6 +131,13 @@ def test_a_program_gives_a_client_its_data_instead_of_a_file(folder: Path) -> No
         load(folder / "trainer.toml", table)
 
 
+def test_a_program_names_a_file_as_text_and_is_told_what_data_are(folder: Path) -> None:
+    path, table = str(folder / "client.toml"), Table(["x"], [[5.0]])
+    assert load(path, table).id == load(Path(path), table).id == CLIENT.id
+    with pytest.raises(UsageError, match=r"found data of type list, expected a Table: Table\(columns, rows\)"):
+        load(path, [[5.0]])  # type: ignore[arg-type]
+
+
 def test_names_of_members_become_ids(folder: Path) -> None:
     text = CLIENT_TEXT + '[policy]\ntrainers = ["lab"]\ntrusted_computes = ["hospital-a"]\nstatistics = ["mean"]\n'
     (folder / "client.toml").write_text(text)

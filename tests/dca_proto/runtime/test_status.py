@@ -114,6 +114,22 @@ def test_a_source_states_what_it_is_and_what_it_dropped(demo: Path) -> None:
     assert device.actor._consent.window_s == 3600
 
 
+def test_a_source_that_is_away_needs_attention_before_a_round_asks(demo: Path) -> None:
+    """Its values may last for the rest of the window, so no read has failed yet."""
+    path = demo / "client-1.toml"
+    text = path.read_text().replace('data = "client-1.csv"\n', "")
+    path.write_text(f'{text}\n[data]\ntopic = "sensors/+"\ncolumns = ["x"]\n')
+    device = load(path)
+    device.data._connection(Connected("mqtt://sensors"))
+    device.data.take("sensors/a", b"20")
+    device.data.refresh()
+    assert not any("new data" in warning for warning in asyncio.run(state_of(device, Connected(""))).warnings)
+    device.data._connection(Disconnected("mqtt://sensors", "connection refused"))
+    found = asyncio.run(state_of(device, Connected("")))
+    assert "no new data arrive: no connection to the sensors' broker: connection refused" in found.warnings
+    assert (found.data_error, found.is_well) == ("", False)
+
+
 def test_a_node_counts_sessions_and_names_clients(demo: Path) -> None:
     node, client = (load(demo / f"{name}.toml") for name in ("compute-1", "client-1"))
 

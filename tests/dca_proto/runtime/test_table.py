@@ -61,6 +61,18 @@ def test_rows_that_do_not_fit_change_nothing() -> None:
     assert table.rows(("x",)).tolist() == [[1]]
 
 
+def test_a_table_may_have_no_rows_and_says_what_it_needs() -> None:
+    table = Table(["x", "y"], [])
+    assert table.rows(("x", "y")).shape == (0, 2)
+    table.append([[1.0, NAN]])
+    table.replace([])
+    assert len(table) == 0
+    with pytest.raises(UsageError, match="m lists of 2 numbers, one for each column, NaN where a value is missing"):
+        table.append([1.0, 2.0])
+    with pytest.raises(UsageError, match=r"found the text 'temperature', expected a list of names"):
+        Table("temperature", [[1.0]])
+
+
 def test_what_a_programs_array_masks_is_missing() -> None:
     """Below the mask there is a number that means nothing."""
     table = Table(["x"], np.ma.masked_equal([[1], [99]], 99))

@@ -24,12 +24,13 @@ from dca_proto.privacy.mechanism import LOCAL_MECHANISMS, PURE_MECHANISMS
 from dca_proto.protocol.wire.kinds import LdpReport
 from dca_proto.statistics import resolve
 from dca_proto.statistics.weights import best_regression_weights
+from dca_proto.wording import digits
 from inference.bounds import Interval
 from inference.datasets import load
 from inference.draws import Sampling
 from inference.errors import DataError
 from inference.jobs import NAMES, find, reports
-from inference.jobs.estimates import digits, interval_words, table_of
+from inference.jobs.estimates import interval_words, table_of
 from inference.jobs.picture import plot_estimates
 from inference.mcmc.run import Options, Sampled
 from inference.models.column import histogram_job as ldp_histogram
