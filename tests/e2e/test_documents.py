@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pydoc
 import re
 import signal
 import subprocess
@@ -284,6 +285,33 @@ def test_commands_and_files_that_are_named_exist(page: Path) -> None:
     named = set(re.findall(r"(?<![\w./])(?:scripts|docs|dca_proto|emulator|inference|tests)/[\w/.-]*\w", text))
     for path in (path for path in named if "NAME" not in path):
         assert (ROOT / path).exists(), path
+
+
+STANDS_FOR = re.compile(r"(?m)^::: (\S+)(?:\n +options: \{ members: \[([^]]*)\] \})?")
+"""A line of a page that the site replaces by a docstring, and the members that it shows if not all."""
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if STANDS_FOR.search(text_of(page))], ids=name_of)
+def test_a_page_that_the_site_fills_in_says_how_to_read_it_in_a_checkout(page: Path) -> None:
+    text = text_of(page)
+    first = STANDS_FOR.search(text)
+    assert first is not None
+    for command in ("python -m pydoc NAME", "pip install -e '.[docs]'", "mkdocs serve"):
+        assert command in text[: first.start()]
+    if page.stem == "files":
+        for name, _ in STANDS_FOR.findall(text):
+            assert (getattr(pydoc.locate(name), "__doc__", None) or "").strip(), name
+
+
+def test_programs_of_pages_import_names_that_the_reference_promises() -> None:
+    promised: set[str] = set()
+    for name, members in STANDS_FOR.findall(text_of(ROOT / "docs/reference/python.md")):
+        promised |= {f"{name}.{member.strip()}" for member in members.split(",")} if members else {name}
+    programs = [block.text for page in PAGES for block in blocks(page) if block.language == "python"]
+    imports = re.findall(r"(?m)^from (dca_proto\.\S+) import (.+)$", "\n".join(programs))
+    found = {(module, name.strip()) for module, names in imports for name in names.split(",")}
+    assert ("dca_proto.protocol.facts", "Missed") in found
+    assert [f"{module}.{name}" for module, name in found if not {module, f"{module}.{name}"} & promised] == []
 
 
 def test_the_code_and_the_tests_of_every_privacy_claim_exist() -> None:
