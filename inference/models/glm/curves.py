@@ -12,11 +12,11 @@ regression. A binary feature has g = 0, and so no curve. The variance is that of
 (rows shortened by nothing, so it is rather too large), and a third of what may bend in the step from φ_k. Noise in
 Σ w q g² counts as part of it, so where noise hides that sum, there is no curve.
 
-**Margin.** The slope of γ_j f is up to γ_j, in rows that the weights shorten. So the posterior allows for an error of
-a quarter of γ_j and its spread, times the share that simulated rows lose of Σ q |x_j|³. (By its
-third moment a curve enters a slope.) Weighted fits of Adult without noise need a twelfth to a third of that for age,
-and a quarter to more than a whole for hours of work, of which a few are far out. So the margin may be too small, and
-the warning says so.
+**Margin.** By Cauchy and Schwarz, any weights shift a slope by at most γ_j √(Σ w q g²/Σ w q x_j²). The posterior allows
+for an error of `SHIFT` times that, with γ_j and its spread, times the share that simulated rows lose of Σ q |x_j|³: by
+its third moment a curve enters a slope. A binary feature gets hardly any. In weighted fits of Adult without
+noise, double that covers the shifts of age and of hours of work at the clips of ε = 1 and 2, and half of the latter at
+those of ε = 8, since a few are far out. So the margin may be too small, and the warning says so.
 
 Curves of opposite sign on both sides, such as an S, and products of features are not looked for.
 """
@@ -37,7 +37,7 @@ from inference.problem import Array
 
 FALSE_ALARMS = 0.02  # share of fits to straight predictors with a warning, over all features together
 MATTERS = 0.25  # least shift of a slope to warn of, in its standard deviations
-SHIFT = 0.25  # of a slope, relative to γ_j and the share that is lost
+SHIFT = 0.7  # of a slope, relative to the most that γ_j g can shift it, and to the share that is lost
 EXPECTED = 0.7  # spread of γ_j from which the margin takes ever less of it; that of a binary feature is far larger
 
 
@@ -98,7 +98,9 @@ def curvature(last: NoisyScore, rows: Rows, n: float, phi: Normal) -> Curvature 
     variance = noise + spread * left / n + (WRONG * bent) ** 2 + (WRONG * far) ** 2 * left
     factor = float(rows.family.information(last.terms.phi, np.eye(size))[0, 0])
     mean, sd = score / (factor * left), np.sqrt(variance) / (factor * left)
-    return Curvature(mean, sd, SHIFT * lost * np.hypot(mean, sd) / (1 + (sd / EXPECTED) ** 2))
+    likely = np.hypot(mean, sd) / (1 + (sd / EXPECTED) ** 2)
+    own = np.maximum(np.diag(symmetric(last.curved) / unit)[1:], left)
+    return Curvature(mean, sd, SHIFT * lost * likely * np.sqrt(left / own))
 
 
 def _about_weights(simulation: Simulation, clip: float) -> tuple[Array, Array]:
