@@ -58,6 +58,7 @@ EXAMPLES = """Examples:
 OUTPUT = JobForecast
 _SHOWN_MAX = 12  # more coordinates are not listed one by one
 _GAIN_SHOWN = 0.01  # fraction of the noise; a smaller gain is not shown
+_GRID_SHOWN = 0.2  # of a verified sum: more than the 15 % that its trainer allows itself
 _LEFT_SHOWN = 0.999  # fraction of the budget's mu; several rounds leave less than the rest unspent, for rounding
 _SIGNALS = {
     "sum": ("a sum over all {n} clients that is a third of the largest possible", "values", "their bound"),
@@ -267,11 +268,13 @@ def _sum_in_words(answer: JobForecast) -> Iterator[tuple[str, str]]:
     """Yield what a secure sum's noise is made of, what liars can do, and whom the guarantee covers."""
     n, honest = answer.clients, answer.honest
     grid = max(answer.scale_factor * honest / n - 1, 0)
+    is_coarse = answer.verified and grid > _GRID_SHOWN
+    coarse = ": a finer one makes no proof of the largest size; ask more clients, or for fewer numbers" * is_coarse
     yield (
         "factor",
         f"the noise of any {honest} clients (N - T - 1) suffices for the guarantee. The sum of all {n} has "
         f"{answer.scale_factor:.4g} times the variance that a trusted aggregator would add: N/(N - T - 1) = "
-        f"{n / honest:.4g}, and a fraction of {grid:.1g} more for the grid",
+        f"{n / honest:.4g}, and a fraction of {grid:.1g} more for the grid{coarse}",
     )
     if answer.verified:
         yield "verified", _liars_in_words(answer)

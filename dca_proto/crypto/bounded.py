@@ -88,9 +88,9 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
                 f"a verified sum over {clients} clients reaches {largest}, and has to stay below {self.field.prime}: "
                 "use a coarser grid, smaller bounds or fewer clients"
             )
-        if max(map(self._reach, self.limits), default=0) >= self.field.prime:
+        if self._reach >= self.field.prime:
             raise UsageError(
-                f"a limit of a verified sum reaches {max(map(self._reach, self.limits))}, and has to stay below "
+                f"a limit of a verified sum reaches {self._reach}, and has to stay below "
                 f"{self.field.prime}: use a coarser grid or smaller bounds"
             )
         numbers = (*self.sizes, *(limit.size for limit in self.limits))
@@ -105,14 +105,18 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
         """Return the largest sum of one coordinate over so many clients, noise included: it must fit the field."""
         return clients * (max(self.sizes) + self.noises * ((1 << self.noise_bits) - 1))
 
-    def _reach(self, limit: Limit) -> int:
-        """Return the largest |Σ w_k x_k - low - number| of any numbers within their bounds."""
-        ends = [
-            sorted((w * low, w * (low + size)))
-            for w, low, size in zip(limit.weights, self.lows, self.sizes, strict=True)
-        ]
-        least, most = (sum(end[side] for end in ends) - limit.low for side in (0, 1))
-        return max(most, limit.size - least, 0)
+    @cached_property
+    def _reach(self) -> int:
+        """The largest |Σ w_k x_k - low - number| of a limit, of any numbers within their bounds.
+
+        It is exact below 2^53, and what is larger fits no field.
+        """
+        weights = self._limit_weights.astype(np.float64)
+        ends = weights * np.array(self.lows, np.float64), weights * np.add(self.lows, self.sizes, dtype=np.float64)
+        low = np.array([limit.low for limit in self.limits], np.float64)
+        most = np.maximum(*ends).sum(axis=1) - low
+        least = np.minimum(*ends).sum(axis=1) - low
+        return int(np.maximum(most, self._limit_sizes - least).max(initial=0.0))
 
     def holds(self, x: NDArray[np.int64]) -> bool:
         """Return True if numbers in grid units, ``(d,)``, are within all bounds and limits."""

@@ -124,9 +124,13 @@ class ActorRound(Generic[S]):
         """Cancel timers of the round."""
         return [CancelTimer(Timer(purpose, self.id)) for purpose in purposes]
 
-    def resend_timer(self, timing: Timing, entropy: bytes, now_ms: int) -> SetTimer:
-        """Schedule the next resend, with back-off; one byte of `entropy` spreads it."""
-        wait_ms = timing.resend_after_ms(self.attempt, entropy)
+    def resend_timer(self, timing: Timing, entropy: bytes, now_ms: int, sent: Iterable[Effect] = ()) -> SetTimer:
+        """Schedule the next resend, with back-off; one byte of `entropy` spreads it.
+
+        `sent` has the messages that are to arrive first: the largest one counts.
+        """
+        size = max((len(one.payload) for one in sent if isinstance(one, Send)), default=0)
+        wait_ms = timing.resend_after_ms(self.attempt, entropy, size)
         self.attempt += 1
         return self.timer(RESEND, now_ms + wait_ms)
 

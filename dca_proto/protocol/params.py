@@ -105,6 +105,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
         quiet_ms, quiet_part: the trainer closes a round early after a silence of `quiet_ms`, and of at least
             `quiet_part` of the time from the announcement to the last arrival.
         resend_first_ms, resend_max_ms, resend_jitter: exponential back-off of messages without an answer.
+        resend_free_bytes, resend_rate: a message of more bytes than these is given a millisecond more for so many.
         abort_grace_ms: after a round's end, clients ask for missing aborts, and a Compute node keeps its released sum,
             for this long.
         late_ms: a Compute node that has answered may release for this long after a round's end. It is half of
@@ -133,6 +134,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     resend_first_ms: int = 2_000
     resend_max_ms: int = 60_000
     resend_jitter: float = 0.5
+    resend_free_bytes: int = 64 * 1024
+    resend_rate: int = 256
     abort_grace_ms: int = 3600 * 1000
     late_ms: int = 1800 * 1000
     retention_ms: int = 7 * DAY_MS
@@ -145,7 +148,11 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     clocks_ms: int = 600_000
     deadline_ahead_ms_max: int = 30 * DAY_MS
 
-    def resend_after_ms(self, attempt: int, entropy: bytes) -> int:
-        """Return the wait before resend `attempt` (from 0): exponential back-off, spread by a random byte."""
-        base = min(self.resend_first_ms << min(attempt, 16), self.resend_max_ms)
+    def resend_after_ms(self, attempt: int, entropy: bytes, size: int = 0) -> int:
+        """Return the wait before resend `attempt` (from 0): exponential back-off, spread by a random byte.
+
+        A message of `size` bytes has time to arrive: copies of what is still on its way would delay it.
+        """
+        first_ms = self.resend_first_ms + max(0, size - self.resend_free_bytes) // self.resend_rate
+        base = min(first_ms << min(attempt, 16), max(self.resend_max_ms, 4 * first_ms))
         return base + int(base * self.resend_jitter * entropy[0] / 255)

@@ -25,6 +25,7 @@ from dca_proto.protocol.params import MU_MIN, Limits
 from dca_proto.protocol.terms import check_sum
 from dca_proto.protocol.verified import (
     ROUNDING_VARIANCE,
+    Work,
     check_statement,
     mechanism_name,
     noise_variance,
@@ -74,6 +75,11 @@ class ValidatedRound(msgspec.Struct, frozen=True):
     def vector_bytes(self) -> int:
         """Size of the masked vector in a contribution to a sum."""
         return WORD_BYTES * self.dimension if self.statement is None else ELEMENT_BYTES * self.statement.block.words
+
+    @property
+    def work(self) -> Work | None:
+        """What the proofs of a verified sum ask of its members; None for the other kinds."""
+        return None if self.statement is None else Work(self.statement.block.words, self.kind.clients)
 
     @property
     def honest(self) -> int:

@@ -23,6 +23,7 @@ from dca_proto.protocol.wire.kinds import VerifiedSum
 from dca_proto.statistics import Statistic
 from dca_proto.statistics.contribution import client_sensitivity
 from dca_proto.statistics.statement import Moved, moved, range_statement
+from dca_proto.wording import counted
 
 MECHANISM = "coin-flipped-bits"
 """The name of the noise mechanism of verified sums."""
@@ -35,12 +36,46 @@ _ROUNDED_VARIANCE_MAX = 1024.0**2
 ROUNDING_VARIANCE = 0.25
 """Square grid units: the most that rounding adds to a client's noise. A value that is a part φ of a unit above a point
 is rounded up with the probability φ, which adds φ(1 - φ)."""
+_DEVICE_US, _ALL_US, _NODE_US = 100.0, 10.0, 0.25
+"""Microseconds a word: of a slow device for its proof, of all contributions on one busy machine, of a slow node."""
+_WINDOW_MS_MAX, _NODE_MS_MAX = 20 * 60_000, 60_000
 _FAILED = re.compile(r"; the proofs of (\d{1,8}) failed: ")
 _KAPPA = 13.5
 """About κ - 1 times the number of uniform numbers, to begin with (`privacy.verified` computes κ)."""
 _WASTE = 1.15
 """Variance that a short proof may have, relative to what μ asks for before rounding; what rounding adds to Δ and to the
 variance, and κ, are included."""
+
+
+class Work(NamedTuple):
+    """What the proofs of a round ask of its members: windows and patience follow from it (DESIGN §12).
+
+    Attributes:
+        words: of each contribution. clients: how many are expected.
+    """
+
+    words: int
+    clients: int
+
+    @property
+    def window_ms(self) -> int:
+        """The shortest window, for contributions as for the nodes: a device takes 0.25 to 10 µs a word for a proof.
+
+        All contributions pass through one broker, and in a swarm one machine makes them all.
+        """
+        return min(_WINDOW_MS_MAX, math.ceil(self.words * (_DEVICE_US + _ALL_US * self.clients) / 1000))
+
+    @property
+    def node_ms(self) -> int:
+        """How much longer than others a node may be silent, as it opens all proofs: 0.015 µs a word on a server."""
+        return min(_NODE_MS_MAX, math.ceil(self.words * self.clients * _NODE_US / 1000))
+
+    @property
+    def in_words(self) -> str:
+        """Return ``the proofs of 20 contributions of 2.8 MB``."""
+        size = self.words * ELEMENT_BYTES
+        shown = f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{math.ceil(size / 1e3):,} kB"
+        return f"the proofs of {counted(self.clients, 'contribution')} of {shown}"
 
 
 def mechanism_name(mechanism: Mechanism) -> str:
@@ -136,11 +171,13 @@ def with_noise(
         reach = moved(statistic, rows_max, bits)
         farthest = reach.sensitivity + math.sqrt(statistic.dimension) * reach.is_rounded
         wanted, asked = (
-            (each / mu) ** 2 / max(kind.honest, 1) for each in (farthest, math.ldexp(plain, bits - fraction_bits))
+            (moves / mu) ** 2 / max(kind.honest, 1) for moves in (farthest, math.ldexp(plain, bits - fraction_bits))
         )
-        coarsest = list(_noises(kind, statement, bits, wanted, asked))
+        each = list(_noises(kind, statement, bits, wanted, asked))
+        fitting = [one for one in each if _fits(statement, kind.n_max, one)]
+        coarsest = fitting or each
         if wanted < (_ROUNDED_VARIANCE_MAX if reach.is_rounded else _CLIENT_VARIANCE_MAX):
-            found += [one for one in coarsest if _fits(statement, kind.n_max, one)]
+            found += fitting
         if wanted < _CLIENT_VARIANCE_MIN:
             break
     found = found or coarsest

@@ -190,16 +190,18 @@ def _combined(
     highs: NDArray[np.int64],
 ) -> list[Limit]:
     """Return the limits low <= Σ w_k x_k <= high that the coordinates' own, `lows` and `highs`, do not imply."""
-    found = []
     far = np.maximum(-lows, highs)
-    for weights, least_real, most_real in zip(given.weights, low.tolist(), high.tolist(), strict=True):
-        whole, factor, apart = _whole_of(weights, far)
-        room = apart + factor * _NEAR
-        least, most = math.ceil(factor * least_real - room), math.floor(factor * most_real + room)
-        ends = np.stack([whole * lows, whole * highs])
-        if not (least <= ends.min(axis=0).sum() and ends.max(axis=0).sum() <= most):
-            found.append(Limit(tuple(whole.tolist()), least, most - least))
-    return found
+    found = [_whole_of(weights, far) for weights in given.weights]
+    whole = np.array([one for one, _, _ in found], dtype=np.int64).reshape(-1, len(lows))
+    factor, apart = (np.array([one[part] for one in found], dtype=np.float64) for part in (1, 2))
+    room = apart + factor * _NEAR
+    least, most = np.ceil(factor * low - room), np.floor(factor * high + room)
+    ends = whole * lows, whole * highs
+    is_implied = (least <= np.minimum(*ends).sum(axis=1)) & (np.maximum(*ends).sum(axis=1) <= most)
+    return [
+        Limit(tuple(whole[at].tolist()), int(least[at]), int(most[at]) - int(least[at]))
+        for at in np.flatnonzero(~is_implied).tolist()
+    ]
 
 
 def _whole_of(weights: NDArray[np.float64], far: NDArray[np.int64]) -> tuple[NDArray[np.int64], float, float]:
@@ -215,11 +217,12 @@ def _whole(weights: NDArray[np.float64], far: NDArray[np.int64]) -> tuple[NDArra
     Args:
         far: the largest absolute value of each coordinate. Combinations of them fit any field of 31 bits.
     """
-    parts = [Fraction(weight).limit_denominator(_DENOMINATOR_MAX) for weight in weights.tolist()]
+    different, places = np.unique(weights, return_inverse=True)  # few: counts of rows have one weight in all limits
+    parts = [Fraction(weight).limit_denominator(_DENOMINATOR_MAX) for weight in different.tolist()]
     factor = math.lcm(*(part.denominator for part in parts))
-    apart = max(abs(float(part) - weight) for part, weight in zip(parts, weights.tolist(), strict=True))
+    apart = max(abs(float(part) - weight) for part, weight in zip(parts, different.tolist(), strict=True))
     if factor <= _DENOMINATOR_MAX and apart <= 1e-9:
-        return np.array([int(part * factor) for part in parts], dtype=np.int64), factor
+        return np.array([int(part * factor) for part in parts], dtype=np.int64)[places], factor
     most = min(float(_DENOMINATOR_MAX), _COMBINED_MAX / max(float(abs(weights) @ far), 1.0))
     power = 2.0 ** math.floor(math.log2(most))  # the last bits of weights differ by machine: now they hardly matter
     return np.rint(power * weights).astype(np.int64), power

@@ -30,6 +30,7 @@ from emulator.swarm import usage
 CONNECTIONS = ("each", "shared")
 _BROKERS = ("auto", "embedded", "mosquitto")
 _RELEASING_MS, _RELEASING_EACH_MS = 2_000, 20  # each of two windows of a round without Compute nodes, if clients vanish
+_PROVING_MS = 60_000  # how long an actor may wait for its turn while others of its machine make proofs
 _CONNECTING_MAX, _CONNECTING_EACH_MAX = 96, 32  # in all processes (mosquitto's backlog is 100), and in one
 
 
@@ -174,9 +175,13 @@ class SwarmOptions(VerifiableTerms[ComputeCount], frozen=True, kw_only=True):
         return window_ms, window_ms
 
     def timing(self) -> Timing:
-        """Return when unanswered messages are sent again: not before the messages of all clients can have passed."""
+        """Return when unanswered messages are sent again: not before the messages of all clients can have passed.
+
+        Where one machine makes all proofs, nodes that wait for it are not lost.
+        """
         first_ms = int(5_000 + self.clients * (2 + self.dimension / 100))
-        return Timing(resend_first_ms=first_ms, resend_max_ms=4 * first_ms)
+        silent_ms = _PROVING_MS if self.verified else Timing().silent_ms
+        return Timing(resend_first_ms=first_ms, resend_max_ms=4 * first_ms, silent_ms=silent_ms)
 
     def splits(self) -> list[tuple[int, int]]:
         """Return (first, count) of the clients of each process."""

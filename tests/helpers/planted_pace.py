@@ -79,15 +79,15 @@ def without_timer(kind: type, *purposes: str) -> type:
 class Constant(Timing, frozen=True, kw_only=True):
     """No back-off."""
 
-    def resend_after_ms(self, attempt: int, entropy: bytes) -> int:
-        return super().resend_after_ms(0, entropy)
+    def resend_after_ms(self, attempt: int, entropy: bytes, size: int = 0) -> int:
+        return super().resend_after_ms(0, entropy, size)
 
 
 class Abrupt(Timing, frozen=True, kw_only=True):
     """No jitter."""
 
-    def resend_after_ms(self, attempt: int, entropy: bytes) -> int:
-        return super().resend_after_ms(attempt, b"\0")
+    def resend_after_ms(self, attempt: int, entropy: bytes, size: int = 0) -> int:
+        return super().resend_after_ms(attempt, b"\0", size)
 
 
 def timed(kind: type, timing: type[Timing]) -> type:

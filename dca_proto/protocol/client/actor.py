@@ -227,7 +227,7 @@ class Client(Asking):
             if opened.hash != current.hash:
                 raise PeerError("known-round", found="another announcement", expected="the one that is known")
             current.step("repeated announcement")
-            return current.answers() if self._pace.is_due(current.id, now_ms) else []
+            return self._answer_again(current, now_ms) if self._pace.is_due(current.id, now_ms) else []
         if body.round_id in self.ledger:
             raise PeerError("replay", found="a round that is over", expected="a new round id")
         refusal = self._room.open.refusal(self._limits.client_open, body.trainer, 1)
@@ -297,13 +297,14 @@ class Client(Asking):
         promise = {"colluding": self._trust.p(self._federation) if opened.computes else 0, "trusted": trusted}
         stored = current.advance("announcement", outbound=outbound, **promise)
         self._hold(current)
+        current.sent_ms, answers = now_ms, current.answers()
         return [
             *greeting,
             charged,
             Persist(ANNOUNCEMENTS, current.id, opened.payload),
             stored,
-            *current.answers(),
-            current.resend_timer(self._timing, self.id, now_ms),  # spread by the id, not by data
+            *answers,
+            current.resend_timer(self._timing, self.id, now_ms, answers),  # spread by the id, not by data
             Report(facts.Contributed(current.id, charge.statistic, charge.mu, validated.cost.pure, charge.slack)),
             *(Report(facts.DataFailed(current.id, body.statistic, error)) for error in errors),
         ]
@@ -372,8 +373,19 @@ class Client(Asking):
     def _resend(self, current: Round, now_ms: int) -> list[Effect]:
         """Until the round's end, resend the message that has no receipt; afterwards, ask the nodes for aborts."""
         if now_ms < current.stored.commit_by_ms:
-            return [*current.answers(), current.resend_timer(self._timing, self._random(1), now_ms)]
+            current.sent_ms, answers = now_ms, current.answers()
+            return [*answers, current.resend_timer(self._timing, self._random(1), now_ms, answers)]
         return [self._close_timer(current, now_ms), *self._ask(current, now_ms)]
+
+    def _answer_again(self, current: Round, now_ms: int) -> list[Effect]:
+        """Answer a repeated announcement, unless the last copy of the answer is large and may be on its way."""
+        answers = current.answers()
+        size = max((len(one.payload) for one in answers if isinstance(one, Send)), default=0)
+        is_large = size > self._timing.resend_free_bytes
+        if is_large and 0 <= now_ms - current.sent_ms < self._timing.resend_after_ms(0, b"\0", size):
+            return []
+        current.sent_ms = now_ms if answers else current.sent_ms
+        return answers
 
     def _ask(self, current: Round, now_ms: int) -> list[Effect]:
         """After the round's end, ask its nodes for missing aborts (§4.8)."""

@@ -68,11 +68,12 @@ class StoredRound(Stored, frozen=True):
 class Round(ActorRound[StoredRound]):
     """A client's round in memory.
 
-    `holder` receives its contribution. `asked` counts its questions for aborts. `opened` is the announcement: None if
-    the client declined, and in an old round that gave way to newer ones. `counted` is what it takes of `ClientRoom`.
+    `holder` receives its contribution, which was last sent at `sent_ms`. `asked` counts its questions for aborts.
+    `opened` is the announcement: None if the client declined, and in an old round that gave way to newer ones.
+    `counted` is what it takes of `ClientRoom`.
     """
 
-    __slots__ = ("asked", "counted", "holder", "opened")
+    __slots__ = ("asked", "counted", "holder", "opened", "sent_ms")
     table, records = TABLE, ROUNDS
 
     def __init__(
@@ -87,7 +88,7 @@ class Round(ActorRound[StoredRound]):
             self.holder = Address(Channel.COMPUTE, stored.computes[place])
         else:
             self.holder = Address(Channel.TRAINER, stored.trainer)
-        self.asked = 0
+        self.asked = self.sent_ms = 0
         self.counted: Amounts = ()
 
     @classmethod

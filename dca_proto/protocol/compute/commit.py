@@ -102,8 +102,8 @@ class Committing(BaseActor[Round]):
             *current.cancel(FREEZE, PROGRESS),
             Report(facts.ListFrozen(current.id, count)),
             *([Report(facts.Absent(current.id, absent))] if absent else []),
-            *(self._list_to(current, peer) for peer in current.peers),
-            current.resend_timer(self._timing, self._random(1), now_ms),
+            *(lists := [self._list_to(current, peer) for peer in current.peers]),
+            current.resend_timer(self._timing, self._random(1), now_ms, lists),
             *self._answer_when_complete(current, now_ms),
         ]
 
@@ -335,10 +335,10 @@ class Committing(BaseActor[Round]):
         if current.takes("all answers") and now_ms < late_ms:
             return [current.timer(COMMIT, late_ms)]
         missing, received = ("answer", current.answers) if current.takes("all answers") else ("list", current.lists)
-        silent = [peer for peer in current.peers if peer not in received]
-        names = ", ".join(self._federation.compute(peer).name for peer in silent)
+        names = ", ".join(self._federation.compute(peer).name for peer in current.peers if peer not in received)
         when = "half an hour after commit_by" if current.takes("all answers") else "at commit_by"
-        detail = f"no {missing} from {names} {when}" if silent else f"the last {missing} came too late"
+        late = f"no {missing} from {names} {when}" + proofs.busy_words(current.validated) * (missing == "answer")
+        detail = late if names else f"the last {missing} came too late"
         return self._abort(current, PEER_SILENT, detail)
 
     def _gives_up_ms(self, current: Round) -> int:
@@ -360,9 +360,9 @@ class Committing(BaseActor[Round]):
         own = current.stored.answer
         silent = [peer for peer in current.peers if peer not in (current.answers if own else current.lists)]
         return [
-            *(self._own_message(current, peer) for peer in silent),
+            *(again := [self._own_message(current, peer) for peer in silent]),
             *(self._queries(current) if silent or starts else ()),
-            current.resend_timer(self._timing, self._random(1), now_ms),
+            current.resend_timer(self._timing, self._random(1), now_ms, again),
         ]
 
     def _queries(self, current: Round) -> list[Effect]:

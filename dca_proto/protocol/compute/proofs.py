@@ -94,3 +94,8 @@ def failed_words(failed: Sequence[bytes], name_of: Callable[[bytes], str]) -> st
     if not failed:
         return ""
     return f"; the proofs of {len(failed)} failed: {ids_in_words(failed, name_of)}"
+
+
+def busy_words(validated: ValidatedRound) -> str:
+    """Return what each node of a verified round has to check before it answers, for one that ends without an answer."""
+    return "" if validated.work is None else f"; each node had to check {validated.work.in_words}"

@@ -274,7 +274,8 @@ class Trainer(Watching):
         try:
             file = (self._federation.number, self._federation.hash)
             own = (self.id, file, self._mechanism)
-            body = request.announcement(*own, epochs, public, now_ms, self._aborts_of(request))
+            latest_ms = self._waiting.lasting_ms(request)
+            body = request.announcement(*own, epochs, public, now_ms, self._aborts_of(request), latest_ms)
             p = self._federation.p if request.computes else 0
             stored = StoredRound(NEW, request, self._sign(body), secret, now_ms, colluding=p, lost=lost)
             current = Round(stored, open_announcement(stored.announcement, self._federation, self._limits))
@@ -408,7 +409,9 @@ class Trainer(Watching):
         heard = current.arrivals.counts if current.takes("close") else current.partials
         lost = self._waited_for(current, now_ms) or tuple(node for node in current.computes if node not in heard)
         names = listed([self._federation.name_of(node) for node in lost])
-        reason = f"no answer from Compute node {names} while {current.phase}; is it up, and is its clock right?"
+        work = None if current.takes("close") else self._validated(current).work
+        busy = "" if work is None else f"; it had to check {work.in_words}"
+        reason = f"no answer from Compute node {names} while {current.phase}{busy}; is it up, and is its clock right?"
         if current.partials:
             return [current.store(silent=lost), *self._fail(current, reason, now_ms)]
         return self._cancel(current, reason, now_ms, lost)

@@ -364,6 +364,7 @@ class Answering(BaseActor[Round]):
             current.store(aborts=(*stored.aborts, frame))
         refused = body.reason in LASTING and not stored.cancelled
         reason = stored.cancelled or f"{self._federation.compute(node).name} aborted: {body.reason}: {body.detail}"
+        reason += current.late_words(self._validated(current), body.detail) if body.reason == TOO_FEW else ""
         if current.is_open:
             if body.reason == PEER_SILENT and not stored.silent:
                 silent = tuple(one for one in current.lagging(self._timing.silent_ms) if one != node)

@@ -19,7 +19,7 @@ from dca_proto.protocol.ledger import Charge, CostToClients
 from dca_proto.protocol.params import MESSAGE_BYTES_MAX, MIB, Limits, Timing
 from dca_proto.protocol.terms import Windows, check_ranges
 from dca_proto.protocol.validation import ValidatedRound, relation_of, validate_announcement
-from dca_proto.protocol.verified import slack_of, with_noise
+from dca_proto.protocol.verified import Work, slack_of, statement_of, with_noise
 from dca_proto.protocol.wire.codec import decode_body, encode
 from dca_proto.protocol.wire.fields import REPEATS_MAX, WindowSeconds
 from dca_proto.protocol.wire.kinds import Kind, VerifiedSum
@@ -101,18 +101,24 @@ class OpenRound(Windows, frozen=True, kw_only=True):
         reply_key: bytes,
         now_ms: int,
         ended: tuple[Signed, ...] = (),
+        latest_ms: float = math.inf,
     ) -> Announcement:
         """Return the announcement of this round at `now_ms`. Raises `UsageError`.
 
         `file` is the number and hash of the trainer's federation file. `mechanism` is the trainer's own, for kinds that
-        name none. `ended` are the aborts of the rounds that it repeats.
+        name none. `ended` are the aborts of the rounds that it repeats. In a verified sum, windows that are too short
+        for the proofs grow, until `latest_ms` at most.
         """
-        close_by_ms = now_ms + self.collect_ms
+        collect_ms, commit_ms = self.collect_ms, self.commit_ms
         kind = msgspec.structs.replace(self.kind, clients=self.answers_expected)
         mu, fraction_bits = self.cost.mu, self.fraction_bits
         if isinstance(kind, VerifiedSum):
             statistic = resolve(self.statistic, self.parameters)
             kind, fraction_bits = with_noise(kind, statistic, self.rows_max, fraction_bits, mu, mechanism)
+            statement = statement_of(kind, statistic, self.rows_max, fraction_bits)
+            needed_ms = Work(statement.block.words, kind.clients).window_ms
+            windows = max(collect_ms, needed_ms), max(commit_ms, needed_ms)
+            collect_ms, commit_ms = windows if now_ms + sum(windows) <= latest_ms else (collect_ms, commit_ms)
         else:
             kind = msgspec.structs.replace(kind, mechanism=kind.mechanism or mechanism.name)
         announced = {
@@ -130,8 +136,8 @@ class OpenRound(Windows, frozen=True, kw_only=True):
             federation_hash=file[1],
             epochs=epochs,
             reply_key=reply_key,
-            close_by_ms=close_by_ms,
-            commit_by_ms=close_by_ms + self.commit_ms,
+            close_by_ms=now_ms + collect_ms,
+            commit_by_ms=now_ms + collect_ms + commit_ms,
             ended=ended,
         )
 

@@ -24,9 +24,12 @@ from dca_proto.protocol.params import Limits, Timing
 from dca_proto.protocol.policy import LASTING
 from dca_proto.protocol.records import Records, loaded
 from dca_proto.protocol.trainer.request import OpenRound
+from dca_proto.protocol.validation import ValidatedRound
+from dca_proto.protocol.verified import failed_in
 from dca_proto.protocol.wire.codec import encode, open_signed
 from dca_proto.protocol.wire.kinds import SecureSum
 from dca_proto.protocol.wire.messages import InvitedRound, PartialSum, Progress, Signed
+from dca_proto.wording import duration
 
 ROUNDS, RELEASES = "trainer-round", "trainer-release"
 ALL, FULL, DEADLINE = "all", "full", "deadline"  # why a round closes; or `QUIET`
@@ -122,6 +125,7 @@ class Round(ActorRound[StoredRound]):
         self.heard: dict[bytes, int] = {}  # when a Compute node was last heard
         self.reports: dict[bytes, Progress] = {}  # each node's last
         self.watched_ms = self.stuck_ms = 0  # since when nodes are watched; since when enough of them wait in vain
+        self.watch_due_ms = 0  # when this process looks next
         self.cut_off_ms = 0  # when fewer than p + 1 nodes were last heard: this trainer may be cut off itself
         self.alone_ms = 0  # when no node was last heard
         self.told: tuple[bytes, ...] = ()  # the silent nodes that were last reported
@@ -206,6 +210,14 @@ class Round(ActorRound[StoredRound]):
         """Return when a Compute node was last heard; what an earlier process stored holds until it is heard here."""
         known = self.heard.get(node)
         return dict(self.stored.lost).get(node, self.watched_ms) if known is None else known
+
+    def late_words(self, validated: ValidatedRound, abort: str) -> str:
+        """Return what clients of a verified sum had to send in time, if an abort for too few names no failed proofs."""
+        work = validated.work
+        if work is None or failed_in(abort):
+            return ""
+        window = duration(self.opened.body.close_by_ms - self.stored.announced_ms)
+        return f"; clients had at most {window} for {work.in_words}, and a busy one may need more collect_s"
 
     @property
     def end_ms(self) -> int:

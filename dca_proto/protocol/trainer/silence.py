@@ -41,7 +41,11 @@ class Watching(Answering):
         current.watched_ms = now_ms
         if not current.is_summed or current.stored.cancelled:
             return []
-        return [current.timer(WATCH, now_ms + self._timing.watch_ms)]
+        return [self._watch_again(current, now_ms)]
+
+    def _watch_again(self, current: Round, now_ms: int) -> SetTimer:
+        current.watch_due_ms = now_ms + self._timing.watch_ms
+        return current.timer(WATCH, current.watch_due_ms)
 
     def _spare(self, nodes: int, current: Round | None = None) -> int:
         """Return how many of so many nodes may be lost: by p now, and in a round by what returns its charge (§4.8)."""
@@ -51,23 +55,30 @@ class Watching(Answering):
         """Return for how long a node has not been heard."""
         return now_ms - max(current.heard.get(node, 0), current.watched_ms)
 
+    def _silent_ms(self, current: Round) -> int:
+        """Return after what time without a message a node is silent: one that opens proofs answers nobody meanwhile."""
+        work = None if current.takes("close") else self._validated(current).work
+        return self._timing.silent_ms + (work.node_ms if work is not None else 0)
+
     def _on_watch(self, current: Round, now_ms: int) -> list[Effect]:
         """Ask the quiet nodes, and cancel the round if it cannot end with all of them."""
-        timing = self._timing
+        silent_ms = self._silent_ms(current)
+        if now_ms - current.watch_due_ms >= self._timing.silent_ms // 2:
+            current.watched_ms = now_ms  # this process was busy or asleep: what nodes sent meanwhile may still wait
         waiting = [node for node in current.computes if node not in current.partials]
         quiet = {node: self._quiet_ms(current, node, now_ms) for node in waiting}
         due = [node for node in waiting if self._is_due(current, quiet[node])]
         query = encode(self._sign(Query(current.id, current.hash))) if due else b""
         asked = [current.send(query, Channel.COMPUTE, node) for node in due]
-        silent = tuple(node for node in waiting if quiet[node] >= timing.silent_ms)
-        heard = sum(now_ms - current.heard.get(node, 0) < timing.silent_ms // 2 for node in current.computes)
+        silent = tuple(node for node in waiting if quiet[node] >= silent_ms)
+        heard = sum(now_ms - current.heard.get(node, 0) < silent_ms // 2 for node in current.computes)
         if self._spare(heard, current) < 0:
             current.cut_off_ms = now_ms
         if not heard:
             current.alone_ms = now_ms
         cancelled = self._cancel_if_useless(current, silent, now_ms)
         told = self._tell_silent(current, silent, now_ms) if not cancelled else []
-        return cancelled or [*told, *asked, current.timer(WATCH, now_ms + timing.watch_ms)]
+        return cancelled or [*told, *asked, self._watch_again(current, now_ms)]
 
     def _is_due(self, current: Round, quiet_ms: int) -> bool:
         """Return True if a node that has been quiet for so long should be asked now.
@@ -155,7 +166,7 @@ class Watching(Answering):
             node: {current.computes[place] for place in report.waits_for}
             for node, report in current.reports.items()
             if report.stage and node not in current.partials
-            and self._quiet_ms(current, node, now_ms) < self._timing.silent_ms
+            and self._quiet_ms(current, node, now_ms) < self._silent_ms(current)
         }  # fmt: skip
         lost = {peer for peers in fresh.values() for peer in peers} - fresh.keys()
         stuck = [node for node, peers in fresh.items() if peers & lost]
@@ -163,7 +174,7 @@ class Watching(Answering):
             current.stuck_ms = 0
             return ()
         current.stuck_ms = current.stuck_ms or now_ms
-        is_over = now_ms - current.stuck_ms >= self._timing.silent_ms
+        is_over = now_ms - current.stuck_ms >= self._silent_ms(current)
         return tuple(node for node in current.computes if node in lost) if is_over else ()
 
     def _note_report(self, current: Round, node: bytes, report: Progress) -> None:

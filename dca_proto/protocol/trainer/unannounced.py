@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -220,6 +221,11 @@ class WaitingRequests:
             return request
         clients = min(self.sessions[compute][0] for compute in request.computes)
         return msgspec.structs.replace(request, kind=msgspec.structs.replace(request.kind, clients=clients))
+
+    def lasting_ms(self, request: OpenRound) -> float:
+        """Return the latest end of a ready request's round that the keys of its Compute nodes allow."""
+        keys = (self._keys[compute][0] for compute in request.computes)
+        return min((last_commit_ms(key.expires_ms, self._timing) for key in keys), default=math.inf)
 
     def keys_of(self, request: OpenRound) -> tuple[Signed, ...]:
         """Return the signed keys of a ready request's Compute nodes."""
