@@ -44,6 +44,8 @@ EXAMPLES = """Examples:
 
   dca scaling --clients 500 --dimension 10 --tolerate 0,0.1,0.3 --drop-rate 0,0.05,0.2
 
+  dca scaling --clients 100,1000 --dimension 10,100,1000 --verified       each client proves its bounds
+
   dca scaling --predict "clients=1e7,dimension=1e4,computes=10" --calibration scaling.json
 """
 
@@ -54,6 +56,7 @@ def scaling(
     computes: Annotated[str | None, typer.Option(help="M, the number of Compute nodes; a list.")] = None,
     tolerate: Annotated[str, typer.Option(help="T, shares of N (below 1) or numbers of clients; a list.")] = "0.1",
     drop_rate: Annotated[str, typer.Option(help="Probability that a client drops out of a round; a list.")] = "0",
+    verified: Annotated[bool, typer.Option("--verified", help="Clients prove their bounds.")] = False,
     backend: Annotated[str, typer.Option(help="emulated, or mosquitto for a live swarm.")] = EMULATED,
     rounds: Annotated[int | None, typer.Option(help="Measured rounds of each cell; by default 5.")] = None,
     processes: Annotated[
@@ -102,7 +105,7 @@ def scaling(
     hardware.check()
     if predicted_size is None and hardware != Machine():
         raise UsageError("--round-s, --machine-..., --broker-messages-s and --load go with --predict")
-    sweep = _sweep(given, tolerate, drop_rate, backend, rounds, processes, predicted_size is not None)
+    sweep = _sweep(given, tolerate, drop_rate, backend, rounds, processes, predicted_size is not None, verified)
     if calibration_file is not None:
         if predicted_size is None:
             raise UsageError("--calibration goes with --predict; to measure, leave it out")
@@ -136,6 +139,7 @@ def _sweep(
     rounds: int | None,
     processes: int | None,
     is_prediction: bool,
+    verified: bool,
 ) -> Sweep:
     defaults = _CALIBRATION if is_prediction else _SWEEP
     sizes: dict[str, list[int]] = {}
@@ -152,8 +156,11 @@ def _sweep(
         backend=backend,
         repeats=(_REPEATS_CALIBRATION if is_prediction else _REPEATS) if rounds is None else rounds,
         processes=share if processes is None else processes,
+        verified=verified,
     )
     sweep.cells()
+    if is_prediction and verified:
+        raise UsageError("--verified with --predict: costs are calibrated without proofs; leave one out")
     if is_prediction and backend != EMULATED:
         raise UsageError(f"--predict with --backend {backend}: costs are calibrated with the {EMULATED} backend")
     if backend == MOSQUITTO and find_mosquitto() is None:

@@ -26,7 +26,7 @@ from dca_proto.errors import UsageError
 
 NOISE_BITS_MAX = 16
 BLOCK_BITS_MAX = 1_015_839
-"""The largest order of roots of unity below 2^20, the most terms of an exact sum."""
+"""The largest order of roots of unity below 2^20, the longest polynomials whose product is exact."""
 
 
 def weights_of(largest: int) -> NDArray[np.int64]:

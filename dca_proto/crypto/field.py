@@ -4,8 +4,8 @@ The protocol's field has P = 2^31 - 1: an element fits 4 bytes, and a product of
 tests that enumerate every case. P must be 3 modulo 4, so that -1 is no square and i² = -1 makes the extension:
 a + b·i is an array whose last axis is (a, b).
 
-Elements are `uint64` below P. Sums of many products use float64, which is exact below 2^53: both factors are split
-into digits of 16 bits, and the matrix products of digits are recombined modulo P.
+Elements are `uint64` below P. Sums of many products use float64, which is exact below 2^53: one factor of a matrix
+product is split into parts of 11 bits, both of a product of polynomials into digits of 16 bits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 PRIME = 2**31 - 1
 ELEMENT_BYTES = 4
 _DIGIT_BITS = 16
-_TERMS_MAX = 1 << 20
-"""A sum of so many products of two digits stays below 2^53."""
+_PART_BITS, _PARTS = 11, 3
+_PART = np.uint64((1 << _PART_BITS) - 1)
+_TERMS_MAX = 1 << 11
+"""A sum of so many products of an element and a part of 11 bits stays below 2^53."""
 Elements = NDArray[np.uint64]
 Spectrum = tuple[NDArray[np.complex128], NDArray[np.complex128]]
 
@@ -56,20 +58,18 @@ class Field(NamedTuple):
         return (a + (np.uint64(self.prime) - b)) % np.uint64(self.prime)
 
     def matrix_product(self, a: Elements, b: Elements) -> Elements:
-        """Return the product of matrices of shapes ``(n, k)`` and ``(k, m)``; sums of over 2^20 terms are halved."""
-        modulus, terms = np.uint64(self.prime), a.shape[-1]
-        if terms > _TERMS_MAX:
-            half = terms // 2
-            parts = self.matrix_product(a[:, :half], b[:half]), self.matrix_product(a[:, half:], b[half:])
-            return (parts[0] + parts[1]) % modulus
-        low_a, high_a = _digits(a)
-        low_b, high_b = _digits(b)
-        low = (low_a @ low_b).astype(np.uint64) % modulus
-        middle = (low_a @ high_b + high_a @ low_b).astype(np.uint64) % modulus
-        high = (high_a @ high_b).astype(np.uint64) % modulus
-        shift = np.uint64(_DIGIT_BITS)
-        high = ((high << shift) + middle) % modulus
-        return ((high << shift) + low) % modulus
+        """Return the product of matrices of shapes ``(n, k)`` and ``(k, m)``; it is fastest for few columns m."""
+        modulus, columns = np.uint64(self.prime), b.shape[1]
+        sums = np.zeros((len(a), _PARTS * columns), dtype=np.uint64)
+        for start in range(0, a.shape[1], _TERMS_MAX):
+            some = slice(start, start + _TERMS_MAX)
+            parts = [b[some] >> np.uint64(_PART_BITS * part) & _PART for part in range(_PARTS)]
+            left = a[:, some].view(np.int64).astype(np.float64)
+            sums += (left @ np.concatenate(parts, axis=1).astype(np.float64)).astype(np.uint64) % modulus
+        total = np.zeros((len(a), columns), dtype=np.uint64)
+        for part in reversed(range(_PARTS)):
+            total = ((total << np.uint64(_PART_BITS)) + sums[:, part * columns : (part + 1) * columns]) % modulus
+        return total
 
     def convolve(self, a: Elements, b: Elements) -> Elements:
         """Return the coefficients of the product of two polynomials, each up to 2^20 long."""
@@ -185,11 +185,6 @@ def _power(
         if bit == "1":
             result = multiply(result, base)
     return result
-
-
-def _digits(elements: Elements) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    mask = np.uint64((1 << _DIGIT_BITS) - 1)
-    return (elements & mask).astype(np.float64), (elements >> np.uint64(_DIGIT_BITS)).astype(np.float64)
 
 
 def _small_digits(centred: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

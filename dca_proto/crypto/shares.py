@@ -27,8 +27,8 @@ from dca_proto.crypto.sealing import KEY_BYTES, derive, digest, expand, expand_i
 
 COIN_BYTES = 16
 _POINT_BYTES = 64
-_CHUNK_WORDS = 1 << 20
-"""Words of shares that are in memory at once."""
+_CHUNK_WORDS, _CHUNK_ROWS, _CHUNK_WORDS_MAX = 1 << 18, 16, 1 << 22
+"""Words of shares that are in memory at once: they fit a processor's cache. Of long rows, there are a few more."""
 
 
 def pads_of(pair_keys: Sequence[bytes], entries: Sequence[bytes], announcement_hash: bytes, words: int) -> Elements:
@@ -121,7 +121,7 @@ def open_shares(
     """
     words, modulus = statement.block.words, np.uint64(PRIME)
     openings, total = [np.zeros((0, statement.opened), dtype=np.uint64)], np.zeros(len(statement.sizes), np.uint64)
-    step = max(1, _CHUNK_WORDS // words)
+    step = max(1, min(max(_CHUNK_WORDS // words, _CHUNK_ROWS), _CHUNK_WORDS_MAX // words))
     for start in range(0, len(entries), step):
         part = slice(start, start + step)
         shares = pads_of(pair_keys[part], entries[part], announcement_hash, words)

@@ -67,6 +67,7 @@ class Cell(Size, frozen=True, kw_only=True):
     ]
     repeats: Annotated[int, about("How many rounds are measured.")]
     processes: Annotated[int, about("P processes for the actors; live, for the clients.")] = 1
+    verified: Annotated[bool, about("Whether clients prove their bounds.")] = False
 
     def check(self) -> None:
         """Refuse a size that no round can have. Raises `UsageError`."""
@@ -130,7 +131,8 @@ class Cell(Size, frozen=True, kw_only=True):
         return min(1.0, math.fsum(terms))
 
     def __str__(self) -> str:
-        return super().__str__() + (f", {100 * self.drop_rate:g} % drop" if self.drop_rate else "")
+        drops = f", {100 * self.drop_rate:g} % drop" if self.drop_rate else ""
+        return super().__str__() + drops + ", verified" * self.verified
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +146,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     repeats: int
     processes: int = 1
+    verified: bool = False
 
     def cells(self) -> list[Cell]:
         """Return all cells, cheapest first. Raises `UsageError` if one is impossible."""
@@ -152,6 +155,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
             Cell(
                 clients=n, dimension=d, computes=m, tolerate=tolerated_of(t, n), drop_rate=rate,
                 backend=self.backend, repeats=self.repeats, processes=self.processes,
+                verified=self.verified,
             )
             for n, d, m, t, rate in itertools.product(*axes)
         ]  # fmt: skip

@@ -226,8 +226,11 @@ def fit_all(cells: Sequence[Figures]) -> Calibration:
 
 
 def usable(cells: Sequence[Figures]) -> list[Figures]:
-    """Return the cells that a fit can use: emulated, without drop-outs. Raises `UsageError` if there are too few."""
-    chosen = [cell for cell in cells if cell.is_plain and cell.backend == EMULATED]
+    """Return the cells that a fit can use: emulated, unverified, without drop-outs.
+
+    Raises `UsageError` if there are too few.
+    """
+    chosen = [cell for cell in cells if cell.is_plain and cell.backend == EMULATED and not cell.verified]
     require_cells(len(chosen))
     return chosen
 

@@ -40,6 +40,7 @@ from dca_proto.protocol.actor import Actor
 from dca_proto.protocol.effects import Effect, Report
 from dca_proto.protocol.events import Event
 from dca_proto.protocol.params import DAY_MS, Timing
+from dca_proto.protocol.wire.kinds import SecureSum, VerifiedSum
 from dca_proto.testing import TestFederation
 from emulator.scaling.cell import Cell
 from emulator.scaling.figures import COUNTED, PHASES, ROLES, CellMeasurement, Memory, RoundMeasurement
@@ -272,6 +273,7 @@ class Population:
             "epsilon": _EPSILON,
             "delta": DELTA,
             "tolerate": cell.tolerate,
+            "kind": VerifiedSum() if cell.verified else SecureSum(),
             "clients": cell.clients,
             "collect_s": _WINDOW_MS / 1000,
             "commit_s": _WINDOW_MS / 1000,

@@ -224,7 +224,7 @@ def _memory(cell: Cell, memory: Memory | None) -> dict[str, Any]:
         return {}
     return {
         "compute_memory_bytes": memory.compute,
-        "compute_memory_least_bytes": round(cell.clients * cell.kept_bytes),
+        "compute_memory_least_bytes": None if cell.verified else round(cell.clients * cell.kept_bytes),
         "compute_memory_after_bytes": memory.compute_after,
         "memory_bytes": {"client": memory.client, "compute": memory.compute, "trainer": memory.trainer},
     }

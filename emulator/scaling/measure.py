@@ -77,6 +77,7 @@ def measure_live(cell: Cell) -> CellMeasurement:
             tolerate=cell.tolerate,
             dropped=round(cell.drop_rate * cell.clients),
             processes=cell.processes,
+            verified=cell.verified,
             broker=MOSQUITTO,
         )
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dca_proto.crypto.bounded import Statement, weights_of
+from dca_proto.crypto.bounded import Limit, Statement, weights_of
 from dca_proto.crypto.field import DEFAULT, PRIME, Elements
 from dca_proto.errors import UsageError
 
@@ -81,6 +81,26 @@ def test_coins_make_the_noise_uniform_whatever_a_client_chose() -> None:
 def test_a_statement_beyond_the_field_is_refused(statement: Statement, clients: int, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         statement.check(clients)
+
+
+def limited(weight: int, low: int, size: int) -> Statement:
+    return Statement((0,), (2**10,), 0, 1, (Limit((weight,), low, size),))
+
+
+@pytest.mark.parametrize(
+    ("statement", "reach"),
+    [
+        (limited(2**21, 0, 5), 2**31),  # x = 1,024 and the number 1 have the same Σ w x - number, modulo P
+        (limited(-(2**21), 0, 5), 2**31 + 5),
+        (limited(1, 0, PRIME), PRIME),
+        (limited(1, -PRIME, 5), PRIME + 2**10),
+    ],
+)
+def test_a_limit_that_could_wrap_around_is_refused(statement: Statement, reach: int) -> None:
+    with pytest.raises(UsageError, match=f"a limit of a verified sum reaches {reach}, and has to stay below {PRIME}"):
+        statement.check(1)
+    for within in (limited(2**21 - 1, 0, 5), limited(-(2**21) + 1, 0, 5), limited(1, 0, PRIME - 1)):
+        within.check(1)
 
 
 def test_a_statement_at_the_fields_limit_is_right() -> None:

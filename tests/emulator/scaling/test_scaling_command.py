@@ -264,6 +264,7 @@ def test_a_prediction_from_a_sweep_and_from_a_calibration_of_its_own(
         ({"json_to": "no/figures.json"}, "folder no does not exist"),
         ({"journal": Path("no/sweep.json")}, "folder no does not exist"),
         ({"journal": Path("-")}, "--journal -: expected the name of a file"),
+        ({"predict_size": "clients=1e6,dimension=10,computes=3", "verified": True}, "--verified with --predict"),
         ({"calibration_file": Path("old.json")}, "--calibration goes with --predict"),
         ({"predict_size": "clients=5", "clients": "5"}, "dimension, computes is missing"),
         ({"round_s": 0}, "--round-s 0: expected a number above 0"),

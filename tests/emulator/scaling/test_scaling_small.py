@@ -90,6 +90,15 @@ def test_messages_and_bytes_are_those_of_the_protocol(processes: int) -> None:
     assert min(figures["sessions_s"], figures["sessions_wall_s"]) > 0
 
 
+def test_a_verified_round_has_the_same_messages_with_longer_contributions() -> None:
+    """Five votes of one bit each, and 38 noise bits or more beside each: 300 numbers of 8 honest clients."""
+    plain, verified = (msgspec.to_builtins(measure_apart(cell(verified=each), LOCALLY)) for each in (False, True))
+    assert verified["messages"] == plain["messages"]
+    assert verified["bytes"]["client"] > plain["bytes"]["client"] + 12 * 4 * 5 * 38
+    assert (verified["verified"], verified["compute_memory_least_bytes"]) == (True, None)
+    assert verified["success_rate"] == 1.0
+
+
 @pytest.mark.long
 def test_peak_memory_is_in_mebibytes_like_a_fleets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated, "peak_rss_bytes", lambda: 3 << 20)
