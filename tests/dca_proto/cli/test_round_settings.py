@@ -180,7 +180,7 @@ def test_a_resumed_round_says_in_both_outputs_that_a_client_lied(
 @pytest.mark.parametrize(
     ("ending", "remedy"),
     [
-        ({"declined": True}, "once the clients accept these terms, ask for the round again"),
+        ({"declined": True}, "once the clients accept these terms ([policy] of their files), ask for the round"),
         ({"refused": True}, "once the Compute node accepts these terms ([floors] of its file), ask for the round"),
         ({"hopeless": True}, "those clients will fail again: find out why"),
         ({"lost": ("compute-2",)}, "start compute-2 again, then ask for the round"),
