@@ -33,7 +33,11 @@ class Predictive(Protocol):
 
 
 class Predictor(Protocol):
-    """What a model predicts at rows: a target, a class's probability, a curve."""
+    """What a model predicts at rows: a target, a class's probability, a curve. `Posterior.predict` checks the rows."""
+
+    @property
+    def features(self) -> tuple[str, ...] | None:
+        """The names of the rows' columns, in order; None if it predicts at times, ``(k,)``, instead of rows."""
 
     def predict(self, X: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation of the prediction, each ``(k,)``, at rows ``(k, d)``."""

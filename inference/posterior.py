@@ -49,7 +49,7 @@ from inference.jobs.base import as_posterior
 from inference.jobs.estimates import COEFFICIENTS, INTERCEPT, LEVEL, Estimate, Figure, figures, of_draws
 from inference.jobs.summary import Summary
 from inference.laws import Axes, Drawn, Draws, Moments, Predictive, Predictor, Sample
-from inference.problem import Array, Problem, Schema
+from inference.problem import Array, Problem, Schema, rows_to_predict, times_to_predict
 
 CHANGED, PRIOR = ("repair", "shrinkage"), "prior_"  # a refit may change these settings, and those with the prefix
 Table = Callable[[Schema | None], list[Estimate]]
@@ -186,26 +186,29 @@ class Posterior:
 
     # --- predictions --------------------------------------------------------------------------------------------------
 
-    def predict(self, X: Array) -> tuple[Array, Array]:
+    def predict(self, X: Any) -> tuple[Array, Array]:
         """Return mean and standard deviation of the prediction, each ``(k,)``, at rows ``(k, d)``.
 
+        Of a data frame the columns' names decide, and further columns do not matter. Survival curves are predicted at
+        times, ``(k,)``.
+
         Raises:
-            DataError: the model predicts nothing.
+            DataError: the model predicts nothing; a column is missing or too much; or a cell is no finite number.
         """
-        mean, sd = self._predictor.predict(X)
+        mean, sd = self._predictor.predict(self._rows(X))
         return np.asarray(mean), np.asarray(sd)
 
-    def predict_interval(self, X: Array, level: float = LEVEL) -> Array:
+    def predict_interval(self, X: Any, level: float = LEVEL) -> Array:
         """Return central intervals of the prediction at rows ``(k, d)``, shape ``(k, 2)``, from draws of the posterior.
 
         They are of a new row's target, with its own spread. For classes they are of the probability, for hazards of the
         log hazard ratio, for curves of the survival.
 
         Raises:
-            DataError: the model predicts nothing, or the level is not between 0 and 1.
+            DataError: as for `predict`, or the level is not between 0 and 1.
         """
         tails = tails_of(level)
-        drawn = self._predictor.simulate(X, self.draws, np.random.default_rng(0))
+        drawn = self._predictor.simulate(self._rows(X), self.draws, np.random.default_rng(0))
         return np.moveaxis(np.quantile(drawn, tails, axis=(0, 1)), 0, -1)
 
     @property
@@ -214,6 +217,11 @@ class Posterior:
             raise DataError(f"model {self.model!r} predicts nothing of new rows")
         predictor: Predictor = self.predictor
         return predictor
+
+    def _rows(self, X: Any) -> Array:
+        """Return what to predict for, checked."""
+        features = self._predictor.features
+        return times_to_predict(X) if features is None else rows_to_predict(X, features)
 
     def new_clients(self, clients: int = 1, seed: int = 0) -> dict[str, Array]:
         """Posterior predictive draws: ``value`` of new clients, and ``report`` if the model is of single reports.
@@ -353,7 +361,7 @@ class Posterior:
     def inference_data(
         self,
         rng: np.random.Generator | None = None,
-        X: Array | None = None,
+        X: Any = None,
         *,
         predicted: Draws | None = None,
         chains: int = CHAINS,
@@ -372,7 +380,7 @@ class Posterior:
         """
         own = self.draws if self.sample is None or rng is None else self.sample(rng, chains, draws)
         if predicted is None and rng is not None and X is not None:
-            predicted = {"target": self._predictor.simulate(X, own, rng, labels=True)}
+            predicted = {"target": self._predictor.simulate(self._rows(X), own, rng, labels=True)}
         elif predicted is None and rng is not None and self.predictive is not None:
             predicted = self.new_clients(seed=int(rng.integers(2**31)))
         duration = {"sampling_time": self.sampling.seconds} if self.sampling else {}

@@ -6,7 +6,7 @@ plays all clients (the swarm, the ideal functionality, tests).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, TypeAlias
@@ -190,3 +190,61 @@ def split(problem: Problem, test_rows: int, seed: int) -> tuple[Problem, Problem
         )
     order = stream(seed, "split").permutation(rows)
     return problem.take(order[test_rows:]), problem.take(order[:test_rows])
+
+
+def by_name(X: Any, names: Sequence[str]) -> Any:
+    """Return these columns of a data frame in this order; an array, or a frame without names, as it is.
+
+    Raises:
+        DataError: the frame lacks one of them.
+    """
+    found = list(getattr(X, "columns", ()))
+    if not found or not all(isinstance(name, str) for name in found):
+        return X
+    for name in names:
+        if name not in found:
+            raise unknown("column", name, "the data frame", found)
+    return X[list(names)]
+
+
+def rows_to_predict(X: Any, names: Sequence[str]) -> Array:
+    """Return rows of these features, ``(k, d)``: those of a data frame by their names, of an array by their places.
+
+    Raises:
+        DataError: a column is missing, there are too few or too many, or a cell is no finite number.
+    """
+    rows, expected = _numbers(by_name(X, names)), f"a column for each of {', '.join(names)}"
+    if rows.ndim != 2 or rows.shape[1] != len(names):
+        raise DataError(
+            f"rows to predict for have the shape {rows.shape}; expected (k, {len(names)}): {expected}, in this order"
+        )
+    bad = np.argwhere(~np.isfinite(rows))
+    if len(bad):
+        row, column = map(int, bad[0])
+        raise DataError(
+            f"row {row} to predict for has {rows[row, column]:g} in {names[column]}; expected finite numbers, so leave "
+            "out rows that lack a value, or fill it"
+        )
+    return np.ascontiguousarray(rows)
+
+
+def times_to_predict(times: Any) -> Array:
+    """Return times, ``(k,)``. Raises `DataError` for anything but a list of finite numbers."""
+    found = _numbers(times)
+    if found.ndim != 1 or not np.isfinite(found).all():
+        shape = f"the shape {found.shape}" if found.ndim != 1 else "a number that is not finite"
+        raise DataError(f"times to predict for have {shape}; expected a list of times, (k,), such as [3, 6, 12]")
+    return found
+
+
+def _numbers(values: Any) -> Array:
+    try:
+        found = np.asarray(values)
+        if found.dtype.kind in "cmM":
+            raise TypeError(f"dtype {found.dtype}")
+        return np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        text = str(error).splitlines()[0][:100]
+        raise DataError(
+            f"what to predict for has cells that are not numbers ({text}); expected numbers, 0 and 1 for categories"
+        ) from None

@@ -11,12 +11,13 @@ and θ = (ln λ_1 l_1, ..., ln λ_K l_K, β). Its log likelihood is that of Pois
     information    -∂s/∂θ: h_k, h_k x, and the unique terms of x xᵀ Σ_k h_k; then γ x_j³ Σ_k h_k of each feature
 
 Each row sends w·s, then v·w times the information, then κ/R·w² s² of each coordinate of s, then ρR, which counts rows.
-The cubes, of a small public weight γ, show how the information changes with θ. A row of a negative duration, or with
-another code than those of events and groups, counts as missing.
+With public weights c_j the score goes on with c_j x_j² Σ_k (d_k - h_k) of each feature. Its mean is zero if the log
+hazard is linear in x_j, so it shows curves. The cubes, of a small public weight γ, show how the information changes
+with θ. A row of a negative duration, or with another code than those of events and groups, counts as missing.
 
 **Weights.** Let H_k = λ_k l_k exp(xᵀβ) >= h_k, the hazard of a whole interval, and H = Σ H_k. As d has at most one 1,
 
-    |s|² <= 1 + Σ H_k² + |x|² max(1, H)²
+    |s|² <= 1 + Σ H_k² + (|x|² + Σ c_j² x_j⁴) max(1, H)²
     |information|² <= (1 + |x|²) Σ H_k² + H² (|unique terms of x xᵀ|² + γ² Σ x_j⁶)
 
 With the reach R, w = min(1, R/√(bound of |s|² + v²·bound of |information|²)). The weight depends on features alone, so
@@ -65,6 +66,7 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
         group_shares: of all rows, for each group but the first: above 0, together below 1. Empty: all groups are even.
         theta: θ, K + G - 1 + d numbers. clip: the radius of the ball, R√(1 + κ² + ρ²).
         information: v, above 0. squares: κ, above 0.
+        curves: c_j of each feature, 0 or more; empty: no scores of curves.
     """
 
     name = "survival-score"
@@ -84,6 +86,7 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
     information: float = 1.0
     squares: float = 0.1
     group_shares: tuple[float, ...] = ()
+    curves: tuple[float, ...] = ()
 
     @classmethod
     def examples(cls) -> tuple[Statistic, ...]:
@@ -100,7 +103,7 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
             squares=0.2,
             within=(ANY, ANY, ANY, (-1.0, 2.5)),
         )
-        return even, msgspec.structs.replace(even, group_shares=(0.1,))
+        return even, msgspec.structs.replace(even, group_shares=(0.1,), curves=(0.4,))
 
     def __post_init__(self) -> None:
         check_grid(self.times)
@@ -116,6 +119,7 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
             raise UsageError(f"information is {self.information:g}; give a finite number above 0")
         if not 0 < self.squares <= SQUARES_MAX:
             raise UsageError(f"squares is {self.squares:g}; give a number above 0, at most {SQUARES_MAX:g}")
+        self._check_curves()
         if self.columns and len(self.columns) <= self.first_feature:
             raise UsageError(f"columns are {', '.join(self.columns)[:200]}; name the features after them")
         if self.columns and len(self.theta) != (expected := len(self.times) + self.effects):
@@ -129,6 +133,13 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
                 f"the duration has to be in units of {self.times[-1]:g}, the last of times, up to {BEYOND:g}"
             )
 
+    def _check_curves(self) -> None:
+        if not all(0 <= weight < math.inf for weight in self.curves):
+            found = ", ".join(f"{one:g}" for one in self.curves)
+            raise UsageError(f"curves are {found[:200]}; give numbers of 0 or more")
+        if self.curves and len(self.curves) != (features := len(self.columns) - self.first_feature):
+            raise UsageError(f"curves has {len(self.curves)} values; expected {features}, one for each feature")
+
     @property
     def first_feature(self) -> int:
         """The number of columns before the features."""
@@ -141,9 +152,10 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
 
     @property
     def block_sizes(self) -> tuple[int, int, int]:
-        """The numbers of coordinates of the score, the information with its cubes, and the squares."""
+        """The numbers of coordinates of the score with its curves, the information with its cubes, and the squares."""
         p, m = len(self.theta), self.effects
-        return p, len(self.times) * (1 + m) + m * (m + 1) // 2 + m, p
+        squared = len(self.curves)
+        return p + squared, len(self.times) * (1 + m) + m * (m + 1) // 2 + m, p + squared
 
     @property
     def dimension(self) -> int:
@@ -160,7 +172,8 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
         hazards = [f"interval {k + 1}" for k in range(len(self.times))]
         crossed = [f"{interval}·{effect}" for interval in hazards for effect in effects]
         terms = [f"{one}·{other}" for place, one in enumerate(effects) for other in effects[place:]]
-        own = [*hazards, *effects]
+        curved = [f"curve of {name}" for name in self.columns[self.first_feature :][: len(self.curves)]]
+        own = [*hazards, *effects, *curved]
         return (
             *(f"score of {name}" for name in own),
             *(f"information {name}" for name in (*hazards, *crossed, *terms)),
@@ -179,16 +192,22 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
 
     def value_range(self, fraction_bits: int) -> ValueRange:
         """A ball; the information is a sum of squares, and hazards, squares and the constant are not below zero."""
-        ball, (p, terms, _), k, m = super().value_range(fraction_bits), self.block_sizes, len(self.times), self.effects
-        low, high, last = ball.low.copy(), ball.high.copy(), p + k * (1 + m)
+        ball, (sent, terms, _), k, m = (
+            super().value_range(fraction_bits),
+            self.block_sizes,
+            len(self.times),
+            self.effects,
+        )
+        p = k + m
+        low, high, last = ball.low.copy(), ball.high.copy(), sent + k * (1 + m)
         places, factors = np.zeros((p, p), dtype=np.int64), np.zeros((p, p))
         places[k:, k:], factors[k:, k:] = unique_places(m, last), 1.0
-        places[:k, k:], factors[:k, k:] = np.arange(p + k, last).reshape(k, m), 1.0
+        places[:k, k:], factors[:k, k:] = np.arange(sent + k, last).reshape(k, m), 1.0
         places[k:, :k], factors[k:, :k] = places[:k, k:].T, 1.0
-        np.fill_diagonal(places[:k, :k], np.arange(p, p + k))
+        np.fill_diagonal(places[:k, :k], np.arange(sent, sent + k))
         np.fill_diagonal(factors[:k, :k], 1.0)
         low[places.diagonal()] = 0.0
-        low[p + terms :] = 0.0
+        low[sent + terms :] = 0.0
         high[-1] = min(high[-1], math.ldexp(COUNT * self.reach, fraction_bits))
         squares = Squares("terms of the information", places[None], factors[None], rounding=1.0)
         return ValueRange(low, high, ball.length, squares=squares)
@@ -226,10 +245,11 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
         whole = np.exp(np.minimum(theta[:intervals], EXPONENT_MAX)) * risk[:, None]
         hazard, terms = whole * lived, entries(x)
         left = events - hazard
-        score = np.concatenate([left, left.sum(axis=1)[:, None] * x], axis=1)
+        curves = curved(rows[:, self.first_feature :], self.curves)
+        score = np.concatenate([left, left.sum(axis=1)[:, None] * np.concatenate([x, curves], axis=1)], axis=1)
         crossed = (hazard[:, :, None] * x[:, None, :]).reshape(len(x), -1)
         information = np.concatenate([hazard, crossed, hazard.sum(axis=1)[:, None] * terms], axis=1)
-        weight = np.minimum(1.0, self.reach / longest(whole, x, terms, self.information))[:, None]
+        weight = np.minimum(1.0, self.reach / longest(whole, x, terms, self.information, curves))[:, None]
         squares = self.squares / self.reach * (weight * score) ** 2
         ones = np.full((len(x), 1), COUNT * self.reach)
         sent = np.concatenate([weight * score, self.information * weight * information, squares, ones], axis=1)
@@ -246,13 +266,22 @@ class SurvivalScore(ModelGradient, frozen=True, kw_only=True):
 
 
 def longest(
-    whole: NDArray[np.float64], x: NDArray[np.float64], terms: NDArray[np.float64], information: float
+    whole: NDArray[np.float64],
+    x: NDArray[np.float64],
+    terms: NDArray[np.float64],
+    information: float,
+    curves: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """The largest norm of score and weighted information over all durations and events, ``(m,)``."""
     squares, hazard, size = (whole**2).sum(axis=1), whole.sum(axis=1), (x**2).sum(axis=1)
-    score = 1 + squares + size * np.maximum(1.0, hazard) ** 2
+    score = 1 + squares + (size + (curves**2).sum(axis=1)) * np.maximum(1.0, hazard) ** 2
     curved = (1 + size) * squares + hazard**2 * (terms**2).sum(axis=1)
     return np.asarray(np.sqrt(score + information**2 * curved))
+
+
+def curved(features: NDArray[np.float64], weights: tuple[float, ...]) -> NDArray[np.float64]:
+    """The weighted squares of the features, shape ``(m, len(weights))``."""
+    return np.asarray(np.array(weights) * features[:, : len(weights)] ** 2)
 
 
 def entries(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -260,6 +260,11 @@ class Coefficients(NormalLaw):
         """Convert standardised slopes, ``(..., d)``."""
         return np.asarray(slopes * np.diag(self._map)[1:])
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features' names."""
+        return self.names[1:]
+
     def standardised(self, X: Array) -> Array:
         """Return rows as the model takes them: standardised, the constant feature first, shape ``(k, d + 1)``."""
         return np.insert(self.columns.z(np.asarray(X, float)), 0, self.constant, axis=1)

@@ -88,7 +88,7 @@ def planned_clip(rows: Rows, n: int, noise_per_sensitivity: float, prior_precisi
 
 
 def posterior(
-    rows: Rows, clip: float, gradient: Array, at: Array, n: int, noise: float, prior_precision: float
+    rows: Rows, clip: float, gradient: Array, at: Array, n: float, noise: float, prior_precision: float
 ) -> tuple[Array, Array]:
     """Return mean and covariance of θ by (2), given the data's mean gradient at θ: shapes ``(d,)`` and ``(d, d)``.
 

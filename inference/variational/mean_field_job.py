@@ -33,9 +33,10 @@ import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.errors import NoAggregate
+from dca_proto.statistics.counting import CompleteRows, about_missing
 from inference.columns import Standardisation
 from inference.jobs.settings import JobSettings, require_count, setting, within
-from inference.locate import locate, phases_request
+from inference.locate import LEAST_COMPLETE, beside_count, locate, phases_request
 from inference.models.coefficients import NormalLaw
 from inference.problem import Array, Schema
 from inference.rounds import Job
@@ -160,7 +161,7 @@ class _Step(NamedTuple):
 
 @dataclass
 class _Ascent:
-    """All iterations: their common data, the steps, True if they were all private, and why they ended early."""
+    """All iterations: their common data, steps and sums, True if they were all private, and why they ended early."""
 
     schema: Schema
     model: Model
@@ -171,6 +172,7 @@ class _Ascent:
     clip: float
     rows: clipping.Rows | None
     steps: list[_Step] = field(default_factory=list)
+    sums: list[NoisyAggregate] = field(default_factory=list)
     private: bool = True
     stopped: str = ""
 
@@ -179,9 +181,14 @@ class _Ascent:
         return self.phases.contributors
 
     @property
+    def complete(self) -> float:
+        """The number of clients with complete rows: all, unless the rounds so far clearly show fewer."""
+        return self.clients * (CompleteRows.of(self.sums).share(LEAST_COMPLETE) if self.sums else 1.0)
+
+    @property
     def curvature(self) -> float:
-        """The guessed curvature, summed over all clients."""
-        return self.clients * self.model.weight * self.model.curvature
+        """The guessed curvature, summed over all clients with complete rows."""
+        return self.complete * self.model.weight * self.model.curvature
 
     def climb(
         self, rng: np.random.Generator, score: Score | None, on_progress: OnProgress | None
@@ -200,12 +207,17 @@ class _Ascent:
                 self.stopped = ended.reason
                 break
             scale = model.weight * self.clients / sums.contributors  # scales a batch's sum up to all clients
-            gradient, before, noise = scale * sums.value, state.mean, scale * sqrt(sums.noise_variance)
+            gradient, before, noise = (
+                scale * sums.value[: model.dimension],
+                state.mean,
+                scale * sqrt(sums.noise_variance),
+            )
             with_prior = gradient + np.asarray(model.prior_gradient(theta), float)  # JAX returns single precision
             state = mean_field.step(state, with_prior, noise=noise, rate=self.settings.rate, left=1 - t / total)
             gained += float(with_prior @ moved)  # the previous step: this gradient's noise is independent of it
             moved = state.mean - before
             self.steps.append(_Step(theta, gradient, noise, state))
+            self.sums.append(sums)
             self.private &= sums.private
             if on_progress is not None:
                 name, value = GAINED, gained
@@ -215,7 +227,8 @@ class _Ascent:
 
     def posterior(self, prior_sd: float | None) -> NormalLaw:
         """Return the posterior under a normal prior, or under the model's own if that is not normal."""
-        warnings, off = list(locate(self.phases).warnings), 0.0
+        missing = about_missing(*CompleteRows.of(self.sums))
+        warnings, off = list(beside_count(missing, locate(self.phases).warnings)), 0.0
         if self.rows is not None:
             mean, cov = self._newton(self.rows, _precision(prior_sd))
             warnings.append(ASSUMED)
@@ -263,13 +276,13 @@ class _Ascent:
         posterior_sd = np.exp(np.mean([step.state.log_sd for step in last], axis=0))
         noise = noise_sd([step.state.rate for step in self.steps], noise_sds, len(last), self.curvature)
         off = clipping.stretch(clipping.unknown_rows(mean.size), self.clip)
-        least = least_variance(self.clients * self.model.curvature, noise_sds, self.model.prior_precision)
+        least = least_variance(self.complete * self.model.curvature, noise_sds, self.model.prior_precision)
         variance = np.maximum(posterior_sd**2 + noise**2, least)
         return mean, np.diag(variance), off
 
     def _newton(self, rows: clipping.Rows, prior_precision: float) -> tuple[Array, Array]:
         """Return the posterior from the mean gradient of the last iterations: (2) of `clipping`."""
-        n, used = self.clients, self._last(USED)
+        n, used = self.complete, self._last(USED)
         gradient = np.mean([step.gradient for step in used], axis=0) / n
         at = np.mean([step.theta for step in used], axis=0)
         noise = float(np.mean(np.array([step.noise_sd for step in used]) ** 2)) / len(used) / n**2

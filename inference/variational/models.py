@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dca_proto.aggregate import RoundRequest
-from inference.columns import Standardisation
+from dca_proto.statistics import Gradient
+from inference.columns import COUNT_WEIGHT, Standardisation
 from inference.errors import DataError, unknown
 from inference.jobs.settings import require_positive
 from inference.locate import Located
@@ -83,9 +84,11 @@ class Model:
         return columns.with_own_target(schema.bounds[schema.target]) if self.target == OWN_UNITS else columns
 
     def request(self, theta: Array, columns: Standardisation, clip: float, share: float, batch: int) -> RoundRequest:
-        """Return the request for the sum of clipped gradients at θ."""
+        """Return the request for the sum of clipped gradients at θ; the built-in one counts complete rows."""
         parameters = columns.parameters() | dict(self.parameters)
         parameters |= {"theta": [float(value) for value in theta], "clip": clip}
+        if self.statistic == Gradient.name:  # a statistic of one's own need not count
+            parameters["count_weight"] = COUNT_WEIGHT * clip
         return RoundRequest(self.statistic, parameters, budget_share=share, batch=batch)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 
 from check_lying_client import CASES, setting_of
@@ -73,6 +74,8 @@ def test_each_job_has_the_same_table_and_predictions_after_its_file(name: str, t
             after.predict(X)
         return
     at = np.array([0.5, 3.0, 19.0]) if name == "survival" else X  # curves predict at times
+    for one in (before, after):
+        assert_one_door(one)
     if before.sample is not None:  # the law itself is in the file
         np.testing.assert_allclose(after.predict(at), before.predict(at), rtol=1e-12)
         np.testing.assert_allclose(after.predict_interval(at, 0.5), before.predict_interval(at, 0.5), rtol=1e-9)
@@ -80,11 +83,40 @@ def test_each_job_has_the_same_table_and_predictions_after_its_file(name: str, t
         np.testing.assert_allclose(after.predict(at), before.predict(at), rtol=0.2)
 
 
+BAD_ROWS = {
+    r"have the shape \(3, 1\); expected \(k, 2\): a column for each of a, b, in this order": X[:, :1],
+    r"have the shape \(3, 3\); expected \(k, 2\)": np.c_[X, X[:, :1]],
+    r"have the shape \(2,\); expected \(k, 2\)": X[0],
+    r"row 1 to predict for has nan in b; expected finite numbers, so leave out rows": np.array([[1.0, 2], [3, np.nan]]),
+    r"has cells that are not numbers \(could not convert string to float: .*'x'": [[1.0, "x"]],
+    r"has cells that are not numbers \(dtype complex128\)": X + 1j,
+    r"column 'b' is not in the data frame \(did you mean 'B'\?\); known: a, B": pd.DataFrame(X, columns=["a", "B"]),
+}
+BAD_TIMES = {
+    r"have the shape \(3, 2\); expected a list of times": X,
+    r"have a number that is not finite": [3.0, np.nan],
+    r"has cells that are not numbers": ["soon"],
+}
+
+
+def assert_one_door(posterior: Posterior, *, intervals: bool = True) -> None:
+    """What cannot be predicted for is refused alike. Before, a wrong number of columns was NumPy's ValueError."""
+    bad = BAD_TIMES if posterior.predictor.features is None else BAD_ROWS
+    for words, rows in bad.items():
+        for predict in (posterior.predict, *([posterior.predict_interval] if intervals else [])):
+            with pytest.raises(DataError, match=words):
+                predict(rows)
+    if bad is BAD_ROWS:  # names decide, whatever else a frame has
+        frame = pd.DataFrame(np.c_[X[:, ::-1], X[:, 0]], columns=["b", "a", "other"])
+        np.testing.assert_array_equal(posterior.predict(frame), posterior.predict(X))
+
+
 def assert_a_point_estimate(posterior: Posterior) -> None:
     """A point estimate has predictions, but no spread, neither a wrong one nor none."""
     mean, sd = posterior.predict(X)
     assert np.isfinite(mean).all()
     assert np.isnan(sd).all()
+    assert_one_door(posterior, intervals=False)
     for spread in (lambda: posterior.predict_interval(X), posterior.intervals, lambda: posterior.sd):
         with pytest.raises(DataError, match="point estimate, without draws and intervals"):
             spread()
@@ -114,6 +146,8 @@ def test_a_sampled_regression_predicts_from_the_draws_of_its_file(link: str, tmp
     before = drawn(link)
     after = load_result(file_of(tmp_path, before, dict(before.summary())))
     assert after.draws["coefficients"].shape == (4, 250, 2)
+    for one in (before, after):
+        assert_one_door(one)
     np.testing.assert_allclose(after.predict(X), before.predict(X), rtol=0.1, atol=0.15)
     np.testing.assert_allclose(after.predict_interval(X), before.predict_interval(X), rtol=0.3, atol=0.3)
     assert (np.diff(after.predict_interval(X, 0.5)) < np.diff(after.predict_interval(X, 0.9))).all()

@@ -22,6 +22,17 @@ MISSING_SDS = 4.0
 HIDDEN_SDS = 5.0  # of a combination of features: its variance, in sds of the noise in the features' covariances
 
 
+def about_rows(last: Released, target: str) -> tuple[str, ...]:
+    """Return a warning if clearly fewer rows counted than contributed."""
+    share, sd = last.counted
+    if 1 - share <= MISSING_SDS * sd + 1e-6:
+        return ()
+    return (
+        f"about {percent(1 - share)} of the rows did not count: they lack a value, or {target} is not a whole "
+        "number; check these, for the result describes the others",
+    )
+
+
 def warnings_of(law: Any, released: Sequence[Released], rows: Rows, n: float) -> list[str]:
     """Return doubts, a sentence each. Args: law: a `Categories`."""
     model, last = law.model, released[-1]
@@ -33,12 +44,6 @@ def warnings_of(law: Any, released: Sequence[Released], rows: Rows, n: float) ->
             f"noise hides the separate effects of {listed(mixed, len(mixed))}, which may repeat other features; their "
             "intervals, and those of features that vary with them, rest on the prior and may fail; only predictions "
             "are sure; leave out features that repeat others, raise epsilon, or take more rows"
-        )
-    share, sd = last.counted
-    if 1 - share > MISSING_SDS * sd + 1e-6:
-        warnings.append(
-            f"about {percent(1 - share)} of the rows did not count: they lack a value, or {law.target} is not a whole "
-            "number; check these, for the result describes the others"
         )
     warnings += _about_categories(law, last, rows, n)
     away = np.abs(law.mean - model.phi(last.request.theta))[model.effects]

@@ -30,9 +30,9 @@ from inference.jobs.settings import require_positive
 from inference.jobs.summary import HeldOut, Standard
 from inference.laws import Draws, Slopes
 from inference.locate import STATISTIC as PHASES
-from inference.locate import locate
+from inference.locate import beside_count, locate
 from inference.models.categories import scoring
-from inference.models.categories.doubts import warnings_of
+from inference.models.categories.doubts import about_rows, warnings_of
 from inference.models.categories.model import Model
 from inference.models.categories.scoring import Released, Request, Rows
 from inference.models.coefficients import LOG_ODDS, NormalLaw, with_prior
@@ -336,7 +336,8 @@ def categories_from(
         refitter=shrinkable(partial(categories_from, tuple(aggregates), ordered=ordered, schema=schema)),
     )
     located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
-    return replace(law, warnings=(*located, *warnings_of(law, released, rows, n)))
+    said = beside_count(about_rows(released[-1], law.target), located)
+    return replace(law, warnings=(*said, *warnings_of(law, released, rows, n)))
 
 
 # --- from rows --------------------------------------------------------------------------------------------------------

@@ -109,6 +109,11 @@ class DrawnRows:
     draws: Draws
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """The features' names."""
+        return self.linear.features
+
+    @property
     def logistic(self) -> bool:
         """True if targets are labels."""
         return self.linear.link == LOGIT
@@ -124,16 +129,9 @@ class DrawnRows:
         """Return the target's mean, or the log odds, of each draw at rows ``(k, d)``: ``(chains, draws, k)``.
 
         Rows are clipped to the public bounds first, just as clients do; bare reports have no bounds.
-
-        Raises:
-            DataError: the number of columns is wrong, or a value is not finite.
         """
-        rows = np.asarray(X, float)
-        d = len(self.linear.coefficients)
-        if rows.ndim != 2 or rows.shape[1] != d or not np.all(np.isfinite(rows)):
-            raise DataError(f"rows have the shape {rows.shape}; expected (k, {d}), finite numbers")
         columns = self.linear.columns
-        seen = columns.centre[:-1] + columns.scale[:-1] * columns.z(rows)
+        seen = columns.centre[:-1] + columns.scale[:-1] * columns.z(np.asarray(X, float))
         return np.asarray(self.draws[COEFFICIENTS] @ seen.T + self.draws[INTERCEPT][..., None])
 
     def probability(self, X: Array) -> Array:
@@ -145,7 +143,7 @@ class DrawnRows:
     def predict(self, X: Array) -> tuple[Array, Array]:
         """Return posterior predictive mean and standard deviation of the target at rows ``X``, each ``(k,)``.
 
-        For labels they are those of the probability. Raises `DataError` as for `scores`.
+        For labels they are those of the probability.
         """
         score = self.scores(X)
         if self.logistic:

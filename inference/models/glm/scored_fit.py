@@ -24,8 +24,8 @@ from dca_proto.wording import listed
 from inference.columns import Standardisation, standardisation
 from inference.errors import DataError
 from inference.jobs.settings import require_positive
-from inference.locate import ROUGHLY, about_collinearity, locate
 from inference.locate import STATISTIC as PHASES
+from inference.locate import about_collinearity, beside_count, locate
 from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
 from inference.models.glm.curves import Curvature, curvature
 from inference.models.glm.families import DISPERSION_MIN, Bernoulli, Family, Poisson, StudentT
@@ -139,9 +139,7 @@ def regression_of_scores(
 def about_rows(aggregates: Sequence[NoisyAggregate], released: Scores) -> tuple[str, ...]:
     """Return the count's warning of rows that lack a value, then the doubts about columns of the round of phases."""
     located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
-    if released.missing:  # a count says it better
-        located = [warning for warning in located if not warning.startswith(ROUGHLY)]
-    return (*released.missing, *located)
+    return beside_count(released.missing, located)
 
 
 def warnings_of(released: Scores, phi: Normal) -> list[str]:

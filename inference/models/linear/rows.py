@@ -318,6 +318,12 @@ def about_complete(statistics: SufficientStatistics, parameters: Mapping[str, An
     return (f"at least {100 * lacking:.0f} % of the clients seem to lack a value: {OF_THE_OTHERS}",)
 
 
+def about_constant(statistics: SufficientStatistics, constant: float) -> tuple[str, ...]:
+    """Warn of missing rows, as the sum of the constant's squares counts the complete ones. Args: as released."""
+    sd = sqrt(float(np.asarray(statistics.noise.xx))) / constant**2
+    return about_missing(float(statistics.xx[0, 0]) / constant**2, sd, int(statistics.n))
+
+
 def about_boxes(statistics: SufficientStatistics, parameters: Mapping[str, Any]) -> tuple[str, ...]:
     """Warn of missing and of clamped values, and of features that may be constant; columns are clipped one by one.
 
@@ -325,9 +331,9 @@ def about_boxes(statistics: SufficientStatistics, parameters: Mapping[str, Any])
         statistics: the sums as released, with an intercept: the constant's square counts the complete rows.
     """
     square, noise = float(parameters["intercept_bound"]) ** 2, sqrt(float(np.asarray(statistics.noise.xx)))
-    rows, features = float(statistics.xx[0, 0]) / square, parameters["columns"][:-1]
+    features = parameters["columns"][:-1]
     spread = np.diag(statistics.xx)[1:] - statistics.xx[0, 1:] ** 2 / max(float(statistics.xx[0, 0]), square)
-    notes = list(about_missing(rows, noise / square, int(statistics.n), "a value"))
+    notes = list(about_constant(statistics, square**0.5))
     if hidden := [name for name, one in zip(features, spread < 2 * noise, strict=True) if one]:
         varies, its, it = (
             ("varies", "its effect rests", "it") if len(hidden) == 1 else ("vary", "their effects rest", "them")

@@ -31,12 +31,13 @@ from inference.jobs.base import Conditions, Estimable, Stage
 from inference.jobs.examples import CLASS, Clean, Example
 from inference.jobs.settings import one_of, require_choice, require_positive, setting
 from inference.locate import STATISTIC as PHASES
-from inference.locate import locate, phases_request
+from inference.locate import beside_count, locate, phases_request
 from inference.models.coefficients import LOGIT, Coefficients, NormalLaw, area_under_curve, is_positive
 from inference.models.glm.families import Bernoulli
 from inference.models.glm.job import ROUNDS, scores, stages_of
 from inference.models.glm.scored_fit import STATISTIC, exact_fit, regression_of_scores
 from inference.models.logistic.one_sum import (
+    about_rows,
     one_sum_posterior,
     one_sum_regression,
     regression_of_sum,
@@ -152,7 +153,7 @@ def _of_one_sum(
         schema=schema,
         private=schema.private and phases.private and aggregate.private,
         aggregates=(phases, aggregate),
-        warnings=(ASSUMED, *locate(phases).warnings),
+        warnings=(ASSUMED, *beside_count(about_rows([aggregate]), locate(phases).warnings)),
         refitter=shrinkable(partial(_of_one_sum, schema, columns, phases, aggregate, prior_sd=prior_sd)),
     )
 

@@ -53,8 +53,10 @@ from inference.models.linear.aggregate_stats import (
     parameters_of,
     require_plain_rows,
     statistics_of,
+    summed,
     vector_of,
 )
+from inference.models.linear.rows import about_constant
 from inference.models.shrinkage import shrinkable
 from inference.problem import Array
 
@@ -157,8 +159,15 @@ def regression_of_sum(aggregates: Aggregates, prior_sd: float) -> Coefficients:
     bound = np.r_[np.full(len(columns.bound) - 1, np.inf), columns.bound[-1]]
     regression = one_sum_regression(listed, replace(columns, bound=bound, radius=np.inf), prior_sd)
     return replace(
-        regression, warnings=(UNCHECKED,), refitter=shrinkable(partial(regression_of_sum, listed, prior_sd=prior_sd))
+        regression,
+        warnings=(*about_rows(listed), UNCHECKED),
+        refitter=shrinkable(partial(regression_of_sum, listed, prior_sd=prior_sd)),
     )
+
+
+def about_rows(sums: Sequence[NoisyAggregate]) -> tuple[str, ...]:
+    """Warn if clearly fewer rows are complete than contributed."""
+    return about_constant(summed(sums), constant_of(parameters_of(sums[0])))
 
 
 def one_sum_regression(sums: Sequence[NoisyAggregate], columns: Standardisation, prior_sd: float) -> Coefficients:

@@ -1,4 +1,4 @@
-"""Reasons to doubt hazards from noisy scores: rare values, groups and rows that noise hides, and far requests."""
+"""Reasons to doubt hazards from noisy scores: rare values, groups and rows that noise hides, curves, far requests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from dca_proto.statistics.survival_score import contrast
 from dca_proto.wording import listed
@@ -16,27 +17,22 @@ from inference.models.score_regression import Normal
 from inference.models.survival import scoring
 from inference.models.survival.curve import MISSING_SDS
 from inference.models.survival.rounds import Columns
-from inference.models.survival.scoring import Part, Released, Rows
+from inference.models.survival.scoring import Curvature, Part, Released, Rows
 from inference.problem import Array
 
 AWAY_MAX = 1.0  # largest distance of a standardised effect from the last request; of a log hazard, by its events
 FAR = 6.0  # scales from a feature's centre beyond which values are rare
+CURVED = 0.025  # the share of fits to straight log hazards that warn of a curve
 DOUBT_MAX = 0.6  # largest sd of rare rows' log hazard for which its law is nearly normal
 
 
 def warnings_of(
-    released: Sequence[Released], rows: Rows, theta: Normal, columns: Columns, farthest: Array
+    released: Sequence[Released], rows: Rows, theta: Normal, n: float, columns: Columns, farthest: Array
 ) -> list[str]:
     """Return doubts. Args: farthest: public bound of each feature, in scales from its centre."""
     one = released[0]
     squares = scoring.matrix(one.information, rows.intervals, rows.x.shape[1])[-rows.mean.size :, -rows.mean.size :]
     warnings = list(about_collinearity(columns.features, squares, sqrt(one.information_noise)))
-    share, sd = released[-1].counted
-    if 1 - share > MISSING_SDS * sd + 1e-6:
-        warnings.append(
-            f"about {percent(1 - share)} of the rows did not count: they lack a value, have a negative duration, or "
-            f"codes other than {columns.coding}; check these, for the result describes the others"
-        )
     last, effects = Part(released[-1], rows), slice(-rows.mean.size, None)
     doubt = np.maximum(np.abs(last.skew), 1.0) * np.sqrt(np.diag(theta.cov))
     unsure = (doubt > DOUBT_MAX)[effects] | (last.hidden[effects] & (farthest > FAR))
@@ -45,6 +41,7 @@ def warnings_of(
             f"noise hides how the hazard depends on rare values of {listed(list(np.array(columns.features)[unsure]))}, "
             "so intervals may fail; raise epsilon, take more rows, or merge rare categories"
         )
+    warnings += about_curves(scoring.curvature([Part(one, rows) for one in released], n), columns.features)
     rare = _hidden_groups(released[-1], rows)
     if columns.groups > 1 and rare.any():
         warnings.append(
@@ -60,6 +57,32 @@ def warnings_of(
             "for a linear approximation; intervals may fail; raise epsilon, or give fewer intervals"
         )
     return warnings
+
+
+def about_rows(last: Released, columns: Columns) -> tuple[str, ...]:
+    """Return a warning if clearly fewer rows counted than contributed."""
+    share, sd = last.counted
+    if 1 - share <= MISSING_SDS * sd + 1e-6:
+        return ()
+    return (
+        f"about {percent(1 - share)} of the rows did not count: they lack a value, have a negative duration, or "
+        f"codes other than {columns.coding}; check these, for the result describes the others",
+    )
+
+
+def about_curves(found: Curvature | None, features: Sequence[str]) -> list[str]:
+    """Return a warning if the log hazard is curved in a feature; false alarms: `CURVED` for all features together."""
+    if found is None:
+        return []
+    limit = -ndtri(CURVED / 2 / len(features))
+    far = np.abs(found.mean) > limit * np.sqrt(found.noise + found.sampling)
+    if not far.any():
+        return []
+    which = listed(list(np.array(features)[far]))
+    return [
+        f"the log hazard seems to be curved in {which}, so intervals may hold for no slope: rounds weigh rows far out "
+        "less; give the logarithm or the root of a feature whose first units matter more"
+    ]
 
 
 def _hidden_groups(released: Released, rows: Rows) -> NDArray[np.bool_]:

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 
 from dca_proto.aggregate import NoisyAggregate
 from inference.bounds import Interval
-from inference.errors import DataError, unknown
+from inference.errors import DataError
 from inference.jobs.estimates import LEVEL
 from inference.jobs.settings import require_count, require_text, settings_from, within
 from inference.models.estimator import PrivateEstimator
@@ -34,7 +34,7 @@ from inference.models.survival.job import RegressionSettings, Settings
 from inference.models.survival.rounds import Columns
 from inference.models.survival.scoring import EFFECT_SD
 from inference.posterior import Posterior
-from inference.problem import Array, Problem, Schema
+from inference.problem import Array, Problem, Schema, by_name
 from inference.rounds import Rounds, run
 
 
@@ -83,7 +83,7 @@ class PrivateKaplanMeier(PrivateEstimator):
             DataError: a time is below 0 or beyond the grid.
         """
         check_is_fitted(self, "fit_")
-        return np.asarray(self.fit_.predictor.predict(times)[0])
+        return self.fit_.predict(times)[0]
 
     def _columns(self) -> Columns:
         times = settings_from(self.settings, {"times": self.times}, "survival").times or ()
@@ -214,21 +214,6 @@ class PrivateProportionalHazards(PrivateEstimator):
         self.coef_, self.coef_sd_ = law.coefficients, law.coefficient_sd
         every = np.array([one.figure.interval for one in fit.estimates()])  # of groups, then of features
         self.group_coef_interval_, self.coef_interval_ = np.split(every, [len(self.group_coef_)])
-
-
-def by_name(X: Any, names: Sequence[str]) -> Any:
-    """Return these columns of a data frame in this order; an array as it is.
-
-    Raises:
-        DataError: the frame lacks one of them.
-    """
-    found = list(getattr(X, "columns", ()))
-    if not found or not all(isinstance(name, str) for name in found):
-        return X
-    for name in names:
-        if name not in found:
-            raise unknown("column", name, "the data frame", found)
-    return X[list(names)]
 
 
 def check_codes(columns: Columns, rows: Array) -> None:

@@ -33,15 +33,15 @@ from inference.jobs.estimates import BY_SD, Estimate, score, standard_unit
 from inference.jobs.settings import require_positive
 from inference.jobs.summary import HeldOut, Standard
 from inference.laws import Drawn, Draws, Shrunk, Slopes
-from inference.locate import FREQUENCIES, LEVELS, locate, phases_request
+from inference.locate import FREQUENCIES, LEVELS, beside_count, locate, phases_request
 from inference.locate import STATISTIC as PHASES
 from inference.models.coefficients import with_prior
 from inference.models.score_regression import Normal, Prior
 from inference.models.shrinkage import shrinkable
 from inference.models.survival import scoring
-from inference.models.survival.doubts import warnings_of
+from inference.models.survival.doubts import about_rows, warnings_of
 from inference.models.survival.rounds import ROWS_MAX, Columns, curves_statistic, request_of
-from inference.models.survival.scoring import EFFECT_SD, SQUARES, Fitted, Released, Request, Rows
+from inference.models.survival.scoring import EFFECT_SD, SQUARES, TINY, Fitted, Released, Request, Rows
 from inference.posterior import Posterior
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
@@ -96,6 +96,11 @@ class Hazards:
         first[:, : len(first)], first[:, self._groups] = np.eye(len(first)), -size * self.group_shares
         spread = np.sqrt(np.einsum("ki,ij,kj->k", first, self.theta.cov, first))
         object.__setattr__(self, "log_hazards", (first @ mean, spread))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features' names."""
+        return self.columns.features
 
     @property
     def _groups(self) -> slice:
@@ -321,6 +326,7 @@ def statistic_of(
         information=request.information,
         squares=SQUARES,
         group_shares=() if group_shares is None else tuple(map(float, group_shares)),
+        curves=request.curves,
     )
 
 
@@ -335,15 +341,19 @@ def _released(aggregate: NoisyAggregate) -> Released:
     statistic, n = _statistic(aggregate), aggregate.contributors
     if aggregate.value.shape != (statistic.dimension,) or not np.isfinite(aggregate.value).all():
         raise DataError(f"the sum has {aggregate.value.size} coordinates; expected {statistic.dimension}, all finite")
-    p, entries, _ = statistic.block_sizes
+    sent, entries, _ = statistic.block_sizes
     value, unit = aggregate.value / n, COUNT * statistic.reach
+    weights, p = np.maximum(statistic.curves, TINY), sent - len(statistic.curves)
+    squares = value[sent + entries : -1] * statistic.reach / statistic.squares
     return Released(
-        Request(np.array(statistic.theta), statistic.reach, statistic.information),
+        Request(np.array(statistic.theta), statistic.reach, statistic.information, statistic.curves),
         value[:p],
-        value[p : p + entries] / statistic.information,
-        value[p + entries : -1] * statistic.reach / statistic.squares,
+        value[sent : sent + entries] / statistic.information,
+        squares[:p],
         aggregate.noise_variance / n**2,
         (value[-1] / unit, sqrt(aggregate.noise_variance) / n / unit),
+        value[p:sent] / weights,
+        squares[p:] / weights**2,
     )
 
 
@@ -386,8 +396,8 @@ def hazards_from(
         private=(private := private and all(one.private for one in aggregates)),
         prior_sd=prior_sd,
         warnings=(
-            *locate(_of_features(phases, columns)).warnings,
-            *warnings_of(released, rows, theta, columns, np.array(statistics[0].bound[begin:])),
+            *beside_count(about_rows(released[-1], columns), locate(_of_features(phases, columns)).warnings),
+            *warnings_of(released, rows, theta, n, columns, np.array(statistics[0].bound[begin:])),
         ),
         attrs={**attributes(scores[-1], private=private), "n": n},
         refitter=shrinkable(partial(hazards_from, tuple(aggregates), columns, private=private)),

@@ -180,6 +180,7 @@ class DrawnCurves:
 
     times: tuple[float, ...]
     draws: Array
+    features = None
 
     def predict(self, times: Array) -> tuple[Array, Array]:
         """Return mean and sd of each group's S at these times, each ``(G, k)``, interpolated linearly on the grid."""

@@ -27,6 +27,10 @@ one in the same way.
 **Margins.** (1) is the first term of a series. Its relative error grows with the distance, so m_r is a third of the
 distance |θ* - θ_r| times the largest coordinate of the step D_r (θ* - θ_r), as for the other regressions.
 
+**Curves.** Rounds weigh rows far out less. So if the log hazard is curved in a skewed feature, they learn another slope
+than the likelihood of all rows. From the second round on clients also send the score of each feature's square, which
+shows that (`curvature`); the result warns. It costs a few percent of the effects' accuracy.
+
 **Requests.** Each round asks at the best estimate so far. Its reach R and the information's weight v minimise the
 effects' posterior variance in the simulation.
 """
@@ -41,7 +45,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.statistics.survival_score import COUNT, CUBES, contrasts, entries, longest
+from dca_proto.statistics.survival_score import COUNT, CUBES, contrasts, curved, entries, longest
 from inference.models.glm.scoring import positive
 from inference.models.linear.closed_form import symmetric
 from inference.models.score_regression import Normal, Prior, regressed, simulated_features
@@ -60,18 +64,21 @@ ASKED_SD = 1.0  # prior of effects, for requests
 SKEWED, RARE_MAX = 1.5, 30.0  # a feature whose cubes are this far out is simulated as a rare category, up to the latter
 BEND_MAX = 4.0  # largest change of a log hazard that the curvature is followed for
 EXPOSED_LEAST = 0.05  # smallest factor, and one over the largest
+CURVES = 0.5  # weight of the score of a curve, for a feature without rare values; less for others, by how far out
 HIDDEN = 3.0  # standard deviations of noise below which information is hidden
+LEAST_SAMPLED = 0.25  # of the expected sampling variance of a curve's score
 TINY = 1e-12
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1.0)  # of simulated norms: the candidates for a reach
 WEIGHTS = (0.03, 0.06, 0.12, 0.25, 0.5, 1.0)  # candidates for v, relative to the norms of score and information
 
 
 class Request(NamedTuple):
-    """θ_r, the reach R and the weight v."""
+    """θ_r, the reach R, the weight v, and those of curves; none in the first round."""
 
     theta: Array
     reach: float
     information: float
+    curves: tuple[float, ...] = ()
 
     @property
     def clip(self) -> float:
@@ -84,6 +91,7 @@ class Released(NamedTuple):
 
     Attributes:
         counted: share of rows that count, and its standard deviation.
+        curves, curve_squares: sums of w x_j² Σ (d_k - h_k) and of its square, for each feature; empty if not asked for.
     """
 
     request: Request
@@ -92,6 +100,8 @@ class Released(NamedTuple):
     squares: Array
     noise: float
     counted: tuple[float, float]
+    curves: Array
+    curve_squares: Array
 
     @property
     def information_noise(self) -> float:
@@ -114,6 +124,7 @@ class Rows:
         rare: of each feature, how many scales out its rare values lie; 0 for a normal one.
         ends: the public bounds of each feature, in scales from its centre: shape ``(2, d)``.
         exposure: how much longer than guessed rows live through each interval, a factor, ``(K,)``.
+        seen: whether the moments are those of a round.
     """
 
     intervals: int
@@ -123,6 +134,7 @@ class Rows:
     rare: Array
     ends: Array
     exposure: Array = field(default_factory=lambda: np.ones(1))
+    seen: bool = False
 
     @classmethod
     def unknown(cls, intervals: int, shares: Array, ends: Array) -> Rows:
@@ -146,14 +158,14 @@ class Rows:
         most = high - 1 / high
         rare = np.clip(part.skew[k:][g], np.minimum(low - 1 / low, most), most)
         rare = np.where(np.abs(rare) > SKEWED, np.clip(rare, -RARE_MAX, RARE_MAX), 0.0)
-        return Rows(k, self.shares, mean, positive(second[g, g] - np.outer(mean, mean)), rare, self.ends)
+        return Rows(k, self.shares, mean, positive(second[g, g] - np.outer(mean, mean)), rare, self.ends, seen=True)
 
     def exposed(self, rounds: Sequence[Released]) -> Rows:
         """Return rows that live through each interval as long as the rounds show, about as guessed without them."""
         k, precision = self.intervals, np.full(self.intervals, DOUBT**-2)
         pull = precision.copy()
         for one in rounds:
-            guessed = Simulation(self, one.request.theta).expected(one.request).information[:k]
+            guessed = Simulation.of(self, one.request).expected(one.request).information[:k]
             precision += guessed**2 / one.information_noise
             pull += guessed * one.information[:k] / one.information_noise
         return replace(self, exposure=np.clip(pull / precision, EXPOSED_LEAST, 1 / EXPOSED_LEAST))
@@ -188,6 +200,12 @@ class Simulation:
 
     rows: Rows
     theta: Array
+    curves: tuple[float, ...]
+
+    @classmethod
+    def of(cls, rows: Rows, request: Request) -> Simulation:
+        """Return what they send to a request."""
+        return cls(rows, request.theta, request.curves)
 
     @cached_property
     def _whole(self) -> Array:
@@ -207,7 +225,8 @@ class Simulation:
     def norms(self, information: float) -> Array:
         """The largest norm that each row may send before its weight."""
         if information not in self._norms:
-            self._norms[information] = longest(self._whole, self.rows.x, self.rows.terms, information)
+            curves = curved(self.rows.x[:, -self.rows.mean.size :], self.curves)
+            self._norms[information] = longest(self._whole, self.rows.x, self.rows.terms, information, curves)
         return self._norms[information]
 
     @cached_property
@@ -245,7 +264,7 @@ class Part:
 
     @cached_property
     def _expected(self) -> Expected:
-        return Simulation(self.rows, self.released.request.theta).expected(self.released.request)
+        return Simulation.of(self.rows, self.released.request).expected(self.released.request)
 
     @cached_property
     def _shape(self) -> tuple[int, int]:
@@ -374,13 +393,14 @@ def best_request(rows: Rows, about: Normal, n: float, noise_per_sensitivity: flo
     Args:
         about: the law of θ* so far. noise_per_sensitivity: sd of the round's noise for each unit of the sensitivity.
     """
-    simulation, k, effects = Simulation(rows, about.mean), rows.intervals, rows.x.shape[1]
+    curves = tuple(map(float, CURVES / np.maximum(np.abs(rows.rare), 1.0))) if rows.seen else ()
+    simulation, k, effects = Simulation(rows, about.mean, curves), rows.intervals, rows.x.shape[1]
     curved = np.linalg.norm(simulation.entries, axis=1)
     typical = float(np.median(simulation.norms(0.0)) / np.median(curved))
     apart, best, least = np.diag(about.cov), None, np.inf
     for weight in WEIGHTS:
         for reach in np.quantile(simulation.norms(weight * typical), QUANTILES):
-            request = Request(about.mean, float(reach), weight * typical)
+            request = Request(about.mean, float(reach), weight * typical, curves)
             expected = simulation.expected(request)
             slope, cov = (matrix(entries, k, effects) for entries in expected)
             noise = (2 * request.clip * noise_per_sensitivity / n) ** 2
@@ -402,6 +422,58 @@ class Fitted(NamedTuple):
     x: Array
     lived: Array
     events: Array
+
+
+class Curvature(NamedTuple):
+    """A quadratic term of each standardised feature beside its effect: estimates and their variances, ``(d,)``."""
+
+    mean: Array
+    noise: Array
+    sampling: Array
+
+
+def curvature(parts: Sequence[Part], n: float) -> Curvature | None:
+    """Estimate quadratic terms of the log hazard from the last two rounds that asked for scores of curves.
+
+    With q = x_j² less its regression on 1 and x_j, weighted by w times the hazard, the score of q does not change with
+    the intercept and the effect of x_j, to first order. Its mean is zero if the log hazard is linear in x_j, and else
+    the term times E[w h q²]. That is taken for the one of a gamma law with the same first three moments, whose
+    kurtosis is 3 + 1.5 skewness². The sampling variance is the released sum of squares, combined with that law's.
+
+    Returns:
+        None if no round asked for them.
+    """
+    found = [_curvature(part, n) for part in parts if part.released.curves.size][-2:]
+    if not found:
+        return None
+    weights = np.array([1 / one.noise for one in found])
+    weights /= weights.sum(axis=0)
+    mean, noise = (sum(w**power * one[place] for w, one in zip(weights, found, strict=True))
+                   for place, power in ((0, 1), (1, 2)))  # fmt: skip
+    return Curvature(np.asarray(mean), np.asarray(noise), found[-1].sampling)
+
+
+def _curvature(part: Part, n: float) -> Curvature:
+    released, k, d = part.released, part.rows.intervals, part.rows.mean.size
+    weights, own = np.array(released.request.curves), np.diag(part.slope)[-d:]
+    zeroth, first = np.full(d, np.trace(part.slope[:k, :k])), part.slope[:k, -d:].sum(axis=0)
+    cube = part.skew[-d:] * own
+    moments = np.array([[zeroth, first], [first, own]]).transpose(2, 0, 1)
+    crossed = np.array([own, cube]).T
+    line = np.linalg.solve(moments, crossed[:, :, None])[:, :, 0]  # of x² on 1 and x
+    scores = np.array([np.full(d, released.score[:k].sum()), released.score[-d:]]).T
+    mean, spread = first / zeroth, own / zeroth - (first / zeroth) ** 2
+    skewness = (cube / zeroth - 3 * mean * own / zeroth + 2 * mean**3) / spread**1.5
+    size = zeroth * spread**2 * (2 + skewness**2 / 2)
+    twice = np.diag(part.cov)[-d:] / own  # E[w² h x²] / E[w h x²]
+    taken = twice * np.einsum("ji,ji->j", line, np.einsum("jik,jk->ji", moments, line) - 2 * crossed)
+    shown, expected = released.curve_squares + taken, twice * size
+    of_squares = released.noise * (released.request.reach / SQUARES / weights**2) ** 2
+    before = (DOUBT * expected) ** 2
+    sampling = np.maximum((shown * before + expected * of_squares) / (before + of_squares), LEAST_SAMPLED * expected)
+    noise = released.noise * (1 / weights**2 + k * line[:, 0] ** 2 + line[:, 1] ** 2)
+    left = released.curves - np.einsum("ji,ji->j", line, scores)
+    return Curvature(left / size, noise / size**2, sampling / n / size**2)
 
 
 def most_likely(rows: Fitted, prior: Prior) -> Normal:

@@ -18,12 +18,11 @@ from inference.errors import DataError
 from inference.jobs.base import Conditions
 from inference.jobs.settings import require_count
 from inference.models.estimator import PrivateEstimator
-from inference.models.survival.estimator import by_name
 from inference.models.synthetic.job import BINS, SHARE_OF_TREE, Settings, Synthetic, posterior_of
 from inference.models.synthetic.release import Release
 from inference.models.synthetic.structure import TREE, all_pairs, public_tables, tree_of, with_columns
 from inference.posterior import Posterior
-from inference.problem import Array, Schema
+from inference.problem import Array, Schema, by_name
 from inference.rounds import Replayed, Rounds, run
 
 

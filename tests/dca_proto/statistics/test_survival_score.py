@@ -75,6 +75,22 @@ def test_the_score_and_information_are_derivatives_of_the_likelihood() -> None:
     assert value[:, names.index("square of x")] == pytest.approx(0.3 / statistic.reach * value[:, 4] ** 2, abs=1e-5)
 
 
+def test_scores_of_curves_are_those_of_a_squared_feature() -> None:
+    """They equal the score of a feature x² of effect 0; their squares come last, before the count."""
+    rows, curves = some_rows(40), (0.5, 0.2)
+    value = sent(a_score(clip=1e4, curves=curves), rows)
+    squared = np.column_stack([rows, rows[:, 3:] ** 2])
+    wide = a_score(
+        columns=("t", "d", "arm", "x", "y", "xx", "yy"), clip=1e4, theta=(*a_score().theta, 0.0, 0.0),
+        centre=(0.0, 1.5, 1.0, 0.0, 0.0, 0.0, 0.0), scale=(4.0, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0),
+        bound=(2.0, 3.0, 2.0, 30.0, 30.0, 900.0, 900.0),
+    )  # fmt: skip
+    assert value[:, 6:8] == pytest.approx(sent(wide, squared)[:, 6:8] * curves, abs=1e-5)
+    assert value.shape[1] == sent(a_score(clip=1e4), rows).shape[1] + 4
+    reach = a_score(clip=1e4).reach
+    assert value[:, -3:-1] == pytest.approx(0.3 / reach * value[:, 6:8] ** 2, abs=1e-5)
+
+
 def test_the_weights_depend_on_features_alone() -> None:
     """So the score's mean stays zero: rows of the same features but other times have the same factor."""
     rows = some_rows(200, spread=3.0)
@@ -95,6 +111,7 @@ def test_no_two_rows_are_further_apart_than_stated_and_some_come_near(seed: int)
         theta=tuple(rng.normal(-0.5, 1.5, 6)),
         clip=float(rng.uniform(0.5, 9)),
         information=float(rng.uniform(0.03, 2)),
+        curves=(0.5, float(rng.uniform(0, 2))) if seed % 2 else (),
     )
     rows = np.vstack([some_rows(300, spread, seed) for spread in (0.3, 1.0, 5.0, 40.0)])
     rows[::7, 3] = rng.choice([-1e300, 1e300, 0.0], len(rows[::7]))
@@ -127,6 +144,8 @@ def test_rows_of_unknown_codes_or_negative_durations_are_missing() -> None:
         ({"groups": 0}, "0 groups"),
         ({"information": 0.0}, "information is 0"),
         ({"squares": 0.0}, "squares is 0"),
+        ({"curves": (0.1,)}, "curves has 1 values; expected 2, one for each feature"),
+        ({"curves": (0.1, -1.0)}, "curves are 0.1, -1; give numbers of 0 or more"),
         ({"theta": (0.0,)}, "theta has 1 values; expected 6"),
         ({"clip": -1.0}, "clip"),
         ({"bound": (2.0, 1.0, 2.0, 3.0, 3.0)}, "above their largest codes"),

@@ -13,11 +13,13 @@ out nodes with too few rows (`rows_least`), and the result warns of it. A node's
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Unpack
+from math import sqrt
+from typing import Any, Unpack
 
 import numpy as np
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.statistics.counting import about_missing
 from inference.draws import attributes
 from inference.errors import DataError, unknown
 from inference.jobs.estimates import BY_BOUNDS
@@ -88,6 +90,7 @@ def fit(
         )
         nodes = [node for node, enough in zip(nodes, is_enough, strict=True) if enough]
         observed = nodes_of(nodes)
+    notes += about_rows(observed)
     prior = prior or prior_of(nodes)
     sampled = sample(observed, prior, options)
     constant = float(observed.constant)
@@ -147,8 +150,19 @@ def sample(
 def fit_fast(aggregates: NoisyAggregate, schema: Schema, prior: Prior | None = None) -> Coefficients:
     """Fit a regression by method `fast`, to nodes of any size."""
     nodes = listed_nodes(aggregates)
-    fitted = fixed_s_fast.posterior(nodes_of(nodes), prior or prior_of(nodes), SIGMA_Y2)
-    return coefficients_of(regressions(nodes), fitted, schema, method=ABOUT[FAST], by=BY_BOUNDS)
+    observed = nodes_of(nodes)
+    fitted = fixed_s_fast.posterior(observed, prior or prior_of(nodes), SIGMA_Y2)
+    own: dict[str, Any] = {"method": ABOUT[FAST], "by": BY_BOUNDS, "warnings": about_rows(observed)}
+    return coefficients_of(regressions(nodes), fitted, schema, **own)
+
+
+def about_rows(observed: NodeStatistics) -> tuple[str, ...]:
+    """Warn if rows lack a value, as the sums of a constant's squares count the others."""
+    square = float(observed.constant) ** 2
+    if not square:
+        return ()
+    rows, sd = float(observed.S[:, 0, 0].sum()) / square, sqrt(float(observed.variance_S.sum())) / square
+    return about_missing(rows, sd, round(float(observed.n.sum())), of="rows")
 
 
 def rows_least(method: str, features: int) -> int:

@@ -117,7 +117,7 @@ def test_predictions_are_clipped_as_clients_clip_and_have_both_spreads() -> None
         "draw",
         "row",
     )
-    with pytest.raises(DataError, match=r"rows have the shape \(2,\); expected \(k, 2\)"):
+    with pytest.raises(DataError, match=r"rows to predict for have the shape \(2,\); expected \(k, 2\)"):
         found.predict(np.zeros(2))
     with pytest.raises(DataError, match="has no probabilities; see predict"):
         found.predictor.probability(X)

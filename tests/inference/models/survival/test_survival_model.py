@@ -302,6 +302,8 @@ def scores_of(rows: Problem, thetas: Sequence[np.ndarray], reach: float) -> list
                 value[p + entries : -1] * reach / scoring.SQUARES,
                 1e-12,
                 (1.0, 1e-6),
+                np.zeros(0),
+                np.zeros(0),
             )
         )
     return found
