@@ -115,7 +115,7 @@ def stretch(rows: Rows, clip: float) -> float:
     return float(off @ rows.theta / (rows.theta @ rows.theta))
 
 
-def _gain(moments: Expected, n: int, noise: float, prior_precision: float) -> tuple[Array, Array]:
+def _gain(moments: Expected, n: float, noise: float, prior_precision: float) -> tuple[Array, Array]:
     """Return Λ⁻¹ and Λ⁻¹DᵀA⁻¹."""
     d = len(moments.shift)
     pull = np.linalg.solve(moments.cov / n + noise * np.eye(d), moments.slope).T
