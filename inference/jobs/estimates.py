@@ -231,7 +231,7 @@ def table_of(summary: Summary, rows: Sequence[Row], *, compared: bool) -> tuple[
     """
     naive = summary.get("naive_title")
     kinds = {"estimate": "private" if summary["private"] else "not private"}
-    kinds |= {"naive": naive} if naive else {}
+    kinds |= {"naive": naive.replace(", ", ",\n")} if naive else {}  # at 80 columns numbers need the room
     kinds |= {"nonprivate": f"not covered by ε:\n{WITHOUT_PRIVACY}"} if compared else {}
     title = "posterior: mean [95 % interval]"
     if rows and all(row["interval_95"] is None for row in rows):

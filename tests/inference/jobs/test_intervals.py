@@ -43,6 +43,7 @@ from inference.models.glm.scored_fit import exact_fit
 from inference.models.linear.baselines import nonprivate_regression
 from inference.models.mixture.job import MixtureLaw
 from inference.models.mixture.model import NO_NOISE, Components
+from inference.models.sites.result import ALONE
 from inference.problem import Problem, Schema
 
 LEVEL = 0.95
@@ -196,6 +197,19 @@ def test_a_table_of_many_coefficients_fits_80_columns_with_each_interval_whole()
     assert max(map(len, lines)) <= 80
     assert sum(line.count("[") == 2 == line.count("]") for line in lines) == 12
     assert "…" not in screen.getvalue()
+
+
+def test_a_table_of_sites_with_long_numbers_fits_80_columns() -> None:
+    """Before, the head of the sites' own estimates took the room, and numbers were broken or names cut to pieces."""
+    screen = io.StringIO()
+    rows = [Estimate(f"hospital St. Elisabeth {place}", "euro", normal(-11_234.0, 557.0)) for place in range(3)]
+    numbers = [{**row.row(normal(-11_201.0, 204.0)), "naive": -11_230.0} for row in rows]
+    summary = {"private": True, "naive_title": ALONE, "estimates": numbers, "warnings": []}
+    Console(file=screen, width=80).print(drawn_table(estimates(summary, 12)))
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum("-11,230 [-12,300, -10,100]" in line and "-11,201 [-11,600, -10,800]" in line for line in lines) == 3
+    assert "Elisabeth" in screen.getvalue()
 
 
 def test_points_beside_intervals_and_different_units_are_labelled() -> None:
