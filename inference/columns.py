@@ -66,6 +66,10 @@ class Standardisation:
             known["within"] = self.ends.T.tolist()
         return known if self.radius == inf else known | {"radius": self.radius}
 
+    def seen(self, X: Array) -> Array:
+        """Return rows ``(k, d)`` as the model sees them, clipped as clients clip, in own units."""
+        return np.asarray(self.centre[:-1] + self.scale[:-1] * self.z(np.asarray(X, float)))
+
     def z(self, X: Array) -> Array:
         """Standardise rows of features in their own units, shape ``(k, d)``, as the clients do."""
         m = X.shape[1]

@@ -322,13 +322,8 @@ class Coefficients(NormalLaw):
         return {INTERCEPT: own[..., 0] + self._target[0], COEFFICIENTS: own[..., 1:]}
 
     def simulate(self, X: Array, draws: Draws, rng: np.random.Generator, *, labels: bool = False) -> Array:
-        """Draw a target, or a class's probability, for each draw and each row, ``(chains, draws, k)``, in own units.
-
-        Args:
-            labels: whether to draw labels 0 and 1 instead of their probability.
-        """
-        columns = self.columns
-        seen = columns.centre[:-1] + columns.scale[:-1] * columns.z(np.asarray(X, float))
+        """Draw a target, a class's probability or label for each draw and row: ``(chains, draws, k)``, own units."""
+        seen = self.columns.seen(X)
         eta = draws[COEFFICIENTS] @ seen.T + draws[INTERCEPT][..., None]
         if self.link == LOGIT:
             return np.asarray(rng.random(eta.shape) < expit(eta), float) if labels else np.asarray(expit(eta))

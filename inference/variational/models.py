@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dca_proto.aggregate import RoundRequest
-from dca_proto.statistics import Gradient
 from inference.columns import COUNT_WEIGHT, Standardisation
 from inference.errors import DataError, unknown
 from inference.jobs.settings import require_positive
@@ -33,6 +32,7 @@ from inference.problem import Array, Schema
 PriorGradient = Callable[[Array], Array]
 
 BERNOULLI, NORMAL = "bernoulli", "normal"
+GRADIENT = "gradient"  # the built-in statistic
 CURVATURE = {BERNOULLI: 0.1, NORMAL: 1.0}  # p(1 - p) of a row is 1/4 at most
 PRIOR_SD = 2.0
 INTERCEPT = "intercept"
@@ -87,7 +87,7 @@ class Model:
         """Return the request for the sum of clipped gradients at θ; the built-in one counts complete rows."""
         parameters = columns.parameters() | dict(self.parameters)
         parameters |= {"theta": [float(value) for value in theta], "clip": clip}
-        if self.statistic == Gradient.name:  # a statistic of one's own need not count
+        if self.statistic == GRADIENT:  # a statistic of one's own need not count
             parameters["count_weight"] = COUNT_WEIGHT * clip
         return RoundRequest(self.statistic, parameters, budget_share=share, batch=batch)
 
@@ -120,7 +120,7 @@ def generalised_linear(
         raise unknown("family", family, "generalised linear models", (BERNOULLI, NORMAL))
     require_positive("residual_variance", residual_variance)
     return Model(
-        statistic="gradient",
+        statistic=GRADIENT,
         names=(INTERCEPT, *schema.features),
         prior_gradient=prior_gradient or gaussian_prior(prior_sd),
         parameters={"family": family, "intercept": True},

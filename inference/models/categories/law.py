@@ -201,8 +201,7 @@ class Categories(NormalLaw):
 
     def simulate(self, X: Array, draws: Draws, rng: np.random.Generator, *, labels: bool = False) -> Array:
         """Draw a code for each draw and each row, ``(chains, draws, k)``."""
-        columns = self.columns
-        seen = columns.centre[:-1] + columns.scale[:-1] * columns.z(np.asarray(X, float))
+        seen = self.columns.seen(X)
         effects = draws[EFFECTS].reshape(-1, *draws[EFFECTS].shape[2:])
         offsets = draws[THRESHOLDS if self.model.ordered else INTERCEPTS].reshape(len(effects), -1)
         found = np.empty((len(effects), len(seen)))

@@ -130,8 +130,7 @@ class DrawnRows:
 
         Rows are clipped to the public bounds first, just as clients do; bare reports have no bounds.
         """
-        columns = self.linear.columns
-        seen = columns.centre[:-1] + columns.scale[:-1] * columns.z(np.asarray(X, float))
+        seen = self.linear.columns.seen(X)
         return np.asarray(self.draws[COEFFICIENTS] @ seen.T + self.draws[INTERCEPT][..., None])
 
     def probability(self, X: Array) -> Array:

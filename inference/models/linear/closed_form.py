@@ -44,10 +44,12 @@ All functions broadcast over leading axes, so that many releases can be repaired
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dca_proto.statistics.counting import about_missing
 from inference.errors import DataError
 from inference.jobs.settings import require_choice
 from inference.problem import Array
@@ -169,6 +171,11 @@ class SufficientStatistics:
         """s² of each block."""
         variance = self.noise_variance
         return variance if isinstance(variance, Noise) else Noise(variance, variance, variance)
+
+    def about_rows(self, constant: float) -> tuple[str, ...]:
+        """Warn of missing rows: the sum of the constant's squares, as released, counts the complete ones."""
+        sd = sqrt(float(np.asarray(self.noise.xx))) / constant**2
+        return about_missing(float(self.xx[0, 0]) / constant**2, sd, int(self.n))
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,7 +82,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dca_proto.statistics.counting import OF_THE_OTHERS, about_missing
+from dca_proto.statistics.counting import OF_THE_OTHERS
 from dca_proto.wording import listed
 from inference.columns import Standardisation
 from inference.locate import Means
@@ -318,12 +318,6 @@ def about_complete(statistics: SufficientStatistics, parameters: Mapping[str, An
     return (f"at least {100 * lacking:.0f} % of the clients seem to lack a value: {OF_THE_OTHERS}",)
 
 
-def about_constant(statistics: SufficientStatistics, constant: float) -> tuple[str, ...]:
-    """Warn of missing rows, as the sum of the constant's squares counts the complete ones. Args: as released."""
-    sd = sqrt(float(np.asarray(statistics.noise.xx))) / constant**2
-    return about_missing(float(statistics.xx[0, 0]) / constant**2, sd, int(statistics.n))
-
-
 def about_boxes(statistics: SufficientStatistics, parameters: Mapping[str, Any]) -> tuple[str, ...]:
     """Warn of missing and of clamped values, and of features that may be constant; columns are clipped one by one.
 
@@ -333,7 +327,7 @@ def about_boxes(statistics: SufficientStatistics, parameters: Mapping[str, Any])
     square, noise = float(parameters["intercept_bound"]) ** 2, sqrt(float(np.asarray(statistics.noise.xx)))
     features = parameters["columns"][:-1]
     spread = np.diag(statistics.xx)[1:] - statistics.xx[0, 1:] ** 2 / max(float(statistics.xx[0, 0]), square)
-    notes = list(about_constant(statistics, square**0.5))
+    notes = list(statistics.about_rows(sqrt(square)))
     if hidden := [name for name, one in zip(features, spread < 2 * noise, strict=True) if one]:
         varies, its, it = (
             ("varies", "its effect rests", "it") if len(hidden) == 1 else ("vary", "their effects rest", "them")

@@ -56,7 +56,6 @@ from inference.models.linear.aggregate_stats import (
     summed,
     vector_of,
 )
-from inference.models.linear.rows import about_constant
 from inference.models.shrinkage import shrinkable
 from inference.problem import Array
 
@@ -167,7 +166,7 @@ def regression_of_sum(aggregates: Aggregates, prior_sd: float) -> Coefficients:
 
 def about_rows(sums: Sequence[NoisyAggregate]) -> tuple[str, ...]:
     """Warn if clearly fewer rows are complete than contributed."""
-    return about_constant(summed(sums), constant_of(parameters_of(sums[0])))
+    return summed(sums).about_rows(constant_of(parameters_of(sums[0])))
 
 
 def one_sum_regression(sums: Sequence[NoisyAggregate], columns: Standardisation, prior_sd: float) -> Coefficients:

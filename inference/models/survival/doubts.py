@@ -15,14 +15,15 @@ from inference.contraction import percent
 from inference.locate import about_collinearity
 from inference.models.score_regression import Normal
 from inference.models.survival import scoring
+from inference.models.survival.curvature import Curvature, curvature
 from inference.models.survival.curve import MISSING_SDS
 from inference.models.survival.rounds import Columns
-from inference.models.survival.scoring import Curvature, Part, Released, Rows
+from inference.models.survival.scoring import Part, Released, Rows
 from inference.problem import Array
 
 AWAY_MAX = 1.0  # largest distance of a standardised effect from the last request; of a log hazard, by its events
 FAR = 6.0  # scales from a feature's centre beyond which values are rare
-CURVED = 0.025  # the share of fits to straight log hazards that warn of a curve
+CURVED = 0.01  # share of fits to straight log hazards that would warn of a curve if its law were normal; 4 % do
 DOUBT_MAX = 0.6  # largest sd of rare rows' log hazard for which its law is nearly normal
 
 
@@ -41,7 +42,7 @@ def warnings_of(
             f"noise hides how the hazard depends on rare values of {listed(list(np.array(columns.features)[unsure]))}, "
             "so intervals may fail; raise epsilon, take more rows, or merge rare categories"
         )
-    warnings += about_curves(scoring.curvature([Part(one, rows) for one in released], n), columns.features)
+    warnings += about_curves(curvature([Part(one, rows) for one in released], n), columns.features)
     rare = _hidden_groups(released[-1], rows)
     if columns.groups > 1 and rare.any():
         warnings.append(
