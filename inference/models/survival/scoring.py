@@ -199,7 +199,7 @@ class Simulation:
 
     rows: Rows
     theta: Array
-    curves: tuple[float, ...]
+    curves: tuple[float, ...] = ()
 
     @cached_property
     def _whole(self) -> Array:
