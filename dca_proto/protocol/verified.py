@@ -31,8 +31,9 @@ OPENINGS_BYTES_MAX = 8 * MIB
 """The most bytes of a node's openings of n_max entries."""
 _CLIENT_VARIANCE_MAX, _CLIENT_VARIANCE_MIN = 64.0**2, 2.0**2
 """Square grid units: a finer grid makes proofs longer and no result better, a coarser one adds rounding errors."""
-_ROUNDED_VARIANCE_MAX = 1024.0**2
-"""The same where rounding adds to Δ: there a finer grid makes results better."""
+_ROUNDED_VARIANCE_MAX, _HARDLY = 1024.0**2, 1.02
+"""The same where rounding adds to Δ, as in means of rows: there a finer grid makes results better. In these, it adds
+more than 2 % to the variance."""
 ROUNDING_VARIANCE = 0.25
 """Square grid units: the most that rounding adds to a client's noise. A value that is a part φ of a unit above a point
 is rounded up with the probability φ, which adds φ(1 - φ)."""
@@ -176,7 +177,8 @@ def with_noise(
         each = list(_noises(kind, statement, bits, wanted, asked))
         fitting = [one for one in each if _fits(statement, kind.n_max, one)]
         coarsest = fitting or each
-        if wanted < (_ROUNDED_VARIANCE_MAX if reach.is_rounded else _CLIENT_VARIANCE_MAX):
+        adds = reach.is_rounded or wanted > _HARDLY * asked
+        if wanted < (_ROUNDED_VARIANCE_MAX if adds else _CLIENT_VARIANCE_MAX):
             found += fitting
         if wanted < _CLIENT_VARIANCE_MIN:
             break

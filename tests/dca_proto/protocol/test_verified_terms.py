@@ -75,6 +75,18 @@ def test_rounding_a_structured_statistic_hardly_costs_accuracy(clients: int, tol
     assert ideal < validated.client_variance < validated.variance_of_sum(1) < 1.17 * ideal
 
 
+@pytest.mark.parametrize(("clients", "most"), [(20, 1.3), (300, 1.16)])
+@pytest.mark.parametrize("epsilon", [0.3, 2.0])
+def test_rounding_a_mean_of_rows_hardly_costs_accuracy(clients: int, most: float, epsilon: float) -> None:
+    """In a sum of means of rows in a box, rounding adds √100 units to Δ = 20: a coarse grid more than doubled noise."""
+    columns = [f"x{at}" for at in range(100)]
+    box = {"columns": columns, "centre": [0.0] * 100, "scale": [1.0] * 100, "bound": [1.0] * 100}
+    tolerate = clients // 10
+    body, validated = drafted(clients=clients, tolerate=tolerate, epsilon=epsilon, parameters=box)
+    ideal = (20 / body.mu) ** 2 / (clients - tolerate - 1)
+    assert ideal < validated.variance_of_sum(1) < most * ideal
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
