@@ -52,10 +52,12 @@ async def _clear_once(settings: BrokerSettings, root: str, quiet_s: float, sende
     """Remove what is retained, and return the topics that had a message."""
     topics: set[str] = set()
     own = f"{root}/clear/all/{secrets.token_hex(16)}"
-    events: asyncio.Queue[int] = asyncio.Queue()  # 0 for a message, else the number of an acknowledged publish
+    events: asyncio.Queue[int] = asyncio.Queue()  # 0 for a retained message, else the number of an acknowledged publish
 
     def deliver(published: Published) -> None:
-        if published.is_retained and published.topic is not None and published.payload:
+        if not published.is_retained:
+            return  # of an actor that runs
+        if published.topic is not None and published.payload:
             topics.add(published.topic)
         events.put_nowait(0)
 
@@ -103,7 +105,7 @@ def _is_by(topic: str, senders: frozenset[str] | None) -> bool:
 
 
 async def _silence(connection: AiomqttConnection, events: asyncio.Queue[int], quiet_s: float) -> None:
-    """Wait until no event has come for so long."""
+    """Wait until no retained message has come for so long."""
     while True:
         try:
             await _next(connection, events, quiet_s)

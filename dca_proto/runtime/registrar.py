@@ -155,6 +155,7 @@ class Registrar:
         self._connections: set[asyncio.Task[None]] = set()
         self._of_peer: Counter[str] = Counter()
         self._untold = ""  # why mosquitto was not told to read its files
+        self._unmade = ""  # which new member's files were not written, and why
         self._refused: Counter[str] = Counter()
         self._started_s = time.monotonic()
 
@@ -189,6 +190,8 @@ class Registrar:
             )
         if self._untold:
             warnings.append(f"mosquitto was not told to read its files again: {self._untold}")
+        if self._unmade:
+            warnings.append(f"the files of new member {self._unmade}")
         return Status(
             role="registrar", name="registrar" if named is None else named.name, id=self._identity.id.hex(),
             federation=self._federation.name, file=self._federation.number, at=iso(at_ms), running_s=running_s,
@@ -266,11 +269,14 @@ class Registrar:
         replace_private(self._file.access, "".join(f"{line}\n" for line in self._access(clients)))
         self._reload()
         self._listed = set(clients)
+        self._hand_over_all()
 
     def follow_book(self) -> None:
         """Write the lists if the book has changed beside this process, by a cancellation, or if a write failed."""
         if set(self._clients()) != self._listed:
             self.write_lists()
+        elif self._unmade:
+            self._hand_over_all()
 
     def _clients(self) -> list[bytes]:
         """Return the ids of the clients that may use the broker."""
@@ -285,18 +291,31 @@ class Registrar:
 
     def _server_lines(self) -> Iterator[str]:
         """Yield the lines of the operator, and of the members that the federation file names now."""
-        lines = {line.partition(":")[0]: line for line in read_text(self._file.members).splitlines()}
+        lines = self._given_lines()
         if OPERATOR in lines:
             yield lines[OPERATOR]
-        for role, members in self._servers().items():
+        for members in self._servers().values():
             for member in members:
-                if (name := member.id.hex()) not in lines:
-                    self._hand_over(role, member)
-                    lines[name] = self._password_line(member.id)
-                yield lines[name]
+                yield lines.get(member.id.hex()) or self._password_line(member.id)
+
+    def _given_lines(self) -> dict[str, str]:
+        """Return the lines of `members`, by user name."""
+        return {line.partition(":")[0]: line for line in read_text(self._file.members).splitlines()}
 
     def _servers(self) -> dict[Channel, tuple[Member, ...]]:
         return {Channel.COMPUTE: self._federation.computes, Channel.TRAINER: self._federation.trainers}
+
+    def _hand_over_all(self) -> None:
+        """Write the files of new members, after the lists: these take revoked members' passwords away in any case."""
+        known, self._unmade = self._given_lines(), ""
+        for role, members in self._servers().items():
+            for member in members:
+                try:
+                    if member.id.hex() not in known:
+                        self._hand_over(role, member)
+                except (DcaError, OSError) as error:
+                    self._unmade = f"{member.name} were not written: {error}"
+                    log.error("new member", name=member.name, reason=str(error))
 
     def _hand_over(self, channel: Channel, member: Member) -> None:
         """Write what a new member's machine needs but its key, unless it is there."""

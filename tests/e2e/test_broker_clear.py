@@ -107,6 +107,36 @@ def test_the_messages_of_revoked_members_go_and_the_others_stay(
     assert [one["topics"] for one in asyncio.run(story())] == [3, 0, 1]
 
 
+def test_messages_of_running_actors_do_not_keep_clearing_from_its_end(
+    federations: list[Path], mosquitto_installed: None, tmp_path: Path
+) -> None:
+    """With --revoked, actors may run: they are never silent for as long as retained messages are waited for."""
+    federation, gone, stays = read_federation(federations[0]), os.urandom(16), os.urandom(16)
+
+    async def story() -> int:
+        async with launch_broker(tmp_path / "b", BrokerOptions(kind="mosquitto")) as broker:
+            settings = BrokerSettings(url=broker.url, session_expiry_s=0)
+            names = [topic_of(federation.id, Address(Channel.HELLO), one) for one in (gone, stays)]
+            await retain(settings, names)
+            transport = MqttTransport(settings, os.urandom(16).hex(), (), rng=random.Random(1))
+            await transport.open()
+
+            async def run() -> None:
+                while True:
+                    await transport.publish(topic_of(federation.id, Address(Channel.ANNOUNCE), stays), b"a message")
+                    await asyncio.sleep(0.05)
+
+            actor = asyncio.create_task(run())
+            try:
+                async with asyncio.timeout(30):
+                    return await clear_retained(settings, root_of(federation.id), senders=frozenset({gone.hex()}))
+            finally:
+                actor.cancel()
+                await transport.close()
+
+    assert asyncio.run(story()) == 1
+
+
 def test_the_operator_clears_a_broker_with_passwords_and_tls_and_a_member_cannot(
     federations: list[Path], mosquitto_installed: None, authority: Path, tmp_path: Path
 ) -> None:

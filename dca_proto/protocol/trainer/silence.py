@@ -192,7 +192,8 @@ class Watching(Answering):
     def _leave_out(self, round_id: bytes, now_ms: int) -> list[Effect]:
         """Announce a waiting request without the nodes that have not answered, if it can do without them.
 
-        Otherwise tell for how long it waits for them, and look again in a moment.
+        Otherwise take back those that were left out because they flap: they may answer now. Tell for how long it waits,
+        and look again in a moment.
         """
         request = self._waiting.requests.get(round_id)
         if request is None:
@@ -200,7 +201,8 @@ class Watching(Answering):
         left_out = self._waiting.leave_out(round_id, self._federation.p + 1, now_ms)
         if not left_out:
             again = SetTimer(Timer(LEAVE, round_id), now_ms + self._timing.watch_ms)
-            return [*self._tell_lacking(request, now_ms), again]
+            told, back = self._tell_lacking(request, now_ms), self._waiting.take_back(round_id, self._flapping())
+            return [*told, *self._ask(back, now_ms, back), again]
         self._waiting.note_lost(round_id, dict.fromkeys(left_out, now_ms - self._timing.leave_ms))
         others = self._waiting.requests[round_id].computes
         spare = self._spare(len(others))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
@@ -173,6 +173,16 @@ class WaitingRequests:
             return ()
         self.requests[round_id] = msgspec.structs.replace(request, computes=others)
         return lacking
+
+    def take_back(self, round_id: bytes, nodes: Container[bytes]) -> tuple[bytes, ...]:
+        """Take those of the `nodes` without which a waiting request was to go on into it again, and return them."""
+        lost = self._lost.get(round_id, {})
+        back = tuple(node for node in lost if node in nodes)
+        if back:
+            request = self.requests[round_id]
+            self._lost[round_id] = {node: since_ms for node, since_ms in lost.items() if node not in back}
+            self.requests[round_id] = msgspec.structs.replace(request, computes=(*request.computes, *back))
+        return back
 
     def key_of(self, compute: bytes) -> bytes:
         """Return the public key that a Compute node last published; empty if it has published none."""

@@ -144,3 +144,29 @@ def test_after_a_round_that_ended_for_its_silence_a_node_gets_no_more_time() -> 
     network.advance(begun_ms + 46 * SECONDS)
     assert failures(network)[1].reason.startswith("Compute node compute-2 has not answered; is it up? (waited 45 s;")
     assert len(network.reported(Announced)) == 1
+
+
+@pytest.mark.parametrize("dead", [(1,), (0, 1)])
+def test_a_flapping_node_that_is_up_takes_the_place_of_a_dead_one(dead: tuple[int, ...]) -> None:
+    """It is left out of a request only while enough others answer: otherwise a federation with p + 1 nodes up could do
+    nothing, and since no round is announced, the flapping node would be left out of every request."""
+    actors, network = up(3, 1) if len(dead) == 1 else up(4, 1)
+    begin(actors, network)
+    network.advance(network.now_ms + 5 * SECONDS)
+    flapping = actors.computes[len(actors.computes) - 1]
+    for _ in range(2):
+        network.crash(flapping)
+        begin(actors, network)
+        network.advance(network.now_ms + 12 * SECONDS)
+        network.restart(flapping)
+        network.advance(network.now_ms + 10 * SECONDS)
+    assert [failure.lost for failure in failures(network)] == [(f"compute-{len(actors.computes) - 1}",)] * 2
+    network.advance(network.now_ms + 200 * SECONDS)
+    for node in dead:
+        network.crash(actors.computes[node])
+    begin(actors, network, collect_s=120.0)
+    network.advance(network.now_ms + 30 * SECONDS)
+    assert len(results(network)) == 2
+    others = tuple(f"compute-{node}" for node in range(len(actors.computes)) if node not in dead)
+    assert results(network)[1].quorum.nodes == others
+    assert {one.node for one in results(network)[1].quorum.lost} == {f"compute-{node}" for node in dead}

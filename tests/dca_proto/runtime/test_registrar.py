@@ -443,3 +443,33 @@ def test_a_new_member_gets_a_password_and_its_files_and_a_revoked_one_loses_its_
         assert (folder / f"{role}.password").read_text() == held[0][f"{role}.password"]
 
     play(host, again)
+
+
+def test_files_of_a_new_member_that_cannot_be_written_hold_up_neither_a_revocation_nor_a_start(
+    host: Path, tmp_path: Path
+) -> None:
+    """One file may revoke a member and name another: the revoked one's password goes away at once."""
+    new, blocker = new_identity(), host / "new-members"
+    blocker.write_text("in the way")
+    (bundle,) = invite(host, "ward-7")
+
+    async def scene(running: Registrar) -> None:
+        gone, *staying = running.federation.computes
+        next_file(host, computes=(*staying, Member("lyon", new.public_key)), revoked=(gone.id,))
+        running.refresh()
+        users = {line.partition(":")[0] for line in (host / "passwords").read_text().splitlines()}
+        assert (gone.id.hex() in users, new.id.hex() in users) == (False, True)
+        assert f"user {gone.id.hex()}" not in (host / "access").read_text()
+
+    async def started_again(running: Registrar) -> None:
+        joined = await join(read_bundle(bundle), tmp_path / "a", None)
+        assert joined.is_new
+        (warning,) = [text for text in running.status().warnings if "lyon" in text]
+        assert "were not written: cannot make folder" in warning
+        blocker.unlink()
+        running.follow_book()
+        assert (blocker / "lyon/compute.password").is_file()
+        assert not [text for text in running.status().warnings if "lyon" in text]
+
+    play(host, scene)
+    play(host, started_again)
