@@ -191,9 +191,9 @@ def _id_of(name: str, federation: Federation, folder: Path, listed: Iterable[mem
     `listed`: those who are known by name, or by four or more of their id's first digits.
     """
     registrars = (Member(one.name, one.key) for one in federation.registrars)
-    for member in (*federation.computes, *federation.trainers, *registrars):
-        if name in (member.name, member.id.hex(), member.key.hex()):
-            return member.id
+    named = [member for member in (*federation.computes, *federation.trainers, *registrars) if member.name == name]
+    if named:  # a client may have this name, too
+        return _id_among((*listed, *(members.Person(role="", name=name, id=one.id.hex()) for one in named)), name)
     key = public_key(name)
     if key is not None:
         return actor_id(key)

@@ -55,11 +55,9 @@ async def _clear_once(settings: BrokerSettings, root: str, quiet_s: float, sende
     events: asyncio.Queue[int] = asyncio.Queue()  # 0 for a retained message, else the number of an acknowledged publish
 
     def deliver(published: Published) -> None:
-        if not published.is_retained:
-            return  # of an actor that runs
-        if published.topic is not None and published.payload:
+        if published.is_retained and published.topic is not None and published.payload:  # else of an actor that runs
             topics.add(published.topic)
-        events.put_nowait(0)
+            events.put_nowait(0)
 
     hello = Hello(
         msgspec.structs.replace(settings, session_expiry_s=0), f"dca-clear-{secrets.token_hex(6)}",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -202,7 +203,8 @@ class Watching(Answering):
         if not left_out:
             again = SetTimer(Timer(LEAVE, round_id), now_ms + self._timing.watch_ms)
             told, back = self._tell_lacking(request, now_ms), self._waiting.take_back(round_id, self._flapping())
-            return [*told, *self._ask(back, now_ms, back), again]
+            keyless = self._waiting.missing(self._waiting.requests[round_id], now_ms)
+            return [*told, *self._ask(back, now_ms, keyless), again]
         self._waiting.note_lost(round_id, dict.fromkeys(left_out, now_ms - self._timing.leave_ms))
         others = self._waiting.requests[round_id].computes
         spare = self._spare(len(others))
@@ -222,6 +224,10 @@ class Watching(Answering):
     @abstractmethod
     def _announce_waiting(self, now_ms: int) -> list[Effect]:
         """Announce every waiting round for which nothing is missing any more."""
+
+    @abstractmethod
+    def _ask(self, computes: Iterable[bytes], now_ms: int, keyless: Collection[bytes] = ()) -> list[Effect]:
+        """Ask Compute nodes how many clients have a session, and the `keyless` ones for their epoch key."""
 
     # --- nodes that owe an abort or a sum -----------------------------------------------------------------------------
 

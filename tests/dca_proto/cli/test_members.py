@@ -106,6 +106,20 @@ def test_digits_of_two_ids_revoke_nobody(
         assert f"stands for {people[0].id}, {people[1].id}: give one" in capsys.readouterr().err
 
 
+def test_a_name_of_a_compute_node_and_of_a_client_revokes_neither(
+    demo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever invites clients may call one as a node is called; its owner then reports it by that name."""
+    node, client = read_federation(demo / "federation.toml").computes[0], "abcd" + 28 * "0"
+    people = [Person(role="client", name=node.name, id=client)]
+    monkeypatch.setattr(
+        "dca_proto.cli.members.members_of", lambda *files: Members(federation="", number=1, members=people)
+    )
+    call = ["--federation", demo / "federation.toml", "--authority", demo / "authority.key"]
+    assert main(["federation", "revoke", node.name, *map(str, call)]) == 2
+    assert f"stands for {', '.join(sorted((client, node.id.hex())))}: give one" in capsys.readouterr().err
+
+
 def test_a_node_that_has_adopted_a_file_lists_by_it_while_it_runs(
     demo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
