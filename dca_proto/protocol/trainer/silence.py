@@ -202,9 +202,9 @@ class Watching(Answering):
         left_out = self._waiting.leave_out(round_id, self._federation.p + 1, now_ms)
         if not left_out:
             again = SetTimer(Timer(LEAVE, round_id), now_ms + self._timing.watch_ms)
-            told, back = self._tell_lacking(request, now_ms), self._waiting.take_back(round_id, self._flapping())
+            silent, back = self._tell_lacking(request, now_ms), self._waiting.take_back(round_id, self._flapping())
             keyless = self._waiting.missing(self._waiting.requests[round_id], now_ms)
-            return [*told, *self._ask(back, now_ms, keyless), again]
+            return [*silent, *self._ask(back, now_ms, keyless), again]
         self._waiting.note_lost(round_id, dict.fromkeys(left_out, now_ms - self._timing.leave_ms))
         others = self._waiting.requests[round_id].computes
         spare = self._spare(len(others))
