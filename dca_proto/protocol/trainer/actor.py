@@ -311,7 +311,9 @@ class Trainer(Watching):
     def _on_progress(self, sender: bytes, frame: m.Signed, body: m.Progress, now_ms: int) -> list[Effect]:
         current = self._node_round(sender, frame, body)
         current.step("progress")
-        current.heard[sender] = self._waiting.heard[sender] = now_ms
+        current.heard[sender] = now_ms
+        if current.is_open:  # anybody can repeat those of rounds that are over
+            self._waiting.heard[sender] = now_ms
         self._note_report(current, sender, body)
         has_forgotten = body.declined < current.arrivals.declined.get(sender, (0, 0))[0]  # the node has started again
         is_new = current.arrivals.note(sender, body.count, now_ms, (body.declined, body.twice))

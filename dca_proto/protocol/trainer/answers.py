@@ -170,7 +170,6 @@ class Answering(BaseActor[Round]):
 
     def _on_partial(self, sender: bytes, frame: Signed, body: PartialSum, current: Round, now_ms: int) -> list[Effect]:
         self._node_round(sender, frame, body)
-        self._waiting.heard[sender] = now_ms
         if isinstance(body, VerifiedPart) is not current.opened.body.kind.is_verified:
             raise PeerError("kind", found=type(body).__name__, expected="a partial sum of a round of this kind")
         if sender in current.partials:
@@ -180,7 +179,7 @@ class Answering(BaseActor[Round]):
         is_late = current.takes("late partial")
         event = "last partial" if last else "late partial" if is_late else "partial"
         current.step(event)
-        current.partials[sender] = body
+        current.partials[sender], self._waiting.heard[sender] = body, now_ms
         stored = current.store(partials=(*current.stored.partials, (sender, frame)))
         if last and not is_late:
             return self._complete(current, event, now_ms)
@@ -356,10 +355,10 @@ class Answering(BaseActor[Round]):
     def _take_abort(self, current: Round, frame: Signed, body: Abort, now_ms: int) -> list[Effect]:
         """Handle a node's signed abort: the first ends the round, that of the p + 1st node returns the charge."""
         stored, node = current.stored, body.compute
-        self._waiting.heard[node] = now_ms
         if node in stored.aborted_by or current.is_done:
             current.step("late abort")
             return []  # one of each node is kept, in a round without a result
+        self._waiting.heard[node] = now_ms
         if len(frame.body) <= ABORT_BYTES_MAX:
             current.store(aborts=(*stored.aborts, frame))
         refused = body.reason in LASTING and not stored.cancelled

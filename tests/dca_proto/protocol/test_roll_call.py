@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from round_helpers import begin, failures, losing, results, sent, the_sum
+from round_helpers import begin, failures, kind_of, losing, passing, results, sent, the_sum
 
+from dca_proto.protocol.events import Received
 from dca_proto.protocol.facts import Announced, NodesSilent
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.wire.messages import Announcement, FrozenList, SessionsWanted
+from dca_proto.protocol.wire.messages import Abort, Announcement, FrozenList, Sealed, SessionsWanted
 from dca_proto.quorum import LostNode, Quorum
 from dca_proto.runtime.live import abort_of
 from dca_proto.testing import Network, NoNoise, TestFederation
@@ -170,3 +171,28 @@ def test_a_flapping_node_that_is_up_takes_the_place_of_a_dead_one(dead: tuple[in
     others = tuple(f"compute-{node}" for node in range(len(actors.computes)) if node not in dead)
     assert results(network)[1].quorum.nodes == others
     assert {one.node for one in results(network)[1].quorum.lost} == {f"compute-{node}" for node in dead}
+
+
+@pytest.mark.parametrize("ends", ["with a sum", "with an abort"])
+def test_old_messages_of_a_dead_node_do_not_pass_for_its_answer(ends: str) -> None:
+    """A broker can deliver them again, and anybody an abort, which all may see: the node is called all the same."""
+    actors, network = up(4, 1)
+    dead, trainer = actors.computes[3], actors.trainer_identity.id
+    if ends == "with an abort":
+        network.tamper = losing(FrozenList, sender=actors.computes[2])
+    begin(actors, network)
+    network.advance(network.now_ms + 300 * SECONDS)
+    network.tamper = passing
+    assert (len(results(network)), len(failures(network))) == ((0, 1) if ends == "with an abort" else (1, 0))
+    old = [one for one in network.sent if one.sender == dead and one.to.id in (b"", trainer)]
+    assert kind_of(old[-1]) is (Abort if ends == "with an abort" else Sealed)
+    network.crash(dead)
+    network.advance(network.now_ms + 200 * SECONDS)
+    for one in old:
+        network.handle(trainer, Received(dead, one.payload))
+    before = len(sent(network, SessionsWanted, to=dead))
+    network.command(trainer, actors.request())
+    network.deliver()
+    assert len(sent(network, SessionsWanted, to=dead)) == before + 1
+    network.advance(network.now_ms + 15 * SECONDS)
+    assert results(network)[-1].quorum.nodes == tuple(f"compute-{node}" for node in range(3))
