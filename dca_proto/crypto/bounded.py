@@ -25,6 +25,7 @@ from dca_proto.crypto.field import DEFAULT, Elements, Field
 from dca_proto.errors import UsageError
 
 NOISE_BITS_MAX = 16
+_EXACT = 2.0**53  # floating-point numbers have every whole number below it
 BLOCK_BITS_MAX = 1_015_839
 """The largest order of roots of unity below 2^20, the longest polynomials whose product is exact."""
 
@@ -109,14 +110,16 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
     def _reach(self) -> int:
         """The largest |Σ w_k x_k - low - number| of a limit, of any numbers within their bounds.
 
-        It is exact below 2^53, and what is larger fits no field.
+        It is exact below 2^53. What is larger, or has larger terms, counts as 2^53 or more, and fits no field.
         """
         weights = self._limit_weights.astype(np.float64)
         ends = weights * np.array(self.lows, np.float64), weights * np.add(self.lows, self.sizes, dtype=np.float64)
         low = np.array([limit.low for limit in self.limits], np.float64)
         most = np.maximum(*ends).sum(axis=1) - low
         least = np.minimum(*ends).sum(axis=1) - low
-        return int(np.maximum(most, self._limit_sizes - least).max(initial=0.0))
+        terms = np.maximum(*np.abs(ends)).sum(axis=1) + np.abs(low)
+        reach = np.maximum(most, self._limit_sizes - least)
+        return int(np.where(terms < _EXACT, reach, np.maximum(terms, reach)).max(initial=0.0))
 
     def holds(self, x: NDArray[np.int64]) -> bool:
         """Return True if numbers in grid units, ``(d,)``, are within all bounds and limits."""

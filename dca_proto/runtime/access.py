@@ -155,3 +155,11 @@ def password_line(name: str, password: str) -> str:
     derived = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
     encoded = (base64.b64encode(value).decode() for value in (salt, derived))
     return f"{name}:$7${_ITERATIONS}${'$'.join(encoded)}"
+
+
+def is_mosquitto(pid: int) -> bool:
+    """Return False for another process, which SIGHUP would end: the file of a broker that was killed stays behind."""
+    if pid < 1:
+        return False  # a process group, or all processes
+    name = Path(f"/proc/{pid}/comm")
+    return not name.exists() or "mosquitto" in name.read_text(encoding="utf-8", errors="replace")

@@ -59,7 +59,7 @@ from dca_proto.protocol.federation import Federation, Member
 from dca_proto.protocol.names import short_id
 from dca_proto.protocol.params import DAY_MS
 from dca_proto.results.status import Status
-from dca_proto.runtime.access import NEW_MEMBERS, OPERATOR, access_lines, operator_lines, password_line
+from dca_proto.runtime.access import NEW_MEMBERS, OPERATOR, access_lines, is_mosquitto, operator_lines, password_line
 from dca_proto.runtime.book import Book
 from dca_proto.runtime.clock import now_ms
 from dca_proto.runtime.config import actor_text
@@ -294,9 +294,8 @@ class Registrar:
         lines = self._given_lines()
         if OPERATOR in lines:
             yield lines[OPERATOR]
-        for members in self._servers().values():
-            for member in members:
-                yield lines.get(member.id.hex()) or self._password_line(member.id)
+        for member in (*self._federation.computes, *self._federation.trainers):
+            yield lines.get(member.id.hex()) or self._password_line(member.id)
 
     def _given_lines(self) -> dict[str, str]:
         """Return the lines of `members`, by user name."""
@@ -308,14 +307,13 @@ class Registrar:
     def _hand_over_all(self) -> None:
         """Write the files of new members, after the lists: these take revoked members' passwords away in any case."""
         known, self._unmade = self._given_lines(), ""
-        for role, members in self._servers().items():
-            for member in members:
-                try:
-                    if member.id.hex() not in known:
-                        self._hand_over(role, member)
-                except (DcaError, OSError) as error:
-                    self._unmade = f"{member.name} were not written: {error}"
-                    log.error("new member", name=member.name, reason=str(error))
+        everybody = ((role, member) for role, members in self._servers().items() for member in members)
+        for role, member in ((role, one) for role, one in everybody if one.id.hex() not in known):
+            try:
+                self._hand_over(role, member)
+            except (DcaError, OSError) as error:
+                self._unmade = f"{member.name} were not written: {error}"
+                log.error("new member", name=member.name, reason=str(error))
 
     def _hand_over(self, channel: Channel, member: Member) -> None:
         """Write what a new member's machine needs but its key, unless it is there."""
@@ -345,7 +343,7 @@ class Registrar:
         """Send SIGHUP to mosquitto. Without one, it reads the files when it starts."""
         try:
             pid = int(self._file.pid_file.read_text(encoding="ascii"))
-            if not _is_mosquitto(pid):
+            if not is_mosquitto(pid):
                 raise ValueError(f"{self._file.pid_file} does not name its process")
             os.kill(pid, signal.SIGHUP)
             self._untold = ""
@@ -443,14 +441,6 @@ class Registrar:
         else:
             client = short_id(actor_id(decision.answer.certificate.client_key))
             log.info("enrolled" if decision.store is not None else "answered again", name=name, client=client)
-
-
-def _is_mosquitto(pid: int) -> bool:
-    """Return False for another process, which SIGHUP would end: the file of a broker that was killed stays behind."""
-    if pid < 1:
-        return False  # a process group, or all processes
-    name = Path(f"/proc/{pid}/comm")
-    return not name.exists() or "mosquitto" in name.read_text(encoding="utf-8", errors="replace")
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

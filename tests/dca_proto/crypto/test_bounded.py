@@ -103,6 +103,15 @@ def test_a_limit_that_could_wrap_around_is_refused(statement: Statement, reach: 
         within.check(1)
 
 
+def test_a_limit_of_terms_that_floats_round_is_refused() -> None:
+    """3x reaches P beyond the limit's least number, and P - 1 where 3x is rounded to an even number."""
+    least = 2**52 - 3
+    limit = Limit((3,), 3 * least - 3, PRIME + 3)
+    assert limit.size - (3 * least - limit.low) == PRIME
+    with pytest.raises(UsageError, match="a limit of a verified sum reaches"):
+        Statement((least,), (1,), 0, 1, (limit,)).check(1)
+
+
 def test_a_statement_at_the_fields_limit_is_right() -> None:
     statement = Statement.within(2**20, noises=0)
     count = (PRIME - 1) // 2**21
