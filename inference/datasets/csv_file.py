@@ -109,8 +109,8 @@ def _numbers(path: Path, text: CsvText, listed: Categories, used: Sequence[str],
     first: dict[str, Missing] = {}
 
     def keep_first(lacking: Missing) -> None:
-        if lacking.column is not None:
-            first.setdefault(lacking.column, lacking)
+        if lacking.column is not None and not (lacking.column in first and first[lacking.column].found.strip()):
+            first[lacking.column] = lacking
 
     read = text.numbers(listed, _refuser(path, text, listed) if missing == REFUSE else keep_first, used)
     if not len(read):
@@ -122,9 +122,9 @@ def _numbers(path: Path, text: CsvText, listed: Categories, used: Sequence[str],
         cell, texts = first[column].found.strip(), listed.get(column)
         expected = f"one of its categories {', '.join(texts[:8])}" if texts else "a number"
         found = f"the first has {cell[:80]!r}" if cell else "all are empty"
-        advice = (
-            "write the categories as the file does" if texts else "list its categories (--categories) or leave it out"
-        )
+        advice = "list its categories (--categories) or leave it out" if cell else "leave it out"
+        if texts and cell:
+            advice = "write the categories as the file does"
         raise DataError(f"{path.name}: no row of column {column!r} has {expected}; {found}; {advice}")
     return read
 

@@ -31,7 +31,7 @@ arbitrary where few rows are left.
 **The log-rank test.** Under the null hypothesis all groups have the hazards of all rows together. With d_gk, E_gk of
 group g, their sums d_k, E_k over groups, and e_gk = E_gk/E_k
 
-    U_g = Σ_k d_gk - d_k e_gk,    Var U = Σ_k d_k (diag(e_k) - e_k e_kᵀ) + ∇U·Cov(noise of the counts)·∇Uᵀ,
+    U_g = Σ_k d_gk - d_k e_gk,    Var U = Σ_k d_k (diag(e_k) - e_k e_kᵀ) + ∇U·Cov(noise of the counts, f)·∇Uᵀ,
 
 and UᵀVar⁻¹U is chi-squared with G - 1 degrees of freedom. (The first term is the classical variance without the
 correction for ties; a continuous time has no ties.)
@@ -164,6 +164,12 @@ class Counts:
         return np.divide(np.minimum(mean, density), density, out=np.zeros_like(density), where=density > 0)
 
     @property
+    def likeliest_places(self) -> Array:
+        """f_k of each group, known or expected, shape ``(G, K)``."""
+        groups, cells = self.mean.shape
+        return np.full((groups, cells // 2), 0.5) if self.places is None else self.places
+
+    @property
     def spread_of_places(self) -> Array:
         """The standard deviation that the unknown places give to each interval's H, shape ``(G, K)``."""
         events, exposed = at_risk(self.mean)
@@ -277,7 +283,7 @@ class LogRank(NamedTuple):
 
 def log_rank(counts: Counts) -> LogRank | None:
     """Return the log-rank test, with the noise in its variance; None for a single group."""
-    groups, excess = counts.statistic.groups, _excess(counts.mean)[:-1]
+    groups, excess = counts.statistic.groups, _excess(counts.mean, counts.likeliest_places)[:-1]
     if groups == 1:
         return None
     statistic = float(excess @ np.linalg.lstsq(excess_variance(counts)[:-1, :-1], excess, rcond=None)[0])
@@ -285,21 +291,26 @@ def log_rank(counts: Counts) -> LogRank | None:
 
 
 def excess_variance(counts: Counts) -> Array:
-    """Return Var U under one hazard, including the noise, at the nearest possible counts: shape ``(G, G)``."""
-    groups, shape = counts.mean.shape[0], counts.mean.shape
+    """Return Var U under one hazard, with noise and unknown places, at the nearest possible counts: ``(G, G)``."""
+    groups, shape, places = counts.mean.shape[0], counts.mean.shape, counts.likeliest_places
     nearest = nearest_on_simplex(counts.mean.ravel(), counts.n).reshape(shape)
     step = GRADIENT_STEP * np.eye(nearest.size).reshape(-1, *shape)
-    gradient = (_excess(nearest + step) - _excess(nearest - step)).T / (2 * GRADIENT_STEP)
-    risk = at_risk(nearest)
+    gradient = (_excess(nearest + step, places) - _excess(nearest - step, places)).T / (2 * GRADIENT_STEP)
+    risk = at_risk(nearest, places=places)
     parts, events = risk.exposed / risk.exposed.sum(axis=0), risk.events.sum(axis=0)
     classical = np.einsum("k,gk,gh->gh", events, parts, np.eye(groups)) - np.einsum("k,gk,hk->gh", events, parts, parts)
     noise = gradient @ counts.root
+    if counts.places is None:
+        spread = PLACES_SD * counts.roughness
+        moved = np.eye(spread.size).reshape(-1, *spread.shape) * spread
+        unknown = (_excess(nearest, places + moved) - _excess(nearest, places - moved)).T / 2
+        noise = np.hstack([noise, unknown])
     return np.asarray(classical + noise @ noise.T)
 
 
-def _excess(counts: Array) -> Array:
-    """Return U_g, ``(..., G)``: events of each group beyond those expected under one hazard."""
-    events, exposed = at_risk(counts)
+def _excess(counts: Array, places: Array) -> Array:
+    """Return U_g, ``(..., G)``: events of each group beyond those expected under one hazard. Args: as for `at_risk`."""
+    events, exposed = at_risk(counts, places=places)
     parts = exposed / exposed.sum(axis=-2, keepdims=True)
     expected = parts * events.sum(axis=-2, keepdims=True)
     return np.asarray((events - expected).sum(axis=-1))

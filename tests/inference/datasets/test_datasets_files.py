@@ -207,7 +207,8 @@ def test_progress_is_one_line_on_a_terminal(
         (("Female", "Male"), ("female", "male"), "no row of column 'sex' has one of its categories female, male; the "
          "first has 'Female'; write the categories as the file does"),
         (("01.05.2023", "02.05.2023"), None, "no row of column 'sex' has a number; the first has '01.05.2023'; list"),
-        (("", ""), None, "no row of column 'sex' has a number; all are empty"),
+        (("", ""), None, "no row of column 'sex' has a number; all are empty; leave it out"),
+        (("", "male"), None, "no row of column 'sex' has a number; the first has 'male'; list its"),
     ],
 )  # fmt: skip
 def test_a_column_of_which_no_cell_is_understood_is_refused(
