@@ -115,7 +115,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
             after `silent_ms` (DESIGN §4.8).
         hopeless_ms: it ends a round whose other nodes are too few to repeat it after this long. Where every round
             needs all nodes, it waits for them until `commit_by` instead.
-        leave_ms: a trainer waits this long for a node's key and answer, then announces without it if it can.
+        leave_ms: a trainer waits this long for a node's key and answer, or half of a shorter time to collect; then it
+            announces without it if it can.
         lately_ms: before a round, a trainer that asks first asks each node that it has not heard for this long.
         settle_ms: a trainer waits this long for the other nodes' aborts before it reports a failed round.
         clocks_ms: by how much two members' clocks may differ where no deadline shows it (DESIGN §8.1).

@@ -237,7 +237,8 @@ class Trainer(Watching):
         if announced:
             return announced
         timer = SetTimer(Timer(KEYS, request.round_id), self._waiting.until_ms(request, now_ms))
-        leave = SetTimer(Timer(LEAVE, request.round_id), now_ms + self._timing.leave_ms)
+        leave_ms = min(self._timing.leave_ms, request.collect_ms // 2)
+        leave = SetTimer(Timer(LEAVE, request.round_id), now_ms + leave_ms)
         return [*self._ask_for(request, now_ms), timer, *([leave] if request.kind.is_summed else [])]
 
     def _ask_for(self, request: OpenRound, now_ms: int) -> list[Effect]:

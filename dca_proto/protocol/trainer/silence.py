@@ -205,10 +205,11 @@ class Watching(Answering):
             silent, back = self._tell_lacking(request, now_ms), self._waiting.take_back(round_id, self._flapping())
             keyless = self._waiting.missing(self._waiting.requests[round_id], now_ms)
             return [*silent, *self._ask(back, now_ms, keyless), again]
-        self._waiting.note_lost(round_id, dict.fromkeys(left_out, now_ms - self._timing.leave_ms))
+        waited_ms, _ = self._waiting.waits_ms(request, now_ms)
+        self._waiting.note_lost(round_id, dict.fromkeys(left_out, now_ms - waited_ms))
         others = self._waiting.requests[round_id].computes
         spare = self._spare(len(others))
-        told = Report(facts.NodesSilent(round_id, left_out, self._timing.leave_ms, others, spare))
+        told = Report(facts.NodesSilent(round_id, left_out, waited_ms, others, spare))
         return [told, *self._announce_waiting(now_ms)]
 
     def _tell_lacking(self, request: OpenRound, now_ms: int) -> list[Effect]:

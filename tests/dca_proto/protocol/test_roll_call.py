@@ -196,3 +196,15 @@ def test_old_messages_of_a_dead_node_do_not_pass_for_its_answer(ends: str) -> No
     assert len(sent(network, SessionsWanted, to=dead)) == before + 1
     network.advance(network.now_ms + 15 * SECONDS)
     assert results(network)[-1].quorum.nodes == tuple(f"compute-{node}" for node in range(3))
+
+
+@pytest.mark.parametrize("collect_s", [2.0, 10.0])
+def test_a_request_with_a_short_time_to_collect_goes_on_without_a_dead_node(collect_s: float) -> None:
+    """It waits for answers in half of that time: otherwise it would end before it has left out anybody."""
+    actors, network = up(4, 1)
+    network.crash(actors.computes[2])
+    begun_ms = network.now_ms
+    begin(actors, network, collect_s=collect_s)
+    network.advance(begun_ms + 15 * SECONDS)
+    assert failures(network) == []
+    assert results(network)[0].quorum.lost == (LostNode("compute-2", begun_ms),)
