@@ -22,7 +22,7 @@ Each figure fails only if chance would bring one so far beyond its limit less th
 (binomial tails, Bonferroni over all figures; intervals of one fit are nearly independent). So a program within the
 limits fails at most once in 100 runs. The ratios of errors have no margin for chance.
 
-Exit code 4 if a check fails. Takes ten minutes on two cores; --quick runs half of the repeats.
+Exit code 4 if a check fails. Takes five minutes on two cores; --quick runs half of the repeats.
 """
 
 from __future__ import annotations
