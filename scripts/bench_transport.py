@@ -8,7 +8,8 @@ in the second of its rounds.
 Examples:
 
     scripts/bench_transport.py                              2,000 connections, 10,000 clients, five runs of each
-    scripts/bench_transport.py --connections 200 --fleet 0 --repeats 3 --json transport.json
+    scripts/bench_transport.py --connections 200 --fleet 2000 --own --json -
+    scripts/bench_transport.py --connections 0 --fleet 0              devices and the main job
 """
 
 from __future__ import annotations
@@ -113,12 +114,12 @@ def main_job(client: str, version: str) -> dict[str, float]:
     return {"job_s": time.monotonic() - began, "job_core_s": sum(one.ru_utime + one.ru_stime for one in used)}
 
 
-def fleet(client: str, version: str, clients: int) -> dict[str, float]:
-    """Run two rounds of many clients, each with a connection of its own; return the figures of the second."""
+def fleet(client: str, version: str, clients: int, connections: str) -> dict[str, float]:
+    """Run two rounds of many clients; return the figures of the second."""
     _use(client, version)
     options = SwarmOptions(
         clients=clients, dimension=10, computes=3, rounds=2, tolerate=clients // 10, broker="mosquitto", processes=2,
-        connections=CONNECTIONS[0],
+        connections=connections,
     )  # fmt: skip
     done = run_rounds(options)
     assert done.ok, done.error
@@ -154,7 +155,9 @@ def in_process(*arguments: str) -> dict[str, float]:
     return found
 
 
-async def compare(connections: int, rounds: int, clients: int, repeats: int) -> dict[str, dict[str, list[float]]]:
+async def compare(
+    connections: int, rounds: int, clients: int, mode: str, repeats: int
+) -> dict[str, dict[str, list[float]]]:
     """Run all kinds in turn, `repeats` times, print a table, and return each value."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {kind: {name: [] for name in FIGURES} for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder:
@@ -163,23 +166,21 @@ async def compare(connections: int, rounds: int, clients: int, repeats: int) -> 
                 for kind in KINDS[repeat % len(KINDS) :] + KINDS[: repeat % len(KINDS)]:
                     sizes = map(str, (connections, rounds))
                     own = await asyncio.to_thread(device, *kind)
-                    own |= await asyncio.to_thread(in_process, __file__, "--run", broker.url, *kind, *sizes)
+                    if connections:
+                        own |= await asyncio.to_thread(in_process, __file__, "--run", broker.url, *kind, *sizes)
                     own |= await asyncio.to_thread(in_process, __file__, "--job", *kind)
                     if clients:
-                        own |= await asyncio.to_thread(in_process, __file__, "--fleet-of", *kind, str(clients))
+                        own |= await asyncio.to_thread(in_process, __file__, "--fleet-of", *kind, str(clients), mode)
                     print(*kind, json.dumps(own), file=sys.stderr, flush=True)
                     for name, value in own.items():
                         found[kind][name].append(value)
-            _print(found, broker, connections, clients, repeats)
+            _print(found, broker, f"{connections:,} connections, a fleet of {clients:,} ({mode}), {repeats} runs")
     return {" ".join(kind): figures for kind, figures in found.items()}
 
 
-def _print(
-    found: dict[tuple[str, str], dict[str, list[float]]], broker: Broker, connections: int, clients: int, repeats: int
-) -> None:
+def _print(found: dict[tuple[str, str], dict[str, list[float]]], broker: Broker, what: str) -> None:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("aiomqtt", "paho-mqtt", "mqtt5"))
-    print(f"{connections:,} connections, a fleet of {clients:,}, {repeats} runs; {versions};", end=" ")
-    print(f"mosquitto {broker.version};", end=" ")
+    print(f"{what}; {versions}; mosquitto {broker.version};", end=" ")
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}")
     print(f"{'':34}" + "".join(f"{' '.join(kind):>24}" for kind in KINDS))
     for name, title in FIGURES.items():
@@ -194,14 +195,15 @@ def _print(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--connections", type=int, default=2000)
+    parser.add_argument("--connections", type=int, default=2000, help="in one process; 0 for none")
     parser.add_argument("--rounds", type=int, default=3, help="messages of each connection")
     parser.add_argument("--fleet", type=int, default=10_000, help="live clients; 0 for none")
+    parser.add_argument("--own", action="store_true", help="each of them has a connection of its own")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--run", nargs=5, help=argparse.SUPPRESS)
     parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--fleet-of", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--fleet-of", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.run:
         url, client, version, connections, rounds = given.run
@@ -209,10 +211,11 @@ def main() -> None:
     elif given.job:
         print(json.dumps(main_job(*given.job)))
     elif given.fleet_of:
-        client, version, clients = given.fleet_of
-        print(json.dumps(fleet(client, version, int(clients))))
+        client, version, clients, mode = given.fleet_of
+        print(json.dumps(fleet(client, version, int(clients), mode)))
     else:
-        values = asyncio.run(compare(given.connections, given.rounds, given.fleet, given.repeats))
+        mode = CONNECTIONS[0 if given.own else 1]
+        values = asyncio.run(compare(given.connections, given.rounds, given.fleet, mode, given.repeats))
         if given.json is not None:
             given.json.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
