@@ -23,7 +23,9 @@ pytestmark = [pytest.mark.long, pytest.mark.xdist_group("cluster")]
 ROOT = Path(__file__).parents[2]
 HELPERS = ROOT / "tests" / "helpers"
 PYTHONPATH = os.pathsep.join([str(HELPERS), str(ROOT), os.environ.get("PYTHONPATH", "")])
-START_S, RUN_S, ATTEMPTS = 120, 480, 3
+START_S, ATTEMPTS = 120, 3
+RUN_S = 1800
+"""Only a program that hangs takes so long, on the busiest machine."""
 Compare = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 
 
