@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 import typer
@@ -19,6 +19,7 @@ from dca_proto.cli.output import draw, keep_earlier, require_plot_target, result
 from dca_proto.cli.progress import PatientBar, Words
 from dca_proto.cli.show import show
 from dca_proto.errors import UsageError
+from dca_proto.protocol.terms import Verified
 from dca_proto.runtime.broker import find_mosquitto
 from dca_proto.runtime.files import STDOUT, write_json
 from dca_proto.wording import counted
@@ -56,7 +57,7 @@ def scaling(
     computes: Annotated[str | None, typer.Option(help="M, the number of Compute nodes; a list.")] = None,
     tolerate: Annotated[str, typer.Option(help="T, shares of N (below 1) or numbers of clients; a list.")] = "0.1",
     drop_rate: Annotated[str, typer.Option(help="Probability that a client drops out of a round; a list.")] = "0",
-    verified: Annotated[bool, typer.Option("--verified", help="Clients prove their bounds.")] = False,
+    verified: Annotated[bool, typer.Option("--verified", help=get_args(Verified)[1].description)] = False,
     backend: Annotated[str, typer.Option(help="emulated, or mosquitto for a live swarm.")] = EMULATED,
     rounds: Annotated[int | None, typer.Option(help="Measured rounds of each cell; by default 5.")] = None,
     processes: Annotated[

@@ -29,7 +29,7 @@ bounds = { x = [0, 1] }
 epsilon = 8
 delta = 1e-5
 clients = 6
-tolerate = 1
+tolerate = 0
 """
 TERMS = ("--clients", "6", "--tolerate", "1", "--epsilon", "1", "--delta", "1e-5")
 MEAN = ("--statistic", "mean", "--columns", "x", "--bounds", "x=0:1", *TERMS)

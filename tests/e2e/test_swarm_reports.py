@@ -273,7 +273,8 @@ def test_a_round_without_contributions_aborts_with_advice(
     (["--job", "ldp-mean", "--set", "family=poisson"], "family 'poisson' describes numbers from 0 on, and y is", 5),
     (["--job", "ldp-mean", "--epsilon", "1e-9"],
      "--epsilon 1e-09 --delta 0: no round is possible with 100 % of that", 2),
-    (["--job", "ldp-histogram", "--clients", "3", "--set", "bins=6"], "3 clients are too few: a histogram of 6", 5),
+    (["--job", "ldp-histogram", "--clients", "3", "--set", "bins=6"],
+     "has no result from fewer than 5 contributors, and found 3", 5),
 ])  # fmt: skip
 def test_an_option_that_reports_do_not_support_is_a_one_line_error(
     options: list[str], message: str, dca: Dca, table: Path, code: int

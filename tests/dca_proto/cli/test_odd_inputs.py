@@ -61,6 +61,7 @@ INPUTS = {
     ("federation show", "file"): "ODD",
     ("federation members", "file"): "ODD",
     ("federation members", "authority"): "--authority ODD",
+    ("federation revoke", "known"): "--members ODD",
     ("inspect", "file"): "ODD",
     ("status", "files"): "ODD",
     ("store compact", "files"): "ODD",
@@ -196,7 +197,7 @@ def test_an_input_that_is_no_file_is_named_at_once(
         odd(kind, place)
         line = line_of(capsys, [*base.split(), *INPUTS[command, name].replace("ODD", "odd.toml").split()])
         assert "odd.toml" in line, (kind, line)
-        named = (f"is {kind}", "not a regular file", "Is a directory")
+        named = (f"is {kind}", "not a regular file", "Is a directory", "has no actor's file, and neither has a folder")
         assert kind == "too deep" or any(text in line for text in named), (kind, line)
         place.rmdir() if kind == "a folder" else place.unlink()
 

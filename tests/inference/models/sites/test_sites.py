@@ -280,8 +280,8 @@ def test_a_file_keeps_the_prediction_for_a_new_site(tmp_path: Path) -> None:
 def test_requests_that_cannot_be_are_refused() -> None:
     data, _ = tables(NUMBER)
     known = Conditions(1, 0, 1.0, np.random.default_rng(1), kind=NodeRelease)
-    with pytest.raises(DataError, match="two data nodes"):
-        REGRESSION.make(data.schema, REGRESSION.settings(), known)
+    with pytest.raises(DataError, match="no result from fewer than 2 contributors, and found 1"):
+        REGRESSION.check_contributors(data.schema, REGRESSION.settings(), known)
     for settings, words in (
         ({"slopes": "z"}, "names 'z'"),
         ({"site": "y"}, "both the target"),
