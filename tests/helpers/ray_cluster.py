@@ -17,6 +17,7 @@ for name in (
 ):
     os.environ[f"RAY_{name}"] = str(PATIENCE_S)
 os.environ |= {"RAY_health_check_timeout_ms": str(1000 * PATIENCE_S)}
+os.environ |= {"RAY_worker_niceness": "0"}  # by default 15: a busy machine would let work wait
 
 from ports import free_port  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
