@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.field import DEFAULT, ELEMENT_BYTES, Elements, Field, interpolate
+from dca_proto.crypto.field import DEFAULT, ELEMENT_BYTES, Elements, Field, Words, interpolate
 from dca_proto.errors import PeerError
 
 QUERIES = 2
@@ -135,7 +135,7 @@ def query(block: Block, r: Elements) -> Elements:
     return weights
 
 
-def opening(block: Block, shares: Elements, weights: Elements) -> Elements:
+def opening(block: Block, shares: Elements | Words, weights: Elements) -> Elements:
     """Return a node's shares of A and C for many clients, ``(n, 4)``; its shares of words are ``(n, block.words)``."""
     return block.field.matrix_product(shares, weights)
 
@@ -148,9 +148,10 @@ def accepted(field: Field, openings: Sequence[Elements]) -> NDArray[np.bool_]:
     return expected
 
 
-def split(field: Field, words: Elements, pads: Elements) -> Elements:
+def split(field: Field, words: Elements, pads: Elements | Words) -> Elements:
     """Return the last share of words whose other shares are the rows of `pads`, ``(m, words)``."""
-    return field.minus(words, np.sum(pads, axis=0) % np.uint64(field.prime))
+    others: Elements = np.sum(pads, axis=0, dtype=np.uint64)
+    return field.minus(words, others % np.uint64(field.prime))
 
 
 def pack(words: Elements) -> bytes:

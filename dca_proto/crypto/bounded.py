@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dca_proto.crypto.bit_proof import OPENED, Block, query
 from dca_proto.crypto.bit_proof import accepted as proves
-from dca_proto.crypto.field import DEFAULT, Elements, Field
+from dca_proto.crypto.field import DEFAULT, AnyElements, Elements, Field, as_floats
 from dca_proto.errors import UsageError
 
 NOISE_BITS_MAX = 16
@@ -239,20 +239,32 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
         return same
 
     # --- sums ---------------------------------------------------------------------------------------------------------
-    def sum_of_shares(self, shares: Elements, coins: NDArray[np.bool_]) -> Elements:
-        """Return a node's share of the noisy sum of all coordinates, ``(d,)``.
+    def flipped_sums(self, shares: AnyElements, coins: NDArray[np.bool_]) -> Elements:
+        """Return the sum of some clients' shares of each bit, for a noise bit of (1 - 2c)·b, ``(block.bits,)``.
 
         Args:
-            shares: the node's shares of the clients' words, or only of their bits, ``(n, ≥ block.bits)``.
+            shares: a node's shares of the clients' words, or only of their bits, ``(n, ≥ block.bits)``. Up to
+                n = 2^21, sums of floating-point numbers are exact: they and twice a part of them stay below 2^53.
             coins: the public coins, ``(n, noise_size)``.
         """
-        end, modulus = self._coordinates_end, np.uint64(self.field.prime)
-        of_numbers = shares[:, :end].sum(axis=0) % modulus
-        of_noise = shares[:, self._numbers_end : self.block.bits]
-        flipped = np.where(coins, modulus - of_noise, of_noise).sum(axis=0) % modulus
-        weighted = self.field.multiply(of_numbers, self._weights[:end].astype(np.uint64))
+        bits = as_floats(shares[:, : self.block.bits])
+        sums, noise = bits.sum(axis=0), slice(self._numbers_end, None)
+        sums[noise] -= 2 * np.einsum("ij,ij->j", bits[:, noise], coins.astype(np.float64))
+        return self.field.of(sums.astype(np.int64))
+
+    def share_of_sum(self, of_bits: Elements) -> Elements:
+        """Return a node's share of the noisy sum of all coordinates from its `flipped_sums`, ``(d,)``."""
+        end = self._coordinates_end
+        weighted = self.field.multiply(of_bits[:end], self._weights[:end].astype(np.uint64))
         total = np.add.reduceat(weighted, self._starts[: len(self.sizes)])
-        return (total + self._noise_sums(flipped)) % modulus
+        return (total + self._noise_sums(of_bits[self._numbers_end :])) % np.uint64(self.field.prime)
+
+    def sum_of_shares(self, shares: AnyElements, coins: NDArray[np.bool_]) -> Elements:
+        """Return a node's share of the noisy sum of all coordinates, ``(d,)``; arguments are those of `flipped_sums`.
+
+        The sums of bits of many parts of the clients can be added up before.
+        """
+        return self.share_of_sum(self.flipped_sums(shares, coins))
 
     def coins_part(self, coins: NDArray[np.bool_]) -> Elements:
         """Return what the coins alone add to the noisy sum, ``(d,)``: the trainer adds it once."""

@@ -25,7 +25,40 @@ _PART = np.uint64((1 << _PART_BITS) - 1)
 _TERMS_MAX = 1 << 11
 """A sum of so many products of an element and a part of 11 bits stays below 2^53."""
 Elements = NDArray[np.uint64]
+Words = NDArray[np.uint32]
+"""Elements as they travel, in half the memory."""
+AnyElements = Elements | Words | NDArray[np.float64]
 Spectrum = tuple[NDArray[np.complex128], NDArray[np.complex128]]
+
+
+class _Block(NamedTuple):
+    """Columns of a matrix that are 0 outside the same rows, which begin at `start`: parts of 11 bits side by side."""
+
+    start: int
+    columns: NDArray[np.int64]
+    parts: NDArray[np.float64]
+
+
+class Factor(NamedTuple):
+    """The right factor of matrix products: its columns, and blocks of those that are not 0."""
+
+    columns: int
+    blocks: list[_Block]
+
+
+def factor_of(matrix: Elements) -> Factor:
+    """Return a matrix as a factor. Products leave out the rows before a column's first term, and after its last one."""
+    rows_of: dict[tuple[int, int], list[int]] = {}
+    for column, terms in enumerate(matrix.T):
+        places = np.flatnonzero(terms)
+        if places.size:
+            rows_of.setdefault((int(places[0]), int(places[-1]) + 1), []).append(column)
+    blocks = []
+    for (start, end), columns in rows_of.items():
+        some = matrix[start:end, columns]
+        parts = [some >> np.uint64(_PART_BITS * part) & _PART for part in range(_PARTS)]
+        blocks.append(_Block(start, np.array(columns), np.concatenate(parts, axis=1).astype(np.float64)))
+    return Factor(matrix.shape[1], blocks)
 
 
 class Field(NamedTuple):
@@ -57,19 +90,26 @@ class Field(NamedTuple):
         """Return the differences of the elements of two arrays."""
         return (a + (np.uint64(self.prime) - b)) % np.uint64(self.prime)
 
-    def matrix_product(self, a: Elements, b: Elements) -> Elements:
+    def matrix_product(self, a: AnyElements, b: Elements) -> Elements:
         """Return the product of matrices of shapes ``(n, k)`` and ``(k, m)``; it is fastest for few columns m."""
-        modulus, columns = np.uint64(self.prime), b.shape[1]
-        sums = np.zeros((len(a), _PARTS * columns), dtype=np.uint64)
-        for start in range(0, a.shape[1], _TERMS_MAX):
-            some = slice(start, start + _TERMS_MAX)
-            parts = [b[some] >> np.uint64(_PART_BITS * part) & _PART for part in range(_PARTS)]
-            left = a[:, some].view(np.int64).astype(np.float64)
-            sums += (left @ np.concatenate(parts, axis=1).astype(np.float64)).astype(np.uint64) % modulus
-        total = np.zeros((len(a), columns), dtype=np.uint64)
-        for part in reversed(range(_PARTS)):
-            total = ((total << np.uint64(_PART_BITS)) + sums[:, part * columns : (part + 1) * columns]) % modulus
-        return total
+        return self.product_with(a, factor_of(b))
+
+    def product_with(self, a: AnyElements, factor: Factor) -> Elements:
+        """Return the `matrix_product` of a, of elements in any type, and a factor that one makes once for many a."""
+        modulus = np.uint64(self.prime)
+        sums = np.zeros((len(a), _PARTS, factor.columns), dtype=np.uint64)
+        for block in factor.blocks:
+            of_block = np.zeros((len(a), block.parts.shape[1]), dtype=np.uint64)
+            for start in range(0, len(block.parts), _TERMS_MAX):
+                end = min(start + _TERMS_MAX, len(block.parts))
+                left = as_floats(a[:, block.start + start : block.start + end])
+                of_block += (left @ block.parts[start:end]).astype(np.uint64)  # each below 2^53, of 2^10 at most
+            sums[:, :, block.columns] = of_block.reshape(len(a), _PARTS, -1)
+        sums %= modulus
+        low, middle, high = sums[:, 0], sums[:, 1], sums[:, 2]
+        shift = np.uint64(_PART_BITS)
+        product: Elements = (((high << shift) + middle << shift) + low) % modulus  # below 2^54
+        return product
 
     def convolve(self, a: Elements, b: Elements) -> Elements:
         """Return the coefficients of the product of two polynomials, each up to 2^20 long."""
@@ -137,6 +177,18 @@ class Field(NamedTuple):
 
 
 DEFAULT = Field()
+
+
+def as_floats(elements: AnyElements, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """Return elements as floating-point numbers, exactly. If they are, return them.
+
+    All are below 2^31, so they are the same as signed integers, which processors convert several at a time.
+    """
+    if isinstance(elements.dtype, np.dtypes.Float64DType):
+        return elements
+    found = np.empty(elements.shape) if out is None else out
+    np.copyto(found, elements.view(np.dtype(f"i{elements.itemsize}")))
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -217,7 +217,7 @@ def expand(seed: bytes, size: int) -> bytes:
     return bytes(expanded)
 
 
-def expand_into(buffer: bytearray, start: int, size: int, seed: bytes) -> None:
+def expand_into(buffer: bytearray | memoryview, start: int, size: int, seed: bytes) -> None:
     """Write the bytes of `expand` into `buffer` at `start`, without a copy."""
     if len(seed) != KEY_BYTES or start < 0 or start + size > len(buffer):
         raise ValueError(f"{size} bytes at {start} of {len(buffer)}, from a seed of {len(seed)}")

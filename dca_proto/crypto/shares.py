@@ -21,36 +21,44 @@ from numpy.typing import NDArray
 from dca_proto.crypto import labels
 from dca_proto.crypto.bit_proof import point
 from dca_proto.crypto.bounded import Statement
-from dca_proto.crypto.field import ELEMENT_BYTES, PRIME, Elements
+from dca_proto.crypto.field import ELEMENT_BYTES, PRIME, Elements, Factor, Words, as_floats, factor_of
 from dca_proto.crypto.masks import ENTRY_BYTES
 from dca_proto.crypto.sealing import KEY_BYTES, derive, digest, expand, expand_into
 
 COIN_BYTES = 16
 _POINT_BYTES = 64
-_CHUNK_WORDS, _CHUNK_ROWS, _CHUNK_WORDS_MAX = 1 << 18, 16, 1 << 22
-"""Words of shares that are in memory at once: they fit a processor's cache. Of long rows, there are a few more."""
+_CHUNK_WORDS, _CHUNK_ROWS, _CHUNK_WORDS_MAX = 1 << 17, 32, 1 << 21
+"""Words of shares that are in memory at once, with 12 bytes each: they fit a processor's cache. Of long rows, there are
+a few more, but no more than sums that are exact have (`Statement.flipped_sums`)."""
 
 
-def pads_of(pair_keys: Sequence[bytes], entries: Sequence[bytes], announcement_hash: bytes, words: int) -> Elements:
+def pads_of(pair_keys: Sequence[bytes], entries: Sequence[bytes], announcement_hash: bytes, words: int) -> Words:
     """Return the shares of words that pairs of a client and a node derive, ``(n, words)``: one row for each entry."""
+    pads = np.empty((len(entries), words), dtype="<u4")
+    fill_pads(pads, pair_keys, entries, announcement_hash)
+    return pads
+
+
+def fill_pads(pads: Words, pair_keys: Sequence[bytes], entries: Sequence[bytes], announcement_hash: bytes) -> None:
+    """Write the shares of `pads_of` into an array. Pages of a fresh one would cost as much time as ChaCha20."""
     about = labels.SHARE + announcement_hash
     absorbed = [key + about + entry for key, entry in zip(pair_keys, entries, strict=True)]
-    pads = _expanded(absorbed, words, 0)
-    attempt, again = 1, np.flatnonzero((pads == PRIME).any(axis=1))
-    while again.size:
-        pads[again] = _expanded([absorbed[at] for at in again.tolist()], words, attempt)
-        attempt, again = attempt + 1, again[(pads[again] == PRIME).any(axis=1)]
-    return pads.astype(np.uint64)
+    _expand(pads, absorbed, 0)
+    if pads.max(initial=0) < PRIME:  # P is the largest word of 31 bits, and rare
+        return
+    for row, data in zip(pads, absorbed, strict=True):
+        attempt = 1
+        while row.max(initial=0) == PRIME:
+            _expand(row[np.newaxis], [data], attempt)
+            attempt += 1
 
 
-def _expanded(absorbed: Sequence[bytes], words: int, attempt: int) -> NDArray[np.uint32]:
-    """Return words of 31 bits, ``(n, words)``: ChaCha20 under SHAKE128 of an input and the attempt's number."""
-    size, behind = ELEMENT_BYTES * words, bytes([attempt])
-    buffer = bytearray(size * len(absorbed))
+def _expand(pads: Words, absorbed: Sequence[bytes], attempt: int) -> None:
+    """Write words of 31 bits: ChaCha20 under SHAKE128 of a row's input and the attempt's number."""
+    size, behind, buffer = ELEMENT_BYTES * pads.shape[1], bytes([attempt]), pads.reshape(-1).view(np.uint8).data
     for place, data in enumerate(absorbed):
         expand_into(buffer, size * place, size, shake_128(data + behind).digest(KEY_BYTES))
-    found: NDArray[np.uint32] = np.frombuffer(buffer, dtype="<u4").reshape(-1, words) & np.uint32(PRIME)
-    return found
+    np.bitwise_and(pads, np.uint32(PRIME), out=pads)
 
 
 def uniform_elements(key: bytes, count: int) -> Elements:
@@ -88,8 +96,8 @@ def coins_of(seed: bytes, entries: Sequence[bytes], count: int) -> NDArray[np.bo
 
 
 @lru_cache(maxsize=8)  # of the rounds that this process computes now
-def _query(statement: Statement, seed: bytes) -> Elements:
-    return statement.query(point_of(seed))
+def _query(statement: Statement, seed: bytes) -> Factor:
+    return factor_of(statement.query(point_of(seed)))
 
 
 class Opened(NamedTuple):
@@ -119,20 +127,22 @@ def open_shares(
         pair_keys, entries: of the clients.
         kept: y of an entry that this node holds, otherwise empty.
     """
-    words, modulus = statement.block.words, np.uint64(PRIME)
-    openings, total = [np.zeros((0, statement.opened), dtype=np.uint64)], np.zeros(len(statement.sizes), np.uint64)
+    words, openings = statement.block.words, [np.zeros((0, statement.opened), dtype=np.uint64)]
+    of_bits = np.zeros(statement.block.bits, dtype=np.uint64)  # of each chunk below P, so that sums do not wrap around
     step = max(1, min(max(_CHUNK_WORDS // words, _CHUNK_ROWS), _CHUNK_WORDS_MAX // words))
+    buffer, floats = np.empty((min(step, len(entries)), words), dtype="<u4"), np.empty((min(step, len(entries)), words))
     for start in range(0, len(entries), step):
         part = slice(start, start + step)
-        shares = pads_of(pair_keys[part], entries[part], announcement_hash, words)
-        own = [place for place, y in enumerate(kept[part]) if y]
-        if own:
-            vectors = np.frombuffer(b"".join(kept[part]), dtype="<u4").reshape(-1, words)
-            shares[own] = (shares[own] + vectors) % modulus
-        openings.append(statement.field.matrix_product(shares, _query(statement, seed)))
-        coins = coins_of(seed, entries[part], statement.noise_size)
-        total = (total + statement.sum_of_shares(shares, coins)) % modulus
-    return Opened(np.concatenate(openings), total)
+        shares = buffer[: len(entries[part])]
+        fill_pads(shares, pair_keys[part], entries[part], announcement_hash)
+        for share, y in zip(shares, kept[part], strict=True):
+            if y:
+                share += np.frombuffer(y, dtype="<u4")  # below 2P, so 32 bits hold it
+                np.minimum(share, share - np.uint32(PRIME), out=share)  # what is below P wraps around, and stays
+        real = as_floats(shares, floats[: len(shares)])
+        openings.append(statement.field.product_with(real, _query(statement, seed)))
+        of_bits += statement.flipped_sums(real, coins_of(seed, entries[part], statement.noise_size))
+    return Opened(np.concatenate(openings), statement.share_of_sum(of_bits % np.uint64(PRIME)))
 
 
 def coins_part(statement: Statement, seed: bytes, entries: Sequence[bytes]) -> Elements:

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from dca_proto.crypto.field import DEFAULT, PRIME, Elements, Field, interpolate, transform_length
+from dca_proto.crypto.field import DEFAULT, PRIME, Elements, Field, factor_of, interpolate, transform_length
 
 FACTORS = {2: 1, 3: 2, 7: 1, 11: 1, 31: 1, 151: 1, 331: 1}
 TOY = Field(7, 3)
@@ -35,6 +35,21 @@ def test_a_matrix_product_is_exact(terms: int, is_largest: bool) -> None:
         a[:], b[:] = PRIME - 1, PRIME - 1
     expected = [[sum(int(x) * int(y) for x, y in zip(row, column, strict=True)) % PRIME for column in b.T] for row in a]
     assert DEFAULT.matrix_product(a, b).tolist() == expected
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_product_with_a_factor_of_many_zeros_is_exact(seed: int) -> None:
+    """Of random sizes; columns have terms in some rows each, or none; the left factor has each type of elements."""
+    rng = np.random.default_rng(seed)
+    rows, terms, columns = rng.integers(1, 5), rng.integers(1, 4_500), rng.integers(1, 7)
+    a, b = drawn(rows, terms, seed=seed), drawn(terms, columns, seed=seed + 9)
+    for column in b.T:
+        start, end = sorted(rng.integers(0, terms + 1, 2))
+        column[:start] = column[end:] = 0
+    factor = factor_of(b)
+    expected = (a.astype(object) @ b.astype(object) % PRIME).tolist()
+    for left in (a, a.astype(np.uint32), a.astype(np.float64)):
+        assert DEFAULT.product_with(left, factor).tolist() == expected
 
 
 @pytest.mark.parametrize("terms", [1 << 20, (1 << 20) + 5])  # the words of the largest block are more than 2^20
