@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import inspect
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from dca_proto import TrainerRounds
 from dca_proto.cli import main
 from dca_proto.cli.new import FILES, NAME
+from dca_proto.statistics import base
+from emulator.ideal import IdealSwarm
+from emulator.swarm.live import run_swarm
+from inference.rounds import run as run_job
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,6 +33,30 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     assert main(["new", "warm_days"]) == 0
     return tmp_path / "warm_days"
+
+
+async def ideal_swarm(*arguments: Any) -> Any:
+    """Stand for `run_swarm`: sums come from the ideal functionality."""
+    options, rows, columns, job = inspect.signature(run_swarm).bind(*arguments).args[:4]
+    swarm = IdealSwarm(rows, columns, options.terms((b"1" * 16,) * 3), random=np.random.default_rng(1).bytes)
+    return SimpleNamespace(result=run_job(job, swarm), failure=None)
+
+
+@pytest.fixture
+def programs(study: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    """The modules of a study, imported into this process, which forgets them afterwards."""
+    monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
+    monkeypatch.syspath_prepend(study)
+    monkeypatch.syspath_prepend(study / "tests")
+    names = ("warm_days", "warm_days.statistic", "warm_days.study", "client", "learn", "test_study")
+    assert not set(names) & set(sys.modules)
+    try:
+        found = {name: importlib.import_module(name) for name in names}
+        monkeypatch.setattr(found["learn"], "run_swarm", ideal_swarm)
+        yield found
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
 
 
 def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -49,6 +85,40 @@ def test_a_study_has_no_fault_of_style_or_types(study: Path) -> None:
     assert checked.returncode == 0, checked.stdout
     styled = run("-m", "ruff", "format", "--isolated", "--line-length", "120", "--check", ".", folder=study)
     assert styled.returncode == 0, styled.stdout
+
+
+def test_a_study_uses_names_and_arguments_that_exist(
+    programs: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its tests pass, and its trainer's program prints a share; a long test runs it with a live swarm."""
+    tests = [value for name, value in vars(programs["test_study"]).items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test()
+    programs["learn"].main(["--trial", "100"])
+    assert capsys.readouterr().out.startswith("temperature > 20: 0.")
+
+
+def test_a_study_s_trainer_learns_with_the_terms_of_its_file(
+    programs: dict[str, ModuleType], study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its signed file names the nodes, and study.toml has the other terms."""
+    assert (
+        main(["federation", "init", "demo", "--computes", "3", "--clients", "1", "--broker", "mqtt://127.0.0.1"]) == 0
+    )
+    learn, asked = programs["learn"], []
+
+    @contextlib.contextmanager
+    def ideal_rounds(*arguments: Any) -> Iterator[IdealSwarm]:
+        file, terms = inspect.signature(TrainerRounds).bind(*arguments).args
+        asked.append((file, len(set(terms.computes)), terms.clients))
+        yield IdealSwarm(np.full((terms.clients, 1), 30.0), ("temperature",), terms)
+
+    monkeypatch.setattr(learn, "TrainerRounds", ideal_rounds)
+    file = study.parent / "demo/trainer.toml"
+    found = learn.learn(programs["warm_days.study"].read_study(study / "study.toml"), file)
+    assert asked == [(file, 3, 100)]
+    assert found["temperature"].low < 1 <= found["temperature"].high
 
 
 @pytest.mark.long
