@@ -28,7 +28,7 @@ class _Parser(argparse.ArgumentParser):
 class _Version(argparse.Action):
     """Prints the versions of the package and of the protocol."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> NoReturn:
+    def __call__(self, parser: argparse.ArgumentParser, *arguments: object) -> NoReturn:
         print(version_line())
         parser.exit()
 

@@ -116,15 +116,15 @@ def _limits_in(limits: ValueRange) -> int:
     return 2 * len(limits.low) + 1 + 2 * combinations + squares
 
 
-def _slack(given: _Sum, largest: float) -> float:
+def _slack(total: _Sum, largest: float) -> float:
     """Rounding: half a grid unit for the mean of each client's rows, and floating-point arithmetic."""
-    return given.rounding + _RELATIVE * given.number * largest
+    return total.rounding + _RELATIVE * total.number * largest
 
 
-def _far_coordinate(given: _Sum, limits: ValueRange, t: float, statistic: Statistic, unit: float) -> Finding:
-    low, high = given.number * limits.low, given.number * limits.high
-    noise = given.sigma * math.sqrt(2 * t) + _slack(given, float(np.maximum(limits.high, -limits.low).max()))
-    excess = np.maximum(low - given.value, given.value - high) - noise
+def _far_coordinate(total: _Sum, limits: ValueRange, t: float, statistic: Statistic, unit: float) -> Finding:
+    low, high = total.number * limits.low, total.number * limits.high
+    noise = total.sigma * math.sqrt(2 * t) + _slack(total, float(np.maximum(limits.high, -limits.low).max()))
+    excess = np.maximum(low - total.value, total.value - high) - noise
     place = int(np.argmax(excess))
     relative = float(excess[place]) / noise
     if not relative > 0:
@@ -134,32 +134,32 @@ def _far_coordinate(given: _Sum, limits: ValueRange, t: float, statistic: Statis
         """Return the estimate if all others are at their largest, so that a count of rows is that of all."""
         numbers = high * unit
         numbers[place] = number * unit
-        return float(statistic.estimate(numbers, given.contributors)[place])
+        return float(statistic.estimate(numbers, total.contributors)[place])
 
     ends = sorted((estimated(low[place]), estimated(high[place])))
     by_noise = abs(estimated(low[place] + noise) - estimated(low[place]))
     return relative, (
-        f"{statistic.labels()[place]} is {estimated(given.value[place]):.4g}, and honest clients give {ends[0]:.4g} to "
+        f"{statistic.labels()[place]} is {estimated(total.value[place]):.4g}, and honest clients give {ends[0]:.4g} to "
         f"{ends[1]:.4g}, with noise of at most {by_noise:.3g}"
     )
 
 
-def _far_norm(given: _Sum, limits: ValueRange, t: float, unit: float) -> Finding:
-    d = len(given.value)
-    noise = given.sigma * math.sqrt(d + 2 * math.sqrt(d * t) + 2 * t) + _slack(given, limits.length) * math.sqrt(d)
-    found, most = float(np.linalg.norm(given.value)), given.number * limits.length
+def _far_norm(total: _Sum, limits: ValueRange, t: float, unit: float) -> Finding:
+    d = len(total.value)
+    noise = total.sigma * math.sqrt(d + 2 * math.sqrt(d * t) + 2 * t) + _slack(total, limits.length) * math.sqrt(d)
+    found, most = float(np.linalg.norm(total.value)), total.number * limits.length
     relative = (found - most - noise) / noise
     text = f"the sum's length is {found * unit:.4g}, and honest clients give at most {most * unit:.4g}"
     return relative, f"{text}, with noise of at most {noise * unit:.3g}"
 
 
-def _far_combination(given: _Sum, limits: Combinations | None, t: float, unit: float) -> Finding:
+def _far_combination(total: _Sum, limits: Combinations | None, t: float, unit: float) -> Finding:
     if limits is None:
         return 0.0, ""
-    found, lengths = limits.weights @ given.value, np.linalg.norm(limits.weights, axis=1)
-    rounding = np.abs(limits.weights).sum(axis=1) * _slack(given, 1.0)
-    low, high = given.number * limits.low, given.number * limits.high
-    noise = given.sigma * lengths * math.sqrt(2 * t) + rounding + _RELATIVE * np.maximum(np.abs(low), np.abs(high))
+    found, lengths = limits.weights @ total.value, np.linalg.norm(limits.weights, axis=1)
+    rounding = np.abs(limits.weights).sum(axis=1) * _slack(total, 1.0)
+    low, high = total.number * limits.low, total.number * limits.high
+    noise = total.sigma * lengths * math.sqrt(2 * t) + rounding + _RELATIVE * np.maximum(np.abs(low), np.abs(high))
     relative = (np.maximum(low - found, found - high) - noise) / noise
     place = int(np.argmax(relative))
     return float(relative[place]), (
@@ -168,16 +168,16 @@ def _far_combination(given: _Sum, limits: Combinations | None, t: float, unit: f
     )
 
 
-def _negative_square(given: _Sum, limits: Squares | None, t: float, unit: float) -> Finding:
+def _negative_square(total: _Sum, limits: Squares | None, t: float, unit: float) -> Finding:
     if limits is None or (m := limits.places.shape[1]) > MATRIX_MAX:
         return 0.0, ""
-    values = np.r_[given.value, float(given.number)]  # the last one is `CONSTANT`
+    values = np.r_[total.value, float(total.number)]  # the last one is `CONSTANT`
     matrices = limits.factors * values[limits.places]
     noisy = np.where(limits.places == CONSTANT, 0.0, np.abs(limits.factors)).max(axis=(1, 2))
     reach = 2 * math.sqrt(m) + 2 * math.sqrt(t)
-    grid = GRID_STD if given.sigma else 0.0
-    noise = noisy * (math.hypot(given.sigma, grid) + grid) * reach
-    rounding = noisy * m * (given.rounding + limits.rounding * given.number)
+    grid = GRID_STD if total.sigma else 0.0
+    noise = noisy * (math.hypot(total.sigma, grid) + grid) * reach
+    rounding = noisy * m * (total.rounding + limits.rounding * total.number)
     noise += rounding + _RELATIVE * m * np.abs(matrices).max(axis=(1, 2))
     least = np.linalg.eigvalsh(matrices)[:, 0]
     relative = (-least - noise) / noise

@@ -10,9 +10,9 @@ class DataError(ValueError):
     """The caller's data cannot be used: one line with what was found, what was expected and what to do."""
 
 
-def unknown(kind: str, name: str, place: str | None, known: Iterable[str]) -> DataError:
+def unknown(kind: str, name: str, place: str | None, choices: Iterable[str]) -> DataError:
     """Return a `DataError` for a name unknown in `place` (None: anywhere), with the nearest known one as a hint."""
-    names = list(known)
+    names = list(choices)
     by_lower = {known_name.lower(): known_name for known_name in names}
     near = get_close_matches(name.lower(), by_lower, n=1)
     hint = f" (did you mean {by_lower[near[0]]!r}?)" if near else ""

@@ -419,12 +419,12 @@ def tails_of(level: float) -> tuple[float, float]:
     return (1 - level) / 2, (1 + level) / 2
 
 
-def _numbers_of(known: Sequence[Figure]) -> tuple[Array, Array, Array]:
+def _numbers_of(figures: Sequence[Figure]) -> tuple[Array, Array, Array]:
     nothing = float("nan")
     return (
-        np.array([one.mean for one in known]),
-        np.array([nothing if one.sd is None else one.sd for one in known]),
-        np.array([one.interval or (nothing, nothing) for one in known]).reshape(-1, 2),
+        np.array([one.mean for one in figures]),
+        np.array([nothing if one.sd is None else one.sd for one in figures]),
+        np.array([one.interval or (nothing, nothing) for one in figures]).reshape(-1, 2),
     )
 
 

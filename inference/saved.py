@@ -149,22 +149,22 @@ def _posterior(path: Path, table: Mapping[str, Any], file: ResultFile) -> Poster
     )
 
 
-def _law(path: Path, known: SavedPosterior) -> Coefficients | Categories | Hazards | None:
-    if known["regression"] is not None:
-        return _coefficients(path, known["regression"])
-    if known["categories"] is not None:
-        return _of_categories(path, known["categories"])
-    return None if known["hazards"] is None else _of_hazards(path, known["hazards"])
+def _law(path: Path, saved: SavedPosterior) -> Coefficients | Categories | Hazards | None:
+    if saved["regression"] is not None:
+        return _coefficients(path, saved["regression"])
+    if saved["categories"] is not None:
+        return _of_categories(path, saved["categories"])
+    return None if saved["hazards"] is None else _of_hazards(path, saved["hazards"])
 
 
-def _predictor(path: Path, known: SavedPosterior, law: Any, draws: Mapping[str, Array]) -> Any:
-    if isinstance(law, Coefficients) and draws and known["regression"] is not None:
-        by_draws = known["regression"]["by_draws"]
+def _predictor(path: Path, saved: SavedPosterior, law: Any, draws: Mapping[str, Array]) -> Any:
+    if isinstance(law, Coefficients) and draws and saved["regression"] is not None:
+        by_draws = saved["regression"]["by_draws"]
         if not _of_regression(law, draws, by_draws):
             raise DataError(f"{path}: draws of {', '.join(draws)} are not those of a regression; {ADVICE}")
         return DrawnRows(law, draws) if by_draws else law
-    if law is None and SURVIVAL in draws and known["axes"].get(SURVIVAL) == CURVE_AXES:
-        return DrawnCurves(tuple(float(time) for time in known["coords"][CURVE_AXES[1]]), draws[SURVIVAL])
+    if law is None and SURVIVAL in draws and saved["axes"].get(SURVIVAL) == CURVE_AXES:
+        return DrawnCurves(tuple(float(time) for time in saved["coords"][CURVE_AXES[1]]), draws[SURVIVAL])
     return law
 
 
@@ -289,15 +289,15 @@ def _hazards(fit: Hazards) -> SavedHazards:
     }
 
 
-def _standardisation(path: Path, known: SavedColumns) -> Standardisation:
-    names, wrong = known["columns"], f"{path}: the regression's law does not fit its columns"
+def _standardisation(path: Path, saved: SavedColumns) -> Standardisation:
+    names, wrong = saved["columns"], f"{path}: the regression's law does not fit its columns"
     try:
-        centre, scale = (np.array(known[name], float) for name in ("centre", "scale"))
-        bound = np.array([inf if one is None else one for one in known["bound"]], float)
-        within = None if known["within"] is None else np.array(known["within"], float).T
+        centre, scale = (np.array(saved[name], float) for name in ("centre", "scale"))
+        bound = np.array([inf if one is None else one for one in saved["bound"]], float)
+        within = None if saved["within"] is None else np.array(saved["within"], float).T
     except ValueError:
         raise DataError(f"{wrong} {', '.join(names)}; {ADVICE}") from None
-    p, radius = len(names), inf if known["radius"] is None else known["radius"]
+    p, radius = len(names), inf if saved["radius"] is None else saved["radius"]
     shapes = all(array.shape == (p,) for array in (centre, scale, bound)) and p >= 2
     positive = (scale > 0).all() and (bound > 0).all() and radius > 0
     if not shapes or not positive or not np.isfinite([*centre, *scale]).all():
@@ -307,11 +307,11 @@ def _standardisation(path: Path, known: SavedColumns) -> Standardisation:
     return Standardisation(tuple(names), centre, scale, bound, radius, within)
 
 
-def _normal(path: Path, known: SavedRegression | SavedCategories | SavedHazards, size: int, names: list[str]) -> Normal:
+def _normal(path: Path, saved: SavedRegression | SavedCategories | SavedHazards, size: int, names: list[str]) -> Normal:
     """Return mean and covariance of that many parameters, of a law of these columns."""
     wrong = f"{path}: the regression's law does not fit its columns {', '.join(names)}; {ADVICE}"
     try:
-        mean, cov = np.array(known["mean"], float), np.array(known["cov"], float)
+        mean, cov = np.array(saved["mean"], float), np.array(saved["cov"], float)
     except ValueError:
         raise DataError(wrong) from None
     if mean.shape != (size,) or cov.shape != (size, size) or not np.isfinite(mean).all():
@@ -321,59 +321,59 @@ def _normal(path: Path, known: SavedRegression | SavedCategories | SavedHazards,
     return Normal(mean, cov)
 
 
-def _coefficients(path: Path, known: SavedRegression) -> Coefficients:
-    columns, spread = _standardisation(path, known), known["spread"] or [0.0, 0.0]
-    theta = _normal(path, known, len(columns.columns), known["columns"])
-    right = known["residual_variance"] >= 0 and len(spread) == 2 and spread[0] >= 0
-    if not right or known["link"] not in LINKS:
+def _coefficients(path: Path, saved: SavedRegression) -> Coefficients:
+    columns, spread = _standardisation(path, saved), saved["spread"] or [0.0, 0.0]
+    theta = _normal(path, saved, len(columns.columns), saved["columns"])
+    right = saved["residual_variance"] >= 0 and len(spread) == 2 and spread[0] >= 0
+    if not right or saved["link"] not in LINKS:
         raise DataError(
-            f"{path}: the regression's law does not fit its columns {', '.join(known['columns'])}; {ADVICE}"
+            f"{path}: the regression's law does not fit its columns {', '.join(saved['columns'])}; {ADVICE}"
         )
     return Coefficients(
         columns=columns,
         mean=theta.mean,
         cov=theta.cov,
-        link=known["link"],
-        constant=known["constant"],
-        residual_variance=known["residual_variance"],
-        spread=None if known["spread"] is None else Spread("", spread[0], spread[1]),
-        most=known["log_most"],
+        link=saved["link"],
+        constant=saved["constant"],
+        residual_variance=saved["residual_variance"],
+        spread=None if saved["spread"] is None else Spread("", spread[0], spread[1]),
+        most=saved["log_most"],
         point=not theta.cov.any(),
     )
 
 
-def _of_categories(path: Path, known: SavedCategories) -> Categories:
-    columns, codes = _standardisation(path, known), np.array(known["codes"], float)
+def _of_categories(path: Path, saved: SavedCategories) -> Categories:
+    columns, codes = _standardisation(path, saved), np.array(saved["codes"], float)
     if codes.ndim != 1 or len(codes) < 2 or not np.isfinite(codes).all() or not (np.diff(codes) > 0).all():
-        raise DataError(f"{path}: codes of categories are {known['codes']}, not numbers that increase; {ADVICE}")
-    model = Model(known["ordered"], len(codes), len(columns.columns) - 1)
-    theta = _normal(path, known, model.basis.shape[1], known["columns"])
+        raise DataError(f"{path}: codes of categories are {saved['codes']}, not numbers that increase; {ADVICE}")
+    model = Model(saved["ordered"], len(codes), len(columns.columns) - 1)
+    theta = _normal(path, saved, model.basis.shape[1], saved["columns"])
     return Categories(columns=columns, model=model, codes=codes, mean=theta.mean, cov=theta.cov)
 
 
-def _of_hazards(path: Path, known: SavedHazards) -> Hazards:
-    names = [known["duration"], known["event"], *known["features"]]
+def _of_hazards(path: Path, saved: SavedHazards) -> Hazards:
+    names = [saved["duration"], saved["event"], *saved["features"]]
     wrong = f"{path}: the regression's law does not fit its columns {', '.join(names)}; {ADVICE}"
     try:
         columns = Columns(
-            known["duration"],
-            known["event"],
-            tuple(known["times"]),
-            known["group"],
-            known["groups"],
-            tuple(known["features"]),
-            known["censored"],
-            known["first_group"],
+            saved["duration"],
+            saved["event"],
+            tuple(saved["times"]),
+            saved["group"],
+            saved["groups"],
+            tuple(saved["features"]),
+            saved["censored"],
+            saved["first_group"],
         )
     except DataError as error:
         raise DataError(f"{path}: {error}; {ADVICE}") from None
-    centre, scale, shares = (np.array(known[name], float) for name in ("centre", "scale", "group_shares"))
+    centre, scale, shares = (np.array(saved[name], float) for name in ("centre", "scale", "group_shares"))
     d, further = len(columns.features), columns.groups - 1
     if centre.shape != (d,) or scale.shape != (d,) or shares.shape != (further,):
         raise DataError(wrong)
     if not np.isfinite(centre).all() or not (scale > 0).all() or not ((shares > 0) & (shares < 1)).all():
         raise DataError(wrong)
-    theta = _normal(path, known, len(columns.times) + further + d, names)
+    theta = _normal(path, saved, len(columns.times) + further + d, names)
     return Hazards(columns, centre, scale, theta, shares)
 
 

@@ -213,16 +213,19 @@ def main() -> int:
     return 0 if figures["ok"] else 4
 
 
-async def _run(folder: Path, given: Any) -> dict[str, Any]:
+async def _run(folder: Path, options: Any) -> dict[str, Any]:
     functions = "import sys\nvalues = sys.modules['__main__'].VALUES\n"
-    functions += "".join(f"def of_{n}(): return [[values[{n}]]]\n" for n in range(1, given.clients + 1))
+    functions += "".join(f"def of_{n}(): return [[values[{n}]]]\n" for n in range(1, options.clients + 1))
     (folder / "live_values.py").write_text(functions)
     sys.path.insert(0, str(folder))
-    rounds = max(1, int(60 * given.minutes / given.every))
+    rounds = max(1, int(60 * options.minutes / options.every))
     wide = statistics.NormalDist().inv_cdf(1 - FALSE_ALARM / 2 / rounds)
-    async with launch_broker(folder / "broker", BrokerOptions(kind=given.broker)) as broker:
+    async with launch_broker(folder / "broker", BrokerOptions(kind=options.broker)) as broker:
         settings = BrokerSettings(url=broker.url)
-        federation, truth = Federation(folder / "live", broker.url, given.clients), Truth(given.clients, _rng(given))
+        federation, truth = (
+            Federation(folder / "live", broker.url, options.clients),
+            Truth(options.clients, _rng(options)),
+        )
         async with aiomqtt.Client(settings.host, settings.port) as sensors, asyncio.TaskGroup() as tasks:
             await federation.write(values := truth.change(), sensors)
             truth.note(values)
@@ -235,16 +238,16 @@ async def _run(folder: Path, given: Any) -> dict[str, Any]:
             async with trainer.live() as live:
                 for number in range(rounds):
                     began_s = time.monotonic()
-                    rows.append(await _round(live, trainer, truth, given, wide))
+                    rows.append(await _round(live, trainer, truth, options, wide))
                     print(_line(number + 1, rows[-1], rows[-2:-1]), flush=True)
-                    await asyncio.sleep(max(0.0, given.every - (time.monotonic() - began_s)))
+                    await asyncio.sleep(max(0.0, options.every - (time.monotonic() - began_s)))
             for task in (writer, *actors):
                 task.cancel()
-    return _figures(rows, federation.failed - before, given)
+    return _figures(rows, federation.failed - before, options)
 
 
-def _rng(given: Any) -> random.Random:
-    return random.Random(given.seed)
+def _rng(options: Any) -> random.Random:
+    return random.Random(options.seed)
 
 
 async def _write(federation: Federation, truth: Truth, sensors: aiomqtt.Client) -> None:
@@ -255,14 +258,14 @@ async def _write(federation: Federation, truth: Truth, sensors: aiomqtt.Client) 
         await asyncio.sleep(WRITE_S)
 
 
-async def _round(live: Any, trainer: device.Device, truth: Truth, given: Any, wide: float) -> dict[str, Any]:
+async def _round(live: Any, trainer: device.Device, truth: Truth, options: Any, wide: float) -> dict[str, Any]:
     settings = RoundSettings(
         statistic="mean",
         columns=("x",),
         bounds={"x": (LOW, HIGH)},
-        epsilon=given.epsilon,
+        epsilon=options.epsilon,
         delta=1e-6,
-        clients=given.clients,
+        clients=options.clients,
         collect_s=30,
     )
     began_s = time.monotonic()
@@ -305,14 +308,14 @@ def _is_old(row: dict[str, Any], before: dict[str, Any]) -> str:
     return "not the truth before" if off > row["wide"] * row["noise_std"] else "as before"
 
 
-def _figures(rows: list[dict[str, Any]], failed: int, given: Any) -> dict[str, Any]:
+def _figures(rows: list[dict[str, Any]], failed: int, options: Any) -> dict[str, Any]:
     good = [row for row in rows if "failed" not in row]
     right, right_95 = sum(row["in_wide"] for row in good), sum(row["in_95"] for row in good)
-    missing = sum(row["contributors"] < given.clients for row in good)
+    missing = sum(row["contributors"] < options.clients for row in good)
     told = sum(_is_old(row, last) == "not the truth before" for last, row in itertools.pairwise(good))
     summary = (
-        f"{len(rows)} rounds of {given.clients} clients: {right} within the wide interval of the truth at their time, "
-        f"{right_95} within the 95 % interval; {len(rows) - len(good)} failed, {missing} without a client, "
+        f"{len(rows)} rounds of {options.clients} clients: {right} within the wide interval of the truth at their "
+        f"time, {right_95} within the 95 % interval; {len(rows) - len(good)} failed, {missing} without a client, "
         f"{failed} reads failed; {told} differ from the truth before"
     )
     ok = right == len(rows) and not missing and not failed and told > 0

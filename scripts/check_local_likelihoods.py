@@ -376,10 +376,10 @@ def timed(form: str, seed: int) -> Result:
         reports = jax.device_put(draws.uniform(LOW, HIGH, 5000))
         summary = jax.device_put(rectified.summarise(reports, *bounds))
 
-        def total(mu: Any, sigma: Any, held: Any) -> Any:
+        def total(mu: Any, sigma: Any, values: Any) -> Any:
             if form == INTERPOLATED:
-                return rectified.gaussian_laplace_sum(held, mu, sigma)
-            return rectified.gaussian_laplace(held, mu, sigma, *bounds).sum()
+                return rectified.gaussian_laplace_sum(values, mu, sigma)
+            return rectified.gaussian_laplace(values, mu, sigma, *bounds).sum()
 
         def turn(_: int, state: Any) -> Any:
             value, (by_mu, by_sigma) = jax.value_and_grad(total, (0, 1))(state[0], state[1], state[2])

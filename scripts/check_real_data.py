@@ -121,8 +121,8 @@ def named(warnings: Sequence[str], names: Sequence[str]) -> NDArray[np.bool_]:
     return found
 
 
-class Figure(NamedTuple):
-    """Figures of one data set and ε.
+class Reliability(NamedTuple):
+    """How far the fits of one data set and ε can be relied on.
 
     Attributes:
         coverage, silent: shares of all intervals. worst: the largest share of silent misses of one coefficient.
@@ -142,14 +142,14 @@ class Figure(NamedTuple):
     worse: float
 
 
-def figure_of(data: str, epsilon: float, names: Sequence[str], fits: Sequence[dict[str, Any]]) -> Figure:
+def reliability_of(data: str, epsilon: float, names: Sequence[str], fits: Sequence[dict[str, Any]]) -> Reliability:
     """Summarise the fits of one data set and ε."""
     holds, warned = (np.array([one[key] for one in fits]) for key in ("holds", "named"))
     silent = ~holds & ~warned
     worst = silent.mean(axis=0)
     errors = {name: [one["errors"][name] for one in fits] for name in fits[0]["errors"]}
     worse = [one["errors"][OURS] > one["errors"][MEAN] and not one["hidden"] for one in fits]
-    return Figure(
+    return Reliability(
         data,
         epsilon,
         len(fits),
@@ -163,10 +163,10 @@ def figure_of(data: str, epsilon: float, names: Sequence[str], fits: Sequence[di
     )
 
 
-def judged(figures: Sequence[Figure]) -> list[Check]:
+def judged(figures: Sequence[Reliability]) -> list[Check]:
     """Check each limit by the worst data set and ε."""
     asked = []
-    limits: tuple[tuple[str, float, Callable[[Figure], float]], ...] = (
+    limits: tuple[tuple[str, float, Callable[[Reliability], float]], ...] = (
         ("intervals that miss, and no warning names the coefficient", SILENT_MAX, lambda one: one.silent),
         ("the same of the worst coefficient", WORST_MAX, lambda one: one.worst),
         ("median error over the mean's", 1.0, lambda one: one.errors[OURS] / one.errors[MEAN]),
@@ -183,7 +183,7 @@ def judged(figures: Sequence[Figure]) -> list[Check]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RealData(Experiment[Cell, list[Figure]]):
+class RealData(Experiment[Cell, list[Reliability]]):
     __doc__ = __doc__
     KIND, LABEL, QUICK_CHECKS, DEPENDS = "check-real-data", "splits", True, ()
     QUICK: ClassVar = {"repeats": 5, "sets": QUICK_DATA}
@@ -218,17 +218,17 @@ class RealData(Experiment[Cell, list[Figure]]):
         names = ["intercept", *real_data(cell.data, self.folder).schema.features]
         return {"names": names, "fits": [fit_of(cell, epsilon, self.folder) for epsilon in EPSILONS]}
 
-    def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> list[Figure]:
+    def gather(self, cells: Sequence[Cell], results: Sequence[Result]) -> list[Reliability]:
         figures = []
         for data, (place, epsilon) in product(self.there, enumerate(EPSILONS)):
             own = [one for cell, one in zip(cells, results, strict=True) if cell.data == data]
-            figures.append(figure_of(data, epsilon, own[0]["names"], [one["fits"][place] for one in own]))
+            figures.append(reliability_of(data, epsilon, own[0]["names"], [one["fits"][place] for one in own]))
         return figures
 
-    def notes(self, found: list[Figure]) -> dict[str, Any]:
+    def notes(self, found: list[Reliability]) -> dict[str, Any]:
         return {"delta": DELTA, "figures": [one._asdict() for one in found]}
 
-    def tables(self, found: list[Figure]) -> Iterator[Table]:
+    def tables(self, found: list[Reliability]) -> Iterator[Table]:
         heads = ("coverage", "silent", "worst", "error", "90 %", *METHODS[1:])
         rows = table("Error: RMSE over least squares; Adult: log loss", "data", "eps", *heads)
         for one in found:
@@ -239,7 +239,7 @@ class RealData(Experiment[Cell, list[Figure]]):
             )
         yield rows
 
-    def checks(self, found: list[Figure]) -> list[Check]:
+    def checks(self, found: list[Reliability]) -> list[Check]:
         return judged(found)
 
 

@@ -216,11 +216,11 @@ class ShrinkageCheck(BlockExperiment[Cell]):
         sizes = list(product(PRIORS, SIZES, EPSILONS))
         looks = len(sizes) * len(LEVELS) + len(PRIORS) * len(REGRESSIONS) + len(PRIORS) + 1
 
-        def judged(name: str, part: float, whole: float, least: float, most: float, asked: str) -> Check:
+        def judged(name: str, part: float, whole: float, least: float, most: float, expected: str) -> Check:
             measured = part / whole if whole else least
             chance = outside(measured, whole, least, most) if whole else 1.0
             return Check(
-                name, f"{asked}, but for chance", f"{measured:.3f} of {whole:.0f}", chance >= FALSE_ALARM / looks
+                name, f"{expected}, but for chance", f"{measured:.3f} of {whole:.0f}", chance >= FALSE_ALARM / looks
             )
 
         for (name, n, epsilon), level in product(sizes, LEVELS):

@@ -329,9 +329,9 @@ class SurvivalCheck(BlockExperiment[Cell]):
             panels[0, 0].legend(frameon=False)
 
 
-def middle(found: list[Result], what: str, known: dict[str, Any]) -> float:
+def middle(found: list[Result], what: str, where: dict[str, Any]) -> float:
     """Return the median over blocks of the mean: rare features have a few very wide intervals."""
-    return float(np.median([mean_of(found, what, block=block, **known) for block in range(BLOCKS)]))
+    return float(np.median([mean_of(found, what, block=block, **where) for block in range(BLOCKS)]))
 
 
 def of_shapes(found: list[Result], loose: float) -> Iterator[Check]:

@@ -90,9 +90,9 @@ def lying(liars: dict[bytes, str], seed: int) -> Iterator[None]:
         cheat = liars.get(sending[-1])
         return honest_words(statement, value, root) if cheat is None else CHEATS[cheat](statement, rng)
 
-    def message(*given: Any, **named: Any) -> Any:
+    def message(*positional: Any, **named: Any) -> Any:
         sending[:] = [named["identity"].id]
-        return honest_message(*given, **named)
+        return honest_message(*positional, **named)
 
     with (
         mock.patch.object(contribution, "proven_words", words),

@@ -204,7 +204,7 @@ class Place(NamedTuple):
     epsilon: float
 
 
-class Figure(NamedTuple):
+class Quartiles(NamedTuple):
     """The median and quartiles over splits."""
 
     median: float
@@ -216,7 +216,7 @@ class Figure(NamedTuple):
         return f"{self.median:.3f} ({low:.3f} to {high:.3f})"
 
 
-Found = dict[Place, Figure]
+Found = dict[Place, Quartiles]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +257,7 @@ class Comparison(Experiment[Cell, Found]):
         for place, each in values.items():
             if each:
                 low, half, high = np.quantile(each, [0.25, 0.5, 0.75]).tolist()
-                found[place] = Figure(half, [low, high], len(each))
+                found[place] = Quartiles(half, [low, high], len(each))
         return found
 
     def notes(self, found: Found) -> dict[str, Any]:

@@ -281,7 +281,7 @@ def _absent(clients: int, dropped: int) -> Iterator[frozenset[int]]:
         yield frozenset(rng.choice(clients, dropped, replace=False).tolist())
 
 
-def _summarise(done: Any, not_private: Sequence[str], *, wall_s: float, **known: Any) -> Any:
+def _summarise(done: Any, not_private: Sequence[str], *, wall_s: float, **fields: Any) -> Any:
     """Stand in for `emulator.swarm.summary.summarise`, without times and messages."""
     from dca_proto.results.round import round_of
     from dca_proto.results.run import run_of
@@ -299,7 +299,7 @@ def _summarise(done: Any, not_private: Sequence[str], *, wall_s: float, **known:
         epsilon_spent=options.epsilon,
         mechanism=options.reports or options.mechanism.name,
         seed=options.seed,
-        **known,
+        **fields,
     )
 
 

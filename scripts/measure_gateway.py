@@ -87,10 +87,10 @@ def main() -> int:
     return 0
 
 
-async def _measure(folder: Path, given: Any) -> list[dict[str, float]]:
+async def _measure(folder: Path, options: Any) -> list[dict[str, float]]:
     (program,) = re.findall(r"(?s)```python\n(# gateway\.py\n.*?)```", PAGE.read_text(encoding="utf-8"))
     (folder / "gateway.py").write_text(program)
-    async with launch_broker(folder / "broker", BrokerOptions(kind=given.broker)) as broker:
+    async with launch_broker(folder / "broker", BrokerOptions(kind=options.broker)) as broker:
         host, _, port = broker.url.removeprefix("mqtt://").partition(":")
         proxy = CountingProxy(host, int(port))
         async with proxy.serve() as through:
@@ -104,13 +104,13 @@ async def _measure(folder: Path, given: Any) -> list[dict[str, float]]:
                         all_there.set()
 
             running = asyncio.gather(*(one.run(note) for one in others))
-            command = [given.python, "-u", "gateway.py", str(demo / "client-1.toml"), "0.1", str(SLEEP_S)]
+            command = [options.python, "-u", "gateway.py", str(demo / "client-1.toml"), "0.1", str(SLEEP_S)]
             gateway = await asyncio.create_subprocess_exec(*command, cwd=folder, stdout=asyncio.subprocess.PIPE)
             try:
                 await asyncio.gather(all_there.wait(), _wake(gateway, proxy))  # the first has the Hello and the keys
-                reading = asyncio.create_task(_wakes(gateway, proxy, given.rounds))
+                reading = asyncio.create_task(_wakes(gateway, proxy, options.rounds))
                 trainer = device.load(demo / "trainer.toml")
-                for _ in range(given.rounds):
+                for _ in range(options.rounds):
                     await trainer.run_round(open_round(_ROUND, trainer.config.federation))
                     await asyncio.sleep(2 * SLEEP_S + 4)  # a wake without a round
                 return await reading

@@ -55,10 +55,10 @@ NEEDS = {
 """The file that each data set needs; diabetes ships with scikit-learn."""
 
 
-def folder_of(given: Path | None) -> Path | None:
+def folder_of(folder: Path | None) -> Path | None:
     """Return the folder of data files: the one given, or the one that DCA_DATA names; None without either."""
     named = os.environ.get("DCA_DATA")
-    return given or (Path(named) if named else None)
+    return folder or (Path(named) if named else None)
 
 
 def is_there(name: str, folder: Path | None) -> bool:

@@ -92,12 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"cannot write the output: {failure.strerror}; {_OTHER_PLACE}", code or _NOT_WRITTEN)
 
 
-def _main(given: list[str], debug: bool) -> int:
+def _main(arguments: list[str], debug: bool) -> int:
     """Run a command, and return its exit code."""
     try:
         if (foreign := foreign_package()) is not None:
             return _fail(foreign)
-        return _dispatch(given)
+        return _dispatch(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # of a file that the user named, such as /dev/stdout

@@ -75,8 +75,10 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         return {"centre": [0.0] * len(names), "scale": [1.0] * len(names), "bound": [bound] * len(names)}
 
 
-def named_statistics(statistics: Sequence[str], columns: Columns, given: dict[str, Any]) -> tuple[NamedStatistic, ...]:
-    """Return the statistic of each round, from texts ``A`` or ``A,B``, with the `given` parameters.
+def named_statistics(
+    statistics: Sequence[str], columns: Columns, parameters: dict[str, Any]
+) -> tuple[NamedStatistic, ...]:
+    """Return the statistic of each round, from texts ``A`` or ``A,B``, with these parameters.
 
     Raises `UsageError` for an unknown name (it names the nearest), or options that contradict each other.
     """
@@ -86,19 +88,19 @@ def named_statistics(statistics: Sequence[str], columns: Columns, given: dict[st
     for name in names:
         require_known("--statistic", name, registered())
     known = sorted({key for name in names for key in parameter_names(name)})
-    for key in given:
+    for key in parameters:
         if key not in known:
             raise UsageError(
                 f"--parameter {key}: no such parameter of {', '.join(names)}{nearest(key, known)}; "
                 f"known: {', '.join(known)}"
             )
-    return tuple(named_statistic(name, columns, given) for name in names)
+    return tuple(named_statistic(name, columns, parameters) for name in names)
 
 
-def named_statistic(name: str, columns: Columns, given: dict[str, Any]) -> NamedStatistic:
-    """Return a statistic with all of its parameters, including the `given` ones that it has. Raises `UsageError`."""
+def named_statistic(name: str, columns: Columns, parameters: dict[str, Any]) -> NamedStatistic:
+    """Return a statistic with all of its parameters, of those given the ones that it has. Raises `UsageError`."""
     known = parameter_names(name)
-    mine = {key: value for key, value in given.items() if key in known}
+    mine = {key: value for key, value in parameters.items() if key in known}
     if "edges" in known:
         return name, {**_binned(columns), **mine}
     if "times" in known:
@@ -124,15 +126,15 @@ def _fewest(name: str) -> int:
     return 1
 
 
-def _between(name: str, columns: Columns, given: dict[str, Any]) -> dict[str, Any]:
+def _between(name: str, columns: Columns, parameters: dict[str, Any]) -> dict[str, Any]:
     """Return columns with their bounds, in lists; or the first column alone, if the statistic has one."""
     bounds = columns.bounds or {}
-    if not isinstance(planned(name, ["x1"], given).get("lower"), list):
+    if not isinstance(planned(name, ["x1"], parameters).get("lower"), list):
         column = (columns.names or [*bounds, "x1"])[0]
         sides = dict(zip(("lower", "upper"), bounds[column], strict=True)) if column in bounds else {}
-        return {**planned(name, [column], given), "columns": [column], **sides}
+        return {**planned(name, [column], parameters), "columns": [column], **sides}
     names = columns.named(name)
-    chosen = planned(name, names, given)
+    chosen = planned(name, names, parameters)
     ends = zip(names, chosen["lower"], chosen["upper"], strict=True)
     known = [bounds.get(column, (low, high)) for column, low, high in ends]
     return {**chosen, "columns": names, "lower": [low for low, _ in known], "upper": [high for _, high in known]}

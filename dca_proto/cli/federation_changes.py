@@ -77,9 +77,9 @@ _ADD_TRAINER = """Example:
 """
 
 
-def new_members(role: str, given: Iterable[str]) -> Iterator[Member]:
+def new_members(role: str, texts: Iterable[str]) -> Iterator[Member]:
     """Yield members from ``NAME=KEY``, where KEY is in hexadecimal or a key file."""
-    for text in given:
+    for text in texts:
         name, _, key = text.partition("=")
         if not name or not key:
             raise UsageError(f"--{role} {text!r}: expected NAME=PUBLICKEY, 64 hexadecimal digits or a key file")
@@ -102,15 +102,15 @@ def revoke(
     ],
     federation: _Changed = Path("federation.toml"),
     authority: _Authority = Path("authority.key"),
-    known: Annotated[
+    node_file: Annotated[
         Path | None, typer.Option("--members", help="A Compute node's TOML file: names its clients, too.")
     ] = None,
 ) -> None:
     """Revoke members for good. The other members need not enrol again."""
     old = read_federation(federation)
     listed = members.members_of(federation, authority).members
-    if known is not None:
-        listed += members.members_of(known).members
+    if node_file is not None:
+        listed += members.members_of(node_file).members
     _change(old, federation, authority, revoked={_id_of(name, old, federation.parent, listed): name for name in names})
 
 

@@ -27,9 +27,9 @@ def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-def require_known(option: str, text: str, known: Iterable[str]) -> None:
+def require_known(option: str, text: str, choices: Iterable[str]) -> None:
     """Raise `UsageError` for an unknown name; it lists all known names and the nearest."""
-    names = tuple(known)
+    names = tuple(choices)
     if text not in names:
         raise UsageError(f"{option} {text[:64]!r} is unknown{nearest(text[:64], names)}; known: {', '.join(names)}")
 

@@ -93,7 +93,7 @@ def scaling(
     if journal is not None and str(journal) == STDOUT:
         raise UsageError("--journal -: expected the name of a file")
     require_plot_target(plot)
-    given = {"clients": clients, "dimension": dimension, "computes": computes}
+    texts = {"clients": clients, "dimension": dimension, "computes": computes}
     predicted_size = None if predict_size is None else parse_size(predict_size)
     hardware = Machine(
         cores=machine_cores,
@@ -106,11 +106,11 @@ def scaling(
     hardware.check()
     if predicted_size is None and hardware != Machine():
         raise UsageError("--round-s, --machine-..., --broker-messages-s and --load go with --predict")
-    sweep = _sweep(given, tolerate, drop_rate, backend, rounds, processes, predicted_size is not None, verified)
+    sweep = _sweep(texts, tolerate, drop_rate, backend, rounds, processes, predicted_size is not None, verified)
     if calibration_file is not None:
         if predicted_size is None:
             raise UsageError("--calibration goes with --predict; to measure, leave it out")
-        others = [f"--{name}" for name, text in given.items() if text is not None]
+        others = [f"--{name}" for name, text in texts.items() if text is not None]
         if others or journal is not None:
             excluded = ", ".join(others) or "--journal"
             raise UsageError(f"--calibration and {excluded} exclude each other: a calibration is measured already")
@@ -133,7 +133,7 @@ def scaling(
 
 
 def _sweep(
-    given: Mapping[str, str | None],
+    texts: Mapping[str, str | None],
     tolerate: str,
     drop_rate: str,
     backend: str,
@@ -144,7 +144,7 @@ def _sweep(
 ) -> Sweep:
     defaults = _CALIBRATION if is_prediction else _SWEEP
     sizes: dict[str, list[int]] = {}
-    for name, text in given.items():
+    for name, text in texts.items():
         values = _numbers(f"--{name}", defaults[name] if text is None else text)
         if any(value != int(value) for value in values):
             raise UsageError(f"--{name} {text!r}: expected whole numbers")

@@ -76,12 +76,12 @@ def _builder(
     )
 
 
-def _usage(**given: bool) -> x509.KeyUsage:
+def _usage(**purposes: bool) -> x509.KeyUsage:
     names = (
         "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
         "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
     )  # fmt: skip
-    return x509.KeyUsage(**{name: given.get(name, False) for name in names})
+    return x509.KeyUsage(**{name: purposes.get(name, False) for name in names})
 
 
 def _own_identifier(key: ec.EllipticCurvePublicKey) -> x509.SubjectKeyIdentifier:

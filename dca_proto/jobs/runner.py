@@ -193,20 +193,20 @@ class JobRounds:
 
     # --- one request ----------------------------------------------------------------------------------------------
 
-    async def _sum(self, request: RoundRequest, known: Recalled) -> NoisyAggregate:
+    async def _sum(self, request: RoundRequest, recalled: Recalled) -> NoisyAggregate:
         """Return the result of a recorded round, after finishing an open one; otherwise run new rounds."""
         end: End | None = None
-        for opened, recorded in known.attempts:
+        for opened, recorded in recalled.attempts:
             end = recorded or await self._end_of(opened.round, self._trainer.resume_round(opened.round))
             self._is_recalled = recorded is not None
             self._last_invited = opened.round.invited
             self._note(opened.round, end)
             if isinstance(end, Summed):
                 return checked(end.aggregate)
-        if known.given_up is not None:
-            raise _aborted(known.given_up)
+        if recalled.given_up is not None:
+            raise _aborted(recalled.given_up)
         attempts = self._retries + self._is_recalled  # a rejoined round counts as an attempt of this process
-        repeats = _repeatable(known)
+        repeats = _repeatable(recalled)
         while attempts:
             try:
                 end = await self._fresh(request, repeats)
@@ -359,9 +359,9 @@ def _differing_fields(one: OpenRound, other: OpenRound) -> list[str]:
     return [name for name in first if name not in free and first[name] != second[name]]
 
 
-def _repeatable(known: Recalled) -> tuple[bytes, ...]:
+def _repeatable(recalled: Recalled) -> tuple[bytes, ...]:
     """Return the ids of a request's last rounds that a new one repeats."""
     repeats: list[bytes] = []
-    for opened, end in known.attempts:
+    for opened, end in recalled.attempts:
         repeats = [*repeats, opened.round.round_id] if isinstance(end, Failed) and end.repeatable else []
     return tuple(repeats) if len(repeats) <= REPEATS_MAX else ()

@@ -224,11 +224,11 @@ def _accepts(excess: int, variance: int, uniform: int, unknown: int) -> bool | N
 
 
 def _decide(
-    square: int, variance: int, weight: int, numerator: int, uniform: int, known: int, spare: Iterator[int]
+    square: int, variance: int, weight: int, numerator: int, uniform: int, bits: int, spare: Iterator[int]
 ) -> bool:
     """Return True if U < p = (numerator/weight) exp(-square/2S), exactly.
 
-    U is in [uniform, uniform + 1) / 2^known. Decimal's exp is correctly rounded; at n digits its argument is off by at
+    U is in [uniform, uniform + 1) / 2^bits. Decimal's exp is correctly rounded; at n digits its argument is off by at
     most 10^(1-n)/2 of itself, so p is off by a factor within 1 ± (argument + 9) 10^(1-n). (U = p has probability zero.)
     """
     for digits in naturals(start=50, step=20):
@@ -236,12 +236,12 @@ def _decide(
             exponent = Decimal(square) / (2 * variance)
             p = (-exponent).exp() * numerator / weight
             error = p * (exponent + 9).scaleb(1 - digits)
-            scale = Decimal(1 << known)
+            scale = Decimal(1 << bits)
             if uniform + 1 <= (p - error) * scale:
                 return True
             if uniform >= (p + error) * scale:
                 return False
-        uniform, known = uniform << 64 | next(spare), known + 64
+        uniform, bits = uniform << 64 | next(spare), bits + 64
     raise AssertionError("the digits have no end")
 
 

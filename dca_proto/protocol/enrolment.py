@@ -207,30 +207,30 @@ class Desk(msgspec.Struct, frozen=True):
         """The registrar's own limits; None if the federation file does not name it."""
         return self.federation.registrar(self.identity.public_key)
 
-    def enrol(self, request: Enrol, known: Invitation | None, now_ms: int) -> Decision:
-        """Decide on a request; `known` is the invitation of its code."""
+    def enrol(self, request: Enrol, invitation: Invitation | None, now_ms: int) -> Decision:
+        """Decide on a request; `invitation` belongs to its code."""
         try:
             signed = labels.ENROL_REQUEST + request.code + request.client_key
             verify(request.client_key, self.federation.id, signed, request.signature)
         except PeerError:
             return _refused("signature", "the request was not signed by its own key")
-        if known is None:
+        if invitation is None:
             return _refused("code", "this code is unknown; ask for a new invitation")
-        if known.client_key and known.client_key != request.client_key:
+        if invitation.client_key and invitation.client_key != request.client_key:
             why = "this code was used by another device; ask for a new invitation, and report it if it was not you"
             return Decision(Refused("spent", why), is_alarm=True)
-        if known.is_cancelled:
+        if invitation.is_cancelled:
             return _refused("cancelled", "this invitation was cancelled; ask for a new one")
-        if not known.client_key and now_ms >= known.until_ms:
+        if not invitation.client_key and now_ms >= invitation.until_ms:
             return _refused("expired", "this code has expired; ask for a new invitation")
         if self.is_taken:
             return _refused("taken", "this key is enrolled by another invitation; join in a new folder, with a new key")
-        if known.certificate is not None and self._is_valid(known.certificate, now_ms):
-            return self._answer(known)
-        return self._issue(known, request.client_key, now_ms)
+        if invitation.certificate is not None and self._is_valid(invitation.certificate, now_ms):
+            return self._answer(invitation)
+        return self._issue(invitation, request.client_key, now_ms)
 
-    def renew(self, request: Renew, known: Invitation | None, now_ms: int) -> Decision:
-        """Decide on a client's request for a later certificate; `known` is the invitation that it has spent."""
+    def renew(self, request: Renew, invitation: Invitation | None, now_ms: int) -> Decision:
+        """Decide on a client's request for a later certificate; `invitation` is the one that it has spent."""
         try:
             signed = _renewed(request.client_key, request.at_ms)
             verify(request.client_key, self.federation.id, signed, request.signature)
@@ -238,9 +238,9 @@ class Desk(msgspec.Struct, frozen=True):
             return _refused("signature", "the request was not signed by its own key")
         if abs(now_ms - request.at_ms) > CLOCK_MS:
             return _refused("clock", "the clocks of device and registrar differ by more than ten minutes; set them")
-        if known is None or known.is_cancelled:
+        if invitation is None or invitation.is_cancelled:
             return _refused("unknown", "this registrar did not enrol that key; ask for an invitation")
-        return self._issue(known, request.client_key, now_ms)
+        return self._issue(invitation, request.client_key, now_ms)
 
     def _is_valid(self, certificate: Certificate, now_ms: int) -> bool:
         """Return True if the file's members accept it: limits or revocations may be newer than it."""
@@ -258,22 +258,22 @@ class Desk(msgspec.Struct, frozen=True):
             return _refused("revoked", "this key is revoked for good; make a new one, with a new invitation")
         return None
 
-    def _issue(self, known: Invitation, client_key: bytes, now_ms: int) -> Decision:
+    def _issue(self, invitation: Invitation, client_key: bytes, now_ms: int) -> Decision:
         """Sign a certificate within the limits."""
         refused, limits = self._check(client_key), self.limits
         if refused is not None or limits is None:
             return refused or _refused("registrar", "")
-        if not known.client_key and self.enrolled >= limits.clients:
+        if not invitation.client_key and self.enrolled >= limits.clients:
             return _refused("limit", f"this registrar has enrolled {self.enrolled} clients, its limit; ask the owner")
-        expires_ms = min(now_ms + min(known.days, limits.days) * DAY_MS, limits.until_ms)
+        expires_ms = min(now_ms + min(invitation.days, limits.days) * DAY_MS, limits.until_ms)
         if expires_ms <= now_ms:
             return _refused("registrar", "this registrar's time is over; ask the owner for a newer federation file")
-        if known.certificate is not None and abs(expires_ms - known.certificate.expires_ms) < DAY_MS:
-            return self._answer(known)  # one a day for each client, or one of them could use up all of a day
+        if invitation.certificate is not None and abs(expires_ms - invitation.certificate.expires_ms) < DAY_MS:
+            return self._answer(invitation)  # one a day for each client, or one of them could use up all of a day
         if self.issued >= limits.per_day:
             return _refused("rate", f"this registrar issues {limits.per_day} certificates a day; try again tomorrow")
-        certificate = enrol(self.identity, self.federation, client_key, expires_ms, known.name)
-        changed = msgspec.structs.replace(known, client_key=client_key, certificate=certificate)
+        certificate = enrol(self.identity, self.federation, client_key, expires_ms, invitation.name)
+        changed = msgspec.structs.replace(invitation, client_key=client_key, certificate=certificate)
         return self._answer(changed, changed)
 
     def _answer(self, invitation: Invitation, store: Invitation | None = None) -> Decision:

@@ -55,7 +55,7 @@ class Slow(msgspec.Struct, frozen=True):
     s: Annotated[Amount, figure("after", "From the announcement to its receipt.", unit="s", table="slowest")]
 
 
-class Estimate(msgspec.Struct, frozen=True):
+class NoisyValue(msgspec.Struct, frozen=True):
     """One coordinate of a result, in the units of the data."""
 
     label: Annotated[str, about("Its name.")]
@@ -73,7 +73,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     id: Annotated[str, about("Its id, in hexadecimal, in a swarm.")] = ""
     rows: Annotated[Count, about("Number of rows in it.")]
     value: Annotated[list[Real], about("The noisy sum, in the statistic's units.")] = []
-    estimates: Annotated[list[Estimate], about("As those of the round.")] = []
+    estimates: Annotated[list[NoisyValue], about("As those of the round.")] = []
     noise_variance: Annotated[Amount | None, about("Of the noise in each value.")] = None
     noise_sd: Annotated[Amount, about("Its square root.")]
     contributors_hash: Annotated[str, about("Identifies the release, in hexadecimal.")] = ""
@@ -201,7 +201,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Annotated[
         dict[str, Any], about("The statistic's public parameters, in a round that is no part of a job.")
     ] = {}
-    estimates: Annotated[list[Estimate], about("In the units of the data, in a round that is no part of a job.")] = []
+    estimates: Annotated[list[NoisyValue], about("In the units of the data, in a round that is no part of a job.")] = []
     value: Annotated[list[Real] | None, about("The noisy sum, in the statistic's units.")] = None
     exact: Annotated[list[Real] | None, about("The sum without noise, of synthetic data.")] = None
     nodes: Annotated[list[Node], about("The releases of the data nodes.")] = []
@@ -238,14 +238,14 @@ def _core_s(found: Round) -> float | None:
 # --- made from results and aborts -------------------------------------------------------------------------------------
 
 
-def round_of(aggregate: NoisyAggregate, *, alone: bool = False, **known: Any) -> Round:
+def round_of(aggregate: NoisyAggregate, *, alone: bool = False, **fields: Any) -> Round:
     """Return the record of a round with a result. Without a privacy claim, it has no epsilon.
 
     Fields of the same name have the aggregate's values, unless JSON needs another form.
 
     Args:
         alone: whether the round is no part of a job, so that its record has parameters and estimates.
-        known: further fields, or other values of these.
+        fields: further fields, or other values of these.
     """
     found: dict[str, Any] = {
         **{name: getattr(aggregate, name) for name in Round.__struct_fields__ if hasattr(aggregate, name)},
@@ -265,7 +265,7 @@ def round_of(aggregate: NoisyAggregate, *, alone: bool = False, **known: Any) ->
     if aggregate.reports is not None:
         counted, most = aggregate.parameters.get("count_weight", 0.0) > 0, math.inf if alone else _NUMBERS_MAX
         found["reports"] = reports_of(aggregate.reports, counted=counted, most=most)
-    return Round(ok=True, **{**found, **known})
+    return Round(ok=True, **{**found, **fields})
 
 
 def aborted_round(error: RoundAborted) -> Round:
@@ -309,7 +309,7 @@ def lost_words(lost: Sequence[Lost]) -> str:
     return listed([f"{one.node}, not heard since {one.since}" for one in lost], _NAMED)
 
 
-def node_of(node: NoisyAggregate, *, alone: bool = False, **known: Any) -> Node:
+def node_of(node: NoisyAggregate, *, alone: bool = False, **fields: Any) -> Node:
     """Return the record of one data node's release. Arguments: see `round_of`."""
     variance = node.noise_variance
     return Node(
@@ -319,7 +319,7 @@ def node_of(node: NoisyAggregate, *, alone: bool = False, **known: Any) -> Node:
         noise_variance=variance,
         noise_sd=math.sqrt(variance),
         contributors_hash=node.contributors_hash.hex(),
-        **known,
+        **fields,
     )
 
 
@@ -344,13 +344,13 @@ def reports_of(reports: LocalReports, *, counted: bool = False, most: float = _N
     )  # fmt: skip
 
 
-def estimates(aggregate: NoisyAggregate) -> tuple[Estimate, ...]:
+def estimates(aggregate: NoisyAggregate) -> tuple[NoisyValue, ...]:
     """Return the estimate of each coordinate."""
     statistic = resolve(aggregate.statistic, aggregate.parameters)
     sd = math.sqrt(aggregate.noise_variance)
     found = statistic.estimate_with_noise(aggregate.value, aggregate.contributors, sd)
     triples = zip(statistic.labels(), *found, strict=True)
-    return tuple(Estimate(label, float(value), float(noise_std)) for label, value, noise_std in triples)
+    return tuple(NoisyValue(label, float(value), float(noise_std)) for label, value, noise_std in triples)
 
 
 def doubts(aggregate: NoisyAggregate) -> tuple[str, ...]:

@@ -164,21 +164,21 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_of(
-    terms: Terms[Any], round_kind: type[Kind], rounds: list[Round], not_private: Sequence[str], **known: Any
+    terms: Terms[Any], round_kind: type[Kind], rounds: list[Round], not_private: Sequence[str], **fields: Any
 ) -> Run:
     """Return the record of a run with these terms: fields of the same name. Without a privacy claim, it has no epsilon.
 
     Args:
         round_kind: of its rounds. not_private: the reasons why no epsilon may be claimed.
-        known: further fields, or other values of these; `batch` is B, or None if all clients are asked.
+        fields: further fields, or other values of these; `batch` is B, or None if all clients are asked.
     """
-    batch, is_summed = known.get("batch"), issubclass(round_kind, SecureSum)
+    batch, is_summed = fields.get("batch"), issubclass(round_kind, SecureSum)
     found: dict[str, Any] = {
         **{name: getattr(terms, name) for name in Terms.__struct_fields__ if name in Run.__struct_fields__},
         "computes": terms.computes if isinstance(terms.computes, int) else len(terms.computes),
         "n_min": (terms.in_batch(batch) if batch else terms).n_min if is_summed else None,
         "round_kind": name_of(round_kind),
-        **known,
+        **fields,
     }
     if not_private:
         found |= dict.fromkeys(("epsilon", "delta", "epsilon_spent"))

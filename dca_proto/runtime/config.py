@@ -320,16 +320,16 @@ def _floors(table: Mapping[str, Any], federation: Federation) -> Floors:
     return msgspec.structs.replace(floors, trainers=_ids("[floors] trainers", floors.trainers, federation.trainers))
 
 
-def _ids(where: str, given: Iterable[str], members: Iterable[Member]) -> tuple[str, ...]:
+def _ids(where: str, texts: Iterable[str], members: Iterable[Member]) -> tuple[str, ...]:
     """Return the hexadecimal ids of members given by name or by id."""
     ids = {text: member.id.hex() for member in members for text in (member.name, member.id.hex())}
-    check_known(where, given, ids)
-    return tuple(ids[text] for text in given)
+    check_known(where, texts, ids)
+    return tuple(ids[text] for text in texts)
 
 
-def check_known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_known(where: str, texts: Iterable[str], choices: Iterable[str]) -> None:
     """Raise `UsageError` for an unknown name; it names the nearest known one."""
-    names = tuple(known)
-    for text in given:
+    names = tuple(choices)
+    for text in texts:
         if text not in names:
             raise InputError(f"{where}: {text!r} is unknown{nearest(text, names)}; known: {', '.join(names)}")

@@ -243,7 +243,7 @@ class Device:
         finally:
             await store.close()
 
-    def _write_file(self, known: Federation) -> None:
+    def _write_file(self, federation: Federation) -> None:
         """Replace the federation file on disk if the actor knows a newer one; commands read members from it.
 
         A file of another federation stays: its owner has put it there in the meantime.
@@ -251,10 +251,10 @@ class Device:
         path = self.config.files.federation
         try:
             found = read_federation(path)
-            if found.id == known.id and found.number < known.number:
-                replace_file(path, known.to_toml())
+            if found.id == federation.id and found.number < federation.number:
+                replace_file(path, federation.to_toml())
         except UsageError as error:
-            log.warning("federation file not replaced", newer=known.title, error=str(error))
+            log.warning("federation file not replaced", newer=federation.title, error=str(error))
 
 
 # --- from files -------------------------------------------------------------------------------------------------------

@@ -168,11 +168,11 @@ def _write(folder: Path, entrance: Entrance, enrolled: Enrolled, federation: Fed
     replace_private(folder / "client.password", enrolled.password + "\n")
 
 
-def _checked(enrolled: Enrolled, identity: Identity, known: Federation) -> Federation:
+def _checked(enrolled: Enrolled, identity: Identity, federation: Federation) -> Federation:
     """Check a registrar's answer; return the newest federation file. Raises `InputError`."""
     try:
-        given = known.opened(Federation.from_toml(enrolled.federation).frame)
-        newest = known.newer(given) or known
+        signed = federation.opened(Federation.from_toml(enrolled.federation).frame)
+        newest = federation.newer(signed) or federation
         if not enrolled.password or not enrolled.password.isprintable():
             raise InputError(
                 "the registrar's answer is not valid: an odd password; report it to the federation's owner"

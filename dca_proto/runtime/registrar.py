@@ -412,14 +412,14 @@ class Registrar:
     def _decided(self, request: Enrol | Renew, where: bytes, at_ms: int) -> Answer:
         made: list[tuple[Decision, Invitation | None]] = []
 
-        def decide(known: Invitation | None, enrolled: int, issued: int) -> Invitation | None:
+        def decide(invitation: Invitation | None, enrolled: int, issued: int) -> Invitation | None:
             is_taken = isinstance(request, Enrol) and self._book.is_taken(request.client_key, where)
             desk = Desk(self._identity, self._federation, enrolled, issued, is_taken)
             if isinstance(request, Enrol):
-                decision = desk.enrol(request, known, at_ms)
+                decision = desk.enrol(request, invitation, at_ms)
             else:
-                decision = desk.renew(request, known, at_ms)
-            made.append((decision, known))
+                decision = desk.renew(request, invitation, at_ms)
+            made.append((decision, invitation))
             return decision.store
 
         self._book.change(where, decide, at_ms, by_client=isinstance(request, Renew))
@@ -430,11 +430,11 @@ class Registrar:
             self.write_lists()  # not after a repeat, with which a client could keep this and mosquitto busy
         return decision.answer
 
-    def _log(self, decision: Decision, known: Invitation | None) -> None:
-        name = known.name if known is not None else ""
+    def _log(self, decision: Decision, invitation: Invitation | None) -> None:
+        name = invitation.name if invitation is not None else ""
         if decision.is_alarm:
-            assert known is not None, "somebody used its code"
-            log.error("a code was used twice", name=name, first=actor_id(known.client_key).hex())
+            assert invitation is not None, "somebody used its code"
+            log.error("a code was used twice", name=name, first=actor_id(invitation.client_key).hex())
         elif isinstance(decision.answer, Refused):
             self._refused[decision.answer.code] += 1
             log.warning("refused", code=decision.answer.code, name=name)

@@ -232,9 +232,9 @@ def convert(where: str, table: Mapping[str, object], kind: type[T]) -> T:
         raise InputError(f"{where} {in_words(error)}") from None
 
 
-def check_keys(what: str, table: Mapping[str, object], known: Iterable[str]) -> None:
+def check_keys(what: str, table: Mapping[str, object], allowed: Iterable[str]) -> None:
     """Raise `UsageError` for an unknown key; it names the nearest known one."""
-    names = tuple(known)
+    names = tuple(allowed)
     for key in table:
         if key not in names:
             raise InputError(f"unknown key {key!r}{nearest(key, names)}; {what}: {', '.join(names)}")

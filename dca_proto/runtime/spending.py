@@ -147,7 +147,7 @@ def ledger_view_of(config: Config) -> LedgerView:
     return _view(config.files.store, known, read_identity(config.files.identity, config.role).store_key)
 
 
-def _view(store: Path, known: Mapping[str, Any], key: bytes | None = None) -> LedgerView:
+def _view(store: Path, fields: Mapping[str, Any], key: bytes | None = None) -> LedgerView:
     rows = read_store(store, key)
     if len({owner for owner, *_ in rows}) > 1:
         raise InputError(f"store {store} is shared by many actors; name the store of a single actor")
@@ -161,7 +161,7 @@ def _view(store: Path, known: Mapping[str, Any], key: bytes | None = None) -> Le
     except UsageError as error:
         raise InputError(f"store {store}: {error}") from None
     role = "trainer" if trainer_round.ROUNDS in kinds else "client" if kinds - {records.TABLE} else ""
-    return LedgerView(**{"store": store, "role": role, "ledger": spent, "declined": declined, "mark": mark, **known})
+    return LedgerView(**{"store": store, "role": role, "ledger": spent, "declined": declined, "mark": mark, **fields})
 
 
 def _sound(charge: Charge) -> Charge:

@@ -141,9 +141,9 @@ class Tally:
         self._ended.setdefault(end, Names()).add(reason)
 
 
-def _forget_first(known: Mapping[bytes, object]) -> None:
-    assert isinstance(known, dict)
-    del known[next(iter(known))]
+def _forget_first(table: Mapping[bytes, object]) -> None:
+    assert isinstance(table, dict)
+    del table[next(iter(table))]
 
 
 def why_failed(fact: facts.RoundFailed) -> str:

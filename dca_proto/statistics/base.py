@@ -87,10 +87,10 @@ class Statistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return ()
 
     @classmethod
-    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return values of parameters without a default, at which `dca account` plans a round of these columns.
 
-        `given` are the parameters that the user chose. By default, values are those of the first example; a list with
+        `parameters` are those that the user chose. By default, values are those of the first example; a list with
         an entry for each of its columns is repeated as far as necessary. A subclass may choose others.
         """
         if not (examples := cls.examples()):
@@ -285,9 +285,9 @@ def _check_keys(name: str, parameters: Mapping[str, object], kind: type[Statisti
         raise UsageError(f"statistic {name!r} needs the parameter {missing[0]!r}, which is missing")
 
 
-def planned(name: str, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+def planned(name: str, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return `Statistic.planned` of a statistic. Raises `UsageError` for an unknown one."""
-    return _registered(name).planned(columns, given)
+    return _registered(name).planned(columns, parameters)
 
 
 def parameter_names(name: str) -> tuple[str, ...]:

@@ -97,12 +97,12 @@ class CategoryScore(ModelGradient, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return categories of even chances, without effects."""
-        classes, d = int(given.get("classes", 2)), len(columns) - 1
+        classes, d = int(parameters.get("classes", 2)), len(columns) - 1
         thresholds = [float(k) for k in range(classes - 1)]
-        theta = [*thresholds, *[0.0] * d] if given.get("ordered") else [0.0] * (classes * (d + 1))
-        return {**super().planned(columns, given), "theta": theta}
+        theta = [*thresholds, *[0.0] * d] if parameters.get("ordered") else [0.0] * (classes * (d + 1))
+        return {**super().planned(columns, parameters), "theta": theta}
 
     def __post_init__(self) -> None:
         if not 2 <= self.classes <= CLASSES_MAX:

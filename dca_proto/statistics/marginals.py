@@ -74,7 +74,7 @@ class Marginals(Statistic, frozen=True, kw_only=True):
         )  # fmt: skip
 
     @classmethod
-    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return columns of two bins."""
         d = len(columns)
         return {"lower": [0.0] * d, "upper": [1.0] * d, "bins": [2] * d}

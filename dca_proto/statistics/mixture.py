@@ -110,9 +110,11 @@ class Mixture(ScaledColumns, frozen=True, kw_only=True):
         return cls(**two), cls(**two, within=example_ends(2))
 
     @classmethod
-    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return two components, or as many as a given list has, all at the centre: the noise is that of any others."""
-        lists = [given[key] for key in ("log_weights", "means", "precisions") if isinstance(given.get(key), list)]
+        lists = [
+            parameters[key] for key in ("log_weights", "means", "precisions") if isinstance(parameters.get(key), list)
+        ]
         count, d = len(lists[0]) if lists else 2, len(columns)
         return {"log_weights": [0.0] * count, "means": [[0.0] * d] * count, "precisions": [[1.0] * d] * count}
 

@@ -60,9 +60,9 @@ class ModelGradient(ScaledColumns, frozen=True, kw_only=True):
     clip: float
 
     @classmethod
-    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return θ = 0, with a number for each feature and for an intercept, and a clip of 1; only that matters."""
-        return {"theta": [0.0] * (len(columns) - 1 + bool(given.get("intercept"))), "clip": 1.0}
+        return {"theta": [0.0] * (len(columns) - 1 + bool(parameters.get("intercept"))), "clip": 1.0}
 
     def __post_init__(self) -> None:
         for index, value in enumerate(self.theta):

@@ -183,7 +183,7 @@ def _ends(ranges: _Ranges, count: int) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def _combined(
-    given: Combinations,
+    combinations: Combinations,
     low: NDArray[np.float64],
     high: NDArray[np.float64],
     lows: NDArray[np.int64],
@@ -191,7 +191,7 @@ def _combined(
 ) -> list[Limit]:
     """Return the limits low <= Σ w_k x_k <= high that the coordinates' own, `lows` and `highs`, do not imply."""
     far = np.maximum(-lows, highs)
-    found = [_whole_of(weights, far) for weights in given.weights]
+    found = [_whole_of(weights, far) for weights in combinations.weights]
     whole = np.array([one for one, _, _ in found], dtype=np.int64).reshape(-1, len(lows))
     factor, apart = (np.array([one[part] for one in found], dtype=np.float64) for part in (1, 2))
     room = apart + factor * _NEAR

@@ -116,7 +116,7 @@ class Table(Statistic, frozen=True, kw_only=True):
         )  # fmt: skip
 
     @classmethod
-    def planned(cls, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    def planned(cls, columns: Sequence[str], parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return columns of numbers within ±1."""
         d = len(columns)
         return {"lower": [-1.0] * d, "upper": [1.0] * d, "coded": [False] * d}

@@ -165,8 +165,8 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
         return sorted(unique, key=lambda cell: cell.estimate_s)
 
 
-def tolerated_of(given: float, clients: int) -> int:
-    """Return T for N clients; `given` is a share of N if below 1, else a number. Raises `UsageError`."""
-    if not 0 <= given < math.inf or (given >= 1 and given != int(given)):
-        raise UsageError(f"--tolerate {given:g}: expected a share of N below 1, or a whole number of clients")
-    return int(given) if given >= 1 else math.floor(given * clients + 1e-9)
+def tolerated_of(tolerate: float, clients: int) -> int:
+    """Return T for N clients; `tolerate` is a share of N if below 1, else a number. Raises `UsageError`."""
+    if not 0 <= tolerate < math.inf or (tolerate >= 1 and tolerate != int(tolerate)):
+        raise UsageError(f"--tolerate {tolerate:g}: expected a share of N below 1, or a whole number of clients")
+    return int(tolerate) if tolerate >= 1 else math.floor(tolerate * clients + 1e-9)

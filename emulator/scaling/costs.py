@@ -51,7 +51,7 @@ _LEAST = 0.05  # lower bound of a resampled figure, relative to the fit: a measu
 Floats = NDArray[np.float64]
 
 
-class Estimate(msgspec.Struct, frozen=True):
+class Ranged(msgspec.Struct, frozen=True):
     """An exponent with its interval at `CONFIDENCE`, or a predicted figure with the range of 95 of 100 refits."""
 
     value: Annotated[float, about("The exponent, or the predicted figure.")]
@@ -61,7 +61,7 @@ class Estimate(msgspec.Struct, frozen=True):
 class Growth(msgspec.Struct, frozen=True):
     """A fitted power law."""
 
-    exponents: Annotated[dict[str, Estimate], about("By symbol, of the sizes that vary.")]
+    exponents: Annotated[dict[str, Ranged], about("By symbol, of the sizes that vary.")]
     cells: Annotated[int, about("How many cells were fitted.")]
     spread: Annotated[float, about("Standard deviation of the residuals of log t, about the relative error.")]
 
@@ -82,7 +82,7 @@ def growth(cells: Sequence[Figures], figure: str) -> Growth | None:
     errors = np.sqrt(variance * np.diag(np.linalg.inv(x.T @ x)))
     reach = float(student.ppf((1 + CONFIDENCE) / 2, free)) * errors
     exponents = {
-        symbol: Estimate(float(slope), (float(slope - half), float(slope + half)))
+        symbol: Ranged(float(slope), (float(slope - half), float(slope + half)))
         for symbol, slope, half in zip(varying, slopes[1:], reach[1:], strict=True)
     }
     return Growth(exponents, len(cells), math.sqrt(variance))

@@ -20,7 +20,7 @@ from dca_proto.results.figure import about
 from dca_proto.statistics.histogram import BINS_MAX
 from dca_proto.wording import nearest
 from emulator.scaling.cell import CLIENTS_MIN, Size
-from emulator.scaling.costs import SIZES, Calibration, Estimate
+from emulator.scaling.costs import SIZES, Calibration, Ranged
 from emulator.scaling.figures import COUNTED, ROLES, Figures
 
 _SIZE_MAX = 10**12
@@ -81,7 +81,7 @@ class RoleNeed(msgspec.Struct, frozen=True):
     """What a role needs in a round, for all its actors and for each."""
 
     actors: Annotated[int, about("How many.")]
-    core_s: Annotated[Estimate, about("Core seconds of all.")]
+    core_s: Annotated[Ranged, about("Core seconds of all.")]
     core_s_each: Annotated[float, about("Of one.", unit="s")]
     bytes_each: Annotated[float, about("Of one, sent and received.", unit="bytes")]
     memory_bytes_each: Annotated[float | None, about("Of one.", unit="bytes")]
@@ -213,7 +213,7 @@ def _role(
     has_own_machines = role == "client"
     return RoleNeed(
         actors=actors,
-        core_s=Estimate(core_s, costs["core_s_by_role", role].interval(size)),
+        core_s=Ranged(core_s, costs["core_s_by_role", role].interval(size)),
         core_s_each=each,
         bytes_each=passed,
         memory_bytes_each=memory,

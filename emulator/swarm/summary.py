@@ -46,11 +46,11 @@ def exit_code(run: Run) -> int:
     return 0
 
 
-def summarise(swarm_result: SwarmResult, not_private: tuple[str, ...], **known: Any) -> Run:
+def summarise(swarm_result: SwarmResult, not_private: tuple[str, ...], **fields: Any) -> Run:
     """Return the record of a run: all that is public about it, except what the job has learned.
 
     Args:
-        not_private: reasons why no epsilon may be claimed. known: further fields of the run.
+        not_private: reasons why no epsilon may be claimed. fields: further fields of the run.
     """
     swarm, _, failure = swarm_result
     options = swarm.options
@@ -79,7 +79,7 @@ def summarise(swarm_result: SwarmResult, not_private: tuple[str, ...], **known: 
         sessions_core_s=sum(swarm.core_s.values()) if options.is_summed and swarm.core_s else None,
         agreement_s=later_s and walls[0] - later_s,
         **_uses(swarm.timeline.rounds),
-        **known,
+        **fields,
     )
 
 
@@ -115,17 +115,17 @@ def swarm_round(log: RoundLog, swarm: Swarm, private: bool) -> Round:
     return public_round(log, private, clients=len(log.asked), **known)
 
 
-def public_round(log: RoundLog, private: bool, **known: Any) -> Round:
-    """Return the record of a round from its log; `known` are further fields."""
-    known |= {"arrived": log.arrived, "unproven_clients": unproven_in(log), "closed": log.closed or None,
+def public_round(log: RoundLog, private: bool, **fields: Any) -> Round:
+    """Return the record of a round from its log, with further fields."""
+    fields |= {"arrived": log.arrived, "unproven_clients": unproven_in(log), "closed": log.closed or None,
               "declined": log.why, "wall_s": log.wall_s, "phases": log.phase_s(), **_used(log)}  # fmt: skip
     if log.aggregate is not None:
         claim: dict[str, Any] = {} if private else {"private": False, "epsilon": None, "delta": None, "mu": None}
-        return round_of(log.aggregate, **claim, **known)
+        return round_of(log.aggregate, **claim, **fields)
     failure = log.failure or RoundFailed(b"", "", None, None)
     return Round(
         ok=False, statistic=log.statistic, dimension=log.dimension, error=failure.reason or None,
-        contributors=failure.contributors, n_min=failure.needed, **fields_of(failure.quorum), **known,
+        contributors=failure.contributors, n_min=failure.needed, **fields_of(failure.quorum), **fields,
     )  # fmt: skip
 
 

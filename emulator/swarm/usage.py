@@ -46,9 +46,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float = msgspec.field(default_factory=time.monotonic)
 
     @classmethod
-    def here(cls, name: str, **known: Any) -> Usage:
-        """Return the usage of this process; `known` are further fields."""
-        return cls(core_s={name: time.process_time()}, peak_rss_bytes={name: peak_rss_bytes() or 0}, **known)
+    def here(cls, name: str, **fields: Any) -> Usage:
+        """Return the usage of this process, with further fields."""
+        return cls(core_s={name: time.process_time()}, peak_rss_bytes={name: peak_rss_bytes() or 0}, **fields)
 
     @classmethod
     def of(cls, parts: Iterable[Usage]) -> Usage:

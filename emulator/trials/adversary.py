@@ -49,10 +49,10 @@ class AdversaryKind(msgspec.Struct, frozen=True):
         """The role of the actor that it replaces."""
         return str(self.actor.role)
 
-    def configured(self, amount: int, **known: object) -> type[Any]:
-        """Return the adversary's class with `amount` and the attributes in `known` set."""
+    def configured(self, amount: int, **attributes: object) -> type[Any]:
+        """Return the adversary's class with this amount and these attributes."""
         methods = {name: _replaced(getattr(self.actor, name), step) for name, step in self.steps.items()}
-        return type(self.actor.__name__, (self.actor,), {"amount": amount or self.amounts[0], **known, **methods})
+        return type(self.actor.__name__, (self.actor,), {"amount": amount or self.amounts[0], **attributes, **methods})
 
 
 def _replaced(honest: Callable[..., Any], step: Step) -> Callable[..., Any]:

@@ -46,9 +46,9 @@ class ObservedFederation(TestFederation):
         drawn: by random stream, such as "client0": all random bytes that its actor has drawn, over all starts.
     """
 
-    def __init__(self, *given: Any, **more: Any) -> None:
+    def __init__(self, *positional: Any, **more: Any) -> None:
         self.drawn: defaultdict[str, list[bytes]] = defaultdict(list)
-        super().__init__(*given, **more)
+        super().__init__(*positional, **more)
 
     def _common(self, records: Stored, actor: str) -> dict[str, Any]:
         """Common arguments of actors; what their random streams give is noted in `drawn`."""

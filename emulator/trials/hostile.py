@@ -50,8 +50,8 @@ class HostileClient(Client):
 
     role, amount = "client", 0
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        super().__init__(*positional, **named)
         self._honest = self._composer
         self._composer = Replaced(self._composer, compose=self._compose)  # type: ignore[assignment]
 
@@ -186,8 +186,8 @@ class _Willing(Consent, frozen=True, eq=False):
 class Overstaying(HostileClient):
     """It takes part although its certificate ends in mid-round (`TrialFederation.ends_ms`)."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        super().__init__(*positional, **named)
         self._consent = _Willing(*msgspec.structs.astuple(self._consent))
 
 
@@ -262,9 +262,9 @@ def _clients_of_others(node: HostileCompute, current: NodeRound) -> list[bytes]:
     return [client for client in sorted(node._sessions.slots) if current.opened.holder(client).id != node.id]
 
 
-def _load_twice_listed(node: HostileCompute, honest: Honest, *given: Any) -> NodeRound:
+def _load_twice_listed(node: HostileCompute, honest: Honest, *positional: Any) -> NodeRound:
     """List the first entry twice, with its tags."""
-    current: NodeRound = honest(*given)
+    current: NodeRound = honest(*positional)
     entries, tags = current.sorted_entries, current.tags_for
     current.sorted_entries = lambda: entries()[:ENTRY_BYTES] + entries()  # type: ignore[method-assign]
     current.tags_for = lambda place: tags(place)[:TAG_BYTES] + tags(place)  # type: ignore[method-assign]

@@ -69,8 +69,8 @@ class Meddling(HostileTrainer):
 class Outdated(HostileTrainer):
     """It announces every second round with the keys of the epoch before, if these are not yet over."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        super().__init__(*positional, **named)
         self._old: dict[tuple[bytes, int], m.Signed] = {}  # by Compute node and epoch
         self._announced = 0
 

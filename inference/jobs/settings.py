@@ -133,9 +133,9 @@ def described(kind: Any) -> list[tuple[str, Any, str]]:
     return [(setting.name, setting.default, str(setting.metadata.get("meaning", ""))) for setting in fields(kind)]
 
 
-def one_of(known: Iterable[str]) -> Callable[[str, str], None]:
+def one_of(choices: Iterable[str]) -> Callable[[str, str], None]:
     """Return a check that refuses a text unless it is one of the known ones."""
-    return partial(require_choice, known=tuple(known))
+    return partial(require_choice, choices=tuple(choices))
 
 
 def within(least: float, most: float = inf) -> Callable[[str, float | None], None]:
@@ -153,9 +153,9 @@ def given(settings: Any, names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(settings, name)) is not None}
 
 
-def require_choice(key: str, value: str, known: Iterable[str]) -> None:
+def require_choice(key: str, value: str, choices: Iterable[str]) -> None:
     """Refuse a text unless it is one of the known ones. Raises `DataError` with the nearest."""
-    names = tuple(known)
+    names = tuple(choices)
     if not isinstance(value, str):
         raise DataError(f"setting {key!r} is {value!r}, expected one of {', '.join(names)}")
     if value not in names:

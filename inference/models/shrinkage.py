@@ -276,7 +276,7 @@ def gibbs(
     return Sampled(np.stack(kept, axis=1), np.stack(variances, axis=1))
 
 
-def _shrunk(slopes: Slopes, given: Shrinkage, draws: int) -> Any:
+def _shrunk(slopes: Slopes, settings: Shrinkage, draws: int) -> Any:
     slopes = slopes._replace(cov=slopes.cov - slopes.stretch**2 * np.outer(slopes.mean, slopes.mean))
     law, places, d = slopes.law, slopes.places, len(slopes.places)
     rng, rest = np.random.default_rng(0), np.delete(np.arange(len(slopes.mean)), places)  # the same draws each time
@@ -287,10 +287,10 @@ def _shrunk(slopes: Slopes, given: Shrinkage, draws: int) -> Any:
         np.linalg.cholesky(precision)
     except np.linalg.LinAlgError:
         raise DataError(
-            f"the fit knows some combination of the {d} slopes exactly, which shrinkage={given.shrinkage} cannot use; "
-            "expected columns and targets with a spread of their own, so take more rows or leave out shrinkage"
+            f"the fit knows some combination of the {d} slopes exactly, which shrinkage={settings.shrinkage} cannot "
+            "use; expected columns and targets with a spread of their own, so take more rows or leave out shrinkage"
         ) from None
-    scales = _scales(given, slopes, precision)
+    scales = _scales(settings, slopes, precision)
     sampled = gibbs(slopes.mean[places], precision, scales, rng, CHAINS, WARMUP + THIN * draws, THIN)
     theta = np.empty((*sampled.slopes.shape[:2], len(slopes.mean)))
     theta[..., places] = sampled.slopes
@@ -301,15 +301,15 @@ def _shrunk(slopes: Slopes, given: Shrinkage, draws: int) -> Any:
     gained = np.diag(precision) * sampled.variances[:, WARMUP // THIN :]
     kept = np.mean(1 / (1 + 1 / gained), axis=(0, 1))
     effects = float(np.sum(np.bincount(scales.of, kept) / np.bincount(scales.of)))
-    prior = f"{HORSESHOE} prior" if given.shrinkage == HORSESHOE else f"prior of {_group_words(scales.group)}"
+    prior = f"{HORSESHOE} prior" if settings.shrinkage == HORSESHOE else f"prior of {_group_words(scales.group)}"
     before = f"{law.method}, " if law.method else ""
     return law.with_shrunk(
         Shrunk(drawn, theta[:, : WARMUP // THIN], law.slopes_in_own_units(scales.prior(rng))),
         flat.mean(axis=0),
         np.cov(flat, rowvar=False),
         method=f"{before}{prior}: about {effects:.2g} effects of {len(slopes.features)}",
-        warnings=(*law.warnings, *_about_taken(given, slopes)),
-        refitter=law.refitter.under(given) if isinstance(law.refitter, _Refitter) else law.refitter,
+        warnings=(*law.warnings, *_about_taken(settings, slopes)),
+        refitter=law.refitter.under(settings) if isinstance(law.refitter, _Refitter) else law.refitter,
     )
 
 
@@ -323,7 +323,7 @@ def _others(slopes: Slopes, rest: NDArray[np.int64], drawn: Array, rng: np.rando
     return np.asarray(mean + rng.standard_normal(mean.shape) @ spread.T)
 
 
-def _about_taken(given: Shrinkage, slopes: Slopes) -> tuple[str, ...]:
+def _about_taken(settings: Shrinkage, slopes: Slopes) -> tuple[str, ...]:
     """Warn if the prior may take effects for noise that matter: large ones, or ones like the largest.
 
     Effects below four typical standard deviations are hidden: marginal ones, since noise in the information of few
@@ -336,7 +336,7 @@ def _about_taken(given: Shrinkage, slopes: Slopes) -> tuple[str, ...]:
     is_clear = float((np.abs(mean) / sd).max()) > -ndtri(CLEAR / 2 / len(mean))
     if taken < TAKEN and not (is_clear and largest < KEPT * taken):
         return ()
-    prior = "horseshoe" if given.shrinkage == HORSESHOE else "prior of groups"
+    prior = "horseshoe" if settings.shrinkage == HORSESHOE else "prior of groups"
     return (
         f"the {prior} may take effects of up to about {taken:.1g} ({slopes.unit}, per unit of a standardised column) "
         "for noise, and their intervals may then fail; compare them with those of shrinkage=none, raise epsilon, or "
@@ -349,10 +349,10 @@ def _spread(precision: Array) -> float:
     return 1 / sqrt(float(np.mean(np.diag(precision))))
 
 
-def _scales(given: Shrinkage, slopes: Slopes, precision: Array) -> Scales:
-    group, d, slab = given.places(slopes.features)[slopes.column], len(slopes.features), slopes.slab
-    if given.shrinkage == HORSESHOE:
-        expected = min(SHARE * d if given.prior_effects is None else given.prior_effects, d / 2)
+def _scales(settings: Shrinkage, slopes: Slopes, precision: Array) -> Scales:
+    group, d, slab = settings.places(slopes.features)[slopes.column], len(slopes.features), slopes.slab
+    if settings.shrinkage == HORSESHOE:
+        expected = min(SHARE * d if settings.prior_effects is None else settings.prior_effects, d / 2)
         return Scales(group, True, CAUCHY, expected / (d - expected) * _spread(precision), slab, slopes.column)
     known = slab[np.isfinite(slab)]
     return Scales(group, False, DEGREES, float(known.mean()) if known.size else 1.0, slab, slopes.column)
@@ -366,20 +366,20 @@ def _group_words(group: NDArray[np.int64]) -> str:
 class _Refitter:
     """A refitter that also takes the settings of `Shrinkage`, and keeps those that it has."""
 
-    def __init__(self, fit: Callable[..., Any], given: Shrinkage | None = None) -> None:
-        self._fit, self._given = fit, given or Shrinkage()
+    def __init__(self, fit: Callable[..., Any], settings: Shrinkage | None = None) -> None:
+        self._fit, self._settings = fit, settings or Shrinkage()
         own = [Parameter(name, Parameter.KEYWORD_ONLY) for name in SHRINKAGE]
         self.__signature__ = Signature([*signature(fit).parameters.values(), *own])
 
-    def under(self, given: Shrinkage) -> _Refitter:
-        """Return the refitter of a fit under this prior. Args: given: perhaps with further settings of a job."""
-        return _Refitter(self._fit, Shrinkage(**{name: getattr(given, name) for name in SHRINKAGE}))
+    def under(self, settings: Shrinkage) -> _Refitter:
+        """Return the refitter of a fit under this prior. Args: settings: perhaps with further settings of a job."""
+        return _Refitter(self._fit, Shrinkage(**{name: getattr(settings, name) for name in SHRINKAGE}))
 
     def __call__(self, **prior: Any) -> Any:
         own = {name: prior.pop(name) for name in SHRINKAGE if name in prior}
-        same = own.get("shrinkage", self._given.shrinkage) == self._given.shrinkage
-        given = replace(self._given, **own) if same else Shrinkage(**own)
-        return given.shrink(self._fit(**prior))
+        same = own.get("shrinkage", self._settings.shrinkage) == self._settings.shrinkage
+        settings = replace(self._settings, **own) if same else Shrinkage(**own)
+        return settings.shrink(self._fit(**prior))
 
 
 def shrinkable(fit: Callable[..., Any]) -> Callable[..., Any]:

@@ -331,23 +331,23 @@ def _pairs(
     return np.arange(features), np.arange(labels)
 
 
-def _bounds(columns: Standardisation | None, given: Interval | None) -> Interval:
+def _bounds(columns: Standardisation | None, stated: Interval | None) -> Interval:
     """Return the bounds of a single column, in its own units; given bounds must agree with the round's."""
     if columns is None:
-        if given is None:
+        if stated is None:
             raise DataError(
                 "bounds are missing: bare reports do not say what clients clipped to; give bounds=Interval(low, high)"
             )
-        return given
+        return stated
     if len(columns.columns) != 1:
         raise DataError(
             f"reports are of {len(columns.columns)} columns; this model takes one, so ask for a round of one column"
         )
     centre, half = float(columns.centre[0]), float(columns.scale[0]) * float(_limits(columns)[0])
     own = Interval(centre - half, centre + half)
-    if given is not None and not close((own.lower, own.upper), (given.lower, given.upper), own.half_width):
+    if stated is not None and not close((own.lower, own.upper), (stated.lower, stated.upper), own.half_width):
         raise DataError(
-            f"bounds {given.lower:g}:{given.upper:g} were given, but the clients clipped to "
+            f"bounds {stated.lower:g}:{stated.upper:g} were given, but the clients clipped to "
             f"{own.lower:g}:{own.upper:g}; leave them out"
         )
     return own

@@ -225,7 +225,7 @@ def noted(shown: Table, note: str) -> Table:
     return shown
 
 
-class Estimate(NamedTuple):
+class MeanInterval(NamedTuple):
     """A mean with an interval."""
 
     mean: float
@@ -284,7 +284,7 @@ def seen_share(level: float, count: int, false_alarm: float, *, often: float, st
     return float(shares[(binom.cdf(most, count, shares) >= often).argmax()])
 
 
-def joint_interval(values: Any, level: float, count: int = 1) -> Estimate:
+def joint_interval(values: Any, level: float, count: int = 1) -> MeanInterval:
     """Return the mean of independent runs, ``(n,)``, with Student's interval; unbounded for a single run.
 
     `count` such intervals hold together with a probability of at least `level` (Bonferroni).
@@ -294,7 +294,7 @@ def joint_interval(values: Any, level: float, count: int = 1) -> Estimate:
     n, mean, half = len(values), float(values.mean()), math.inf
     if n > 1:
         half = float(t.ppf(1 - (1 - level) / (2 * count), n - 1) * values.std(ddof=1) / math.sqrt(n))
-    return Estimate(mean, mean - half, mean + half)
+    return MeanInterval(mean, mean - half, mean + half)
 
 
 def band(level: float, count: int, looked_at: int) -> tuple[float, float]:

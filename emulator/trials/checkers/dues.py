@@ -299,21 +299,21 @@ class Dues(Checker):
         """The number of clients whose declines are not known here."""
         return len(self.log.dishonest & (self.world.enrolled | self.world.strangers))
 
-    def _judge_open(self, trainer: Process, round_id: bytes, known: _Collecting) -> None:
+    def _judge_open(self, trainer: Process, round_id: bytes, collecting: _Collecting) -> None:
         """Judge a round that the trainer has left open after an event."""
         who = about(trainer, round_id)
-        complete = 0 < known.expected <= known.total and known.total >= known.limits.n_min
-        self.expect(not complete, f"{who}: all {known.total} contributions have arrived, and it does not close")
-        self.expect(known.total < known.limits.n_max, f"{who}: it is full, and the trainer does not close it")
-        self._judge_time(trainer, round_id, known)
+        complete = 0 < collecting.expected <= collecting.total and collecting.total >= collecting.limits.n_min
+        self.expect(not complete, f"{who}: all {collecting.total} contributions have arrived, and it does not close")
+        self.expect(collecting.total < collecting.limits.n_max, f"{who}: it is full, and the trainer does not close it")
+        self._judge_time(trainer, round_id, collecting)
 
-    def _judge_time(self, trainer: Process, round_id: bytes, known: _Collecting) -> None:
+    def _judge_time(self, trainer: Process, round_id: bytes, collecting: _Collecting) -> None:
         """No round is open for longer than until its arrivals are quiet, or `close_by`."""
         now_ms, who = trainer.now_ms, about(trainer, round_id)
         late_ms = _SLACK_MS + self.world.tardiness_ms(trainer)
-        due_ms = known.body.close_by_ms
-        if known.total >= known.limits.n_min:
-            due_ms = min(due_ms, known.quiet_ms)
+        due_ms = collecting.body.close_by_ms
+        if collecting.total >= collecting.limits.n_min:
+            due_ms = min(due_ms, collecting.quiet_ms)
         due_ms = max(due_ms, self._up_ms)
         self.expect(now_ms <= due_ms + late_ms, f"{who}: it should have closed {now_ms - due_ms} ms ago")
 

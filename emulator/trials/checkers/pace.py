@@ -296,8 +296,8 @@ class Pace(Checker):
         names = ", ".join(sorted(kind.__name__ for kind in repeats.kinds))
         self.expect(late_ms <= 0, f"{who}: {repeats.stage}, and its {names} is not repeated for {late_ms} ms too long")
 
-    def _end(self, known: dict[Key, Repeats], process: Process, key: Key, now_ms: int) -> None:
-        repeats = known.pop(key, None)
+    def _end(self, table: dict[Key, Repeats], process: Process, key: Key, now_ms: int) -> None:
+        repeats = table.pop(key, None)
         if repeats is not None:
             self._check_due(repeats, process, key[1], now_ms)
 

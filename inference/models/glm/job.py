@@ -215,15 +215,15 @@ class RobustSettings(Settings):
         return StudentT(self.degrees)
 
 
-def of_rows(X: Array, y: Array, given: Any) -> Coefficients:
+def of_rows(X: Array, y: Array, estimator: Any) -> Coefficients:
     """Return the posterior given raw rows."""
-    return exact_fit(X, y, given.job_settings().family, given.prior_sd)
+    return exact_fit(X, y, estimator.job_settings().family, estimator.prior_sd)
 
 
-def of_released(aggregates: Sequence[NoisyAggregate], given: Any) -> Coefficients:
+def of_released(aggregates: Sequence[NoisyAggregate], estimator: Any) -> Coefficients:
     """Return the posterior given all rounds. Raises `DataError` for those of another family."""
-    fit, found = regression_of_scores(aggregates, given.prior_sd), family_of(aggregates[-1])
-    wanted: Family = given.job_settings().family
+    fit, found = regression_of_scores(aggregates, estimator.prior_sd), family_of(aggregates[-1])
+    wanted: Family = estimator.job_settings().family
     if type(found) is not type(wanted):
         raise DataError(
             f"the aggregates are of the family {found.name!r}; expected {wanted.name!r}, so take the other estimator"

@@ -128,26 +128,26 @@ OWN: dict[str, Callable[[str, Any], object]] = {
 }
 
 
-def of_rows(X: Array, y: Array, given: Any) -> Coefficients:
+def of_rows(X: Array, y: Array, estimator: Any) -> Coefficients:
     """Return the posterior given raw rows; the mean is scikit-learn's `Ridge` with alpha = λ⁻¹ λ₀."""
     n, m = len(X), X.shape[1] + 1
-    if given.shrinkage != NONE and given.residual_variance is None and n <= m:
+    if estimator.shrinkage != NONE and estimator.residual_variance is None and n <= m:
         raise DataError(
-            f"{n} rows cannot determine {m} coefficients and the residual variance that shrinkage={given.shrinkage} "
-            "needs; take more rows, give residual_variance, or leave out shrinkage"
+            f"{n} rows cannot determine {m} coefficients and the residual variance that shrinkage="
+            f"{estimator.shrinkage} needs; take more rows, give residual_variance, or leave out shrinkage"
         )
-    slopes = prior_precision(X.shape[1])[1:] if given.prior_precision is None else given.prior_precision
+    slopes = prior_precision(X.shape[1])[1:] if estimator.prior_precision is None else estimator.prior_precision
     prior = np.r_[0.0, np.broadcast_to(np.asarray(slopes, float), X.shape[1:])]
     rows = np.column_stack([X, y])
-    fit = exact_fit(rows, prior, given.residual_variance)
-    wide = partial(exact_fit, rows, prior / slab_scale(X.shape[1]), given.residual_variance)
-    return replace(fit, slab=wide) if given.prior_precision is None else fit
+    fit = exact_fit(rows, prior, estimator.residual_variance)
+    wide = partial(exact_fit, rows, prior / slab_scale(X.shape[1]), estimator.residual_variance)
+    return replace(fit, slab=wide) if estimator.prior_precision is None else fit
 
 
-def of_released(aggregates: Sequence[NoisyAggregate], given: Any) -> Coefficients:
+def of_released(aggregates: Sequence[NoisyAggregate], estimator: Any) -> Coefficients:
     """Return the posterior given sums of the statistic "regression"."""
-    more = {"prior_precision": given.prior_precision, "residual_variance": given.residual_variance}
-    return regression_of(aggregates, repair=given.repair, **more)
+    more = {"prior_precision": estimator.prior_precision, "residual_variance": estimator.residual_variance}
+    return regression_of(aggregates, repair=estimator.repair, **more)
 
 
 class Bounded(ShrunkJob):

@@ -54,7 +54,7 @@ def slab_scale(features: int) -> float:
     return SLAB * features
 
 
-def check_precision(given: Any, features: int | None = None) -> Array | None:
+def check_precision(setting: Any, features: int | None = None) -> Array | None:
     """Return λ₀ of the slopes as an array, None for None.
 
     Args:
@@ -63,23 +63,23 @@ def check_precision(given: Any, features: int | None = None) -> Array | None:
     Raises:
         DataError: λ₀ is negative, not finite, not numeric, or does not match d slopes.
     """
-    if given is None:
+    if setting is None:
         return None
     try:
-        slopes = np.asarray(given, float)
+        slopes = np.asarray(setting, float)
     except (TypeError, ValueError):
         slopes = np.array(np.nan)
     right = slopes.ndim <= 1 if features is None else slopes.shape in ((), (features,))
-    if not right or isinstance(given, bool) or not np.all(np.isfinite(slopes) & (slopes >= 0)):
+    if not right or isinstance(setting, bool) or not np.all(np.isfinite(slopes) & (slopes >= 0)):
         of = "each feature" if features is None else f"each of {features} features"
-        raise DataError(f"setting 'prior_precision' is {given!r}, expected a number of at least 0, or one for {of}")
+        raise DataError(f"setting 'prior_precision' is {setting!r}, expected a number of at least 0, or one for {of}")
     return slopes
 
 
 def fitted_to(
     statistics: SufficientStatistics,
     features: int,
-    given: ArrayLike | None = None,
+    slopes: ArrayLike | None = None,
     residual_variance: ArrayLike | None = None,
     *,
     repair: str = REPAIR,
@@ -91,16 +91,16 @@ def fitted_to(
     Args:
         statistics: of the rows. features: d, without the constant. residual_variance, repair: as for
             `closed_form.posterior`.
-        given: λ₀ of each slope, broadcastable to ``(d,)``; None learns its scale.
+        slopes: λ₀ of each slope, broadcastable to ``(d,)``; None learns its scale.
         base: λ₀ of all m coefficients at g = 1; None: columns have a standard deviation of 1.
         scale: g, if it is not to be learned.
 
     Raises:
-        DataError: ``given`` is negative, not finite, or does not match d slopes.
+        DataError: ``slopes`` is negative, not finite, or does not match d slopes.
     """
     precision = np.array(prior_precision(features)[-statistics.xy.shape[-1] :] if base is None else base)
-    if given is not None:
-        precision[-features:] = check_precision(given, features)
+    if slopes is not None:
+        precision[-features:] = check_precision(slopes, features)
         return posterior(statistics, precision, residual_variance, repair=repair)
     if scale is not None:
         precision[-features:] /= scale

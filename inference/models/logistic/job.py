@@ -201,19 +201,19 @@ class Settings(Shrinkage, VariationalSettings):
         method_of(self.method, self)  # raises if the method does not use a setting
 
 
-def of_rows(X: Array, y: Array, given: Any) -> Coefficients:
+def of_rows(X: Array, y: Array, estimator: Any) -> Coefficients:
     """Return the posterior given raw rows; y is 1 for the second class, else 0."""
-    return exact_fit(X, y, Bernoulli(), given.prior_sd)
+    return exact_fit(X, y, Bernoulli(), estimator.prior_sd)
 
 
-def of_released(aggregates: Sequence[NoisyAggregate], given: Any) -> Coefficients:
+def of_released(aggregates: Sequence[NoisyAggregate], estimator: Any) -> Coefficients:
     """Return the posterior given rounds of scores, or a sum of the statistic "regression"."""
     if {aggregate.statistic for aggregate in aggregates} == {PHASES}:
         raise DataError(
             "found the round of phases alone; expected all rounds of a job 'logistic', or a sum 'regression'"
         )
     scored = any(aggregate.statistic == STATISTIC for aggregate in aggregates)
-    return (regression_of_scores if scored else regression_of_sum)(aggregates, given.prior_sd)
+    return (regression_of_scores if scored else regression_of_sum)(aggregates, estimator.prior_sd)
 
 
 class Logistic(ShrunkJob):

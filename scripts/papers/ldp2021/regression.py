@@ -33,7 +33,7 @@ from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.draws import R_HAT_REQUIRED
 from inference.problem import Array, stream
 from papers import picture
-from papers.experiment import Estimate, Experiment, Result, data_option, joint_interval, option, over_epsilon
+from papers.experiment import Experiment, MeanInterval, Result, data_option, joint_interval, option, over_epsilon
 from papers.ldp2021 import regression_data as rows_of_data
 from papers.ldp2021 import regression_methods as methods
 from papers.ldp2021.regression_data import ADULT, PUBLISHED, SETTINGS, VALID, WINE, Choices, Split
@@ -109,7 +109,7 @@ class Cell(NamedTuple):
         return f"{self.setting}, {self.method}{epsilon}" + (f", rate {self.rate:g}" if self.rate else "")
 
 
-class Advantage(Estimate):
+class Advantage(MeanInterval):
     """The difference of two methods' scores, positive if the first is better, with its joint interval."""
 
     @property

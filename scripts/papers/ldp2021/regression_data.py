@@ -140,16 +140,16 @@ def _public(whole: Problem, train: Any, test: Any, choices: Choices, rng: np.ran
     return Split(P[train], y[train], P[test], y[test], bound, unit, intercept=True, private=True)
 
 
-def public_units(known: Problem) -> tuple[Array, Array]:
+def public_units(problem: Problem) -> tuple[Array, Array]:
     """Return the public centre and scale of each column, the target last, as the module's docstring defines them."""
-    schema = known.schema
+    schema = problem.schema
     centres, scales = schema.centres, schema.half_widths / PRIOR_BOUND_SDS
     for place, name in enumerate(schema.features):
         if name in LOGARITHMIC:
             centres[place] = 0.0
         elif name == SEX:
             scales[place] *= PRIOR_BOUND_SDS
-        elif known.name == WINE:
+        elif problem.name == WINE:
             of = {c: RANGES[f"wine-{c}"].get(name, [0.0, 0.0, float(c == COLOUR)])[2] for c in WINES}
             centres[place] = sum(count * of[colour] for colour, count in WINES.items()) / sum(WINES.values())
     return centres, scales

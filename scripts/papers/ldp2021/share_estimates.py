@@ -35,7 +35,7 @@ from inference.models import fit as fits
 from inference.problem import Array, stream
 from inference.simplex import nearest_on_simplex
 from papers import picture
-from papers.experiment import Estimate, Result, joint_interval
+from papers.experiment import MeanInterval, Result, joint_interval
 from papers.ldp2021 import column_fits
 from papers.ldp2021.column_fits import QUICK_ITERATIONS, Diagnosis, RepeatedFits, described, mixed
 from papers.runner import Check, table
@@ -92,7 +92,7 @@ def unusable(estimates: Array) -> Unusable:
     return Unusable(*(float(one.mean()) for one in (trivial, single, unordered, trivial | unordered)))
 
 
-class Reduction(Estimate):
+class Reduction(MeanInterval):
     """The relative reduction of the error by the posterior mean, with its interval."""
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from papers import picture
-from papers.experiment import Estimate
+from papers.experiment import MeanInterval
 
 NORMAL_X, FIXED_S, FAST = "MCMC-normalX", "MCMC-fixedS", "Bayes-fixedS-fast"
 BERNSTEIN_SHELDON, ADASSP = "MCMC-B&S", "adaSSP"
@@ -34,7 +34,7 @@ NON_PRIVATE = {2: (2.92e-5, 9.60e-5), 5: (1.54e-5, 4.19e-5)}
 
 
 TABLES = {
-    (name, int(nodes), method): Estimate(*map(float, ends))
+    (name, int(nodes), method): MeanInterval(*map(float, ends))
     for line in Path(__file__).with_name("tables.csv").read_text("utf-8").splitlines()[1:]
     for name, nodes, method, *ends in [line.split(",")]
 }

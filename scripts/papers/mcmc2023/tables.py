@@ -22,7 +22,7 @@ from inference.bounds import PUBLISHED_WITH_ROWS
 from inference.models.linear.nodes.observed import NodeStatistics, Prior, nodes_of, prior_of
 from inference.problem import Array, stream
 from papers import picture
-from papers.experiment import Estimate, Result, data_option, joint_interval, noted, option
+from papers.experiment import MeanInterval, Result, data_option, joint_interval, noted, option
 from papers.mcmc2023 import data, fits, paper, releases
 from papers.mcmc2023.data import AIR_QUALITY, BIKE, DATA_SETS, POWER_PLANT, PUBLISHED, REAL, ROAD, VALID
 from papers.mcmc2023.data import Statistics as Sums
@@ -97,7 +97,7 @@ class Found:
         return _words(self)
 
 
-def _words(one: Found | Estimate) -> str:
+def _words(one: Found | MeanInterval) -> str:
     return f"{one.mean:.4f} [{one.low:.4f}, {one.high:.4f}]"
 
 
@@ -269,13 +269,13 @@ class Tables(DistributedExperiment[Cell, list[Found]]):
             picture.legend(panels)
 
 
-def is_near(mean: float, printed: Estimate) -> bool:
+def is_near(mean: float, printed: MeanInterval) -> bool:
     """Return True if a mean, rounded as printed, lies in the printed interval or within its width of it."""
     low, high = widened(printed)
     return low <= round(mean, DIGITS) <= high
 
 
-def widened(printed: Estimate) -> tuple[float, float]:
+def widened(printed: MeanInterval) -> tuple[float, float]:
     width = printed.high - printed.low
     return round(printed.low - width, DIGITS), round(printed.high + width, DIGITS)
 
@@ -301,6 +301,6 @@ def _panel(axes: Any, found: Sequence[Found]) -> None:
     axes.set_xticks(range(len(nodes)), [f"J = {J}" for J in nodes])
 
 
-def _bars(axes: Any, x: Sequence[float], of: Sequence[Found | Estimate], **style: Any) -> None:
+def _bars(axes: Any, x: Sequence[float], of: Sequence[Found | MeanInterval], **style: Any) -> None:
     bars = [[one.mean - one.low for one in of], [one.high - one.mean for one in of]]
     axes.errorbar(x, [one.mean for one in of], yerr=bars, linestyle="", **style)

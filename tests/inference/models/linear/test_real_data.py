@@ -25,7 +25,7 @@ def fits(*, missed: int = 0, named: bool = False, error: float = 1.1, hidden: bo
 
 
 def failed(*groups: list[dict[str, Any]]) -> list[str]:
-    figures = [long_form.figure_of("wine-red", 1.0, NAMES, group) for group in groups]
+    figures = [long_form.reliability_of("wine-red", 1.0, NAMES, group) for group in groups]
     return [check.name for check in long_form.judged(figures) if not check.holds]
 
 
