@@ -53,14 +53,14 @@ class Used:
 
 
 Amounts = tuple[int, ...]
-"""What a round takes of each kind, in the order of its actor's `Rooms`; empty if nothing is counted."""
+"""What a round takes of each kind, in the order of its actor's `Rooms`; empty if it takes nothing."""
 R = TypeVar("R", bound="Countable")
 
 
 class Countable(Protocol):
-    """A round of an actor. `counted` is what the actor's `Rooms` count of it now."""
+    """A round of an actor. `amounts` is what the actor's `Rooms` count of it now."""
 
-    counted: Amounts
+    amounts: Amounts
     stored: Any
 
 
@@ -80,7 +80,7 @@ class Rooms(ABC, Generic[R]):
         self._count(current, ())
 
     def _count(self, current: R, after: Amounts) -> None:
-        before, current.counted = current.counted, after
+        before, current.amounts = current.amounts, after
         if before != after:
             nothing = (0,) * len(before or after)
             for used, old, new in zip(vars(self).values(), before or nothing, after or nothing, strict=True):

@@ -263,8 +263,9 @@ def round_of(aggregate: NoisyAggregate, *, alone: bool = False, **fields: Any) -
         "estimates": [*estimates(aggregate)] if alone else [],
     }
     if aggregate.reports is not None:
-        counted, most = aggregate.parameters.get("count_weight", 0.0) > 0, math.inf if alone else _NUMBERS_MAX
-        found["reports"] = reports_of(aggregate.reports, counted=counted, most=most)
+        states_presence = aggregate.parameters.get("count_weight", 0.0) > 0
+        most = math.inf if alone else _NUMBERS_MAX
+        found["reports"] = reports_of(aggregate.reports, states_presence=states_presence, most=most)
     return Round(ok=True, **{**found, **fields})
 
 
@@ -323,11 +324,11 @@ def node_of(node: NoisyAggregate, *, alone: bool = False, **fields: Any) -> Node
     )
 
 
-def reports_of(reports: LocalReports, *, counted: bool = False, most: float = _NUMBERS_MAX) -> Reports:
+def reports_of(reports: LocalReports, *, states_presence: bool = False, most: float = _NUMBERS_MAX) -> Reports:
     """Return the record of a round's LDP reports, without their values if they are more than `most` numbers.
 
     Args:
-        counted: whether the last number of a report states if its client has a value.
+        states_presence: whether the last number of a report states if its client has a value.
     """
     values, plain, counts, histogram = reports.values, None, None, None
     if values.size <= most:
@@ -335,7 +336,7 @@ def reports_of(reports: LocalReports, *, counted: bool = False, most: float = _N
     if reports.categories:
         totals = values.sum(axis=0) if values.ndim == 2 else np.bincount(values, minlength=reports.categories)
         counts = [int(total) for total in totals]
-    elif values.shape[1] - counted == 1:
+    elif values.shape[1] - states_presence == 1:
         bins, edges = np.histogram(values[:, 0], _BINS)
         histogram = Histogram(float(edges[0]), float(edges[-1]), bins.tolist())
     return Reports(
@@ -359,7 +360,7 @@ def doubts(aggregate: NoisyAggregate) -> tuple[str, ...]:
     found = (*aggregate.doubts, *_about_means(aggregate, statistic.ranges()))
     if not (isinstance(statistic, Counting) and statistic.counts):
         return found
-    _, rows = statistic.counted(aggregate.value, aggregate.contributors)
+    _, rows = statistic.sums_and_rows(aggregate.value, aggregate.contributors)
     sd = math.sqrt(aggregate.noise_variance) / statistic.count_weight
     missing = about_missing(rows, sd, aggregate.contributors, of="rows" if aggregate.nodes else "clients")
     return (*found, *missing)

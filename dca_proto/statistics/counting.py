@@ -149,7 +149,7 @@ class Counting:
             return values
         return np.concatenate([values, np.full((len(values), 1), self._weight(fraction_bits))], axis=1)
 
-    def counted(self, value: NDArray[np.float64], contributors: int) -> tuple[NDArray[np.float64], float]:
+    def sums_and_rows(self, value: NDArray[np.float64], contributors: int) -> tuple[NDArray[np.float64], float]:
         """Split a (noisy) sum into its other coordinates and the number of complete rows: n without a count.
 
         With ``rows_max`` = 0 a client counts as the share of its rows that are complete.

@@ -216,7 +216,7 @@ class Gradient(Counting, ModelGradient, frozen=True, kw_only=True):
         return ModelGradient.evaluate(self, rows, fraction_bits)
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
-        sums, rows = self.counted(value, contributors)
+        sums, rows = self.sums_and_rows(value, contributors)
         return np.append(sums, [rows] * self.counts)
 
     def plain_range(self, fraction_bits: int) -> ValueRange:

@@ -111,7 +111,7 @@ class Histogram(Counting, Statistic, frozen=True, kw_only=True):
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
         """Counts of the bins, then that of complete rows if there is one."""
-        bins, rows = self.counted(value, contributors)
+        bins, rows = self.sums_and_rows(value, contributors)
         return np.append(bins, [rows] * self.counts)
 
     @cached_property

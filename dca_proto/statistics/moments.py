@@ -150,7 +150,7 @@ class Moments(_Squares, frozen=True, kw_only=True):
         With a count, means are over complete rows. Without one, they are over contributors: each is one row of weight
         1, or the mean of its rows, and a missing value counts as the centre.
         """
-        (sums, rows), d = self.counted(value, contributors), len(self.columns)
+        (sums, rows), d = self.sums_and_rows(value, contributors), len(self.columns)
         first, second = np.split(sums / max(rows, 1.0), [d])
         scale = np.array(self.scale, dtype=np.float64)
         moments = np.concatenate([self.centre + scale * first, scale**2 * (second + self.shifts)])
@@ -222,5 +222,5 @@ class SecondMoments(_Squares, frozen=True, kw_only=True):
         decides what to do then. With a count, the mean is over complete rows. Without one, it is over contributors, and
         a missing value counts as the centre.
         """
-        sums, rows = self.counted(value, contributors)
+        sums, rows = self.sums_and_rows(value, contributors)
         return np.append(np.square(self.scale) * (sums / max(rows, 1.0) + self.shifts), [rows] * self.counts)

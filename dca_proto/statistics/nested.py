@@ -130,7 +130,7 @@ class NestedCounts(Counting, Statistic, frozen=True, kw_only=True):
 
     def estimate(self, value: NDArray[np.float64], contributors: int) -> NDArray[np.float64]:
         """Counts of the bins as released, then that of complete rows if there is one."""
-        bins, rows = self.counted(value, contributors)
+        bins, rows = self.sums_and_rows(value, contributors)
         return np.append(bins, [rows] * self.counts)
 
     def _sums_of_levels(self) -> tuple[tuple[str, ...], NDArray[np.float64]]:

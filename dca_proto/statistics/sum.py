@@ -106,7 +106,7 @@ class Sum(_Linear, frozen=True, kw_only=True):
         or the mean of its rows, and a missing value counts as the centre. If clients add up several rows and there is
         no count, use a centre of 0.
         """
-        sums, rows = self.counted(value, contributors)
+        sums, rows = self.sums_and_rows(value, contributors)
         total = np.array(self.scale, dtype=np.float64) * sums + np.array(self.centre, dtype=np.float64) * rows
         return np.append(total, [rows] * self.counts)
 
@@ -123,6 +123,6 @@ class Mean(_Linear, frozen=True, kw_only=True):
         With a count, the mean is over complete rows. Without one, it is over contributors: each is one row of weight 1,
         or the mean of its rows, and a missing value counts as the centre.
         """
-        sums, rows = self.counted(value, contributors)
+        sums, rows = self.sums_and_rows(value, contributors)
         mean = np.array(self.centre, dtype=np.float64) + np.array(self.scale, dtype=np.float64) * sums / max(rows, 1.0)
         return np.append(mean, [rows] * self.counts)

@@ -94,8 +94,8 @@ def column(
     scaled, scaled_prior, middle, half = reports, prior, reports.bounds.centre, reports.bounds.half_width
     if isinstance(prior, GaussianPrior):  # in half-widths, because the chains' starting points fit no other unit
         scaled, scaled_prior = reports.rescaled(middle, half), prior.rescaled(middle, half)
-    counted = reports.present is not None
-    model = models.ClippedColumn(family, scaled.laplace, int(scaled.bounds.upper) if law.counts else 0, counted)
+    states_presence = reports.present is not None
+    model = models.ClippedColumn(family, scaled.laplace, int(scaled.bounds.upper) if law.counts else 0, states_presence)
     sampled = options.sample(model, {"prior": asdict(scaled_prior), **models.reduced(family, scaled)})
 
     def in_own_units(drawn: Draws) -> Draws:
@@ -104,7 +104,7 @@ def column(
         return {**drawn, "mean": middle + half * drawn["mean"], "sd": half * drawn["sd"]}
 
     before = prior.draws(options.rng, PRIOR_DRAWS)
-    if counted:
+    if states_presence:
         before[MISSING_SHARE] = options.rng.beta(*MISSING_PRIOR, PRIOR_DRAWS)
     return options.checked(
         Posterior(
@@ -173,7 +173,7 @@ def histogram(
         raise DataError(f"{len(names)} labels for {k} categories; give one for each")
     concentration, models = prior.of(k), numpyro_module(MODELS)
     data = {"prior": {"concentration": concentration}, "p": reports.p, "q": reports.q}
-    sampled = options.sample(models.Histogram(reports.unary), {**data, **models.counted(reports)})
+    sampled = options.sample(models.Histogram(reports.unary), {**data, **models.pattern_counts(reports)})
     return options.checked(
         Posterior(
             "histogram",
@@ -240,8 +240,8 @@ def regression(
         if missing and not noise_aware:
             n = max(round(rows), len(sums.value))
     data = {"prior": asdict(prior), "value": sums.value, "noise": noise, "n": n}
-    counted = constant is not None and noise[0] > 0
-    model = numpyro_module(MODELS).SummedRegression(len(columns.columns) - 1, constant, logistic, counted)
+    infers_rows = constant is not None and noise[0] > 0
+    model = numpyro_module(MODELS).SummedRegression(len(columns.columns) - 1, constant, logistic, infers_rows)
     sampled = options.sample(model, data, model.start(data))
     moments, link = moments_of(sampled.draws, constant or 0.0), LOGIT if logistic else IDENTITY
     before = prior.draws(options.rng, PRIOR_DRAWS, len(columns.columns) - 1)
@@ -283,10 +283,16 @@ def row_regression(
     prior = prior or RegressionPrior.within(np.minimum(rows.columns.bound, rows.columns.radius), logistic=logistic)
     notes = *rows.notes, *rows.about_missing(noise_aware=noise_aware)
     rows = rows if noise_aware else rows.without_noise()
-    models, counted = numpyro_module(MODELS), rows.present is not None
-    model = models.RowRegression(rows.x.shape[1], intercept, logistic, mean, counted)
-    data = models.counted_rows(rows, labelled=logistic) if counted else models.scattered_rows(rows, labelled=logistic)
-    start = {MISSING_SHARE: np.array(MISSING / 2)} if counted else None  # with nearly all missing is a second mode
+    models, states_presence = numpyro_module(MODELS), rows.present is not None
+    model = models.RowRegression(rows.x.shape[1], intercept, logistic, mean, states_presence)
+    data = (
+        models.counted_rows(rows, labelled=logistic)
+        if states_presence
+        else models.scattered_rows(rows, labelled=logistic)
+    )
+    start = (
+        {MISSING_SHARE: np.array(MISSING / 2)} if states_presence else None
+    )  # with nearly all missing is a second mode
     sampled = options.sample(model, {"prior": asdict(prior), **data}, start)
     attrs = {**rows.attrs, "noise_aware": noise_aware}
     constant, link = float(intercept), LOGIT if logistic else IDENTITY

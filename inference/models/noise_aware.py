@@ -110,13 +110,13 @@ class ClippedColumn:
 
     Attributes:
         family: its name. laplace: whether the noise is Laplace, else Gaussian. high: upper bound of clipped counts.
-        counted: whether clients say if they have a value; then `presence.reduced` gives the data.
+        states_presence: whether clients say if they have a value; then `presence.reduced` gives the data.
     """
 
     family: str
     laplace: bool
     high: int = 0
-    counted: bool = False
+    states_presence: bool = False
 
     def __call__(self, data: Data) -> None:
         drawn = [
@@ -134,7 +134,7 @@ class ClippedColumn:
         bounds = [self.high] if ends is None else [data[end] for end in ends]
         likelihood = getattr(rectified, f"{self.family}_{'laplace' if self.laplace else 'gaussian'}")
         log_p = likelihood(data["z"], *drawn, *bounds, data["scale"])
-        if self.counted:
+        if self.states_presence:
             missing = numpyro.sample(MISSING_SHARE, dist.Beta(*MISSING_PRIOR))
             log_p = presence.mixed(log_p, data["atom"], data["log_odds"], missing)
         numpyro.factor(FACTOR, jnp.sum(data["weight"] * log_p))
@@ -144,7 +144,7 @@ class ClippedColumn:
 class Histogram:
     """Shares of k categories, from randomised reports of categories.
 
-    Data: ``patterns`` and ``counts``, as from `counted`, and the probabilities ``p`` and ``q``.
+    Data: ``patterns`` and ``counts``, as from `pattern_counts`, and the probabilities ``p`` and ``q``.
 
     Attributes:
         unary: whether clients reported bits, else one category.
@@ -171,14 +171,14 @@ class SummedRegression:
     Attributes:
         features: number of columns. constant: value of the constant first feature, or None. logistic: whether y is a
             label.
-        counted: whether to infer the number of complete rows from the constant's noisy square (`linear.rows`); else
+        infers_rows: whether to infer the number of complete rows from the constant's noisy square (`linear.rows`); else
             all n are complete.
     """
 
     features: int
     constant: float | None
     logistic: bool
-    counted: bool
+    infers_rows: bool
 
     def __call__(self, data: Data) -> None:
         theta, alpha = _coefficients(data["prior"], self.features, self.constant is not None)
@@ -206,8 +206,8 @@ class SummedRegression:
         return {FEATURE_SD: spread, "missing": np.array(MISSING / 2)}
 
     def _rows(self, data: Data) -> Array:
-        """Return the number of complete rows, drawn if it is `counted`."""
-        if not self.counted or self.constant is None:
+        """Return the number of complete rows, drawn if it is inferred."""
+        if not self.infers_rows or self.constant is None:
             return data["n"]
         rows = data["n"] * (1 - numpyro.sample("missing", dist.Uniform()))
         numpyro.factor("complete rows", log_prior(rows, data["n"]))
@@ -230,19 +230,19 @@ class RowRegression:
     Attributes:
         features: d. intercept: whether there is an intercept and features have means. logistic: whether there are
             labels.
-        mean: as for `perturbed.logistic_scatter`. counted: whether clients say if their rows are complete.
+        mean: as for `perturbed.logistic_scatter`. states_presence: whether clients say if their rows are complete.
     """
 
     features: int
     intercept: bool
     logistic: bool = False
     mean: perturbed.Mean | None = None
-    counted: bool = False
+    states_presence: bool = False
 
     def __call__(self, data: Data) -> None:
         theta, alpha = _coefficients(data["prior"], self.features, self.intercept)
         Sigma, mean = _features(data["prior"], self.features, self.intercept)
-        if self.counted:
+        if self.states_presence:
             self._complete_or_not(data, theta, alpha, Sigma, mean)
             return
         scatter, offset = data["scatter"], 0.0
@@ -303,7 +303,7 @@ def _scatter_about(centre: Array, scatter: Array, total: Array, n: Array) -> Arr
     return scatter - across - across.T + n * jnp.outer(centre, centre)
 
 
-def counted(reports: Categories) -> dict[str, NDArray[Any]]:
+def pattern_counts(reports: Categories) -> dict[str, NDArray[Any]]:
     """Return the data of `Histogram`: how often each distinct report occurred."""
     if reports.unary:
         patterns, counts = categories.patterns(reports.values)

@@ -74,7 +74,7 @@ class Returning(BaseActor[Round]):
         Their charge stays.
         """
         self._pending_charges.pop(current.id, None)
-        if current.counted[0]:  # it was open: rounds with a receipt stand in the order of their receipts
+        if current.amounts[0]:  # it was open: rounds with a receipt stand in the order of their receipts
             self._rounds[current.id] = self._rounds.pop(current.id)
         self._room.note(current)
         limits, room, trainer = self._limits, self._room, current.stored.trainer

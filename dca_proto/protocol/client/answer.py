@@ -101,20 +101,20 @@ class Composer(msgspec.Struct, frozen=True, eq=False):
         takes part never depends on its rows.
         """
         statistic = validated.statistic
-        value, counted = None, 0
+        value, covered = None, 0
         failures: list[Exception] = []
         try:
             if isinstance(self.rows, MemberRows):
-                value, counted = self.rows.value(statistic, body.rows_max, fraction_bits) or (None, 0)
+                value, covered = self.rows.value(statistic, body.rows_max, fraction_bits) or (None, 0)
             if value is None:
                 rows = self.rows(statistic.columns)
-                counted = counted_rows(statistic, len(rows), body.rows_max)
+                covered = counted_rows(statistic, len(rows), body.rows_max)
                 value = contribution(statistic, rows, body.rows_max, fraction_bits, failures=failures)
         except Exception as error:  # a data source may raise anything
             failures.append(error)
         if value is None:
             value = np.zeros(statistic.dimension, dtype=np.int64)
-        return value, counted, [type(error).__name__ for error in failures[:1]]  # no messages: they may contain data
+        return value, covered, [type(error).__name__ for error in failures[:1]]  # no messages: they may contain data
 
 
 class Consent(msgspec.Struct, frozen=True, eq=False):

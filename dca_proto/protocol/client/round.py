@@ -70,10 +70,10 @@ class Round(ActorRound[StoredRound]):
 
     `holder` receives its contribution, which was last sent at `sent_ms`. `asked` counts its questions for aborts.
     `opened` is the announcement: None if the client declined, and in an old round that gave way to newer ones.
-    `counted` is what it takes of `ClientRoom`.
+    `amounts` is what it takes of `ClientRoom`.
     """
 
-    __slots__ = ("asked", "counted", "holder", "opened", "sent_ms")
+    __slots__ = ("amounts", "asked", "holder", "opened", "sent_ms")
     table, records = TABLE, ROUNDS
 
     def __init__(
@@ -89,7 +89,7 @@ class Round(ActorRound[StoredRound]):
         else:
             self.holder = Address(Channel.TRAINER, stored.trainer)
         self.asked = self.sent_ms = 0
-        self.counted: Amounts = ()
+        self.amounts: Amounts = ()
 
     @classmethod
     def announced(cls, opened: OpenedAnnouncement, client: bytes) -> Round:

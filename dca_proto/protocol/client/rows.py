@@ -72,7 +72,7 @@ class HostRows:
             values = self._evaluated(tables, statistic, rows_max, fraction_bits)
             block = _Block(statistic, counted_rows(statistic, len(tables[0]), rows_max), values)
             self._keep(key, block)
-        return None if block.values is None else Value(block.values[place], block.counted)
+        return None if block.values is None else Value(block.values[place], block.covered)
 
     def _evaluated(
         self, tables: Tables, statistic: Statistic, rows_max: int, fraction_bits: int
@@ -111,7 +111,7 @@ class _Block(msgspec.Struct, frozen=True, eq=False):
     """The values of neighbouring clients, shape ``(n, dimension)``, or None. `statistic` keeps its identity unique."""
 
     statistic: Statistic
-    counted: int
+    covered: int
     values: NDArray[np.int64] | None
 
     @property

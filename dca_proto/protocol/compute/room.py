@@ -30,10 +30,10 @@ class NodeRoom(Rooms[Round]):
 
     def note_contributions(self, current: Round) -> None:
         """Count a round's contributions, lists and answers as they are now; a round has up to a million of them."""
-        is_open, announcement, before, *others = current.counted
+        is_open, announcement, before, *others = current.amounts
         after = current.contributions_bytes
         self.contributions.add(current.stored.trainer, after - before)
-        current.counted = (is_open, announcement, after, *others)
+        current.amounts = (is_open, announcement, after, *others)
 
     def require_record(self, limits: Limits, trainer: bytes, more: int = _RECORD_BYTES, *, rounds: int = 1) -> None:
         """Check that `more` bytes of records have room, by default the record of one more round.

@@ -143,7 +143,7 @@ class Round(ActorRound[StoredRound]):
         self.agreement: Agreement | None = None  # computed again after a restart
         self.asks_first = False  # it has started again: its peers may have aborted
         self.reported = -1  # number of contributions last reported to the trainer
-        self.counted: Amounts = ()  # what it takes of `NodeRoom`
+        self.amounts: Amounts = ()  # what it takes of `NodeRoom`
 
     @classmethod
     def loaded(

@@ -322,7 +322,7 @@ class Gaussian(Family):
     def release(self, aggregate: NoisyAggregate) -> Released:
         """Return Σ z and Σ z²; the squares were released about a constant (`dca_proto.statistics.moments`)."""
         statistic = Moments(**aggregate.parameters)
-        sums, rows = statistic.counted(aggregate.value, aggregate.contributors)
+        sums, rows = statistic.sums_and_rows(aggregate.value, aggregate.contributors)
         power = np.array([FREE_BOUND, FREE_BOUND**2])
         about = np.array([0.0, float(statistic.shifts[0])]) / power
         noise, weight = aggregate.noise_variance, statistic.count_weight

@@ -229,7 +229,7 @@ def test_a_model_of_sums_is_its_prior_and_their_law(
 
     stand_in = StandIn(monkeypatch, "noise_aware.observe", here)
     assert fits.regression(given, PRIOR, logistic=logistic, noise_aware=False, draws=50).predictor.logistic == logistic
-    assert not stand_in.model.counted
+    assert not stand_in.model.infers_rows
     assert not np.any(stand_in.data["noise"])
     fits.regression(given, PRIOR, logistic=logistic, draws=50)
 

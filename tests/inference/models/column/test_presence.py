@@ -213,7 +213,7 @@ def test_reported_rows_are_a_mixture_of_complete_ones_and_of_zeros(labelled: boo
     y = (rng.random(n) < 0.4).astype(float) if labelled else rng.normal(size=n)
     given = Rows(x, y, 0.5, 0.2, 0.8 if labelled else 1.0, None, present=~lacks + rng.normal(size=n), present_sd=0.9)
     data = {"prior": PRIOR, **noise_aware.counted_rows(given, labelled=labelled)}
-    model = noise_aware.RowRegression(2, intercept=True, logistic=labelled, counted=True)
+    model = noise_aware.RowRegression(2, intercept=True, logistic=labelled, states_presence=True)
 
     def found(point: dict[str, Any]) -> float:
         sites = numpyro.handlers.trace(numpyro.handlers.substitute(model, point)).get_trace(data)
