@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import os
 import signal
@@ -31,14 +32,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A file whose tests share compiled programs and fits stays in one of the processes of `scripts/test_long`, too.
     """
-    tests = Path(__file__).parent
-    live = [tests / "e2e", tests / "dca_proto" / "runtime"]
-    compiled = [tests / "inference", tests / "papers"]
     for item in items:
-        if any(folder in item.path.parents for folder in live):
-            item.add_marker(pytest.mark.flaky(reruns=1))
-        if any(folder in item.path.parents for folder in compiled):
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(tests))))
+        for mark in _marks_of(item.path):
+            item.add_marker(mark)
+
+
+@functools.cache
+def _marks_of(file: Path) -> list[pytest.MarkDecorator]:
+    """The marks of a file's tests, looked up once: some files have hundreds of tests."""
+    tests, folders, marks = Path(__file__).parent, {*file.parents}, []
+    if folders & {tests / "e2e", tests / "dca_proto" / "runtime"}:
+        marks.append(pytest.mark.flaky(reruns=1))
+    if folders & {tests / "inference", tests / "papers"}:
+        marks.append(pytest.mark.xdist_group(str(file.relative_to(tests))))
+    return marks
 
 
 def pytest_collection_finish() -> None:
