@@ -61,7 +61,7 @@ INPUTS = {
     ("federation show", "file"): "ODD",
     ("federation members", "file"): "ODD",
     ("federation members", "authority"): "--authority ODD",
-    ("federation revoke", "known"): "--members ODD",
+    ("federation revoke", "node_file"): "--members ODD",
     ("inspect", "file"): "ODD",
     ("status", "files"): "ODD",
     ("store compact", "files"): "ODD",
