@@ -16,7 +16,8 @@ from inference.jobs.examples import DESIGNS, Design
 
 SHARE_MAX = 0.05
 SAMPLED = ("ldp-histogram", "ldp-mean", "ldp-regression")
-QUICK, LONG, OF_REPORTS = 1, 20, 4  # fits of each design
+SLOW = ("poisson-regression", "multinomial-regression", "categorical")  # a second for each fit
+LONG, OF_REPORTS = 20, 4  # fits of each design
 
 
 def most(fits: int) -> int:
@@ -34,10 +35,10 @@ def alarms(name: str, fits: int) -> list[list[str]]:
     return [warnings for warnings in found if warnings]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SAMPLED])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*SAMPLED, *SLOW)])
 def test_clean_data_get_no_warning(name: str) -> None:
-    found = alarms(name, QUICK)
-    assert len(found) <= most(QUICK * len(designs(name))), found
+    """One fit to the plainest design shows a warning that always comes; the long test has all designs."""
+    assert warned(name, designs(name)[0], 0) == []
 
 
 @pytest.mark.long

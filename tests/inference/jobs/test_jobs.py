@@ -16,6 +16,7 @@ import matplotlib
 import numpy as np
 import pytest
 from ideal_jobs import NODES, conditions, drawn, learn, learn_from, made, near, problem
+from long_cases import mostly_long
 from scipy.special import expit
 
 from dca_proto.cli.job_settings import check_plan, task_of
@@ -189,7 +190,7 @@ def test_logistic_refuses_a_target_of_many_values() -> None:
 KINDS = {"gaussian": "number", "bernoulli": "class", "categorical": "count", "poisson": "count", "exponential": "time"}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", mostly_long(FAMILIES, lambda name: name != "categorical"))
 def test_families_estimate_the_target_or_another_column(name: str) -> None:
     summary = learn(name, KINDS[name])
     assert near(summary)

@@ -15,6 +15,7 @@ from dca_proto.protocol.policy import Policy
 from dca_proto.statistics import resolve
 from dca_proto.statistics.scaled import ANY, ScaledColumns
 from emulator.ideal import IdealSwarm
+from inference.rounds import run
 
 CLIENTS = 60
 SEVERAL = {"regression", "logistic", "poisson-regression", "robust-regression", "mixture", "survival-regression"}
@@ -44,7 +45,7 @@ def test_a_policy_of_the_public_bounds_declines_no_round(name: str) -> None:
     if "chains" in CASES[name].example.settings:  # one round; no need to wait for the sampler
         rounds.run_round(next(setting.job.make(setting.data.schema, setting.own, setting.known)))
     else:
-        setting.learned(rounds)
+        run(setting.job.make(setting.data.schema, setting.own, setting.known), rounds)
     half = 0.5 if setting.job.name in BINNED else 0.0
     bounds = setting.data.schema.bounds.items()
     policy = Policy(bounds={column: (one.lower - half, one.upper + half) for column, one in bounds})

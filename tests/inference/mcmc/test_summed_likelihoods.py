@@ -93,6 +93,7 @@ def test_each_coordinate_has_its_own_noise_and_weights_are_divided_out(logistic:
     assert abs(found(logistic, released / w, n, s2, THETA, SIGMA) - np.log(w).sum() - exact) > 0.1
 
 
+@pytest.mark.long
 def test_without_the_targets_squares_it_is_the_marginal() -> None:
     mean, cov = rows_moments(False)
     value = 100 * mean + 3.0
@@ -128,7 +129,8 @@ def test_it_integrates_to_one() -> None:
         assert density.sum() * sd.prod() * 0.5**2 == pytest.approx(1, abs=1e-9)
 
 
-@pytest.mark.parametrize("logistic", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("logistic", [False, True])
 def test_gradients_are_finite_and_those_of_differences(logistic: bool) -> None:
     """Σ from tiny to large and of very different scales within, noise relative to the sums or none."""
     rng = np.random.default_rng(3)

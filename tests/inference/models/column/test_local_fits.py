@@ -354,6 +354,7 @@ def test_new_clients_of_categories_report_as_the_mechanism_does(unary: bool) -> 
     assert drawn["report"].ndim == 3 + unary
 
 
+@pytest.mark.long
 def test_pictures_are_written(tmp_path: Path) -> None:
     path = rate().plot(tmp_path / "rate.png", reference=rate(100.0))
     assert path.read_bytes()[:4] == b"\x89PNG"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from compiling import quick_and_double
 from likelihood_check import largest_error, planted, script
+from long_cases import mostly_long
 from mpmath import mp
 from scipy.special import erfcx
 
@@ -64,7 +65,7 @@ def test_it_integrates_to_one(cell: Any) -> None:
     assert script.mass(cell, script.ours(cell)[0]) == pytest.approx(1, abs=1e-11)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("cell", mostly_long(CELLS, lambda cell: cell.noise == "laplace"), ids=str)
 def test_gradients_are_the_integrals(cell: Any) -> None:
     """At an end and far outside it."""
     slopes = script.ours(cell)[1](cell.z)
@@ -73,6 +74,7 @@ def test_gradients_are_the_integrals(cell: Any) -> None:
         assert script.slope_error(cell, slopes, rows=(3, 6, 12)) < 1e-7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 def test_values_and_gradients_are_finite_far_beyond_the_grid(noise: str) -> None:
     """Where a sampler may come in its warm-up; a discarded branch of a `where` must not give nan either."""
@@ -125,6 +127,7 @@ ERRORS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "noise", "right", "wrong"), ERRORS, ids=[error[3] for error in ERRORS])
 def test_a_planted_error_is_seen(
     model: str, noise: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch
@@ -174,6 +177,7 @@ def test_few_reports_or_little_noise_have_their_own_nodes(nodes: int, epsilon: f
     assert len(summary.points) == 1
 
 
+@pytest.mark.long
 def test_the_interpolation_keeps_its_bound() -> None:
     """For each report, from the narrowest sigma on, with the least noise."""
     assert script.check_interpolation((32, 3.19), quick=True)["error"] < 1e-10

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiling import quick_and_double
+from long_cases import mostly_long
 from scipy import stats
 
 from dca_proto.aggregate import NoisyAggregate
@@ -110,7 +111,7 @@ def added_up(data: dict[str, Any], laplace: bool, scale: float, mean: float, sd:
 
 
 @pytest.mark.parametrize("laplace", [True, False])
-@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+@pytest.mark.parametrize("epsilon", mostly_long([0.5, 4.0], [4.0]))
 def test_a_grid_adds_up_all_reports(laplace: bool, epsilon: float) -> None:
     """A constant may be lost. Errors of 1e-7 a report move no posterior of 3,000 reports."""
     given = reports(laplace=laplace, n=3_000, epsilon=epsilon)
@@ -142,7 +143,7 @@ def test_the_mixture_is_the_density_of_both_reports() -> None:
     assert abs(ratio.mean() - 1) < 5 * ratio.std() / n**0.5
 
 
-@pytest.mark.parametrize("laplace", [True, False])
+@pytest.mark.parametrize("laplace", mostly_long([True, False], [False]))
 def test_the_likeliest_mean_is_of_those_who_have_a_value(laplace: bool) -> None:
     """Half of 20,000 lack theirs, which at the middle of the bounds would draw the mean from -0.4 to -0.2."""
     given = reports(laplace=laplace, n=20_000, epsilon=4.0, missing=0.5)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import quick_and_double
+from long_cases import mostly_long
 from numpy.polynomial.polynomial import polyval
 from numpy.typing import NDArray
 from scipy import stats
@@ -137,7 +138,7 @@ def test_linear_rows_are_the_integral_over_the_true_ones(model: Model) -> None:
         assert linear(model, zx, zy, var_x, var_y) == pytest.approx(exact, abs=1e-8)  # the density itself to 1e-8
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", mostly_long(MODELS, lambda model: model.d == 1))
 def test_logistic_rows_are_the_integral_over_the_true_ones(model: Model) -> None:
     """The exact sigmoid; p from a label that is almost pure noise to one without noise."""
     for var_x, zx, _ in cells(model):
@@ -196,7 +197,7 @@ def test_the_scatter_is_enough_for_a_linear_model() -> None:
     assert abs(float(SCATTER(rows.T @ rows, n + 1.0, *terms)) - total) > 0.1
 
 
-@pytest.mark.parametrize("order", [2, 5, None])
+@pytest.mark.parametrize("order", mostly_long([2, 5, None], [5]))
 def test_of_a_logistic_models_features_the_scatter_is_enough(order: int | None) -> None:
     rng = np.random.default_rng(0)
     model, n = MODELS[2], 100
@@ -246,7 +247,7 @@ def test_likely_mistakes_would_be_seen() -> None:
         assert linear(model, zx, zy, var_x, 0.4) == pytest.approx(right, abs=1e-8)
 
 
-@pytest.mark.parametrize("kind", ["linear", "exact", "polynomial"])
+@pytest.mark.parametrize("kind", mostly_long(["linear", "exact", "polynomial"], ["linear"]))
 def test_gradients_are_finite_and_those_of_differences(kind: str) -> None:
     """Σ from tiny to large, noise for ε from 0.01 to 20 and none, rows near and far."""
     rng = np.random.default_rng(5)

@@ -146,6 +146,7 @@ def _without_means(V: Array, W: Array, m: Array, i: Array, j: Array) -> Array:
 _right = moments._products
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", [_transposed_pair, _doubled_square, _counted_twice, _without_means])
 def test_a_planted_mistake_is_seen(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(2, 1.0, 3, None)
@@ -158,6 +159,7 @@ def test_a_planted_mistake_is_seen(wrong: Any, monkeypatch: pytest.MonkeyPatch) 
     )
 
 
+@pytest.mark.long
 def test_a_derivative_that_is_slightly_wrong_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the four one-dimensional means matters."""
     case = Case(2, 1.0, 3, 0.5)

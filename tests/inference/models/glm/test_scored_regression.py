@@ -207,6 +207,7 @@ def test_without_noise_rounds_give_what_rows_do(family: Family, skewed: bool) ->
     assert fit.predict(rows.X[:5])[0] == pytest.approx(exact.predict(rows.X[:5])[0], rel=0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("law", [stats.expon(-1), stats.norm()], ids=["exponential", "normal"])
 def test_counts_of_more_variance_have_hardly_a_bias_and_no_wide_intervals(law: Any) -> None:
     """Negative binomial counts at Sobol's points, so that rows have hardly a sampling error; noise has 0.3 %.

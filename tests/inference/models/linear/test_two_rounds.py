@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from long_cases import mostly_long
 
 from dca_proto.aggregate import NoisyAggregate, RoundRequest
 from dca_proto.jobs.job import JobTerms
@@ -238,7 +239,7 @@ def skewed_fits(kind: str, n: int, epsilon: float, fits: int) -> list[Coefficien
     return found
 
 
-@pytest.mark.parametrize("kind", ["log-normal", "gamma", "zero-inflated"])
+@pytest.mark.parametrize("kind", mostly_long(["log-normal", "gamma", "zero-inflated"], ["gamma"]))
 def test_a_skewed_targets_intercept_and_mean_predictions_are_covered(kind: str) -> None:
     """90 % intervals of 12 fits, of the intercept and at a feature of 1. At least 8 hold: 99.6 % of correct ones.
 
@@ -261,6 +262,7 @@ def test_two_thousand_rows_show_whether_the_target_is_skewed(kind: str) -> None:
     assert (most < 0.9 and shown < 0.3) if kind == "normal" else shown > 0.5
 
 
+@pytest.mark.long
 def test_slopes_of_a_target_with_three_per_cent_of_outliers_at_one_side_are_covered() -> None:
     """Eight fits of log-normal residuals. Slopes were 1 standard deviation too small on average, and now are 0.3."""
     schema, off = Schema(("x",), "y", {"x": (-5, 5), "y": (-200_000, 1_000_000)}), []
