@@ -63,6 +63,22 @@ class Evidence(NamedTuple):
         return cls((b / v)[:, None], (1 / v)[:, None, None])
 
 
+class Average(NamedTuple):
+    """How far the features' means over all rows lie from their centres, standardised: a normal law, each ``(d,)``."""
+
+    mean: Array
+    variance: Array
+
+    @classmethod
+    def certain(cls, features: int) -> Average:
+        """Return the law of means that are the centres."""
+        return cls(np.zeros(features), np.zeros(features))
+
+    def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Draw from it, ``(*shape, d)``."""
+        return np.asarray(self.mean + np.sqrt(self.variance) * rng.standard_normal((*shape, self.mean.size)))
+
+
 class Given(NamedTuple):
     """Laws given τ, for each of G values of it.
 

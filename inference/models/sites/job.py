@@ -354,7 +354,8 @@ class Fit:
             alone=found.evidence,
             sampling=sampling,
             notes=(*notes, *self._doubts(found, sampling_variance, labels)),
-            remarks=remarks_of(found.evidence, varies, self.units),
+            remarks=remarks_of(found.evidence, varies, self.units, released.average),
+            average=released.average,
             attrs=attributes(*rounds, private=private),
             private=private,
         )

@@ -41,7 +41,7 @@ from inference.columns import PRIOR_BOUND_SDS, PRIOR_MEAN_SD, Standardisation
 from inference.models.linear.aggregate_stats import constant_of, parameters_of, require_plain_rows, unpacked
 from inference.models.linear.closed_form import NEAREST_PSD, repaired
 from inference.models.linear.rows import estimate
-from inference.models.sites.evidence import Evidence, Posterior, posterior
+from inference.models.sites.evidence import Average, Evidence, Posterior, posterior
 from inference.problem import Array
 
 ALIKE, GUESSES = 0.3, 2.0  # sd of a site's S/n about that of all, in products of columns' spreads; its weight in sites
@@ -56,7 +56,7 @@ class Released(NamedTuple):
         S: S̄, positive semi-definite, shape ``(J, p, p)``. spread: W, ``(J, p, p)``, variances of its terms.
         z: ``(J, p)``. u: ``(J,)``. variance_z, variance_u: of their noise, ``(J, p)`` and ``(J,)``.
         rows, rows_variance: the number of complete rows, ``(J,)``, and its variance.
-        frame: B, ``(p, p)``.
+        frame: B, ``(p, p)``. average: at the means of B, whose noise is nearly that of S.
     """
 
     S: Array
@@ -68,6 +68,7 @@ class Released(NamedTuple):
     rows: Array
     rows_variance: Array
     frame: Array
+    average: Average
 
 
 def released_by(nodes: list[NoisyAggregate]) -> Released:
@@ -102,6 +103,7 @@ def released_by(nodes: list[NoisyAggregate]) -> Released:
         rows,
         rows_variance,
         frame,
+        Average.certain(len(unit) - 1),
     )
 
 

@@ -30,9 +30,10 @@ from inference.errors import DataError
 from inference.models.glm.scored_fit import SHARE_LEAST, Scores
 from inference.models.glm.scoring import LAW, WRONG, Simulation
 from inference.models.linear.closed_form import symmetric
-from inference.models.sites.evidence import Evidence, Posterior, posterior
+from inference.models.sites.evidence import Average, Evidence, Posterior, posterior
 from inference.problem import Array
 
+APART_SD, SIZE_LEAST = 0.5, 0.3  # of features' means from their centres, before any sums; least E[w x²]
 CLEAR = 4.0  # standard deviations of its noise by which a site's count differs from what is usual
 ROWS = 512  # simulated rows, the first of the Sobol points
 PASSES, STEP_MAX = 8, 1.0  # of Newton's method about each site's estimate; the largest step of a coefficient
@@ -47,7 +48,7 @@ class Released(NamedTuple):
         slope, shift: what a site's own information adds to the mean, slope β - shift: ``(J, p, p)``, ``(J, p)``.
         information, straight: Σ ω_k A_k and Σ ω_k A_k φ_k of a simulated row: ``(p, p)``, ``(p,)``.
         last: the last φ_k, ``(p,)``.
-        hidden: variance that each squared distance from ``last`` adds, ``(J,)``.
+        hidden: variance that each squared distance from ``last`` adds, ``(J,)``. average: see `average_of`.
     """
 
     score: Array
@@ -62,6 +63,7 @@ class Released(NamedTuple):
     straight: Array
     last: Array
     hidden: Array
+    average: Average
 
 
 def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Released:
@@ -99,8 +101,25 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
         score += share * np.array([part.scores[k].score[:p] for part in parts])
     last = scores.scores[-1].terms.phi[:-1]
     return Released(
-        score, noise_variance, complete, x, weight, asked, slope, shift, information, straight, last, hidden
-    )
+        score, noise_variance, complete, x, weight, asked, slope, shift, information, straight, last, hidden,
+        average_of(scores),
+    )  # fmt: skip
+
+
+def average_of(scores: Scores) -> Average:
+    """Return the features' means over all sites about their centres, as the first round of scores shows them.
+
+    The centres are those of phases, with noise, and of the bulk. At effects of 0 the information is Σ w x xᵀ/4. A
+    normal feature moved by m has E[w x] = m E[w x²]. Features of any law may differ from that by a third.
+    """
+    first, family = scores.scores[0], scores.family
+    n = scores.rounds[0].contributors * scores.share
+    squares = symmetric(first.curved) / first.terms.information
+    unit = n * float(family.curvature(first.terms.phi, np.eye(1, len(squares)))[0])
+    size = np.maximum(np.diag(squares)[1:] / unit, SIZE_LEAST)
+    found, noise = squares[0, 1:] / unit / size, first.noise_variance / (first.terms.information * unit * size) ** 2
+    kept = APART_SD**2 / (APART_SD**2 + noise)
+    return Average(kept * found, kept * noise + (WRONG * kept * found) ** 2)
 
 
 def _weights(scores: Scores, part: Scores, n: Array) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ from inference.laws import Draws
 from inference.models.coefficients import IDENTITY, LOGIT, Coefficients, rows_of_slopes
 from inference.models.glm.regression import DrawnRows
 from inference.models.predictive import RESIDUAL_SD
-from inference.models.sites.evidence import BETWEEN, EFFECT, MEAN, Evidence, Point, fixed, restricted
+from inference.models.sites.evidence import BETWEEN, EFFECT, MEAN, Average, Evidence, Point, fixed, restricted
 from inference.posterior import Posterior
 from inference.problem import AnyArray, Array, Schema
 
@@ -64,6 +64,17 @@ class Units:
         return np.asarray(own[..., 0] - own[..., 1:] @ self.feature_mean)
 
 
+def average_level(b: Array, apart: Array) -> Array:
+    """Return coefficients, along the last axis, with the level of the average row in place of that at the centres.
+
+    Args:
+        apart: how far the average row is from the centres, ``(..., d)``.
+    """
+    found = np.array(b)
+    found[..., 0] += (found[..., 1:] * apart).sum(axis=-1)
+    return found
+
+
 class NewSite(DrawnRows):
     """Predicts rows of a site that was not asked; estimates without privacy are found by their names."""
 
@@ -90,6 +101,7 @@ def posterior_of(
     sampling: Sampling | None = None,
     notes: tuple[str, ...] = (),
     remarks: Mapping[str, str] | None = None,
+    average: Average | None = None,
     attrs: Mapping[str, object] | None = None,
     private: bool = True,
 ) -> Posterior:
@@ -99,25 +111,29 @@ def posterior_of(
         draws: standardised, by the names of `sites.evidence` and, for numbers, `RESIDUAL_SD`: ``(chains, draws, ...)``.
         sites: labels. varies: which coefficients differ between sites. schema: of the features and the target.
         prior: draws of the mean and of the spreads. alone: the evidence of each site. notes: warnings. remarks:
-            further lines for people.
+            further lines for people. average: the law of the average row, at whose features levels are; by default at
+            the features' centres.
     """
     features, places = units.columns.columns[:-1], np.flatnonzero(varies)
     names = (LEVEL, *features)
     mean, effects, between = draws[MEAN], draws[EFFECT], draws[BETWEEN]
     new = np.array(mean)
     new[..., places] += between * rng.standard_normal(between.shape)
-    own_new = units.own(new)
+    average = average or Average.certain(len(features))
+    apart = average.sample(rng, mean.shape[:2])
+    at_centres = units.own(new)
     own: dict[str, Array] = {
-        COEFFICIENTS: own_new[..., 1:],
-        INTERCEPT: units.intercept(own_new),
-        MEAN: units.own(mean),
+        COEFFICIENTS: at_centres[..., 1:],
+        INTERCEPT: units.intercept(at_centres),
+        MEAN: units.own(average_level(mean, apart)),
         BETWEEN: between * units.scale[places],
-        EFFECT: units.own(effects),
+        EFFECT: units.own(average_level(effects, apart[:, :, None])),
     }
     if RESIDUAL_SD in draws:
         own[RESIDUAL_SD] = units.target * draws[RESIDUAL_SD]
     before = {MEAN: units.own(prior[MEAN]), BETWEEN: prior[BETWEEN] * units.scale[places]}
-    rows = _rows(own, before, units, sites, names, places, schema, _alone(alone, mean.mean(axis=(0, 1)), units))
+    naive = _alone(alone, mean.mean(axis=(0, 1)), units, average)
+    rows = _rows(own, before, units, sites, names, places, schema, naive, units.own(average_level(new, apart)))
     predictor = NewSite(_linear(own, units, schema), own, [row.name for row in rows]) if features else None
     extras: Summary = {"naive_title": ALONE, "remarks": dict(remarks or {})}
     return Posterior(
@@ -138,13 +154,14 @@ def posterior_of(
     )  # fmt: skip
 
 
-def remarks_of(evidence: Evidence, varies: Sequence[bool], units: Units) -> dict[str, str]:
+def remarks_of(evidence: Evidence, varies: Sequence[bool], units: Units, average: Average) -> dict[str, str]:
     """Return the classical estimates of a meta-analysis of the same evidence, as lines for people."""
     point, common = restricted(evidence, varies), fixed(evidence)
     scale = float(units.scale[0])
 
     def words(one: Point) -> str:
-        return f"{units.own(one.mean)[0]:.4g} ± {scale * float(np.sqrt(one.cov[0, 0])):.2g}"
+        level = units.own(average_level(one.mean, average.mean))[0]
+        return f"{level:.4g} ± {scale * float(np.sqrt(one.cov[0, 0])):.2g}"
 
     spread = f"sd between sites {scale * float(point.tau[0]):.3g}"
     return {"REML": f"mean of sites {words(point)}, {spread}", "fixed": f"one level for all sites {words(common)}"}
@@ -165,7 +182,7 @@ def labels_of(nodes: Sequence[NoisyAggregate], names: Mapping[bytes, str]) -> tu
     return tuple(names.get(node.client, f"site {place}") for place, node in enumerate(nodes, 1))
 
 
-def _alone(evidence: Evidence, mean: Array, units: Units) -> tuple[Array, Array]:
+def _alone(evidence: Evidence, mean: Array, units: Units, average: Average) -> tuple[Array, Array]:
     """Return estimates of each site's coefficients, and standard deviations, in own units, ``(J, p)``.
 
     Each is from the site alone, with its other coefficients at the mean of sites, ``(p,)``.
@@ -173,7 +190,9 @@ def _alone(evidence: Evidence, mean: Array, units: Units) -> tuple[Array, Array]
     own = np.diagonal(evidence.precision, axis1=1, axis2=2)
     precision = own + VAGUE**-2
     of_others = (evidence.precision @ mean[:, None])[..., 0] - own * mean
-    return units.own((evidence.h - of_others) / precision), units.scale / np.sqrt(precision)
+    estimates = (evidence.h - of_others) / precision
+    estimates[:, 0] += mean[1:] @ average.mean
+    return units.own(estimates), units.scale / np.sqrt(precision)
 
 
 def _rows(
@@ -185,10 +204,10 @@ def _rows(
     places: AnyArray,
     schema: Schema,
     alone: tuple[Array, Array],
+    new: Array,
 ) -> list[Estimate]:
     """Return the table: slopes, then for each varying coefficient the sites, their mean, a new site and the spread."""
     target = schema.units.get(schema.target, schema.target) if units.link == IDENTITY else "log odds"
-    new = np.concatenate([(own[INTERCEPT] + own[COEFFICIENTS] @ units.feature_mean)[..., None], own[COEFFICIENTS]], -1)
     figures = [of_draws(own[MEAN][..., k], before[MEAN][..., k]) for k in range(len(names))]
     slopes = rows_of_slopes(figures, units.columns.columns, schema, units.link, units.feature_sd, "plausible sd")[1:]
     rows = list(slopes)

@@ -18,6 +18,7 @@ from dca_proto.jobs.job import JobTerms
 from dca_proto.protocol.wire.kinds import NodeRelease
 from dca_proto.testing import seeded
 from emulator.ideal import IdealSwarm
+from inference.bounds import Interval
 from inference.errors import DataError
 from inference.jobs import find
 from inference.jobs.base import Conditions
@@ -27,6 +28,7 @@ from inference.models.sites.evidence import (
     BETWEEN,
     EFFECT,
     MEAN,
+    Average,
     Evidence,
     differing,
     fixed,
@@ -40,6 +42,7 @@ from inference.rounds import run
 from inference.saved import load_result, saved
 
 REGRESSION, LOGISTIC = find("sites-regression"), find("sites-logistic")
+JOBS = {CLASS: "sites-logistic", NUMBER: "sites-regression"}
 BCG = np.array([
     (4, 119, 11, 128), (6, 300, 29, 274), (3, 228, 11, 209), (62, 13536, 248, 12619), (33, 5036, 47, 5761),
     (180, 1361, 372, 1079), (8, 2537, 10, 619), (505, 87886, 499, 87892), (29, 7470, 45, 7232), (17, 1699, 65, 1600),
@@ -135,6 +138,7 @@ def released(p: int, variance: float) -> linear.Released:
     return linear.Released(
         (A @ A.T + p * np.eye(p))[None] * 20, (spread + spread.T)[None], np.zeros((1, p)), np.zeros(1),
         rng.uniform(2, 5, (1, p)), np.array([60.0]), np.array([80.0]), np.array([4.0]), np.eye(p),
+        Average.certain(p - 1),
     )  # fmt: skip
 
 
@@ -326,6 +330,51 @@ def test_a_grid_takes_the_first_coefficients_that_differ() -> None:
     own = REGRESSION.settings(slopes="a,b", method="nuts", between_sd=0.5)
     assert list(own.prior(schema)[1]) == [0.5, 0.5, 0.5]
     assert list(own.prior(schema, on_grid=True)[1]) == [0.5, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("target", [CLASS, NUMBER])
+def test_levels_are_those_of_a_row_with_average_features(target: str) -> None:
+    """Of a feature with two values the phases show the bulk, not the mean: 0.83 for a share of two thirds."""
+    rng, schema, parts, level = np.random.default_rng(7), tables(target)[0].schema, [], np.array([-0.5, 0.0, 0.5])
+    schema = replace(schema, features=("a",), bounds={"a": Interval(0, 1), "y": schema.bounds["y"]})
+    features = [(rng.random(4_000) < 2 / 3).astype(float) for _ in level]
+    centre = float(np.concatenate(features).mean())
+    for own, x in zip(level, features, strict=True):
+        eta = own + 2 * (x - centre)
+        noisy = eta + 0.5 * rng.standard_normal(len(x))
+        parts.append(np.c_[x, rng.random(len(x)) < expit(eta) if target == CLASS else noisy])
+    job, terms = find(JOBS[target]), JobTerms(epsilon=20.0, delta=1e-5, clients=3, tolerate=0, computes=())
+    known, own_settings = Conditions(3, 0, 1.0, rng, kind=NodeRelease, weights=best_weights), job.settings()
+    swarm = IdealSwarm(parts, schema.columns, terms, random=seeded("levels"))
+    found = job.finish(run(job.make(schema, own_settings, known), swarm), schema, own_settings, known)
+    off, sd = found.mean[EFFECT][:, 0] - level, found.sd[EFFECT][:, 0]
+    assert (np.abs(off) < 3.5 * sd).all()
+    assert (sd < 0.15).all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("target", [CLASS, NUMBER])
+def test_levels_allow_for_noise_in_the_centres(target: str) -> None:
+    """Three sites of 1,000 rows at epsilon 0.5, with effects of 1, in 12 studies: the mean square of the levels' common
+    error, in standard deviations, is at most 2.2 with a probability of 99 % if it is 1. If the levels of two classes
+    are those of a row at the centres, it is 8.
+    """
+    squares = []
+    for seed in range(12):
+        rng, schema, parts = np.random.default_rng(seed), tables(target)[0].schema, []
+        features = [rng.standard_normal((1_000, 2)) for _ in range(3)]
+        centre = np.concatenate(features).mean(axis=0)
+        for x in features:
+            eta = (x - centre) @ [1.0, 1.0]
+            noisy = eta + 0.5 * rng.standard_normal(len(x))
+            parts.append(np.c_[x, rng.random(len(x)) < expit(eta) if target == CLASS else noisy])
+        job, terms = find(JOBS[target]), JobTerms(epsilon=0.5, delta=1e-5, clients=3, tolerate=0, computes=())
+        known, own = Conditions(3, 0, 1.0, rng, kind=NodeRelease, weights=best_weights), job.settings()
+        swarm = IdealSwarm(parts, schema.columns, terms, random=seeded(f"centres {seed}"))
+        found = job.finish(run(job.make(schema, own, known), swarm), schema, own, known)
+        every = found.draws[EFFECT][..., 0].mean(axis=-1)
+        squares.append(float((every.mean() / every.std()) ** 2))
+    assert np.mean(squares) < 2.2
 
 
 @pytest.mark.long
