@@ -18,7 +18,11 @@ and the *information*, the terms of which D = ∂E[t_y | x]/∂θ consists:
     ordered       f_k, f_k x, g_k x with g_k = f_k (π_k + π_{k+1}), for k = 0, ..., K - 2, and q = Σ_y π_y r_y² times
                   the unique terms of x xᵀ
 
-then, with a weight γ, γ x_j³ of each feature, which show how far out its rare values lie. The row sends w t_y, then v w
+With a weight u, *curves* u f_j, f_j = √(1 + x_j²) - 1, follow the features in x, each with an effect of 0. So their
+scores and information show whether the predictor is curved in a feature. f_j grows as |x_j|, so a row far out gets no
+more than √(1 + u²) times as long by it.
+
+Then, with a weight γ, γ x_j³ of each feature, which show how far out its rare values lie. The row sends w t_y, then v w
 times the information, then w γ x_j³, then ρR, which counts rows. A code that is not a whole number counts as missing.
 
 **Weights.** With the reach R, w = min(1, R/√(max_y |t_y|² + v² |information|² + γ² Σ x_j⁶)), where
@@ -46,6 +50,7 @@ from numpy.typing import NDArray
 
 from dca_proto.errors import UsageError
 from dca_proto.statistics.base import Proof, Statistic, register
+from dca_proto.statistics.gradient import curves_of
 from dca_proto.statistics.model_gradient import GRADIENT_MAX, ModelGradient
 from dca_proto.statistics.scaled import example_box, example_ends, term_labels
 from dca_proto.statistics.value_range import Squares, ValueRange, unique_places
@@ -66,7 +71,7 @@ class CategoryScore(ModelGradient, frozen=True, kw_only=True):
         theta: θ: K (d + 1) numbers, category by category; if `ordered`, K - 1 that increase, then d.
         clip: the radius of the ball, R √(1 + ρ²).
         classes: K, from 2 to `CLASSES_MAX`. ordered: whether the categories have an order.
-        information: v, above 0. cubes: γ, above 0, or 0 without cubes.
+        information: v, above 0. cubes: γ, above 0, or 0 without cubes. curves: u, above 0, or 0 without curves.
     """
 
     name = "category-score"
@@ -85,15 +90,19 @@ class CategoryScore(ModelGradient, frozen=True, kw_only=True):
     ordered: bool = False
     information: float = 1.0
     cubes: float = 0.0
+    curves: float = 0.0
 
     @classmethod
     def examples(cls) -> tuple[Statistic, ...]:
         box = example_box(1.5, 3.0, 2.0)
         nominal = (0.1, 0.2, -0.3, -0.4, 0.5, 0.1, 0.3, 0.2, 0.1)
         ordered: dict[str, Any] = {"ordered": True, "information": 0.5, "cubes": 0.1}
+        curved: dict[str, Any] = {"classes": 3, "curves": 0.7}
         return (
             cls(**box, theta=nominal, clip=2.0, classes=3),
             cls(**box, theta=(-0.5, 0.8, 0.4, -0.7), clip=1.0, classes=3, **ordered, within=example_ends(3)),
+            cls(**box, theta=nominal, clip=2.0, **curved),
+            cls(**box, theta=(-0.5, 0.8, 0.4, -0.7), clip=1.0, ordered=True, **curved),
         )
 
     @classmethod
@@ -109,8 +118,9 @@ class CategoryScore(ModelGradient, frozen=True, kw_only=True):
             raise UsageError(f"{self.classes} classes; give 2 to {CLASSES_MAX}")
         if not 0 < self.information <= GRADIENT_MAX:
             raise UsageError(f"information is {self.information:g}; give a number above 0, up to {GRADIENT_MAX:g}")
-        if not 0 <= self.cubes <= GRADIENT_MAX:
-            raise UsageError(f"cubes is {self.cubes:g}; give a number from 0 to {GRADIENT_MAX:g}")
+        for weight in ("cubes", "curves"):
+            if not 0 <= (value := getattr(self, weight)) <= GRADIENT_MAX:
+                raise UsageError(f"{weight} is {value:g}; give a number from 0 to {GRADIENT_MAX:g}")
         if self.columns and len(self.columns) < 2:
             raise UsageError("no feature: name the features in columns, then the target")
         if self.columns and len(self.theta) != (expected := self.size_of_theta):
@@ -128,6 +138,11 @@ class CategoryScore(ModelGradient, frozen=True, kw_only=True):
         return len(self.columns) - 1
 
     @property
+    def seen_features(self) -> int:
+        """The number of features with their curves, if these are sent."""
+        return self.features * (1 + bool(self.curves))
+
+    @property
     def size_of_theta(self) -> int:
         """The number of parameters."""
         return self.classes - 1 + self.features if self.ordered else self.classes * (self.features + 1)
@@ -135,8 +150,8 @@ class CategoryScore(ModelGradient, frozen=True, kw_only=True):
     @property
     def block_sizes(self) -> tuple[int, int, int]:
         """The numbers of coordinates of the score, of the information and of the cubes."""
-        d, k = self.features, self.classes
-        cubes = d if self.cubes else 0
+        d, k = self.seen_features, self.classes
+        cubes = self.features if self.cubes else 0
         if self.ordered:
             return k + d, (k - 1) * (1 + 2 * d) + d * (d + 1) // 2, cubes
         return k * (d + 1), k * (k - 1) // 2 * ((d + 1) * (d + 2) // 2), cubes
@@ -151,7 +166,8 @@ class CategoryScore(ModelGradient, frozen=True, kw_only=True):
         return self.clip / math.sqrt(1 + COUNT**2)
 
     def labels(self) -> tuple[str, ...]:
-        names, codes = self.columns[:-1], range(self.classes)
+        features, codes = self.columns[:-1], range(self.classes)
+        names = (*features, *(f"curve of {name}" for name in features)) if self.curves else features
         with_one = ("1", *names)
         products = term_labels(names if self.ordered else with_one)
         if self.ordered:
@@ -163,7 +179,7 @@ class CategoryScore(ModelGradient, frozen=True, kw_only=True):
         else:
             found = [f"score of class {k} at {name}" for k in codes for name in with_one]
             found += [f"information {j},{k} {term}" for j, k in combinations(codes, 2) for term in products]
-        return (*found, *([f"cube of {name}" for name in names] if self.cubes else []), "rows")
+        return (*found, *([f"cube of {name}" for name in features] if self.cubes else []), "rows")
 
     def ranges_by_bound(self) -> dict[str, tuple[float, float]]:
         """The target's codes, and the features' bounds."""
@@ -172,7 +188,7 @@ class CategoryScore(ModelGradient, frozen=True, kw_only=True):
 
     def value_range(self, fraction_bits: int) -> ValueRange:
         """A ball; terms of the information are sums of squares, and the count is not below zero."""
-        ball, (p, terms, _), d = super().value_range(fraction_bits), self.block_sizes, self.features
+        ball, (p, terms, _), d = super().value_range(fraction_bits), self.block_sizes, self.seen_features
         low, high = ball.low.copy(), ball.high.copy()
         size, first = (d, p + terms - d * (d + 1) // 2) if self.ordered else (d + 1, p)
         each = size * (size + 1) // 2
@@ -187,10 +203,10 @@ class CategoryScore(ModelGradient, frozen=True, kw_only=True):
     def gradient(self, theta: Numbers, rows: Numbers) -> Numbers:
         x, code = rows[:, :-1], np.rint(rows[:, -1])
         known = (np.abs(rows[:, -1] - code) < CODE) & (code >= 0) & (code < self.classes)
-        chances = chances_of(theta, x, self.classes, ordered=self.ordered)
+        chances, seen = chances_of(theta, x, self.classes, ordered=self.ordered), with_curves(x, self.curves)
         own = (code[:, None] == np.arange(self.classes)).astype(np.float64)
-        parts = [scores(chances, x, own), entries(chances, x)]
-        size = reach_of(chances, x) + self.information**2 * _squares(parts[1])
+        parts = [scores(chances, seen, own), entries(chances, seen)]
+        size = reach_of(chances, seen) + self.information**2 * _squares(parts[1])
         parts[1] *= self.information
         if self.cubes:
             parts.append(self.cubes * x**3)
@@ -264,6 +280,11 @@ def reach_of(chances: Chances, x: Numbers) -> Numbers:
     if chances.below is None:
         return np.asarray((alone - 2 * each.min(axis=1)) * (1 + size))
     return np.asarray((alone[:, None] - 2 * each + chances.signs**2 * size[:, None]).max(axis=1))
+
+
+def with_curves(x: Numbers, weight: float) -> Numbers:
+    """Return features with their curves after them, times this weight; alone if it is 0."""
+    return np.concatenate([x, weight * curves_of(x)], axis=1) if weight else x
 
 
 def with_one(x: Numbers) -> Numbers:

@@ -32,6 +32,8 @@ from inference.models.shrinkage import SHRINKAGE, Shrinkage, ShrunkJob
 from inference.problem import Array, Problem, Schema
 from inference.rounds import Job
 
+CURVED_MAX = 10_000  # terms of the information with those of curves, beyond which no round asks for curves
+
 
 @dataclass(frozen=True)
 class Settings(Shrinkage):
@@ -74,10 +76,11 @@ def category_regression(
     columns = columns_of(schema, phases, codes)
     per_sensitivity = sqrt(phases.noise_variance * std_share) / phases.sensitivity
     rows, theta = Rows.unknown(model.features), model.theta(model.prior(1.0).mean)
+    curves = scoring.CURVES if rounds > 1 and model.with_curves.terms <= CURVED_MAX else 0.0
     aggregates, n = [phases], phases.contributors
     for place, share in enumerate(shares(rounds, std_share)):
-        cubes = 0.0 if place else scoring.CUBES
-        request = scoring.best_request(rows, theta, n, per_sensitivity / sqrt(share), model, cubes=cubes)
+        further = {"cubes": 0.0 if place else scoring.CUBES, "curves": curves if place == rounds - 1 else 0.0}
+        request = scoring.best_request(rows, theta, n, per_sensitivity / sqrt(share), model, **further)
         aggregates.append((yield request_of(columns, model, request, share)))
         if place < rounds - 1:
             released, rows = scored(aggregates[1:], model)

@@ -32,10 +32,12 @@ from inference.laws import Draws, Slopes
 from inference.locate import STATISTIC as PHASES
 from inference.locate import beside_count, locate
 from inference.models.categories import scoring
+from inference.models.categories.curves import curvature
 from inference.models.categories.doubts import about_rows, warnings_of
 from inference.models.categories.model import Model
 from inference.models.categories.scoring import Released, Request, Rows
 from inference.models.coefficients import LOG_ODDS, NormalLaw, with_prior
+from inference.models.glm.curves import Places
 from inference.models.score_regression import Normal
 from inference.models.shrinkage import shrinkable
 from inference.posterior import Posterior
@@ -256,6 +258,7 @@ def statistic_of(columns: Standardisation, model: Model, request: Request) -> Ca
         ordered=model.ordered,
         information=request.information,
         cubes=request.cubes,
+        curves=request.curves,
     )
 
 
@@ -267,15 +270,26 @@ def released_of(aggregate: NoisyAggregate) -> tuple[CategoryScore, Released]:
     if aggregate.value.shape != (statistic.dimension,) or not np.isfinite(aggregate.value).all():
         raise DataError(f"the sum has {aggregate.value.size} coordinates; expected {statistic.dimension}, all finite")
     (p, terms, _), value, unit = statistic.block_sizes, aggregate.value / n, COUNT * statistic.reach
-    request = Request(np.array(statistic.theta), statistic.reach, statistic.information, statistic.cubes)
+    request = Request(
+        np.array(statistic.theta), statistic.reach, statistic.information, statistic.cubes, statistic.curves
+    )
+    sums, whole = (value[:p], value[p : p + terms] / statistic.information), None
+    if statistic.curves:
+        places = model_of(statistic).among_curves
+        sums, whole = (sums[0][places.score], sums[1][places.information]), sums
     return statistic, Released(
         request,
-        value[:p],
-        value[p : p + terms] / statistic.information,
+        *sums,
         value[p + terms : -1] / (statistic.cubes or 1.0),
         aggregate.noise_variance / n**2,
         (float(value[-1]) / unit, float(np.sqrt(aggregate.noise_variance)) / n / unit),
+        whole,
     )
+
+
+def model_of(statistic: CategoryScore) -> Model:
+    """Return the model that a round asked about."""
+    return Model(statistic.ordered, statistic.classes, statistic.features)
 
 
 def scored(aggregates: Sequence[NoisyAggregate], model: Model) -> tuple[list[Released], Rows]:
@@ -314,10 +328,13 @@ def categories_from(
     if statistic.ordered is not ordered:
         found = "ordered" if statistic.ordered else "not ordered"
         raise DataError(f"the aggregates' categories are {found}; take the other estimator")
-    model, columns = Model(ordered, statistic.classes, statistic.features), Standardisation.of(rounds[0].parameters)
+    model, columns = model_of(statistic), Standardisation.of(rounds[0].parameters)
     released, rows = scored(rounds, model)
     n = rounds[-1].contributors
-    phi = scoring.posterior(released, rows, n, model, model.prior(prior_sd))
+    phi, curved = scoring.posterior(released, rows, n, model, model.prior(prior_sd)), []
+    if shown := curvature(released[-1], rows, n, phi, model):
+        places = Places(model.effects, model.levels, model.features)
+        curved, phi = shown.warnings(phi, columns.columns[:-1], places), shown.widen(phi, places)
     law = Categories(
         columns=columns,
         model=model,
@@ -336,7 +353,7 @@ def categories_from(
     )
     located = [warning for one in aggregates if one.statistic == PHASES for warning in locate(one).warnings]
     said = beside_count(about_rows(released[-1], law.target), located)
-    return replace(law, warnings=(*said, *warnings_of(law, released, rows, n)))
+    return replace(law, warnings=(*said, *warnings_of(law, released, rows, n), *curved))
 
 
 # --- from rows --------------------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ coordinates in an orthonormal basis. So each category has the same prior, whiche
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,15 @@ from inference.problem import Array
 
 INTERCEPT_SD = 3.0  # of thresholds and intercepts
 GAP_LEAST = 0.02  # between thresholds of a request
+
+
+class Places(NamedTuple):
+    """Places in a model with curves: of φ without them, of the curves' effects in φ, of the score and information."""
+
+    own: NDArray[np.int64]
+    curves: NDArray[np.int64]
+    score: NDArray[np.int64]
+    information: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,45 @@ class Model:
         """The places of the effects in φ."""
         places = np.arange(self.basis.shape[1])
         return places[self.heads :] if self.ordered else places[places % (self.features + 1) > 0]
+
+    @property
+    def terms(self) -> int:
+        """The number of terms of the information."""
+        k, d = self.classes, self.features
+        if self.ordered:
+            return (k - 1) * (1 + 2 * d) + d * (d + 1) // 2
+        return k * (k - 1) // 2 * ((d + 1) * (d + 2) // 2)
+
+    @property
+    def with_curves(self) -> Model:
+        """The model whose features are these and then their curves, as the statistic sends them."""
+        return replace(self, features=2 * self.features)
+
+    @cached_property
+    def among_curves(self) -> Places:
+        """Where this model's parameters, score and information are in those of `with_curves`."""
+        k, d, wide = self.classes, self.features, 2 * self.features
+        size = d if self.ordered else d + 1
+        whole = wide if self.ordered else wide + 1
+        terms = whole * (whole + 1) // 2
+
+        def products(first: int) -> NDArray[np.int64]:
+            square = symmetric(np.arange(terms, dtype=float), whole)[:size, :size]
+            return first + square[np.triu_indices(size)].astype(int)
+
+        if self.ordered:
+            heads, crossed = np.arange(k - 1), np.arange((k - 1) * (1 + 2 * wide))[k - 1 :].reshape(2 * (k - 1), wide)
+            information = np.r_[heads, crossed[:, :d].ravel(), products((k - 1) * (1 + 2 * wide))]
+            return Places(np.arange(k - 1 + d), k - 1 + d + np.arange(d), np.arange(k + d), information)
+        each = np.arange((k - 1) * whole).reshape(k - 1, whole)
+        information = np.concatenate([products(pair * terms) for pair in range(k * (k - 1) // 2)])
+        score = np.arange(k * whole).reshape(k, whole)[:, :size].ravel()
+        return Places(each[:, :size].ravel(), each[:, size:].ravel(), score, information)
+
+    @cached_property
+    def levels(self) -> NDArray[np.int64]:
+        """The places of thresholds or intercepts in φ."""
+        return np.setdiff1d(np.arange(self.basis.shape[1]), self.effects)
 
     def prior(self, effect_sd: float) -> Prior:
         """Return the prior of φ. Args: effect_sd: of effects; for a softmax of differences between two categories."""

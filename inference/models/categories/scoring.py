@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import block_diag
 
-from dca_proto.statistics.category_score import COUNT, Chances, chances_of, entries, reach_of
+from dca_proto.statistics.category_score import COUNT, Chances, chances_of, entries, reach_of, with_curves
 from inference.models.categories.model import Model
 from inference.models.glm.scoring import positive, root
 from inference.models.linear.closed_form import symmetric
@@ -45,7 +45,7 @@ from inference.models.score_regression import Normal, Prior, regressed, simulate
 from inference.problem import Array
 
 EFFECT_SD = 2.0  # of effects per standardised feature; without an order of all differences of two categories
-CUBES = 0.05  # γ of the first round
+CUBES, CURVES = 0.05, 0.7  # γ of the first round, u of the last
 SIMULATED_LOG2, PLANNED_LOG2 = 10, 7  # log2 of the numbers of simulated rows, for results and for plans
 DOUBT = 0.5  # of simulated entries of the information, relative to the root of their diagonal ones
 WRONG, NEAR = 1 / 3, 0.1  # margins: of the bend; and squared, relative to WRONG, of a linear step
@@ -60,12 +60,13 @@ TINY, FLOOR = 1e-12, 1e-6
 
 
 class Request(NamedTuple):
-    """θ_r, the reach R, and the weights v and γ."""
+    """θ_r, the reach R, and the weights v, γ and u."""
 
     theta: Array
     reach: float
     information: float
     cubes: float = 0.0
+    curves: float = 0.0
 
     @property
     def clip(self) -> float:
@@ -78,6 +79,7 @@ class Released(NamedTuple):
 
     Attributes:
         cubes: E[w x_j³], empty without γ. counted: share of rows that count, and its standard deviation.
+        whole: score and information with those of curves, if they were sent (`categories.curves`).
     """
 
     request: Request
@@ -86,6 +88,7 @@ class Released(NamedTuple):
     cubes: Array
     noise: float
     counted: tuple[float, float]
+    whole: tuple[Array, Array] | None = None
 
     @property
     def information_noise(self) -> float:
@@ -164,45 +167,58 @@ def _share(released: Released) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What simulated rows send at a request's θ."""
+    """What simulated rows send at a request's θ. Attributes: curves: u, if the model is one with curves; else 0."""
 
     model: Model
     rows: Rows
     theta: Array
+    curves: float = 0.0
+
+    @cached_property
+    def x(self) -> Array:
+        """The model's features."""
+        return with_curves(self.rows.x, self.curves)
 
     @cached_property
     def answers(self) -> Array:
         """t, shape ``(m, K, size)``."""
-        return self.model.answers(self.theta, self.rows.x)
+        return self.model.answers(self.theta, self.x)
 
     @cached_property
     def entries(self) -> Array:
         """The information of each row."""
-        return entries(self._at, self.rows.x)
+        return entries(self.at, self.x)
 
     @cached_property
-    def _at(self) -> Chances:
-        return chances_of(self.theta, self.rows.x, self.model.classes, ordered=self.model.ordered)
+    def at(self) -> Chances:
+        """The chances at θ."""
+        return chances_of(self.theta, self.x, self.model.classes, ordered=self.model.ordered)
 
-    def norms(self, information: float, cubes: float = 0.0) -> Array:
+    def norms(self, request: Request) -> Array:
         """The largest norm that each row may send before its weight."""
-        squares = reach_of(self._at, self.rows.x) + information**2 * (self.entries**2).sum(axis=1)
-        return np.asarray(np.sqrt(squares + cubes**2 * (self.rows.x**6).sum(axis=1)))
+        seen = with_curves(self.rows.x, request.curves)
+        of_entries = (entries(self.at, seen) if request.curves else self.entries) ** 2
+        squares = reach_of(self.at, seen) + request.information**2 * of_entries.sum(axis=1)
+        return np.asarray(np.sqrt(squares + request.cubes**2 * (self.rows.x**6).sum(axis=1)))
+
+    def shorter(self, request: Request) -> Array:
+        """w of each row, ``(m,)``."""
+        return np.minimum(1.0, request.reach / self.norms(request))
 
     def weights(self, request: Request) -> Array:
         """w of each row, times the share of rows that count, divided by their number."""
-        norms = self.norms(request.information, request.cubes)
-        return self.rows.share * np.minimum(1.0, request.reach / norms) / norms.size
+        shorter = self.shorter(request)
+        return self.rows.share * shorter / shorter.size
 
     def moments(self, request: Request, drawn: Array) -> tuple[Array, Array]:
         """Return E[w t], and its derivative by φ, of categories drawn at θ = ``drawn``."""
-        each, by = self.model.moves(drawn, self.rows.x)
+        each, by = self.model.moves(drawn, self.x)
         sent = self._sent(request)
         return each.ravel() @ sent, sent.T @ by.reshape(-1, by.shape[2])
 
     def _sent(self, request: Request) -> Array:
         """w t of each row in each category, ``(m K, size)``; that of the last request is kept."""
-        key = (request.reach, request.information, request.cubes)
+        key = request[1:]
         if self._kept.get("key") != key:
             weighted = self.weights(request)[:, None, None] * self.answers
             self._kept.update(key=key, sent=weighted.reshape(-1, weighted.shape[2]))
@@ -217,27 +233,33 @@ class Simulation:
         """Return E[w² t tᵀ] of categories drawn at the request's θ."""
         weights = self.weights(request)
         squared = weights**2 * weights.size / self.rows.share
-        weighted = (squared[:, None] * self._at.each).reshape(-1, 1)
+        weighted = (squared[:, None] * self.at.each).reshape(-1, 1)
         flat = self.answers.reshape(-1, self.answers.shape[2])
         return np.asarray(flat.T @ (weighted * flat))
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A round's terms of equations (1) and (2): the clients' sums combined with simulated rows."""
+    """A round's terms of equations (1) and (2): the clients' sums combined with simulated rows.
+
+    Attributes:
+        curves: as in `Simulation`.
+    """
 
     model: Model
     released: Released
     rows: Rows
+    curves: float = 0.0
 
     @cached_property
-    def _simulation(self) -> Simulation:
-        return Simulation(self.model, self.rows, self.released.request.theta)
+    def simulation(self) -> Simulation:
+        """Simulated rows at θ_r."""
+        return Simulation(self.model, self.rows, self.released.request.theta, self.curves)
 
     @cached_property
     def _expected(self) -> tuple[Array, Array]:
         """Simulated entries of the information, and their squared doubt."""
-        expected = self._simulation.weights(self.released.request) @ self._simulation.entries
+        expected = self.simulation.weights(self.released.request) @ self.simulation.entries
         return expected, (DOUBT * self.model.sizes(expected)) ** 2
 
     @cached_property
@@ -249,10 +271,17 @@ class Part:
     @cached_property
     def slope(self) -> Array:
         """A by φ."""
-        return self._by_phi(self.information)
+        return self.by_phi(self.information)
 
-    def _by_phi(self, information: Array) -> Array:
+    def by_phi(self, information: Array) -> Array:
         return np.asarray(self.model.contrasts.T @ self.model.matrix(information) @ self.model.basis)
+
+    @cached_property
+    def doubt(self) -> Array:
+        """The variances of the terms of A that are left, as they add up for each score and each θ."""
+        before, noise = self._expected[1], self.released.information_noise
+        known = before * noise / np.maximum(before + noise, TINY)
+        return np.asarray(self.model.contrasts.T**2 @ self.model.matrix(known, squared=True))
 
     @property
     def score(self) -> Array:
@@ -260,30 +289,29 @@ class Part:
         return np.asarray(self.released.score @ self.model.contrasts)
 
     @cached_property
-    def _bend_at_rest(self) -> Array:
-        return self._simulation.moments(self.released.request, self.released.request.theta)[1]
+    def bend_at_rest(self) -> Array:
+        """The derivative by φ of the simulated mean, at θ_r."""
+        return self.simulation.moments(self.released.request, self.released.request.theta)[1]
 
     @cached_property
     def cov(self) -> Array:
         """K: the simulated one in coordinates in which the information of effects is the simulated one."""
         first = self.model.heads if self.model.ordered else 0
-        own, simulated = (self._by_phi(one)[first:, first:] for one in (self.information, self._expected[0]))
+        own, simulated = (self.by_phi(one)[first:, first:] for one in (self.information, self._expected[0]))
         across = block_diag(np.eye(first), root(own, 0.5) @ root(simulated, -0.5))
-        return np.asarray(positive(across @ self._simulation.cov(self.released.request) @ across.T))
+        return np.asarray(positive(across @ self.simulation.cov(self.released.request) @ across.T))
 
     def at(self, near: Array, cov: Array) -> tuple[Array, Array, Array]:
         """Return M, its derivative by φ, and the variances of e_r, at φ* = near, known up to this covariance."""
         drawn, asked = self.model.theta(near), self.released.request.theta
         step = drawn - asked
         phi, apart = self.model.phi(step), np.einsum("ij,jk,ik->i", self.model.basis, cov, self.model.basis)
-        mean, slope = self._simulation.moments(self.released.request, drawn)
-        linear, bend = self.slope @ phi, mean - self._bend_at_rest @ phi
-        known = self._expected[1] * self.released.information_noise
-        known = known / np.maximum(self._expected[1] + self.released.information_noise, TINY)
+        mean, slope = self.simulation.moments(self.released.request, drawn)
+        linear, bend = self.slope @ phi, mean - self.bend_at_rest @ phi
         sd = np.sqrt(np.maximum(np.diag(self.cov), FLOOR * np.trace(self.cov) / len(self.cov)))
         margin = WRONG**2 * (np.max((bend / sd) ** 2) + NEAR * np.max((linear / sd) ** 2)) * sd**2
-        of_entries = self.model.contrasts.T**2 @ (self.model.matrix(known, squared=True) @ (step**2 + apart))
-        return linear + bend, self.slope + slope - self._bend_at_rest, self.released.noise + of_entries + margin
+        of_entries = self.doubt @ (step**2 + apart)
+        return linear + bend, self.slope + slope - self.bend_at_rest, self.released.noise + of_entries + margin
 
 
 def posterior(rounds: Sequence[Released], rows: Rows, n: float, model: Model, prior: Prior) -> Normal:
@@ -329,7 +357,14 @@ def next_theta(rounds: Sequence[Released], rows: Rows, n: float, model: Model) -
 
 
 def best_request(
-    rows: Rows, theta: Array, n: float, noise_per_sensitivity: float, model: Model, *, cubes: float = 0.0
+    rows: Rows,
+    theta: Array,
+    n: float,
+    noise_per_sensitivity: float,
+    model: Model,
+    *,
+    cubes: float = 0.0,
+    curves: float = 0.0,
 ) -> Request:
     """Return the request at θ with the reach and the weight of least loss.
 
@@ -338,11 +373,13 @@ def best_request(
     """
     few = replace(rows, log2=PLANNED_LOG2)
     simulation, prior = Simulation(model, few, theta), np.diag(model.prior(EFFECT_SD).precision)
-    typical = float(np.median(simulation.norms(0.0)) / np.median(np.linalg.norm(simulation.entries, axis=1)))
+    norms = simulation.norms(Request(theta, np.inf, 0.0))
+    typical = float(np.median(norms) / np.median(np.linalg.norm(simulation.entries, axis=1)))
     best, least = None, np.inf
     for weight in WEIGHTS:
-        for reach in np.quantile(simulation.norms(weight * typical, cubes), QUANTILES):
-            request = Request(theta, float(reach), weight * typical, cubes)
+        whole = Request(theta, np.inf, weight * typical, cubes, curves)
+        for reach in np.quantile(simulation.norms(whole), QUANTILES):
+            request = whole._replace(reach=float(reach))
             _, slope = simulation.moments(request, theta)
             cov, noise = simulation.cov(request), (2 * request.clip * noise_per_sensitivity / n) ** 2
             expected = simulation.weights(request) @ simulation.entries

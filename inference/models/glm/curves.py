@@ -44,7 +44,10 @@ CURVED, SIZE = 0.2, 0.5  # share of features with a curve, and the standard devi
 
 
 class Curvature(NamedTuple):
-    """γ_j of each standardised feature, its standard deviation, and how far it may shift the slope; each ``(d,)``."""
+    """γ_j of each standardised slope, its standard deviation, and how far it may shift the slope; each ``(q,)``.
+
+    The slopes are those of d features, in order, for each of q/d linear predictors.
+    """
 
     mean: Array
     sd: Array
@@ -55,21 +58,67 @@ class Curvature(NamedTuple):
         """Which features have a curve; of straight ones, one in `FALSE_ALARMS` fits."""
         return np.asarray(np.abs(self.mean) > -ndtri(FALSE_ALARMS / 2 / self.mean.size) * self.sd)
 
-    def widen(self, phi: Normal) -> Normal:
-        """Return the posterior of φ with the margin; that of the intercept is all slopes' together."""
-        margins = np.r_[(self.shift**2).sum(), self.shift**2]
-        return Normal(phi.mean, phi.cov + np.diag(np.r_[margins, np.zeros(phi.mean.size - margins.size)]))
+    def widen(self, phi: Normal, places: Places) -> Normal:
+        """Return the posterior of φ with the margin; that of a level is that of all slopes of its predictor."""
+        margins = np.zeros(phi.mean.size)
+        margins[places.slopes] = self.shift**2
+        margins[places.levels] = (self.shift.reshape(-1, places.features) ** 2).sum(axis=1)
+        return Normal(phi.mean, phi.cov + np.diag(margins))
 
-    def warnings(self, phi: Normal, features: Sequence[str]) -> list[str]:
+    def warnings(self, phi: Normal, features: Sequence[str], places: Places) -> list[str]:
         """Name the features that are clearly curved, and whose slopes may shift. Args: phi: without the margin."""
-        sds = np.sqrt(np.diag(phi.cov))[1 : 1 + self.shift.size]
-        which = [name for name, one in zip(features, self.clear & (self.shift > MATTERS * sds), strict=False) if one]
+        sds = np.sqrt(np.diag(phi.cov))[places.slopes]
+        matter = np.any((self.clear & (self.shift > MATTERS * sds)).reshape(-1, places.features), axis=0).tolist()
+        which = [name for name, one in zip(features, matter, strict=False) if one]
         return [
             f"the relation to {name} is curved, so its slope depends on how rows are weighed, and rounds weigh rows "
             "far out less; its interval allows for that only roughly; give a transform or categories of it, or raise "
             "epsilon"
             for name in which
         ]
+
+
+class Places(NamedTuple):
+    """Where φ has its slopes and its levels: a level for each predictor, or several for one. features: their number."""
+
+    slopes: NDArray[np.int64]
+    levels: NDArray[np.int64]
+    features: int
+
+    @classmethod
+    def of_one(cls, features: int) -> Places:
+        """Return those of one linear predictor with the intercept first."""
+        return cls(np.arange(1, 1 + features), np.arange(1), features)
+
+
+class Sums(NamedTuple):
+    """What the released sums show of curves, divided by the number of rows; a row for each slope, ``(q,)``.
+
+    Attributes:
+        score: that of the curve less its regression on all others, and less its `bent` part. noise: its variance.
+        left: the mean of w q g². doubt: the standard deviation of its noise. own: the mean of w q x_j².
+        spread: the variance of a row's score over w q g². bent: what is not linear in the step from φ_k.
+        far: the step's square, by the information. lost: of Σ q |x_j|³. factor: of q x xᵀ, for the information.
+    """
+
+    score: Array
+    noise: Array
+    left: Array
+    doubt: Array
+    own: Array
+    spread: Array
+    bent: Array
+    far: float
+    lost: Array
+    factor: float = 1.0
+
+    def curvature(self, n: float) -> Curvature:
+        """Return what they show. Args: n: the number of complete rows."""
+        left = np.maximum(self.left, 0.0) + self.doubt
+        variance = self.noise + self.spread * left / n + (WRONG * self.bent) ** 2 + (WRONG * self.far) ** 2 * left
+        mean, sd = self.score / (self.factor * left), np.sqrt(variance) / (self.factor * left)
+        own = np.maximum(self.own, left)
+        return Curvature(mean, sd, SHIFT * self.lost * np.sqrt(left / own * _square(mean, sd)))
 
 
 def curvature(last: NoisyScore, rows: Rows, n: float, phi: Normal) -> Curvature | None:
@@ -90,18 +139,21 @@ def curvature(last: NoisyScore, rows: Rows, n: float, phi: Normal) -> Curvature 
         simulation = Simulation(rows, last.terms, phi.mean)
     bends = _bent(simulation, last.terms.clip)
     bent = bends[size:] - line @ bends[:size]
-    score = (sums.score - line @ last.score[:size]) / n - bent
     lost, spread = _about_weights(simulation, last.terms.clip)
-    longer = 1 + (line**2).sum(axis=1)
-    left = np.maximum(left, 0.0) + np.sqrt(last.noise_variance) / unit * longer
-    g = last.score[:size] / n
-    step, far = inverse @ g / last.terms.information, float(g @ inverse @ g)
-    noise = last.noise_variance / n**2 * (1 + float(step @ step)) * longer
-    variance = noise + spread * left / n + (WRONG * bent) ** 2 + (WRONG * far) ** 2 * left
-    factor = float(rows.family.information(last.terms.phi, np.eye(size))[0, 0])
-    mean, sd = score / (factor * left), np.sqrt(variance) / (factor * left)
-    own = np.maximum(np.diag(symmetric(last.curved) / unit)[1:], left)
-    return Curvature(mean, sd, SHIFT * lost * np.sqrt(left / own * _square(mean, sd)))
+    longer, g = 1 + (line**2).sum(axis=1), last.score[:size] / n
+    step = inverse @ g / last.terms.information
+    return Sums(
+        score=(sums.score - line @ last.score[:size]) / n - bent,
+        noise=last.noise_variance / n**2 * (1 + float(step @ step)) * longer,
+        left=left,
+        doubt=np.sqrt(last.noise_variance) / unit * longer,
+        own=np.diag(symmetric(last.curved) / unit)[1:],
+        spread=spread,
+        bent=bent,
+        far=float(g @ inverse @ g),
+        lost=lost,
+        factor=float(rows.family.information(last.terms.phi, np.eye(size))[0, 0]),
+    ).curvature(n)
 
 
 def _square(mean: Array, sd: Array) -> Array:

@@ -27,7 +27,7 @@ from inference.jobs.settings import require_positive
 from inference.locate import STATISTIC as PHASES
 from inference.locate import about_collinearity, beside_count, locate
 from inference.models.coefficients import DISPERSION, RESIDUAL_SCALE, Coefficients, Spread
-from inference.models.glm.curves import Curvature, curvature
+from inference.models.glm.curves import Curvature, Places, curvature
 from inference.models.glm.families import DISPERSION_MIN, Bernoulli, Family, Poisson, StudentT
 from inference.models.glm.scoring import Curves, NoisyScore, Rows, Terms, posterior, squares_of
 from inference.models.linear.closed_form import symmetric
@@ -120,8 +120,9 @@ def regression_of_scores(
     phi, rounds = released.phi(prior_sd), len(released.rounds)
     curved, warnings = released.curvature(phi), warnings_of(released, phi)
     if curved:
-        warnings += curved.warnings(phi, released.columns.columns)
-        phi = curved.widen(phi)
+        places = Places.of_one(curved.shift.size)
+        warnings += curved.warnings(phi, released.columns.columns, places)
+        phi = curved.widen(phi, places)
     own: dict[str, Any] = {"prior_sd": prior_sd, "schema": schema, "notes": notes}
     return replace(
         _coefficients(released.family, released.columns, phi, prior_sd, schema),

@@ -88,6 +88,21 @@ def test_the_score_is_the_derivative_of_the_likelihood(ordered: bool) -> None:
 
 
 @KINDS
+def test_curves_are_further_features_without_effects(ordered: bool) -> None:
+    """Rows are as long, and send the same, as those of a table that has the curves as columns."""
+    rows, u = some_rows(60), 0.7
+    curved = u * (np.sqrt(1 + rows[:, :D] ** 2) - 1)
+    table = np.column_stack([rows[:, :D], curved, rows[:, -1]])
+    theta = np.r_[ORDERED, np.zeros(D)] if ordered else np.hstack([NOMINAL, np.zeros((K, D))]).ravel()
+    box = {"centre": (0.0,) * 4 + (3.0,), "scale": (1.0,) * 5, "bound": (30.0,) * 4 + (3.0,)}
+    whole = a_score(ordered, columns=("x", "z", "v", "w", "y"), theta=tuple(theta), cubes=0.0, **box)
+    statistic = a_score(ordered, curves=u, cubes=0.0)
+    np.testing.assert_allclose(sent(statistic, rows), sent(whole, table), atol=2e-6)
+    assert len(statistic.labels()) == statistic.dimension == whole.dimension
+    assert statistic.labels()[K + D if ordered else D + 1].endswith("curve of x")
+
+
+@KINDS
 def test_the_mean_of_the_score_is_zero_at_the_truth_and_grows_with_the_information(ordered: bool) -> None:
     """The terms of the information are those of the derivative of E[t | x] by the true θ."""
     statistic, x = a_score(ordered, clip=1e4), some_rows(12)[:, :D]

@@ -163,6 +163,24 @@ def test_features_that_repeat_each_other_are_named() -> None:
 
 
 @KINDS
+def test_a_curve_is_named_and_widens_the_interval_of_its_feature_alone(ordered: bool) -> None:
+    """The root of an exponential feature, beside two others that are straight."""
+    rows, _ = made(6_000, 8, ordered)
+    bent = 2 * np.sqrt(2 * rows.X[:, 0])
+    rng, other = np.random.default_rng(9), rows.X[:, 2]
+    if ordered:
+        y = np.searchsorted([-1.5, 0.0, 1.5], bent - bent.mean() - 0.5 * other + rng.logistic(size=len(bent))) + 3.0
+    else:
+        size = np.column_stack([0 * bent, bent - bent.mean(), 0.5 * other]) + rng.gumbel(size=(len(bent), 3))
+        y = size.argmax(axis=1) + 3.0
+    curved, straight = learned(replace(rows, y=y), ordered, 4.0), learned(rows, ordered, 4.0)
+    assert [one.split(",")[0] for one in curved.warnings if "curved" in one] == ["the relation to a is curved"]
+    assert not any("curved" in one for one in straight.warnings)
+    wider = np.atleast_2d(curved.effect_sd / straight.effect_sd).max(axis=0)
+    assert wider[0] > 1.3 * wider[2]
+
+
+@KINDS
 def test_a_law_predicts_draws_and_refits(ordered: bool) -> None:
     rows, _ = made(2_000, 3, ordered)
     law = learned(rows, ordered, 8.0)
