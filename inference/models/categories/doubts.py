@@ -12,14 +12,14 @@ from dca_proto.wording import listed
 from inference.contraction import percent
 from inference.locate import about_collinearity
 from inference.models.categories.scoring import Released, Rows
-from inference.models.glm.scored_fit import inseparable
+from inference.models.glm.scored_fit import about_separate, inseparable, repeated
 
 HIDDEN = 3.0  # rows of a category below which noise hides it, in standard deviations of the noise
 FEW = 12.0  # rows of a category below which its own figures are not nearly normal
 AWAY_MAX = 1.0  # largest distance of a standardised effect from the last request
+HIDDEN_SDS = 5.0  # of `repeated`: the information of categories has more noise than that of their covariances
 RARE_SD = 0.6  # largest sd of the log odds of a feature's rare values for which their law is nearly normal
 MISSING_SDS = 4.0
-HIDDEN_SDS = 5.0  # of a combination of features: its variance, in sds of the noise in the features' covariances
 
 
 def about_rows(last: Released, target: str) -> tuple[str, ...]:
@@ -39,12 +39,10 @@ def warnings_of(law: Any, released: Sequence[Released], rows: Rows, n: float) ->
     warnings = list(about_collinearity(law.features, rows.cov, rows.doubt))
     heads = model.effects.reshape(-1, model.features)
     one = max((law.cov[np.ix_(head, head)] for head in heads), key=lambda cov: float(np.linalg.eigvalsh(cov)[-1]))
-    if not warnings and (mixed := inseparable(law.features, one) or _repeated(law.features, rows)):
-        warnings.append(
-            f"noise hides the separate effects of {listed(mixed, len(mixed))}, which may repeat other features; their "
-            "intervals, and those of features that vary with them, rest on the prior and may fail; only predictions "
-            "are sure; leave out features that repeat others, raise epsilon, or take more rows"
-        )
+    if not warnings and (
+        mixed := inseparable(law.features, one) or repeated(law.features, rows.cov, rows.doubt, HIDDEN_SDS)
+    ):
+        warnings.append(about_separate(mixed))
     warnings += _about_categories(law, last, rows, n)
     away = np.abs(law.mean - model.phi(last.request.theta))[model.effects]
     if away.max() > AWAY_MAX:
@@ -61,16 +59,6 @@ def warnings_of(law: Any, released: Sequence[Released], rows: Rows, n: float) ->
             "rows, or merge rare categories"
         )
     return warnings
-
-
-def _repeated(columns: Sequence[str], rows: Rows) -> list[str]:
-    """Return the features of the combination that varies least, if noise hides how little it varies."""
-    sd = np.sqrt(np.diag(rows.cov))
-    values, vectors = np.linalg.eigh(rows.cov / np.outer(sd, sd))
-    if values[0] > HIDDEN_SDS * rows.doubt:
-        return []
-    shares = np.abs(vectors[:, 0])
-    return [name for name, share in zip(columns, shares, strict=True) if share > shares.max() / 2]
 
 
 def _about_categories(law: Any, last: Released, rows: Rows, n: float) -> list[str]:

@@ -40,6 +40,7 @@ PRIOR_SD = 1.0
 SPREAD_MAX = 2.5  # largest standard deviation of rows' log odds at which intervals of uncertain effects hold
 UNSURE = 0.08  # standard deviation of a standardised effect from which it counts as uncertain
 APART, TOGETHER = 0.3, 0.6  # sd of a combination of standardised effects that rests on the prior; their correlation
+HIDDEN_SDS = 2.0  # of a combination of features: its variance, in sds of the noise in the features' covariances
 SHARE_LEAST = 0.02  # of rows that are complete: of a site without one the noisy count may be negative
 FAR_SCALE = -1.0  # ln of the residual scale over the start, below which it is too large: bias 15 % at -1.2
 AWAY_MAX = 1.0  # largest distance of a standardised coefficient from the last round's φ_k
@@ -161,12 +162,12 @@ def warnings_of(released: Scores, phi: Normal) -> list[str]:
             f"the {RESIDUAL_SCALE} is far below the target's spread, from which the rounds began, so it is probably "
             "stated too large, by a tenth to the double; its interval may fail; those of coefficients are not concerned"
         )
-    if logistic and not warnings and (mixed := inseparable(released.columns.columns, phi.cov[1:-1, 1:-1])):
-        warnings.append(
-            f"noise hides the separate effects of {listed(mixed, len(mixed))}, which may repeat other features; their "
-            "intervals, and those of features that vary with them, rest on the prior and may fail; only predictions "
-            "are sure; leave out features that repeat others, raise epsilon, or take more rows"
-        )
+    if not warnings:
+        features = released.columns.columns[:-1]
+        mixed = inseparable(features, phi.cov[1:-1, 1:-1])
+        if not mixed and not logistic and together(phi.cov[1:-1, 1:-1]) >= TOGETHER:
+            mixed = _hidden(released, features)
+        warnings += [about_separate(mixed)] if mixed else []
     if logistic and (strong := _strong(released, phi)):
         warnings.append(
             f"noise hides how large the effects of {listed(strong, len(strong))} are, because most odds are large or "
@@ -175,14 +176,52 @@ def warnings_of(released: Scores, phi: Normal) -> list[str]:
     return warnings
 
 
+def together(cov: Array) -> float:
+    """Return the largest correlation of two effects, without its sign."""
+    sd = np.sqrt(np.diag(cov))
+    return float(np.abs(np.triu(cov / np.outer(sd, sd), 1)).max(initial=0.0))
+
+
+def about_separate(mixed: Sequence[str]) -> str:
+    """Return the warning of features whose separate effects noise hides."""
+    return (
+        f"noise hides the separate effects of {listed(mixed, len(mixed))}, which may repeat other features; their "
+        "intervals, and those of features that vary with them, rest on the prior and may fail; only predictions "
+        "are sure; leave out features that repeat others, raise epsilon, or take more rows"
+    )
+
+
+def _hidden(released: Scores, features: Sequence[str]) -> list[str]:
+    """Return what `repeated` does of the first round's features."""
+    first, squares = released.scores[0], released.rows.squares / released.rows.squares[0, 0]
+    unit = float(symmetric(first.curved)[0, 0])
+    mean = squares[0, 1:]
+    return repeated(features, squares[1:, 1:] - np.outer(mean, mean), float(np.sqrt(first.noise_variance)) / unit)
+
+
+def repeated(columns: Sequence[str], cov: Array, doubt: float, sds: float = HIDDEN_SDS) -> list[str]:
+    """Return the features of the combination that varies least, if noise hides how little it varies.
+
+    Args:
+        cov: of the features, ``(d, d)``. doubt: standard deviation of its noise, in each term. sds: from how many of
+            them on the variance shows.
+    """
+    sd = np.sqrt(np.diag(cov))
+    values, vectors = np.linalg.eigh(cov / np.outer(sd, sd))
+    if values[0] > sds * doubt:
+        return []
+    shares = np.abs(vectors[:, 0])
+    return [name for name, share in zip(columns, shares, strict=True) if share > shares.max() / 2]
+
+
 def inseparable(columns: Sequence[str], cov: Array) -> list[str]:
     """Return the features of the least known combination of effects, if it rests on the prior and is of several.
 
     Args:
         columns: the features, and perhaps more. cov: of the standardised effects, shape ``(d, d)``.
     """
-    (values, vectors), sd = np.linalg.eigh(cov), np.sqrt(np.diag(cov))
-    if values[-1] < APART**2 or np.abs(np.triu(cov / np.outer(sd, sd), 1)).max(initial=0.0) < TOGETHER:
+    values, vectors = np.linalg.eigh(cov)
+    if values[-1] < APART**2 or together(cov) < TOGETHER:
         return []
     shares = np.abs(vectors[:, -1])
     return [name for name, one in zip(columns, shares > shares.max() / 2, strict=False) if one]

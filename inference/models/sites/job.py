@@ -67,7 +67,6 @@ FEW = 6  # sites below which the spread between them rests on its prior
 OWN_LEAST = 0.1  # least share of a site's own data in its estimate, below which noise may hide the site
 DIFFERENT = 5.0  # ln ratio of likelihoods from which a slope seems to differ between sites
 MOSTLY = 4.0  # times the sampling variance from which noise is most of it
-AWAY_MAX = 2.0  # of a site's standardised coefficients from the last request, in log odds
 START = 0.5  # of τ, in its prior scale
 TARGET = 0.9  # acceptance rate
 PASSES = 8  # of Newton's method on raw rows
@@ -271,15 +270,7 @@ class SitesLogistic(SitesRegression):
         notes = [f"{left_out} sites did not release in all rounds, and are left out"] if left_out else []
         whole = _whole(found.typical())
         notes += [*about_rows(rounds, sums), *warnings_of(sums, whole)]
-        away = np.abs(found.typical().effect - released.last).max(axis=1) > AWAY_MAX
-        if away.any():
-            labels = labels_of(nodes[0], conditions.sites)
-            names = [label for label, one in zip(labels, away, strict=True) if one]
-            notes.append(
-                f"{listed(names)} differ from where the last round asked by more than {AWAY_MAX:g} (log odds), too far "
-                "for its approximation: effects may lie beyond their intervals, most likely farther from 0, and so may "
-                "these sites; see if the others agree without them"
-            )
+        notes += logistic.about_sites(released, found.typical().effect, labels_of(nodes[0], conditions.sites))
         fit = Fit(nodes[0], units, schema, settings, conditions)
         return fit.posterior(rounds, found, released, sampling, tuple(notes))
 

@@ -10,8 +10,9 @@ rounds' precision (`_weights`), therefore has the sampling variance once, and th
 
 No slope is linearised: E is over simulated rows (`glm.scoring`), normal with the features' moments in all sites. The
 features of one site differ from them. A_jk shows how, as far as noise allows: the mean moves by the difference of A_jk
-to the simulated information, times β - φ_k. What noise hides of it, and a third of what is not linear in the steps from
-the φ_k, are part of the variance, as in `glm.scoring`. n_j is the number of a site's rows times the share
+to the simulated information, times β - φ_k. What noise hides of it is part of the variance, as in `glm.scoring`. So is a third
+of what the features change of the bend in the steps from the φ_k: the bend of rows that are all like the mean one does
+not depend on their law, and a site whose level is far from the others has a large one. n_j is the number of a site's rows times the share
 of complete ones in all sites, unless the site's own noisy count clearly differs: then it is the count.
 
 `fitted` makes the same likelihood normal about each site's own estimate, which is computed again until it stays.
@@ -23,9 +24,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from dca_proto.aggregate import NoisyAggregate
+from dca_proto.wording import listed
 from inference.errors import DataError
 from inference.models.glm.scored_fit import SHARE_LEAST, Scores
 from inference.models.glm.scoring import LAW, WRONG, Simulation
@@ -33,10 +36,13 @@ from inference.models.linear.closed_form import symmetric
 from inference.models.sites.evidence import Average, Evidence, Posterior, posterior
 from inference.problem import Array
 
+AWAY_MAX = 2.0  # of a site's standardised coefficients from the last request, in log odds
+RARE, HIDDEN, FEW = 0.1, 4.0, 20.0  # share of a rare class; its rows, in sds of the noise, and alone, below which few
 APART_SD, SIZE_LEAST = 0.5, 0.3  # of features' means from their centres, before any sums; least E[w x²]
 CLEAR = 4.0  # standard deviations of its noise by which a site's count differs from what is usual
 ROWS = 512  # simulated rows, the first of the Sobol points
-PASSES, STEP_MAX = 8, 1.0  # of Newton's method about each site's estimate; the largest step of a coefficient
+PASSES, SHORTER, STEP_MAX = 8, 4, 1.0  # of Newton's method about each site's estimate; the largest step
+CONVERGED = 0.005  # log odds of the last step
 
 
 class Released(NamedTuple):
@@ -48,6 +54,8 @@ class Released(NamedTuple):
         slope, shift: what a site's own information adds to the mean, slope β - shift: ``(J, p, p)``, ``(J, p)``.
         information, straight: Σ ω_k A_k and Σ ω_k A_k φ_k of a simulated row: ``(p, p)``, ``(p,)``.
         last: the last φ_k, ``(p,)``.
+        middle: the mean simulated row, ``(p,)``. rise, rest: of the score of rows that are all like it, the derivative
+            by their log odds, and what is left of its linear part, ``(p,)``.
         hidden: variance that each squared distance from ``last`` adds, ``(J,)``. average: see `average_of`.
     """
 
@@ -62,6 +70,9 @@ class Released(NamedTuple):
     information: Array
     straight: Array
     last: Array
+    middle: Array
+    rise: Array
+    rest: Array
     hidden: Array
     average: Average
 
@@ -79,7 +90,7 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
     omega, noise_variance = _weights(scores, parts[0], n)
     asked, slope, shift = np.zeros(p), np.zeros((len(n), p, p)), np.zeros((len(n), p))
     weight, information, hidden = np.zeros(len(x)), np.zeros((p, p)), np.zeros(len(n))
-    straight = np.zeros(p)
+    straight, rise, rest, middle = np.zeros(p), np.zeros(p), np.zeros(p), x.mean(axis=0)
     score = np.zeros((len(n), p))
     complete = _complete(scores, parts, n)
     for k, (share, one) in enumerate(zip(omega, scores.scores, strict=True)):
@@ -90,6 +101,9 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
         own = (x * (shorter * odds * (1 - odds))[:, None]).T @ x / len(x)
         information += share * own
         straight += share * own @ theta
+        at, shared = float(expit(theta @ middle)), share * shorter @ x / len(x)
+        rise += at * (1 - at) * shared
+        rest += (at - at * (1 - at) * float(theta @ middle)) * shared
         released = np.array([symmetric(part.scores[k].curved) for part in parts]) / one.terms.information
         noise = np.array([part.scores[k].noise_variance for part in parts]) / one.terms.information**2
         law = (LAW * np.trace(own) / p * complete) ** 2
@@ -101,7 +115,8 @@ def released_by(scores: Scores, nodes: Sequence[Sequence[NoisyAggregate]]) -> Re
         score += share * np.array([part.scores[k].score[:p] for part in parts])
     last = scores.scores[-1].terms.phi[:-1]
     return Released(
-        score, noise_variance, complete, x, weight, asked, slope, shift, information, straight, last, hidden,
+        score, noise_variance, complete, x, weight, asked, slope, shift, information, straight, last,
+        middle, rise, rest, hidden,
         average_of(scores),
     )  # fmt: skip
 
@@ -166,7 +181,9 @@ def moments(released: Released, beta: Array) -> Moments:
     rise = odds * (1 - odds)
     slope = np.einsum("js,si,sk->jik", rise * w, x, x, optimize=True) / len(x)
     step = beta - released.last
-    bent = mean - beta @ released.information.T + released.straight
+    middle = (beta @ released.middle)[:, None]
+    of_middle = expit(middle) * (w @ x / len(x)) - middle * released.rise - released.rest
+    bent = mean - beta @ released.information.T + released.straight - of_middle
     differs = (released.slope @ beta[..., None])[..., 0] - released.shift
     cov = n[..., None] * np.einsum("js,si,sk->jik", rise * w**2, x, x, optimize=True) / len(x)
     extra = released.noise + released.hidden[:, None] * (step**2).sum(axis=1, keepdims=True) + (WRONG * n * bent) ** 2
@@ -184,10 +201,45 @@ def evidence_at(released: Released, beta: Array) -> Evidence:
 def fitted(released: Released, mean_sd: Array, tau_sd: Array) -> Posterior:
     """Return the posterior on a grid. For the arguments and errors see `sites.evidence.posterior`."""
     beta = np.tile(released.last, (len(released.n), 1))
-    for _ in range(PASSES):
+    for count in range(PASSES + SHORTER):
         typical = posterior(evidence_at(released, beta), mean_sd, tau_sd).typical()
-        beta = beta + np.clip(typical.effect - beta, -STEP_MAX, STEP_MAX)
+        most = STEP_MAX / 2 ** max(0, count - PASSES)  # no cycles
+        step = typical.effect - beta
+        beta = beta + np.clip(step, -most, most)
+        if np.abs(step).max() < CONVERGED:
+            break
     return posterior(evidence_at(released, beta), mean_sd, tau_sd)
+
+
+def about_sites(released: Released, effect: Array, labels: Sequence[str]) -> list[str]:
+    """Return doubts about sites: too far from where the last round asked, or with few rows of one of the classes.
+
+    Args:
+        effect: the sites' coefficients, ``(J, p)``.
+    """
+    away = np.abs(effect - released.last).max(axis=1) > AWAY_MAX
+    odds = expit(effect @ released.x.T)
+    rarer = np.minimum(odds, 1 - odds) @ released.weight / len(released.x)
+    least = max(HIDDEN * float(np.sqrt(released.noise)), FEW)
+    rare = (rarer < RARE * released.weight.mean()) & (released.n * rarer < least)
+    notes = []
+    if away.any():
+        notes.append(
+            f"{_named(labels, away)} differ from where the last round asked by more than {AWAY_MAX:g} (log odds), too "
+            "far for its approximation: effects may lie beyond their intervals, most likely farther from 0, and so may "
+            "these sites; see if the others agree without them"
+        )
+    if rare.any():
+        notes.append(
+            f"one of the classes is rare in {_named(labels, rare)}, and noise hides how rare, or there are few rows: "
+            "levels there, and the mean of sites, may lie beyond their intervals, most likely farther from 0; raise "
+            "epsilon, or ask for more rows"
+        )
+    return notes
+
+
+def _named(labels: Sequence[str], which: NDArray[np.bool_]) -> str:
+    return listed([label for label, one in zip(labels, which, strict=True) if one])
 
 
 def matched(rounds: Sequence[NoisyAggregate]) -> list[list[NoisyAggregate]]:

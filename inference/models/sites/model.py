@@ -84,7 +84,9 @@ def of_scores(released: Scores, beta: Array) -> Array:
     odds = jax.nn.sigmoid(beta @ x.T)
     mean = (odds * w) @ x / len(x) - released.asked
     step = beta - released.last
-    bent = mean - beta @ released.information.T + released.straight
+    middle = (beta @ released.middle)[:, None]
+    of_middle = jax.nn.sigmoid(middle) * (w @ x / len(x)) - middle * released.rise - released.rest
+    bent = mean - beta @ released.information.T + released.straight - of_middle
     differs = (released.slope @ beta[..., None])[..., 0] - released.shift
     i, j = jnp.triu_indices(beta.shape[1])
     terms = n * ((odds * (1 - odds) * w**2) @ (x[:, i] * x[:, j])) / len(x)

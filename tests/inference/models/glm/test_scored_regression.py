@@ -262,6 +262,23 @@ def test_the_first_rounds_warnings_about_columns_are_in_the_result() -> None:
     assert any("a and b nearly repeat each other" in one for one in warnings)
 
 
+@pytest.mark.parametrize("correlation", [0.999, 0.5])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_features_whose_separate_effects_noise_hides_are_named(family: Family, correlation: float) -> None:
+    """The covariances' noise is 0.1, so it hides how little two features differ, and that nothing else shows it."""
+    rng, n = np.random.default_rng(5), 5_000
+    X = rng.standard_normal((n, 3))
+    X[:, 1] = correlation * X[:, 0] + np.sqrt(1 - correlation**2) * X[:, 1]
+    eta = X @ [0.6, -0.4, 0.3]
+    y = rng.poisson(np.exp(0.7 * eta + 1)) if family.disperses else eta + 0.5 * rng.standard_t(4, n)
+    top = Interval(0, 100) if family.disperses else Interval(-20, 20)
+    schema = Schema(("a", "b", "c"), "y", {**dict.fromkeys("abc", Interval(-6, 6)), "y": top})
+    warnings = run(scored_regression(schema, family), NoisyRounds(np.column_stack([X, y]), 1.0)).warnings
+    found = [one.split("effects of ")[1].split(", which")[0] for one in warnings if "separate effects" in one]
+    pairs = [one.split(" nearly repeat")[0] for one in warnings if " nearly repeat" in one]
+    assert found + pairs == (["a, b"] if found else ["a and b"]) * (correlation > 0.9)
+
+
 def test_many_degrees_of_freedom_cost_little() -> None:
     sds = []
     for degrees in (4.0, 30.0, 100.0):

@@ -325,6 +325,27 @@ def test_rounds_ask_at_the_mean_of_sites_where_one_line_for_all_rows_is_flatter(
     assert text.startswith("site 4, site 5 differ")
 
 
+def test_sites_with_a_rare_class_that_noise_hides_are_named() -> None:
+    """Of the last site 1 % of 1,500 rows are of the upper class, fewer than 20; of the others 30 %.
+
+    Its own release shows that, so it is not taken for one of the others.
+    """
+    rng, parts = np.random.default_rng(3), []
+    schema = replace(tables(CLASS)[0].schema, features=("a",))
+    schema = replace(schema, bounds={name: schema.bounds[name] for name in ("a", "y")})
+    for share in (0.3, 0.3, 0.3, 0.01):
+        parts.append(np.c_[rng.standard_normal(1_500), rng.random(1_500) < share].astype(float))
+    terms = JobTerms(epsilon=4.0, delta=1e-5, clients=4, tolerate=0, computes=())
+    known, own = Conditions(4, 0, 1.0, rng, kind=NodeRelease, weights=best_weights), LOGISTIC.settings()
+    swarm = IdealSwarm(parts, schema.columns, terms, random=seeded("rare"))
+    found = LOGISTIC.finish(run(LOGISTIC.make(schema, own, known), swarm), schema, own, known)
+    (text,) = [one for one in found.warnings if "one of the classes is rare" in one]
+    assert "rare in site 4, and" in text
+    expected = np.log([[0.3 / 0.7]] * 3 + [[0.01 / 0.99]])[:, 0]
+    assert (np.abs(found.mean[EFFECT][:, 0] - expected) < 4 * found.sd[EFFECT][:, 0]).all()
+    assert found.mean[EFFECT][3, 0] < -3.5
+
+
 def test_a_grid_takes_the_first_coefficients_that_differ() -> None:
     schema = tables(NUMBER)[0].schema
     own = REGRESSION.settings(slopes="a,b", method="nuts", between_sd=0.5)
