@@ -27,7 +27,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dca_proto.crypto.field import DEFAULT, ELEMENT_BYTES, Elements, Field, Words, interpolate
+from dca_proto.crypto.field import (
+    DEFAULT,
+    ELEMENT_BYTES,
+    Elements,
+    Field,
+    Words,
+    as_floats,
+    interpolate,
+    transform_length,
+)
 from dca_proto.errors import PeerError
 
 QUERIES = 2
@@ -84,23 +93,30 @@ def prove(block: Block, bits: NDArray[np.int64], blinds: Elements) -> Elements:
     field, order = block.field, block.order
     values = np.zeros(order, dtype=np.uint64)
     values[: block.bits] = field.of(bits)
-    f = np.zeros(order + block.blinds, dtype=np.uint64)
-    f[:order] = interpolate(field, values)
-    f[: block.blinds] = field.minus(f[: block.blinds], blinds)
-    f[order:] = (f[order:] + blinds) % np.uint64(field.prime)  # for toy sizes, where n < 2k, some are not 0 here
-    return np.concatenate([values[: block.bits], blinds, _quotient(block, f)])
+    u = interpolate(field, values)
+    # With h = (u² - u)/(X^n - 1), q is h + b·(f + u - 1).
+    both = np.zeros(order + block.blinds, dtype=np.uint64)
+    both[:order] = 2 * u
+    both[0] += np.uint64(field.prime - 1)
+    both[: block.blinds] += np.uint64(field.prime) - blinds
+    both[order:] += blinds  # of toy sizes, where n < 2k, some coefficients count twice
+    quotient = field.short_product(both % np.uint64(field.prime), blinds)
+    quotient[:order] += _quotient_of_bits(block, u)
+    return np.concatenate([values[: block.bits], blinds, quotient % np.uint64(field.prime)])
 
 
-def _quotient(block: Block, f: Elements) -> Elements:
-    """Divide f² - f by X^n - 1, without the remainder: each coefficient is a sum over steps of n from above."""
-    field, order = block.field, block.order
-    product = field.convolve(f, f)
-    product[: len(f)] = field.minus(product[: len(f)], f)
-    upper = product[order:]
-    rows = np.zeros(-(-len(upper) // order) * order, dtype=np.uint64)
-    rows[: len(upper)] = upper
-    sums = np.cumsum(rows.reshape(-1, order)[::-1], axis=0)[::-1] % np.uint64(field.prime)
-    return np.ascontiguousarray(sums).reshape(-1)[: block.quotient]
+def _quotient_of_bits(block: Block, u: Elements) -> Elements:
+    """Return the coefficients of h = (u² - u) / (X^n - 1), ``(n,)``, if the values of u on H are 0 or 1.
+
+    u² = h·X^n + (u - h), as u² and u have the same values on H. So coefficient j of u² is u_j - h_j below n, and
+    h_(j-n) from n on. Modulo X^L - 1, some are added to each other, but not those from 2n - 1 - L to L - 1. With
+    L >= (3n - 1)/2, these have h_j up to j = L - n - 1 as they are, and the others in u_j - h_j.
+    """
+    order = block.order
+    length = transform_length(3 * order // 2)
+    whole = min(length - order, order)
+    square = block.field.cyclic_square(u, length, slice(whole, whole + order))
+    return np.concatenate([square[order - whole :], block.field.minus(u[whole:], square[: order - whole])])
 
 
 def point(data: bytes, field: Field = DEFAULT) -> Elements:
@@ -150,8 +166,7 @@ def accepted(field: Field, openings: Sequence[Elements]) -> NDArray[np.bool_]:
 
 def split(field: Field, words: Elements, pads: Elements | Words) -> Elements:
     """Return the last share of words whose other shares are the rows of `pads`, ``(m, words)``."""
-    others: Elements = np.sum(pads, axis=0, dtype=np.uint64)
-    return field.minus(words, others % np.uint64(field.prime))
+    return field.of((as_floats(words) - as_floats(pads).sum(axis=0)).astype(np.int64))
 
 
 def pack(words: Elements) -> bytes:

@@ -124,14 +124,14 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
     def holds(self, x: NDArray[np.int64]) -> bool:
         """Return True if numbers in grid units, ``(d,)``, are within all bounds and limits."""
         shifted = x - self._lows
-        if ((shifted < 0) | (shifted > np.array(self.sizes))).any():
+        if ((shifted < 0) | (shifted > self._sizes)).any():
             return False
         numbers = self._combined(x)
         return bool(((numbers >= 0) & (numbers <= self._limit_sizes)).all())
 
     def clipped(self, x: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return numbers within their bounds, each the nearest; limits may still not hold."""
-        nearest: NDArray[np.int64] = np.minimum(np.maximum(x, self._lows), self._lows + np.array(self.sizes))
+        nearest: NDArray[np.int64] = np.minimum(np.maximum(x, self._lows), self._lows + self._sizes)
         return nearest
 
     @cached_property
@@ -149,9 +149,17 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
         return np.array(self.lows, dtype=np.int64)
 
     @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        return np.array(self.sizes, dtype=np.int64)
+
+    @cached_property
     def _limit_weights(self) -> NDArray[np.int64]:
         """w of all limits, ``(e, d)``."""
         return np.array([limit.weights for limit in self.limits], dtype=np.int64).reshape(-1, len(self.sizes))
+
+    @cached_property
+    def _limit_lows(self) -> NDArray[np.int64]:
+        return np.array([limit.low for limit in self.limits], dtype=np.int64)
 
     @cached_property
     def _limit_sizes(self) -> NDArray[np.int64]:
@@ -159,9 +167,7 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
 
     def _combined(self, x: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return Σ w_k x_k - low of each limit, ``(e,)``."""
-        numbers: NDArray[np.int64] = self._limit_weights @ x - np.array(
-            [limit.low for limit in self.limits], dtype=np.int64
-        )
+        numbers: NDArray[np.int64] = self._limit_weights @ x - self._limit_lows
         return numbers
 
     @cached_property
@@ -193,14 +199,21 @@ class Statement(msgspec.Struct, frozen=True, dict=True):
             x: the numbers in grid units, for which `holds`, ``(d,)``.
             noise: fresh random bits, ``(noise_size,)``.
         """
-        shifted = np.concatenate([x - self._lows, self._combined(x)[self._limit_sizes > 0]])
-        widths = np.diff(self._starts)
+        shifted = x - self._lows
+        if self.limits:
+            shifted = np.concatenate([shifted, self._combined(x)[self._limit_sizes > 0]])
+        widths, places, highest = self._layout
         is_high = shifted >= 1 << widths - 1
-        low = shifted - np.where(is_high, self._weights[self._starts[1:] - 1], 0)
-        places = np.arange(self._numbers_end) - np.repeat(self._starts[:-1], widths)
-        bits = np.repeat(low, widths) >> places & 1
-        bits[self._starts[1:] - 1] = is_high
-        return np.concatenate([bits, noise])
+        low = shifted - is_high * self._weights[highest]
+        bits: NDArray[np.int64] = np.concatenate([np.repeat(low, widths) >> places & 1, noise])
+        bits[highest] = is_high
+        return bits
+
+    @cached_property
+    def _layout(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """How many bits each number has, each bit's place in its number, and where the highest bits are."""
+        widths = np.diff(self._starts)
+        return widths, np.arange(self._numbers_end) - np.repeat(self._starts[:-1], widths), self._starts[1:] - 1
 
     # --- openings -----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ tests that enumerate every case. P must be 3 modulo 4, so that -1 is no square a
 a + b·i is an array whose last axis is (a, b).
 
 Elements are `uint64` below P. Sums of many products use float64, which is exact below 2^53: one factor of a matrix
-product is split into parts of 11 bits, both of a product of polynomials into digits of 16 bits.
+product is split into parts of 11 bits, a polynomial that is squared into digits of 16 bits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ Elements = NDArray[np.uint64]
 Words = NDArray[np.uint32]
 """Elements as they travel, in half the memory."""
 AnyElements = Elements | Words | NDArray[np.float64]
-Spectrum = tuple[NDArray[np.complex128], NDArray[np.complex128]]
 
 
 class _Block(NamedTuple):
@@ -55,10 +54,15 @@ def factor_of(matrix: Elements) -> Factor:
             rows_of.setdefault((int(places[0]), int(places[-1]) + 1), []).append(column)
     blocks = []
     for (start, end), columns in rows_of.items():
-        some = matrix[start:end, columns]
-        parts = [some >> np.uint64(_PART_BITS * part) & _PART for part in range(_PARTS)]
-        blocks.append(_Block(start, np.array(columns), np.concatenate(parts, axis=1).astype(np.float64)))
+        blocks.append(_Block(start, np.array(columns), _parts(matrix[start:end, columns])))
     return Factor(matrix.shape[1], blocks)
+
+
+def _parts(matrix: Elements) -> NDArray[np.float64]:
+    """Return the lowest 11 bits of all columns, then the next 11, then the highest: ``(k, 3m)``."""
+    return np.concatenate([matrix >> np.uint64(_PART_BITS * part) & _PART for part in range(_PARTS)], axis=1).astype(
+        np.float64
+    )
 
 
 class Field(NamedTuple):
@@ -96,7 +100,6 @@ class Field(NamedTuple):
 
     def product_with(self, a: AnyElements, factor: Factor) -> Elements:
         """Return the `matrix_product` of a, of elements in any type, and a factor that one makes once for many a."""
-        modulus = np.uint64(self.prime)
         sums = np.zeros((len(a), _PARTS, factor.columns), dtype=np.uint64)
         for block in factor.blocks:
             of_block = np.zeros((len(a), block.parts.shape[1]), dtype=np.uint64)
@@ -105,32 +108,37 @@ class Field(NamedTuple):
                 left = as_floats(a[:, block.start + start : block.start + end])
                 of_block += (left @ block.parts[start:end]).astype(np.uint64)  # each below 2^53, of 2^10 at most
             sums[:, :, block.columns] = of_block.reshape(len(a), _PARTS, -1)
-        sums %= modulus
+        return self._joined(sums)
+
+    def _joined(self, sums: Elements) -> Elements:
+        """Return products with a matrix from those with its three parts, ``(n, 3, m)``, which are at most 2^63."""
+        modulus, shift = np.uint64(self.prime), np.uint64(_PART_BITS)
         low, middle, high = sums[:, 0], sums[:, 1], sums[:, 2]
-        shift = np.uint64(_PART_BITS)
-        product: Elements = (((high << shift) + middle << shift) + low) % modulus  # below 2^54
+        product: Elements = (((high % modulus << shift) + middle % modulus << shift) + low) % modulus
         return product
 
-    def convolve(self, a: Elements, b: Elements) -> Elements:
-        """Return the coefficients of the product of two polynomials, each up to 2^20 long."""
-        size = len(a) + len(b) - 1
-        length = transform_length(size)
-        left = self.spectrum(a, length)
-        return self.product_of(left, left if a is b else self.spectrum(b, length), length)[:size]
+    def short_matrix_product(self, a: AnyElements, parts: NDArray[np.float64]) -> Elements:
+        """Return the product of a and the matrix that has these parts, of at most 2^11 rows."""
+        return self._joined((as_floats(a) @ parts).astype(np.uint64).reshape(len(a), _PARTS, -1))
 
-    def spectrum(self, elements: Elements, length: int) -> Spectrum:
-        """Return the Fourier transforms of the two digits of up to `length` elements."""
-        low, high = _small_digits(self.centred(elements))
-        return np.fft.rfft(low, length), np.fft.rfft(high, length)
+    def cyclic_square(self, a: Elements, length: int, some: slice) -> Elements:
+        """Return some coefficients of the square of a polynomial modulo X^length - 1; it has 2^20 coefficients at most.
 
-    def product_of(self, a: Spectrum, b: Spectrum, length: int) -> Elements:
-        """Return the cyclic convolution of two vectors, ``(length,)``: terms beyond the end count from the start."""
-        parts = (a[0] * b[0], a[0] * b[1] + a[1] * b[0], a[1] * b[1])
-        total = np.zeros(length, dtype=np.int64)
-        for part in reversed(parts):
-            digits = np.rint(np.fft.irfft(part, length)).astype(np.int64) % self.prime
-            total = ((total << _DIGIT_BITS) + digits) % self.prime
-        return total.astype(np.uint64)
+        The length is even and has small factors, as `transform_length` gives it: fast Fourier transforms take both.
+        """
+        low, high = np.fft.rfft(_small_digits(self.centred(a)), length)  # together, they take half the time
+        squares = np.fft.irfft(np.stack([low * low, 2 * low * high, high * high]), length)
+        of_low, of_both, of_high = np.rint(squares[:, some]).astype(np.int64)  # up to 2^51 in absolute value
+        total = ((of_high % self.prime << _DIGIT_BITS) + of_both) % self.prime
+        return self.of((total << _DIGIT_BITS) + of_low)
+
+    def short_product(self, a: Elements, b: Elements) -> Elements:
+        """Return the coefficients of the product of two polynomials, of which b has 32 at most."""
+        left, shift = as_floats(a), np.uint64(_DIGIT_BITS)  # digits of 16 bits: sums of 32 products are at most 2^52
+        low = np.convolve(left, as_floats(b & np.uint64((1 << _DIGIT_BITS) - 1))).astype(np.uint64)
+        high = np.convolve(left, as_floats(b >> shift)).astype(np.uint64) % np.uint64(self.prime)
+        product: Elements = ((high << shift) + low) % np.uint64(self.prime)
+        return product
 
     def root_of_unity(self, order: int) -> int:
         """Return a primitive root of unity whose order divides P - 1."""
@@ -198,33 +206,48 @@ def transform_length(size: int) -> int:
     return min(odd << max(1, (-(-size // odd) - 1).bit_length()) for odd in products)
 
 
-class _Chirp(NamedTuple):
-    """What interpolation at the n-th roots of unity needs: ω^C(k,2), and the spectrum of ω^-C(k,2) for k below 2n."""
+class _Transform(NamedTuple):
+    """What interpolation at the n-th roots of unity needs, for n = r·s: powers of ω^-s, of ω^-1 over n, and of ω^-r.
 
-    rising: Elements
-    falling: Spectrum
-    length: int
+    Attributes:
+        first: ``(r, r)``. twiddles: ``(s, r)``. second: the parts of ``(s, s)``.
+    """
+
+    first: NDArray[np.float64]
+    twiddles: Elements
+    second: NDArray[np.float64]
 
 
 @lru_cache(maxsize=8)
-def _chirp(field: Field, order: int) -> _Chirp:
-    k = np.arange(2 * order - 1, dtype=np.int64)
-    powers, exponents = field.powers(field.root_of_unity(order), order), k * (k - 1) // 2 % order
-    length = transform_length(2 * order - 1)
-    return _Chirp(powers[exponents[:order]], field.spectrum(powers[-exponents % order], length), length)
+def _transform(field: Field, order: int) -> _Transform:
+    sizes = [k for k in range(1, order + 1) if order % k == 0]
+    s = min(sizes, key=lambda s: order // s + _PARTS * s)  # terms of all products: only the second one has parts
+    r = order // s
+    powers = field.powers(pow(field.root_of_unity(order), -1, field.prime), order)
+    j1, j2 = np.arange(r), np.arange(s)
+    return _Transform(
+        as_floats(powers[s * np.outer(j1, j1) % order]),
+        field.multiply(powers[np.outer(j2, j1)], np.uint64(pow(order, -1, field.prime))),
+        _parts(powers[r * np.outer(j2, j2) % order]),
+    )
 
 
 def interpolate(field: Field, values: Elements) -> Elements:
     """Return the coefficients of the polynomial that has these n values at 1, ω, ω², …, the n-th roots of unity.
 
-    n divides P - 1. This is Bluestein's algorithm with jk = C(j+k,2) - C(j,2) - C(k,2), which needs no square root. Of
-    the convolution, only terms count onto which a cyclic one of 2n - 1 terms puts nothing else.
+    n divides P - 1. Coefficient k is Σ_j v_j ω^-jk / n. With n = r·s, j = s·j1 + j2 and k = k1 + r·k2, that is
+
+        Σ_j2 ω^-(r·j2·k2) · ω^-(j2·k1) / n · Σ_j1 ω^-(s·j1·k1) v_j,
+
+    as s·r·j1·k2 is a multiple of n. It is fastest for small values, such as bits.
     """
-    order = len(values)
-    rising, falling, length = _chirp(field, order)
-    weighted = field.spectrum(field.multiply(values, rising)[::-1], length)
-    correlated = field.product_of(weighted, falling, length)[order - 1 : 2 * order - 1]
-    return field.multiply(field.multiply(correlated, rising), np.uint64(pow(order, field.prime - 2, field.prime)))
+    first, twiddles, second = _transform(field, len(values))
+    rows = values.reshape(len(first), -1).T  # (j2, j1)
+    if len(first) * int(values.max()) <= 1 << 22:  # so sums of their products with elements stay below 2^53
+        inner = (as_floats(rows) @ first).astype(np.uint64) % np.uint64(field.prime)
+    else:
+        inner = field.matrix_product(rows, first.astype(np.uint64))
+    return field.short_matrix_product(field.multiply(inner, twiddles).T, second).T.reshape(-1)
 
 
 def _power(
@@ -239,7 +262,7 @@ def _power(
     return result
 
 
-def _small_digits(centred: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Split signed integers in digits of 16 bits from -2^15 to 2^15: rounding errors of an FFT stay small."""
+def _small_digits(centred: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return low and high digits of signed integers, of 16 bits from -2^15 to 2^15: an FFT's rounding stays small."""
     high = centred + (1 << _DIGIT_BITS - 1) >> _DIGIT_BITS
-    return (centred - (high << _DIGIT_BITS)).astype(np.float64), high.astype(np.float64)
+    return np.array([centred - (high << _DIGIT_BITS), high], dtype=np.float64)

@@ -55,6 +55,38 @@ def test_bits_are_accepted(size: int, nodes: int) -> None:
         assert is_accepted(block, proven(block, bits.astype(np.int64)), nodes)
 
 
+def divided(block: Block, bits: NDArray[np.int64], blinds: Elements) -> list[int]:
+    """The words by their definition (DESIGN §12), in Python's integers: f² - f divided by X^n - 1, and no remainder."""
+    p, n = block.field.prime, block.order
+    root, last = pow(block.field.generator, -((p - 1) // n), p), len(blinds)
+    values = [int(bit) for bit in bits]
+    f = [sum(v * pow(root, j * k, p) for j, v in enumerate(values)) * pow(n, -1, p) % p for k in range(n)] + [0] * last
+    for k, blind in enumerate(int(one) for one in blinds):
+        f[k], f[n + k] = (f[k] - blind) % p, (f[n + k] + blind) % p
+    product = [0] * (2 * len(f) - 1)
+    for i, a in enumerate(f):
+        product[i] -= a
+        for j, b in enumerate(f):
+            product[i + j] += a * b
+    quotient = [0] * (len(product) - n)
+    for k in reversed(range(len(quotient))):
+        quotient[k] = product[n + k] % p
+        product[k] += quotient[k]
+    assert not any(one % p for one in product[:n])
+    return [*values, *(int(one) for one in blinds), *quotient]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_words_are_those_of_a_plain_division(seed: int) -> None:
+    """Of random sizes, in all fields: of few bits, of many, and of none that is 1."""
+    rng = np.random.default_rng(seed)
+    field = (DEFAULT, DEFAULT, Field(7, 3), SMALLEST)[seed % 4]
+    block = Block(int(rng.integers(1, min(field.prime, 180))), field)
+    bits = rng.integers(0, 2, block.bits) * int(seed > 0)
+    blinds = rng.integers(0, field.prime, block.blinds).astype(np.uint64)
+    assert prove(block, bits, blinds).tolist() == divided(block, bits, blinds)
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("value", [2, -1, PRIME // 2 + 1, PRIME - 2])
 def test_a_word_that_is_no_bit_is_not_accepted(size: int, value: int) -> None:

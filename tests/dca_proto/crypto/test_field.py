@@ -58,22 +58,41 @@ def test_the_longest_sum_of_the_largest_products_is_exact(terms: int) -> None:
     assert DEFAULT.matrix_product(row, row.T) == terms % PRIME
 
 
+def product_of(a: Elements, b: Elements) -> list[int]:
+    """Python's integers multiply polynomials whose coefficients stand 80 bits apart."""
+    packed = [int.from_bytes(b"".join(int(x).to_bytes(10, "little") for x in p), "little") for p in (a, b)]
+    whole = (packed[0] * packed[1]).to_bytes(10 * (len(a) + len(b) - 1), "little")
+    return [int.from_bytes(whole[at : at + 10], "little") % PRIME for at in range(0, len(whole), 10)]
+
+
 @pytest.mark.parametrize("size", [1, 2, 93, 9_362])
 @pytest.mark.parametrize("value", ["drawn", "largest", "half"])
-def test_a_product_of_polynomials_is_exact(size: int, value: str) -> None:
-    """Python's integers multiply polynomials whose coefficients stand 80 bits apart."""
-    a, b = drawn(size), drawn(size + 3, seed=2)
+def test_a_square_of_a_polynomial_is_exact(size: int, value: str) -> None:
+    a, length = drawn(size), transform_length(3 * size // 2)
     if value != "drawn":
-        a[:] = b[:] = PRIME - 1 if value == "largest" else PRIME // 2
-    packed = [int.from_bytes(b"".join(int(x).to_bytes(10, "little") for x in p), "little") for p in (a, b)]
-    whole = (packed[0] * packed[1]).to_bytes(10 * (2 * size + 3), "little")
-    expected = [int.from_bytes(whole[at : at + 10], "little") % PRIME for at in range(0, 10 * (2 * size + 2), 10)]
-    assert DEFAULT.convolve(a, b).tolist() == expected
+        a[:] = PRIME - 1 if value == "largest" else PRIME // 2  # of which the second has the largest digits
+    expected = [0] * length
+    for k, coefficient in enumerate(product_of(a, a)):
+        expected[k % length] = (expected[k % length] + coefficient) % PRIME
+    assert DEFAULT.cyclic_square(a, length, slice(None)).tolist() == expected
+    assert DEFAULT.cyclic_square(a, length, slice(1, size)).tolist() == expected[1:size]
 
 
-@pytest.mark.parametrize(("field", "order"), [(DEFAULT, 1), (DEFAULT, 2), (DEFAULT, 93), (DEFAULT, 906), (TOY, 6)])
-def test_an_interpolated_polynomial_has_its_values(field: Field, order: int) -> None:
-    values = drawn(order, field=field)
+@pytest.mark.parametrize(("size", "short"), [(1, 4), (2, 4), (93, 32), (9_362, 4)])
+@pytest.mark.parametrize("is_largest", [False, True])
+def test_a_product_with_a_short_polynomial_is_exact(size: int, short: int, is_largest: bool) -> None:
+    a, b = drawn(size), drawn(short, seed=2)
+    if is_largest:
+        a[:], b[:] = PRIME - 1, PRIME - 1
+    assert DEFAULT.short_product(a, b).tolist() == product_of(a, b)
+
+
+@pytest.mark.parametrize(
+    ("field", "order"), [*((DEFAULT, n) for n in (1, 2, 31, 93, 331, 906, 5_958)), (TOY, 6), (Field(3, 2), 2)]
+)
+@pytest.mark.parametrize("are_bits", [False, True])
+def test_an_interpolated_polynomial_has_its_values(field: Field, order: int, are_bits: bool) -> None:
+    values = drawn(order, field=field) % np.uint64(2 if are_bits else field.prime)
     coefficients, root = interpolate(field, values), field.root_of_unity(order)
     for j in {0, order // 2, order - 1}:
         x = pow(root, j, field.prime)
