@@ -36,7 +36,7 @@ from dca_proto.protocol.wire.kinds import Kind, LdpReport, NodeRelease, SecureSu
 from dca_proto.protocol.wire.messages import Announcement
 from dca_proto.statistics import REPLACE_ONE_CLIENT, REPLACE_ONE_ROW, Sensitivity, Statistic, resolve
 from dca_proto.statistics.contribution import client_sensitivity, row_sensitivity
-from dca_proto.statistics.statement import moved
+from dca_proto.statistics.statement import moved, proven_sensitivity
 
 if TYPE_CHECKING:  # devices that only take part in sums start faster
     from dca_proto.privacy.local import LocalMechanism
@@ -143,7 +143,7 @@ def validate_announcement(announcement: Announcement, mechanism: Mechanism, limi
     elif isinstance(kind, VerifiedSum):
         statement = statement_of(kind, statistic, rows_max, bits)
         check_statement(statement, kind, limits)
-        reach = moved(statistic, rows_max, bits)
+        sensitivity, reach = proven_sensitivity(statistic, rows_max, bits), moved(statistic, rows_max, bits)
         variance = math.ceil(noise_variance(kind, statement, reach, announcement.mu, mechanism))
     else:
         variance = noise_of(kind, mechanism, sensitivity, announcement.mu, statistic.dimension)

@@ -60,7 +60,7 @@ class Work(NamedTuple):
 
     @property
     def window_ms(self) -> int:
-        """The shortest window, for contributions as for the nodes: a device takes 0.25 to 10 µs a word for a proof.
+        """The shortest window, for contributions as for the nodes: a device takes 0.1 to 10 µs a word for a proof.
 
         All contributions pass through one broker, and in a swarm one machine makes them all.
         """
@@ -68,7 +68,7 @@ class Work(NamedTuple):
 
     @property
     def node_ms(self) -> int:
-        """How much longer than others a node may be silent, as it opens all proofs: 0.015 µs a word on a server."""
+        """How much longer than others a node may be silent, as it opens all proofs: 0.01 µs a word on a server."""
         return min(_NODE_MS_MAX, math.ceil(self.words * self.clients * _NODE_US / 1000))
 
     @property

@@ -27,6 +27,7 @@ from dca_proto.crypto.bounded import Limit, Statement
 from dca_proto.crypto.fixedpoint import FRACTION_BITS_MAX
 from dca_proto.statistics.base import Statistic
 from dca_proto.statistics.contribution import client_sensitivity
+from dca_proto.statistics.sensitivity import Sensitivity
 from dca_proto.statistics.value_range import Combinations, ValueRange
 
 DITHER_BITS = 16
@@ -88,10 +89,25 @@ def _are_too_many(weights: NDArray[np.float64]) -> bool:
     return bool((~is_whole).sum() * weights.shape[1] > _WEIGHTS_MAX)
 
 
+def proven_sensitivity(statistic: Statistic, rows_max: int, fraction_bits: int) -> Sensitivity:
+    """Return how far replacing one client's rows moves a verified sum, before or after rounding if it stays in range.
+
+    The sensitivity of a mean of rows has room for rounding. Where values stay within their intervals, which a client
+    proves, they are no farther apart than the ends of these.
+    """
+    stated, ranges = client_sensitivity(statistic, rows_max, fraction_bits), _ranges(statistic, rows_max, fraction_bits)
+    if not ranges.stays:
+        return stated
+    lows, highs = _ends(ranges, rows_max // statistic.rows_per_value or 1)
+    sizes: list[int] = (highs - lows).tolist()
+    l1, l2_squared = min(stated.l1, sum(sizes)), min(stated.l2_squared, sum(size**2 for size in sizes))
+    return msgspec.structs.replace(stated, l1=l1, l2_squared=l2_squared)
+
+
 def moved(statistic: Statistic, rows_max: int, fraction_bits: int) -> Moved:
     """Return how far replacing one client's rows moves the rounded sum. Raises `UsageError` if values do not fit."""
     if _ranges(statistic, rows_max, fraction_bits).stays:
-        return Moved(client_sensitivity(statistic, rows_max, fraction_bits).l2, is_rounded=False)
+        return Moved(proven_sensitivity(statistic, rows_max, fraction_bits).l2, is_rounded=False)
     fine = fine_bits(fraction_bits)
     return Moved(math.ldexp(client_sensitivity(statistic, rows_max, fine).l2, fraction_bits - fine), is_rounded=True)
 

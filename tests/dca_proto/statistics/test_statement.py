@@ -99,6 +99,25 @@ def test_no_two_points_of_a_statement_are_farther_apart_than_the_sensitivity(sta
 
 
 @pytest.mark.parametrize("statistic", BOXED, ids=lambda one: one.name)
+@pytest.mark.parametrize("rows_max", [0, 1])
+def test_no_two_points_of_a_statement_that_rounding_does_not_leave_are_farther_apart_than_counted(
+    statistic: Statistic, rows_max: int
+) -> None:
+    reach = moved(statistic, rows_max, BITS)
+    if not reach.is_rounded:
+        assert farthest_apart(range_statement(statistic, rows_max, BITS)) <= reach.sensitivity * (1 + 1e-9)
+
+
+def test_rounding_a_mean_of_rows_in_a_box_costs_nothing() -> None:
+    """Whole numbers from -3 to 3 and from -1 to 1 are at most √(6² + 2²) apart, also where a mean was rounded."""
+    means = resolve("mean", {"columns": ["x", "y"], "centre": [0.0] * 2, "scale": [1.0] * 2, "bound": [3.0, 1.0]})
+    reach = moved(means, 0, 0)
+    assert (reach.is_rounded, reach.sensitivity) == (False, pytest.approx(math.sqrt(40), rel=1e-9))
+    assert reach.sensitivity >= math.sqrt(40)
+    assert client_sensitivity(means, 0, 0).l2 > 1.2 * math.sqrt(40)
+
+
+@pytest.mark.parametrize("statistic", BOXED, ids=lambda one: one.name)
 @pytest.mark.parametrize("bits", [4, 10])
 def test_room_for_rounding_lets_a_liar_no_farther_than_stated(statistic: Statistic, bits: int) -> None:
     """A mean of rows is rounded, and so its statement is wider than its range: less so on a finer grid."""
