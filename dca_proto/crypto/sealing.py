@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from nacl import bindings
@@ -217,7 +217,17 @@ def expand(seed: bytes, size: int) -> bytes:
     return bytes(expanded)
 
 
-def expand_into(buffer: bytearray | memoryview, start: int, size: int, seed: bytes) -> None:
+def expand_rows(buffer: memoryview, seeds: Sequence[bytes]) -> None:
+    """Write the bytes of `expand` of each seed into rows of the same size that fill a buffer, without a copy."""
+    size = len(buffer) // max(len(seeds), 1)
+    if any(len(seed) != KEY_BYTES for seed in seeds) or size * len(seeds) != len(buffer):
+        raise ValueError(f"{len(buffer)} bytes, from {len(seeds)} seeds of {KEY_BYTES} bytes")
+    first = ffi.from_buffer(buffer)
+    for row, seed in enumerate(seeds):
+        lib.randombytes_buf_deterministic(first + size * row, size, seed)
+
+
+def expand_into(buffer: bytearray, start: int, size: int, seed: bytes) -> None:
     """Write the bytes of `expand` into `buffer` at `start`, without a copy."""
     if len(seed) != KEY_BYTES or start < 0 or start + size > len(buffer):
         raise ValueError(f"{size} bytes at {start} of {len(buffer)}, from a seed of {len(seed)}")

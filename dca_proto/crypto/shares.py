@@ -23,7 +23,7 @@ from dca_proto.crypto.bit_proof import point
 from dca_proto.crypto.bounded import Statement
 from dca_proto.crypto.field import ELEMENT_BYTES, PRIME, Elements, Factor, Words, as_floats, factor_of
 from dca_proto.crypto.masks import ENTRY_BYTES
-from dca_proto.crypto.sealing import KEY_BYTES, derive, digest, expand, expand_into
+from dca_proto.crypto.sealing import KEY_BYTES, derive, digest, expand, expand_rows
 
 COIN_BYTES = 16
 _POINT_BYTES = 64
@@ -55,9 +55,9 @@ def fill_pads(pads: Words, pair_keys: Sequence[bytes], entries: Sequence[bytes],
 
 def _expand(pads: Words, absorbed: Sequence[bytes], attempt: int) -> None:
     """Write words of 31 bits: ChaCha20 under SHAKE128 of a row's input and the attempt's number."""
-    size, behind, buffer = ELEMENT_BYTES * pads.shape[1], bytes([attempt]), pads.reshape(-1).view(np.uint8).data
-    for place, data in enumerate(absorbed):
-        expand_into(buffer, size * place, size, shake_128(data + behind).digest(KEY_BYTES))
+    behind = bytes([attempt])
+    seeds = [shake_128(data + behind).digest(KEY_BYTES) for data in absorbed]
+    expand_rows(pads.reshape(-1).view(np.uint8).data, seeds)
     np.bitwise_and(pads, np.uint32(PRIME), out=pads)
 
 

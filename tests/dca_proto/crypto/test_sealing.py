@@ -19,6 +19,7 @@ from dca_proto.crypto.sealing import (
     digest,
     encrypt,
     expand,
+    expand_rows,
     open_sealed,
     seal_to,
     verify,
@@ -159,6 +160,15 @@ def test_expansion_is_chacha20_and_a_longer_one_goes_on() -> None:
     assert expand(bytes(32), 1000)[:64] == expand(bytes(32), 64)
     assert expand(bytes(32), 64) != expand(b"\1" + bytes(31), 64)
     assert len(expand(bytes(32), 10_000)) == 10_000
+
+
+def test_rows_are_expanded_one_by_one_and_fill_their_buffer() -> None:
+    seeds, buffer = [bytes(32), b"\1" + bytes(31), bytes(range(32))], bytearray(3 * 70)
+    expand_rows(memoryview(buffer), seeds)
+    assert bytes(buffer) == b"".join(expand(seed, 70) for seed in seeds)
+    for wrong, size in ((seeds, 211), ([seeds[0], bytes(31)], 140), ([], 1)):
+        with pytest.raises(ValueError, match=f"{size} bytes, from {len(wrong)} seeds"):
+            expand_rows(memoryview(bytearray(size)), wrong)
 
 
 def test_repr_shows_public_parts_only() -> None:

@@ -133,18 +133,20 @@ def test_no_entries_have_no_openings_and_the_sum_zero() -> None:
 def test_a_share_with_a_word_that_is_the_prime_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the first row it happens once, in the second one twice; the third row keeps its first words."""
     keys, entries = [bytes([at]) * 32 for at in range(3)], [bytes([at]) * 36 for at in range(3)]
-    honest, bad = shares.expand_into, {0: 1, 1: 2}
+    honest, bad = shares.expand_rows, {0: 1, 1: 2}
     seeds = {
         hashlib.shake_128(keys[at] + b"dca5-share" + HASH + entries[at] + bytes([attempt])).digest(32)
         for at, attempts in bad.items()
         for attempt in range(attempts)
     }
 
-    def expand_into(buffer: memoryview, start: int, size: int, seed: bytes) -> None:
-        honest(buffer, start, size, seed)
-        if seed in seeds:
-            buffer[start + size - 4 : start + size] = b"\xff" * 4  # P, and the highest bit beside it
+    def expand_rows(buffer: memoryview, drawn: list[bytes]) -> None:
+        honest(buffer, drawn)
+        size = len(buffer) // len(drawn)
+        for row, seed in enumerate(drawn):
+            if seed in seeds:
+                buffer[size * (row + 1) - 4 : size * (row + 1)] = b"\xff" * 4  # P, and the highest bit beside it
 
-    monkeypatch.setattr(shares, "expand_into", expand_into)
+    monkeypatch.setattr(shares, "expand_rows", expand_rows)
     expected = [words_of(keys[at], entries[at], 7, bad.get(at, 0)) for at in range(3)]
     assert pads_of(keys, entries, HASH, 7).tolist() == expected
