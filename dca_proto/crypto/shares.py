@@ -27,7 +27,7 @@ from dca_proto.crypto.sealing import KEY_BYTES, derive, digest, expand, expand_r
 
 COIN_BYTES = 16
 _POINT_BYTES = 64
-_CHUNK_WORDS, _CHUNK_ROWS, _CHUNK_WORDS_MAX = 1 << 17, 32, 1 << 21
+_CHUNK_WORDS, _CHUNK_ROWS, _CHUNK_WORDS_MAX = 1 << 17, 16, 1 << 21
 """Words of shares that are in memory at once, with 12 bytes each: they fit a processor's cache. Of long rows, there are
 a few more, but no more than sums that are exact have (`Statement.flipped_sums`)."""
 
