@@ -37,7 +37,7 @@ def _sharing(change: Callable[[NDArray[np.uint64]], NDArray[np.uint64]]) -> Call
     """Return a change of a statement after whose proof the vector that the client sends is changed."""
 
     def changed(statement: Any) -> Any:
-        field = Replaced(statement.field, minus=lambda a, b: change(statement.field.minus(a, b)))
+        field = Replaced(statement.field, of=lambda integers: change(statement.field.of(integers)))  # of `split`
         return Replaced(statement, field=field)
 
     return changed
