@@ -50,6 +50,7 @@ SIMULATED_LOG2, PLANNED_LOG2 = 10, 7  # log2 of the numbers of simulated rows, f
 DOUBT = 0.5  # of simulated entries of the information, relative to the root of their diagonal ones
 WRONG, NEAR = 1 / 3, 0.1  # margins: of the bend; and squared, relative to WRONG, of a linear step
 PASSES, CONVERGED, STEP_MAX = 40, 0.01, 1.0  # of the estimate: the most passes, the last step in sds, the longest
+SETTLED = 1.1  # variances that the noise of the information is planned for, relative to those that follow
 ASKED_MAX, EFFECTS_MAX = 5.0, 1.0  # from one request to the next: any parameter, and the effects together
 WEIGHT_LEAST, DOUBTED = 0.05, 0.3  # mean weight of rows; noise in features' covariances from which these count less
 SKEWED, FAR_MAX = 1.5, 30.0  # third moment from which a feature is simulated as a rare category, and its distance
@@ -323,7 +324,8 @@ def posterior(rounds: Sequence[Released], rows: Rows, n: float, model: Model, pr
         result = _regressed(parts, n, prior, Normal(near, cov))
         cov = (cov + result.cov) / 2
         step = result.mean - near
-        if np.all(np.abs(step) < CONVERGED * np.sqrt(np.diag(result.cov))):
+        spread = np.all(np.diag(cov) < SETTLED * np.diag(result.cov))  # without effects, the step alone ends at once
+        if spread and np.all(np.abs(step) < CONVERGED * np.sqrt(np.diag(result.cov))):
             break
         near = near + np.clip(step, -STEP_MAX, STEP_MAX) * (1.0 if count < PASSES // 2 else 0.5)
     return Normal(result.mean, result.cov)

@@ -200,7 +200,7 @@ def _hidden(released: Scores, features: Sequence[str]) -> list[str]:
 
 
 def repeated(columns: Sequence[str], cov: Array, doubt: float, sds: float = HIDDEN_SDS) -> list[str]:
-    """Return the features of the combination that varies least, if noise hides how little it varies.
+    """Return the features of the combinations of which noise hides how little they vary.
 
     Args:
         cov: of the features, ``(d, d)``. doubt: standard deviation of its noise, in each term. sds: from how many of
@@ -208,10 +208,9 @@ def repeated(columns: Sequence[str], cov: Array, doubt: float, sds: float = HIDD
     """
     sd = np.sqrt(np.diag(cov))
     values, vectors = np.linalg.eigh(cov / np.outer(sd, sd))
-    if values[0] > sds * doubt:
-        return []
-    shares = np.abs(vectors[:, 0])
-    return [name for name, share in zip(columns, shares, strict=True) if share > shares.max() / 2]
+    shares = np.abs(vectors[:, values <= sds * doubt])
+    known = (shares > shares.max(axis=0, initial=0.0) / 2).any(axis=1)
+    return [name for name, one in zip(columns, known, strict=True) if one]
 
 
 def inseparable(columns: Sequence[str], cov: Array) -> list[str]:

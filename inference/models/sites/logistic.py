@@ -10,10 +10,11 @@ rounds' precision (`_weights`), therefore has the sampling variance once, and th
 
 No slope is linearised: E is over simulated rows (`glm.scoring`), normal with the features' moments in all sites. The
 features of one site differ from them. A_jk shows how, as far as noise allows: the mean moves by the difference of A_jk
-to the simulated information, times β - φ_k. What noise hides of it is part of the variance, as in `glm.scoring`. So is a third
-of what the features change of the bend in the steps from the φ_k: the bend of rows that are all like the mean one does
-not depend on their law, and a site whose level is far from the others has a large one. n_j is the number of a site's rows times the share
-of complete ones in all sites, unless the site's own noisy count clearly differs: then it is the count.
+to the simulated information, times β - φ_k. What noise hides of it is part of the variance, as in `glm.scoring`. So is
+a third of what the features change of the bend in the steps from the φ_k: the bend of rows that are all like the mean
+one does not depend on their law, and a site whose level is far from the others has a large one. n_j is the number of a
+site's rows times the share of complete ones in all sites, unless the site's own noisy count clearly differs: then it is
+the count.
 
 `fitted` makes the same likelihood normal about each site's own estimate, which is computed again until it stays.
 """

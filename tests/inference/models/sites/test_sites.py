@@ -330,11 +330,11 @@ def test_sites_with_a_rare_class_that_noise_hides_are_named() -> None:
 
     Its own release shows that, so it is not taken for one of the others.
     """
-    rng, parts = np.random.default_rng(3), []
+    rng = np.random.default_rng(3)
     schema = replace(tables(CLASS)[0].schema, features=("a",))
     schema = replace(schema, bounds={name: schema.bounds[name] for name in ("a", "y")})
-    for share in (0.3, 0.3, 0.3, 0.01):
-        parts.append(np.c_[rng.standard_normal(1_500), rng.random(1_500) < share].astype(float))
+    shares = (0.3, 0.3, 0.3, 0.01)
+    parts = [np.c_[rng.standard_normal(1_500), rng.random(1_500) < share].astype(float) for share in shares]
     terms = JobTerms(epsilon=4.0, delta=1e-5, clients=4, tolerate=0, computes=())
     known, own = Conditions(4, 0, 1.0, rng, kind=NodeRelease, weights=best_weights), LOGISTIC.settings()
     swarm = IdealSwarm(parts, schema.columns, terms, random=seeded("rare"))
