@@ -60,7 +60,8 @@ class NodesSilent(_Fact, frozen=True):
         waited_ms: for how long.
         others: the nodes with which the trainer goes on.
         spare: how many more nodes may be lost; negative if the others are too few to go on.
-        left_ms: how much longer the trainer then waits for the silent nodes, at most.
+        until_ms: until when the trainer then waits for the silent nodes, in Unix milliseconds; else 0.
+        is_charged: True if clients have paid for the round. Then only the silent nodes can return or use that.
     """
 
     round_id: bytes
@@ -68,7 +69,8 @@ class NodesSilent(_Fact, frozen=True):
     waited_ms: int
     others: tuple[bytes, ...]
     spare: int
-    left_ms: int = 0
+    until_ms: int = 0
+    is_charged: bool = True
 
 
 class Announced(_Fact, frozen=True):

@@ -100,11 +100,11 @@ class Watching(Answering):
         others = tuple(node for node in current.computes if node not in silent)
         waited_ms = max((self._quiet_ms(current, node, now_ms) for node in silent), default=0)
         spare = self._spare(len(others), current)
-        left_ms = max(self._gives_up_ms(current, silent, now_ms) - now_ms, 0) if spare < 0 else 0
+        until_ms = max(self._gives_up_ms(current, silent, now_ms), now_ms) if spare < 0 else 0
         lost = current.with_lost({node: now_ms - self._quiet_ms(current, node, now_ms) for node in silent})
         return [
             current.store(lost=lost),
-            Report(facts.NodesSilent(current.id, silent, waited_ms, others, spare, left_ms)),
+            Report(facts.NodesSilent(current.id, silent, waited_ms, others, spare, until_ms)),
         ]
 
     def lost_nodes(self, now_ms: int) -> tuple[facts.NodesSilent, dict[bytes, int]] | None:
@@ -118,11 +118,12 @@ class Watching(Answering):
             lost |= {node: current.last_heard_ms(node) for node in current.told if node in self._named(current.told)}
         if not lost:
             return None
-        left_ms = max((self._gives_up_ms(one, one.told, now_ms) - now_ms for one in open_rounds if one.told), default=0)
+        waits = [self._gives_up_ms(one, one.told, now_ms) for one in open_rounds if one.told]
         others = tuple(member.id for member in self._federation.computes if member.id not in lost)
         waited_ms = now_ms - min(lost.values())
         spare = self._spare(len(others))
-        return facts.NodesSilent(b"", tuple(lost), waited_ms, others, spare, max(left_ms, 0) if spare < 0 else 0), lost
+        until_ms = max(now_ms, *waits) if waits and spare < 0 else 0
+        return facts.NodesSilent(b"", tuple(lost), waited_ms, others, spare, until_ms, bool(waits)), lost
 
     def _gives_up_ms(self, current: Round, lost: tuple[bytes, ...], now_ms: int) -> int:
         """Return until when a round waits for silent nodes if the others are too few to repeat it (§4.8).
@@ -209,7 +210,7 @@ class Watching(Answering):
         self._waiting.note_lost(round_id, dict.fromkeys(left_out, now_ms - waited_ms))
         others = self._waiting.requests[round_id].computes
         spare = self._spare(len(others))
-        told = Report(facts.NodesSilent(round_id, left_out, waited_ms, others, spare))
+        told = Report(facts.NodesSilent(round_id, left_out, waited_ms, others, spare, is_charged=False))
         return [told, *self._announce_waiting(now_ms)]
 
     def _tell_lacking(self, request: OpenRound, now_ms: int) -> list[Effect]:
@@ -218,9 +219,9 @@ class Watching(Answering):
         if not self._waiting.is_news(request.round_id, silent):
             return []
         others = tuple(node for node in request.computes if node not in silent)
-        waited_ms, left_ms = self._waiting.waits_ms(request, now_ms)
+        waited_ms, until_ms = self._waiting.waits_ms(request, now_ms)
         spare = self._spare(len(others))
-        return [Report(facts.NodesSilent(request.round_id, silent, waited_ms, others, spare, left_ms))]
+        return [Report(facts.NodesSilent(request.round_id, silent, waited_ms, others, spare, until_ms, False))]
 
     @abstractmethod
     def _announce_waiting(self, now_ms: int) -> list[Effect]:

@@ -132,8 +132,8 @@ class WaitingRequests:
         return self._since_ms[request.round_id] + wait_ms
 
     def waits_ms(self, request: OpenRound, now_ms: int) -> tuple[int, int]:
-        """Return for how long a request has waited, and for how much longer it waits at most."""
-        return now_ms - self._since_ms[request.round_id], max(self.until_ms(request, now_ms) - now_ms, 0)
+        """Return for how long a request has waited, and until when it waits at most."""
+        return now_ms - self._since_ms[request.round_id], max(self.until_ms(request, now_ms), now_ms)
 
     def is_news(self, round_id: bytes, lacking: tuple[bytes, ...]) -> bool:
         """Return True if a request was not reported to lack these nodes before."""
@@ -251,7 +251,8 @@ class WaitingRequests:
             return None
         lacking, name_of = self.lacking(request, now_ms), self._federation.name_of
         since_ms = self._since_ms[round_id]
-        lost = [(node, since_ms) for node in self.silent(request, now_ms) if node not in dropped]
+        heard = dropped.keys() - self._keys.keys()  # they are up: what they publish comes, and is dropped
+        lost = [(node, since_ms) for node in self.silent(request, now_ms) if node not in heard]
         self._remove(round_id)
         gone = [*self.take_lost(round_id), *lost]
         reasons: list[tuple[bytes, str]] = []

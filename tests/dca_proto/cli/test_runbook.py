@@ -118,9 +118,7 @@ def answers(role: str = "client", name: str = "client", **known: Any) -> Iterato
 
 @contextlib.contextmanager
 def silent_node() -> Iterator[None]:
-    fact = NodesSilent(
-        round_id=bytes(16), computes=(b"a" * 16,), others=(b"b" * 16,), spare=0, waited_ms=9000, left_ms=0
-    )
+    fact = NodesSilent(round_id=bytes(16), computes=(b"a" * 16,), others=(b"b" * 16,), spare=0, waited_ms=9000)
     with answers("trainer", "trainer", warnings=[silent_words(fact, lambda node: "berlin")]):
         yield
 

@@ -30,7 +30,7 @@ from dca_proto.protocol.wire.messages import Abort, Answer, Cancel, Close, Froze
 from dca_proto.quorum import LostNode, Quorum
 from dca_proto.runtime.silence import silent_words
 from dca_proto.testing import Envelope, Network, TestFederation
-from dca_proto.wording import duration
+from dca_proto.wording import duration, moment
 
 SECONDS = 1000
 
@@ -171,13 +171,16 @@ def test_without_a_spare_node_the_trainer_waits_for_the_lost_one() -> None:
     assert (failures(network), sent(network, Cancel)) == ([], [])
     (silent,) = network.reported(NodesSilent)
     assert (silent.computes, silent.spare) == ((lost,), -1)
-    assert 100 * SECONDS < silent.left_ms < 115 * SECONDS, "until commit_by"
+    commit_by_ms = newest(network, actors).body.commit_by_ms
+    assert (silent.until_ms, silent.is_charged) == (commit_by_ms, True)
+    assert silent.waited_ms < 12 * SECONDS, "whoever waits reads it within a minute"
     found = network.actors[actors.trainer_identity.id].lost_nodes(network.now_ms)
     assert found is not None
     assert (found[0].computes, found[0].spare, [*found[1]]) == ((lost,), -1, [lost])
     assert silent_words(found[0], lambda node: f"compute-{actors.computes.index(node)}") == (
         f"compute-2 has not answered for {duration(found[0].waited_ms)}; the others are too few to go on without it, "
-        f"so rounds wait for it, at most {duration(found[0].left_ms)} more"
+        f"so rounds wait for it until {moment(commit_by_ms)}; "
+        "clients have paid, and charges stay at least until it is back"
     )
     network.restart(lost)
     network.advance(network.now_ms + 65 * SECONDS)
@@ -410,6 +413,28 @@ def test_a_replayed_report_does_not_take_back_a_later_one() -> None:
     strange = Progress(current.id, current.hash, report.count, 0, 0, 2, bytes([9]))
     network.handle(trainer.id, Received(node.id, forged(actors, node, strange)))
     assert current.reports[node.id] == report
+
+
+def test_attack_58_old_reports_of_a_dead_node_delay_the_end_until_commit_by_and_cost_nothing() -> None:
+    """A broker delivers them again and again: they are signed, and a live node would send the same. See DESIGN §10."""
+    actors = four()
+    network = actors.network()
+    lost, trainer = actors.computes[3], actors.trainer_identity.id
+    network.tamper = losing(FrozenList, sender=lost)
+    begin(actors, network, collect_s=60.0, commit_s=60.0)
+    network.advance(network.now_ms + 3 * SECONDS)
+    network.crash(lost)
+    network.tamper = passing
+    old = [one.payload for one in network.sent if one.sender == lost and kind_of(one) is Progress][-1]
+    commit_by_ms = newest(network, actors).body.commit_by_ms
+    while network.now_ms < commit_by_ms - 5 * SECONDS:
+        network.handle(trainer, Received(lost, old))
+        network.advance(network.now_ms + 5 * SECONDS)
+    assert (failures(network), sent(network, Cancel)) == ([], [])
+    network.advance(commit_by_ms + 10 * SECONDS)
+    (failure,) = failures(network)
+    assert failure.reason.endswith("no list from compute-3 at commit_by; its charge came back to the account")
+    assert len(network.reported(ChargeReturned)) == 5, "of four clients and the account"
 
 
 def test_nobody_but_the_trainer_cancels() -> None:

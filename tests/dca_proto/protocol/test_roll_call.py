@@ -9,12 +9,14 @@ import pytest
 from round_helpers import begin, failures, kind_of, losing, passing, results, sent, the_sum
 
 from dca_proto.protocol.events import Received
-from dca_proto.protocol.facts import Announced, NodesSilent
+from dca_proto.protocol.facts import Announced, Dropped, NodesSilent
 from dca_proto.protocol.trainer.actor import Trainer
-from dca_proto.protocol.wire.messages import Abort, Announcement, FrozenList, Sealed, SessionsWanted
+from dca_proto.protocol.wire.messages import Abort, Announcement, FrozenList, Sealed, Sessions, SessionsWanted
 from dca_proto.quorum import LostNode, Quorum
 from dca_proto.runtime.live import abort_of
+from dca_proto.runtime.silence import silent_words
 from dca_proto.testing import Network, NoNoise, TestFederation
+from dca_proto.wording import moment
 
 SECONDS, WHOLE = 1000, sum(index / 16 for index in range(4))
 
@@ -55,7 +57,10 @@ def test_with_too_many_nodes_dead_a_request_ends_within_a_minute_at_no_charge(
     (silent,) = network.reported(NodesSilent)
     assert (silent.computes, silent.others) == (actors.computes[-dead:], actors.computes[:-dead])
     assert silent.spare < 0
-    assert (silent.waited_ms, silent.left_ms) == (10 * SECONDS, 35 * SECONDS)
+    assert (silent.waited_ms, silent.until_ms) == (10 * SECONDS, begun_ms + 45 * SECONDS)
+    words = silent_words(silent, lambda node: f"compute-{actors.computes.index(node)}")
+    assert "answered for 10 s" in words
+    assert words.endswith(f" until {moment(begun_ms + 45 * SECONDS)}; nothing is charged")
     network.advance(begun_ms + 46 * SECONDS)
     (failure,) = failures(network)
     names = tuple(f"compute-{number}" for number in range(computes - dead, computes))
@@ -118,6 +123,17 @@ def test_nodes_that_were_heard_lately_are_not_asked_again() -> None:
     assert (len(sent(network, SessionsWanted)), len(results(network))) == (6, 3)
 
 
+@pytest.mark.parametrize("computes", [3, 10])
+def test_a_roll_call_costs_a_question_and_an_answer_of_each_node_whatever_the_clients(computes: int) -> None:
+    """docs/measurements.md has these figures."""
+    actors, network = up(computes, 0)
+    begin(actors, network)
+    network.advance(network.now_ms + 5 * SECONDS)
+    called = [*sent(network, SessionsWanted), *sent(network, Sessions)]
+    assert len(called) == 2 * computes
+    assert sum(len(one.payload) for one in called) == 229 * computes
+
+
 def test_a_reboot_of_90_seconds_between_rounds_is_waited_for() -> None:
     """The node has answered this process before, so it has its time to collect."""
     actors, network = up(3, 0)
@@ -129,6 +145,24 @@ def test_a_reboot_of_90_seconds_between_rounds_is_waited_for() -> None:
     network.restart(actors.computes[1])
     network.advance(network.now_ms + 20 * SECONDS)
     assert (failures(network), len(results(network))) == ([], 2)
+
+
+def test_a_copy_that_was_dropped_long_ago_does_not_keep_a_dead_node_from_being_named() -> None:
+    """A broker may deliver an answer twice. The second one is dropped, and says nothing about a later request."""
+    actors, network = up(3, 0)
+    begin(actors, network)
+    network.advance(network.now_ms + 5 * SECONDS)
+    dead, trainer = actors.computes[1], actors.trainer_identity.id
+    (answer,) = (one for one in sent(network, Sessions) if one.sender == dead)
+    network.handle(trainer, Received(dead, answer.payload))
+    assert network.reported(Dropped, trainer)[-1].code == "nonce"
+    network.advance(network.now_ms + 200 * SECONDS)
+    network.crash(dead)
+    begin(actors, network, collect_s=60.0)
+    network.advance(network.now_ms + 61 * SECONDS)
+    (failure,) = failures(network)
+    assert failure.lost == ("compute-1",)
+    assert abort_of(failure).remedy.startswith("start compute-1 again")
 
 
 def test_after_a_round_that_ended_for_its_silence_a_node_gets_no_more_time() -> None:
