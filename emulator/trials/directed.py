@@ -23,8 +23,18 @@ def _scenario(
     return Scenario(seed=seed, heal_ms=_LONG_MS, faults=faults, **given | more)  # type: ignore[arg-type]
 
 
-def _lost(node: int, for_ms: int = _LONG_MS, phase: str = "collecting") -> Fault:
-    return Fault(kind="kill-after", actor=f"compute {node}", phase=phase, for_ms=for_ms)
+def _lost(node: int, for_ms: int = _LONG_MS, phase: str = "collecting", at_ms: int = 0) -> Fault:
+    return Fault(kind="kill-after", actor=f"compute {node}", phase=phase, at_ms=at_ms, for_ms=for_ms)
+
+
+def _down(actor: str, at_ms: int = 0, for_ms: int = _LONG_MS) -> Fault:
+    return Fault(kind="crash", actor=actor, at_ms=at_ms, for_ms=for_ms)
+
+
+def _roll_called(count: int = 1, every_ms: int = 0, **more: float) -> Rounds:
+    """Rounds before which the trainer calls the roll."""
+    given: dict[str, float] = {"tolerate": 1, "collect_s": 120.0, "commit_s": 120.0}
+    return Rounds(count=count, every_ms=every_ms, roll_call=True, **given | more)  # type: ignore[arg-type]
 
 
 DIRECTED: dict[str, Scenario] = {
@@ -51,6 +61,54 @@ DIRECTED: dict[str, Scenario] = {
     ),
     "a trainer cancels a round that has a result": _scenario(
         3, 1, adversaries=(Adversary(kind="cancel-late", actor="trainer"),)
+    ),
+    "the file states a smaller p while a node is lost": _scenario(
+        3, 2, (_lost(2, 200_000), Fault(kind="new-p", actor="trainer", at_ms=2_000))
+    ),
+    "the file states a larger p while a node is lost": _scenario(
+        3, 1, (_lost(2, 400_000), Fault(kind="new-p", actor="trainer", at_ms=2_000))
+    ),
+    "a round of fewer nodes comes after the file states a smaller p": _scenario(
+        3,
+        2,
+        (
+            _down("compute 2", 200_000),
+            Fault(kind="new-p", actor="trainer", at_ms=100_000),
+            _down("client 0", 300_000, 10_000),
+        ),
+        rounds=_roll_called(2, 400_000),
+    ),
+    "one node is dead when the request comes": _scenario(3, 1, (_down("compute 2"),), rounds=_roll_called()),
+    "too many nodes are dead when the request comes": _scenario(
+        4, 2, (_down("compute 1"), _down("compute 3")), rounds=_roll_called()
+    ),
+    "a node is rebooted between two rounds": _scenario(
+        3, 2, (_down("compute 1", 300_000, 190_000),), rounds=_roll_called(2, 400_000)
+    ),
+    "a request follows a round that ended for a node's silence": _scenario(
+        3, 2, (_lost(2),), rounds=_roll_called(2, 100_000, collect_s=50.0, commit_s=30.0)
+    ),
+    "old messages of a dead node come again": _scenario(
+        3,
+        1,
+        (
+            _down("client 0", for_ms=300_000),
+            _down("compute 2", 200_000),
+            Fault(kind="replay", actor="compute 2", at_ms=400_500, amount=60.0),
+        ),
+        rounds=_roll_called(2, 400_000, tolerate=0),
+    ),
+    "a node is lost in each round that it is in": _scenario(
+        3,
+        1,
+        tuple(_lost(2, 20_000, at_ms=at_ms) for at_ms in (0, 60_000, 150_000, 400_000)),
+        rounds=_roll_called(9, 60_000),
+    ),
+    "a flapping node takes the place of a dead one": _scenario(
+        3,
+        1,
+        (_lost(2, 20_000), _lost(2, 20_000, at_ms=100_000), _down("compute 0", 170_000)),
+        rounds=_roll_called(3, 150_000),
     ),
 }
 """Name -> scenario."""

@@ -15,6 +15,7 @@ dues        15 acts when it is due
 files       16 revocation and federation files
 policies    17 policies of clients
 clocks      18 epochs, keys and clocks
+nodes       19 rounds of the right nodes
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from emulator.trials.checkers.endings import Completion, Endings
 from emulator.trials.checkers.files import Revocation
 from emulator.trials.checkers.inputs import Inputs
 from emulator.trials.checkers.memory import Memory
+from emulator.trials.checkers.nodes import Nodes
 from emulator.trials.checkers.noise import Noise
 from emulator.trials.checkers.pace import Pace
 from emulator.trials.checkers.policies import Policies
@@ -68,5 +70,6 @@ def checkers_of(
         Revocation(world, log),
         Policies(world, log),
         Clocks(world, log),
+        Nodes(world, log),
     ]
     return log.checkers

@@ -78,10 +78,6 @@ class Budget(Checker):
         self._spent: dict[tuple[bytes, int], bytes] = {}  # round, by client and charge number in a released sum
         self._unreported: set[bytes] = set()  # clients that got a report of a reused number, and must warn their owners
         self._unwritten: set[bytes] = set()  # actors whose ledger in memory is ahead of the disk
-        self._pinned: defaultdict[bytes, int] = defaultdict(
-            int
-        )  # client -> the largest p of the files that it followed
-        self._colluding: dict[Key, int] = {}  # p when it was charged, by member and round
         self._ever: dict[Key, Charge] = {}  # the last charge, by client and round, also if its store has forgotten it
         self._seen: defaultdict[bytes, dict[bytes, Charge]] = defaultdict(dict)  # those that somebody has seen
         self._warned: dict[bytes, int] = {}  # client -> the number of its start in which it warned its owner
@@ -132,7 +128,6 @@ class Budget(Checker):
         charges[charge.round_id] = charge
         self._paid[process.id, charge.round_id].add(charge.number)
         if before is None:
-            self._colluding[process.id, charge.round_id] = self.log.colluding.of(process)
             if charge.statistic == RESTORED:
                 self._check_booked(process, charge, highest)
                 return
@@ -221,7 +216,7 @@ class Budget(Checker):
         """Return True if these nodes' aborts return a client's charge, whatever its policy trusts."""
         known = (client_round.ROUNDS, round_id) in client.disk.records
         present = aborted_by & set(accepted.computes) & {member.id for member in self.world.follows(client).computes}
-        needed = 1 + max(self.log.colluding.of(client), self._colluding[client.id, round_id])
+        needed = self.log.colluding.needed(client, round_id)
         trusted = self.world.actors.policy_of(client.id).trusted_computes
         return known and len(present) >= needed and not trusted
 
@@ -248,7 +243,7 @@ class Budget(Checker):
         assert accepted is not None, "the charge was checked against it"
         file, nodes = self.world.follows(process), frozenset(accepted.computes)
         signed = self._aborts[process.id, accepted.hash] & nodes & {member.id for member in file.computes}
-        needed = 1 + max(self.log.colluding.of(process), self._colluding[process.id, round_id])
+        needed = self.log.colluding.needed(process, round_id)
         self.expect(len(signed) >= needed, f"{who}: a charge is returned against {len(signed)} aborts of {needed}")
         if process.role is Channel.CLIENT:
             trusted = self.world.actors.policy_of(process.id).trusted_computes

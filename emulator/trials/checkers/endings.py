@@ -114,7 +114,8 @@ class Endings(Checker):
 
         Or so many are silent that no repeat is possible, in a federation that can repeat rounds at all.
         """
-        round_id, needed = accepted.body.round_id, self.log.colluding.of(trainer) + 1
+        round_id = accepted.body.round_id
+        needed = self.log.colluding.needed(trainer, round_id)
         if trainer.now_ms >= accepted.body.commit_by_ms:
             return
         last = [self._progress.get((node, round_id)) for node in accepted.computes]

@@ -36,6 +36,20 @@ def returned(world: TrialWorld) -> int:
     return sum(fact.round_id == world.rounds[0].id for fact in facts_of(world, ChargeReturned))
 
 
+def waits_s(world: TrialWorld) -> list[int]:
+    """How long each request waited until it was announced, or given up, in whole seconds."""
+    rounds = [log for log in world.rounds if log is not world.further]
+    return [((log.announced_ms or log.ended_ms or 0) - log.asked_ms) // SECOND_MS for log in rounds]
+
+
+def nodes_of(world: TrialWorld) -> list[str]:
+    """The numbers of the nodes of each announced round; repeats come after what they repeat."""
+    numbers = {node: str(number) for number, node in enumerate(world.actors.computes)}
+    of = {fact.round_id: "".join(numbers[node] for node in fact.computes) for fact in facts_of(world, Announced)}
+    return [of[log.id] for log in world.rounds if log.id in of and log is not world.further]
+
+
+SECOND_MS = 1_000
 WINDOWS_MS = 240_000
 MOMENTS: dict[str, Callable[[TrialWorld], bool]] = {
     "a reboot where every round needs all nodes": lambda world: at_once(world) and bool(facts_of(world, NodesSilent)),
@@ -47,6 +61,28 @@ MOMENTS: dict[str, Callable[[TrialWorld], bool]] = {
     "a client hears of the aborts from the repeat": repeated,
     "a node lies about whom it waits for": lambda world: at_once(world) and waited_ms(world) > WINDOWS_MS,
     "a trainer cancels a round that has a result": lambda world: at_once(world) and returned(world) == 0,
+    "the file states a smaller p while a node is lost": lambda world: (
+        at_once(world) and waited_ms(world) > 200_000 and world.actors.newest.p == 1
+    ),
+    "the file states a larger p while a node is lost": lambda world: (
+        returned(world) == 7 and waited_ms(world) > WINDOWS_MS and world.actors.newest.p == 2
+    ),
+    "a round of fewer nodes comes after the file states a smaller p": lambda world: (
+        nodes_of(world) == ["012", "01"] and len(world.rounds[1].declined) == 6
+    ),
+    "one node is dead when the request comes": lambda world: (waits_s(world), nodes_of(world)) == ([10], ["01"]),
+    "too many nodes are dead when the request comes": lambda world: (waits_s(world), nodes_of(world)) == ([45], []),
+    "a node is rebooted between two rounds": lambda world: (waits_s(world), nodes_of(world)) == ([0, 89], ["012"] * 2),
+    "a request follows a round that ended for a node's silence": lambda world: (
+        (waits_s(world), nodes_of(world)) == ([0, 45], ["012"])
+    ),
+    "old messages of a dead node come again": lambda world: (
+        (waits_s(world), nodes_of(world)) == ([0, 10], ["012", "01"])
+    ),
+    "a node is lost in each round that it is in": lambda world: (
+        nodes_of(world) == ["012", "01", "012", "01", "01", "012", "01", "01", "01", "012", "012", "01", "012"]
+    ),
+    "a flapping node takes the place of a dead one": lambda world: nodes_of(world) == ["012", "01", "012", "01", "12"],
 }
 
 
